@@ -1,0 +1,123 @@
+"""Durations at the public edge: `timedelta`, seconds, or text such as "15m"; never bare milliseconds."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import timedelta
+
+_EXPECTED = "a timedelta, a number of seconds, or text such as '15m', '1h30m', '500ms' (units w d h m s ms)"
+
+Duration = timedelta | int | float | str
+
+_UNIT_S = {"w": 604_800.0, "d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
+_NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
+# Each unit at most once, largest first, so that a slip such as "1m30m" is refused. White space belongs to the number
+# after it; loose between optional groups it would backtrack in its sixth power.
+_TEXT = re.compile("".join(rf"(?:\s*{_NUMBER}\s*{unit})?" for unit in (*_UNIT_S, "ms")) + r"\s*", re.ASCII)
+
+
+def seconds(value: Duration, what: str = "duration") -> float:
+    """Return a duration in seconds: finite and never negative.
+
+    `what` names the setting in errors. Text needs a unit, and "0" needs none. Raises ValueError for a value that is
+    negative, not finite or unreadable, and TypeError for anything that is not a duration, bool included.
+
+    >>> seconds("1h30m"), seconds("500ms"), seconds(timedelta(days=1)), seconds(2)
+    (5400.0, 0.5, 86400.0, 2.0)
+    """
+    result = _plain(value, what)
+    if not 0 <= result < math.inf:
+        raise _refused(ValueError, value, what, "it must be finite and not negative")
+    return result + 0.0  # turns -0.0 into 0.0
+
+
+def milliseconds(value: Duration, what: str = "duration") -> int:
+    """Return a duration in whole milliseconds, rounded up so that nothing comes early; raises as `seconds` does.
+
+    >>> milliseconds("1.5s"), milliseconds(0.0001), milliseconds(0)
+    (1500, 1, 0)
+    """
+    exact_s = seconds(value, what)
+    rounded_ms = int(exact_s) * 1000 + round(exact_s % 1 * 1000)
+    # Comparing in seconds keeps 0.029 at 29 ms, which 0.029 * 1000 = 29.000000000000004 would push to 30.
+    return rounded_ms if rounded_ms / 1000 >= exact_s else rounded_ms + 1
+
+
+def show(seconds: float) -> str:
+    """Return seconds as short text for people: at most two units, rounded to the smaller one.
+
+    >>> [show(s) for s in (0, 0.25, 2.1, 90, 25_200, 25_447, 2_419_200)]
+    ['0s', '250ms', '2.1s', '1m30s', '7h', '7h4m', '28d']
+    """
+    if not math.isfinite(seconds):
+        return str(seconds)
+    if seconds < 0:
+        return "-" + show(-seconds)
+    return _show_short(seconds) if round(seconds, 2) < 60 else _show_long(seconds)
+
+
+def _plain(value: Duration, what: str) -> float:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, str):
+        return _parse(value, what)
+    if type(value) is not bool and isinstance(value, int | float):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf
+    raise _refused(TypeError, value, what, f"{type(value).__name__} is not a duration")
+
+
+def _parse(text: str, what: str) -> float:
+    if text.strip() == "0":
+        return 0.0
+    found = _TEXT.fullmatch(text)
+    if found is None or found.lastindex is None:
+        raise _refused(ValueError, text, what, _why_unreadable(text))
+    *large, small = found.groups(default="0")
+    # Divided, not multiplied by 0.001, and summed once, so that "29ms" is 0.029 and "1h29ms" is 3600.029.
+    parts_s = [float(number) * unit_s for number, unit_s in zip(large, _UNIT_S.values(), strict=True)]
+    return math.fsum([*parts_s, float(small) / 1000])
+
+
+def _why_unreadable(text: str) -> str:
+    if not text.strip():
+        return "it is empty"
+    if re.fullmatch(r"\s*[-+]?[0-9.]+\s*", text, re.ASCII):
+        return "text needs a unit"
+    return "it must be numbers with known units, each unit once, largest first"
+
+
+def _refused(error: type[Exception], value: object, what: str, why: str) -> Exception:
+    try:
+        shown = repr(value)
+    except ValueError:  # an int of more digits than Python is willing to print
+        shown = f"a huge {type(value).__name__}"
+    if len(shown) > 60:
+        shown = shown[:57] + "..."
+    return error(f"{what} {shown} is refused: {why}; expected {_EXPECTED}")
+
+
+def _show_short(seconds: float) -> str:
+    if seconds == 0:
+        return "0s"
+    if seconds < 0.001:
+        return "<1ms"
+    millis = round(seconds * 1000)
+    return f"{millis}ms" if millis < 1000 else f"{round(seconds, 2):g}s"
+
+
+def _show_long(seconds: float) -> str:
+    # Rounded before the units are chosen: 3,599.7 s is 1h, not 60m.
+    if round(seconds) < 3_600:
+        return _pair(round(seconds), "m", 60, "s", 1)
+    if round(seconds / 60) < 1_440:
+        return _pair(round(seconds / 60) * 60, "h", 3_600, "m", 60)
+    return _pair(round(seconds / 3_600) * 3_600, "d", 86_400, "h", 3_600)
+
+
+def _pair(seconds: int, big: str, big_s: int, small: str, small_s: int) -> str:
+    whole, rest_s = divmod(seconds, big_s)
+    return f"{whole}{big}{rest_s // small_s}{small}" if rest_s else f"{whole}{big}"
