@@ -1,0 +1,34 @@
+# `make demo` and `make test` need nothing but this checkout: they make .venv and install what is missing.
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev demo test check bench soak
+# Another tree's modules or interpreter must not leak into this one's.
+unexport PYTHONPATH PYTHONHOME
+
+PY := .venv/bin/python
+PYTEST := $(PY) -m pytest -n 2 --dist loadgroup
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+
+setup:
+	@scripts/setup-venv http
+
+setup-dev:
+	@scripts/setup-venv http dev
+
+demo: setup ## deliver 329 real webhooks to an endpoint that misbehaves, and prove that none is lost
+	@.venv/bin/redrive demo $(ARGS)
+
+test: setup-dev ## run every test and check that gates a commit (ARGS="-k name" for some of them)
+	@scripts/setup-servers
+	@$(PYTEST) $(ARGS)
+
+check: setup-dev ## lint, format, types and the import tree
+	@scripts/check
+
+bench: setup-dev ## measure speed, lateness, latency, memory and start-up (ARGS="--help" for the choices)
+	@$(PY) -m benchmarks $(ARGS)
+
+soak: setup-dev ## the whole of every sweep, for as long as it takes (TEST_SEED=1 repeats a run)
+	@scripts/setup-servers
+	@TEST_SOAK=1 $(PYTEST) -m "slow or soak" --timeout 3600 --hypothesis-profile soak $(ARGS)

@@ -1,0 +1,42 @@
+"""What all tests share: one seed for everything random, the two amounts of work, the Linux-only mark."""
+
+import os
+import random
+import sys
+
+import pytest
+from hypothesis import settings
+
+# No deadline: the machine is shared, and a slow example is not a wrong one.
+settings.register_profile("gate", deadline=None, print_blob=True)
+settings.register_profile("soak", deadline=None, print_blob=True, max_examples=5_000)
+settings.load_profile("gate")
+
+
+def pytest_configure() -> None:
+    # In the environment because the xdist workers must draw the same tests from the same seed.
+    os.environ.setdefault("TEST_SEED", str(random.SystemRandom().randrange(1_000_000)))
+
+
+def pytest_report_header() -> str:
+    return f"seed: {os.environ['TEST_SEED']} (TEST_SEED={os.environ['TEST_SEED']} repeats it)"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if sys.platform == "linux":
+        return
+    for item in items:
+        if item.get_closest_marker("linux"):
+            item.add_marker(pytest.mark.skip(reason="declared Linux-only; CI runs it"))
+
+
+@pytest.fixture(scope="session")
+def seed() -> int:
+    """The run's seed, shown in the header; derive every random choice from it."""
+    return int(os.environ["TEST_SEED"])
+
+
+@pytest.fixture(scope="session")
+def soak() -> bool:
+    """True in `make soak`: run the whole of a sweep, not this run's share of it."""
+    return os.environ.get("TEST_SOAK") == "1"
