@@ -1,0 +1,233 @@
+"""An App names a store and holds the tasks that run on it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+
+from .config import settings
+from .context import Context
+from .decide import Policy
+from .duration import Duration, seconds
+from .errors import ConfigError
+from .events import Events, Observer
+from .message import Cancel, Counts, Draft, Message
+from .policy import Retry, presets
+from .store import Store
+from .stores import open_store
+from .task import Ref, Task
+
+if TYPE_CHECKING:
+    from .triage.dlq import DeadLetters
+    from .worker.loop import Worker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+DEFAULT_CONCURRENCY = 10
+
+
+class Queue:
+    """What the app says of one queue: how many of its messages one worker process runs at once, and its weight among queues."""
+
+    def __init__(self, name: str, concurrency: int = DEFAULT_CONCURRENCY, weight: int = 1) -> None:
+        if concurrency < 1 or weight < 1:
+            raise ConfigError(f"queue {name!r}: concurrency={concurrency} weight={weight}; expected 1 or more")
+        self.name, self.concurrency, self.weight = name, concurrency, weight
+
+
+class App:
+    """Tasks and the store they run on.
+
+    `url`: `memory://`, `sqlite:///relative.db`, `sqlite:////absolute.db`. The store is opened when it is first needed, so declaring tasks
+    touches no file. Raises ConfigError for a URL it does not know, then.
+    """
+
+    def __init__(self, url: str | None = None, *, store: Store | None = None) -> None:
+        self.url = url if url is not None or store is not None else settings().url
+        self.tasks: dict[str, Task[Any, Any]] = {}
+        self.queues: dict[str, Queue] = {}
+        self.events = Events()
+        self.producer = f"{socket.gethostname()}:{os.getpid()}"
+        self._store = store
+        self._lock = threading.Lock()
+        self._batches: dict[int, Any] = {}
+
+    @classmethod
+    def from_env(cls) -> App:
+        """An app on the store that `REDRIVE_URL`, or `url` in redrive.toml or `[tool.redrive]`, names."""
+        return cls(settings().url)
+
+    @property
+    def store(self) -> Store:
+        """The store, opened at first use."""
+        if self._store is None:
+            with self._lock:
+                if self._store is None:
+                    self._store = open_store(self.url or settings().url)
+        return self._store
+
+    # -- declaring
+
+    @overload
+    def task(
+        self, *, ctx: Literal[True], name: str | None = ..., queue: str = ..., timeout: Duration = ..., retry: Retry | str | None = ...,
+        rules: Sequence[Any] = ...,
+    ) -> Callable[[Callable[Concatenate[Context, P], R]], Task[P, R]]: ...  # fmt: skip
+
+    @overload
+    def task(
+        self, *, ctx: Literal[False] = ..., name: str | None = ..., queue: str = ..., timeout: Duration = ..., retry: Retry | str | None = ...,
+        rules: Sequence[Any] = ...,
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...  # fmt: skip
+
+    def task(
+        self,
+        *,
+        ctx: bool = False,
+        name: str | None = None,
+        queue: str = "default",
+        timeout: Duration = "5m",
+        retry: Retry | str | None = None,
+        rules: Sequence[Any] = (),
+    ) -> Callable[[Callable[..., R]], Task[..., R]]:
+        """Register a handler, `def` or `async def`.
+
+        `name` stays the same for as long as messages of the task may be stored (default: module and name of the function). `timeout` bounds
+        one run. `retry` is a Retry or a preset's name. `rules` classify its exceptions first: (exception class, pattern or predicate, fault kind).
+        `ctx=True` passes a Context as the first argument. Raises ConfigError for a name that is taken, or a signature that cannot be stored.
+        """
+        if callable(name):
+            raise ConfigError("write @app.task(…) with parentheses, also when nothing stands between them")
+        policy = Policy(retry=_retry(retry), timeout_s=seconds(timeout, "timeout"))
+
+        def register(handler: Callable[..., R]) -> Task[..., R]:
+            task: Task[..., R] = Task(self, handler, name or _name(handler), queue, policy, rules, ctx)
+            if task.name in self.tasks:
+                raise ConfigError(f"task {task.name!r} is registered twice; give one of them another name=")
+            self.tasks[task.name] = task
+            return task
+
+        return register
+
+    def queue(self, name: str, *, concurrency: int = DEFAULT_CONCURRENCY, weight: int = 1) -> Queue:
+        """Say how a queue is worked: `concurrency` messages at once per worker process; `weight` shares a worker's total among queues."""
+        self.queues[name] = Queue(name, concurrency, weight)
+        return self.queues[name]
+
+    # -- enqueueing
+
+    def enqueue_many(self, drafts: Iterable[Draft]) -> list[Ref]:
+        """Put all drafts in one commit; durable when it returns. Raises RuntimeError inside a running event loop: use `aenqueue_many` there."""
+        _refuse_loop()
+        listed = list(drafts)
+        return self._refs(listed, self.store.put(listed))
+
+    async def aenqueue_many(self, drafts: Iterable[Draft]) -> list[Ref]:
+        """As `enqueue_many`, for asyncio code; concurrent calls share a commit."""
+        from .batching import batch_of
+
+        listed = list(drafts)
+        return self._refs(listed, await batch_of(self.store, self._batches).put(listed))
+
+    def _refs(self, drafts: Sequence[Draft], puts: Sequence[Any]) -> list[Ref]:
+        return [Ref(p.id, d.task, d.queue, p.duplicate, self, p.state) for d, p in zip(drafts, puts, strict=True)]
+
+    # -- looking and changing
+
+    def counts(self, queue: str | None = None) -> Counts:
+        """How many messages lie in each lane, of one queue or all."""
+        return self.store.counts(queue)
+
+    def job(self, id: str) -> Message | None:
+        """The message with this id, or None: unknown, or done and deleted."""
+        return self.store.find([id])[0]
+
+    def cancel(self, id: str) -> str:
+        """End a waiting message, or ask a running one to stop: `cancelled`, `requested`, `too_late` (it rests or is done) or `unknown`."""
+        found: Cancel = self.store.cancel([id])[0]
+        return found.value
+
+    @property
+    def dlq(self) -> DeadLetters:
+        """The dead lane: list, show and retry."""
+        from .triage.dlq import DeadLetters
+
+        return DeadLetters(self.store)
+
+    def subscribe(self, observer: Observer) -> Callable[[], None]:
+        """Call `observer(events)` with every batch of events of this app's workers; returns the call that ends it."""
+        return self.events.subscribe(observer)
+
+    # -- working
+
+    def worker(
+        self,
+        queues: Sequence[str] | Mapping[str, int] | None = None,
+        *,
+        concurrency: int | None = None,
+        lease: Duration | None = None,
+        grace: Duration | None = None,
+        prefetch: int | None = None,
+        burst: bool = False,
+        drain: bool = False,
+        name: str | None = None,
+    ) -> Worker:
+        """A worker to embed: `async with app.worker(queues=["crm"]):` runs it on this event loop until the block ends.
+
+        `queues`: names in order of preference (default: all that tasks name), or a mapping to their concurrency. `concurrency` bounds
+        the messages that run at once over all queues. `lease` is how long a claim holds unless renewed. `prefetch` messages wait claimed.
+        """
+        from .worker.loop import Worker
+
+        chosen = settings()
+        return Worker(
+            self,
+            self._worked(queues),
+            total=concurrency,
+            lease_s=chosen.lease_s if lease is None else seconds(lease, "lease"),
+            grace_s=chosen.grace_s if grace is None else seconds(grace, "grace"),
+            prefetch=prefetch,
+            burst=burst or drain,
+            drain=drain,
+            name=name,
+        )
+
+    def run_worker(self, queues: Sequence[str] | Mapping[str, int] | None = None, **options: Any) -> None:
+        """Work until SIGTERM or SIGINT; options as `worker`. `burst=True` returns when nothing is due or leased, `drain=True` also waits for scheduled ones."""
+        from .worker.loop import run
+
+        run(self.worker(queues, **options))
+
+    def _worked(self, queues: Sequence[str] | Mapping[str, int] | None) -> list[Queue]:
+        if isinstance(queues, str):
+            raise ConfigError(f"queues={queues!r}: expected a list of names, such as [{queues!r}]")
+        names = list(queues) if queues else sorted({task.queue for task in self.tasks.values()} | set(self.queues)) or ["default"]
+        sizes = queues if isinstance(queues, Mapping) else {}
+        known = [self.queues.get(name) or Queue(name) for name in names]
+        return [Queue(q.name, sizes.get(q.name) or q.concurrency, q.weight) for q in known]
+
+
+def _retry(retry: Retry | str | None) -> Retry:
+    if retry is None:
+        return Retry()
+    if isinstance(retry, str):
+        if retry not in presets:
+            raise ConfigError(f"retry={retry!r}: no such preset; known: {', '.join(presets)}")
+        return presets[retry]
+    return retry
+
+
+def _name(handler: Callable[..., Any]) -> str:
+    module, name = getattr(handler, "__module__", ""), getattr(handler, "__qualname__", type(handler).__qualname__)
+    return name if module in ("__main__", "", None) else f"{module}.{name}"
+
+
+def _refuse_loop() -> None:
+    """A commit inside a running loop would hold up every coroutine on it. asyncio is not imported for the sake of asking."""
+    events = sys.modules.get("asyncio.events")
+    if events is not None and events._get_running_loop() is not None:
+        raise RuntimeError("enqueue() was called inside a running event loop, which it would block; use `await ….aenqueue(…)` there")

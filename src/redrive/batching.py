@@ -1,0 +1,66 @@
+"""Concurrent `aenqueue`s share a commit: what arrives while one put is under way goes with the next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from .errors import EnqueueError
+from .message import Draft, Put
+from .store import Store
+
+
+class Batch:
+    """The puts of one event loop on their way to one store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiting: list[tuple[Sequence[Draft], asyncio.Future[list[Put]]]] = []
+        self._flusher: asyncio.Task[None] | None = None
+
+    async def put(self, drafts: Sequence[Draft]) -> list[Put]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[Put]] = loop.create_future()
+        self._waiting.append((drafts, future))
+        if self._flusher is None:
+            self._flusher = loop.create_task(self._flush())
+        return await asyncio.shield(future)
+
+    async def _flush(self) -> None:
+        try:
+            while self._waiting:
+                taken, self._waiting = self._waiting, []
+                for results, future in await asyncio.to_thread(self._write, taken):
+                    if isinstance(results, BaseException):
+                        future.set_exception(results)
+                    else:
+                        future.set_result(results)
+        finally:
+            self._flusher = None
+
+    def _write(
+        self, taken: list[tuple[Sequence[Draft], asyncio.Future[list[Put]]]]
+    ) -> list[tuple[list[Put] | Exception, asyncio.Future[list[Put]]]]:
+        try:
+            puts = iter(self._store.put([draft for drafts, _ in taken for draft in drafts]))
+            return [([next(puts) for _ in drafts], future) for drafts, future in taken]
+        except EnqueueError:  # one caller's draft was refused: the others must not suffer for it
+            return [(self._write_one(drafts), future) for drafts, future in taken]
+        except Exception as error:
+            return [(error, future) for _, future in taken]
+
+    def _write_one(self, drafts: Sequence[Draft]) -> list[Put] | Exception:
+        try:
+            return self._store.put(drafts)
+        except Exception as error:
+            return error
+
+
+def batch_of(store: Store, batches: dict[int, Batch]) -> Batch:
+    """The running loop's batch for `store`, kept in `batches`."""
+    loop = asyncio.get_running_loop()
+    key = id(loop)
+    found = batches.get(key)
+    if found is None:
+        found = batches[key] = Batch(store)
+    return found

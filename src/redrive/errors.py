@@ -1,0 +1,121 @@
+"""Every error redrive raises, and the four that handlers raise to steer.
+
+RedriveError
+├── ConfigError          a setting or a declaration is wrong; nothing was started
+├── EnqueueError         a message was refused at the door; nothing was written
+│   ├── EncodeError      its arguments cannot be written as JSON
+│   └── TooLarge         its body is over the store's limit
+├── Unreadable           a stored body does not fit its task (never raised into a handler)
+├── StoreError           the store refused or failed; what was asked was not done
+│   ├── StoreUnavailable   unreachable, locked or an I/O error: the same call may work later
+│   │   └── StoreFull      out of space
+│   ├── Conflict         a cell had another version; nothing of the commit was written
+│   ├── Unsupported      this store does not promise that
+│   └── SchemaError      the stored schema is newer than this program
+├── Refused              a safety check says no, with the fix in the message
+└── LeaseLost            the message is no longer this worker's
+
+Steer                    raised by handlers: not failures of redrive, but words to it
+├── RetryAfter(delay)    try again, not before then (counts as an attempt)
+├── Snooze(delay)        come back then (spends no attempt)
+├── Reject(why)          never try again: dead lane, reason `rejected`
+└── Quarantine(why)      poison: quarantine lane
+"""
+
+from __future__ import annotations
+
+from .duration import Duration, seconds
+
+
+class RedriveError(Exception):
+    """The root of everything redrive itself raises."""
+
+
+class ConfigError(RedriveError, ValueError):
+    """A setting or declaration is wrong; says which, what was expected, and the near miss."""
+
+
+class EnqueueError(RedriveError):
+    """A message was refused at the door; nothing was written."""
+
+
+class EncodeError(EnqueueError, TypeError):
+    """The arguments cannot be written as JSON."""
+
+
+class TooLarge(EnqueueError, ValueError):
+    """The body is larger than the store accepts."""
+
+
+class Unreadable(RedriveError, ValueError):
+    """A stored body cannot be decoded into its task's arguments."""
+
+
+class StoreError(RedriveError):
+    """The store refused or failed; what was asked was not done."""
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be reached or written just now; nothing was acknowledged, the same call may work later."""
+
+
+class StoreFull(StoreUnavailable):
+    """The store is out of space; nothing was acknowledged."""
+
+
+class Conflict(StoreError):
+    """A cell had another version than expected; nothing of that commit was written."""
+
+
+class Unsupported(StoreError):
+    """This store does not promise what was asked."""
+
+
+class SchemaError(StoreError):
+    """The stored schema is not one this program can use."""
+
+
+class Refused(RedriveError):
+    """A safety check refuses; the message names the fix."""
+
+
+class LeaseLost(RedriveError):
+    """The message was claimed by another worker, or its lease ended: stop working on it."""
+
+
+class Steer(Exception):
+    """Raised by handlers to say what shall happen next."""
+
+
+class RetryAfter(Steer):
+    """Try this message again, not before `delay` from now. Counts as an attempt; the delay is a floor under the backoff."""
+
+    def __init__(self, delay: Duration, why: str = "") -> None:
+        self.delay_s = seconds(delay, "RetryAfter delay")
+        self.why = why
+        super().__init__(why or f"asked to retry after {self.delay_s:g} s")
+
+
+class Snooze(Steer):
+    """Put this message back until `delay` from now. Spends no attempt."""
+
+    def __init__(self, delay: Duration, why: str = "") -> None:
+        self.delay_s = seconds(delay, "Snooze delay")
+        self.why = why
+        super().__init__(why or f"snoozed for {self.delay_s:g} s")
+
+
+class Reject(Steer):
+    """Never try this message again: it goes to the dead lane with reason `rejected`."""
+
+    def __init__(self, why: str = "rejected by the handler") -> None:
+        self.why = why
+        super().__init__(why)
+
+
+class Quarantine(Steer):
+    """This message is poison: it goes to the quarantine lane, out of reach of bulk redrives."""
+
+    def __init__(self, why: str = "quarantined by the handler") -> None:
+        self.why = why
+        super().__init__(why)

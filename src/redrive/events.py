@@ -1,0 +1,65 @@
+"""What happened, told to whoever subscribed. The engine never waits for an observer and never fails because of one."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+
+class Fate(Struct, frozen=True, kw_only=True):
+    """What became of one delivery. `outcome`: done, retry, snoozed, released, held, dead, quarantined, cancelled, stale or lost."""
+
+    outcome: str
+    id: str
+    task: str
+    queue: str
+    attempt: int
+    crashes: int = 0
+    redrives: int = 0
+    correlation_id: str = ""
+    worker: str = ""
+    at_ms: int = 0
+    run_ms: float | None = None  # how long the handler ran; None if it did not
+    delay_ms: int | None = None  # until it is due again
+    fault: str | None = None  # the fault's kind
+    error: str | None = None
+    text: str | None = None
+    reason: str | None = None  # why it is dead
+
+
+class Notice(Struct, frozen=True, kw_only=True):
+    """Something about the worker itself: started, draining, stopped, store_unavailable, store_back, took_back, …"""
+
+    name: str
+    worker: str = ""
+    at_ms: int = 0
+    text: str = ""
+
+
+Event = Fate | Notice
+Observer = Callable[[Sequence[Event]], None]
+
+
+class Events:
+    """Hands batches of events to observers, in the order they happened, on the thread where they happened."""
+
+    def __init__(self) -> None:
+        self._observers: list[Observer] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._observers)
+
+    def subscribe(self, observer: Observer) -> Callable[[], None]:
+        """Call `observer` with every batch from now on; returns the call that ends it. It must be quick: the store thread calls it."""
+        self._observers.append(observer)
+        return lambda: self._observers.remove(observer)
+
+    def emit(self, events: Sequence[Event]) -> None:
+        for observer in self._observers:
+            try:
+                observer(events)
+            except Exception:  # an observer's bug must not change a message's fate
+                print(f"redrive: observer {observer!r} failed:\n{traceback.format_exc()}", file=sys.stderr)

@@ -1,0 +1,20 @@
+"""Message ids: UUID version 7 (RFC 9562), so that ids made later sort later and index pages fill in order."""
+
+from __future__ import annotations
+
+import os
+import re
+
+_FORM = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+_VARIANT = "89ab"
+
+
+def new_id(now_ms: int) -> str:
+    """A fresh id for the given time: 48 bits of milliseconds, 74 random bits."""
+    time, r = f"{now_ms & 0xFFFF_FFFF_FFFF:012x}", os.urandom(10).hex()
+    return f"{time[:8]}-{time[8:]}-7{r[:3]}-{_VARIANT[int(r[3], 16) & 3]}{r[4:7]}-{r[7:19]}"
+
+
+def is_id(text: str) -> bool:
+    """Whether `text` has the form new_id gives."""
+    return _FORM.fullmatch(text) is not None

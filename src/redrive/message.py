@@ -1,0 +1,315 @@
+"""The values a message is made of on its way: Draft, Message, Delivery, Decision, Settlement.
+
+All are frozen. Times are integer milliseconds of the store's clock (Unix epoch). Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from .fault import Fault
+
+PRIORITIES = (0, 1, 2, 3)  # 0 is served first
+NORMAL = 2
+FAULTS_KEPT_EACH_END = 10  # of a message's fault history: the first and the last ten
+
+
+class Lane(StrEnum):
+    """Where a message rests. Delayed, retrying and parked ones lie in `ready` with a due time ahead; counts call them `scheduled`."""
+
+    READY = "ready"
+    LEASED = "leased"
+    DEAD = "dead"
+    QUARANTINE = "quarantine"
+    DONE = "done"
+
+
+RESTING = (Lane.DEAD, Lane.QUARANTINE)
+
+
+class Draft(Struct, frozen=True, kw_only=True):
+    """A message to be put. `body` is bytes as they shall arrive; `content="raw"` says no encoder of redrive's wrote it."""
+
+    task: str
+    queue: str = "default"
+    body: bytes = b"{}"
+    content: str = "json"
+    id: str | None = None  # a UUIDv7; the store makes one if None
+    delay_ms: int = 0
+    due_ms: int | None = None  # absolute, wins over delay_ms
+    priority: int = NORMAL
+    key: str | None = None  # unique per (task, key) while the message is not done, cancelled or discarded
+    key_for_ms: int = 0  # and at least that long
+    group: str | None = None
+    deadline_ms: int | None = None
+    version: int = 1
+    headers: Mapping[str, str] | None = None
+    correlation_id: str | None = None  # None: the message's own id
+    causation_id: str | None = None
+    producer: str | None = None
+    traceparent: str | None = None
+
+
+class Put(Struct, frozen=True):
+    """What became of one draft: the message's id and state; `duplicate` when an earlier message holds its key."""
+
+    id: str
+    duplicate: bool = False
+    state: str = "ready"
+
+
+class Message(Struct, frozen=True):
+    """A message as stored.
+
+    `attempt` counts the runs of its present life, `crashes` the leases that ran out unsettled in it, `fence` every claim ever.
+    `life_ms` is when the present life began (first enqueue or last redrive), `held_ms` how long of it flow control held it back.
+    """
+
+    id: str
+    task: str
+    queue: str
+    body: bytes
+    content: str = "json"
+    lane: Lane = Lane.READY
+    priority: int = NORMAL
+    due_ms: int | None = None  # None while resting
+    fence: int = 0
+    attempt: int = 0
+    crashes: int = 0
+    crashes_alone: int = 0
+    redrives: int = 0
+    suspect: bool = False
+    cancel: bool = False  # a cancel was asked for
+    enqueued_ms: int = 0
+    life_ms: int = 0
+    held_ms: int = 0
+    deadline_ms: int | None = None
+    attempts_allowed: int | None = None  # set by a redrive; None: the policy's
+    version: int = 1
+    key: str | None = None
+    group: str | None = None
+    run: str | None = None  # the redrive run that moved it last
+    worker: str | None = None  # who holds, or held, the lease
+    reason: str | None = None  # why it rests: exhausted, permanent, … or cancelled
+    rested_ms: int | None = None  # since when it rests
+    result: bytes | None = None
+    progress: bytes | None = None
+    headers: Mapping[str, str] = {}
+    correlation_id: str = ""
+    causation_id: str | None = None
+    producer: str | None = None
+    traceparent: str | None = None
+    faults: tuple[Fault, ...] = ()  # oldest first; the first and last ten
+
+    def state(self, now_ms: int) -> str:
+        """The word people read: `scheduled` for a ready message whose time has not come, `cancelled` for a done one that never ran."""
+        if self.lane is Lane.READY and (self.due_ms or 0) > now_ms:
+            return "scheduled"
+        return "cancelled" if self.reason == "cancelled" else self.lane.value
+
+
+class Receipt(NamedTuple):
+    """Proof of one claim: the store's own handle and the fence of that claim. Opaque outside the store."""
+
+    handle: int | str
+    fence: int
+
+
+class Delivery(Struct, frozen=True):
+    """One claim of a message: what to run, the receipt to settle it with, and when the lease ends."""
+
+    message: Message
+    receipt: Receipt
+    until_ms: int
+
+
+# Decisions: what happens to a delivered message next. counts=False gives the attempt back.
+
+
+class Ack(Struct, frozen=True):
+    """Done."""
+
+    degraded: str | None = None
+
+
+class RetryAt(Struct, frozen=True):
+    """Back to its queue, due at `at_ms`. `held` says flow control asked for the wait, so it does not count as elapsed."""
+
+    at_ms: int
+    why: str = "retry"
+    counts: bool = True
+    held: bool = False
+
+
+class DeadLetter(Struct, frozen=True):
+    """To the dead lane: `reason` is one of SPEC's words, `why` says it to a person."""
+
+    reason: str
+    why: str = ""
+    counts: bool = True
+
+
+class Quarantine(Struct, frozen=True):
+    """To the quarantine lane: poison, out of reach of bulk redrives."""
+
+    why: str = ""
+    reason: str = "crashed"
+    counts: bool = True
+
+
+Decision = Ack | RetryAt | DeadLetter | Quarantine
+
+
+class Swap(Struct, frozen=True):
+    """Set cell `key` to `value` if its version is still `version` (0: it must not exist). None deletes. ttl_ms=None: no expiry."""
+
+    key: str
+    version: int
+    value: bytes | None
+    ttl_ms: int | None = None
+
+
+class Cell(Struct, frozen=True):
+    """A cell as read: its version (from 1, never reused) and bytes."""
+
+    version: int
+    value: bytes
+
+
+class Settlement(Struct, frozen=True):
+    """What to do with one claimed message, all of it in one commit."""
+
+    receipt: Receipt
+    decision: Decision
+    fault: Fault | None = None
+    follow_ups: tuple[Draft, ...] = ()
+    result: bytes | None = None
+    swaps: tuple[Swap, ...] = ()
+
+
+class Settled(StrEnum):
+    """What a settlement came to: `stale` when the receipt is not the current claim's (nothing was changed),
+    `cancelled` when a cancel was asked for and the decision was not an ack."""
+
+    OK = "ok"
+    STALE = "stale"
+    CANCELLED = "cancelled"
+
+
+class Ask(Struct, frozen=True):
+    """A claim wanted: at most `limit` due messages of `queue`, leased for `lease_ms` to `worker`, none of a task in `skip`."""
+
+    queue: str
+    limit: int
+    lease_ms: int
+    skip: frozenset[str] = frozenset()
+    worker: str = ""
+
+
+class Exchange(Struct, frozen=True):
+    """What an exchange gave: a word per settlement, in order, and the deliveries, in the asks' order."""
+
+    settled: list[Settled]
+    deliveries: list[Delivery]
+
+
+class Hold(StrEnum):
+    """What extend found of one receipt."""
+
+    HELD = "held"
+    LOST = "lost"
+    CANCEL = "cancel_requested"
+
+
+class Cancel(StrEnum):
+    """What cancel found of one id."""
+
+    CANCELLED = "cancelled"
+    REQUESTED = "requested"
+    TOO_LATE = "too_late"
+    UNKNOWN = "unknown"
+
+
+class Counts(Struct, frozen=True):
+    """Messages by lane; `scheduled` are ready ones whose time has not come; `oldest_age_s` of the longest due ready one."""
+
+    ready: int = 0
+    scheduled: int = 0
+    leased: int = 0
+    dead: int = 0
+    quarantine: int = 0
+    done: int = 0
+    oldest_age_s: float = 0.0
+
+
+class Where(Struct, frozen=True):
+    """A filter for peek: every field that is not None must match. Times are of rest, or of enqueue where a message never rested."""
+
+    queue: str | None = None
+    task: str | None = None
+    reason: str | None = None
+    fingerprint: str | None = None
+    error: str | None = None
+    ids: tuple[str, ...] | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+
+class Page(Struct, frozen=True):
+    """Part of a listing, oldest first; `cursor` leads on, None at the end."""
+
+    messages: list[Message]
+    cursor: str | None = None
+
+
+class FailureGroup(Struct, frozen=True):
+    """Resting messages that share a fingerprint."""
+
+    fingerprint: str
+    task: str
+    error: str
+    text: str
+    count: int
+    first_ms: int
+    last_ms: int
+    sample_id: str
+
+
+class Handle(NamedTuple):
+    """A resting message as it was seen; a verdict on it is refused once it has moved."""
+
+    id: str
+    redrives: int
+    lane: Lane
+
+
+# Verdicts: what triage does with a resting message.
+
+
+class Redrive(Struct, frozen=True):
+    """Back to its queue (or `to_queue`) after `delay_ms` with a fresh life of `attempts` (None: the policy's)."""
+
+    to_queue: str | None = None
+    delay_ms: int = 0
+    attempts: int | None = None
+    run: str | None = None
+    keep_deadline: bool = False
+
+
+class Discard(Struct, frozen=True):
+    """Remove it; its unique key is free again."""
+
+    why: str
+
+
+class Isolate(Struct, frozen=True):
+    """Move it to the quarantine lane."""
+
+    why: str
+
+
+Verdict = Redrive | Discard | Isolate

@@ -1,0 +1,159 @@
+"""The Store protocol: what redrive needs of an engine, and the traits by which a store says what it promises.
+
+Small on purpose. A third party writes a store in a day and proves it with `redrive.testing.StoreContract`.
+Stores are plain synchronous code and safe to call from many threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from msgspec import Struct
+
+from .message import (
+    Ask,
+    Cancel,
+    Cell,
+    Counts,
+    Draft,
+    Exchange,
+    FailureGroup,
+    Handle,
+    Hold,
+    Lane,
+    Message,
+    Page,
+    Put,
+    Receipt,
+    Settlement,
+    Swap,
+    Verdict,
+    Where,
+)
+
+
+class Traits(Struct, frozen=True):
+    """What a store promises. The contract suite holds it to exactly these."""
+
+    name: str
+    batch_max: int = 1000  # messages per call of put, exchange or extend
+    body_bytes_max: int = 64 * 1024 * 1024
+    delay_ms_max: int | None = None  # None: any length
+    durable: bool = True  # an acknowledged put survives kill -9 of every process
+    shared: bool = True  # several processes may use it at once
+    fenced: bool = True  # a stale receipt is refused
+    atomic_moves: bool = True  # each settlement is one commit with its follow-ups and swaps
+    counts_crashes: bool = True
+    unique: bool = True
+    exact_counts: bool = True
+
+
+class Cells(Protocol):
+    """Small pieces of shared, versioned state, changed by compare-and-set."""
+
+    def read(self, keys: Sequence[str]) -> list[Cell | None]:
+        """The cells, in the order of `keys`; None where there is none or it has expired."""
+        ...
+
+    def swap(self, swaps: Sequence[Swap]) -> list[bool]:
+        """Try each swap; True where it was written. Each stands for itself; those that win share one commit."""
+        ...
+
+
+class Store(Protocol):
+    """Durable messages ordered by due time, where a claim is a due time pushed past the lease."""
+
+    traits: Traits
+    cells: Cells
+    state_dir: Path | None  # where workers on this machine keep their identities; None: they keep none
+
+    def now_ms(self) -> int:
+        """The store's clock, the only wall clock redrive goes by."""
+        ...
+
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = ()) -> list[Put]:
+        """Write all drafts (and swaps) in one commit; durable when it returns.
+
+        A draft whose unique key is held yields the holder, `duplicate=True`, and is not written. Raises Conflict if a swap
+        does not apply, EnqueueError for a draft no store could take, StoreError if the commit failed: then nothing was written.
+        """
+        ...
+
+    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()) -> Exchange:
+        """Settle all, then claim in the asks' order: one commit. Either part may be empty.
+
+        A settlement with a stale receipt changes nothing and says so; each other one is atomic with its follow-ups and swaps.
+        Claiming raises `fence`, and `attempt` on a message that was ready or `crashes` on one whose lease ran out.
+        Messages come by priority, then by due time; never more than an ask's limit. Raises Conflict if one of `swaps` does not apply.
+        """
+        ...
+
+    def wait(self, asks: Sequence[Ask], *, timeout_ms: int) -> None:
+        """Return when one of the asks may find something, on nudge, or after `timeout_ms`. A put in another process wakes it."""
+        ...
+
+    def nudge(self) -> None:
+        """End every wait of this store object, now or the next one."""
+        ...
+
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int) -> list[Hold]:
+        """Push the end of these leases to now + lease_ms, in one commit."""
+        ...
+
+    def release(self, worker: str, started: Sequence[str] | None) -> tuple[int, int]:
+        """Take back at once what a dead worker of this identity had leased: (released, lapsed).
+
+        Ids in `started` lapse: due now, and the next claim counts a crash. The others go back free, their attempt given back.
+        None: nothing is known about what was started, so all lapse. Only for whoever holds the identity's lock.
+        """
+        ...
+
+    def checkpoint(self, receipt: Receipt, state: bytes) -> bool:
+        """Keep `state` with the message, fenced; False if the receipt is stale."""
+        ...
+
+    def find(self, ids: Sequence[str]) -> list[Message | None]:
+        """The messages with these ids, in their order."""
+        ...
+
+    def counts(self, queue: str | None = None) -> Counts:
+        """How many messages lie in each lane."""
+        ...
+
+    def queues(self) -> list[str]:
+        """The names of all queues that hold messages or settings, sorted."""
+        ...
+
+    def peek(self, lane: Lane | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None) -> Page:
+        """A page of messages, without claiming them; `lane` None means every lane. Raises ValueError on a cursor not of ours."""
+        ...
+
+    def failure_groups(self, *, where: Where = Where()) -> list[FailureGroup]:
+        """Dead messages grouped by (fingerprint, task), largest first."""
+        ...
+
+    def triage(self, handles: Sequence[Handle], verdict: Verdict) -> list[bool]:
+        """Apply the verdict to each resting message that is still as its handle says; one commit."""
+        ...
+
+    def cancel(self, ids: Sequence[str]) -> list[Cancel]:
+        """End waiting messages as done (state `cancelled`); ask running ones to stop; resting and done ones are too late."""
+        ...
+
+    def configure(self, queue: str, *, paused: bool | None = None) -> None:
+        """Change a queue's settings for every process; None leaves one as it is. A paused queue is not claimed from."""
+        ...
+
+    def paused(self) -> frozenset[str]:
+        """The queues that are paused."""
+        ...
+
+    def check(self) -> list[str]:
+        """Look for damage; one line per problem, empty when all is well."""
+        ...
+
+    def close(self) -> None:
+        """Give back files, sockets and threads. The store cannot be used afterwards."""
+        ...

@@ -1,0 +1,35 @@
+"""The engines, one file and one driver each; `open_store` chooses by URL."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from ..errors import ConfigError
+from ..store import Store
+
+_SCHEMES = "memory://, sqlite:///PATH"
+
+
+def open_store(url: str) -> Store:
+    """The store a URL names: `memory://`, `sqlite:///relative.db`, `sqlite:////absolute.db`.
+
+    `sqlite:` takes `?synchronous=normal` (an explicit opt-out of durability on power loss).
+    Raises ConfigError for a URL it does not know.
+    """
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if parts.scheme == "memory":
+        from .memory import MemoryStore
+
+        return MemoryStore()
+    if parts.scheme == "sqlite":
+        from .sqlite import SqliteStore
+
+        path = unquote(parts.path)[1:]
+        if parts.netloc or not path:
+            raise ConfigError(f"store URL {url!r}: expected sqlite:///relative/path.db or sqlite:////absolute/path.db")
+        synchronous = options.pop("synchronous", "full")
+        if options:
+            raise ConfigError(f"store URL {url!r}: unknown option {sorted(options)[0]!r}; known: synchronous")
+        return SqliteStore(path, synchronous=synchronous)
+    raise ConfigError(f"store URL {url!r}: unknown scheme {parts.scheme!r}; known: {_SCHEMES}")

@@ -1,0 +1,55 @@
+"""What every store refuses at the door, so that no draft is written that could not be kept, found or served everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..errors import EnqueueError, TooLarge
+from ..ids import is_id
+from ..message import PRIORITIES, Draft
+from ..store import Traits
+
+INT_MAX = 2**62  # stores keep 64-bit integers; the rest is room for sums
+
+
+def admit(drafts: Iterable[Draft], traits: Traits) -> None:
+    """Raises TooLarge or EnqueueError for the first draft that cannot be put."""
+    for draft in drafts:
+        if len(draft.body) > traits.body_bytes_max:
+            raise TooLarge(
+                f"body of task {draft.task!r} has {len(draft.body)} bytes; this store takes {traits.body_bytes_max}"
+            )
+        why = _numbers(draft, traits) or _texts(draft)
+        if why is not None:
+            raise EnqueueError(f"a message of task {draft.task!a} is refused: {why}; nothing was written")
+
+
+def _numbers(draft: Draft, traits: Traits) -> str | None:
+    if draft.priority not in PRIORITIES:
+        return f"priority is {draft.priority!r}, expected one of {', '.join(map(str, PRIORITIES))}"
+    if not 0 <= draft.delay_ms <= (traits.delay_ms_max or INT_MAX):
+        return f"delay_ms is {draft.delay_ms}, expected 0 to {traits.delay_ms_max or INT_MAX}"
+    for name in ("due_ms", "deadline_ms", "key_for_ms", "version"):
+        value = getattr(draft, name)
+        if value is not None and not 0 <= value <= INT_MAX:
+            return f"{name} is {value}, expected 0 to {INT_MAX}"
+    if draft.id is not None and not is_id(draft.id):
+        return f"id {draft.id!a} is not a UUIDv7 in lower case"
+    return None
+
+
+def _texts(draft: Draft) -> str | None:
+    if not draft.task or not draft.queue:
+        return "task and queue must be named"
+    texts = [draft.task, draft.queue, draft.content, draft.key, draft.group, draft.producer, draft.traceparent]
+    texts += [draft.correlation_id, draft.causation_id]
+    for name, value in (draft.headers or {}).items():
+        texts += [name, value]
+    every = "".join([text for text in texts if text])
+    if "\0" in every:
+        return "one of its names, keys or headers holds a NUL character"
+    try:
+        every.encode()
+    except UnicodeEncodeError as error:
+        return f"one of its names, keys or headers cannot be written as UTF-8 ({error.reason})"
+    return None

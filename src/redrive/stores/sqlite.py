@@ -1,0 +1,763 @@
+"""The embedded store: one SQLite file in WAL mode, any number of processes on one machine.
+
+Each process has one writing connection. Threads that write at the same time share a commit (one of them carries the others' work),
+so eight enqueueing threads cost one sync, not eight. Statements are in sqlite.sql; batches travel as JSON (see there why).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from ..errors import ConfigError, Conflict, EnqueueError, SchemaError, StoreError, StoreFull, StoreUnavailable
+from ..fault import Fault
+from ..ids import new_id
+from ..message import (
+    Ack,
+    Ask,
+    Cancel,
+    Cell,
+    Counts,
+    DeadLetter,
+    Delivery,
+    Discard,
+    Draft,
+    Exchange,
+    FailureGroup,
+    Handle,
+    Hold,
+    Lane,
+    Message,
+    Page,
+    Put,
+    Quarantine,
+    Receipt,
+    Redrive,
+    RetryAt,
+    Settled,
+    Settlement,
+    Swap,
+    Verdict,
+    Where,
+)
+from ..store import Traits
+from . import _door
+from ._wake import Waiter, Waker, wake_dir
+
+T = TypeVar("T")
+BUSY_TIMEOUT_S = 5.0
+LOOK_EVERY_S = 0.25  # how often an idle waiter looks whether another process changed the file without waking it
+CANCELLED_KEPT_MS = 24 * 3600 * 1000  # a cancelled message can be looked up that long
+SWEEP_EVERY_MS = 60_000
+_OF_THE_CALLER = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError)
+_MIGRATIONS = ("migration_1",)
+_encode = msgspec.json.Encoder().encode
+
+_COLUMNS = """seq id task queue lane priority due_ms fence attempt crashes crashes_alone redrives suspect cancel enqueued_ms life_ms
+ held_ms deadline_ms attempts_allowed version key grp run worker producer reason rested_ms meta faults
+ hex(body)""".split() + [f"iif({blob} is null, null, hex({blob}))" for blob in ("progress", "result")]
+
+
+class _Row(msgspec.Struct, array_like=True, gc=False):
+    """One message as `claimable` and its kin give it: the columns above, in that order."""
+
+    seq: int
+    id: str
+    task: str
+    queue: str
+    lane: Lane
+    priority: int
+    due_ms: int | None
+    fence: int
+    attempt: int
+    crashes: int
+    crashes_alone: int
+    redrives: int
+    suspect: int
+    cancel: int
+    enqueued_ms: int
+    life_ms: int
+    held_ms: int
+    deadline_ms: int | None
+    attempts_allowed: int | None
+    version: int
+    key: str | None
+    group: str | None
+    run: str | None
+    worker: str | None
+    producer: str | None
+    reason: str | None
+    rested_ms: int | None
+    meta: str | None
+    faults: str | None
+    body: str
+    progress: str | None
+    result: str | None
+
+
+class _Meta(msgspec.Struct, omit_defaults=True, gc=False):
+    """What rarely differs from its default, in one column."""
+
+    content: str = "json"
+    headers: dict[str, str] = {}
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    traceparent: str | None = None
+
+
+_NO_META = _Meta()
+_rows = msgspec.json.Decoder(list[_Row]).decode
+_meta = msgspec.json.Decoder(_Meta).decode
+_faults = msgspec.json.Decoder(tuple[Fault, ...]).decode
+
+
+def _statements() -> dict[str, str]:
+    text = (files("redrive.stores") / "sqlite.sql").read_text()
+    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.M)[1:]
+    columns = ", ".join(_COLUMNS)
+    return {name: sql.replace("{columns}", columns).strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
+
+
+class _Work:
+    """One caller's part of a commit."""
+
+    __slots__ = ("do", "done", "error", "value")
+
+    def __init__(self, do: Callable[[sqlite3.Connection], Any]) -> None:
+        self.do, self.done, self.value = do, False, None
+        self.error: BaseException | None = None
+
+
+class _Writer:
+    """The one writing connection; whoever gets the lock commits for everybody who waits."""
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection], seam: Callable[[str], None]) -> None:
+        self._connect, self._seam = connect, seam
+        self._lock = threading.Lock()
+        self._waiting: deque[_Work] = deque()
+        self._connection = connect()
+
+    def run(self, do: Callable[[sqlite3.Connection], T]) -> T:
+        """`do`'s value, once what it wrote is committed and synced. Raises what `do` raised, or StoreError; then nothing of it was written."""
+        work = _Work(do)
+        self._waiting.append(work)
+        with self._lock:
+            if not work.done:
+                self._commit([self._waiting.popleft() for _ in range(len(self._waiting))])
+        if work.error is not None:
+            raise work.error
+        return work.value  # type: ignore[no-any-return]
+
+    def _commit(self, group: list[_Work]) -> None:
+        c = self._connection
+        try:
+            c.execute("begin immediate")
+            for work in group:
+                self._do(c, work)
+            self._seam("commit")
+            c.execute("commit")
+            self._seam("committed")
+        except BaseException as error:
+            self._undo(c)
+            typed = store_error(error) if isinstance(error, sqlite3.Error) else error
+            for work in group:
+                work.error = typed
+            if typed is error:
+                raise
+        finally:
+            for work in group:
+                work.done = True
+
+    def _do(self, c: sqlite3.Connection, work: _Work) -> None:
+        """Errors that are the caller's own undo its part alone; errors of the engine end the whole group."""
+        c.execute("savepoint work")
+        try:
+            work.value = work.do(c)
+        except Exception as error:
+            if isinstance(error, sqlite3.Error) and not isinstance(error, _OF_THE_CALLER):
+                raise
+            c.execute("rollback to work")
+            work.error = store_error(error) if isinstance(error, sqlite3.Error) else error
+        c.execute("release work")
+
+    def _undo(self, c: sqlite3.Connection) -> None:
+        try:
+            if c.in_transaction:
+                c.execute("rollback")
+        except sqlite3.Error:  # a connection that cannot even roll back is of no more use
+            with contextlib.suppress(sqlite3.Error):
+                c.close()
+            self._connection = self._connect()
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+
+class SqliteStore:
+    """A store in the SQLite file at `path`, made if it is missing.
+
+    `synchronous="normal"` gives up the sync of each commit: kill -9 still loses nothing, a power cut may lose the last commits.
+    `clock_ms` replaces the wall clock in tests. Raises ConfigError, SchemaError, StoreUnavailable.
+    """
+
+    traits = Traits(name="sqlite")
+
+    def __init__(self, path: str | os.PathLike[str], *, synchronous: str = "full", clock_ms: Callable[[], int] | None = None) -> None:
+        if sqlite3.sqlite_version_info < (3, 35):
+            raise ConfigError(f"SQLite {sqlite3.sqlite_version} is too old; redrive needs 3.35 or later")
+        if synchronous.lower() not in ("full", "normal", "extra"):
+            raise ConfigError(f"synchronous={synchronous!r}; expected full, extra, or normal (opts out of durability on power loss)")
+        self.path = Path(path).absolute()
+        self.state_dir: Path | None = self.path.with_name(self.path.name + "-workers")
+        self._synchronous = synchronous.lower()
+        self._clock_ms = clock_ms or _wall_ms
+        self._sql = _statements()
+        self.seam: Callable[[str], None] = _no_seam  # tests put a function here that kills or fails at a named point
+        self._read_lock = threading.RLock()
+        self._open()
+        self.cells = SqliteCells(self)
+
+    def _open(self) -> None:
+        self._pid = os.getpid()
+        try:
+            self._writer_ = _Writer(self._connect, lambda point: self.seam(point))
+            self._migrate()
+            self._reader = self._connect()
+        except sqlite3.Error as error:
+            raise store_error(error, f"cannot open {self.path}") from error
+        folder = wake_dir(self.path)
+        self._waker = Waker(folder)
+        self._wake_folder = folder
+        self._waiters: dict[int, Waiter] = {}
+        self._nudges = 0
+        self._swept_ms = self._clock_ms()
+
+    @property
+    def _writer(self) -> _Writer:
+        if self._pid != os.getpid():  # forked: SQLite connections and sockets must not be shared with the parent
+            self._read_lock = threading.RLock()
+            self._open()
+        return self._writer_
+
+    def _connect(self) -> sqlite3.Connection:
+        c = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, cached_statements=64)
+        mode = c.execute("pragma journal_mode=wal").fetchone()[0]
+        if mode != "wal":
+            raise ConfigError(f"{self.path}: journal mode is {mode!r}, but redrive needs WAL; is it on a network file system?")
+        c.execute(f"pragma synchronous={self._synchronous}")
+        c.execute("pragma cache_size=-32000")
+        return c
+
+    def _migrate(self) -> None:
+        def step(c: sqlite3.Connection) -> None:
+            at = c.execute("pragma user_version").fetchone()[0]
+            if at > len(_MIGRATIONS):
+                raise SchemaError(f"{self.path} has schema {at}, this redrive knows up to {len(_MIGRATIONS)}; upgrade redrive")
+            for number, name in enumerate(_MIGRATIONS[at:], at + 1):
+                for statement in _split(self._sql[name]):
+                    c.execute(statement)
+                c.execute(f"pragma user_version={number}")
+
+        if self._writer_._connection.execute("pragma user_version").fetchone()[0] != len(_MIGRATIONS):
+            self._writer_.run(step)
+
+    def now_ms(self) -> int:
+        return self._clock_ms()
+
+    # -- putting
+
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = ()) -> list[Put]:
+        _door.admit(drafts, self.traits)
+
+        def work(c: sqlite3.Connection) -> list[Put]:
+            now = self._clock_ms()
+            self.seam("put")
+            puts = self._insert(c, drafts, now)
+            self._swap_all(c, swaps, now)
+            return puts
+
+        puts = self._writer.run(work)
+        self._waker.wake_all()
+        self.seam("acknowledge")
+        return puts
+
+    def _insert(self, c: sqlite3.Connection, drafts: Sequence[Draft], now: int) -> list[Put]:
+        puts, rows = [], []
+        keyed: dict[tuple[str, str], Put] = {}  # by earlier drafts of this batch, whose rows are not written yet
+        for draft in drafts:
+            id = draft.id or new_id(now)
+            if draft.key is not None:
+                held = keyed.get((draft.task, draft.key)) or self._holder(c, draft.task, draft.key, now)
+                if held is not None:
+                    puts.append(held)
+                    continue
+                until = now + draft.key_for_ms if draft.key_for_ms else 0
+                c.execute(self._sql["hold_key"], (draft.task, draft.key, id, until))
+            due = draft.due_ms if draft.due_ms is not None else now + draft.delay_ms + (draft.delay_ms > 0)
+            rows.append(_insert_row(draft, id, due, now))
+            puts.append(Put(id, False, "scheduled" if due > now else "ready"))
+            if draft.key is not None:
+                keyed[draft.task, draft.key] = Put(id, True, puts[-1].state)
+        try:
+            c.executemany(self._sql["put"], rows)
+        except sqlite3.IntegrityError as error:
+            raise EnqueueError(f"a message with one of these ids is already stored ({error})") from error
+        return puts
+
+    def _holder(self, c: sqlite3.Connection, task: str, key: str, now: int) -> Put | None:
+        row = c.execute(self._sql["key_holder"], (task, key)).fetchone()
+        if row is None:
+            return None
+        id, until, lane, due, reason = row
+        state = "scheduled" if lane == "ready" and due > now else "cancelled" if reason == "cancelled" else lane or "done"
+        free = lane is None or lane == "done"
+        return None if free and until <= now else Put(id, True, state)
+
+    # -- settling and claiming
+
+    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()) -> Exchange:
+        _door.admit((draft for s in settlements for draft in s.follow_ups), self.traits)
+
+        def work(c: sqlite3.Connection) -> Exchange:
+            now = self._clock_ms()
+            settled = self._settle(c, settlements, now) if settlements else []
+            self._swap_all(c, swaps, now)
+            self.seam("settled")
+            deliveries: list[Delivery] = []
+            for ask in asks:
+                if ask.limit > 0:
+                    self._claim(c, ask, now, deliveries)
+            self._sweep(c, now)
+            return Exchange(settled, deliveries)
+
+        result = self._writer.run(work)
+        if any(s.follow_ups for s in settlements):
+            self._waker.wake_all()
+        return result
+
+    def _settle(self, c: sqlite3.Connection, settlements: Sequence[Settlement], now: int) -> list[Settled]:
+        plain = not any(s.follow_ups or s.swaps or type(s.decision) is not Ack for s in settlements)
+        fences = _fences([s.receipt for s in settlements])
+        if plain:
+            c.execute("savepoint acks")
+            if len(fences) == len(settlements) == c.execute(self._sql["ack"], (_text(fences),)).rowcount:
+                c.execute("release acks")
+                return [Settled.OK] * len(settlements)
+            c.execute("rollback to acks")
+            c.execute("release acks")
+        return self._settle_each(c, settlements, fences, now)
+
+    def _settle_each(
+        self, c: sqlite3.Connection, settlements: Sequence[Settlement], fences: dict[int | str, int], now: int
+    ) -> list[Settled]:
+        held = {(seq, fence): cancel for seq, fence, cancel in msgspec.json.decode(self._one(c, "held_now", _text(fences)))}
+        words: list[Settled] = []
+        acks: dict[int | str, int] = {}
+        moves: list[list[Any]] = []
+        drafts: list[Draft] = []
+        for s in settlements:
+            cancel = held.pop(tuple(s.receipt), None)  # popped: the same receipt twice is stale the second time
+            if cancel is None or not self._swaps_apply(c, s.swaps, now):
+                words.append(Settled.STALE)
+                continue
+            drafts.extend(s.follow_ups)
+            if type(s.decision) is Ack:
+                acks[s.receipt.handle] = s.receipt.fence
+                words.append(Settled.OK)
+            else:
+                moves.append(_move(s, now))
+                words.append(Settled.CANCELLED if cancel else Settled.OK)
+        if acks:
+            c.execute(self._sql["ack"], (_text(acks),))
+        if moves:
+            c.execute(self._sql["settle"], (now, _text(moves)))
+        if drafts:
+            self._insert(c, drafts, now)
+        return words
+
+    def _claim(self, c: sqlite3.Connection, ask: Ask, now: int, deliveries: list[Delivery]) -> None:
+        skip = _text(sorted(ask.skip)) if ask.skip else None
+        rows = _rows(self._one(c, "claimable", ask.queue, now, ask.limit, skip))
+        if not rows:
+            return
+        until = now + ask.lease_ms
+        self.seam("claim")
+        c.execute(self._sql["claim"], (until, ask.worker, _text([row.seq for row in rows])))
+        for row in rows:
+            row.fence += 1
+            if row.lane is Lane.LEASED:
+                row.crashes += 1
+            else:
+                row.attempt += 1
+            row.lane, row.due_ms, row.worker = Lane.LEASED, until, ask.worker
+            deliveries.append(Delivery(_message(row), Receipt(row.seq, row.fence), until))
+
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int) -> list[Hold]:
+        def work(c: sqlite3.Connection) -> list[Hold]:
+            fences = _fences(receipts)
+            held = {(seq, fence): cancel for seq, fence, cancel in msgspec.json.decode(self._one(c, "held_now", _text(fences)))}
+            c.execute(self._sql["extend"], (self._clock_ms() + lease_ms, _text([seq for seq, _ in held])))
+            return [Hold.LOST if (cancel := held.get(tuple(r))) is None else Hold.CANCEL if cancel else Hold.HELD for r in receipts]
+
+        return self._writer.run(work)
+
+    def release(self, worker: str, started: Sequence[str] | None) -> tuple[int, int]:
+        def work(c: sqlite3.Connection) -> tuple[int, int]:
+            now = self._clock_ms()
+            released = 0
+            if started is not None:
+                released = c.execute(self._sql["give_back"], (now, worker, _text(list(started)))).rowcount
+            lapsed = c.execute(self._sql["lapse"], (now, worker, None)).rowcount
+            return released, lapsed
+
+        result = self._writer.run(work)
+        self._waker.wake_all()
+        return result
+
+    def checkpoint(self, receipt: Receipt, state: bytes) -> bool:
+        return self._writer.run(lambda c: c.execute(self._sql["checkpoint"], (*receipt, state)).rowcount == 1)
+
+    # -- waiting
+
+    def wait(self, asks: Sequence[Ask], *, timeout_ms: int) -> None:
+        end = time.monotonic() + timeout_ms / 1000
+        waiter = self._waiter()
+        seen = -1
+        while True:
+            version = self._read("pragma data_version")[0][0]
+            if version != seen:
+                seen, due_ms = version, self._next_due_ms(asks)
+            left_s = end - time.monotonic()
+            due_s = (due_ms - time.time() * 1000) / 1000 if self._clock_ms is _wall_ms else (due_ms - self._clock_ms()) / 1000
+            if waiter.nudges != self._nudges:  # one that came before this thread had a socket counts too
+                waiter.nudges = self._nudges
+                return
+            if left_s <= 0 or due_s <= 0 or waiter.wait(max(0.0, min(left_s, due_s, LOOK_EVERY_S))):
+                return
+
+    def _next_due_ms(self, asks: Sequence[Ask]) -> float:
+        found = [self._read(self._sql["next_due"], ask.queue, _text(sorted(ask.skip)) if ask.skip else None)[0][0] for ask in asks if ask.limit]
+        return min((due for due in found if due is not None), default=float("inf"))
+
+    def _waiter(self) -> Waiter:
+        me = threading.get_ident()
+        if me not in self._waiters:
+            self._waiters[me] = Waiter(self._wake_folder)
+        return self._waiters[me]
+
+    def nudge(self) -> None:
+        self._nudges += 1
+        for waiter in list(self._waiters.values()):
+            self._waker.wake(waiter.path)
+
+    # -- looking
+
+    def _read(self, sql: str, *args: Any) -> list[tuple[Any, ...]]:
+        _ = self._writer  # after a fork this opens connections of our own
+        with self._read_lock:
+            try:
+                return self._reader.execute(sql, args).fetchall()
+            except sqlite3.Error as error:
+                raise store_error(error) from error
+
+    def _one(self, c: sqlite3.Connection, name: str, *args: Any) -> Any:
+        return c.execute(self._sql[name], args).fetchone()[0]
+
+    def _messages(self, where: str, *args: Any) -> list[tuple[int, Message]]:
+        columns = ", ".join(_COLUMNS)
+        found = self._read(f"select json_group_array(json_array({columns})) from (select * from message where {where})", *args)
+        return [(row.seq, _message(row)) for row in _rows(found[0][0])]
+
+    def find(self, ids: Sequence[str]) -> list[Message | None]:
+        found = {m.id: m for _, m in self._messages("id in (select value from json_each(?))", _text(list(ids)))}
+        return [found.get(id) for id in ids]
+
+    def counts(self, queue: str | None = None) -> Counts:
+        now = self._clock_ms()
+        ready, scheduled, leased, oldest = self._read(self._sql["counts"], now, queue)[0]
+        resting = dict(self._read(self._sql["resting_counts"], queue))
+        age_s = (now - oldest) / 1000 if oldest is not None else 0.0
+        return Counts(ready, scheduled, leased, resting.get("dead", 0), resting.get("quarantine", 0), resting.get("done", 0), age_s)
+
+    def queues(self) -> list[str]:
+        return sorted(row[0] for row in self._read(self._sql["queues"]))
+
+    def peek(self, lane: Lane | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None) -> Page:
+        since, after = _cursor(cursor)
+        clauses, args = _where(where, lane)
+        clauses.append("(coalesce(rested_ms, 0), seq) > (?, ?)")
+        found = self._messages(" and ".join(clauses) + " order by coalesce(rested_ms, 0), seq limit ?", *args, since, after, limit)
+        more = f"{found[-1][1].rested_ms or 0}.{found[-1][0]}" if len(found) == limit and found else None
+        return Page([message for _, message in found], more)
+
+    def failure_groups(self, *, where: Where = Where()) -> list[FailureGroup]:
+        clauses, args = _where(where, Lane.DEAD)
+        rows = self._read(self._sql["failure_groups"].replace("{where}", " and ".join(clauses)), *args)
+        return [_failure_group(*row) for row in rows]
+
+    # -- changing by hand
+
+    def triage(self, handles: Sequence[Handle], verdict: Verdict) -> list[bool]:
+        def work(c: sqlite3.Connection) -> list[bool]:
+            now = self._clock_ms()
+            return [self._judge(c, handle, verdict, now) for handle in handles]
+
+        moved = self._writer.run(work)
+        self._waker.wake_all()
+        return moved
+
+    def _judge(self, c: sqlite3.Connection, handle: Handle, verdict: Verdict, now: int) -> bool:
+        seen = (handle.id, handle.redrives, str(handle.lane))
+        if handle.lane not in (Lane.DEAD, Lane.QUARANTINE):
+            return False
+        match verdict:
+            case Redrive():
+                due = now + verdict.delay_ms + (verdict.delay_ms > 0)
+                fresh = (now, due, verdict.to_queue, verdict.attempts, verdict.run, verdict.keep_deadline)
+                return c.execute(self._sql["redrive"], (*fresh, *seen)).rowcount == 1
+            case Discard():
+                return c.execute(self._sql["discard"], seen).rowcount == 1
+            case _:
+                return c.execute(self._sql["isolate"], (verdict.why, now, *seen)).rowcount == 1
+
+    def cancel(self, ids: Sequence[str]) -> list[Cancel]:
+        def work(c: sqlite3.Connection) -> list[Cancel]:
+            listed = _text(list(ids))
+            found = dict(c.execute("select id, lane from message where id in (select value from json_each(?))", (listed,)))
+            c.execute(self._sql["cancel"], (self._clock_ms(), listed))
+            c.execute(self._sql["request_cancel"], (listed,))
+            return [_CANCEL[found.get(id)] for id in ids]
+
+        return self._writer.run(work)
+
+    def configure(self, queue: str, *, paused: bool | None = None) -> None:
+        self._writer.run(lambda c: c.execute(self._sql["configure"], (queue, paused)))
+        self._waker.wake_all()
+
+    def paused(self) -> frozenset[str]:
+        return frozenset(row[0] for row in self._read("select name from queue where paused"))
+
+    def _sweep(self, c: sqlite3.Connection, now: int) -> None:
+        if now - self._swept_ms < SWEEP_EVERY_MS:
+            return
+        self._swept_ms = now
+        c.execute(self._sql["sweep"], (now - CANCELLED_KEPT_MS,))
+        c.execute(self._sql["sweep_keys"], (now,))
+
+    # -- swaps
+
+    def _swap_all(self, c: sqlite3.Connection, swaps: Sequence[Swap], now: int) -> None:
+        for swap in swaps:
+            if not self._swap(c, swap, now):
+                raise Conflict(f"cell {swap.key!r} is not at version {swap.version}; nothing was written, read it again")
+
+    def _swaps_apply(self, c: sqlite3.Connection, swaps: Sequence[Swap], now: int) -> bool:
+        if not swaps:
+            return True
+        c.execute("savepoint swaps")
+        applied = all(self._swap(c, swap, now) for swap in swaps)
+        if not applied:
+            c.execute("rollback to swaps")
+        c.execute("release swaps")
+        return applied
+
+    def _swap(self, c: sqlite3.Connection, swap: Swap, now: int) -> bool:
+        expires = None if swap.ttl_ms is None else now + swap.ttl_ms
+        return c.execute(self._sql["swap_cell"], (swap.key, swap.version, swap.value, expires, now)).rowcount == 1
+
+    # -- keeping
+
+    def check(self) -> list[str]:
+        found = [row[0] for row in self._read("pragma integrity_check")]
+        return [] if found == ["ok"] else found
+
+    def close(self) -> None:
+        if self._pid != os.getpid():
+            return
+        for waiter in self._waiters.values():
+            waiter.close()
+        self._waiters.clear()
+        self._writer_.close()
+        with self._read_lock:
+            self._reader.close()
+        self._waker.close()
+
+
+class SqliteCells:
+    """Cells in the same file."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    def read(self, keys: Sequence[str]) -> list[Cell | None]:
+        rows = self._store._read(self._store._sql["read_cells"], _text(list(keys)), self._store.now_ms())
+        found = {key: Cell(version, value) for key, version, value in rows}
+        return [found.get(key) for key in keys]
+
+    def swap(self, swaps: Sequence[Swap]) -> list[bool]:
+        def work(c: sqlite3.Connection) -> list[bool]:
+            now = self._store.now_ms()
+            return [self._store._swap(c, swap, now) for swap in swaps]
+
+        return self._store._writer.run(work)
+
+
+_CANCEL: dict[str | None, Cancel] = {
+    None: Cancel.UNKNOWN,
+    "ready": Cancel.CANCELLED,
+    "leased": Cancel.REQUESTED,
+    "dead": Cancel.TOO_LATE,
+    "quarantine": Cancel.TOO_LATE,
+    "done": Cancel.TOO_LATE,
+}
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _no_seam(point: str) -> None:
+    pass
+
+
+def _fences(receipts: Sequence[Receipt]) -> dict[int | str, int]:
+    """The newest fence of each handle: an older one in the same batch is stale and must not hide it."""
+    return dict(sorted(receipts, key=lambda receipt: receipt.fence))
+
+
+def _text(value: Any) -> str:
+    return _encode(value).decode()
+
+
+def _split(script: str) -> Iterator[str]:
+    statement = ""
+    for line in script.splitlines():
+        statement += line + "\n"
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def _insert_row(draft: Draft, id: str, due: int, now: int) -> tuple[Any, ...]:
+    meta = None
+    if draft.headers or draft.correlation_id or draft.causation_id or draft.traceparent or draft.content != "json":
+        correlation = draft.correlation_id if draft.correlation_id != id else None
+        meta = _text(_Meta(draft.content, dict(draft.headers or {}), correlation, draft.causation_id, draft.traceparent))
+    head = (id, draft.task, draft.queue, draft.priority, due, now, now, draft.deadline_ms)
+    return (*head, draft.version, draft.key, draft.group, draft.producer, meta, draft.body)
+
+
+def _message(row: _Row) -> Message:
+    meta = _meta(row.meta) if row.meta is not None else _NO_META
+    return Message(
+        row.id,
+        row.task,
+        row.queue,
+        bytes.fromhex(row.body),
+        meta.content,
+        row.lane,
+        row.priority,
+        row.due_ms,
+        row.fence,
+        row.attempt,
+        row.crashes,
+        row.crashes_alone,
+        row.redrives,
+        row.suspect != 0,
+        row.cancel != 0,
+        row.enqueued_ms,
+        row.life_ms,
+        row.held_ms,
+        row.deadline_ms,
+        row.attempts_allowed,
+        row.version,
+        row.key,
+        row.group,
+        row.run,
+        row.worker,
+        row.reason,
+        row.rested_ms,
+        bytes.fromhex(row.result) if row.result is not None else None,
+        bytes.fromhex(row.progress) if row.progress is not None else None,
+        meta.headers,
+        meta.correlation_id or row.id,
+        meta.causation_id,
+        row.producer,
+        meta.traceparent,
+        _faults(row.faults) if row.faults is not None else (),
+    )
+
+
+def _move(s: Settlement, now: int) -> list[Any]:
+    """One settlement that is not an ack, as the statement `settle` takes it."""
+    fault = _text(s.fault) if s.fault is not None else None
+    fingerprint, error = (s.fault.fingerprint, s.fault.error) if s.fault is not None else (None, None)
+    match s.decision:
+        case RetryAt(at_ms, _, counts, held):
+            held_ms = max(0, at_ms - now) if held else 0
+            return [*s.receipt, Lane.READY, at_ms, counts, held_ms, None, None, None, fault]
+        case DeadLetter(reason, _, counts):
+            return [*s.receipt, Lane.DEAD, None, counts, 0, reason, fingerprint, error, fault]
+        case Quarantine(_, reason, counts):
+            return [*s.receipt, Lane.QUARANTINE, None, counts, 0, reason, fingerprint, error, fault]
+    raise TypeError(f"not a decision: {s.decision!r}")
+
+
+def _where(where: Where, lane: Lane | None) -> tuple[list[str], list[Any]]:
+    clauses, args = ["1"], []
+    if lane in (Lane.READY, Lane.LEASED):
+        clauses.append("due_ms is not null")
+    elif lane is not None:
+        clauses.append("rested_ms is not null")
+    wanted = {"lane": lane, "queue": where.queue, "task": where.task, "reason": where.reason, "fingerprint": where.fingerprint, "error": where.error}
+    for column, value in wanted.items():
+        if value is not None:
+            clauses.append(f"{column} = ?")
+            args.append(str(value))
+    if where.ids is not None:
+        clauses.append("id in (select value from json_each(?))")
+        args.append(_text(list(where.ids)))
+    for bound, sign in ((where.since_ms, ">="), (where.until_ms, "<")):
+        if bound is not None:
+            clauses.append(f"coalesce(rested_ms, enqueued_ms) {sign} ?")
+            args.append(bound)
+    return clauses, args
+
+
+def _cursor(cursor: str | None) -> tuple[int, int]:
+    if cursor is None:
+        return -1, -1
+    match = re.fullmatch(r"([0-9]{1,18})\.([0-9]{1,18})", cursor)
+    if match is None:
+        raise ValueError(f"cursor {cursor!r} is not one this store gave; start again without one")
+    return int(match[1]), int(match[2])
+
+
+def _failure_group(
+    fingerprint: str, task: str, error: str | None, faults: str | None, count: int, first: int, last: int, sample: str
+) -> FailureGroup:
+    text = _faults(faults)[-1].text if faults and error is not None else ""
+    return FailureGroup(fingerprint, task, error or "", text, count, first, last, sample)
+
+
+def store_error(error: sqlite3.Error, what: str = "SQLite could not commit") -> StoreError:
+    """The typed error for one of sqlite3's: full, unavailable for now, or broken."""
+    code = getattr(error, "sqlite_errorname", "")
+    text = f"{what}: {error} ({code or type(error).__name__}); nothing was acknowledged"
+    if code == "SQLITE_FULL":
+        return StoreFull(text)
+    if code.startswith(("SQLITE_IOERR", "SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PROTOCOL")):
+        return StoreUnavailable(text)
+    return StoreError(text)

@@ -1,0 +1,238 @@
+-- Every statement of stores/sqlite.py, by the name it is called with there. `-- name:` starts one.
+--
+-- Batches travel as one JSON argument and come back as one JSON value. sqlite3 gives up the interpreter lock at every step of a
+-- statement, and beside a busy event loop it waits up to 5 ms to get it back: a batch must be a few steps, not one per message.
+
+-- name: migration_1
+create table message (
+  seq integer primary key autoincrement,  -- the receipt's handle, so never used twice; puts of one commit keep their order by it
+  id text not null,
+  task text not null,
+  queue text not null,
+  lane text not null default 'ready',
+  priority integer not null default 2,
+  due_ms integer,                         -- null while resting: only what can be claimed stands in message_due
+  fence integer not null default 0,
+  attempt integer not null default 0,
+  crashes integer not null default 0,
+  crashes_alone integer not null default 0,
+  redrives integer not null default 0,
+  suspect integer not null default 0,
+  cancel integer not null default 0,
+  enqueued_ms integer not null,
+  life_ms integer not null,
+  held_ms integer not null default 0,
+  deadline_ms integer,
+  attempts_allowed integer,
+  version integer not null default 1,
+  key text,
+  grp text,
+  run text,
+  worker text,
+  producer text,
+  reason text,
+  rested_ms integer,
+  fingerprint text,                       -- of the last fault, set when it comes to rest
+  error text,
+  meta text,                              -- JSON: what rarely differs from its default (headers, correlation, content, …)
+  faults text,                            -- JSON: fault history, oldest first
+  body blob not null,
+  progress blob,
+  result blob
+);
+-- lane stands last so that counts read this index alone
+create index message_due on message(queue, priority, due_ms, lane) where due_ms is not null;
+create unique index message_id on message(id);
+create index message_rest on message(lane, rested_ms) where rested_ms is not null;
+create index message_held on message(worker) where lane = 'leased';
+create table unique_key (
+  task text not null,
+  key text not null,
+  id text not null,
+  until_ms integer not null,              -- 0, or held at least until then, also after the message is gone
+  primary key (task, key)
+) without rowid;
+create index unique_key_until on unique_key(until_ms) where until_ms > 0;
+create trigger message_gone after delete on message when old.key is not null begin
+  delete from unique_key where task = old.task and key = old.key and id = old.id and until_ms = 0;
+end;
+create table queue (
+  name text primary key,
+  paused integer not null default 0
+) without rowid;
+create table cell (
+  key text primary key,
+  version integer not null,
+  value blob,                             -- null: deleted; the row stays so that its versions are never used twice
+  expires_ms integer
+) without rowid;
+
+-- name: put
+insert into message(id, task, queue, priority, due_ms, enqueued_ms, life_ms, deadline_ms, version, key, grp, producer, meta, body)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: key_holder
+select k.id, k.until_ms, m.lane, m.due_ms, m.reason
+from unique_key k left join message m on m.id = k.id
+where k.task = ? and k.key = ?
+
+-- name: hold_key
+insert into unique_key(task, key, id, until_ms) values (?, ?, ?, ?)
+on conflict(task, key) do update set id = excluded.id, until_ms = excluded.until_ms
+
+-- name: claimable
+-- ?1 queue, ?2 now, ?3 limit, ?4 tasks to skip (JSON) or null. Ordered just as the index is: else it would sort all that is due.
+select json_group_array(json_array({columns})) from (
+  select * from (select * from message where queue = ?1 and priority = 0 and due_ms <= ?2
+    and (?4 is null or task not in (select value from json_each(?4))) order by due_ms, lane, seq limit ?3)
+  union all
+  select * from (select * from message where queue = ?1 and priority = 1 and due_ms <= ?2
+    and (?4 is null or task not in (select value from json_each(?4))) order by due_ms, lane, seq limit ?3)
+  union all
+  select * from (select * from message where queue = ?1 and priority = 2 and due_ms <= ?2
+    and (?4 is null or task not in (select value from json_each(?4))) order by due_ms, lane, seq limit ?3)
+  union all
+  select * from (select * from message where queue = ?1 and priority = 3 and due_ms <= ?2
+    and (?4 is null or task not in (select value from json_each(?4))) order by due_ms, lane, seq limit ?3)
+  limit ?3)
+where not exists (select 1 from queue where name = ?1 and paused)
+
+-- name: claim
+-- ?1 lease end, ?2 worker, ?3 seqs (JSON). What was still leased had run out: that is a crash, not an attempt.
+update message set
+  due_ms = ?1, worker = ?2, fence = fence + 1,
+  attempt = attempt + (lane = 'ready'), crashes = crashes + (lane = 'leased'), lane = 'leased'
+where seq in (select value from json_each(?3))
+
+-- name: next_due
+-- ?1 queue, ?2 tasks to skip (JSON) or null
+select min(due_ms) from (
+  select * from (select due_ms from message where queue = ?1 and priority = 0 and due_ms is not null
+    and (?2 is null or task not in (select value from json_each(?2))) order by due_ms limit 1)
+  union all
+  select * from (select due_ms from message where queue = ?1 and priority = 1 and due_ms is not null
+    and (?2 is null or task not in (select value from json_each(?2))) order by due_ms limit 1)
+  union all
+  select * from (select due_ms from message where queue = ?1 and priority = 2 and due_ms is not null
+    and (?2 is null or task not in (select value from json_each(?2))) order by due_ms limit 1)
+  union all
+  select * from (select due_ms from message where queue = ?1 and priority = 3 and due_ms is not null
+    and (?2 is null or task not in (select value from json_each(?2))) order by due_ms limit 1))
+where not exists (select 1 from queue where name = ?1 and paused)
+
+-- name: ack
+-- ?1 {seq: fence}
+delete from message where seq in (
+  select m.seq from json_each(?1) j cross join message m on m.seq = cast(j.key as integer)
+  where m.lane = 'leased' and m.fence = j.value)
+
+-- name: settle
+-- ?1 now, ?2 [[seq, fence, lane, due, counts, held, reason, fingerprint, error, fault], …]; a cancelled message is done, whatever was decided
+update message set
+  lane = case when cancel then 'done' else json_extract(j.value, '$[2]') end,
+  due_ms = case when cancel then null else json_extract(j.value, '$[3]') end,
+  attempt = attempt - not json_extract(j.value, '$[4]'),
+  held_ms = held_ms + json_extract(j.value, '$[5]'),
+  reason = case when cancel then 'cancelled' else json_extract(j.value, '$[6]') end,
+  rested_ms = case when cancel or json_extract(j.value, '$[3]') is null then ?1 end,
+  fingerprint = json_extract(j.value, '$[7]'),
+  error = json_extract(j.value, '$[8]'),
+  faults = case
+    when json_extract(j.value, '$[9]') is null then faults
+    when faults is null then '[' || json_extract(j.value, '$[9]') || ']'
+    when json_array_length(faults) >= 20 then
+      json_insert(json_remove(faults, '$[10]'), '$[#]', json(json_extract(j.value, '$[9]')))
+    else substr(faults, 1, length(faults) - 1) || ',' || json_extract(j.value, '$[9]') || ']' end
+from json_each(?2) j
+where message.seq = json_extract(j.value, '$[0]') and message.lane = 'leased' and message.fence = json_extract(j.value, '$[1]')
+
+-- name: held_now
+-- of ?1 {seq: fence}: those that are the current claim, and whether a cancel was asked for
+select json_group_array(json_array(m.seq, m.fence, m.cancel)) from json_each(?1) j
+cross join message m on m.seq = cast(j.key as integer)
+where m.lane = 'leased' and m.fence = j.value
+
+-- name: extend
+-- ?1 lease end, ?2 seqs (JSON)
+update message set due_ms = ?1 where seq in (select value from json_each(?2))
+
+-- name: lapse
+-- ?1 now, ?2 worker, ?3 ids (JSON) or null for all: their leases end now
+update message set due_ms = ?1 where lane = 'leased' and worker = ?2
+and (?3 is null or id in (select value from json_each(?3)))
+
+-- name: give_back
+-- ?1 now, ?2 worker, ?3 ids (JSON) that stay leased: the others were never started
+update message set lane = 'ready', due_ms = ?1, attempt = attempt - 1 where lane = 'leased' and worker = ?2
+and id not in (select value from json_each(?3))
+
+-- name: checkpoint
+update message set progress = ?3 where seq = ?1 and fence = ?2 and lane = 'leased'
+
+-- name: cancel
+-- ?1 now, ?2 ids (JSON)
+update message set lane = 'done', due_ms = null, reason = 'cancelled', rested_ms = ?1
+where id in (select value from json_each(?2)) and lane = 'ready'
+
+-- name: request_cancel
+update message set cancel = 1 where id in (select value from json_each(?1)) and lane = 'leased'
+
+-- name: redrive
+-- ?1 now, ?2 due, ?3 queue or null, ?4 attempts or null, ?5 run, ?6 keep deadline, ?7 [[id, redrives, lane]] (one)
+update message set
+  lane = 'ready', due_ms = ?2, queue = coalesce(?3, queue), redrives = redrives + 1, attempt = 0, crashes = 0, crashes_alone = 0,
+  suspect = 0, life_ms = ?1, held_ms = 0, attempts_allowed = ?4, run = ?5, deadline_ms = case when ?6 then deadline_ms end,
+  reason = null, rested_ms = null, fingerprint = null, error = null
+where id = ?7 and redrives = ?8 and lane = ?9
+
+-- name: discard
+delete from message where id = ? and redrives = ? and lane = ?
+
+-- name: isolate
+update message set lane = 'quarantine', reason = ?, rested_ms = ? where id = ? and redrives = ? and lane = ?
+
+-- name: counts
+-- ?1 now, ?2 queue or null
+select
+  count(*) filter (where lane = 'ready' and due_ms <= ?1),
+  count(*) filter (where lane = 'ready' and due_ms > ?1),
+  count(*) filter (where lane = 'leased'),
+  min(due_ms) filter (where lane = 'ready' and due_ms <= ?1)
+from message where due_ms is not null and (?2 is null or queue = ?2)
+
+-- name: resting_counts
+select lane, count(*) from message where rested_ms is not null and (?1 is null or queue = ?1) group by lane
+
+-- name: queues
+select queue from message where due_ms is not null group by queue
+union select queue from message where rested_ms is not null group by queue
+union select name from queue
+
+-- name: failure_groups
+select g.fingerprint, g.task, m.error, m.faults, g.count, g.first_ms, g.last_ms, g.sample from (
+  select coalesce(fingerprint, '') fingerprint, task, count(*) count, min(rested_ms) first_ms, max(rested_ms) last_ms, max(id) sample
+  from message where {where} group by 1, 2) g
+join message m on m.id = g.sample order by g.count desc, g.fingerprint, g.task
+
+-- name: sweep
+-- forget done messages, and keys whose message is gone: ?1 rested before, ?2 now
+delete from message where seq in (
+  select seq from message where lane = 'done' and rested_ms < ?1 limit 1000)
+
+-- name: sweep_keys
+delete from unique_key where until_ms > 0 and until_ms <= ?1 and not exists (select 1 from message m where m.id = unique_key.id)
+
+-- name: configure
+insert into queue(name, paused) values (?1, coalesce(?2, 0))
+on conflict(name) do update set paused = coalesce(?2, paused)
+
+-- name: read_cells
+select key, version, value from cell
+where key in (select value from json_each(?1)) and value is not null and (expires_ms is null or expires_ms > ?2)
+
+-- name: swap_cell
+-- ?1 key, ?2 expected version (0: there is none), ?3 value, ?4 expires, ?5 now
+insert into cell(key, version, value, expires_ms) select ?1, 1, ?3, ?4 where ?2 = 0 or exists (select 1 from cell where key = ?1)
+on conflict(key) do update set version = version + 1, value = excluded.value, expires_ms = excluded.expires_ms
+where case when ?2 = 0 then value is null or expires_ms <= ?5
+  else version = ?2 and value is not null and (expires_ms is null or expires_ms > ?5) end

@@ -1,0 +1,197 @@
+"""A registered handler: call it directly, enqueue it, or draft it for a batch."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+import msgspec
+
+from .codec import Codec
+from .context import Context, context, current, enter, leave
+from .decide import Policy
+from .duration import Duration, milliseconds
+from .errors import ConfigError
+from .ids import new_id
+from .message import NORMAL, PRIORITIES, Draft, Lane, Message
+
+if TYPE_CHECKING:
+    from .app import App
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Ref(msgspec.Struct, frozen=True):
+    """A message that was enqueued. `duplicate`: an earlier message holds the key, and this is a ref to that one."""
+
+    id: str
+    task: str
+    queue: str
+    duplicate: bool
+    _app: Any
+    _state: str
+
+    @property
+    def state(self) -> str:
+        """Its state now: ready, scheduled, leased, dead, quarantine, done or cancelled. Done messages are deleted, so one that is gone is done."""
+        message = self._app.job(self.id)
+        return "done" if message is None else message.state(self._app.store.now_ms())
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How a message is put, beyond its arguments: what `using` sets."""
+
+    delay_ms: int = 0
+    due_ms: int | None = None
+    key: str | None = None
+    key_for_ms: int = 0
+    group: str | None = None
+    queue: str | None = None
+    priority: int = NORMAL
+    deadline_ms: int | None = None
+    headers: dict[str, str] | None = None
+    correlation_id: str | None = None
+
+
+class Task(Generic[P, R]):
+    """A handler with a stable name, a queue and a policy. Made by `@app.task(…)`; calling it calls the handler, here and now."""
+
+    def __init__(
+        self, app: App, handler: Callable[..., R], name: str, queue: str, policy: Policy, rules: Sequence[Any], takes_context: bool
+    ) -> None:
+        self.app, self.handler, self.name, self.queue, self.policy, self.rules = app, handler, name, queue, policy, tuple(rules)
+        self.takes_context = takes_context
+        self.codec = Codec(handler, name, skip_first=takes_context)
+        self.is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))
+        self.__name__ = getattr(handler, "__name__", name)
+        self.__doc__ = handler.__doc__
+        self.__wrapped__ = handler
+        self._bound: Bound[P, R] = Bound(self, Options())
+
+    def __repr__(self) -> str:
+        return f"<redrive task {self.name!r} on queue {self.queue!r}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the handler directly: nothing is queued or retried; it gets a local Context."""
+        if self.is_async:
+            return self._call_async(*args, **kwargs)  # type: ignore[return-value]
+        token = enter(self._local_context())
+        try:
+            return self.handler(*self._with_context(args), **kwargs)
+        finally:
+            leave(token)
+
+    async def _call_async(self, *args: Any, **kwargs: Any) -> Any:
+        token = enter(self._local_context())
+        try:
+            return await self.handler(*self._with_context(args), **kwargs)  # type: ignore[misc]
+        finally:
+            leave(token)
+
+    def _with_context(self, args: Sequence[Any]) -> Sequence[Any]:
+        return (context(), *args) if self.takes_context else args
+
+    def _local_context(self) -> Context:
+        now = int(time.time() * 1000)
+        id = new_id(now)
+        message = Message(id, self.name, self.queue, b"", lane=Lane.LEASED, attempt=1, fence=1, enqueued_ms=now, correlation_id=id)
+        return Context(message, time.monotonic() + self.policy.timeout_s)
+
+    def using(
+        self,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        key: str | None = None,
+        for_: Duration | None = None,
+        group: str | None = None,
+        queue: str | None = None,
+        priority: int = NORMAL,
+        deadline: datetime | None = None,
+        headers: dict[str, str] | None = None,
+        correlation_id: str | None = None,
+    ) -> Bound[P, R]:
+        """This task with settings for what is enqueued through it.
+
+        `delay` or `at`: when it may run first. `key`: unique per task until the message is done, cancelled or discarded, and at least
+        `for_` long. `priority` 0 (first) to 3. `deadline`: past it the message dies unrun. Raises ConfigError for values that cannot be meant.
+        """
+        if priority not in PRIORITIES:
+            raise ConfigError(f"priority {priority!r}: expected one of {PRIORITIES}, 0 is served first")
+        if delay is not None and at is not None:
+            raise ConfigError("give delay= or at=, not both")
+        if for_ is not None and key is None:
+            raise ConfigError("for_= says how long key= is held; give key= too")
+        options = Options(
+            delay_ms=0 if delay is None else milliseconds(delay, "delay"),
+            due_ms=_ms(at, "at"),
+            key=key,
+            key_for_ms=0 if for_ is None else milliseconds(for_, "for_"),
+            group=group,
+            queue=queue,
+            priority=priority,
+            deadline_ms=_ms(deadline, "deadline"),
+            headers=headers,
+            correlation_id=correlation_id,
+        )
+        return Bound(self, options)
+
+    def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
+        """The message a call with these arguments would enqueue, for `app.enqueue_many`."""
+        return self._bound.draft(*args, **kwargs)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref:
+        """Put a message on the queue; durable when it returns. In asyncio code use `aenqueue`. Raises EnqueueError, StoreError, TypeError."""
+        return self._bound.enqueue(*args, **kwargs)
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref:
+        """As `enqueue`, without holding up the event loop; concurrent calls share a commit."""
+        return await self._bound.aenqueue(*args, **kwargs)
+
+
+class Bound(Generic[P, R]):
+    """A task with options: what `task.using(…)` returns."""
+
+    def __init__(self, task: Task[P, R], options: Options) -> None:
+        self._task, self._options = task, options
+
+    def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
+        """As `Task.draft`."""
+        task, o = self._task, self._options
+        parent = current()
+        return Draft(
+            task=task.name,
+            queue=o.queue or task.queue,
+            body=task.codec.encode(args, kwargs),
+            delay_ms=o.delay_ms,
+            due_ms=o.due_ms,
+            priority=o.priority,
+            key=o.key,
+            key_for_ms=o.key_for_ms,
+            group=o.group,
+            deadline_ms=o.deadline_ms,
+            headers=o.headers,
+            correlation_id=o.correlation_id or (parent and parent.correlation_id),
+            causation_id=parent and parent.message_id,
+            producer=task.app.producer,
+        )
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref:
+        """As `Task.enqueue`."""
+        return self._task.app.enqueue_many([self.draft(*args, **kwargs)])[0]
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref:
+        """As `Task.aenqueue`."""
+        return (await self._task.app.aenqueue_many([self.draft(*args, **kwargs)]))[0]
+
+
+def _ms(when: datetime | None, what: str) -> int | None:
+    if when is None:
+        return None
+    if when.tzinfo is None:
+        raise ConfigError(f"{what}={when!r} has no time zone; give datetime.now(UTC) + … or another aware datetime")
+    return round((when - datetime.fromtimestamp(0, when.tzinfo)) / timedelta(milliseconds=1))

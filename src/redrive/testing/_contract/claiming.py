@@ -1,0 +1,161 @@
+"""Claiming: one order of due times, limits, priorities, skipping, pauses, and no message for two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ...message import Ack, Lane, RetryAt, Settlement
+from ...store import Store
+from ..clock import ManualClock
+from .base import (
+    LEASE_MS,
+    Contract,
+    OpenStore,
+    ask,
+    claim,
+    claim_one,
+    claimed_ids,
+    draft,
+    in_threads,
+    look,
+    put,
+    put_one,
+    settle,
+)
+
+
+class ClaimRules(Contract):
+    def test_a_claim_says_what_it_gives(self, store: Store, clock: ManualClock) -> None:
+        id = put_one(store, body=b"1")
+        delivery = claim_one(store, lease_ms=5000, worker="w7")
+        message = delivery.message
+        assert (message.id, message.body, message.lane, message.worker) == (id, b"1", Lane.LEASED, "w7")
+        assert (message.fence, message.attempt, message.crashes) == (1, 1, 0)
+        assert delivery.until_ms == message.due_ms == clock() + 5000
+        assert delivery.receipt.fence == 1
+        assert look(store, id) == message
+
+    def test_delayed_retrying_and_leased_messages_come_due_in_one_order(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        delayed = put_one(store, delay_ms=2000)
+        retrying, leased = put(store, draft(), draft())
+        first, second = claim(store, lease_ms=3000)
+        assert [first.message.id, second.message.id] == [retrying, leased]
+        settle(store, first, RetryAt(clock() + 1000))
+        assert claim(store) == []
+        clock.advance("10s")
+        assert claimed_ids(store) == [retrying, delayed, leased]
+
+    @pytest.mark.parametrize("wait", ["delay", "due", "retry", "lease"])
+    def test_nothing_is_claimed_before_its_time(self, store: Store, clock: ManualClock, wait: str) -> None:
+        parts = {"delay": {"delay_ms": 1000}, "due": {"due_ms": clock() + 1000}}.get(wait, {})
+        id = put_one(store, **parts)
+        if wait == "retry":
+            settle(store, claim_one(store), RetryAt(clock() + 1000))
+        if wait == "lease":
+            claim_one(store, lease_ms=1000)
+        due_ms = look(store, id).due_ms
+        assert due_ms is not None
+        clock.advance((due_ms - clock() - 1) / 1000)
+        assert claim(store) == []
+        clock.advance("1ms")
+        assert claimed_ids(store) == [id]
+
+    @pytest.mark.parametrize("limit", [0, 1, 3, 7, 8])
+    def test_a_claim_never_goes_above_its_limit(self, store: Store, limit: int) -> None:
+        ids = put(store, *[draft(priority=n % 4) for n in range(8)])
+        assert len(claim(store, limit=limit)) == limit
+        assert len(claim(store, limit=100)) == len(ids) - limit
+
+    def test_asks_are_served_in_their_order(self, store: Store) -> None:
+        a = put(store, *[draft(queue="a") for _ in range(3)])
+        b = put(store, *[draft(queue="b") for _ in range(3)])
+        asks = [ask("b", 2, worker="w2"), ask("a", 1), ask("none", 5), ask("b", 2), ask("a", 0)]
+        deliveries = store.exchange([], asks).deliveries
+        assert [d.message.id for d in deliveries] == [b[0], b[1], a[0], b[2]]
+        assert [d.message.worker for d in deliveries] == ["w2", "w2", "w1", "w1"]
+
+    def test_asks_differ_in_their_leases(self, store: Store, clock: ManualClock) -> None:
+        put(store, draft(), draft())
+        short, long = store.exchange([], [ask(limit=1, lease_ms=1000), ask(limit=1, lease_ms=9000)]).deliveries
+        assert (short.until_ms, long.until_ms) == (clock() + 1000, clock() + 9000)
+        clock.advance("2s")
+        assert claimed_ids(store) == [short.message.id]
+
+    def test_priority_comes_first_then_due_time_then_the_order_of_putting(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        now = clock()
+        drafts = [draft(priority=p, due_ms=now - age) for p in (3, 1, 0, 2) for age in (0, 500, 100, 500)]
+        ids = put(store, *drafts)
+        order = sorted(range(16), key=lambda n: (drafts[n].priority, drafts[n].due_ms or 0, n))
+        assert claimed_ids(store, limit=6) + claimed_ids(store, limit=100) == [ids[n] for n in order]
+
+    def test_what_is_not_due_does_not_hold_up_lower_priorities(self, store: Store) -> None:
+        put_one(store, priority=0, delay_ms=60_000)
+        low = put_one(store, priority=3)
+        assert claimed_ids(store) == [low]
+
+    def test_puts_in_one_millisecond_keep_their_order(self, store: Store) -> None:
+        ids = [id for n in range(5) for id in put(store, *[draft() for _ in range(n + 1)])]
+        assert [id for _ in range(5) for id in claimed_ids(store, limit=3)] == ids
+
+    def test_skipped_tasks_are_left(self, store: Store) -> None:
+        skipped = put(store, *[draft("a") for _ in range(5)])
+        b, c, d = put(store, draft("b"), draft("c"), draft("it's \"d\""))
+        assert claimed_ids(store, limit=2, skip=["a", "c", "nothing"]) == [b, d]
+        assert claimed_ids(store, skip=["a", "it's \"d\""]) == [c]
+        assert claimed_ids(store) == skipped
+        assert [look(store, id).attempt for id in skipped] == [1] * 5
+
+    def test_a_paused_queue_is_not_claimed_from(self, store: Store) -> None:
+        slow, quick = put(store, draft(queue="slow"), draft(queue="quick"))
+        store.configure("slow", paused=True)
+        assert store.paused() == {"slow"}
+        later = put_one(store, queue="slow")
+        asks = [ask("slow"), ask("quick")]
+        assert [d.message.id for d in store.exchange([], asks).deliveries] == [quick]
+        store.configure("slow")  # changes nothing
+        assert claim(store, "slow") == []
+        store.configure("slow", paused=False)
+        assert store.paused() == frozenset()
+        assert claimed_ids(store, "slow") == [slow, later]
+
+    def test_a_pause_leaves_leases_alone(self, store: Store, clock: ManualClock) -> None:
+        put(store, draft(), draft())
+        held, lost = claim(store)
+        store.configure("default", paused=True)
+        assert settle(store, held, Ack()) == "ok"
+        clock.advance(LEASE_MS / 1000)
+        assert claim(store) == []
+        store.configure("default", paused=False)
+        assert claimed_ids(store) == [lost.message.id]
+
+    def test_queues_lists_those_with_messages_or_settings(self, store: Store) -> None:
+        assert store.queues() == []
+        put(store, draft(queue="b"), draft(queue="a"), draft(queue="c", delay_ms=1000))
+        store.configure("z", paused=False)
+        claim(store, "a")
+        assert store.queues() == ["a", "b", "c", "z"]
+
+    def test_concurrent_claims_never_give_one_message_twice(self, store: Store, open_store: OpenStore) -> None:
+        other = open_store() if store.traits.shared else store
+        ids = put(store, *[draft() for _ in range(240)])
+        taken: list[str] = []
+        in_threads(*[_drain(handle, taken) for handle in (store, store, other, other)])
+        assert len(taken) == len(ids)
+        assert set(taken) == set(ids)
+        assert store.find(ids) == [None] * len(ids)
+
+
+def _drain(store: Store, taken: list[str]) -> Callable[[], None]:
+    def drain() -> None:
+        deliveries = claim(store, limit=7)
+        while deliveries:
+            taken.extend(d.message.id for d in deliveries)
+            deliveries = store.exchange([Settlement(d.receipt, Ack()) for d in deliveries], [ask(limit=7)]).deliveries
+
+    return drain

@@ -1,0 +1,215 @@
+"""Leases: lost ones come back as crashes, receipts fence, and the dead give back what they had."""
+
+from __future__ import annotations
+
+from ...message import Ack, DeadLetter, Hold, Lane, Receipt, Redrive, RetryAt, Settled, Settlement
+from ...store import Store
+from ..clock import ManualClock
+from .base import LEASE_MS, Contract, bury, claim, claim_one, claimed_ids, draft, handle, look, put, put_one, settle
+
+
+class LeaseRules(Contract):
+    def test_a_lost_lease_is_claimed_again_and_counted_as_a_crash(self, store: Store, clock: ManualClock) -> None:
+        id = put_one(store)
+        claim_one(store)
+        for lost in (1, 2, 3):
+            clock.advance(LEASE_MS / 1000)
+            message = claim_one(store, worker=f"w{lost}").message
+            assert message.fence == lost + 1
+            if store.traits.counts_crashes:
+                assert (message.attempt, message.crashes) == (1, lost)
+            else:
+                assert message.crashes == 0
+            assert look(store, id) == message
+
+    def test_a_retry_after_a_crash_counts_on(self, store: Store, clock: ManualClock) -> None:
+        put_one(store)
+        claim_one(store)
+        clock.advance(LEASE_MS / 1000)
+        settle(store, claim_one(store), RetryAt(clock()))
+        message = claim_one(store).message
+        assert message.fence == 3
+        if store.traits.counts_crashes:
+            assert (message.attempt, message.crashes) == (2, 1)
+
+    def test_an_extended_lease_ends_later(self, store: Store, clock: ManualClock) -> None:
+        id = put_one(store)
+        delivery = claim_one(store, lease_ms=1000)
+        clock.advance("900ms")
+        assert store.extend([delivery.receipt], lease_ms=5000) == [Hold.HELD]
+        assert look(store, id).due_ms == clock() + 5000
+        clock.advance("4999ms")
+        assert claim(store) == []
+        clock.advance("1ms")
+        assert claimed_ids(store) == [id]
+
+    def test_a_lease_that_ran_out_can_be_extended_until_somebody_claims(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        put_one(store)
+        late = claim_one(store)
+        clock.advance(2 * LEASE_MS / 1000)
+        assert store.extend([late.receipt], lease_ms=1000) == [Hold.HELD]
+        assert claim(store) == []
+
+    def test_extend_answers_each_receipt(self, store: Store, clock: ManualClock) -> None:
+        put(store, draft(), draft(), draft())
+        done, lost, held = claim(store)
+        settle(store, done, Ack())
+        store.extend([held.receipt], lease_ms=10 * LEASE_MS)
+        clock.advance(LEASE_MS / 1000)
+        again = claim_one(store)
+        receipts = [lost.receipt, held.receipt, done.receipt, again.receipt]
+        expected = [Hold.LOST, Hold.HELD, Hold.LOST, Hold.HELD]
+        if store.traits.fenced:
+            assert store.extend(receipts, lease_ms=LEASE_MS) == expected
+            assert store.extend(receipts[::-1], lease_ms=LEASE_MS) == expected[::-1]
+        assert store.extend([], lease_ms=LEASE_MS) == []
+
+    def test_a_stale_receipt_extends_nothing(self, store: Store, clock: ManualClock) -> None:
+        id = put_one(store)
+        lost = claim_one(store)
+        clock.advance(LEASE_MS / 1000)
+        again = claim_one(store)
+        if store.traits.fenced:
+            assert store.extend([lost.receipt], lease_ms=50 * LEASE_MS) == [Hold.LOST]
+            assert look(store, id).due_ms == again.until_ms
+        else:
+            assert store.extend([lost.receipt], lease_ms=LEASE_MS) == [Hold.HELD]
+
+    def test_a_stale_receipt_is_refused(self, store: Store, clock: ManualClock) -> None:
+        put_one(store)
+        late = claim_one(store, worker="late")
+        clock.advance(LEASE_MS / 1000)
+        current = claim_one(store, worker="current")
+        if not store.traits.fenced:  # then it cannot know, and must not pretend to
+            assert settle(store, late, Ack()) is Settled.OK
+            return
+        assert settle(store, late, Ack()) is Settled.STALE
+        assert settle(store, late, RetryAt(clock())) is Settled.STALE
+        assert not store.checkpoint(late.receipt, b"late")
+        assert look(store, current.message.id) == current.message
+        assert settle(store, current, Ack()) is Settled.OK
+
+    def test_a_late_settlement_is_taken_if_nobody_claimed_meanwhile(self, store: Store, clock: ManualClock) -> None:
+        id, other = put(store, draft(), draft())
+        late, later = claim(store)
+        clock.advance(100 * LEASE_MS / 1000)
+        assert settle(store, late, Ack()) is Settled.OK
+        assert store.find([id]) == [None]
+        assert settle(store, later, RetryAt(clock())) is Settled.OK
+        assert (look(store, other).lane, look(store, other).crashes) == (Lane.READY, 0)
+
+    def test_a_receipt_counts_once(self, store: Store) -> None:
+        put(store, draft(), draft(), draft())
+        a, b, c = claim(store)
+        if not store.traits.fenced:
+            return self._settles_again(store)
+        assert settle(store, a, Ack()) is Settled.OK
+        assert settle(store, a, Ack()) is Settled.STALE
+        twice = [Settlement(b.receipt, Ack()), Settlement(b.receipt, Ack()), Settlement(c.receipt, Ack())]
+        assert store.exchange(twice, []).settled == [Settled.OK, Settled.STALE, Settled.OK]
+
+    def _settles_again(self, store: Store) -> None:
+        put_one(store)
+        delivery = claim_one(store)
+        assert [settle(store, delivery, Ack()), settle(store, delivery, Ack())] == [Settled.OK, Settled.OK]
+
+    def test_old_and_new_receipt_of_one_message_may_come_in_one_call(self, store: Store, clock: ManualClock) -> None:
+        if not store.traits.fenced:
+            return self._settles_again(store)
+        put(store, draft(), draft())
+        old = claim(store)
+        clock.advance(LEASE_MS / 1000)
+        new = claim(store)
+        receipts = [new[0].receipt, old[0].receipt, old[1].receipt, new[1].receipt]
+        assert store.extend(receipts, lease_ms=LEASE_MS) == [Hold.HELD, Hold.LOST, Hold.LOST, Hold.HELD]
+        settled = store.exchange([Settlement(receipt, Ack()) for receipt in receipts], []).settled
+        assert settled == [Settled.OK, Settled.STALE, Settled.STALE, Settled.OK]
+        assert store.counts().leased == 0
+
+    def test_the_receipt_of_a_gone_message_never_fits_another(self, store: Store) -> None:
+        if not store.traits.fenced:
+            return self._settles_again(store)
+        put_one(store)
+        gone = claim_one(store)
+        settle(store, gone, Ack())
+        ids = put(store, draft(), draft())
+        claim(store)
+        assert settle(store, gone, Ack()) is Settled.STALE
+        assert store.extend([gone.receipt], lease_ms=1) == [Hold.LOST]
+        assert not store.checkpoint(gone.receipt, b"x")
+        assert [look(store, id).lane for id in ids] == [Lane.LEASED] * 2
+
+    def test_a_receipt_from_nowhere_is_stale(self, store: Store) -> None:
+        if not store.traits.fenced:
+            return self._settles_again(store)
+        put_one(store)
+        good = claim_one(store)
+        for receipt in (Receipt("it's \"not\" ours", 1), Receipt(10**9, 1), Receipt(good.receipt.handle, 99)):
+            assert store.exchange([Settlement(receipt, Ack())], []).settled == [Settled.STALE]
+            assert store.extend([receipt], lease_ms=1) == [Hold.LOST]
+            assert not store.checkpoint(receipt, b"x")
+        assert look(store, good.message.id) == good.message
+
+    def test_a_redriven_message_keeps_fencing(self, store: Store) -> None:
+        id = bury(store)
+        store.triage([handle(store, id)], Redrive())
+        message = claim_one(store).message
+        assert (message.fence, message.attempt) == (2, 1)
+
+    # -- checkpoints
+
+    def test_a_checkpoint_stays_with_the_message(self, store: Store, clock: ManualClock) -> None:
+        id = put_one(store)
+        delivery = claim_one(store)
+        assert delivery.message.progress is None
+        for state in (b"\x00\xff page 1", b"", b"page 2"):
+            assert store.checkpoint(delivery.receipt, state)
+            assert look(store, id).progress == state
+        settle(store, delivery, RetryAt(clock()))
+        assert claim_one(store).message.progress == b"page 2"
+        clock.advance(LEASE_MS / 1000)  # a crash
+        assert claim_one(store).message.progress == b"page 2"
+
+    def test_a_checkpoint_outlives_death_and_redrive(self, store: Store) -> None:
+        id = put_one(store)
+        delivery = claim_one(store)
+        store.checkpoint(delivery.receipt, b"half")
+        settle(store, delivery, DeadLetter("permanent"))
+        assert look(store, id).progress == b"half"
+        store.triage([handle(store, id)], Redrive())
+        assert claim_one(store).message.progress == b"half"
+
+    # -- what the dead had
+
+    def test_release_gives_unstarted_messages_back_free(self, store: Store) -> None:
+        started, waiting, other = put(store, draft(), draft(), draft())
+        taken = claim(store, limit=2, worker="dead")
+        claim(store, worker="alive")
+        assert store.release("dead", [started, "no such id"]) == (1, 1)
+        back = look(store, waiting)
+        assert (back.lane, back.attempt, back.crashes, back.fence) == (Lane.READY, 0, 0, 1)
+        assert look(store, other).lane is Lane.LEASED
+        if store.traits.fenced:
+            assert settle(store, taken[1], Ack()) is Settled.STALE
+        again = {d.message.id: d.message for d in claim(store)}
+        assert set(again) == {started, waiting}
+        assert (again[waiting].attempt, again[waiting].crashes) == (1, 0)
+        if store.traits.counts_crashes:
+            assert (again[started].attempt, again[started].crashes) == (1, 1)
+
+    def test_release_without_knowledge_counts_all_as_started(self, store: Store) -> None:
+        ids = put(store, draft(), draft())
+        claim(store, worker="dead")
+        assert store.release("dead", None) == (0, 2)
+        assert claimed_ids(store) == ids
+        if store.traits.counts_crashes:
+            assert [look(store, id).crashes for id in ids] == [1, 1]
+
+    def test_release_of_an_unknown_worker_does_nothing(self, store: Store) -> None:
+        put(store, draft(), draft())
+        claim(store, limit=1)
+        assert store.release("nobody", None) == (0, 0)
+        assert store.release("nobody", []) == (0, 0)
+        assert (store.counts().ready, store.counts().leased) == (1, 1)

@@ -1,0 +1,359 @@
+"""Putting: what arrives as it was, what is refused, unique keys, and what outlives a handle."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from ...errors import Conflict, EnqueueError, StoreError, TooLarge, Unsupported
+from ...ids import is_id
+from ...message import (
+    Ack,
+    Cell,
+    Counts,
+    Discard,
+    Draft,
+    Hold,
+    Lane,
+    Put,
+    Redrive,
+    RetryAt,
+    Settled,
+    Settlement,
+    Swap,
+)
+from ...store import Store
+from ..clock import ManualClock
+from .base import (
+    Contract,
+    OpenStore,
+    bury,
+    claim,
+    claim_one,
+    claimed_ids,
+    draft,
+    fresh_id,
+    handle,
+    in_threads,
+    look,
+    put,
+    put_one,
+    settle,
+)
+
+HOSTILE_BODIES = {
+    "empty": b"",
+    "nul": b"\0",
+    "nul inside": b'{"a":"\0"}',
+    "not utf-8": b"\xff\xfe\x00\xc3\x28",
+    "not json": b"{'a': nan,",
+    "lone surrogate": b'"\xed\xa0\x80"',
+    "quotes": b"'\"`;--\\u0000\\",
+    "every byte": bytes(range(256)),
+    "deep": b"[" * 100_000,
+    "one MB": random.Random(1).randbytes(1_000_000),
+}
+HOSTILE_TEXT = "ключ 🗝 \u202e \x7f '\"\\ %s {} \u2028 \r\n\t"
+REFUSED: dict[str, dict[str, Any]] = {
+    "an id of another form": {"id": "42"},
+    "an id in upper case": {"id": "0197716A-5800-7ABC-8DEF-0123456789AB"},
+    "a priority too high": {"priority": -1},
+    "a priority too low": {"priority": 4},
+    "a negative delay": {"delay_ms": -1},
+    "a time beyond 64 bits": {"due_ms": 2**63},
+    "a lone surrogate in its key": {"key": "\ud800"},
+    "a lone surrogate in a header": {"headers": {"a": "\udfff"}},
+    "a NUL in its queue": {"queue": "a\0b"},
+    "a NUL in a header's name": {"headers": {"a\0b": ""}},
+    "no queue": {"queue": ""},
+}
+
+
+def full_draft(store: Store) -> Draft:
+    return Draft(
+        task="crm.push",
+        queue="crm",
+        body=b'{"a":1}',
+        content="raw",
+        id=fresh_id(store),
+        due_ms=store.now_ms() - 5,
+        priority=1,
+        key="order-42",
+        group="tenant-7",
+        deadline_ms=store.now_ms() + 60_000,
+        version=3,
+        headers={"x-a": "1", HOSTILE_TEXT: HOSTILE_TEXT},
+        correlation_id=fresh_id(store),
+        causation_id=fresh_id(store),
+        producer=HOSTILE_TEXT,
+        traceparent="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+    )
+
+
+class PutRules(Contract):
+    # -- as it was
+
+    def test_every_part_of_a_draft_arrives(self, store: Store) -> None:
+        sent = full_draft(store)
+        if not store.traits.unique:
+            sent = replace(sent, key=None)
+        put(store, sent)
+        got = claim_one(store, queue="crm").message
+        for part in set(Draft.__struct_fields__) - {"delay_ms", "due_ms", "key_for_ms"}:
+            assert getattr(got, part) == getattr(sent, part), part
+        assert (got.enqueued_ms, got.life_ms) == (store.now_ms(), store.now_ms())
+
+    def test_a_plain_draft_has_the_defaults(self, store: Store) -> None:
+        id = put_one(store)
+        got = look(store, id)
+        assert is_id(id)
+        assert (got.task, got.queue, got.lane, got.priority) == ("push", "default", Lane.READY, 2)
+        assert (got.fence, got.attempt, got.crashes, got.redrives, got.cancel) == (0, 0, 0, 0, False)
+        assert (got.correlation_id, got.causation_id, got.headers, got.faults) == (id, None, {}, ())
+        assert (got.progress, got.result, got.reason, got.rested_ms, got.worker) == (None, None, None, None, None)
+
+    @pytest.mark.parametrize("body", HOSTILE_BODIES.values(), ids=HOSTILE_BODIES)
+    def test_a_body_arrives_byte_for_byte(self, store: Store, body: bytes) -> None:
+        id = put_one(store, body=body, content="raw")
+        assert look(store, id).body == body
+        assert claim_one(store).message.body == body
+        assert store.peek(Lane.LEASED).messages[0].body == body
+
+    def test_puts_say_what_became_of_each_draft(self, store: Store) -> None:
+        now = store.now_ms()
+        puts = store.put([draft(), draft(delay_ms=1), draft(due_ms=now), draft(due_ms=now + 1)])
+        assert [done.state for done in puts] == ["ready", "scheduled", "ready", "scheduled"]
+        assert len({done.id for done in puts}) == 4
+        assert not any(done.duplicate for done in puts)
+        assert store.put([]) == []
+
+    def test_a_delay_is_never_cut_short(self, store: Store, clock: ManualClock) -> None:
+        first, second = put(store, draft(delay_ms=1500), draft(due_ms=clock() + 1500))
+        assert look(store, second).due_ms == clock() + 1500
+        # The clock shows whole milliseconds: the one under way when it was put does not count.
+        assert look(store, first).due_ms in (clock() + 1500, clock() + 1501)
+
+    def test_delays_reach_as_far_as_the_store_says(self, store: Store) -> None:
+        most_ms = store.traits.delay_ms_max
+        if most_ms is None:
+            id = put_one(store, delay_ms=3 * 365 * 86_400_000)
+            assert (look(store, id).due_ms or 0) >= store.now_ms() + 3 * 365 * 86_400_000
+        else:
+            put_one(store, delay_ms=most_ms)
+            with pytest.raises(EnqueueError):
+                put_one(store, delay_ms=most_ms + 1)
+
+    def test_a_full_batch_is_put_claimed_and_settled_in_one_call_each(self, store: Store) -> None:
+        size = store.traits.batch_max
+        ids = put(store, *[draft(body=str(n).encode()) for n in range(size)])
+        deliveries = claim(store, limit=size)
+        assert [d.message.id for d in deliveries] == ids
+        assert [d.message.body for d in deliveries] == [str(n).encode() for n in range(size)]
+        assert store.extend([d.receipt for d in deliveries], lease_ms=1000) == [Hold.HELD] * size
+        settled = store.exchange([Settlement(d.receipt, Ack()) for d in deliveries], []).settled
+        assert settled == [Settled.OK] * size
+        assert store.find(ids) == [None] * size
+
+    # -- refused
+
+    @pytest.mark.parametrize("parts", REFUSED.values(), ids=REFUSED)
+    def test_a_draft_that_cannot_be_kept_is_refused_and_nothing_is_written(
+        self, store: Store, parts: dict[str, Any]
+    ) -> None:
+        with pytest.raises(EnqueueError):
+            store.put([draft(), draft(**parts)], swaps=[Swap("cell", 0, b"1")])
+        assert store.counts() == Counts()
+        assert store.cells.read(["cell"]) == [None]
+
+    def test_a_body_over_the_limit_is_refused(self, store: Store) -> None:
+        with pytest.raises(TooLarge):
+            store.put([draft(), draft(body=bytes(store.traits.body_bytes_max + 1))])
+        assert store.counts() == Counts()
+
+    def test_an_id_is_stored_once(self, store: Store) -> None:
+        id, other = fresh_id(store), fresh_id(store)
+        for batch in ([draft(id=id), draft(id=other), draft(id=id)], [draft(id=other), draft(id=id), draft(id=id)]):
+            with pytest.raises(EnqueueError):
+                store.put(batch)
+        assert store.find([id, other]) == [None, None]
+        put_one(store, id=id, body=b"1")
+        with pytest.raises(EnqueueError):
+            store.put([draft(id=other), draft(id=id, body=b"2")])
+        assert look(store, id).body == b"1"
+        assert store.find([other]) == [None]
+
+    def test_swaps_commit_with_the_put_or_neither_does(self, store: Store) -> None:
+        put_done = store.put([draft()], swaps=[Swap("a", 0, b"1"), Swap("b", 0, b"2")])
+        assert store.cells.read(["a", "b"]) == [Cell(1, b"1"), Cell(1, b"2")]
+        with pytest.raises(Conflict):
+            store.put([draft()], swaps=[Swap("a", 1, b"3"), Swap("b", 7, b"4")])
+        assert store.cells.read(["a", "b"]) == [Cell(1, b"1"), Cell(1, b"2")]
+        assert claimed_ids(store) == [done.id for done in put_done]
+
+    # -- unique keys
+
+    def test_a_key_is_held_from_enqueue_until_the_message_is_done(self, store: Store, clock: ManualClock) -> None:
+        if not store.traits.unique:
+            with pytest.raises(Unsupported):
+                put_one(store, key="k")
+            return
+        id = put_one(store, key="k", delay_ms=1000)
+        assert _again(store) == Put(id, True, "scheduled")
+        clock.advance("2s")
+        assert _again(store) == Put(id, True, "ready")
+        delivery = claim_one(store)
+        assert _again(store) == Put(id, True, "leased")
+        settle(store, delivery, RetryAt(clock() + 5000))
+        assert _again(store) == Put(id, True, "scheduled")
+        clock.advance("5s")
+        settle(store, claim_one(store), Ack())
+        assert not _again(store).duplicate
+
+    @pytest.mark.parametrize("lane", [Lane.DEAD, Lane.QUARANTINE])
+    def test_resting_messages_hold_their_keys_until_discarded(self, store: Store, lane: Lane) -> None:
+        if not store.traits.unique:
+            return self._refuses_keys(store)
+        id = bury(store, lane, key="k")
+        assert _again(store) == Put(id, True, lane.value)
+        store.triage([handle(store, id)], Redrive())
+        assert _again(store) == Put(id, True, "ready")
+        second = bury(store, lane, key="other")
+        store.triage([handle(store, second)], Discard("not wanted"))
+        assert not store.put([draft(key="other")])[0].duplicate
+
+    def test_a_cancelled_message_gives_its_key_back(self, store: Store) -> None:
+        if not store.traits.unique:
+            return self._refuses_keys(store)
+        first = put_one(store, key="k")
+        store.cancel([first])
+        second = _again(store)
+        assert not second.duplicate
+        assert second.id != first
+        delivery = claim_one(store)
+        store.cancel([second.id])
+        assert _again(store).duplicate  # it still runs
+        settle(store, delivery, RetryAt(store.now_ms()))
+        assert not _again(store).duplicate
+
+    def test_a_key_belongs_to_its_task(self, store: Store) -> None:
+        if not store.traits.unique:
+            return self._refuses_keys(store)
+        puts = store.put([draft("a", key="k"), draft("b", key="k"), draft("a", key="l"), draft("a")])
+        assert not any(done.duplicate for done in puts)
+
+    def test_a_key_is_unique_within_one_put_too(self, store: Store) -> None:
+        if not store.traits.unique:
+            return self._refuses_keys(store)
+        first, second, third = store.put([draft(key="k"), draft(key="k", queue="other"), draft(key="l")])
+        assert second == Put(first.id, True, "ready")
+        assert claimed_ids(store) == [first.id, third.id]
+        assert store.counts("other") == Counts()
+
+    def test_a_key_can_be_held_longer_than_its_message_lives(self, store: Store, clock: ManualClock) -> None:
+        if not store.traits.unique:
+            return self._refuses_keys(store)
+        id = put_one(store, key="k", key_for_ms=600_000)
+        settle(store, claim_one(store), Ack())
+        assert _again(store) == Put(id, True, "done")
+        clock.advance("599s")
+        store.exchange([], [])  # where a store tidies up, it must not tidy this up
+        assert _again(store) == Put(id, True, "done")
+        clock.advance("2s")
+        assert not _again(store).duplicate
+
+    def test_a_key_outlasts_its_time_while_its_message_waits(self, store: Store, clock: ManualClock) -> None:
+        if not store.traits.unique:
+            return self._refuses_keys(store)
+        id = put_one(store, key="k", key_for_ms=1000)
+        clock.advance("10m")
+        store.exchange([], [])
+        assert _again(store) == Put(id, True, "ready")
+        settle(store, claim_one(store), Ack())
+        assert not _again(store).duplicate
+
+    def test_a_refused_put_holds_no_key(self, store: Store) -> None:
+        if not store.traits.unique:
+            return self._refuses_keys(store)
+        taken = put_one(store)
+        with pytest.raises(EnqueueError):
+            store.put([draft(key="k"), draft(id=taken)])
+        assert not _again(store).duplicate
+
+    def test_threads_that_race_for_a_key_get_one_message(self, store: Store) -> None:
+        if not store.traits.unique:
+            return self._refuses_keys(store)
+        puts: list[Put] = []
+        in_threads(*[lambda: puts.extend(store.put([draft(key="k")]))] * 4)
+        assert len({done.id for done in puts}) == 1
+        assert sorted(done.duplicate for done in puts) == [False, True, True, True]
+
+    def _refuses_keys(self, store: Store) -> None:
+        with pytest.raises(Unsupported):
+            put_one(store, key="k")
+
+    # -- what outlives a handle
+
+    def test_what_was_put_outlives_the_handle_if_the_store_is_durable(
+        self, store: Store, open_store: OpenStore
+    ) -> None:
+        id = put_one(store, body=b"kept")
+        store.cells.swap([Swap("cell", 0, b"1")])
+        store.configure("slow", paused=True)
+        store.close()
+        again = open_store()
+        if store.traits.durable:
+            assert look(again, id).body == b"kept"
+            assert again.cells.read(["cell"]) == [Cell(1, b"1")]
+            assert again.paused() == {"slow"}
+            assert claimed_ids(again) == [id]
+        else:
+            assert again.find([id]) == [None]
+            assert again.counts() == Counts()
+
+    def test_other_handles_see_it_if_the_store_is_shared(self, store: Store, open_store: OpenStore) -> None:
+        other = open_store()
+        id = put_one(store)
+        store.configure("slow", paused=True)
+        if store.traits.shared:
+            assert claimed_ids(other) == [id]
+            assert claimed_ids(store) == []
+            assert other.paused() == {"slow"}
+        else:
+            assert claimed_ids(other) == []
+            assert claimed_ids(store) == [id]
+
+    def test_a_closed_store_refuses_and_closes_again(self, store: Store) -> None:
+        store.close()
+        for call in (lambda: store.put([draft()]), lambda: store.put([draft()]), lambda: store.find([])):
+            with pytest.raises(StoreError):
+                call()
+        store.close()
+
+    def test_concurrent_puts_all_arrive(self, store: Store) -> None:
+        ids: list[str] = []
+        in_threads(*[lambda: [ids.extend(put(store, draft(), draft())) for _ in range(25)]] * 4)
+        assert len(set(ids)) == 200
+        assert sorted(claimed_ids(store, limit=1000)) == sorted(ids)
+
+    def test_an_error_of_one_thread_is_not_an_error_of_another(self, store: Store) -> None:
+        taken = put_one(store)
+        refused: list[int] = []
+
+        def put_taken() -> None:
+            for n in range(25):
+                with pytest.raises(EnqueueError):
+                    store.put([draft(), draft(id=taken)])
+                refused.append(n)
+
+        in_threads(put_taken, *[lambda: [put_one(store) for _ in range(25)]] * 3)
+        assert len(refused) == 25
+        assert len(claimed_ids(store, limit=1000)) == 76
+
+
+def _again(store: Store) -> Put:
+    """What a second put of the same task and key gives."""
+    (done,) = store.put([draft(key="k")])
+    return done

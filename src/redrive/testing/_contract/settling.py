@@ -1,0 +1,256 @@
+"""Settling: each decision is one commit with its follow-ups and swaps; settle and claim are one call."""
+
+from __future__ import annotations
+
+import pytest
+
+from ...errors import Conflict, EnqueueError, Unsupported
+from ...fault import Fault, Kind
+from ...message import Ack, Cell, DeadLetter, Decision, Lane, Quarantine, RetryAt, Settled, Settlement, Swap
+from ...store import Store
+from ..clock import ManualClock
+from .base import Contract, ask, claim, claim_one, claimed_ids, draft, fault, fresh_id, look, put, put_one, settle
+
+
+class SettleRules(Contract):
+    def test_an_acked_message_is_gone(self, store: Store) -> None:
+        id, other = put(store, draft(), draft())
+        assert settle(store, claim_one(store, limit=1), Ack()) is Settled.OK
+        assert store.find([id, other])[0] is None
+        assert claimed_ids(store) == [other]
+
+    def test_a_retry_goes_back_to_its_queue_until_its_time(self, store: Store, clock: ManualClock) -> None:
+        id = put_one(store, queue="q", priority=1, body=b"1")
+        delivery = claim_one(store, queue="q")
+        assert settle(store, delivery, RetryAt(clock() + 7000)) is Settled.OK
+        message = look(store, id)
+        assert (message.lane, message.due_ms, message.attempt) == (Lane.READY, clock() + 7000, 1)
+        assert message.state(clock()) == "scheduled"
+        clock.advance("7s")
+        again = claim_one(store, queue="q").message
+        assert (again.attempt, again.fence, again.crashes, again.priority, again.body) == (2, 2, 0, 1, b"1")
+
+    @pytest.mark.parametrize(
+        ("decision", "lane", "reason"),
+        [
+            (DeadLetter("exhausted"), Lane.DEAD, "exhausted"),
+            (DeadLetter("permanent", "said so"), Lane.DEAD, "permanent"),
+            (Quarantine("its worker died"), Lane.QUARANTINE, "crashed"),
+            (Quarantine(reason="rejected"), Lane.QUARANTINE, "rejected"),
+        ],
+    )
+    def test_what_died_rests_with_its_reason(
+        self, store: Store, clock: ManualClock, decision: Decision, lane: Lane, reason: str
+    ) -> None:
+        id = put_one(store, body=b"kept")
+        delivery = claim_one(store)
+        clock.advance("3s")
+        assert settle(store, delivery, decision, fault=fault()) is Settled.OK
+        message = look(store, id)
+        assert (message.lane, message.reason, message.rested_ms, message.due_ms) == (lane, reason, clock(), None)
+        assert (message.attempt, message.body, message.faults) == (1, b"kept", (fault(),))
+        clock.advance("365d")
+        assert claim(store) == []
+
+    @pytest.mark.parametrize("kind", ["retry", "dead", "quarantine"])
+    def test_a_decision_that_does_not_count_gives_the_attempt_back(
+        self, store: Store, clock: ManualClock, kind: str
+    ) -> None:
+        id = put_one(store)
+        settle(store, claim_one(store), RetryAt(clock()))
+        decisions: dict[str, Decision] = {
+            "retry": RetryAt(clock(), counts=False),
+            "dead": DeadLetter("deadline", counts=False),
+            "quarantine": Quarantine(counts=False),
+        }
+        delivery = claim_one(store)
+        assert delivery.message.attempt == 2
+        settle(store, delivery, decisions[kind])
+        message = look(store, id)
+        assert (message.attempt, message.fence) == (1, 2)
+
+    def test_time_held_back_is_added_up(self, store: Store, clock: ManualClock) -> None:
+        id = put_one(store)
+        for hold_ms, held in ((3000, True), (500, False), (2000, True), (-9000, True)):
+            settle(store, claim_one(store), RetryAt(clock() + hold_ms, counts=False, held=held))
+            clock.advance("5s")
+        assert look(store, id).held_ms == 5000
+
+    def test_words_come_in_the_order_of_the_settlements(self, store: Store, clock: ManualClock) -> None:
+        ids = put(store, *[draft() for _ in range(5)])
+        acked, retried, dead, poison, again = claim(store)
+        settlements = [
+            Settlement(retried.receipt, RetryAt(clock() + 1)),
+            Settlement(acked.receipt, Ack()),
+            Settlement(acked.receipt, Ack()),
+            Settlement(dead.receipt, DeadLetter("permanent")),
+            Settlement(again.receipt, Ack("only half of it")),
+            Settlement(poison.receipt, Quarantine()),
+        ]
+        settled = store.exchange(settlements, []).settled
+        if store.traits.fenced:
+            assert settled == ["ok", "ok", "stale", "ok", "ok", "ok"]
+        else:
+            assert settled == ["ok"] * 6
+        lanes = [message and message.lane for message in store.find(ids)]
+        assert lanes == [None, Lane.READY, Lane.DEAD, Lane.QUARANTINE, None]
+
+    # -- fused
+
+    def test_one_call_settles_then_claims(self, store: Store, clock: ManualClock) -> None:
+        first, second = put(store, draft(), draft())
+        delivery = claim_one(store, limit=1)
+        result = store.exchange([Settlement(delivery.receipt, RetryAt(clock()))], [ask(limit=1), ask()])
+        assert result.settled == [Settled.OK]
+        # What was settled is due again in the same call.
+        assert {d.message.id: d.message.attempt for d in result.deliveries} == {first: 2, second: 1}
+        result = store.exchange([Settlement(d.receipt, Ack()) for d in result.deliveries], [ask()])
+        assert (result.settled, result.deliveries) == ([Settled.OK] * 2, [])
+
+    def test_an_empty_exchange_does_nothing(self, store: Store) -> None:
+        put_one(store)
+        result = store.exchange([], [])
+        assert (result.settled, result.deliveries) == ([], [])
+        assert store.counts().ready == 1
+
+    def test_a_follow_up_can_be_claimed_in_the_same_call(self, store: Store) -> None:
+        put_one(store)
+        delivery = claim_one(store)
+        result = store.exchange([Settlement(delivery.receipt, Ack(), follow_ups=(draft("next"),))], [ask()])
+        assert [d.message.task for d in result.deliveries] == ["next"]
+
+    # -- follow-ups and swaps
+
+    def test_follow_ups_commit_with_the_settlement(self, store: Store) -> None:
+        put_one(store)
+        follow_ups = (draft("a", id=fresh_id(store), causation_id="c"), draft("b", delay_ms=1000), draft("d", queue="q"))
+        assert settle(store, claim_one(store), Ack(), follow_ups=follow_ups) is Settled.OK
+        assert [d.message.task for d in claim(store)] == ["a"]
+        assert look(store, follow_ups[0].id or "").causation_id == "c"
+        assert [d.message.task for d in claim(store, "q")] == ["d"]
+        assert store.counts().scheduled == 1
+
+    def test_a_death_can_have_follow_ups(self, store: Store) -> None:
+        put_one(store)
+        settle(store, claim_one(store), DeadLetter("permanent"), follow_ups=(draft("compensate"),))
+        assert [d.message.task for d in claim(store)] == ["compensate"]
+
+    def test_a_stale_settlement_writes_nothing(self, store: Store) -> None:
+        put(store, draft(), draft())
+        gone, good = claim(store)
+        settle(store, gone, Ack())
+        if not store.traits.fenced:
+            assert settle(store, gone, Ack()) is Settled.OK
+            return
+        stale = Settlement(
+            gone.receipt, DeadLetter("permanent"), fault(), (draft("ghost"),), swaps=(Swap("cell", 0, b"ghost"),)
+        )
+        settled = store.exchange([stale, Settlement(good.receipt, Ack(), follow_ups=(draft("real"),))], []).settled
+        assert settled == [Settled.STALE, Settled.OK]
+        assert [d.message.task for d in claim(store)] == ["real"]
+        assert store.cells.read(["cell"]) == [None]
+
+    def test_a_follow_up_whose_key_is_held_is_dropped(self, store: Store) -> None:
+        if not store.traits.unique:
+            with pytest.raises(Unsupported):
+                put_one(store, key="k")
+            return
+        holder = put(store, draft("a", key="k", delay_ms=1000))[0]
+        put_one(store)
+        assert settle(store, claim_one(store), Ack(), follow_ups=(draft("a", key="k"), draft("b"))) is Settled.OK
+        assert [d.message.task for d in claim(store)] == ["b"]
+        assert look(store, holder).lane is Lane.READY
+
+    def test_a_message_can_be_followed_by_one_with_its_own_key(self, store: Store) -> None:
+        if not store.traits.unique:
+            with pytest.raises(Unsupported):
+                put_one(store, key="k")
+            return
+        first = put_one(store, key="k")
+        settle(store, claim_one(store), Ack(), follow_ups=(draft(key="k"),))
+        assert claim_one(store).message.id != first
+
+    def test_a_follow_up_that_is_refused_refuses_the_whole_exchange(self, store: Store) -> None:
+        put(store, draft(), draft(), draft())
+        first, second = claim(store, limit=2)
+        for bad in (draft(id=first.message.id), draft(priority=9)):
+            settlements = [
+                Settlement(first.receipt, RetryAt(store.now_ms()), fault()),
+                Settlement(second.receipt, Ack(), follow_ups=(draft("ghost"), bad)),
+            ]
+            with pytest.raises(EnqueueError):
+                store.exchange(settlements, [ask()])
+            assert store.find([first.message.id, second.message.id]) == [first.message, second.message]
+        assert (store.counts().ready, store.counts().leased) == (1, 2)
+
+    def test_swaps_commit_with_the_settlement_or_neither_does(self, store: Store) -> None:
+        id, other = put(store, draft(), draft())
+        delivery, second = claim(store)
+        swaps = (Swap("a", 0, b"1"), Swap("b", 5, b"2"))
+        if not store.traits.atomic_moves:
+            with pytest.raises(Unsupported):
+                settle(store, delivery, Ack(), swaps=swaps)
+            return
+        settlements = [
+            Settlement(delivery.receipt, DeadLetter("permanent"), follow_ups=(draft("ghost"),), swaps=swaps),
+            Settlement(second.receipt, Ack(), swaps=(Swap("c", 0, b"3"),)),
+        ]
+        assert store.exchange(settlements, []).settled == [Settled.STALE, Settled.OK]
+        assert store.cells.read(["a", "b", "c"]) == [None, None, Cell(1, b"3")]
+        assert look(store, id) == delivery.message
+        assert store.find([other]) == [None]
+        assert claim(store) == []
+        assert settle(store, delivery, Ack(), swaps=(Swap("a", 0, b"1"), Swap("b", 0, b"2"))) is Settled.OK
+        assert store.cells.read(["a", "b"]) == [Cell(1, b"1"), Cell(1, b"2")]
+
+    def test_of_two_settlements_that_swap_one_cell_the_first_wins(self, store: Store) -> None:
+        put(store, draft(), draft())
+        first, second = claim(store)
+        settlements = [Settlement(d.receipt, Ack(), swaps=(Swap("a", 0, d.message.id.encode()),)) for d in (first, second)]
+        if not store.traits.atomic_moves:
+            with pytest.raises(Unsupported):
+                store.exchange(settlements, [])
+            return
+        assert store.exchange(settlements, []).settled == [Settled.OK, Settled.STALE]
+        assert store.cells.read(["a"]) == [Cell(1, first.message.id.encode())]
+
+    def test_a_conflict_undoes_the_whole_exchange(self, store: Store) -> None:
+        put(store, draft(), draft())
+        delivery = claim_one(store, limit=1)
+        settlement = Settlement(delivery.receipt, DeadLetter("permanent"), fault(), (draft("ghost"),))
+        with pytest.raises(Conflict):
+            store.exchange([settlement], [ask()], swaps=[Swap("a", 0, b"1"), Swap("b", 1, b"2")])
+        assert look(store, delivery.message.id) == delivery.message
+        assert store.cells.read(["a", "b"]) == [None, None]
+        assert (store.counts().ready, store.counts().leased) == (1, 1)
+        assert claim_one(store).message.attempt == 1
+        done = store.exchange([settlement], [], swaps=[Swap("a", 0, b"1")])
+        assert done.settled == [Settled.OK]
+        assert store.cells.read(["a"]) == [Cell(1, b"1")]
+
+    # -- faults
+
+    def test_every_part_of_a_fault_is_kept(self, store: Store) -> None:
+        text = "it's \"quoted\" ключ 🗝 \u2028 \\u0000 \x00 \x1b[31m [1,2] {}"
+        whole = Fault(
+            Kind.THROTTLED, "http.Error", text, "0123456789abcdef", ("http.Error", "Exception"), text * 50,
+            1.5, "retry_after", 1_750_000_000_123, 7, "w1", 2500,
+        )
+        id = put_one(store)
+        settle(store, claim_one(store), RetryAt(store.now_ms()), fault=whole)
+        assert look(store, id).faults == (whole,)
+        assert claim_one(store).message.faults == (whole,)
+
+    def test_the_first_and_the_last_ten_faults_are_kept_in_order(self, store: Store) -> None:
+        id = put_one(store)
+        for n in range(25):
+            settle(store, claim_one(store), RetryAt(store.now_ms()), fault=fault(f"failure {n}", attempt=n))
+            kept = [f.attempt for f in look(store, id).faults]
+            assert kept == [*range(n + 1)][:10] + [*range(10, n + 1)][-10:]
+
+    def test_a_settlement_without_a_fault_leaves_the_history(self, store: Store) -> None:
+        id = put_one(store)
+        settle(store, claim_one(store), RetryAt(store.now_ms()), fault=fault("a"))
+        settle(store, claim_one(store), RetryAt(store.now_ms()))
+        settle(store, claim_one(store), DeadLetter("deadline"))
+        assert look(store, id).faults == (fault("a"),)

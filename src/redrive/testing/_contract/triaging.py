@@ -1,0 +1,233 @@
+"""Changing by hand: verdicts on resting messages, and cancelling in every state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ...message import (
+    Ack,
+    Cancel,
+    DeadLetter,
+    Decision,
+    Discard,
+    Handle,
+    Hold,
+    Isolate,
+    Lane,
+    Quarantine,
+    Redrive,
+    RetryAt,
+    Settled,
+    Verdict,
+)
+from ...store import Store
+from ..clock import ManualClock
+from .base import (
+    LEASE_MS,
+    Contract,
+    bury,
+    claim,
+    claim_one,
+    claimed_ids,
+    draft,
+    fault,
+    fresh_id,
+    handle,
+    look,
+    put,
+    put_one,
+    settle,
+)
+
+VERDICTS: list[Verdict] = [Redrive(), Discard("no"), Isolate("no")]
+
+
+class TriageRules(Contract):
+    # -- verdicts
+
+    @pytest.mark.parametrize("lane", [Lane.DEAD, Lane.QUARANTINE])
+    def test_a_redriven_message_has_a_fresh_life(self, store: Store, clock: ManualClock, lane: Lane) -> None:
+        enqueued_ms = clock()
+        parts: dict[str, Any] = {"body": b"1", "priority": 1, "correlation_id": "c", "deadline_ms": clock() + 10}
+        id = put_one(store, **parts)
+        claim_one(store)
+        clock.advance(LEASE_MS / 1000)  # a crash
+        settle(store, claim_one(store), RetryAt(clock() + 2000, held=True), fault=fault("first"))
+        clock.advance("2s")
+        decision: Decision = DeadLetter("exhausted") if lane is Lane.DEAD else Quarantine()
+        settle(store, claim_one(store), decision, fault=fault("second"))
+        clock.advance("1h")
+
+        assert store.triage([handle(store, id)], Redrive(attempts=3, run="run-1")) == [True]
+        message = look(store, id)
+        assert (message.lane, message.due_ms, message.queue) == (Lane.READY, clock(), "default")
+        assert (message.redrives, message.attempts_allowed, message.run) == (1, 3, "run-1")
+        assert (message.attempt, message.crashes, message.crashes_alone, message.suspect) == (0, 0, 0, False)
+        assert (message.life_ms, message.held_ms, message.deadline_ms) == (clock(), 0, None)
+        assert (message.reason, message.rested_ms) == (None, None)
+        # And what it was stays: its first enqueue, its history, what it carries.
+        assert (message.enqueued_ms, message.correlation_id, message.body, message.priority) == (enqueued_ms, "c", b"1", 1)
+        assert [f.text for f in message.faults] == ["first", "second"]
+        assert (claim_one(store).message.attempt, look(store, id).fence) == (1, 4)
+
+    def test_a_redrive_can_wait_go_elsewhere_and_keep_the_deadline(self, store: Store, clock: ManualClock) -> None:
+        deadline_ms = clock() + 60_000
+        id = bury(store, deadline_ms=deadline_ms)
+        verdict = Redrive(to_queue="slow", delay_ms=5000, keep_deadline=True)
+        assert store.triage([handle(store, id)], verdict) == [True]
+        message = look(store, id)
+        assert (message.queue, message.deadline_ms, message.attempts_allowed) == ("slow", deadline_ms, None)
+        assert message.due_ms in (clock() + 5000, clock() + 5001)
+        clock.advance("5001ms")
+        assert claim(store) == []
+        assert claimed_ids(store, "slow") == [id]
+
+    def test_redrives_are_counted(self, store: Store) -> None:
+        id = bury(store)
+        for n in (1, 2, 3):
+            assert store.triage([handle(store, id)], Redrive(attempts=n)) == [True]
+            assert (look(store, id).redrives, look(store, id).attempts_allowed) == (n, n)
+            settle(store, claim_one(store), DeadLetter("permanent"))
+
+    def test_a_discarded_message_is_gone(self, store: Store) -> None:
+        dead, poison, other = bury(store), bury(store, Lane.QUARANTINE), bury(store)
+        assert store.triage([handle(store, dead), handle(store, poison)], Discard("not wanted")) == [True, True]
+        assert store.find([dead, poison]) == [None, None]
+        assert look(store, other).lane is Lane.DEAD
+
+    def test_an_isolated_message_lies_in_quarantine(self, store: Store, clock: ManualClock) -> None:
+        id = bury(store, why=fault())
+        clock.advance("1h")
+        assert store.triage([handle(store, id)], Isolate("poison")) == [True]
+        message = look(store, id)
+        assert (message.lane, message.reason, message.rested_ms) == (Lane.QUARANTINE, "poison", clock())
+        assert (message.attempt, message.redrives, message.faults) == (1, 0, (fault(),))
+
+    @pytest.mark.parametrize("verdict", VERDICTS)
+    def test_a_handle_of_what_changed_since_is_refused(self, store: Store, verdict: Verdict) -> None:
+        redriven, isolated, discarded, died_again = (bury(store) for _ in range(4))
+        seen = [handle(store, id) for id in (redriven, isolated, discarded, died_again)]
+        store.triage([handle(store, died_again)], Redrive())
+        settle(store, claim_one(store), DeadLetter("permanent"))
+        store.triage([handle(store, redriven)], Redrive())
+        store.triage([handle(store, isolated)], Isolate("poison"))
+        store.triage([handle(store, discarded)], Discard("no"))
+        before = store.find([redriven, isolated, discarded, died_again])
+        assert store.triage(seen, verdict) == [False] * 4
+        assert store.find([redriven, isolated, discarded, died_again]) == before
+
+    @pytest.mark.parametrize("verdict", VERDICTS)
+    def test_only_resting_messages_are_judged(self, store: Store, verdict: Verdict) -> None:
+        leased, cancelled, ready, later = put(store, draft(), draft(), draft(), draft(delay_ms=9000))
+        claim(store, limit=1)
+        store.cancel([cancelled])
+        ids = [leased, cancelled, ready, later]
+        before = store.find(ids)
+        handles = [handle(store, id) for id in ids] + [Handle(id, 0, Lane.DEAD) for id in ids]
+        assert store.triage([*handles, Handle(fresh_id(store), 0, Lane.DEAD)], verdict) == [False] * 9
+        assert store.find(ids) == before
+
+    def test_a_batch_is_judged_one_by_one_in_order(self, store: Store) -> None:
+        a, b = bury(store), bury(store)
+        handles = [handle(store, a), Handle(b, 7, Lane.DEAD), handle(store, b), handle(store, a)]
+        assert store.triage(handles, Redrive()) == [True, False, True, False]
+        assert store.triage([], Redrive()) == []
+        assert [look(store, id).redrives for id in (a, b)] == [1, 1]
+
+    # -- cancel
+
+    def test_a_waiting_message_is_cancelled_at_once(self, store: Store, clock: ManualClock) -> None:
+        ready, later, retrying = put(store, draft(), draft(delay_ms=9000), draft(priority=0))
+        settle(store, claim_one(store, limit=1), RetryAt(clock() + 5000))
+        ids = [ready, later, retrying]
+        assert store.cancel(ids) == [Cancel.CANCELLED] * 3
+        for id in ids:
+            message = look(store, id)
+            assert (message.lane, message.state(clock()), message.due_ms) == (Lane.DONE, "cancelled", None)
+            assert (message.reason, message.rested_ms) == ("cancelled", clock())
+        clock.advance("1h")
+        assert claim(store) == []
+        assert store.counts().done == 3
+        assert store.cancel(ids) == [Cancel.TOO_LATE] * 3
+
+    def test_a_running_message_is_asked_to_stop(self, store: Store) -> None:
+        put_one(store)
+        delivery = claim_one(store)
+        assert store.cancel([delivery.message.id]) == [Cancel.REQUESTED]
+        assert store.cancel([delivery.message.id]) == [Cancel.REQUESTED]
+        assert look(store, delivery.message.id).cancel
+        assert look(store, delivery.message.id).lane is Lane.LEASED
+        assert store.extend([delivery.receipt], lease_ms=LEASE_MS) == [Hold.CANCEL]
+
+    def test_a_message_that_finished_though_cancelled_is_done(self, store: Store) -> None:
+        put(store, draft(), draft())
+        first, second = claim(store)
+        store.cancel([first.message.id, second.message.id])
+        assert settle(store, first, Ack()) is Settled.OK
+        assert settle(store, second, Ack(), follow_ups=(draft("next"),)) is Settled.OK
+        assert store.find([first.message.id, second.message.id]) == [None, None]
+        assert [d.message.task for d in claim(store)] == ["next"]
+
+    @pytest.mark.parametrize("kind", ["retry", "snooze", "dead", "quarantine"])
+    def test_a_cancelled_message_is_never_retried_and_never_dead(
+        self, store: Store, clock: ManualClock, kind: str
+    ) -> None:
+        decisions: dict[str, Decision] = {
+            "retry": RetryAt(clock() + 1000),
+            "snooze": RetryAt(clock(), counts=False),
+            "dead": DeadLetter("permanent"),
+            "quarantine": Quarantine(),
+        }
+        id = put_one(store)
+        delivery = claim_one(store)
+        store.cancel([id])
+        assert settle(store, delivery, decisions[kind], fault=fault()) is Settled.CANCELLED
+        message = look(store, id)
+        assert (message.lane, message.reason, message.state(clock())) == (Lane.DONE, "cancelled", "cancelled")
+        assert (message.due_ms, message.rested_ms, message.faults) == (None, clock(), (fault(),))
+        clock.advance("1h")
+        assert claim(store) == []
+
+    def test_a_cancel_outlives_a_lost_lease(self, store: Store, clock: ManualClock) -> None:
+        id = put_one(store)
+        claim_one(store)
+        store.cancel([id])
+        clock.advance(LEASE_MS / 1000)
+        again = claim_one(store)
+        assert again.message.cancel
+        assert settle(store, again, RetryAt(clock(), counts=False)) is Settled.CANCELLED
+        assert look(store, id).reason == "cancelled"
+
+    def test_resting_and_unknown_messages_cannot_be_cancelled(self, store: Store) -> None:
+        dead, poison, ready = bury(store), bury(store, Lane.QUARANTINE), put_one(store)
+        acked = put_one(store, priority=0)
+        settle(store, claim_one(store, limit=1), Ack())
+        unknown = fresh_id(store)
+        assert store.cancel([unknown, dead, ready, poison, acked]) == [
+            Cancel.UNKNOWN,
+            Cancel.TOO_LATE,
+            Cancel.CANCELLED,
+            Cancel.TOO_LATE,
+            Cancel.UNKNOWN,
+        ]
+        assert [look(store, id).lane for id in (dead, poison)] == [Lane.DEAD, Lane.QUARANTINE]
+        assert store.cancel([]) == []
+
+    def test_a_cancelled_message_can_be_looked_up_for_a_day(self, store: Store, clock: ManualClock) -> None:
+        id = put_one(store)
+        store.cancel([id])
+        clock.advance("24h")
+        store.exchange([], [])
+        assert look(store, id).state(clock()) == "cancelled"
+        clock.advance("2m")
+        store.exchange([], [])
+        assert store.find([id]) == [None]
+
+    def test_resting_messages_stay_for_ever(self, store: Store, clock: ManualClock) -> None:
+        dead, poison = bury(store), bury(store, Lane.QUARANTINE)
+        for _ in range(3):
+            clock.advance("365d")
+            store.exchange([], [])
+        assert [look(store, id).lane for id in (dead, poison)] == [Lane.DEAD, Lane.QUARANTINE]

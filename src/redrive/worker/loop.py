@@ -1,0 +1,452 @@
+"""The worker's heart: one thread that exchanges batches with the store, and hands them to the executors.
+
+A turn: collect what finished, decide its fate, settle it and claim the next batch in one exchange, admit, hand out. Between turns the
+thread sleeps in `store.wait` until something may be due, something finished, or a heartbeat is owed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..decide import NO_SIGNALS, RUN, Policy, Signals, admit
+from ..errors import RedriveError, StoreError, Unreadable
+from ..events import Event, Fate, Notice
+from ..fault import Fault, Kind, classify
+from ..message import Ack, Ask, DeadLetter, Delivery, Hold, Message, Quarantine, Receipt, RetryAt, Settled
+from .crashes import Slots
+from .run import Gate, Outcome, Run, denied, outcome, released
+from .tasks import TaskExecutor
+from .threads import ThreadExecutor
+
+if TYPE_CHECKING:
+    from ..app import App, Queue
+
+BATCH_MAX = 1000
+IDLE_WAIT_S = 30.0
+STORE_RETRY_S = (0.05, 2.0)  # the first and the longest pause while the store cannot be reached
+_UNROUTABLE = Policy()
+
+
+class Worker:
+    """Works the queues of one app in this process. Made by `app.worker(…)`; use it as `async with`, or run it by `app.run_worker`."""
+
+    def __init__(
+        self,
+        app: App,
+        queues: Sequence[Queue],
+        *,
+        total: int | None,
+        lease_s: float,
+        grace_s: float,
+        prefetch: int | None,
+        burst: bool,
+        drain: bool,
+        name: str | None,
+    ) -> None:
+        self.app, self.queues = app, list(queues)
+        self._store = app.store
+        self._lease_s, self._grace_s = lease_s, grace_s
+        self._burst, self._until_empty = burst, drain
+        self._total = total or sum(q.concurrency for q in queues)
+        self._gates = {q.name: Gate(q.concurrency) for q in queues}
+        self._places = {q.name: q.concurrency + (q.concurrency if prefetch is None else prefetch) for q in queues}
+        self._capacity = min(sum(self._places.values()), self._total * 2 if prefetch is None else self._total + prefetch)
+        self._slots = None if self._store.state_dir is None else Slots(self._store.state_dir, name)
+        self.name = self._slots.worker if self._slots is not None else name or f"local/{os.getpid()}"
+        self._held: dict[Receipt, Run] = {}
+        self._count = dict.fromkeys(self._places, 0)
+        self._finished: deque[Run] = deque()
+        self._outcomes: list[Outcome] = []
+        self._waiting = self._draining = False
+        self._grace_over = threading.Event()
+        self._look = True
+        self._beat_at_s = 0.0
+        self._over_at_s = math.inf
+        self._stopped = asyncio.Event()
+        self._error: BaseException | None = None
+
+    # -- life, on the event loop's thread
+
+    async def __aenter__(self) -> Worker:
+        self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.drain()
+        await self.wait()
+
+    def start(self) -> None:
+        """Begin to work on the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._take_back()
+        self._threads = ThreadExecutor(self._capacity, self._finish, self._start_elsewhere, self._slots)
+        self._tasks = TaskExecutor(
+            self._loop, self._finish, self._threads.start, lambda: list(self._held.values()), self._slots, self._lease_s / 6
+        )
+        self._tasks.watch()
+        self._thread = threading.Thread(target=self._work, name="redrive-store", daemon=True)
+        self._thread.start()
+        self._notice("started", f"queues {', '.join(self._places)}")
+
+    async def wait(self) -> None:
+        """Return once the worker has stopped. Raises what ended it, if that was an error."""
+        await self._stopped.wait()
+        self._tasks.close()
+        self._threads.close()
+        if self._slots is not None:
+            self._slots.close()
+        if self._error is not None:
+            raise self._error
+
+    def drain(self) -> None:
+        """Claim nothing more, let what runs finish within the grace, release the rest uncounted. Called again: release at once."""
+        if self._draining:
+            self._over_at_s = 0.0
+            self._end_grace()
+        else:
+            self._draining = True
+            self._notice("draining", f"{len(self._held)} held, grace {self._grace_s:g} s")
+            self._loop.call_later(self._grace_s, self._end_grace)
+        self._store.nudge()
+
+    def _end_grace(self) -> None:
+        self._tasks.end_all("drain")
+        # A coroutine may need a moment to unwind; one that will not is left behind.
+        self._loop.call_later(min(1.0, self._grace_s), self._give_up)
+
+    def _give_up(self) -> None:
+        self._grace_over.set()
+        self._store.nudge()
+
+    # -- the store thread
+
+    def _work(self) -> None:
+        try:
+            while not self._turn():
+                pass
+        except BaseException as error:
+            self._error = error
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop may be gone already
+                self._loop.call_soon_threadsafe(self._stopped.set)
+
+    def _turn(self) -> bool:
+        """One round; True when the work is over."""
+        if self._draining:
+            self._release_unstarted()
+        self._collect()
+        if time.monotonic() >= self._beat_at_s:
+            self._heartbeat()
+        asks = self._asks()
+        if self._outcomes or (asks and self._look):
+            self._exchange(asks)
+        elif self._idle_over():
+            return True
+        elif not self._finished:
+            self._wait(asks)
+        return False
+
+    def _wait(self, asks: Sequence[Ask]) -> None:
+        self._waiting = True
+        if not self._finished:  # checked after the flag is up: a run that finishes from here on nudges
+            left_s = min(self._beat_at_s - time.monotonic(), IDLE_WAIT_S)
+            try:
+                self._store.wait(asks, timeout_ms=max(0, math.ceil(left_s * 1000)))
+            except StoreError as error:
+                self._store_failed(error)
+        self._waiting = False
+        self._look = True
+
+    def _finish(self, runs: Sequence[Run]) -> None:
+        """Runs ended: called by the executors, from any thread."""
+        self._finished.extend(runs)
+        if self._waiting:
+            self._store.nudge()
+
+    def _collect(self) -> None:
+        """Turn what finished into settlements."""
+        if not self._finished:
+            return
+        now_ms = self._store.now_ms()
+        while self._finished and len(self._outcomes) < BATCH_MAX:
+            run = self._finished.popleft()
+            if run.delivery.receipt in self._held:
+                self._outcomes.append(outcome(run, now_ms, self.name))
+
+    def _release_unstarted(self) -> None:
+        now_ms = self._store.now_ms()
+        unstarted = [run for gate in self._gates.values() for run in gate.close()]
+        if self._grace_over.is_set():  # what still runs now will not be waited for
+            finished = set(self._finished)
+            unstarted += [run for run in self._held.values() if run not in finished and not run.finished_s]
+        settling = {o.delivery.receipt for o in self._outcomes}
+        self._outcomes += [released(run, now_ms) for run in unstarted if run.delivery.receipt not in settling]
+
+    def _asks(self) -> list[Ask]:
+        """What to claim: per queue its free places, all together no more than the worker's."""
+        if self._draining:
+            return []
+        settling = len(self._outcomes)
+        free = min(self._capacity - len(self._held) + settling, BATCH_MAX)
+        leaving = self._leaving()
+        weights = sum(q.weight for q in self.queues)
+        asks = []
+        for queue in self.queues:
+            room = self._places[queue.name] - self._count[queue.name] + leaving.get(queue.name, 0)
+            share = free if weights == len(self.queues) else math.ceil(free * queue.weight / weights)
+            limit = min(room, share, free, self._store.traits.batch_max)
+            if limit > 0:
+                asks.append(Ask(queue.name, limit, int(self._lease_s * 1000), worker=self.name))
+                if len(self.queues) > 1 and weights != len(self.queues):
+                    continue
+        return asks
+
+    def _leaving(self) -> dict[str, int]:
+        leaving: dict[str, int] = {}
+        for o in self._outcomes:
+            queue = o.delivery.message.queue
+            leaving[queue] = leaving.get(queue, 0) + 1
+        return leaving
+
+    def _exchange(self, asks: list[Ask]) -> None:
+        outcomes = self._outcomes
+        before_s = time.monotonic()
+        try:
+            result = self._store.exchange([o.settlement for o in outcomes], asks)
+        except StoreError as error:  # nothing was settled: the same outcomes go with the next exchange
+            self._store_failed(error)
+            return
+        self._store_works()
+        self._outcomes = []
+        for o in outcomes:
+            self._forget(o.delivery.receipt)
+        if self.app.events:
+            self.app.events.emit([_fate(o, word, self._store.now_ms(), self.name) for o, word in zip(outcomes, result.settled, strict=True)])
+        self._look = any(len(result.deliveries) >= ask.limit for ask in asks)
+        if result.deliveries:
+            self._hand_out(result.deliveries, before_s + self._lease_s)
+
+    def _forget(self, receipt: Receipt) -> None:
+        run = self._held.pop(receipt, None)
+        if run is not None:
+            self._count[run.delivery.message.queue] -= 1
+            if self._slots is not None:
+                self._slots.give(run.slot)
+
+    def _hand_out(self, deliveries: Sequence[Delivery], until_s: float) -> None:
+        now_ms = self._store.now_ms()
+        for_loop, for_threads = [], []
+        for delivery in deliveries:
+            run = self._admit(delivery, until_s, now_ms)
+            if run is not None:
+                (for_loop if run.task.is_async else for_threads).append(run)
+        if for_loop:
+            self._loop.call_soon_threadsafe(self._tasks.feed, for_loop)
+        if for_threads:
+            self._threads.feed(for_threads)
+
+    def _admit(self, delivery: Delivery, until_s: float, now_ms: int) -> Run | None:
+        message = delivery.message
+        task = self.app.tasks.get(message.task)
+        signals, call = _signals(task, message, self.app.tasks)
+        policy = task.policy if task is not None else _UNROUTABLE
+        verdict = admit(message, policy, signals, now_ms)
+        if verdict is not RUN:
+            assert not isinstance(verdict, type(RUN))
+            fault = _fault_of(signals)
+            self._outcomes.append(denied(delivery, policy, verdict, fault, now_ms, self.name))
+            return None
+        assert task is not None and call is not None
+        run = Run(delivery, task, *call, self._gates[message.queue], until_s)
+        if self._slots is not None:
+            run.slot = self._slots.take(message.id)
+        self._held[delivery.receipt] = run
+        self._count[message.queue] += 1
+        return run
+
+    def _start_elsewhere(self, run: Run) -> None:
+        """Start a run of the event loop's from a thread."""
+        self._loop.call_soon_threadsafe(self._tasks.start, run)
+
+    # -- leases
+
+    def _heartbeat(self) -> None:
+        """Renew every lease, though none past its run's timeout and grace; tell runs that lost theirs, or that were cancelled."""
+        now = time.monotonic()
+        self._beat_at_s = now + self._lease_s / 3
+        groups: dict[int, list[Run]] = {}
+        for run in list(self._held.values()):
+            left_s = run.deadline_s + self._grace_s - now if run.started_s else self._lease_s
+            if left_s > 0:
+                groups.setdefault(math.ceil(min(left_s, self._lease_s) * 1000), []).append(run)
+        for lease_ms, runs in groups.items():
+            for at in range(0, len(runs), self._store.traits.batch_max):
+                self._extend(runs[at : at + self._store.traits.batch_max], lease_ms)
+        if self._slots is not None:
+            busy_until_s = max((r.deadline_s + self._grace_s for r in list(self._held.values()) if r.started_s), default=0.0)
+            self._slots.beat(now, self._tasks.beat_s, busy_until_s)
+
+    def _extend(self, runs: Sequence[Run], lease_ms: int) -> None:
+        before_s = time.monotonic()
+        try:
+            found = self._store.extend([run.delivery.receipt for run in runs], lease_ms=lease_ms)
+        except StoreError as error:
+            self._store_failed(error)
+            return
+        for run, hold in zip(runs, found, strict=True):
+            if hold is Hold.LOST:
+                self._lose(run)
+                continue
+            run.until_s = before_s + lease_ms / 1000
+            if hold is Hold.CANCEL and run.context is not None:
+                run.context.stop("cancel")
+
+    def _lose(self, run: Run) -> None:
+        if any(o.delivery.receipt == run.delivery.receipt for o in self._outcomes):
+            return  # its settlement is on the way, and will be told that it is stale
+        self._forget(run.delivery.receipt)
+        self._loop.call_soon_threadsafe(run.end, "lease")
+        if self.app.events:
+            self.app.events.emit([_fate_of(run.delivery.message, "lost", self._store.now_ms(), self.name)])
+
+    def _take_back(self) -> None:
+        """Leases that a dead worker of this identity left: what it had started counts a crash, the rest goes back free."""
+        if self._slots is None:
+            return
+        if self._slots.same_boot:
+            free, lapsed = self._store.release(self.name, self._slots.started)
+            if free or lapsed:
+                self._notice("took_back", f"{lapsed} started and {free} unstarted messages of this worker's last life")
+        self._slots.open(self._capacity + BATCH_MAX)
+
+    # -- the end
+
+    def _idle_over(self) -> bool:
+        if self._draining:
+            return not self._held
+        if not self._burst or self._held or self._finished:
+            return False
+        paused = self._store.paused()
+        for queue in self.queues:
+            if queue.name in paused:
+                continue
+            counts = self._store.counts(queue.name)
+            if counts.ready or counts.leased or (self._until_empty and counts.scheduled):
+                return False
+        return True
+
+    # -- telling
+
+    def _store_failed(self, error: StoreError) -> None:
+        if not self._pause_s:
+            self._notice("store_unavailable", str(error))
+        self._pause_s = min(max(self._pause_s * 2, STORE_RETRY_S[0]), STORE_RETRY_S[1])
+        time.sleep(self._pause_s)
+
+    _pause_s = 0.0
+
+    def _store_works(self) -> None:
+        if self._pause_s:
+            self._pause_s = 0.0
+            self._notice("store_back", "the store works again")
+
+    def _notice(self, name: str, text: str) -> None:
+        if self.app.events:
+            self.app.events.emit([Notice(name=name, worker=self.name, at_ms=self._store.now_ms(), text=text)])
+
+
+def _signals(task: Any, message: Message, known: dict[str, Any]) -> tuple[Signals, tuple[tuple[Any, ...], dict[str, Any]] | None]:
+    if task is None:
+        return Signals(unroutable=f"no task {message.task!r} is registered here; known: {', '.join(sorted(known)) or 'none'}"), None
+    try:
+        return NO_SIGNALS, task.codec.decode(message.body)
+    except Unreadable as error:
+        return Signals(unreadable=str(error)), None
+
+
+class Unroutable(RedriveError):
+    """No task of that name is registered."""
+
+
+def _fault_of(signals: Signals) -> Fault | None:
+    if signals.unroutable is not None:
+        return classify(Unroutable(signals.unroutable), ((Unroutable, Kind.UNROUTABLE),))
+    if signals.unreadable is not None:
+        return classify(Unreadable(signals.unreadable), ((Unreadable, Kind.UNREADABLE),))
+    return None
+
+
+def _fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Event:
+    decision, fault = o.settlement.decision, o.settlement.fault
+    outcome, reason, delay_ms = "done", None, None
+    match decision:
+        case RetryAt(at_ms, why, counts):
+            outcome = "retry" if counts else {"snooze": "snoozed", "interrupted": "released"}.get(why, "held")
+            delay_ms = max(0, at_ms - now_ms)
+        case DeadLetter(reason):
+            outcome = "dead"
+        case Quarantine(_, reason):
+            outcome = "quarantined"
+        case Ack():
+            pass
+    if word is not Settled.OK:
+        outcome = word.value
+    return _fate_of(o.delivery.message, outcome, now_ms, worker, o.run_s, delay_ms, fault, reason)
+
+
+def _fate_of(
+    m: Message,
+    outcome: str,
+    now_ms: int,
+    worker: str,
+    run_s: float | None = None,
+    delay_ms: int | None = None,
+    fault: Fault | None = None,
+    reason: str | None = None,
+) -> Fate:
+    return Fate(
+        outcome=outcome,
+        id=m.id,
+        task=m.task,
+        queue=m.queue,
+        attempt=m.attempt,
+        crashes=m.crashes,
+        redrives=m.redrives,
+        correlation_id=m.correlation_id,
+        worker=worker,
+        at_ms=now_ms,
+        run_ms=None if run_s is None else round(run_s * 1000, 3),
+        delay_ms=delay_ms,
+        fault=fault.kind.value if fault is not None else None,
+        error=fault.error if fault is not None else None,
+        text=fault.text if fault is not None else None,
+        reason=reason,
+    )
+
+
+def run(worker: Worker) -> None:
+    """Run a worker on an event loop of its own until it is done, or told by SIGTERM or SIGINT to drain (twice: at once)."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, worker.drain)
+        worker.start()
+        await worker.wait()
+
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(main())
+    else:
+        uvloop.run(main())

@@ -1,0 +1,152 @@
+"""One delivery on its way through the worker, and the places it may have to wait for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from asyncio import CancelledError
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from ..context import Cancelled, Context
+from ..decide import Policy, decide, with_fate
+from ..errors import LeaseLost
+from ..fault import Fault, Kind, classify
+from ..message import Ack, Decision, Delivery, RetryAt, Settlement
+from ..task import Task
+
+if TYPE_CHECKING:
+    from .crashes import Slots
+
+_ACK = Ack()
+
+
+class Run:
+    """A claimed message that was admitted. `cause` says why the worker wants it to end: timeout, lease, drain."""
+
+    __slots__ = (
+        "args", "cause", "context", "delivery", "error", "finished_s", "gate", "handle", "kwargs", "slot", "started_s", "task", "until_s",
+    )  # fmt: skip
+
+    def __init__(
+        self, delivery: Delivery, task: Task[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any], gate: Gate, until_s: float
+    ) -> None:
+        self.delivery, self.task, self.args, self.kwargs, self.gate = delivery, task, args, kwargs, gate
+        self.until_s = until_s  # time.monotonic() when the lease ends
+        self.slot = -1
+        self.started_s = self.finished_s = 0.0
+        self.context: Context | None = None
+        self.cause: str | None = None
+        self.error: BaseException | None = None
+        self.handle: Any = None  # the asyncio task, if it is one
+
+    def begin(self, slots: Slots | None) -> Context:
+        """From here on a crash of this process counts against the message."""
+        self.started_s = time.monotonic()
+        if slots is not None:
+            slots.start(self.slot)
+        context = self.context = Context(self.delivery.message, self.started_s + self.task.policy.timeout_s)
+        if self.task.takes_context:
+            self.args = (context, *self.args)
+        return context
+
+    @property
+    def deadline_s(self) -> float:
+        return self.started_s + self.task.policy.timeout_s
+
+    def end(self, cause: str) -> None:
+        """Ask the handler to stop; the first cause stays. Only on the event loop's thread where it is an asyncio task."""
+        if self.cause is not None or self.finished_s:
+            return
+        self.cause = cause
+        if self.context is not None:
+            self.context.stop("lease" if cause == "lease" else cause)
+        if self.handle is not None:
+            self.handle.cancel()
+
+
+class Gate:
+    """Bounds how many runs of one queue are under way in this process; the others wait here, claimed but not started."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._running, self._closed = limit, 0, False
+        self._waiting: deque[Run] = deque()
+        self._lock = threading.Lock()
+
+    def enter(self, run: Run) -> bool:
+        """True: start it now. False: it waits until `leave` hands it out."""
+        with self._lock:
+            if self._running < self._limit and not self._closed:
+                self._running += 1
+                return True
+            self._waiting.append(run)
+            return False
+
+    def leave(self) -> Run | None:
+        """A run ended; the one to start in its place, if there is one."""
+        with self._lock:
+            if self._waiting and not self._closed:
+                return self._waiting.popleft()
+            self._running -= 1
+            return None
+
+    def close(self) -> list[Run]:
+        """Start nothing more; the runs that never started."""
+        with self._lock:
+            self._closed = True
+            unstarted = list(self._waiting)
+            self._waiting.clear()
+            return unstarted
+
+
+class Outcome(Struct, frozen=True):
+    """A settlement, and what an observer wants to know beside it."""
+
+    settlement: Settlement
+    delivery: Delivery
+    run_s: float | None = None
+
+
+def outcome(run: Run, now_ms: int, worker: str) -> Outcome:
+    """What to settle a finished run with."""
+    run_s = run.finished_s - run.started_s
+    error = run.error
+    if error is None:
+        return Outcome(Settlement(run.delivery.receipt, _ACK), run.delivery, run_s)
+    message = run.delivery.message
+    fault = _fault(run, error)
+    decision = decide(message, fault, run.task.policy, now_ms)
+    return Outcome(_settlement(run.delivery, decision, fault, now_ms, worker), run.delivery, run_s)
+
+
+def denied(delivery: Delivery, policy: Policy, decision: Decision, fault: Fault | None, now_ms: int, worker: str) -> Outcome:
+    """What to settle a delivery with that `admit` did not let run."""
+    return Outcome(_settlement(delivery, decision, fault, now_ms, worker), delivery)
+
+
+def released(run: Run, now_ms: int) -> Outcome:
+    """What to settle a run with that was never started, or cut off by the worker's end: free, due at once."""
+    return Outcome(Settlement(run.delivery.receipt, RetryAt(now_ms, "interrupted", counts=False)), run.delivery)
+
+
+def _settlement(delivery: Delivery, decision: Decision, fault: Fault | None, now_ms: int, worker: str) -> Settlement:
+    free = isinstance(decision, RetryAt) and not decision.counts
+    if fault is None or free:  # a snooze or an interruption is not a failure: nothing to remember
+        return Settlement(delivery.receipt, decision)
+    return Settlement(delivery.receipt, decision, with_fate(fault, delivery.message, decision, now_ms, worker))
+
+
+def _fault(run: Run, error: BaseException) -> Fault:
+    if isinstance(error, CancelledError | Cancelled | LeaseLost | TimeoutError) and run.cause is not None:
+        if run.cause == "timeout":
+            return classify(_timed_out(run, error))
+        return Fault(Kind.INTERRUPTED, type(error).__name__, f"the worker ended it: {run.cause}")
+    if isinstance(error, CancelledError):  # the handler's own coroutine cancelled itself
+        return classify(RuntimeError("the handler ended with CancelledError, though nobody asked it to stop").with_traceback(error.__traceback__))
+    return classify(error, run.task.rules)
+
+
+def _timed_out(run: Run, error: BaseException) -> TimeoutError:
+    return TimeoutError(f"ran longer than its timeout of {run.task.policy.timeout_s:g} s").with_traceback(error.__traceback__)
