@@ -175,8 +175,8 @@ class Bound(Generic[P, R]):
             group=o.group,
             deadline_ms=o.deadline_ms,
             headers=o.headers,
-            correlation_id=o.correlation_id or (parent and parent.correlation_id),
-            causation_id=parent and parent.message_id,
+            correlation_id=o.correlation_id or (parent.correlation_id if parent else None),
+            causation_id=parent.message_id if parent else None,
             producer=task.app.producer,
         )
 

@@ -47,6 +47,10 @@ class Waiter:
                 self._socket.recv(16)
         return True
 
+    def leave(self) -> None:
+        """In a forked child: the socket stays its parent's."""
+        self._socket.close()
+
     def close(self) -> None:
         self._socket.close()
         with contextlib.suppress(FileNotFoundError):

@@ -12,6 +12,7 @@ import re
 import sqlite3
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from ..errors import ConfigError, Conflict, EnqueueError, SchemaError, StoreError, StoreFull, StoreUnavailable
 from ..fault import Fault
@@ -140,28 +142,31 @@ class _Work:
 
 
 class _Writer:
-    """The one writing connection; whoever gets the lock commits for everybody who waits."""
+    """The one writing connection, opened when it is needed; whoever gets the lock commits for everybody who waits."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection], seam: Callable[[str], None]) -> None:
         self._connect, self._seam = connect, seam
-        self._lock = threading.Lock()
-        self._waiting: deque[_Work] = deque()
-        self._connection = connect()
+        self.lock = threading.Lock()
+        self.waiting: deque[_Work] = deque()
+        self._connection: sqlite3.Connection | None = None
+        self.closed = False
 
     def run(self, do: Callable[[sqlite3.Connection], T]) -> T:
         """`do`'s value, once what it wrote is committed and synced. Raises what `do` raised, or StoreError; then nothing of it was written."""
         work = _Work(do)
-        self._waiting.append(work)
-        with self._lock:
+        self.waiting.append(work)
+        with self.lock:
             if not work.done:
-                self._commit([self._waiting.popleft() for _ in range(len(self._waiting))])
+                self._commit([self.waiting.popleft() for _ in range(len(self.waiting))])
         if work.error is not None:
             raise work.error
         return work.value  # type: ignore[no-any-return]
 
     def _commit(self, group: list[_Work]) -> None:
-        c = self._connection
         try:
+            if self.closed:
+                raise StoreError("this SQLite store is closed; open another")
+            c = self._connection = self._connection or self._connect()
             c.execute("begin immediate")
             for work in group:
                 self._do(c, work)
@@ -169,11 +174,13 @@ class _Writer:
             c.execute("commit")
             self._seam("committed")
         except BaseException as error:
-            self._undo(c)
+            self._undo()
             typed = store_error(error) if isinstance(error, sqlite3.Error) else error
+            if not isinstance(typed, Exception):  # an interrupt is only for the thread it hit
+                typed = StoreUnavailable("the commit was interrupted; nothing was acknowledged")
             for work in group:
                 work.error = typed
-            if typed is error:
+            if not isinstance(error, sqlite3.Error):
                 raise
         finally:
             for work in group:
@@ -191,18 +198,24 @@ class _Writer:
             work.error = store_error(error) if isinstance(error, sqlite3.Error) else error
         c.execute("release work")
 
-    def _undo(self, c: sqlite3.Connection) -> None:
+    def _undo(self) -> None:
+        """Never raises: who waits would take a failed commit for a success."""
         try:
-            if c.in_transaction:
-                c.execute("rollback")
+            if self._connection is not None and self._connection.in_transaction:
+                self._connection.execute("rollback")
         except sqlite3.Error:  # a connection that cannot even roll back is of no more use
+            self.disconnect()
+
+    def disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
             with contextlib.suppress(sqlite3.Error):
-                c.close()
-            self._connection = self._connect()
+                connection.close()
 
     def close(self) -> None:
-        with self._lock:
-            self._connection.close()
+        with self.lock:
+            self.closed = True
+            self.disconnect()
 
 
 class SqliteStore:
@@ -230,26 +243,39 @@ class SqliteStore:
         self.cells = SqliteCells(self)
 
     def _open(self) -> None:
-        self._pid = os.getpid()
+        self._writer = _Writer(self._connect, lambda point: self.seam(point))
+        self._reader: sqlite3.Connection | None = None
         try:
-            self._writer_ = _Writer(self._connect, lambda point: self.seam(point))
-            self._migrate()
             self._reader = self._connect()
-        except sqlite3.Error as error:
-            raise store_error(error, f"cannot open {self.path}") from error
-        folder = wake_dir(self.path)
-        self._waker = Waker(folder)
-        self._wake_folder = folder
+            self._migrate()
+        except BaseException as error:
+            self._writer.close()
+            self._disconnect_reader()
+            if isinstance(error, sqlite3.Error):
+                raise store_error(error, f"cannot open {self.path}") from error
+            raise
+        self._wake_folder = wake_dir(self.path)
+        self._waker = Waker(self._wake_folder)
         self._waiters: dict[int, Waiter] = {}
         self._nudges = 0
         self._swept_ms = self._clock_ms()
+        _open_stores.add(self)
 
-    @property
-    def _writer(self) -> _Writer:
-        if self._pid != os.getpid():  # forked: SQLite connections and sockets must not be shared with the parent
-            self._read_lock = threading.RLock()
-            self._open()
-        return self._writer_
+    def _before_fork(self) -> None:
+        self._writer.lock.acquire()
+        self._writer.disconnect()
+        self._read_lock.acquire()
+        self._disconnect_reader()
+
+    def _after_fork(self, child: bool) -> None:
+        if child:
+            self._writer.waiting.clear()
+            for waiter in self._waiters.values():
+                waiter.leave()
+            self._waiters.clear()
+        self._nudges += 1  # a new connection counts its data_version anew: what waiters remember of it is void
+        self._read_lock.release()
+        self._writer.lock.release()
 
     def _connect(self) -> sqlite3.Connection:
         c = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, cached_statements=64)
@@ -270,8 +296,8 @@ class SqliteStore:
                     c.execute(statement)
                 c.execute(f"pragma user_version={number}")
 
-        if self._writer_._connection.execute("pragma user_version").fetchone()[0] != len(_MIGRATIONS):
-            self._writer_.run(step)
+        if self._reader.execute("pragma user_version").fetchone()[0] != len(_MIGRATIONS):
+            self._writer.run(step)
 
     def now_ms(self) -> int:
         return self._clock_ms()
@@ -389,7 +415,10 @@ class SqliteStore:
 
     def _claim(self, c: sqlite3.Connection, ask: Ask, now: int, deliveries: list[Delivery]) -> None:
         skip = _text(sorted(ask.skip)) if ask.skip else None
-        rows = _rows(self._one(c, "claimable", ask.queue, now, ask.limit, skip))
+        try:
+            rows = _rows(self._one(c, "claimable", ask.queue, now, ask.limit, skip))
+        except sqlite3.DataError:  # together longer than SQLite's limit for one value; a single one never is
+            return self._claim(c, replace(ask, limit=ask.limit // 2), now, deliveries) if ask.limit > 1 else None
         if not rows:
             return
         until = now + ask.lease_ms
@@ -465,12 +494,19 @@ class SqliteStore:
     # -- looking
 
     def _read(self, sql: str, *args: Any) -> list[tuple[Any, ...]]:
-        _ = self._writer  # after a fork this opens connections of our own
         with self._read_lock:
+            if self._writer.closed:
+                raise StoreError("this SQLite store is closed; open another")
             try:
+                self._reader = self._reader or self._connect()
                 return self._reader.execute(sql, args).fetchall()
             except sqlite3.Error as error:
-                raise store_error(error) from error
+                raise store_error(error, "SQLite could not read") from error
+
+    def _disconnect_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
 
     def _one(self, c: sqlite3.Connection, name: str, *args: Any) -> Any:
         return c.execute(self._sql[name], args).fetchone()[0]
@@ -584,15 +620,37 @@ class SqliteStore:
         return [] if found == ["ok"] else found
 
     def close(self) -> None:
-        if self._pid != os.getpid():
-            return
+        _open_stores.discard(self)
         for waiter in self._waiters.values():
             waiter.close()
         self._waiters.clear()
-        self._writer_.close()
+        self._writer.close()
         with self._read_lock:
-            self._reader.close()
+            self._disconnect_reader()
         self._waker.close()
+
+
+# A process does not inherit its parent's file locks, but SQLite in it thinks so as long as one connection crossed the fork. Then
+# the parent's last close would delete the log that the child commits to. So none crosses: they are closed before, and opened again
+# when they are needed, on both sides.
+_open_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+_forking: list[SqliteStore] = []
+
+
+def _before_fork() -> None:
+    for store in list(_open_stores):
+        store._before_fork()
+        _forking.append(store)
+
+
+def _after_fork(child: bool) -> None:
+    while _forking:
+        _forking.pop()._after_fork(child)
+
+
+os.register_at_fork(
+    before=_before_fork, after_in_parent=lambda: _after_fork(child=False), after_in_child=lambda: _after_fork(child=True)
+)
 
 
 class SqliteCells:

@@ -13,19 +13,20 @@ import functools
 import mmap
 import os
 import platform
-import socket
 import struct
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from ..errors import Refused
 
 _MAGIC = b"redrive1"
-_HEADER = struct.Struct("<8s40sdddI")  # magic, boot id, store thread's beat, event loop's beat, end of the last running timeout, pid
+_HEADER = struct.Struct("<8s40sdddI")  # magic, boot id, store thread's beat, end of the last running timeout, event loop's beat, pid
 _HEADER_SIZE = 128
-_BEATS = struct.Struct("<ddd")
-_BEATS_AT = 48
+_STORE_BEAT, _STORE_BEAT_AT = struct.Struct("<dd"), 48
+_LOOP_BEAT, _LOOP_BEAT_AT = struct.Struct("<d"), 64
 _SLOT_SIZE = 40  # 36 characters of id, one byte of state
 _STATE_AT = 36
 _IDENTITIES_MAX = 1000
@@ -34,19 +35,19 @@ _IDENTITIES_MAX = 1000
 class Beats:
     """When a process last showed signs of life, in seconds of the machine's monotonic clock."""
 
-    def __init__(self, pid: int, store_s: float, loop_s: float, busy_until_s: float) -> None:
-        self.pid, self.store_s, self.loop_s, self.busy_until_s = pid, store_s, loop_s, busy_until_s
+    def __init__(self, store_s: float, busy_until_s: float, loop_s: float, pid: int) -> None:
+        self.store_s, self.busy_until_s, self.loop_s, self.pid = store_s, busy_until_s, loop_s, pid
 
 
 class Slots:
     """An identity, its lock and its slots. `started` is what the identity's last holder had started and not settled, None where that
     is not known; `same_boot` says whether it wrote that since the machine started, and so before anything could be lost."""
 
-    def __init__(self, folder: Path, name: str | None) -> None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.name, self._file = _lock(folder, name)
-        self.worker = f"{socket.gethostname()}/{self.name}"
-        self.same_boot, self.started = _read(self._file)
+    def __init__(self, name: str, file: int) -> None:
+        self.name, self._file = name, file
+        self.worker = f"{os.uname().nodename}/{name}"
+        self.same_boot, self.started = _read(file)
+        self._map: Any = None
 
     def open(self, count: int) -> None:
         """Forget the last holder and make room for `count` messages. Only once its leases are taken back: a kill before must not lose
@@ -55,7 +56,7 @@ class Slots:
         os.ftruncate(self._file, _HEADER_SIZE + count * _SLOT_SIZE)
         self._map = mmap.mmap(self._file, 0)
         now = time.monotonic()
-        self._map[: _HEADER.size] = _HEADER.pack(_MAGIC, boot_id().encode(), now, now, 0.0, os.getpid())
+        self._map[: _HEADER.size] = _HEADER.pack(_MAGIC, boot_id().encode(), now, 0.0, now, os.getpid())
         self._free = list(range(count - 1, -1, -1))
 
     def take(self, id: str) -> int:
@@ -75,40 +76,68 @@ class Slots:
         self._map[_HEADER_SIZE + slot * _SLOT_SIZE + _STATE_AT] = 0
         self._free.append(slot)
 
-    def beat(self, store_s: float, loop_s: float, busy_until_s: float) -> None:
-        self._map[_BEATS_AT : _BEATS_AT + _BEATS.size] = _BEATS.pack(store_s, loop_s, busy_until_s)
+    def beat_store(self, now_s: float, busy_until_s: float) -> None:
+        """The store thread lives; the timeouts of what runs end at `busy_until_s`."""
+        self._map[_STORE_BEAT_AT : _STORE_BEAT_AT + _STORE_BEAT.size] = _STORE_BEAT.pack(now_s, busy_until_s)
+
+    def beat_loop(self, now_s: float) -> None:
+        """The event loop lives."""
+        self._map[_LOOP_BEAT_AT : _LOOP_BEAT_AT + _LOOP_BEAT.size] = _LOOP_BEAT.pack(now_s)
+
+    def settle(self) -> None:
+        """Nothing of this identity's is leased any more: there is nothing to remember."""
+        os.ftruncate(self._file, 0)
 
     def close(self) -> None:
-        """Give the identity back. What is still in the slots stays readable for its next holder."""
-        self._map.close()
+        """Give the identity back. What is in the slots stays there for its next holder."""
+        if self._map is not None:
+            self._map.close()
         os.close(self._file)
 
 
-def read_beats(path: Path) -> Beats | None:
-    """The beats of the process that holds the identity at `path`; None if there is none yet."""
+def hold(folder: Path, prefix: str) -> Slots:
+    """The first identity `prefix`-0, `prefix`-1, … that no living process holds."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for number in range(_IDENTITIES_MAX):
+        file = _lock(folder / f"{prefix}-{number}.slots", os.O_CREAT)
+        if file is not None:
+            return Slots(f"{prefix}-{number}", file)
+    raise Refused(f"{_IDENTITIES_MAX} workers named {prefix!r} hold identities in {folder}; stop some or choose another name")
+
+
+def left_behind(folder: Path) -> Iterator[Slots]:
+    """The other identities whose holders are dead and had not settled everything; each is held until the next is asked for."""
+    for path in sorted(folder.glob("*.slots")):
+        if path.stat().st_size == 0 or (file := _lock(path)) is None:
+            continue
+        slots = Slots(path.stem, file)
+        yield slots
+        slots.close()
+
+
+def all_beats(folder: Path) -> list[Beats]:
+    """When the processes that hold identities last showed signs of life."""
+    found = []
+    for path in folder.glob("*.slots"):
+        with contextlib.suppress(OSError, struct.error), path.open("rb") as file:
+            magic, _, *beats = _HEADER.unpack(file.read(_HEADER.size))
+            if magic == _MAGIC:
+                found.append(Beats(*beats))
+    return found
+
+
+def _lock(path: Path, flags: int = 0) -> int | None:
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
     try:
-        with path.open("rb") as file:
-            magic, _, store_s, loop_s, busy_until_s, pid = _HEADER.unpack(file.read(_HEADER.size))
-    except (OSError, struct.error):
-        return None
-    return Beats(pid, store_s, loop_s, busy_until_s) if magic == _MAGIC else None
-
-
-def identity_path(folder: Path, name: str) -> Path:
-    return folder / f"{name}.slots"
-
-
-def _lock(folder: Path, name: str | None) -> tuple[str, int]:
-    for candidate in [name] if name is not None else map(str, range(_IDENTITIES_MAX)):
-        file = os.open(identity_path(folder, candidate), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return candidate, file
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         os.close(file)
-    raise Refused(f"worker identity {name or '0…'!r} in {folder} is held by a running process; stop that one or choose another --name")
+        return None
+    return file
 
 
 def _read(file: int) -> tuple[bool, list[str] | None]:
+    """(written since the machine started, ids started); None for what cannot be read."""
     data = os.pread(file, os.fstat(file).st_size, 0)
     if len(data) < _HEADER_SIZE or data[:8] != _MAGIC:
         return True, None

@@ -17,12 +17,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..decide import NO_SIGNALS, RUN, Policy, Signals, admit
+from ..decide import NO_SIGNALS, Policy, Signals, admit
+from ..decide import Run as Admitted
 from ..errors import RedriveError, StoreError, Unreadable
 from ..events import Event, Fate, Notice
 from ..fault import Fault, Kind, classify
 from ..message import Ack, Ask, DeadLetter, Delivery, Hold, Message, Quarantine, Receipt, RetryAt, Settled
-from .crashes import Slots
+from .crashes import Slots, hold, left_behind
+from .supervisor import follow_parent, supervised
 from .run import Gate, Outcome, Run, denied, outcome, released
 from .tasks import TaskExecutor
 from .threads import ThreadExecutor
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
     from ..app import App, Queue
 
 BATCH_MAX = 1000
-IDLE_WAIT_S = 30.0
+UNWIND_S = 0.5  # how long a cancelled coroutine may take to end before it is left behind
+BEAT_EVERY_S = 1.0  # how often the store thread shows its supervisor that it lives, at least
 STORE_RETRY_S = (0.05, 2.0)  # the first and the longest pause while the store cannot be reached
 _UNROUTABLE = Policy()
 
@@ -54,13 +57,13 @@ class Worker:
     ) -> None:
         self.app, self.queues = app, list(queues)
         self._store = app.store
-        self._lease_s, self._grace_s = lease_s, grace_s
+        self._lease_s, self.grace_s = lease_s, grace_s
         self._burst, self._until_empty = burst, drain
         self._total = total or sum(q.concurrency for q in queues)
         self._gates = {q.name: Gate(q.concurrency) for q in queues}
         self._places = {q.name: q.concurrency + (q.concurrency if prefetch is None else prefetch) for q in queues}
         self._capacity = min(sum(self._places.values()), self._total * 2 if prefetch is None else self._total + prefetch)
-        self._slots = None if self._store.state_dir is None else Slots(self._store.state_dir, name)
+        self._slots = None if self._store.state_dir is None else hold(self._store.state_dir, name or "worker")
         self.name = self._slots.worker if self._slots is not None else name or f"local/{os.getpid()}"
         self._held: dict[Receipt, Run] = {}
         self._count = dict.fromkeys(self._places, 0)
@@ -69,8 +72,7 @@ class Worker:
         self._waiting = self._draining = False
         self._grace_over = threading.Event()
         self._look = True
-        self._beat_at_s = 0.0
-        self._over_at_s = math.inf
+        self._beat_at_s = self._busy_until_s = 0.0
         self._stopped = asyncio.Event()
         self._error: BaseException | None = None
 
@@ -103,25 +105,33 @@ class Worker:
         self._tasks.close()
         self._threads.close()
         if self._slots is not None:
+            if not self._held:
+                self._slots.settle()
             self._slots.close()
         if self._error is not None:
             raise self._error
 
     def drain(self) -> None:
-        """Claim nothing more, let what runs finish within the grace, release the rest uncounted. Called again: release at once."""
+        """Claim nothing more, let what runs finish within the grace, release the rest uncounted. From any thread."""
+        self._loop.call_soon_threadsafe(self._drain)
+
+    def release_now(self) -> None:
+        """Drain without the grace: what still runs is cancelled and released. From any thread."""
+        self._loop.call_soon_threadsafe(self._drain)
+        self._loop.call_soon_threadsafe(self._end_grace)
+
+    def _drain(self) -> None:
         if self._draining:
-            self._over_at_s = 0.0
-            self._end_grace()
-        else:
-            self._draining = True
-            self._notice("draining", f"{len(self._held)} held, grace {self._grace_s:g} s")
-            self._loop.call_later(self._grace_s, self._end_grace)
+            return
+        self._draining = True
+        self._notice("draining", f"{len(self._held)} held, grace {self.grace_s:g} s")
+        self._loop.call_later(self.grace_s, self._end_grace)
         self._store.nudge()
 
     def _end_grace(self) -> None:
         self._tasks.end_all("drain")
         # A coroutine may need a moment to unwind; one that will not is left behind.
-        self._loop.call_later(min(1.0, self._grace_s), self._give_up)
+        self._loop.call_later(UNWIND_S, self._give_up)
 
     def _give_up(self) -> None:
         self._grace_over.set()
@@ -144,8 +154,7 @@ class Worker:
         if self._draining:
             self._release_unstarted()
         self._collect()
-        if time.monotonic() >= self._beat_at_s:
-            self._heartbeat()
+        self._beat()
         asks = self._asks()
         if self._outcomes or (asks and self._look):
             self._exchange(asks)
@@ -158,7 +167,7 @@ class Worker:
     def _wait(self, asks: Sequence[Ask]) -> None:
         self._waiting = True
         if not self._finished:  # checked after the flag is up: a run that finishes from here on nudges
-            left_s = min(self._beat_at_s - time.monotonic(), IDLE_WAIT_S)
+            left_s = min(self._beat_at_s - time.monotonic(), BEAT_EVERY_S)
             try:
                 self._store.wait(asks, timeout_ms=max(0, math.ceil(left_s * 1000)))
             except StoreError as error:
@@ -244,7 +253,8 @@ class Worker:
 
     def _hand_out(self, deliveries: Sequence[Delivery], until_s: float) -> None:
         now_ms = self._store.now_ms()
-        for_loop, for_threads = [], []
+        for_loop: list[Run] = []
+        for_threads: list[Run] = []
         for delivery in deliveries:
             run = self._admit(delivery, until_s, now_ms)
             if run is not None:
@@ -260,8 +270,7 @@ class Worker:
         signals, call = _signals(task, message, self.app.tasks)
         policy = task.policy if task is not None else _UNROUTABLE
         verdict = admit(message, policy, signals, now_ms)
-        if verdict is not RUN:
-            assert not isinstance(verdict, type(RUN))
+        if not isinstance(verdict, Admitted):
             fault = _fault_of(signals)
             self._outcomes.append(denied(delivery, policy, verdict, fault, now_ms, self.name))
             return None
@@ -279,21 +288,29 @@ class Worker:
 
     # -- leases
 
-    def _heartbeat(self) -> None:
-        """Renew every lease, though none past its run's timeout and grace; tell runs that lost theirs, or that were cancelled."""
+    def _beat(self) -> None:
         now = time.monotonic()
-        self._beat_at_s = now + self._lease_s / 3
+        if now >= self._beat_at_s:
+            self._beat_at_s = now + self._lease_s / 3
+            self._renew(now)
+        if self._slots is not None:
+            self._slots.beat_store(now, self._busy_until_s)
+
+    def _renew(self, now: float) -> None:
+        """Renew every lease, though none past its run's timeout and grace; tell runs that lost theirs, or that were cancelled."""
         groups: dict[int, list[Run]] = {}
+        self._busy_until_s = 0.0
         for run in list(self._held.values()):
-            left_s = run.deadline_s + self._grace_s - now if run.started_s else self._lease_s
+            left_s = self._lease_s
+            if run.started_s:
+                ends_s = run.deadline_s + self.grace_s
+                self._busy_until_s = max(self._busy_until_s, ends_s)
+                left_s = min(left_s, ends_s - now)
             if left_s > 0:
-                groups.setdefault(math.ceil(min(left_s, self._lease_s) * 1000), []).append(run)
+                groups.setdefault(math.ceil(left_s * 1000), []).append(run)
         for lease_ms, runs in groups.items():
             for at in range(0, len(runs), self._store.traits.batch_max):
                 self._extend(runs[at : at + self._store.traits.batch_max], lease_ms)
-        if self._slots is not None:
-            busy_until_s = max((r.deadline_s + self._grace_s for r in list(self._held.values()) if r.started_s), default=0.0)
-            self._slots.beat(now, self._tasks.beat_s, busy_until_s)
 
     def _extend(self, runs: Sequence[Run], lease_ms: int) -> None:
         before_s = time.monotonic()
@@ -319,14 +336,25 @@ class Worker:
             self.app.events.emit([_fate_of(run.delivery.message, "lost", self._store.now_ms(), self.name)])
 
     def _take_back(self) -> None:
-        """Leases that a dead worker of this identity left: what it had started counts a crash, the rest goes back free."""
-        if self._slots is None:
+        """Leases that dead workers of this machine left: what they had started counts a crash, the rest goes back free.
+
+        Killed between the release and the emptying of the slots, the next one does it again and finds nothing left to release.
+        """
+        if self._slots is None or self._store.state_dir is None:
             return
-        if self._slots.same_boot:
-            free, lapsed = self._store.release(self.name, self._slots.started)
-            if free or lapsed:
-                self._notice("took_back", f"{lapsed} started and {free} unstarted messages of this worker's last life")
+        self._take_back_from(self._slots)
         self._slots.open(self._capacity + BATCH_MAX)
+        for other in left_behind(self._store.state_dir):
+            if self._take_back_from(other):
+                other.settle()
+
+    def _take_back_from(self, slots: Slots) -> bool:
+        if not slots.same_boot:
+            return False  # its slots may be older than its leases: those run out by themselves
+        free, lapsed = self._store.release(slots.worker, slots.started)
+        if free or lapsed:
+            self._notice("took_back", f"{lapsed} started and {free} unstarted messages that {slots.worker} held when it died")
+        return True
 
     # -- the end
 
@@ -387,15 +415,16 @@ def _fault_of(signals: Signals) -> Fault | None:
 
 def _fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Event:
     decision, fault = o.settlement.decision, o.settlement.fault
-    outcome, reason, delay_ms = "done", None, None
+    outcome = "done"
+    reason = delay_ms = None
     match decision:
         case RetryAt(at_ms, why, counts):
             outcome = "retry" if counts else {"snooze": "snoozed", "interrupted": "released"}.get(why, "held")
             delay_ms = max(0, at_ms - now_ms)
-        case DeadLetter(reason):
-            outcome = "dead"
-        case Quarantine(_, reason):
-            outcome = "quarantined"
+        case DeadLetter():
+            outcome, reason = "dead", decision.reason
+        case Quarantine():
+            outcome, reason = "quarantined", decision.reason
         case Ack():
             pass
     if word is not Settled.OK:
@@ -434,14 +463,25 @@ def _fate_of(
 
 
 def run(worker: Worker) -> None:
-    """Run a worker on an event loop of its own until it is done, or told by SIGTERM or SIGINT to drain (twice: at once)."""
+    """Run a worker on an event loop of its own until it is done, or told by SIGTERM or SIGINT to drain (twice: to release at once).
+
+    Under a supervisor only the supervisor says when to release: a service manager signals the whole group, and once must not count twice.
+    """
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
+        asked: list[int] = []
+
+        def ask(number: int) -> None:
+            asked.append(number)
+            worker.drain() if len(asked) == 1 or supervised() else worker.release_now()
+
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, worker.drain)
+                loop.add_signal_handler(number, ask, number)
         worker.start()
+        if supervised():
+            follow_parent(worker)
         await worker.wait()
 
     try:

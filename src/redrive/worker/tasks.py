@@ -35,7 +35,6 @@ class TaskExecutor:
         self._finished: list[Run] = []
         self._watch_at_s = float("inf")
         self._watcher: asyncio.TimerHandle | None = None
-        self.beat_s = time.monotonic()  # when this loop last had time to look around
 
     def feed(self, runs: Sequence[Run]) -> None:
         """Start these runs, each when its gate lets it in."""
@@ -72,7 +71,9 @@ class TaskExecutor:
 
     def watch(self) -> None:
         """End what has run past its timeout or its lease; look again at the next such time, a few times a second at least."""
-        now = self.beat_s = time.monotonic()
+        now = time.monotonic()
+        if self._slots is not None:
+            self._slots.beat_loop(now)
         next_s = now + min(0.5, self._margin_s)
         for run in self._runs():
             if not run.started_s or run.finished_s or run.cause is not None:

@@ -1,0 +1,183 @@
+"""The parent of `redrive worker`: starts the worker processes, replaces those that die or hang, and ends with all of them.
+
+Parent and child are joined by a pipe. The parent writes a byte to ask for something; when the parent dies, even by kill -9, the child reads
+the end of the pipe and drains by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .crashes import Beats, all_beats
+
+if TYPE_CHECKING:
+    from .loop import Worker
+
+PARENT_FD = "REDRIVE_PARENT_FD"
+DRAIN, RELEASE = b"d", b"r"
+HUNG_AFTER_S = 10.0  # at least; a lease if that is longer
+RESTART_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # pauses before a child that keeps dying young is started again
+YOUNG_S = 10.0
+LOOK_EVERY_S = 0.5
+_USAGE, _REFUSED = 2, 4  # exit codes after which a new start would end the same way
+
+
+class _Child:
+    """A worker process and our end of its pipe."""
+
+    def __init__(self, argv: Sequence[str], died_young: int) -> None:
+        theirs, ours = os.pipe()
+        env = {**os.environ, PARENT_FD: str(theirs)}
+        self.process = subprocess.Popen(argv, env=env, pass_fds=[theirs])
+        os.close(theirs)
+        self._pipe = ours
+        self.born_s = time.monotonic()
+        self.died_young = died_young
+
+    def tell(self, what: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._pipe, what)
+
+    def close(self) -> None:
+        os.close(self._pipe)
+
+
+class Supervisor:
+    """Keeps `processes` children of `argv` running until they are done or it is told to stop."""
+
+    def __init__(self, argv: Sequence[str], *, processes: int, state_dir: Path | None, lease_s: float, grace_s: float) -> None:
+        self._argv, self._state_dir = list(argv), state_dir
+        self._hung_after_s, self._grace_s = max(HUNG_AFTER_S, lease_s), grace_s
+        self._children: list[_Child] = []
+        self._starts: list[tuple[float, int]] = [(0.0, 0)] * processes  # when to start the missing ones, and how often they died young
+        self._asked = 0
+        self._code = 0
+
+    def run(self) -> int:
+        """Returns the exit code: 0 when all ended well, else the first bad one."""
+        wake, wakened = os.pipe()
+        for end in (wake, wakened):
+            os.set_blocking(end, False)
+        old = {number: signal.signal(number, self._ask) for number in (signal.SIGTERM, signal.SIGINT)}
+        old[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
+        old_fd = signal.set_wakeup_fd(wakened, warn_on_full_buffer=False)
+        try:
+            while self._children or self._starts:
+                self._start_due()
+                select.select([wake], [], [], self._pause_s())
+                with contextlib.suppress(BlockingIOError):
+                    os.read(wake, 512)
+                self._bury()
+                self._kill_hung()
+        finally:
+            signal.set_wakeup_fd(old_fd)
+            for number, handler in old.items():
+                signal.signal(number, handler)
+            os.close(wake)
+            os.close(wakened)
+        return self._code
+
+    def _pause_s(self) -> float:
+        next_s = min((at_s for at_s, _ in self._starts), default=float("inf"))
+        return max(0.0, min(LOOK_EVERY_S, next_s - time.monotonic()))
+
+    def _ask(self, *_: object) -> None:
+        """SIGTERM or SIGINT: ask the children to drain; the second time, to release at once."""
+        self._asked += 1
+        self._starts.clear()
+        for child in self._children:
+            child.tell(DRAIN if self._asked == 1 else RELEASE)
+
+    def _start_due(self) -> None:
+        now = time.monotonic()
+        due = [start for start in self._starts if start[0] <= now]
+        for start in due:
+            self._starts.remove(start)
+            child = _Child(self._argv, start[1])
+            self._children.append(child)
+            if self._asked:  # a signal came between
+                child.tell(DRAIN)
+
+    def _bury(self) -> None:
+        for child in [c for c in self._children if c.process.poll() is not None]:
+            self._children.remove(child)
+            child.close()
+            self._replace(child, child.process.returncode)
+
+    def _replace(self, child: _Child, code: int) -> None:
+        if code == 0 or self._asked:
+            self._code = self._code or max(code, 0)
+            return
+        _say(f"worker process {child.process.pid} {_death(code)}")
+        if code in (_USAGE, _REFUSED):
+            self._code = code
+            self._ask()
+            return
+        now = time.monotonic()
+        young = child.died_young + 1 if now - child.born_s < YOUNG_S else 0
+        pause_s = RESTART_S[min(young, len(RESTART_S) - 1)] if code != -signal.SIGKILL or young > 1 else 0.0
+        self._starts.append((now + pause_s, young))
+
+    def _kill_hung(self) -> None:
+        if self._state_dir is None:
+            return
+        beats = {b.pid: b for b in all_beats(self._state_dir)}
+        for child in self._children:
+            why = self._hung(beats.get(child.process.pid))
+            if why is not None:
+                _say(f"worker process {child.process.pid} {why}; it is killed and replaced")
+                child.process.kill()
+
+    def _hung(self, beats: Beats | None) -> str | None:
+        if beats is None:
+            return None
+        now = time.monotonic()
+        if now - beats.store_s > self._hung_after_s:
+            return f"has shown no sign of life for {now - beats.store_s:.0f} s"
+        if now - beats.loop_s > self._hung_after_s and now > beats.busy_until_s:
+            return f"has had its event loop blocked for {now - beats.loop_s:.0f} s, past every running timeout"
+        return None
+
+
+def supervise(argv: Sequence[str], *, processes: int, state_dir: Path | None, lease_s: float, grace_s: float) -> int:
+    """Run `argv` in that many processes until they are done, or until SIGTERM or SIGINT; returns the exit code."""
+    return Supervisor(argv, processes=processes, state_dir=state_dir, lease_s=lease_s, grace_s=grace_s).run()
+
+
+def supervised() -> bool:
+    """Whether this process was started by a supervisor."""
+    return PARENT_FD in os.environ
+
+
+def follow_parent(worker: Worker) -> None:
+    """Do what the parent asks through its pipe; drain when it is gone, and end for certain a little after the grace."""
+    fd = int(os.environ[PARENT_FD])
+
+    def follow() -> None:
+        while asked := os.read(fd, 1):
+            worker.drain() if asked == DRAIN else worker.release_now()
+        worker.drain()
+        time.sleep(worker.grace_s + 5.0)
+        os._exit(1)
+
+    threading.Thread(target=follow, name="redrive-parent", daemon=True).start()
+
+
+def _death(code: int) -> str:
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
+
+
+def _say(text: str) -> None:
+    print(f"redrive: {text}", file=sys.stderr, flush=True)
