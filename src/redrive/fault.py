@@ -43,8 +43,8 @@ PLACES_MAX = 5  # functions in a fingerprint
 NORMALIZED_FROM_MAX = 1_000  # characters of a text that are normalized
 NORMALIZED_MAX = 400  # characters of the result that count: the end moves with the length of what was replaced
 RETRY_AFTER_MAX_S = 365 * 86_400.0
-_CACHE_MAX = 4_096
-
+_CACHE_MAX = 4_096  # classes, lines of code
+_TEXTS_CACHED_MAX = 1_024  # fingerprints; their texts are kept as long
 
 T = TypeVar("T")
 
@@ -227,7 +227,7 @@ _HTTP_PERMANENT = frozenset({501, 505, 511})
 
 
 def _by_status(status: int, retry_after_s: float | None) -> Kind | None:
-    """SPEC 4's table. A status below 400 or above 599 says nothing."""
+    """A 503 that names a time is a polite refusal. A status below 400 or above 599 says nothing."""
     if status in _HTTP_THROTTLED or (status == 503 and retry_after_s is not None):
         return Kind.THROTTLED
     if status in _HTTP_TRANSIENT or (500 <= status <= 599 and status not in _HTTP_PERMANENT):
@@ -237,7 +237,7 @@ def _by_status(status: int, retry_after_s: float | None) -> Kind | None:
 
 # Patterns are kept as texts and compiled at first use by `re`, which remembers them: imports stay cheap.
 _QUOTA = r"(?i)quota[ _-]?(?:\w+ ){0,3}exceeded|exceeded [^.\n]{0,40}quota|(?:insufficient|over)[ _-]?quota"
-_STATUS = r"(?i)\b(?:http|status)(?:/\d(?:\.\d)?)?(?:[ _-]?code)?\W{1,3}([45]\d\d)\b"
+_STATUS = r"(?i)\b(?:http|status)(?:/\d(?:\.\d)?)?(?:[ _-]?(?:code|error|status))?\W{1,3}([45]\d\d)\b"
 _TOO_MUCH = r"(?i)too many requests|\brate[ _-]?limit(?:ed|ing|er| exceeded| reached)?\b|\bthrottl(?:ed|ing)\b"
 _TOO_LATE = r"(?i)\btimed?[ -]?out\b|\bdeadline exceeded\b"
 _PASSING = (
@@ -497,7 +497,7 @@ def _status(value: object) -> int | None:
 
 
 def _over_quota(exception: BaseException, status: int, text: str) -> bool:
-    """SPEC 4: "quota exceeded" is quota. Some say it in the body only; one already read lies in `_content`."""
+    """Some say it in the body only; one that was read already lies in `_content`."""
     if "quota" in text.lower() and re.search(_QUOTA, text):
         return True
     body = _get(_get(exception, "response"), "_content") if status in (403, 429) else None
@@ -712,10 +712,9 @@ def _story(exception: BaseException, told: set[int], depth: int) -> str:
 
 
 def _told(exception: BaseException, told: set[int], depth: int) -> str:
-    seen_class = _known_of(exception)
-    text = _text(exception, seen_class)
-    own = _section(seen_class, text, _frames(exception)) + _notes(exception)
-    if not seen_class.group or depth >= DEPTH_MAX:
+    known = _known_of(exception)
+    own = _section(known, _text(exception, known), _frames(exception)) + _notes(exception)
+    if not known.group or depth >= DEPTH_MAX:
         return own
     members = _members(exception)
     stories = [(n, _story(each, told, depth + 1)) for n, each in enumerate(members[:MEMBERS_MAX], 1)]
@@ -745,18 +744,19 @@ def _unquote(match: re.Match[str]) -> str:
         return "<q>"
     if f" {word[1]} " in _NAMERS and match[1].replace(".", "_").isidentifier():
         return match[0]
-    told = (
-        f" {word[1]} " in _TELLERS and ":" in word[2]
-    ) or before == f"({word[1]}, "  # a body's, or `(1213, 'Dead…')`
-    return match[1] if told else "<q>"
+    in_a_body = f" {word[1]} " in _TELLERS and ":" in word[2]
+    beside_a_code = before == f"({word[1]}, "  # `(1213, 'Deadlock found …')`
+    return match[1] if in_a_body or beside_a_code else "<q>"
 
 
 def _unvalue(match: re.Match[str]) -> str:
     """A word with a digit: `404` of a status stays, `user42` keeps its word and `30s` its unit; what else is an id."""
     word = match[0]
     if word.isdigit():
+        if len(word) > 3:
+            return "<v>"
         before = match.string[max(0, match.start() - 16) : match.start()].rstrip(" :=(#-").rpartition(" ")[2]
-        return word if len(word) <= 3 and f" {before.lstrip('[(').lower()} " in _CODERS else "<v>"
+        return word if f" {before.lstrip('[(').lower()} " in _CODERS else "<v>"
     head, tail = word.rstrip("0123456789"), word.lstrip("0123456789")
     if head.isalpha() and (len(word) < 4 or not _HEX.issuperset(head)):
         return f"{head}<v>"
@@ -782,7 +782,7 @@ _NORMAL: tuple[tuple[str, str, _Replacement], ...] = (
         "<host>",
     ),
     ("localhost", r"localhost(?::\d+)?\b", "<host>"),
-    (":", r"(?:to|at|from|host) [A-Za-z][\w-]*+:\d{2,5}\b", "to <host>"),
+    (":", r"(to|at|from|host) [A-Za-z][\w-]*+:\d{2,5}\b", r"\1 <host>"),
     ("/", r"(?<![\w<>/])(?:~|\.{1,2}|[A-Za-z]:)?(?:/[\w.@+~%-]+)+/?", "<path>"),
     ("/", r"(?<![\w<>/.-])(?!HTTP/)[\w.-]++(?:(?:/[\w.@+~%-]+){2,}|/[\w@+~%-]+\.\w{1,5}\b)", "<path>"),
     ("\\", r"(?<![\w<>])(?:[A-Za-z]:|\\)?(?:\\{1,2}[\w.@+~%-]+){2,}", "<path>"),
@@ -812,7 +812,7 @@ def _normalized(text: str) -> str:
     return " ".join(text.split())[:NORMALIZED_MAX]
 
 
-@lru_cache(maxsize=_CACHE_MAX)
+@lru_cache(maxsize=_TEXTS_CACHED_MAX)
 def fingerprint(error: str, text: str, places: tuple[str, ...] = (), related: tuple[str, ...] = ()) -> str:
     """Return 16 hex digits, the same for two runs of one failure.
 

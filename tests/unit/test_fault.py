@@ -373,6 +373,7 @@ def test_a_retry_after_date_is_measured_from_now_or_else_from_the_response_s_own
     [
         ("upstream said HTTP 503", Kind.TRANSIENT),
         ("HTTP/1.1 429 Too Many Requests", Kind.THROTTLED),
+        ("HTTP Error 410: Gone", Kind.PERMANENT),
         ("failed with status code: 404", Kind.PERMANENT),
         ("status=200 but no body", Kind.DEFAULT),
         ("Rate limit reached for model", Kind.THROTTLED),
@@ -684,6 +685,10 @@ def test_classifying_never_raises_and_what_it_keeps_is_bounded_and_storable(name
     assert msgspec.json.decode(msgspec.json.encode(fault), type=Fault) == fault
 
 
+def test_a_text_that_was_cut_says_how_long_it_was() -> None:
+    assert classify(ValueError("x" * 10_000_000)).text.endswith("x… (10,000,000 characters)")
+
+
 def test_an_unprintable_exception_is_still_named() -> None:
     assert classify(Unprintable()).text == f"<unprintable {__name__}.Unprintable object>"
 
@@ -850,7 +855,11 @@ def test_a_library_s_inner_calls_do_not_change_the_fingerprint_but_the_place_tha
 
 def test_fingerprint_of_a_recursion_error_does_not_depend_on_where_the_stack_ended() -> None:
     source = "def load(n):\n    return other(n)\ndef other(n):\n    return load(n)\n"
-    assert fingerprint_of(source, ValueError()) == fingerprint_of(source, ValueError(), depth=2)
+
+    def one_frame_deeper() -> str:
+        return fingerprint_of(source, ValueError())
+
+    assert one_frame_deeper() == fingerprint_of(source, ValueError())
     shifted = (
         "def load(n):\n    return third(n)\ndef third(n):\n    return other(n)\ndef other(n):\n    return third(n)\n"
     )
