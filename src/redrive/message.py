@@ -62,7 +62,7 @@ class Put(Struct, frozen=True):
     state: str = "ready"
 
 
-class Message(Struct, frozen=True):
+class Message(Struct, frozen=True, gc=False):
     """A message as stored.
 
     `attempt` counts the runs of its present life, `crashes` the leases that ran out unsettled in it, `fence` every claim ever.
@@ -73,19 +73,21 @@ class Message(Struct, frozen=True):
     task: str
     queue: str
     body: bytes
-    content: str = "json"
+    correlation_id: str  # its own id unless another was given
     lane: Lane = Lane.READY
     priority: int = NORMAL
     due_ms: int | None = None  # None while resting
     fence: int = 0
     attempt: int = 0
+    enqueued_ms: int = 0
+    life_ms: int = 0
+    worker: str | None = None  # who holds, or held, the lease
+    producer: str | None = None
     crashes: int = 0
     crashes_alone: int = 0
     redrives: int = 0
     suspect: bool = False
     cancel: bool = False  # a cancel was asked for
-    enqueued_ms: int = 0
-    life_ms: int = 0
     held_ms: int = 0
     deadline_ms: int | None = None
     attempts_allowed: int | None = None  # set by a redrive; None: the policy's
@@ -93,15 +95,13 @@ class Message(Struct, frozen=True):
     key: str | None = None
     group: str | None = None
     run: str | None = None  # the redrive run that moved it last
-    worker: str | None = None  # who holds, or held, the lease
     reason: str | None = None  # why it rests: exhausted, permanent, … or cancelled
     rested_ms: int | None = None  # since when it rests
     result: bytes | None = None
     progress: bytes | None = None
+    content: str = "json"
     headers: Mapping[str, str] = {}
-    correlation_id: str = ""
     causation_id: str | None = None
-    producer: str | None = None
     traceparent: str | None = None
     faults: tuple[Fault, ...] = ()  # oldest first; the first and last ten
 
@@ -119,7 +119,7 @@ class Receipt(NamedTuple):
     fence: int
 
 
-class Delivery(Struct, frozen=True):
+class Delivery(Struct, frozen=True, gc=False):
     """One claim of a message: what to run, the receipt to settle it with, and when the lease ends."""
 
     message: Message
@@ -130,13 +130,13 @@ class Delivery(Struct, frozen=True):
 # Decisions: what happens to a delivered message next. counts=False gives the attempt back.
 
 
-class Ack(Struct, frozen=True):
+class Ack(Struct, frozen=True, gc=False):
     """Done."""
 
     degraded: str | None = None
 
 
-class RetryAt(Struct, frozen=True):
+class RetryAt(Struct, frozen=True, gc=False):
     """Back to its queue, due at `at_ms`. `held` says flow control asked for the wait, so it does not count as elapsed."""
 
     at_ms: int
@@ -145,7 +145,7 @@ class RetryAt(Struct, frozen=True):
     held: bool = False
 
 
-class DeadLetter(Struct, frozen=True):
+class DeadLetter(Struct, frozen=True, gc=False):
     """To the dead lane: `reason` is one of SPEC's words, `why` says it to a person."""
 
     reason: str
@@ -153,7 +153,7 @@ class DeadLetter(Struct, frozen=True):
     counts: bool = True
 
 
-class Quarantine(Struct, frozen=True):
+class Quarantine(Struct, frozen=True, gc=False):
     """To the quarantine lane: poison, out of reach of bulk redrives."""
 
     why: str = ""
@@ -180,7 +180,7 @@ class Cell(Struct, frozen=True):
     value: bytes
 
 
-class Settlement(Struct, frozen=True):
+class Settlement(Struct, frozen=True, gc=False):
     """What to do with one claimed message, all of it in one commit."""
 
     receipt: Receipt

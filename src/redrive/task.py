@@ -98,7 +98,7 @@ class Task(Generic[P, R]):
     def _local_context(self) -> Context:
         now = int(time.time() * 1000)
         id = new_id(now)
-        message = Message(id, self.name, self.queue, b"", lane=Lane.LEASED, attempt=1, fence=1, enqueued_ms=now, correlation_id=id)
+        message = Message(id, self.name, self.queue, b"", id, lane=Lane.LEASED, attempt=1, fence=1, enqueued_ms=now)
         return Context(message, time.monotonic() + self.policy.timeout_s)
 
     def using(

@@ -66,30 +66,23 @@ _OF_THE_CALLER = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.Inte
 _MIGRATIONS = ("migration_1",)
 _encode = msgspec.json.Encoder().encode
 
-_COLUMNS = """seq id task queue lane priority due_ms fence attempt crashes crashes_alone redrives suspect cancel enqueued_ms life_ms
- held_ms deadline_ms attempts_allowed version key grp run worker producer reason rested_ms meta faults
- hex(body)""".split() + [f"iif({blob} is null, null, hex({blob}))" for blob in ("progress", "result")]
+_HOT = """seq id task queue lane priority due_ms fence attempt enqueued_ms life_ms worker producer hex(body)""".split()
+_COLD = """crashes crashes_alone redrives suspect cancel held_ms deadline_ms attempts_allowed version key grp run reason rested_ms meta faults
+ hex(progress) hex(result)""".split()
+# Most messages of a healthy queue are at the default in every cold column: then those are neither written to JSON nor read from it.
+_COLUMNS = f"""{", ".join(_HOT)}, case when crashes + crashes_alone + redrives + suspect + cancel + held_ms + (version <> 1)
+ or coalesce(deadline_ms, attempts_allowed, key, grp, run, reason, rested_ms, meta, faults, progress, result) is not null
+ then json_array({", ".join(_COLD)}) end"""
 
 
-class _Row(msgspec.Struct, array_like=True, gc=False):
-    """One message as `claimable` and its kin give it: the columns above, in that order."""
+class _Cold(msgspec.Struct, array_like=True, gc=False):
+    """The cold columns, in that order."""
 
-    seq: int
-    id: str
-    task: str
-    queue: str
-    lane: Lane
-    priority: int
-    due_ms: int | None
-    fence: int
-    attempt: int
     crashes: int
     crashes_alone: int
     redrives: int
     suspect: int
     cancel: int
-    enqueued_ms: int
-    life_ms: int
     held_ms: int
     deadline_ms: int | None
     attempts_allowed: int | None
@@ -97,15 +90,15 @@ class _Row(msgspec.Struct, array_like=True, gc=False):
     key: str | None
     group: str | None
     run: str | None
-    worker: str | None
-    producer: str | None
     reason: str | None
     rested_ms: int | None
     meta: str | None
     faults: str | None
-    body: str
-    progress: str | None
-    result: str | None
+    progress: str
+    result: str
+
+
+_Row = tuple[int, str, str, str, Lane, int, int | None, int, int, int, int, str | None, str | None, str, _Cold | None]
 
 
 class _Meta(msgspec.Struct, omit_defaults=True, gc=False):
@@ -127,8 +120,7 @@ _faults = msgspec.json.Decoder(tuple[Fault, ...]).decode
 def _statements() -> dict[str, str]:
     text = (files("redrive.stores") / "sqlite.sql").read_text()
     parts = re.split(r"^-- name: (\w+)\n", text, flags=re.M)[1:]
-    columns = ", ".join(_COLUMNS)
-    return {name: sql.replace("{columns}", columns).strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
+    return {name: sql.replace("{columns}", _COLUMNS).strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
 
 
 class _Work:
@@ -246,8 +238,8 @@ class SqliteStore:
         self._writer = _Writer(self._connect, lambda point: self.seam(point))
         self._reader: sqlite3.Connection | None = None
         try:
-            self._reader = self._connect()
-            self._migrate()
+            self._reader = reader = self._connect()
+            self._migrate(reader)
         except BaseException as error:
             self._writer.close()
             self._disconnect_reader()
@@ -286,7 +278,7 @@ class SqliteStore:
         c.execute("pragma cache_size=-32000")
         return c
 
-    def _migrate(self) -> None:
+    def _migrate(self, reader: sqlite3.Connection) -> None:
         def step(c: sqlite3.Connection) -> None:
             at = c.execute("pragma user_version").fetchone()[0]
             if at > len(_MIGRATIONS):
@@ -296,7 +288,7 @@ class SqliteStore:
                     c.execute(statement)
                 c.execute(f"pragma user_version={number}")
 
-        if self._reader.execute("pragma user_version").fetchone()[0] != len(_MIGRATIONS):
+        if reader.execute("pragma user_version").fetchone()[0] != len(_MIGRATIONS):
             self._writer.run(step)
 
     def now_ms(self) -> int:
@@ -354,11 +346,13 @@ class SqliteStore:
     # -- settling and claiming
 
     def exchange(self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()) -> Exchange:
-        _door.admit((draft for s in settlements for draft in s.follow_ups), self.traits)
+        plain = all([type(s.decision) is Ack and not s.follow_ups and not s.swaps for s in settlements])
+        if not plain:
+            _door.admit((draft for s in settlements for draft in s.follow_ups), self.traits)
 
         def work(c: sqlite3.Connection) -> Exchange:
             now = self._clock_ms()
-            settled = self._settle(c, settlements, now) if settlements else []
+            settled = self._settle(c, settlements, plain, now) if settlements else []
             self._swap_all(c, swaps, now)
             self.seam("settled")
             deliveries: list[Delivery] = []
@@ -369,12 +363,11 @@ class SqliteStore:
             return Exchange(settled, deliveries)
 
         result = self._writer.run(work)
-        if any(s.follow_ups for s in settlements):
+        if not plain and any(s.follow_ups for s in settlements):
             self._waker.wake_all()
         return result
 
-    def _settle(self, c: sqlite3.Connection, settlements: Sequence[Settlement], now: int) -> list[Settled]:
-        plain = not any(s.follow_ups or s.swaps or type(s.decision) is not Ack for s in settlements)
+    def _settle(self, c: sqlite3.Connection, settlements: Sequence[Settlement], plain: bool, now: int) -> list[Settled]:
         fences = _fences([s.receipt for s in settlements])
         if plain:
             c.execute("savepoint acks")
@@ -417,21 +410,18 @@ class SqliteStore:
         skip = _text(sorted(ask.skip)) if ask.skip else None
         try:
             rows = _rows(self._one(c, "claimable", ask.queue, now, ask.limit, skip))
-        except sqlite3.DataError:  # together longer than SQLite's limit for one value; a single one never is
-            return self._claim(c, replace(ask, limit=ask.limit // 2), now, deliveries) if ask.limit > 1 else None
+        except sqlite3.DataError:  # together longer than SQLite takes for one value; a single one never is
+            if ask.limit == 1:
+                raise
+            return self._claim(c, replace(ask, limit=ask.limit // 2), now, deliveries)
         if not rows:
             return
         until = now + ask.lease_ms
         self.seam("claim")
-        c.execute(self._sql["claim"], (until, ask.worker, _text([row.seq for row in rows])))
+        c.execute(self._sql["claim"], (until, ask.worker, _text([row[0] for row in rows])))
         for row in rows:
-            row.fence += 1
-            if row.lane is Lane.LEASED:
-                row.crashes += 1
-            else:
-                row.attempt += 1
-            row.lane, row.due_ms, row.worker = Lane.LEASED, until, ask.worker
-            deliveries.append(Delivery(_message(row), Receipt(row.seq, row.fence), until))
+            fence = row[7] + 1
+            deliveries.append(Delivery(_claimed(row, fence, until, ask.worker), Receipt(row[0], fence), until))
 
     def extend(self, receipts: Sequence[Receipt], *, lease_ms: int) -> list[Hold]:
         def work(c: sqlite3.Connection) -> list[Hold]:
@@ -512,9 +502,8 @@ class SqliteStore:
         return c.execute(self._sql[name], args).fetchone()[0]
 
     def _messages(self, where: str, *args: Any) -> list[tuple[int, Message]]:
-        columns = ", ".join(_COLUMNS)
-        found = self._read(f"select json_group_array(json_array({columns})) from (select * from message where {where})", *args)
-        return [(row.seq, _message(row)) for row in _rows(found[0][0])]
+        found = self._read(f"select json_group_array(json_array({_COLUMNS})) from (select * from message where {where})", *args)
+        return [(row[0], _message(row)) for row in _rows(found[0][0])]
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         found = {m.id: m for _, m in self._messages("id in (select value from json_each(?))", _text(list(ids)))}
@@ -616,7 +605,12 @@ class SqliteStore:
     # -- keeping
 
     def check(self) -> list[str]:
-        found = [row[0] for row in self._read("pragma integrity_check")]
+        try:
+            found = [row[0] for row in self._read("pragma integrity_check")]
+        except StoreUnavailable:
+            raise
+        except StoreError as error:  # too damaged to be looked through
+            return [str(error)]
         return [] if found == ["ok"] else found
 
     def close(self) -> None:
@@ -717,44 +711,55 @@ def _insert_row(draft: Draft, id: str, due: int, now: int) -> tuple[Any, ...]:
     return (*head, draft.version, draft.key, draft.group, draft.producer, meta, draft.body)
 
 
+def _claimed(row: _Row, fence: int, until: int, worker: str) -> Message:
+    """The message as the claim leaves it."""
+    _, id, task, queue, lane, priority, _, _, attempt, enqueued, life, _, producer, body, cold = row
+    if lane is not Lane.LEASED:
+        attempt += 1
+    elif cold is not None:
+        cold.crashes += 1
+    if cold is None:  # the way of most messages: as few steps as there can be
+        crashes = 1 if lane is Lane.LEASED else 0
+        return Message(
+            id, task, queue, bytes.fromhex(body), id, Lane.LEASED, priority, until, fence, attempt, enqueued, life, worker, producer, crashes
+        )
+    return _message((row[0], id, task, queue, Lane.LEASED, priority, until, fence, attempt, enqueued, life, worker, producer, body, cold))
+
+
 def _message(row: _Row) -> Message:
-    meta = _meta(row.meta) if row.meta is not None else _NO_META
+    _, id, task, queue, lane, priority, due, fence, attempt, enqueued, life, worker, producer, body, cold = row
+    head = (lane, priority, due, fence, attempt, enqueued, life, worker, producer)
+    if cold is None:
+        return Message(id, task, queue, bytes.fromhex(body), id, *head)
+    meta = _meta(cold.meta) if cold.meta is not None else _NO_META
     return Message(
-        row.id,
-        row.task,
-        row.queue,
-        bytes.fromhex(row.body),
-        meta.content,
-        row.lane,
-        row.priority,
-        row.due_ms,
-        row.fence,
-        row.attempt,
-        row.crashes,
-        row.crashes_alone,
-        row.redrives,
-        row.suspect != 0,
-        row.cancel != 0,
-        row.enqueued_ms,
-        row.life_ms,
-        row.held_ms,
-        row.deadline_ms,
-        row.attempts_allowed,
-        row.version,
-        row.key,
-        row.group,
-        row.run,
-        row.worker,
-        row.reason,
-        row.rested_ms,
-        bytes.fromhex(row.result) if row.result is not None else None,
-        bytes.fromhex(row.progress) if row.progress is not None else None,
-        meta.headers,
-        meta.correlation_id or row.id,
-        meta.causation_id,
-        row.producer,
-        meta.traceparent,
-        _faults(row.faults) if row.faults is not None else (),
+        id,
+        task,
+        queue,
+        bytes.fromhex(body),
+        meta.correlation_id or id,
+        *head,
+        crashes=cold.crashes,
+        crashes_alone=cold.crashes_alone,
+        redrives=cold.redrives,
+        suspect=cold.suspect != 0,
+        cancel=cold.cancel != 0,
+        held_ms=cold.held_ms,
+        deadline_ms=cold.deadline_ms,
+        attempts_allowed=cold.attempts_allowed,
+        version=cold.version,
+        key=cold.key,
+        group=cold.group,
+        run=cold.run,
+        reason=cold.reason,
+        rested_ms=cold.rested_ms,
+        result=bytes.fromhex(cold.result) if cold.result else None,
+        progress=bytes.fromhex(cold.progress) if cold.progress else None,
+        content=meta.content,
+        headers=meta.headers,
+        causation_id=meta.causation_id,
+        traceparent=meta.traceparent,
+        faults=_faults(cold.faults) if cold.faults is not None else (),
     )
 
 

@@ -60,10 +60,10 @@ class Slots:
         self._free = list(range(count - 1, -1, -1))
 
     def take(self, id: str) -> int:
-        """A slot for a message that was claimed and is not started yet."""
+        """A slot for a message that was claimed and is not started yet. `id` has the 36 characters every id has."""
         slot = self._free.pop()
         at = _HEADER_SIZE + slot * _SLOT_SIZE
-        self._map[at : at + _STATE_AT] = id.encode()[:_STATE_AT].ljust(_STATE_AT)
+        self._map[at : at + _STATE_AT] = id.encode()
         return slot
 
     def start(self, slot: int) -> None:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ..decide import NO_SIGNALS, Policy, Signals, admit
@@ -252,17 +253,16 @@ class Worker:
                 self._slots.give(run.slot)
 
     def _hand_out(self, deliveries: Sequence[Delivery], until_s: float) -> None:
+        """Admit what was claimed and give it to the executors, a batch per queue."""
         now_ms = self._store.now_ms()
-        for_loop: list[Run] = []
-        for_threads: list[Run] = []
-        for delivery in deliveries:
-            run = self._admit(delivery, until_s, now_ms)
-            if run is not None:
-                (for_loop if run.task.is_async else for_threads).append(run)
-        if for_loop:
-            self._loop.call_soon_threadsafe(self._tasks.feed, for_loop)
-        if for_threads:
-            self._threads.feed(for_threads)
+        admitted = [run for delivery in deliveries if (run := self._admit(delivery, until_s, now_ms)) is not None]
+        for _, of_queue in groupby(admitted, key=_queue_of):
+            runs = list(of_queue)
+            for_loop = [run for run in runs if run.task.is_async]
+            if for_loop:
+                self._loop.call_soon_threadsafe(self._tasks.feed, for_loop)
+            if len(for_loop) < len(runs):
+                self._threads.feed([run for run in runs if not run.task.is_async])
 
     def _admit(self, delivery: Delivery, until_s: float, now_ms: int) -> Run | None:
         message = delivery.message
@@ -390,6 +390,10 @@ class Worker:
     def _notice(self, name: str, text: str) -> None:
         if self.app.events:
             self.app.events.emit([Notice(name=name, worker=self.name, at_ms=self._store.now_ms(), text=text)])
+
+
+def _queue_of(run: Run) -> str:
+    return run.delivery.message.queue
 
 
 def _signals(task: Any, message: Message, known: dict[str, Any]) -> tuple[Signals, tuple[tuple[Any, ...], dict[str, Any]] | None]:

@@ -6,6 +6,7 @@ import threading
 import time
 from asyncio import CancelledError
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -23,24 +24,22 @@ if TYPE_CHECKING:
 _ACK = Ack()
 
 
-class Run:
+class Run(Struct, gc=False, eq=False):
     """A claimed message that was admitted. `cause` says why the worker wants it to end: timeout, lease, drain."""
 
-    __slots__ = (
-        "args", "cause", "context", "delivery", "error", "finished_s", "gate", "handle", "kwargs", "slot", "started_s", "task", "until_s",
-    )  # fmt: skip
-
-    def __init__(
-        self, delivery: Delivery, task: Task[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any], gate: Gate, until_s: float
-    ) -> None:
-        self.delivery, self.task, self.args, self.kwargs, self.gate = delivery, task, args, kwargs, gate
-        self.until_s = until_s  # time.monotonic() when the lease ends
-        self.slot = -1
-        self.started_s = self.finished_s = 0.0
-        self.context: Context | None = None
-        self.cause: str | None = None
-        self.error: BaseException | None = None
-        self.handle: Any = None  # the asyncio task, if it is one
+    delivery: Delivery
+    task: Task[Any, Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    gate: Gate
+    until_s: float  # time.monotonic() when the lease ends
+    slot: int = -1
+    started_s: float = 0.0
+    finished_s: float = 0.0
+    context: Context | None = None
+    cause: str | None = None
+    error: BaseException | None = None
+    handle: Any = None  # the asyncio task, if it is one; dropped at its end, as nothing collects the cycle
 
     def begin(self, slots: Slots | None) -> Context:
         """From here on a crash of this process counts against the message."""
@@ -75,14 +74,14 @@ class Gate:
         self._waiting: deque[Run] = deque()
         self._lock = threading.Lock()
 
-    def enter(self, run: Run) -> bool:
-        """True: start it now. False: it waits until `leave` hands it out."""
+    def enter(self, runs: Sequence[Run]) -> Sequence[Run]:
+        """Those of `runs`, in order, to start now; the others wait until `leave` hands them out."""
         with self._lock:
-            if self._running < self._limit and not self._closed:
-                self._running += 1
-                return True
-            self._waiting.append(run)
-            return False
+            places = 0 if self._closed else self._limit - self._running
+            started, later = runs[:places], runs[places:]
+            self._running += len(started)
+            self._waiting.extend(later)
+            return started
 
     def leave(self) -> Run | None:
         """A run ended; the one to start in its place, if there is one."""
@@ -101,7 +100,7 @@ class Gate:
             return unstarted
 
 
-class Outcome(Struct, frozen=True):
+class Outcome(Struct, frozen=True, gc=False):
     """A settlement, and what an observer wants to know beside it."""
 
     settlement: Settlement

@@ -37,10 +37,9 @@ class TaskExecutor:
         self._watcher: asyncio.TimerHandle | None = None
 
     def feed(self, runs: Sequence[Run]) -> None:
-        """Start these runs, each when its gate lets it in."""
-        for run in runs:
-            if run.gate.enter(run):
-                self.start(run)
+        """Start these runs of one queue, each when the gate lets it in."""
+        for run in runs[0].gate.enter(runs):
+            self.start(run)
 
     def start(self, run: Run) -> None:
         run.handle = self._loop.create_task(self._run(run))
