@@ -1,7 +1,300 @@
+"""Settings: flag > `REDRIVE_…` variable > file > default, field by field.
+
+The file is the nearest redrive.toml, or pyproject.toml with a `[tool.redrive]`, upwards from the working directory; in
+one directory redrive.toml wins. A path in it is meant from where it lies: a command does the same in every directory
+below.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
 from msgspec import Struct
-class Settings(Struct):
+
+from .duration import seconds
+from .errors import ConfigError
+
+LOGS = ("auto", "json", "text", "off")
+OUTPUTS = ("auto", "table", "tsv", "json", "jsonl", "ids")
+_FILES = ("redrive.toml", "pyproject.toml")
+_SQLITE = "sqlite:///"
+_YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+_NO_FLAGS: Mapping[str, Any] = MappingProxyType({})
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What commands go by. Durations in seconds; None where nothing is chosen."""
+
     url: str = "sqlite:///redrive.db"
+    app: str | None = None  # MODULE:APP
+    queues: dict[str, int | None] | None = None  # to their concurrency, in order of preference
     lease_s: float = 30.0
     grace_s: float = 30.0
-def settings() -> Settings:
-    return Settings()
+    processes: int = 1
+    concurrency: int | None = None
+    prefetch: int | None = None
+    burst: bool = False
+    drain: bool = False
+    name: str | None = None
+    log: str = "auto"
+    output: str = "auto"
+    folder: str | None = None  # where the settings file lies
+
+
+class Sourced(NamedTuple):
+    """One setting as `redrive config show` tells it: `source` is flag, a variable, a file or default."""
+
+    name: str
+    value: object
+    source: str
+
+
+def settings(flags: Mapping[str, Any] = _NO_FLAGS) -> Settings:
+    """The settings that hold here and now. `flags` are those of the command line, by setting; None means not given.
+
+    Raises ConfigError for a value, or a key in the file, that cannot be meant; it names the place and what it takes.
+    """
+    return _settled(tuple((n, v) for n, v in flags.items() if v is not None), _environment(), _file())
+
+
+def sources(flags: Mapping[str, Any] = _NO_FLAGS) -> list[Sourced]:
+    """Every setting as it was written, and where. Raises as `settings` does."""
+    given = tuple((n, v) for n, v in flags.items() if v is not None)
+    chosen = _chosen(given, _environment(), _file())
+    return [chosen[name][1] if name in chosen else _default(name) for name in _SETTINGS]
+
+
+def unknown_variables() -> list[tuple[str, str]]:
+    """Set variables that were probably meant as settings, each with that setting's: (REDRIVE_LEESE, REDRIVE_LEASE)."""
+    odd = (v.removeprefix("REDRIVE_") for v in sorted(os.environ) if v.startswith("REDRIVE_"))
+    names = [name.upper() for name in _SETTINGS]
+    meant = ((name, near_miss(name, names)) for name in odd if name not in names)
+    return [(f"REDRIVE_{name}", f"REDRIVE_{near}") for name, near in meant if near]
+
+
+def near_miss(word: str, known: Iterable[str]) -> str | None:
+    """The known word that was probably meant."""
+    import difflib
+
+    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)), None)
+
+
+def queue_sizes(value: object) -> dict[str, int | None]:
+    """`"crm:20,bulk"`, or a list of such, as names and their concurrency. Raises ValueError."""
+    texts = value if isinstance(value, list | tuple) else [value]
+    sizes: dict[str, int | None] = {}
+    for part in [part.strip() for text in texts for part in _text(text).split(",")]:
+        name, colon, count = part.rpartition(":")
+        if not part or (colon and not name):
+            raise ValueError(f"{part!r} names no queue")
+        if colon and not (count.isascii() and count.isdigit() and int(count) > 0):
+            raise ValueError(f"concurrency {count!r} of queue {name!r} is not a whole number from 1 up")
+        sizes[name if colon else part] = int(count) if colon else None
+    return sizes
+
+
+# -- what each setting takes
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("it is not text" if not isinstance(value, str) else "it is empty")
+    return value
+
+
+def _name(value: object) -> str:
+    if set(_text(value)) & set("/\\\0") or str(value).startswith("."):
+        raise ValueError("it becomes part of a file's name")
+    return str(value)
+
+
+def _url(value: object) -> str:
+    if "://" not in _text(value):
+        raise ValueError("it has no scheme")
+    return str(value)
+
+
+def _app(value: object) -> str:
+    module, colon, name = _text(value).partition(":")
+    if not (module and colon and name):
+        raise ValueError("it is not MODULE:APP")
+    return str(value)
+
+
+def _period(value: object) -> float:
+    return seconds(value)  # type: ignore[arg-type]  # it refuses what is none
+
+
+def _some_period(value: object) -> float:
+    found = _period(value)
+    if found <= 0:
+        raise ValueError("it must be more than 0")
+    return found
+
+
+def _count(value: object, least: int) -> int:
+    number = int(value) if isinstance(value, str) and value.strip().lstrip("-").isdecimal() else value
+    if type(number) is not int or number < least:
+        raise ValueError(f"it is not a whole number from {least} up")
+    return number
+
+
+def _positive(value: object) -> int:
+    return _count(value, 1)
+
+
+def _not_negative(value: object) -> int:
+    return _count(value, 0)
+
+
+def _switch(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if _text(value).lower() not in (*_YES, *_NO):
+        raise ValueError("it is neither true nor false")
+    return _text(value).lower() in _YES
+
+
+def _one_of(words: tuple[str, ...]) -> Callable[[object], str]:
+    def choose(value: object) -> str:
+        if value not in words:
+            near = near_miss(str(value), words)
+            raise ValueError("there is no such choice" + (f"; did you mean {near!r}?" if near else ""))
+        return str(value)
+
+    return choose
+
+
+class _Setting(NamedTuple):
+    field: str
+    read: Callable[[Any], Any]
+    expected: str
+    default: str | None = None  # as one would write it, where that is not the field's own
+
+
+_SETTINGS = {
+    "url": _Setting("url", _url, "a store URL such as 'sqlite:///work.db'"),
+    "app": _Setting("app", _app, "MODULE:APP, such as 'tasks:app'"),
+    "queues": _Setting("queues", queue_sizes, "queue names, with their concurrency where you like: 'crm:20,bulk'"),
+    "lease": _Setting("lease_s", _some_period, "a duration above 0 such as '30s'", "30s"),
+    "grace": _Setting("grace_s", _period, "a duration such as '30s'", "30s"),
+    "processes": _Setting("processes", _positive, "a whole number from 1 up"),
+    "concurrency": _Setting("concurrency", _positive, "a whole number from 1 up"),
+    "prefetch": _Setting("prefetch", _not_negative, "a whole number from 0 up"),
+    "burst": _Setting("burst", _switch, "true or false"),
+    "drain": _Setting("drain", _switch, "true or false"),
+    "name": _Setting("name", _name, "a short word for this worker that stays the same over its restarts"),
+    "log": _Setting("log", _one_of(LOGS), f"one of {', '.join(LOGS)}"),
+    "output": _Setting("output", _one_of(OUTPUTS), f"one of {', '.join(OUTPUTS)}"),
+}
+_VARIABLES = {name: f"REDRIVE_{name.upper()}" for name in _SETTINGS}
+
+# -- resolving
+
+
+class _File(NamedTuple):
+    path: Path
+    stamp: tuple[int, int]  # changes with its contents
+    here: bool  # it lies in the working directory
+
+
+def _environment() -> tuple[tuple[str, str], ...]:
+    """Set variables by setting. An empty one counts as not set: that is how a wrapper takes one away."""
+    return tuple((name, text) for name, variable in _VARIABLES.items() if (text := os.environ.get(variable)))
+
+
+@functools.lru_cache(maxsize=64)  # an app asks with every worker it makes, and its App() at import
+def _settled(
+    flags: tuple[tuple[str, Any], ...], environment: tuple[tuple[str, str], ...], file: _File | None
+) -> Settings:
+    chosen = _chosen(flags, environment, file)
+    fields = {_SETTINGS[name].field: value for name, (value, _) in chosen.items()}
+    return Settings(**fields, folder=None if file is None else str(file.path.parent))
+
+
+def _chosen(
+    flags: tuple[tuple[str, Any], ...], environment: tuple[tuple[str, str], ...], file: _File | None
+) -> dict[str, tuple[Any, Sourced]]:
+    """Each setting that is given anywhere: its value, and how it was written where."""
+    written = {}
+    if file is not None:
+        for name, value in (_table(file.path, file.stamp) or {}).items():
+            written[name] = Sourced(name, _anchored(name, value, file), str(file.path))
+    written |= {name: Sourced(name, text, _VARIABLES[name]) for name, text in environment}
+    written |= {name: Sourced(name, value, f"--{name}") for name, value in flags}
+    return {name: (_value(sourced), sourced) for name, sourced in written.items()}
+
+
+def _default(name: str) -> Sourced:
+    setting = _SETTINGS[name]
+    return Sourced(name, setting.default or getattr(Settings(), setting.field), "default")
+
+
+def _value(written: Sourced) -> Any:
+    setting = _SETTINGS[written.name]
+    try:
+        return setting.read(written.value)
+    except (ValueError, TypeError) as error:
+        why = str(error).rpartition(" is refused: ")[2].partition("; expected")[0]
+        place = written.source if written.source.startswith(("--", "REDRIVE_")) else f"{written.source}: {written.name}"
+        raise ConfigError(f"{place} = {written.value!r} is refused: {why}; expected {setting.expected}") from None
+
+
+def _anchored(name: str, value: Any, file: _File) -> Any:
+    """A relative path in a file is meant from where the file lies."""
+    if file.here or name != "url" or not isinstance(value, str) or not value.startswith(_SQLITE):
+        return value
+    path = value.removeprefix(_SQLITE)
+    return value if path.startswith("/") else f"{_SQLITE}{file.path.parent}/{path}"
+
+
+# -- the file
+
+
+def _file() -> _File | None:
+    """The nearest file with settings."""
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # somebody removed it
+        return None
+    for folder in (here, *here.parents):
+        for name in _FILES:
+            path = folder / name
+            stamp = _stamp(path)
+            if stamp is not None and _table(path, stamp) is not None:
+                return _File(path, stamp, folder == here)
+    return None
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+@functools.lru_cache(maxsize=64)
+def _table(path: Path, stamp: tuple[int, int]) -> Mapping[str, Any] | None:
+    """The settings in this file; None for a pyproject.toml that has none."""
+    import tomllib
+
+    ours = path.name == "redrive.toml"
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        if not ours:  # a broken pyproject.toml is for other tools to say
+            return None
+        raise ConfigError(f'{path} cannot be read: {error}; expected TOML, such as lease = "30s"') from None
+    table = document if ours else document.get("tool", {}).get("redrive")
+    for key in table or {}:
+        if key not in _SETTINGS:
+            near = near_miss(key, _SETTINGS)
+            meant = f"did you mean {near!r}? " if near else ""
+            raise ConfigError(f"{path}: unknown key {key!r}; {meant}known: {', '.join(_SETTINGS)}")
+    return table

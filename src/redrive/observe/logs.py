@@ -1,0 +1,168 @@
+"""Logs: a line for each fate and notice, as JSON for collectors or as text for people.
+
+`app.subscribe(JsonLog(sys.stderr))`. Bodies, headers and results are never written; secrets in texts are hidden.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import IO, Any
+
+import msgspec
+
+from ..duration import show
+from ..events import Event, Fate
+from ..times import rfc3339
+from .redact import redact
+
+TEXT_MAX = 500  # characters of a fault's text that a line holds; `redrive job show` has all of it
+_encode_lines = msgspec.json.Encoder().encode_lines
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_GREEN, _YELLOW, _RED, _DIM, _PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
+_COLOURS = {"done": _GREEN, "retry": _YELLOW, "snoozed": _DIM, "released": _DIM, "held": _DIM, "cancelled": _DIM}
+
+
+class FateLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of one delivery, as it is logged. Fields that say nothing are left out."""
+
+    time: str
+    level: str
+    outcome: str
+    id: str
+    task: str
+    queue: str
+    attempt: int
+    crashes: int = 0
+    redrives: int = 0
+    delay_ms: int | None = None
+    fault: str | None = None  # the kind
+    error: str | None = None
+    text: str | None = None
+    reason: str | None = None
+    correlation_id: str = ""
+    run_ms: float | None = None
+    worker: str = ""
+
+
+class NoticeLine(msgspec.Struct, frozen=True, kw_only=True):
+    """Something about the worker itself, as it is logged."""
+
+    time: str
+    level: str
+    notice: str
+    text: str
+    worker: str
+
+
+class JsonLog:
+    """An observer that writes each event as one JSON line, and each batch of events in one write.
+
+    `stream` takes text, such as `sys.stderr` or an open file. Where it is closed or broken, lines are lost, not work.
+    """
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._write = _writer(stream)
+
+    def __call__(self, events: Sequence[Event]) -> None:
+        self._write(_encode_lines([_line(event) for event in events]))
+
+
+class TextLog:
+    """An observer that writes each event as a line for people, in colour on a terminal unless NO_COLOR is set."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._write = _writer(stream)
+        self._colour = stream.isatty() and not os.environ.get("NO_COLOR")
+
+    def __call__(self, events: Sequence[Event]) -> None:
+        self._write("".join(f"{self._text(event)}\n" for event in events).encode(errors="backslashreplace"))
+
+    def _text(self, event: Event) -> str:
+        time = rfc3339(event.at_ms)[11:23]
+        if not isinstance(event, Fate):
+            return self._paint(f"{time} {event.name:<9} {one_line(event.text)} ({event.worker})", _DIM)
+        outcome = self._paint(f"{event.outcome:<9}", _COLOURS.get(event.outcome, _RED))
+        return f"{time} {outcome} {one_line(event.task)} {event.id}{_details(event)}"
+
+    def _paint(self, text: str, colour: str) -> str:
+        return f"{colour}{text}{_PLAIN}" if self._colour else text
+
+
+def _details(fate: Fate) -> str:
+    parts = [f" attempt {fate.attempt}"]
+    if fate.run_ms is not None:
+        parts.append(f" ran {show(fate.run_ms / 1000)}")
+    if fate.delay_ms is not None:
+        parts.append(f" again in {show(fate.delay_ms / 1000)}")
+    if fate.reason:
+        parts.append(f" reason {fate.reason}")
+    if fate.error:
+        parts.append(f" {fate.fault}: {fate.error}: {one_line(_short(fate.text))}")
+    return "".join(parts)
+
+
+def one_line(text: str) -> str:
+    """The text with control characters and line breaks written out: it cannot act on a terminal or forge a line.
+
+    >>> print(one_line("a\\nb\\x1b[2J"))
+    a\\nb\\x1b[2J
+    """
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def _line(event: Event) -> FateLine | NoticeLine:
+    time = rfc3339(event.at_ms)
+    if not isinstance(event, Fate):
+        return NoticeLine(time=time, level="info", notice=event.name, text=redact(event.text), worker=event.worker)
+    return FateLine(
+        time=time,
+        level=_level(event),
+        outcome=event.outcome,
+        id=event.id,
+        task=event.task,
+        queue=event.queue,
+        attempt=event.attempt,
+        crashes=event.crashes,
+        redrives=event.redrives,
+        delay_ms=event.delay_ms,
+        fault=event.fault,
+        error=event.error,
+        text=None if event.text is None else _short(event.text),
+        reason=event.reason,
+        correlation_id=event.correlation_id,
+        run_ms=event.run_ms,
+        worker=event.worker,
+    )
+
+
+def _level(fate: Fate) -> str:
+    if fate.outcome in ("dead", "quarantined"):
+        return "error"
+    return "warning" if fate.outcome in ("retry", "stale", "lost") else "info"
+
+
+def _short(text: str | None) -> str:
+    if not text:
+        return ""
+    hidden = redact(text[: 4 * TEXT_MAX])  # before it is cut, so that no half of a secret stays
+    return hidden if len(hidden) <= TEXT_MAX else hidden[: TEXT_MAX - 1] + "…"
+
+
+def _writer(stream: IO[str]) -> Callable[[bytes], None]:
+    """Writes to the bytes below the stream where there are any, and flushes."""
+    below: Any = getattr(stream, "buffer", None)
+
+    def write(lines: bytes) -> None:
+        with contextlib.suppress(OSError, ValueError):  # the reader is gone; the work goes on
+            if below is not None:
+                stream.flush()
+                below.write(lines)
+                below.flush()
+            else:
+                stream.write(lines.decode())
+                stream.flush()
+
+    return write

@@ -1,0 +1,1 @@
+"""Dead letters: looking at them and driving them back."""

@@ -1,0 +1,115 @@
+"""The dead lane by hand: list, show, group, retry. Plans, runs and automatic redrives build on the same verdicts."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..duration import Duration, milliseconds
+from ..errors import ConfigError
+from ..message import RESTING, FailureGroup, Handle, Lane, Message, Page, Redrive, Where
+from ..store import Store
+
+PAGE = 500  # messages that are looked at, or moved in one commit, at a time
+
+
+class Retried(Struct, frozen=True):
+    """What a retry did: the ids that went back to their queues, those that were not at rest any more, those unknown."""
+
+    ids: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class DeadLetters:
+    """The dead messages of a store. Iterating yields all of them, the longest dead first."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __iter__(self) -> Iterator[Message]:
+        return self.all()
+
+    def all(self, *, where: Where = Where(), lane: Lane = Lane.DEAD) -> Iterator[Message]:
+        """Every message that matches, the longest dead first, read page by page."""
+        cursor = None
+        while True:
+            page = self.list(where=where, lane=lane, limit=PAGE, cursor=cursor)
+            yield from page.messages
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    def list(
+        self, *, where: Where = Where(), lane: Lane = Lane.DEAD, limit: int = 100, cursor: str | None = None
+    ) -> Page:
+        """One page; its `cursor` leads to the next.
+
+        Raises ConfigError for a lane where nothing rests, ValueError for a cursor that no page gave.
+        """
+        if lane not in RESTING:
+            raise ConfigError(f"lane {str(lane)!r} holds no dead letters; expected 'dead' or 'quarantine'")
+        return self._store.peek(lane, where=where, limit=limit, cursor=cursor)
+
+    def show(self, id: str) -> Message | None:
+        """The dead or quarantined message with this id; None if there is none."""
+        found = self._store.find([id])[0]
+        return found if found is not None and found.lane in RESTING else None
+
+    def groups(self, *, where: Where = Where()) -> Sequence[FailureGroup]:
+        """Dead messages by fingerprint and task, the largest group first."""
+        return self._store.failure_groups(where=where)
+
+    def retry(
+        self,
+        ids: Iterable[str] | None = None,
+        *,
+        all: bool = False,
+        where: Where = Where(),
+        to_queue: str | None = None,
+        delay: Duration = 0,
+        attempts: int | None = None,
+    ) -> Retried:
+        """Send messages back to their queues (or `to_queue`) for a fresh life of `attempts` (None: the policy's).
+
+        Give `ids`, of dead or quarantined messages, or `all=True` for every dead one that matches `where`; quarantined
+        ones must be named. Each batch of 500 is one commit. A message that dies again meanwhile is not moved twice.
+        Raises ConfigError, StoreError.
+        """
+        if (ids is None) != all or isinstance(ids, str):
+            raise ConfigError(f"retry(ids={ids!r}, all={all!r}): give a sequence of ids, or all=True, and not both")
+        if attempts is not None and attempts < 1:
+            raise ConfigError(f"attempts={attempts!r}; expected 1 or more")
+        verdict = Redrive(to_queue, milliseconds(delay, "delay"), attempts)
+        return self._retry_all(where, verdict) if ids is None else self._retry_ids(ids, verdict)
+
+    def _retry_all(self, where: Where, verdict: Redrive) -> Retried:
+        before_ms = self._store.now_ms() + 1  # what dies from now on is not this call's
+        until_ms = before_ms if where.until_ms is None else min(where.until_ms, before_ms)
+        return self._move(self.all(where=replace(where, until_ms=until_ms)), verdict)
+
+    def _retry_ids(self, ids: Iterable[str], verdict: Redrive) -> Retried:
+        named = builtins.list(dict.fromkeys(ids))
+        found: dict[str, Message] = {}
+        for at in range(0, len(named), PAGE):
+            found |= {m.id: m for m in self._store.find(named[at : at + PAGE]) if m is not None}
+        moved = self._move((m for m in found.values() if m.lane in RESTING), verdict)
+        running = tuple(m.id for m in found.values() if m.lane not in RESTING)
+        return Retried(moved.ids, moved.changed + running, tuple(id for id in named if id not in found))
+
+    def _move(self, messages: Iterable[Message], verdict: Redrive) -> Retried:
+        moved: builtins.list[str] = []
+        changed: builtins.list[str] = []
+        todo = iter(messages)
+        while handles := [Handle(m.id, m.redrives, m.lane) for m in islice(todo, PAGE)]:
+            # A crash between two batches leaves the later ones dead; the same call again moves them.
+            for handle, done in zip(handles, self._store.triage(handles, verdict), strict=True):
+                (moved if done else changed).append(handle.id)
+        return Retried(tuple(moved), tuple(changed))
