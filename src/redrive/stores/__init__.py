@@ -16,11 +16,18 @@ def open_store(url: str) -> Store:
     `sqlite:` takes `?synchronous=normal` (an explicit opt-out of durability on power loss).
     Raises ConfigError for a URL it does not know.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"store URL {url!r} cannot be read: {error}; known: {_SCHEMES}") from error
+    if parts.fragment:
+        raise ConfigError(f"store URL {url!r}: a '#' in a path must be written %23")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.scheme == "memory":
         from .memory import MemoryStore
 
+        if parts.netloc or parts.path or options:
+            raise ConfigError(f"store URL {url!r}: expected memory:// and nothing more")
         return MemoryStore()
     if parts.scheme == "sqlite":
         from .sqlite import SqliteStore

@@ -1,4 +1,4 @@
-"""What every store refuses at the door, so that no draft is written that could not be kept, found or served everywhere."""
+"""What every store refuses at the door: no draft is written that could not be kept, found or served everywhere."""
 
 from __future__ import annotations
 

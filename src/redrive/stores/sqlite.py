@@ -53,7 +53,7 @@ from ..message import (
     Verdict,
     Where,
 )
-from ..store import Traits
+from ..store import Cells, Traits
 from . import _door
 from ._wake import Waiter, Waker, wake_dir
 
@@ -67,8 +67,9 @@ _MIGRATIONS = ("migration_1",)
 _encode = msgspec.json.Encoder().encode
 
 _HOT = """seq id task queue lane priority due_ms fence attempt enqueued_ms life_ms worker producer hex(body)""".split()
-_COLD = """crashes crashes_alone redrives suspect cancel held_ms deadline_ms attempts_allowed version key grp run reason rested_ms meta faults
- hex(progress) hex(result)""".split()
+_COLD = """crashes crashes_alone redrives suspect cancel held_ms deadline_ms attempts_allowed version key grp run reason rested_ms meta faults""".split() + [
+    f"iif({blob} is null, null, hex({blob}))" for blob in ("progress", "result")  # an empty one is not none
+]
 # Most messages of a healthy queue are at the default in every cold column: then those are neither written to JSON nor read from it.
 _COLUMNS = f"""{", ".join(_HOT)}, case when crashes + crashes_alone + redrives + suspect + cancel + held_ms + (version <> 1)
  or coalesce(deadline_ms, attempts_allowed, key, grp, run, reason, rested_ms, meta, faults, progress, result) is not null
@@ -94,8 +95,8 @@ class _Cold(msgspec.Struct, array_like=True, gc=False):
     rested_ms: int | None
     meta: str | None
     faults: str | None
-    progress: str
-    result: str
+    progress: str | None
+    result: str | None
 
 
 _Row = tuple[int, str, str, str, Lane, int, int | None, int, int, int, int, str | None, str | None, str, _Cold | None]
@@ -232,7 +233,7 @@ class SqliteStore:
         self.seam: Callable[[str], None] = _no_seam  # tests put a function here that kills or fails at a named point
         self._read_lock = threading.RLock()
         self._open()
-        self.cells = SqliteCells(self)
+        self.cells: Cells = SqliteCells(self)
 
     def _open(self) -> None:
         self._writer = _Writer(self._connect, lambda point: self.seam(point))
@@ -686,7 +687,7 @@ def _no_seam(point: str) -> None:
 
 def _fences(receipts: Sequence[Receipt]) -> dict[int | str, int]:
     """The newest fence of each handle: an older one in the same batch is stale and must not hide it."""
-    return dict(sorted(receipts, key=lambda receipt: receipt.fence))
+    return {r.handle: r.fence for r in sorted(receipts, key=lambda receipt: receipt.fence)}
 
 
 def _text(value: Any) -> str:
@@ -753,8 +754,8 @@ def _message(row: _Row) -> Message:
         run=cold.run,
         reason=cold.reason,
         rested_ms=cold.rested_ms,
-        result=bytes.fromhex(cold.result) if cold.result else None,
-        progress=bytes.fromhex(cold.progress) if cold.progress else None,
+        result=bytes.fromhex(cold.result) if cold.result is not None else None,
+        progress=bytes.fromhex(cold.progress) if cold.progress is not None else None,
         content=meta.content,
         headers=meta.headers,
         causation_id=meta.causation_id,

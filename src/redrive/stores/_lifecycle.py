@@ -1,0 +1,146 @@
+"""A message's way from state to state, as pure functions: what SQL says in statements, said once in Python.
+
+For stores that keep whole messages. Each returns the message as it is afterwards.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from ..fault import Fault
+from ..message import (
+    FAULTS_KEPT_EACH_END,
+    Ack,
+    Ask,
+    DeadLetter,
+    Decision,
+    Draft,
+    Isolate,
+    Lane,
+    Message,
+    Quarantine,
+    Redrive,
+    RetryAt,
+    Where,
+)
+
+
+def later(now_ms: int, delay_ms: int) -> int:
+    """When a delay is over. A millisecond more, for the one that is under way already: nothing shall be early."""
+    return now_ms + delay_ms + (delay_ms > 0)
+
+
+def enqueued(draft: Draft, id: str, now_ms: int) -> Message:
+    return Message(
+        id=id,
+        task=draft.task,
+        queue=draft.queue,
+        body=draft.body,
+        content=draft.content,
+        priority=draft.priority,
+        due_ms=later(now_ms, draft.delay_ms) if draft.due_ms is None else draft.due_ms,
+        enqueued_ms=now_ms,
+        life_ms=now_ms,
+        deadline_ms=draft.deadline_ms,
+        version=draft.version,
+        key=draft.key,
+        group=draft.group,
+        headers=dict(draft.headers or {}),
+        correlation_id=draft.correlation_id or id,
+        causation_id=draft.causation_id,
+        producer=draft.producer,
+        traceparent=draft.traceparent,
+    )
+
+
+def leased(message: Message, ask: Ask, now_ms: int) -> Message:
+    """The claim is counted before it runs. What was still leased had run out: that is a crash, not an attempt."""
+    lapsed = message.lane is Lane.LEASED
+    return replace(
+        message,
+        lane=Lane.LEASED,
+        due_ms=now_ms + ask.lease_ms,
+        fence=message.fence + 1,
+        attempt=message.attempt + (not lapsed),
+        crashes=message.crashes + lapsed,
+        worker=ask.worker,
+    )
+
+
+def given_back(message: Message, now_ms: int) -> Message:
+    """Leased, but never started."""
+    return replace(message, lane=Lane.READY, due_ms=now_ms, attempt=message.attempt - 1)
+
+
+def decided(message: Message, decision: Decision, fault: Fault | None, now_ms: int) -> Message:
+    """After any decision but an ack; a message that was cancelled is done, whatever was decided."""
+    match decision:
+        case RetryAt(at_ms, _, counts, held):
+            held_ms = message.held_ms + (max(0, at_ms - now_ms) if held else 0)
+            moved = replace(message, lane=Lane.READY, due_ms=at_ms, held_ms=held_ms)
+        case DeadLetter(reason, _, counts):
+            moved = rested(message, Lane.DEAD, reason, now_ms)
+        case Quarantine(_, reason, counts):
+            moved = rested(message, Lane.QUARANTINE, reason, now_ms)
+        case Ack():
+            raise TypeError("an acked message is removed, not changed")
+    attempt = message.attempt - (not counts)
+    moved = replace(moved, attempt=attempt, faults=_history(message.faults, fault))
+    return cancelled(moved, now_ms) if message.cancel else moved
+
+
+def rested(message: Message, lane: Lane, reason: str, now_ms: int) -> Message:
+    return replace(message, lane=lane, due_ms=None, reason=reason, rested_ms=now_ms)
+
+
+def isolated(message: Message, verdict: Isolate, now_ms: int) -> Message:
+    return rested(message, Lane.QUARANTINE, verdict.why, now_ms)
+
+
+def cancelled(message: Message, now_ms: int) -> Message:
+    return rested(message, Lane.DONE, "cancelled", now_ms)
+
+
+def redriven(message: Message, verdict: Redrive, now_ms: int) -> Message:
+    """A fresh life; id, first enqueue, history and checkpoint stay."""
+    return replace(
+        message,
+        lane=Lane.READY,
+        due_ms=later(now_ms, verdict.delay_ms),
+        queue=verdict.to_queue or message.queue,
+        redrives=message.redrives + 1,
+        attempt=0,
+        crashes=0,
+        crashes_alone=0,
+        suspect=False,
+        life_ms=now_ms,
+        held_ms=0,
+        attempts_allowed=verdict.attempts,
+        run=verdict.run,
+        deadline_ms=message.deadline_ms if verdict.keep_deadline else None,
+        reason=None,
+        rested_ms=None,
+    )
+
+
+def matches(message: Message, fault: Fault | None, where: Where) -> bool:
+    """Whether a message that `fault` brought to rest passes the filter."""
+    at_ms = message.enqueued_ms if message.rested_ms is None else message.rested_ms
+    return (
+        where.queue in (None, message.queue)
+        and where.task in (None, message.task)
+        and where.reason in (None, message.reason)
+        and where.fingerprint in (None, fault.fingerprint if fault else None)
+        and where.error in (None, fault.error if fault else None)
+        and (where.ids is None or message.id in where.ids)
+        and (where.since_ms is None or at_ms >= where.since_ms)
+        and (where.until_ms is None or at_ms < where.until_ms)
+    )
+
+
+def _history(faults: tuple[Fault, ...], fault: Fault | None) -> tuple[Fault, ...]:
+    """The first ten and the last ten."""
+    if fault is None:
+        return faults
+    kept = FAULTS_KEPT_EACH_END
+    return (*faults[:kept], *faults[kept:][1 - kept :], fault)
