@@ -1,4 +1,4 @@
-"""The memory store's data: dicts, and per queue and priority one line sorted by due time. Every change can be undone."""
+"""The memory store's data: dicts, and per queue and priority a line sorted by due time. Every change can be undone."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Tables:
         return None if seq is None else self.kept[seq].message
 
     def held(self, receipt: Receipt) -> Message | None:
-        """The message this receipt holds; None if it is stale. A lease that ran out holds until somebody else claims."""
+        """The message this receipt holds; None if it is stale. A lease that ran out holds until somebody claims."""
         kept = self.kept.get(receipt.handle)
         if kept is None or kept.message.lane is not Lane.LEASED or kept.message.fence != receipt.fence:
             return None

@@ -161,8 +161,11 @@ class _Writer:
                 raise StoreError("this SQLite store is closed; open another")
             c = self._connection = self._connection or self._connect()
             c.execute("begin immediate")
-            for work in group:
-                self._do(c, work)
+            if len(group) == 1:
+                group[0].value = group[0].do(c)
+            else:
+                for work in group:
+                    self._do(c, work)
             self._seam("commit")
             c.execute("commit")
             self._seam("committed")
@@ -180,7 +183,7 @@ class _Writer:
                 work.done = True
 
     def _do(self, c: sqlite3.Connection, work: _Work) -> None:
-        """Errors that are the caller's own undo its part alone; errors of the engine end the whole group."""
+        """One of several: errors that are the caller's own undo its part alone; errors of the engine end the whole group."""
         c.execute("savepoint work")
         try:
             work.value = work.do(c)

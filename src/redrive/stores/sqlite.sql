@@ -44,7 +44,6 @@ create table message (
 create index message_due on message(queue, priority, due_ms, lane) where due_ms is not null;
 create unique index message_id on message(id);
 create index message_rest on message(lane, rested_ms) where rested_ms is not null;
-create index message_held on message(worker) where lane = 'leased';
 create table unique_key (
   task text not null,
   key text not null,
@@ -158,12 +157,13 @@ update message set due_ms = ?1 where seq in (select value from json_each(?2))
 
 -- name: lapse
 -- ?1 now, ?2 worker, ?3 ids (JSON) or null for all: their leases end now
-update message set due_ms = ?1 where lane = 'leased' and worker = ?2
+update message set due_ms = ?1 where due_ms is not null and lane = 'leased' and worker = ?2
 and (?3 is null or id in (select value from json_each(?3)))
 
 -- name: give_back
 -- ?1 now, ?2 worker, ?3 ids (JSON) that stay leased: the others were never started
-update message set lane = 'ready', due_ms = ?1, attempt = attempt - 1 where lane = 'leased' and worker = ?2
+update message set lane = 'ready', due_ms = ?1, attempt = attempt - 1
+where due_ms is not null and lane = 'leased' and worker = ?2
 and id not in (select value from json_each(?3))
 
 -- name: checkpoint

@@ -18,15 +18,14 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ..decide import NO_SIGNALS, Policy, Signals, admit
-from ..decide import Run as Admitted
-from ..errors import RedriveError, StoreError, Unreadable
+from ..errors import StoreError
 from ..events import Event, Fate, Notice
-from ..fault import Fault, Kind, classify
+from ..fault import Fault
 from ..message import Ack, Ask, DeadLetter, Delivery, Hold, Message, Quarantine, Receipt, RetryAt, Settled
+from .admission import admit_run
 from .crashes import Slots, hold, left_behind
 from .supervisor import follow_parent, supervised
-from .run import Gate, Outcome, Run, denied, outcome, released
+from .run import Gate, Outcome, Run, outcome, released
 from .tasks import TaskExecutor
 from .threads import ThreadExecutor
 
@@ -37,7 +36,6 @@ BATCH_MAX = 1000
 UNWIND_S = 0.5  # how long a cancelled coroutine may take to end before it is left behind
 BEAT_EVERY_S = 1.0  # how often the store thread shows its supervisor that it lives, at least
 STORE_RETRY_S = (0.05, 2.0)  # the first and the longest pause while the store cannot be reached
-_UNROUTABLE = Policy()
 
 
 class Worker:
@@ -243,7 +241,7 @@ class Worker:
             self.app.events.emit([_fate(o, word, self._store.now_ms(), self.name) for o, word in zip(outcomes, result.settled, strict=True)])
         self._look = any(len(result.deliveries) >= ask.limit for ask in asks)
         if result.deliveries:
-            self._hand_out(result.deliveries, before_s + self._lease_s)
+            self._hold(result.deliveries, before_s + self._lease_s)
 
     def _forget(self, receipt: Receipt) -> None:
         run = self._held.pop(receipt, None)
@@ -252,35 +250,32 @@ class Worker:
             if self._slots is not None:
                 self._slots.give(run.slot)
 
-    def _hand_out(self, deliveries: Sequence[Delivery], until_s: float) -> None:
-        """Admit what was claimed and give it to the executors, a batch per queue."""
-        now_ms = self._store.now_ms()
-        admitted = [run for delivery in deliveries if (run := self._admit(delivery, until_s, now_ms)) is not None]
-        for _, of_queue in groupby(admitted, key=_queue_of):
-            runs = list(of_queue)
-            for_loop = [run for run in runs if run.task.is_async]
-            if for_loop:
-                self._loop.call_soon_threadsafe(self._tasks.feed, for_loop)
-            if len(for_loop) < len(runs):
-                self._threads.feed([run for run in runs if not run.task.is_async])
+    def _hold(self, deliveries: Sequence[Delivery], until_s: float) -> None:
+        """From here on these leases are renewed; the event loop admits and starts them."""
+        runs = []
+        for delivery in deliveries:
+            queue = delivery.message.queue
+            run = Run(delivery, self._gates[queue], until_s)
+            if self._slots is not None:
+                run.slot = self._slots.take(delivery.message.id)
+            self._held[delivery.receipt] = run
+            self._count[queue] += 1
+            runs.append(run)
+        self._loop.call_soon_threadsafe(self._start, runs)
 
-    def _admit(self, delivery: Delivery, until_s: float, now_ms: int) -> Run | None:
-        message = delivery.message
-        task = self.app.tasks.get(message.task)
-        signals, call = _signals(task, message, self.app.tasks)
-        policy = task.policy if task is not None else _UNROUTABLE
-        verdict = admit(message, policy, signals, now_ms)
-        if not isinstance(verdict, Admitted):
-            fault = _fault_of(signals)
-            self._outcomes.append(denied(delivery, policy, verdict, fault, now_ms, self.name))
-            return None
-        assert task is not None and call is not None
-        run = Run(delivery, task, *call, self._gates[message.queue], until_s)
-        if self._slots is not None:
-            run.slot = self._slots.take(message.id)
-        self._held[delivery.receipt] = run
-        self._count[message.queue] += 1
-        return run
+    def _start(self, runs: Sequence[Run]) -> None:
+        """Admit what was claimed and give it to the executors, a batch per queue. On the event loop's thread."""
+        now_ms, tasks = self._store.now_ms(), self.app.tasks
+        admitted = [run for run in runs if admit_run(run, tasks, now_ms)]
+        if len(admitted) < len(runs):
+            self._finish([run for run in runs if run.verdict is not None])
+        for _, of_queue in groupby(admitted, key=_queue_of):
+            batch = list(of_queue)
+            for_loop = [run for run in batch if run.task.is_async]
+            if for_loop:
+                self._tasks.feed(for_loop)
+            if len(for_loop) < len(batch):
+                self._threads.feed([run for run in batch if not run.task.is_async])
 
     def _start_elsewhere(self, run: Run) -> None:
         """Start a run of the event loop's from a thread."""
@@ -394,27 +389,6 @@ class Worker:
 
 def _queue_of(run: Run) -> str:
     return run.delivery.message.queue
-
-
-def _signals(task: Any, message: Message, known: dict[str, Any]) -> tuple[Signals, tuple[tuple[Any, ...], dict[str, Any]] | None]:
-    if task is None:
-        return Signals(unroutable=f"no task {message.task!r} is registered here; known: {', '.join(sorted(known)) or 'none'}"), None
-    try:
-        return NO_SIGNALS, task.codec.decode(message.body)
-    except Unreadable as error:
-        return Signals(unreadable=str(error)), None
-
-
-class Unroutable(RedriveError):
-    """No task of that name is registered."""
-
-
-def _fault_of(signals: Signals) -> Fault | None:
-    if signals.unroutable is not None:
-        return classify(Unroutable(signals.unroutable), ((Unroutable, Kind.UNROUTABLE),))
-    if signals.unreadable is not None:
-        return classify(Unreadable(signals.unreadable), ((Unreadable, Kind.UNREADABLE),))
-    return None
 
 
 def _fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Event:

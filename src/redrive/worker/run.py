@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ..context import Cancelled, Context
-from ..decide import Policy, decide, with_fate
+from ..decide import decide, with_fate
 from ..errors import LeaseLost
 from ..fault import Fault, Kind, classify
 from ..message import Ack, Decision, Delivery, RetryAt, Settlement
-from ..task import Task
 
 if TYPE_CHECKING:
     from .crashes import Slots
@@ -25,15 +24,17 @@ _ACK = Ack()
 
 
 class Run(Struct, gc=False, eq=False):
-    """A claimed message that was admitted. `cause` says why the worker wants it to end: timeout, lease, drain."""
+    """A claimed message in this process. `cause` says why the worker wants it to end: timeout, lease, drain."""
 
     delivery: Delivery
-    task: Task[Any, Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
     gate: Gate
     until_s: float  # time.monotonic() when the lease ends
     slot: int = -1
+    task: Any = None  # the Task; from here on set by admission
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    verdict: Decision | None = None  # set where it was not admitted
+    fault: Fault | None = None  # and why
     started_s: float = 0.0
     finished_s: float = 0.0
     context: Context | None = None
@@ -53,7 +54,8 @@ class Run(Struct, gc=False, eq=False):
 
     @property
     def deadline_s(self) -> float:
-        return self.started_s + self.task.policy.timeout_s
+        timeout_s: float = self.task.policy.timeout_s
+        return self.started_s + timeout_s
 
     def end(self, cause: str) -> None:
         """Ask the handler to stop; the first cause stays. Only on the event loop's thread where it is an asyncio task."""
@@ -109,20 +111,15 @@ class Outcome(Struct, frozen=True, gc=False):
 
 
 def outcome(run: Run, now_ms: int, worker: str) -> Outcome:
-    """What to settle a finished run with."""
+    """What to settle a run with that finished, or was not admitted."""
+    if run.verdict is not None:
+        return Outcome(_settlement(run.delivery, run.verdict, run.fault, now_ms, worker), run.delivery)
     run_s = run.finished_s - run.started_s
-    error = run.error
-    if error is None:
+    if run.error is None:
         return Outcome(Settlement(run.delivery.receipt, _ACK), run.delivery, run_s)
-    message = run.delivery.message
-    fault = _fault(run, error)
-    decision = decide(message, fault, run.task.policy, now_ms)
+    fault = _fault(run, run.error)
+    decision = decide(run.delivery.message, fault, run.task.policy, now_ms)
     return Outcome(_settlement(run.delivery, decision, fault, now_ms, worker), run.delivery, run_s)
-
-
-def denied(delivery: Delivery, policy: Policy, decision: Decision, fault: Fault | None, now_ms: int, worker: str) -> Outcome:
-    """What to settle a delivery with that `admit` did not let run."""
-    return Outcome(_settlement(delivery, decision, fault, now_ms, worker), delivery)
 
 
 def released(run: Run, now_ms: int) -> Outcome:
