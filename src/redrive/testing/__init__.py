@@ -5,7 +5,12 @@ Needs pytest, which nothing else in redrive imports.
 
 from __future__ import annotations
 
-from .clock import ManualClock
-from .contract import StoreContract
+import pytest
+
+# Before they are imported, else a failing assert in them would say nothing but AssertionError.
+pytest.register_assert_rewrite("redrive.testing._contract")
+
+from .clock import ManualClock  # noqa: E402
+from .contract import StoreContract  # noqa: E402
 
 __all__ = ["ManualClock", "StoreContract"]

@@ -10,7 +10,7 @@ START_MS = 1_750_000_000_000  # 15 June 2025, so that times in failures read lik
 
 
 class ManualClock:
-    """Time that moves only by `advance`. Give it to a store as its `clock_ms`; any number of threads may read and move it.
+    """Time that moves only by `advance`, to be given to a store as its `clock_ms`. Any number of threads may use it.
 
     >>> clock = ManualClock(0)
     >>> clock.advance("5m")
@@ -29,7 +29,7 @@ class ManualClock:
     __call__ = now_ms
 
     def advance(self, by: Duration) -> int:
-        """Move forward by a duration (rounded up to a millisecond) and return the new time. Raises what durations raise."""
+        """Move forward by a duration, rounded up to a millisecond; return the new time. Raises what durations raise."""
         with self._lock:
             self._now_ms += milliseconds(by, "advance")
             return self._now_ms

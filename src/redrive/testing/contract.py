@@ -4,17 +4,12 @@
         def make_store(self, clock, place):
             return MyStore(place / "data", clock_ms=clock)
 
-It holds a store to exactly the traits it declares: what a trait promises must hold, and what it does not promise must be as the
-trait says (a store that is not fenced must not call a receipt stale). No test is skipped, so a trait can be neither over- nor
-understated.
+It holds a store to exactly the traits it declares: what a trait promises must hold, and what it does not promise must
+be as the trait says (a store that is not fenced must not call a receipt stale). No test is skipped, so a trait can be
+neither over- nor understated.
 """
 
 from __future__ import annotations
-
-import pytest
-
-# Before they are imported, else a failing assert in them would say nothing but AssertionError.
-pytest.register_assert_rewrite("redrive.testing._contract")
 
 from ._contract.cells import CellRules
 from ._contract.claiming import ClaimRules
@@ -26,12 +21,11 @@ from ._contract.triaging import TriageRules
 from ._contract.waiting import WaitRules
 
 
-class StoreContract(
-    PutRules, ClaimRules, LeaseRules, SettleRules, TriageRules, LookRules, WaitRules, CellRules
-):
-    """Subclasses define `make_store(clock, place)`; the tests take about a second and never sleep long.
+class StoreContract(PutRules, ClaimRules, LeaseRules, SettleRules, TriageRules, LookRules, WaitRules, CellRules):
+    """Subclasses define `make_store(clock, place)`; the tests take seconds and never sleep long.
 
-    `clock` is a ManualClock the store must go by. `place` is a directory of the test's own and the name of the data: for a place
-    it has not seen, the store is empty; for one it has, a store with `traits.durable` or `traits.shared` opens the same data
-    again, as another process would. A store on a server derives a namespace from it. Every handle that was made is closed.
+    `clock` is a ManualClock the store must go by. `place` is a directory of the test's own and the name of the data:
+    for a place it has not seen, the store is empty; for one it has, a store with `traits.durable` or `traits.shared`
+    opens the same data again, as another process would. A store on a server derives a namespace from it. Every handle
+    that was made is closed.
     """

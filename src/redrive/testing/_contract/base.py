@@ -12,7 +12,19 @@ import pytest
 
 from ...fault import Fault, Kind
 from ...ids import new_id
-from ...message import Ask, DeadLetter, Decision, Delivery, Draft, Handle, Lane, Message, Quarantine, Settled, Settlement
+from ...message import (
+    Ask,
+    DeadLetter,
+    Decision,
+    Delivery,
+    Draft,
+    Handle,
+    Lane,
+    Message,
+    Quarantine,
+    Settled,
+    Settlement,
+)
 from ...store import Store
 from ..clock import ManualClock
 
@@ -63,7 +75,9 @@ def put_one(store: Store, **parts: Any) -> str:
     return put(store, draft(**parts))[0]
 
 
-def ask(queue: str = "default", limit: int = 100, *, lease_ms: int = LEASE_MS, skip: Sequence[str] = (), worker: str = "w1") -> Ask:
+def ask(
+    queue: str = "default", limit: int = 100, *, lease_ms: int = LEASE_MS, skip: Sequence[str] = (), worker: str = "w1"
+) -> Ask:
     return Ask(queue, limit, lease_ms, frozenset(skip), worker)
 
 
@@ -94,11 +108,18 @@ def look(store: Store, id: str) -> Message:
     return message
 
 
+def lanes(store: Store, *ids: str) -> list[Lane | None]:
+    """Where these messages lie; None for one the store does not know."""
+    return [None if message is None else message.lane for message in store.find(ids)]
+
+
 def fault(text: str = "boom", **parts: Any) -> Fault:
     return Fault(**({"kind": Kind.DEFAULT, "error": "ValueError", "text": text, "fingerprint": "f" * 16} | parts))
 
 
-def bury(store: Store, lane: Lane = Lane.DEAD, *, why: Fault | None = None, reason: str = "permanent", **parts: Any) -> str:
+def bury(
+    store: Store, lane: Lane = Lane.DEAD, *, why: Fault | None = None, reason: str = "permanent", **parts: Any
+) -> str:
     """Put a message and bring it to rest in the dead or quarantine lane."""
     id = put_one(store, **parts)
     delivery = next(d for d in claim(store, parts.get("queue", "default"), 1000) if d.message.id == id)

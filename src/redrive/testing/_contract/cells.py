@@ -14,7 +14,12 @@ class CellRules(Contract):
     def test_cells_are_read_in_the_order_asked(self, store: Store) -> None:
         assert store.cells.read(["a", "b"]) == [None, None]
         assert store.cells.swap([Swap("a", 0, b"1"), Swap("b", 0, b"\x00\xff")]) == [True, True]
-        assert store.cells.read(["b", "none", "a", "b"]) == [Cell(1, b"\x00\xff"), None, Cell(1, b"1"), Cell(1, b"\x00\xff")]
+        assert store.cells.read(["b", "none", "a", "b"]) == [
+            Cell(1, b"\x00\xff"),
+            None,
+            Cell(1, b"1"),
+            Cell(1, b"\x00\xff"),
+        ]
         assert store.cells.read([]) == []
         assert store.cells.swap([]) == []
 
@@ -49,7 +54,9 @@ class CellRules(Contract):
         assert later.version > cell.version
 
     def test_a_cell_lives_as_long_as_it_was_told(self, store: Store, clock: ManualClock) -> None:
-        store.cells.swap([Swap("short", 0, b"1", ttl_ms=1000), Swap("long", 0, b"2", ttl_ms=86_400_000), Swap("ever", 0, b"3")])
+        store.cells.swap(
+            [Swap("short", 0, b"1", ttl_ms=1000), Swap("long", 0, b"2", ttl_ms=86_400_000), Swap("ever", 0, b"3")]
+        )
         clock.advance("999ms")
         assert [cell and cell.value for cell in store.cells.read(["short", "long", "ever"])] == [b"1", b"2", b"3"]
         clock.advance("1ms")
@@ -67,7 +74,7 @@ class CellRules(Contract):
         assert store.cells.read(["a", "b"]) == [None, Cell(2, b"2")]
 
     def test_keys_and_values_may_be_anything(self, store: Store) -> None:
-        keys = ["", "it's \"quoted\" ключ 🗝", "a" * 1000, "%_*", "A", "a"]
+        keys = ["", 'it\'s "quoted" ключ 🗝', "a" * 1000, "%_*", "A", "a"]
         values = [b"", bytes(range(256)), b"x" * 100_000, b"{}", b"A", b"a"]
         assert store.cells.swap([Swap(key, 0, value) for key, value in zip(keys, values, strict=True)]) == [True] * 6
         assert store.cells.read(keys) == [Cell(1, value) for value in values]

@@ -37,9 +37,7 @@ class ClaimRules(Contract):
         assert delivery.receipt.fence == 1
         assert look(store, id) == message
 
-    def test_delayed_retrying_and_leased_messages_come_due_in_one_order(
-        self, store: Store, clock: ManualClock
-    ) -> None:
+    def test_delayed_retrying_and_leased_messages_come_due_in_one_order(self, store: Store, clock: ManualClock) -> None:
         delayed = put_one(store, delay_ms=2000)
         retrying, leased = put(store, draft(), draft())
         first, second = claim(store, lease_ms=3000)
@@ -105,9 +103,9 @@ class ClaimRules(Contract):
 
     def test_skipped_tasks_are_left(self, store: Store) -> None:
         skipped = put(store, *[draft("a") for _ in range(5)])
-        b, c, d = put(store, draft("b"), draft("c"), draft("it's \"d\""))
+        b, c, d = put(store, draft("b"), draft("c"), draft('it\'s "d"'))
         assert claimed_ids(store, limit=2, skip=["a", "c", "nothing"]) == [b, d]
-        assert claimed_ids(store, skip=["a", "it's \"d\""]) == [c]
+        assert claimed_ids(store, skip=["a", 'it\'s "d"']) == [c]
         assert claimed_ids(store) == skipped
         assert [look(store, id).attempt for id in skipped] == [1] * 5
 

@@ -34,7 +34,7 @@ class WaitRules(Contract):
         self, store: Store, clock: ManualClock, parts: dict[str, int]
     ) -> None:
         put_one(store, **parts)
-        put_one(store, delay_ms=3_600_000, priority=0)
+        put_one(store, delay_ms=600_000, priority=0)
 
         def advance() -> None:
             clock.advance("60001ms")
@@ -43,7 +43,7 @@ class WaitRules(Contract):
         assert len(claim(store)) == 1
 
     def test_a_put_in_another_thread_ends_a_wait(self, store: Store) -> None:
-        put_one(store, delay_ms=3_600_000)
+        put_one(store, delay_ms=600_000)
         assert _ends_by(store, lambda: put_one(store))
 
     def test_a_put_through_another_handle_ends_a_wait(self, store: Store, open_store: OpenStore) -> None:

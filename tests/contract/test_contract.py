@@ -1,0 +1,180 @@
+"""The contract itself: it lets a store promise less, and catches one that does not do what it promises."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from redrive.errors import Unsupported
+from redrive.message import (
+    Ask,
+    Counts,
+    Decision,
+    Discard,
+    Draft,
+    Exchange,
+    Handle,
+    Hold,
+    Message,
+    Put,
+    Receipt,
+    RetryAt,
+    Settled,
+    Settlement,
+    Swap,
+    Verdict,
+)
+from redrive.store import Store
+from redrive.stores.memory import MemoryStore
+from redrive.testing import ManualClock, StoreContract
+
+
+class ModestStore(MemoryStore):
+    """What a queue such as SQS promises: no fence, no keys, no crash counts, no swaps in a settlement, short delays."""
+
+    traits = replace(
+        MemoryStore.traits,
+        name="modest",
+        batch_max=10,
+        delay_ms_max=900_000,
+        fenced=False,
+        atomic_moves=False,
+        counts_crashes=False,
+        unique=False,
+        exact_counts=False,
+    )
+
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = ()) -> list[Put]:
+        if any(draft.key is not None for draft in drafts):
+            raise Unsupported("this store knows no unique keys")
+        return super().put(drafts, swaps=swaps)
+
+    def exchange(
+        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+    ) -> Exchange:
+        if any(s.swaps for s in settlements):
+            raise Unsupported("this store has no swaps in settlements")
+        done = super().exchange(settlements, asks, swaps=swaps)
+        settled = [_accepted(word) for word in done.settled]
+        return Exchange(settled, [replace(d, message=replace(d.message, crashes=0)) for d in done.deliveries])
+
+    def find(self, ids: Sequence[str]) -> list[Message | None]:
+        return [message and replace(message, crashes=0) for message in super().find(ids)]
+
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int) -> list[Hold]:
+        return [Hold.HELD if word is Hold.LOST else word for word in super().extend(receipts, lease_ms=lease_ms)]
+
+    def counts(self, queue: str | None = None) -> Counts:
+        return Counts()
+
+
+def _accepted(word: Settled) -> Settled:
+    return Settled.OK if word is Settled.STALE else word
+
+
+class TestModestStore(StoreContract):
+    def make_store(self, clock: ManualClock, place: Path) -> Store:
+        return ModestStore(clock)
+
+
+# -- what must be caught
+
+
+class Overstated(MemoryStore):
+    traits = replace(MemoryStore.traits, durable=True, shared=True)
+
+
+class Understated(MemoryStore):
+    traits = replace(MemoryStore.traits, fenced=False, counts_crashes=False, unique=False, atomic_moves=False)
+
+
+class ClaimsTooMuch(MemoryStore):
+    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[Ask], **parts: Any) -> Exchange:
+        return super().exchange(settlements, [replace(ask, limit=ask.limit + 1) for ask in asks], **parts)
+
+
+class ClaimsBeforeItSettles(MemoryStore):
+    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[Ask], **parts: Any) -> Exchange:
+        deliveries = super().exchange([], asks).deliveries
+        return Exchange(super().exchange(settlements, [], **parts).settled, deliveries)
+
+
+class RetriesEarly(MemoryStore):
+    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[Ask], **parts: Any) -> Exchange:
+        return super().exchange([replace(s, decision=_early(s.decision)) for s in settlements], asks, **parts)
+
+
+def _early(decision: Decision) -> Decision:
+    return replace(decision, at_ms=decision.at_ms - 1) if isinstance(decision, RetryAt) else decision
+
+
+class LosesFollowUps(MemoryStore):
+    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[Ask], **parts: Any) -> Exchange:
+        return super().exchange([replace(s, follow_ups=()) for s in settlements], asks, **parts)
+
+
+class PutsOneByOne(MemoryStore):
+    def put(self, drafts: Sequence[Draft], **parts: Any) -> list[Put]:
+        return [super(PutsOneByOne, self).put([draft])[0] for draft in drafts]
+
+
+class DecodesBodies(MemoryStore):
+    def put(self, drafts: Sequence[Draft], **parts: Any) -> list[Put]:
+        return super().put([replace(d, body=d.body.decode(errors="replace").encode()) for d in drafts], **parts)
+
+
+class Spins(MemoryStore):
+    def wait(self, asks: Sequence[Ask], *, timeout_ms: int) -> None:
+        pass
+
+
+class ForgetsHandles(MemoryStore):
+    def triage(self, handles: Sequence[Handle], verdict: Verdict) -> list[bool]:
+        now = [message for message in self.find([seen.id for seen in handles]) if message is not None]
+        return super().triage([Handle(message.id, message.redrives, message.lane) for message in now], verdict)
+
+
+def keeps(make: Callable[[ManualClock], Store], rule: str, parts: dict[str, object]) -> bool:
+    """Whether a store keeps one rule of the contract."""
+
+    class Held(StoreContract):
+        def make_store(self, clock: ManualClock, place: Path) -> Store:
+            return make(clock)
+
+    test = getattr(Held(), rule)
+    clock = ManualClock()
+    parts = {"store": make(clock), "clock": clock, "open_store": lambda: make(clock)} | parts
+    try:
+        test(**{name: parts[name] for name in inspect.signature(test).parameters})
+    except (AssertionError, pytest.fail.Exception):
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("store", "rule", "parts"),
+    [
+        (Overstated, "what_was_put_outlives_the_handle_if_the_store_is_durable", {}),
+        (Overstated, "other_handles_see_it_if_the_store_is_shared", {}),
+        (Understated, "a_stale_receipt_is_refused", {}),
+        (Understated, "a_lost_lease_is_claimed_again_and_counted_as_a_crash", {}),
+        (Understated, "a_key_is_held_from_enqueue_until_the_message_is_done", {}),
+        (Understated, "swaps_commit_with_the_settlement_or_neither_does", {}),
+        (ClaimsTooMuch, "asks_are_served_in_their_order", {}),
+        (ClaimsBeforeItSettles, "one_call_settles_then_claims", {}),
+        (RetriesEarly, "a_retry_goes_back_to_its_queue_until_its_time", {}),
+        (LosesFollowUps, "follow_ups_commit_with_the_settlement", {}),
+        (PutsOneByOne, "an_id_is_stored_once", {}),
+        (DecodesBodies, "a_body_arrives_byte_for_byte", {"body": b"\xff"}),
+        (Spins, "a_wait_lasts_until_its_timeout", {}),
+        (ForgetsHandles, "a_handle_of_what_changed_since_is_refused", {"verdict": Discard("no")}),
+    ],
+)
+def test_a_store_that_breaks_its_word_is_caught(store: type[MemoryStore], rule: str, parts: dict[str, object]) -> None:
+    assert keeps(MemoryStore, f"test_{rule}", parts)
+    assert not keeps(store, f"test_{rule}", parts)

@@ -1,0 +1,626 @@
+"""What is SQLite's own: group commit, processes on one file, wake sockets, forks, the schema, how its queries run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import redrive
+from redrive.errors import ConfigError, EnqueueError, SchemaError, StoreError, StoreFull, StoreUnavailable
+from redrive.message import Ack, Ask, Cell, DeadLetter, Draft, RetryAt, Settlement, Swap
+from redrive.stores import open_store, sqlite
+from redrive.stores._wake import wake_dir
+from redrive.stores.sqlite import SqliteStore
+from redrive.testing import ManualClock
+
+PATIENCE_S = 20.0
+FAR_MS = 60_000
+ASK = Ask("default", 10, 30_000, worker="w")
+
+Opener = Callable[..., SqliteStore]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "work.db"
+
+
+@pytest.fixture
+def open_sqlite(path: Path) -> Iterator[Opener]:
+    opened: list[SqliteStore] = []
+
+    def open_sqlite(at: Path = path, **parts: object) -> SqliteStore:
+        opened.append(SqliteStore(at, **parts))  # type: ignore[arg-type]
+        return opened[-1]
+
+    yield open_sqlite
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(open_sqlite: Opener) -> SqliteStore:
+    return open_sqlite()
+
+
+def draft(**parts: object) -> Draft:
+    return Draft(task="push", **parts)  # type: ignore[arg-type]
+
+
+def in_threads(works: list[Callable[[], object]]) -> None:
+    threads = [threading.Thread(target=work, daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
+def until(seen: Callable[[], object]) -> None:
+    """Wait for what must happen; fail if it does not."""
+    end_s = time.monotonic() + PATIENCE_S
+    while not seen():
+        assert time.monotonic() < end_s, "it did not happen"
+        time.sleep(0.002)
+
+
+# -- group commit
+
+
+def commit_together(store: SqliteStore, works: list[Callable[[], object]]) -> int:
+    """Run the works in a thread each; all that are not in the first commit wait for the second. Counts commits."""
+    groups: list[int] = []
+    seam_was = store.seam
+
+    def seam(point: str) -> None:
+        if point == "put":
+            groups[-1] += 1
+        if point == "commit":
+            if len(groups) == 1:
+                until(lambda: groups[0] + len(store._writer.waiting) == len(works))
+            groups.append(0)
+        seam_was(point)
+
+    groups.append(0)
+    store.seam = seam
+    in_threads(works)
+    store.seam = seam_was
+    return len(groups) - 1
+
+
+def test_threads_that_put_at_the_same_time_share_syncs(store: SqliteStore) -> None:
+    ids: list[str] = []
+    commits = commit_together(store, [lambda: ids.append(store.put([draft()])[0].id)] * 8)
+    assert commits <= 2
+    assert len(set(ids)) == 8
+    assert None not in store.find(ids)
+
+
+def test_a_refused_put_undoes_its_own_part_of_a_shared_commit_only(store: SqliteStore) -> None:
+    taken = store.put([draft()])[0].id
+    refused: list[int] = []
+
+    def put_taken() -> None:
+        with pytest.raises(EnqueueError):
+            store.put([draft(key="k"), draft(id=taken)], swaps=[Swap("c", 0, b"1")])
+        refused.append(1)
+
+    commits = commit_together(store, [put_taken] * 3 + [lambda: store.put([draft(), draft()])] * 5)
+    assert commits <= 2
+    assert len(refused) == 3
+    assert store.counts().ready == 11
+    assert store.cells.read(["c"]) == [None]
+    assert not store.put([draft(key="k")])[0].duplicate
+
+
+def test_a_full_disk_acknowledges_nothing_and_the_store_recovers(store: SqliteStore) -> None:
+    kept = store.put([draft()])[0].id
+    connection = store._writer._connection
+    assert connection is not None
+    connection.execute("pragma max_page_count=1")  # as many as there are now: SQLite itself says it is full
+    refused: list[int] = []
+
+    def put() -> None:
+        with pytest.raises(StoreFull, match="nothing was acknowledged"):
+            store.put([draft(body=bytes(100_000))])
+        refused.append(1)
+
+    in_threads([put] * 4)
+    assert len(refused) == 4
+    connection.execute("pragma max_page_count=1000000")
+    later = store.put([draft(body=bytes(100_000))])[0].id
+    assert [d.message.id for d in store.exchange([], [ASK]).deliveries] == [kept, later]
+    assert store.check() == []
+
+
+def test_a_commit_that_fails_is_no_success_for_those_who_wait(store: SqliteStore) -> None:
+    outcomes: list[object] = []
+
+    def broken(point: str) -> None:
+        if point == "commit":
+            connection = store._writer._connection
+            assert connection is not None
+            connection.close()  # even its rollback fails now
+
+    store.seam = broken
+
+    def put() -> None:
+        try:
+            outcomes.append(store.put([draft()]))
+        except StoreError as error:
+            outcomes.append(error)
+
+    commit_together(store, [put] * 4)
+    assert len(outcomes) == 4
+    assert all(isinstance(outcome, StoreError) for outcome in outcomes)
+    store.seam = lambda point: None
+    assert store.counts().ready == 0
+    store.put([draft()])
+    assert store.counts().ready == 1
+
+
+def test_a_connection_is_synchronous_full_unless_told(store: SqliteStore, open_sqlite: Opener, tmp_path: Path) -> None:
+    for opened, level in ((store, 2), (open_sqlite(tmp_path / "n.db", synchronous="normal"), 1)):
+        opened.put([])
+        connection = opened._writer._connection
+        assert connection is not None
+        assert connection.execute("pragma synchronous").fetchone() == (level,)
+        assert connection.execute("pragma journal_mode").fetchone() == ("wal",)
+
+
+# -- several processes
+
+CHILD = """
+import sys, time
+from redrive.message import *
+from redrive.stores import sqlite
+from redrive.stores.sqlite import SqliteStore
+ASK = Ask("default", 10, 30_000, worker="w")
+"""
+
+
+def python(script: str, *args: object) -> subprocess.Popen[str]:
+    src = str(Path(redrive.__file__).parents[1])
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD + script, *map(str, args)],
+        stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": src},
+    )
+
+
+def finish(child: subprocess.Popen[str]) -> str:
+    out, _ = child.communicate(timeout=2 * PATIENCE_S)
+    assert child.returncode == 0
+    return out
+
+
+def line(child: subprocess.Popen[str]) -> str:
+    assert child.stdout is not None
+    return child.stdout.readline().strip()
+
+
+@pytest.mark.slow
+def test_processes_that_open_a_new_file_together_share_it(path: Path, open_sqlite: Opener) -> None:
+    script = """
+store = SqliteStore(sys.argv[1])
+for n in range(30):
+    store.put([Draft(task="push", body=f"{sys.argv[2]}.{n}".encode())])
+taken = []
+while found := store.exchange([], [Ask("default", 3, 60_000)]).deliveries:
+    taken += [d.message.body.decode() for d in found]
+    store.exchange([Settlement(d.receipt, Ack()) for d in found], [])
+print(" ".join(taken))
+"""
+    children = [python(script, path, n) for n in range(3)]
+    taken = [body for child in children for body in finish(child).split()]
+    assert sorted(taken) == sorted(f"{child}.{n}" for child in range(3) for n in range(30))
+    assert open_sqlite().check() == []
+
+
+WAIT = """
+sqlite.LOOK_EVERY_S = float(sys.argv[2])
+store = SqliteStore(sys.argv[1])
+store.put([Draft(task="push", queue="first")])
+print("ready", flush=True)
+store.wait([ASK], timeout_ms=60_000)
+print(*[d.message.id for d in store.exchange([], [ASK]).deliveries], flush=True)
+"""
+
+
+def waiting_child(path: Path, look_every_s: float) -> subprocess.Popen[str]:
+    child = python(WAIT, path, look_every_s)
+    assert line(child) == "ready"
+    until(lambda: list(wake_dir(path).glob("*")))
+    return child
+
+
+def test_a_put_wakes_a_waiter_in_another_process_through_its_socket(path: Path, store: SqliteStore) -> None:
+    child = waiting_child(path, 3600)  # it does not look by itself
+    id = store.put([draft()])[0].id
+    start_s = time.monotonic()
+    assert finish(child).strip() == id
+    assert time.monotonic() - start_s < PATIENCE_S
+
+
+def test_a_waiter_whose_wake_up_is_lost_looks_by_itself(path: Path, store: SqliteStore) -> None:
+    child = waiting_child(path, 0.05)
+    for socket in wake_dir(path).glob("*"):
+        socket.unlink()
+    id = store.put([draft()])[0].id
+    assert finish(child).strip() == id
+
+
+def test_the_socket_of_a_killed_waiter_is_removed(path: Path, store: SqliteStore) -> None:
+    child = waiting_child(path, 3600)
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    assert len(list(wake_dir(path).glob("*"))) == 1
+    store.put([draft()])
+    assert list(wake_dir(path).glob("*")) == []
+    assert store.counts("default").ready == 1
+
+
+def test_a_closed_store_leaves_no_socket(path: Path, store: SqliteStore) -> None:
+    store.wait([ASK], timeout_ms=1)
+    assert len(list(wake_dir(path).glob("*"))) == 1
+    store.close()
+    assert list(wake_dir(path).glob("*")) == []
+
+
+def test_a_deep_path_wakes_too(tmp_path: Path, open_sqlite: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "LOOK_EVERY_S", 3600.0)
+    deep = tmp_path / ("d" * 60) / ("e" * 60)
+    deep.mkdir(parents=True)
+    waiting, putting = open_sqlite(deep / "work.db"), open_sqlite(deep / "work.db")
+    folder = wake_dir(deep / "work.db")
+    assert folder.parent == Path(tempfile.gettempdir())
+    try:
+        thread = threading.Thread(target=waiting.wait, args=([ASK],), kwargs={"timeout_ms": FAR_MS}, daemon=True)
+        thread.start()
+        until(lambda: list(folder.glob("*")))
+        putting.put([draft()])
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    finally:
+        waiting.close()
+        shutil.rmtree(folder)
+
+
+# -- forks
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Fork; the child does the work and exits with 0 if it returns."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+
+
+def exit_code(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_forked_child_and_its_parent_use_the_store_side_by_side(path: Path, store: SqliteStore) -> None:
+    store.put([draft(body=b"before")])
+    store.counts()
+
+    def child() -> None:
+        assert store.counts().ready >= 1
+        for _ in range(20):
+            store.put([draft(body=b"child")])
+        store.close()
+
+    pid = in_child(child)
+    for _ in range(20):
+        store.put([draft(body=b"parent")])
+    assert exit_code(pid) == 0
+    bodies = [d.message.body for d in store.exchange([], [Ask("default", 100, 1000)]).deliveries]
+    assert sorted(bodies) == [b"before"] + [b"child"] * 20 + [b"parent"] * 20
+    assert store.check() == []
+
+
+def test_what_a_forked_child_commits_outlives_its_parents_close(store: SqliteStore, open_sqlite: Opener) -> None:
+    store.put([draft()])
+    store.counts()
+    go_on, parent_closed = os.pipe()
+
+    def child() -> None:
+        store.put([draft()])
+        os.read(go_on, 1)
+        store.put([draft()])
+
+    pid = in_child(child)
+    again = open_sqlite()
+    until(lambda: again.counts().ready == 2)
+    again.close()
+    store.close()  # the last in this process: it takes the write-ahead log along if nobody else seems to use it
+    os.write(parent_closed, b"!")
+    assert exit_code(pid) == 0
+    os.close(go_on)
+    os.close(parent_closed)
+    assert open_sqlite().counts().ready == 3
+
+
+def test_a_fork_beside_a_busy_thread_gives_the_child_a_working_store(store: SqliteStore) -> None:
+    stop = threading.Event()
+
+    def put_on() -> None:
+        while not stop.is_set():
+            store.put([draft(queue="busy")])
+            store.counts()
+
+    thread = threading.Thread(target=put_on, daemon=True)
+    thread.start()
+    until(lambda: store.counts("busy").ready)
+    codes = [exit_code(in_child(lambda: (store.put([draft()]), store.counts()))) for _ in range(5)]
+    stop.set()
+    thread.join(PATIENCE_S)
+    assert codes == [0] * 5
+    assert store.counts("default").ready == 5
+
+
+def test_a_child_leaves_the_sockets_of_its_parent(path: Path, store: SqliteStore) -> None:
+    store.wait([ASK], timeout_ms=1)
+    assert exit_code(in_child(store.close)) == 0
+    assert len(list(wake_dir(path).glob("*"))) == 1
+
+
+# -- schema and opening
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_an_empty_file_is_migrated(path: Path, open_sqlite: Opener, exists: bool) -> None:
+    if exists:
+        path.touch()
+    open_sqlite().put([draft()])
+    with sqlite3.connect(path) as c:
+        assert c.execute("pragma user_version").fetchone() == (len(sqlite._MIGRATIONS),)
+    c.close()
+
+
+def test_a_newer_schema_is_refused_and_left_alone(path: Path, open_sqlite: Opener) -> None:
+    c = sqlite3.connect(path)
+    c.execute("pragma user_version=99")
+    c.execute("create table from_the_future(x)")
+    with pytest.raises(SchemaError, match=r"schema 99.*upgrade redrive"):
+        open_sqlite()
+    assert c.execute("select name from sqlite_master").fetchall() == [("from_the_future",)]
+    c.close()
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path, open_sqlite: Opener) -> None:
+    text = b"this is somebody's diary\n" * 100
+    path.write_bytes(text)
+    with pytest.raises(StoreError, match=re.escape(str(path))):
+        open_sqlite()
+    assert path.read_bytes() == text
+
+
+def test_a_folder_that_is_missing_is_named(tmp_path: Path, open_sqlite: Opener) -> None:
+    with pytest.raises(StoreUnavailable, match="nowhere"):
+        open_sqlite(tmp_path / "nowhere" / "work.db")
+
+
+def test_damage_is_found(path: Path, open_sqlite: Opener) -> None:
+    store = open_sqlite()
+    store.put([draft(body=bytes(500)) for _ in range(100)])
+    store.close()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 4096] = b"\xa5" * 4096
+    path.write_bytes(data)
+    assert open_sqlite().check() != []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "work.db",
+        "sqlite:",
+        "sqlite://",
+        "sqlite:///",
+        "sqlite://work.db",
+        "sqlite://host/work.db",
+        "sqlite:///work.db?sync=normal",
+        "sqlite:///work.db?synchronous=off",
+        "sqlite:///work.db?synchronous=",
+        "sqlite:///work#1.db",
+        "sqlite://[/work.db",
+        "memory://host",
+        "memory:///work.db",
+        "memory://?size=1",
+        "mysql://localhost/work",
+    ],
+)
+def test_a_url_that_names_no_store_is_refused(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=re.escape(repr(url)) if "synchronous" not in url else "synchronous"):
+        open_store(url)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_urls_name_relative_and_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for url, name in (
+        ("sqlite:///a.db", "a.db"),
+        (f"sqlite:///{tmp_path}/b.db?synchronous=normal", "b.db"),
+        ("sqlite:///c%23%20d.db", "c# d.db"),
+    ):
+        store = open_store(url)
+        store.put([draft()])
+        store.close()
+        assert (tmp_path / name).exists()
+    open_store("memory://").close()
+
+
+# -- how its queries run
+
+
+def plan(path: Path, name: str, args: int) -> list[str]:
+    c = sqlite3.connect(path)
+    sql = sqlite._statements()[name]
+    details = [row[3] for row in c.execute(f"explain query plan {sql}", ["[]"] * args)]
+    c.close()
+    return details
+
+
+@pytest.mark.parametrize(("name", "args"), [("claimable", 4), ("next_due", 2)])
+def test_claims_and_waits_walk_the_due_index_in_its_order(store: SqliteStore, path: Path, name: str, args: int) -> None:
+    details = plan(path, name, args)
+    walks = [detail for detail in details if "message" in detail]
+    assert len(walks) == 4  # one per priority
+    assert all("SEARCH message USING" in walk and "INDEX message_due (queue=? AND priority=?" in walk for walk in walks)
+    assert not [detail for detail in details if "TEMP B-TREE" in detail]
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "index"),
+    [
+        ("claim", 3, "INTEGER PRIMARY KEY"),
+        ("ack", 1, "INTEGER PRIMARY KEY"),
+        ("settle", 2, "INTEGER PRIMARY KEY"),
+        ("held_now", 1, "INTEGER PRIMARY KEY"),
+        ("extend", 2, "INTEGER PRIMARY KEY"),
+        ("checkpoint", 3, "INTEGER PRIMARY KEY"),
+        ("cancel", 2, "message_id"),
+        ("discard", 3, "message_id"),
+        ("sweep", 1, "message_rest"),
+    ],
+)
+def test_no_statement_of_the_hot_path_scans_the_messages(
+    store: SqliteStore, path: Path, name: str, args: int, index: str
+) -> None:
+    touching = [detail for detail in plan(path, name, args) if re.search(r"\b(message|m)\b", detail)]
+    assert any(index in detail for detail in touching), touching
+    assert not [detail for detail in touching if detail.startswith("SCAN")], touching
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "index"),
+    [
+        ("counts", 2, "COVERING INDEX message_due"),
+        ("lapse", 3, "INDEX message_due"),  # at most once per start of a worker
+        ("give_back", 3, "INDEX message_due"),
+    ],
+)
+def test_what_looks_at_all_that_can_become_due_reads_an_index_for_it(
+    store: SqliteStore, path: Path, name: str, args: int, index: str
+) -> None:
+    (scan,) = [detail for detail in plan(path, name, args) if "message" in detail]
+    assert scan == f"SCAN message USING {index}"
+
+
+def steps(store: SqliteStore, work: Callable[[], object]) -> int:
+    """About how many instructions of SQLite's machine the work takes."""
+    ticks = [0]
+
+    def tick() -> int:
+        ticks[0] += 1
+        return 0
+
+    connections = [c for c in (store._writer._connection, store._reader) if c is not None]
+    assert len(connections) == 2
+    for c in connections:
+        c.set_progress_handler(tick, 10)
+    work()
+    for c in connections:
+        c.set_progress_handler(None, 0)
+    return 10 * ticks[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backlog", ["later", "due in one millisecond"])
+def test_a_backlog_costs_a_claim_nothing(open_sqlite: Opener, backlog: str) -> None:
+    clock = ManualClock()
+    store = open_sqlite(synchronous="normal", clock_ms=clock)
+
+    def work() -> None:
+        deliveries = store.exchange([], [ASK]).deliveries
+        store.exchange([Settlement(d.receipt, RetryAt(clock() + 1000)) for d in deliveries], [])
+        store.wait([ASK], timeout_ms=0)
+
+    def prepare() -> None:
+        store.put([draft(priority=1, due_ms=clock() - 1) for _ in range(20)])
+
+    prepare()
+    work()
+    alone = steps(store, work)
+    prepare()
+    delay_ms = 60_000 if backlog == "later" else 0
+    for _ in range(50):
+        store.put([draft(delay_ms=delay_ms) for _ in range(1000)])
+    assert steps(store, work) < 2 * alone + 1000
+    assert store.counts().ready + store.counts().scheduled == 50_040
+
+
+@pytest.mark.slow
+def test_a_claim_out_of_one_millisecond_reads_what_it_takes(open_sqlite: Opener) -> None:
+    store = open_sqlite(synchronous="normal", clock_ms=ManualClock())
+    store.put([draft() for _ in range(20)])
+
+    def work() -> None:
+        deliveries = store.exchange([], [ASK]).deliveries
+        assert len(deliveries) == 10
+        store.exchange([Settlement(d.receipt, Ack()) for d in deliveries], [])
+
+    store.counts()
+    alone = steps(store, work)
+    for _ in range(10):
+        store.put([draft() for _ in range(1000)])
+    assert steps(store, work) < 2 * alone
+
+
+def test_bodies_too_long_together_for_one_answer_are_claimed_in_parts(store: SqliteStore) -> None:
+    ids = [done.id for done in store.put([draft(body=bytes(10_000)) for _ in range(8)])]
+    connection = store._writer._connection
+    assert connection is not None
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 60_000)  # in hex two fit, three do not
+    taken: list[str] = []
+    while deliveries := store.exchange([], [ASK]).deliveries:
+        taken += [d.message.id for d in deliveries]
+    assert taken == ids
+    assert all(message and message.attempt == 1 for message in store.find(ids))
+
+
+# -- the wall clock
+
+
+def test_on_the_wall_clock_nothing_is_early(store: SqliteStore) -> None:
+    before_s = time.time()
+    store.put([draft(delay_ms=30)])
+    deliveries = store.exchange([], [ASK]).deliveries
+    while not deliveries:
+        store.wait([ASK], timeout_ms=FAR_MS)
+        deliveries = store.exchange([], [ASK]).deliveries
+    assert time.time() - before_s >= 0.03
+
+
+def test_cells_and_keys_stay_when_a_dead_message_is_all_that_is_left(open_sqlite: Opener) -> None:
+    store = open_sqlite()
+    store.put([draft(key="k")], swaps=[Swap("c", 0, b"1")])
+    (delivery,) = store.exchange([], [ASK]).deliveries
+    store.exchange([Settlement(delivery.receipt, DeadLetter("permanent"))], [])
+    store.close()
+    again = open_sqlite()
+    assert again.put([draft(key="k")])[0].duplicate
+    assert again.cells.read(["c"]) == [Cell(1, b"1")]
