@@ -430,6 +430,7 @@ class SqliteStore:
     def extend(self, receipts: Sequence[Receipt], *, lease_ms: int) -> list[Hold]:
         def work(c: sqlite3.Connection) -> list[Hold]:
             fences = _fences(receipts)
+            self.seam("extend")
             held = {(seq, fence): cancel for seq, fence, cancel in msgspec.json.decode(self._one(c, "held_now", _text(fences)))}
             c.execute(self._sql["extend"], (self._clock_ms() + lease_ms, _text([seq for seq, _ in held])))
             return [Hold.LOST if (cancel := held.get(tuple(r))) is None else Hold.CANCEL if cancel else Hold.HELD for r in receipts]
@@ -439,6 +440,7 @@ class SqliteStore:
     def release(self, worker: str, started: Sequence[str] | None) -> tuple[int, int]:
         def work(c: sqlite3.Connection) -> tuple[int, int]:
             now = self._clock_ms()
+            self.seam("release")
             released = 0
             if started is not None:
                 released = c.execute(self._sql["give_back"], (now, worker, _text(list(started)))).rowcount
