@@ -73,15 +73,15 @@ def unknown_variables() -> list[tuple[str, str]]:
     """Set variables that were probably meant as settings, each with that setting's: (REDRIVE_LEESE, REDRIVE_LEASE)."""
     odd = (v.removeprefix("REDRIVE_") for v in sorted(os.environ) if v.startswith("REDRIVE_"))
     names = [name.upper() for name in _SETTINGS]
-    meant = ((name, near_miss(name, names)) for name in odd if name not in names)
+    meant = ((name, near_miss(name, names, 0.75)) for name in odd if name not in names)
     return [(f"REDRIVE_{name}", f"REDRIVE_{near}") for name, near in meant if near]
 
 
-def near_miss(word: str, known: Iterable[str]) -> str | None:
+def near_miss(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
     """The known word that was probably meant."""
     import difflib
 
-    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)), None)
+    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=likeness)), None)
 
 
 def queue_sizes(value: object) -> dict[str, int | None]:

@@ -1,0 +1,5 @@
+"""`python -m redrive`."""
+
+from .cli.main import main
+
+main()

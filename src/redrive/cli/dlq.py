@@ -1,0 +1,160 @@
+"""`redrive dlq`: what died, why, and back to work with it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from ..message import RESTING, Lane, Where
+from ..triage.dlq import DeadLetters, Retried
+from . import views
+from .failure import DONE, FAILED, PARTIAL, USAGE, Failure, note, program
+from .job import found, write_message
+from .main import Subcommands
+from .output import Column, Output
+from .place import Place, at_store
+from .types import DURATION, PAST
+
+_COLUMNS = (
+    Column("id"),
+    Column("task", shrinks=True),
+    Column("queue", shrinks=True),
+    Column("reason"),
+    Column("attempt"),
+    Column("redrives", spare=True),
+    Column("fingerprint", spare=True),
+    Column("error", shrinks=True, spare=True),
+    Column("text", shrinks=True),
+    Column("died_at", spare=True),
+)
+_GROUPS = (
+    Column("count"),
+    Column("fingerprint"),
+    Column("task", shrinks=True),
+    Column("error", shrinks=True),
+    Column("text", shrinks=True),
+    Column("last_at", "last died at", spare=True),
+    Column("sample_id", spare=True),
+)
+
+
+def filters(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that choose among dead messages, given to the command as one `where`."""
+
+    @click.option("-q", "--queue", help="only of this queue")
+    @click.option("--task", help="only of this task")
+    @click.option("--reason", help="only dead for this reason: exhausted, permanent, elapsed, rejected, …")
+    @click.option("--error", help="only with this exception, by its qualified name")
+    @click.option("--fingerprint", help="only of this failure group")
+    @click.option("--since", type=PAST, help="only those that died since then: 6h, or 2026-01-31T15:04:05Z")
+    @click.option("--until", type=PAST, help="only those that died before then")
+    @functools.wraps(command)
+    def run(
+        *args: Any,
+        queue: str,
+        task: str,
+        reason: str,
+        error: str,
+        fingerprint: str,
+        since: int,
+        until: int,
+        **rest: Any,
+    ) -> Any:
+        where = Where(queue, task, reason, fingerprint, error, since_ms=since, until_ms=until)
+        return command(*args, where=where, **rest)
+
+    return run
+
+
+@click.group(cls=Subcommands)
+def dlq() -> None:
+    """List, show, group and retry dead messages."""
+
+
+@dlq.command("list")
+@filters
+@click.option("--quarantine", is_flag=True, help="list the quarantine lane instead: messages that killed their worker")
+@click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
+@at_store()
+def list_(place: Place, out: Output, where: Where, quarantine: bool, limit: int | None) -> None:
+    """List dead messages, the longest dead first."""
+    lane = Lane.QUARANTINE if quarantine else Lane.DEAD
+    messages = DeadLetters(place.store).all(where=where, lane=lane)
+    if not out.rows((views.dead(m) for m in messages), _COLUMNS, id="id", limit=limit):
+        note("nothing dead matches" if where != Where() else f"the {lane} lane of {place.url} is empty")
+
+
+@dlq.command()
+@click.argument("id")
+@at_store()
+def show(place: Place, out: Output, id: str) -> None:
+    """Show a dead message with its body and every fault kept."""
+    message = found(place, id)
+    if message.lane not in RESTING:
+        state = message.state(place.store.now_ms())
+        raise Failure(f"message {id} is not dead", f"it is {state}", f"{program()} job show {id}")
+    write_message(place, out, message)
+
+
+@dlq.command()
+@filters
+@click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
+@at_store()
+def groups(place: Place, out: Output, where: Where, limit: int | None) -> None:
+    """List failure groups: dead messages that failed alike, the largest group first."""
+    rows = (views.group(found) for found in DeadLetters(place.store).groups(where=where))
+    if not out.rows(rows, _GROUPS, id="fingerprint", limit=limit):
+        note("nothing dead matches" if where != Where() else f"nothing is dead in {place.url}")
+
+
+@dlq.command()
+@click.argument("ids", nargs=-1, metavar="[ID…]")
+@click.option(
+    "--all", "every", is_flag=True, help="every dead message that matches the filters; quarantined ones must be named"
+)
+@filters
+@click.option("--to-queue", metavar="QUEUE", help="another queue than its own")
+@click.option("--delay", type=DURATION, default="0s", help="run no earlier than this from now")
+@click.option("--attempts", type=click.IntRange(1), help="how many attempts the new life has (default: the policy's)")
+@at_store()
+def retry(
+    place: Place,
+    out: Output,
+    ids: tuple[str, ...],
+    every: bool,
+    where: Where,
+    to_queue: str | None,
+    delay: float,
+    attempts: int | None,
+) -> int:
+    """Send dead messages back to their queues, for a fresh life of attempts.
+
+    Give ids, or --all with filters. `-o ids` prints those that went back. Exit 5 if some had changed or were unknown,
+    1 if all had.
+    """
+    if every == bool(ids) or (ids and where != Where()):
+        why = "--all and filters choose among all dead messages; ids name them one by one"
+        raise Failure("give ids, or --all", why, f"{program()} dlq retry --help", USAGE)
+    letters = DeadLetters(place.store)
+    result = letters.retry(ids or None, all=every, where=where, to_queue=to_queue, delay=delay, attempts=attempts)
+    rows = [*_rows(result.ids, "retried"), *_rows(result.changed, "changed"), *_rows(result.unknown, "unknown")]
+    out.rows(rows[: len(result)] if out.form == "ids" else rows, (Column("id"), Column("result")), id="id")
+    return _verdict(result, every)
+
+
+def _rows(ids: tuple[str, ...], result: str) -> list[dict[str, str]]:
+    return [{"id": id, "result": result} for id in ids]
+
+
+def _verdict(result: Retried, every: bool) -> int:
+    left = len(result.changed) + len(result.unknown)
+    told = [f"{len(result):,} retried"]
+    if result.changed:
+        told.append(f"{len(result.changed):,} no longer dead")
+    if result.unknown:
+        told.append(f"{len(result.unknown):,} unknown")
+    note("; ".join(told) if len(result) or left else "nothing to retry")
+    return DONE if not left or every else PARTIAL if len(result) else FAILED

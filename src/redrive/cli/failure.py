@@ -1,0 +1,109 @@
+"""How a command fails: three lines on stderr (what, why, next command) and an exit code; never a traceback."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+import click
+
+DONE, FAILED, USAGE, UNREACHABLE, REFUSED, PARTIAL = 0, 1, 2, 3, 4, 5
+TIMED_OUT, INTERRUPTED, BROKEN_PIPE = 124, 130, 141
+_EXTRAS = {
+    "httpx": "http",
+    "psycopg": "postgres",
+    "redis": "redis",
+    "boto3": "aws",
+    "starlette": "web",
+    "textual": "top",
+}
+
+
+class Failure(click.ClickException):
+    """A failure with its three lines. Any command may raise it."""
+
+    def __init__(self, what: str, why: str, next: str, code: int = FAILED) -> None:
+        super().__init__(what)
+        self.what, self.why, self.next = what, why, next
+        self.exit_code = code  # type: ignore[misc]  # click reads it from the instance too
+
+
+def program() -> str:
+    """What the user types for `redrive`."""
+    context = click.get_current_context(silent=True)
+    return (context.find_root().info_name if context is not None else None) or "redrive"
+
+
+def command() -> str:
+    """The command that runs, as the user typed its words."""
+    context = click.get_current_context(silent=True)
+    return context.command_path if context is not None else program()
+
+
+def note(text: str) -> None:
+    """Say something beside the data."""
+    click.echo(text, err=True)
+
+
+def tell(failure: Failure) -> None:
+    """Write the three lines."""
+    for word, text in (("error", failure.what), ("why", failure.why), ("next", failure.next)):
+        click.echo(f"{word}: {' '.join(text.split())}", err=True)
+
+
+def failure_of(error: Exception) -> Failure:
+    """The three lines for any exception that ended a command."""
+    if isinstance(error, Failure):
+        return error
+    if isinstance(error, click.UsageError):
+        return _usage(error)
+    if isinstance(error, click.ClickException):
+        what, _, why = error.format_message().partition("\n")
+        return Failure(what, why or "the command could not go on", f"{program()} --help", error.exit_code)
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in _EXTRAS:
+        name = (error.name or "").partition(".")[0]
+        install = f"{sys.executable} -m pip install 'redrive[{_EXTRAS[name]}]'"
+        return Failure(f"this command needs {name}", "it comes with an extra that is not installed", install)
+    return _ours(error) or _unexpected(error)
+
+
+def _usage(error: click.UsageError) -> Failure:
+    path = error.ctx.command_path if error.ctx is not None else program()
+    usage = error.ctx.get_usage().partition(" ")[2] if error.ctx is not None else f"{path} [OPTIONS]"
+    what = error.format_message().rstrip(".")
+    return Failure(what[:1].lower() + what[1:], f"expected: {usage}", f"{path} --help", USAGE)
+
+
+def _ours(error: Exception) -> Failure | None:
+    """By what the caller can do about it."""
+    from ..errors import ConfigError, EnqueueError, RedriveError, Refused, StoreError, Unsupported
+
+    command = program()
+    what, _, why = str(error).partition("; ")
+    match error:
+        case ConfigError():
+            return Failure(what, why or "a setting or declaration is wrong", f"{command} config show", USAGE)
+        case Refused() | Unsupported():
+            return Failure(what, why or "a safety check says no", f"{command} --help", REFUSED)
+        case StoreError():
+            return Failure(what, why or "the store cannot be used now", f"{command} store check", UNREACHABLE)
+        case EnqueueError():
+            return Failure(what, why or "nothing was written", f"{command} enqueue --help", FAILED)
+        case RedriveError():
+            return Failure(what, why or type(error).__name__, f"{command} --help", FAILED)
+        case TimeoutError():
+            return Failure(
+                what or "timed out", why or "it took longer than was allowed", f"{command} --help", TIMED_OUT
+            )
+        case _:
+            return None
+
+
+def _unexpected(error: Exception) -> Failure:
+    if os.environ.get("REDRIVE_TRACEBACK"):
+        traceback.print_exception(error)
+    place = traceback.extract_tb(error.__traceback__)[-1:]
+    where = f"at {place[0].filename}:{place[0].lineno}" if place else "at an unknown place"
+    what = f"unexpected {type(error).__name__}: {str(error)[:500] or 'no text'}"
+    return Failure(what, f"a mistake in redrive or in the app, {where}", "set REDRIVE_TRACEBACK=1 and run it again")

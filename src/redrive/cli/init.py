@@ -1,0 +1,75 @@
+"""`redrive init`: a first app that runs."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+
+from .failure import REFUSED, Failure, note, program
+
+TASKS = '''\
+"""Two tasks: one that works, and one that fails on purpose, to see what happens then."""
+
+import random
+
+from redrive import App, Backoff, Reject, Retry
+
+app = App.from_env()  # the store that REDRIVE_URL or redrive.toml names
+
+
+@app.task(name="greet")
+async def greet(name: str) -> None:
+    print(f"hello, {name}")
+
+
+@app.task(name="charge", retry=Retry(max_attempts=4, backoff=Backoff(base="500ms", cap="5s")))
+def charge(order: str, *, amount: float) -> None:
+    if amount <= 0:
+        raise Reject(f"order {order}: an amount of {amount} cannot be charged")  # dead at once: no retry can help
+    if random.random() < 0.5:
+        raise ConnectionError("the payment service does not answer")  # tried again, later and later
+    print(f"order {order}: charged {amount}")
+'''
+SETTINGS = """\
+# What every redrive command below this directory goes by; flags and REDRIVE_… variables win over it.
+app = "tasks:app"
+url = "sqlite:///redrive.db"
+# queues = "default:20"   # what `redrive worker` runs, with how many messages at once
+# lease = "30s"           # how long a claim holds unless renewed
+# grace = "30s"           # how long a worker lets runs finish when it is told to stop
+# processes = 1
+# log = "json"            # auto, json, text or off
+"""
+FILES = {"tasks.py": TASKS, "redrive.toml": SETTINGS}
+COMMANDS = (
+    """enqueue greet '{"name": "Ada"}'""",
+    """enqueue charge '{"order": "A-1", "amount": 12.5}'""",
+    """enqueue charge '{"order": "A-2", "amount": 0}'""",
+    "worker --drain",
+    "dlq list",
+    "queue list",
+)
+
+
+@click.command()
+@click.argument("directory", default=".", type=click.Path(file_okay=False, path_type=Path), metavar="[DIR]")
+def init(directory: Path) -> None:
+    """Write a small app that runs (tasks.py) and its settings (redrive.toml) into DIR; never over what is there."""
+    taken = [name for name in FILES if (directory / name).exists()]
+    if taken:
+        why = (
+            f"{' and '.join(taken)} exist{'s' * (len(taken) == 1)} in {directory.absolute()}, and init never overwrites"
+        )
+        raise Failure("nothing was written", why, f"{program()} init another-directory", REFUSED)
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in FILES.items():
+        with (directory / name).open("x") as file:
+            file.write(text)
+        click.echo(str(directory / name))
+    note("\nNow try:")
+    if directory.resolve() != Path.cwd():
+        note(f"  cd {shlex.quote(str(directory))}")
+    for command in COMMANDS:
+        note(f"  {program()} {command}")

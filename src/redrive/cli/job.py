@@ -1,0 +1,126 @@
+"""`redrive job`: any message, by id or listed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import click
+import msgspec
+
+from ..duration import show as show_duration
+from ..message import Cancel, Lane, Message, Where
+from ..observe.logs import one_line
+from . import views
+from .failure import DONE, FAILED, PARTIAL, Failure, note, program
+from .main import Subcommands
+from .output import Column, Output, fields
+from .place import Place, at_store
+
+STATES = ("ready", "scheduled", "leased", "dead", "quarantine", "done", "cancelled")
+_LANES = {"scheduled": Lane.READY, "cancelled": Lane.DONE}
+_COLUMNS = (
+    Column("id"),
+    Column("task", shrinks=True),
+    Column("queue", shrinks=True),
+    Column("state"),
+    Column("attempt"),
+    Column("redrives", spare=True),
+    Column("due_at"),
+)
+_FIRST = ("id", "task", "queue", "state", "attempt", "crashes", "redrives", "due_at", "enqueued_at")
+
+
+@click.group(cls=Subcommands)
+def job() -> None:
+    """Show, list and cancel messages."""
+
+
+@job.command()
+@click.argument("id")
+@at_store()
+def show(place: Place, out: Output, id: str) -> None:
+    """Show a message: its state, its body and every fault kept."""
+    write_message(place, out, found(place, id))
+
+
+def found(place: Place, id: str) -> Message:
+    """The message with this id. Raises Failure if there is none."""
+    message = place.store.find([id])[0]
+    if message is None:
+        why = "the id is wrong, or the message is done: done messages are deleted"
+        raise Failure(f"there is no message {id} in {place.url}", why, f"{program()} job list")
+    return message
+
+
+def write_message(place: Place, out: Output, message: Message) -> None:
+    record = views.full(message, place.store.now_ms())
+    out.record(record, id="id", table=lambda: _lines(record, message, out))
+
+
+@job.command("list")
+@click.option("-q", "--queue", help="only messages of this queue")
+@click.option("--task", help="only messages of this task")
+@click.option("--state", type=click.Choice(STATES), help="only messages in this state")
+@click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
+@at_store()
+def list_(place: Place, out: Output, queue: str | None, task: str | None, state: str | None, limit: int | None) -> None:
+    """List messages: those at work first, then those at rest by when they came to rest."""
+    now_ms = place.store.now_ms()
+    where = Where(queue=queue, task=task)
+    lane = None if state is None else _LANES.get(state) or Lane(state)
+    rows = (views.brief(m, now_ms) for m in _walk(place, lane, where))
+    out.rows((r for r in rows if state in (None, r["state"])), _COLUMNS, id="id", limit=limit)
+
+
+def _walk(place: Place, lane: Lane | None, where: Where) -> Iterator[Message]:
+    cursor = None
+    while True:
+        page = place.store.peek(lane, where=where, limit=500, cursor=cursor)
+        yield from page.messages
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
+@job.command()
+@click.argument("ids", nargs=-1, required=True, metavar="ID…")
+@at_store()
+def cancel(place: Place, out: Output, ids: tuple[str, ...]) -> int:
+    """End messages that wait, and ask running ones to stop.
+
+    Prints for each: cancelled, requested (it runs, and is told within a third of its lease), too_late (it is dead or
+    done) or unknown.
+    """
+    results = place.store.cancel(ids)
+    rows = [{"id": id, "result": str(result)} for id, result in zip(ids, results, strict=True)]
+    out.rows(rows, (Column("id"), Column("result")), id="id", limit=0)
+    worked = sum(result in (Cancel.CANCELLED, Cancel.REQUESTED) for result in results)
+    if Cancel.TOO_LATE in results:
+        note(f"too late: the message is at rest; {program()} dlq list shows dead ones")
+    return DONE if worked == len(ids) else PARTIAL if worked else FAILED
+
+
+def _lines(record: dict[str, Any], message: Message, out: Output) -> Iterator[str]:
+    """For a terminal: what matters first, then what is set at all, the body, the faults."""
+    shown = {name: record[name] for name in _FIRST}
+    if record["reason"]:
+        shown["state"] = f"{record['state']} ({record['reason']})"
+    more = (name for name in record if name not in (*_FIRST, "reason", "body", "faults"))
+    shown |= {name: record[name] for name in more if record[name] not in (None, "", False, {})}
+    return chain(fields(shown), ["", out.dim("body"), *_body(record)], *(_fault(f, out) for f in record["faults"]))
+
+
+def _body(record: dict[str, Any]) -> list[str]:
+    text = msgspec.json.format(msgspec.json.encode(record["body"]), indent=2).decode()
+    return [f"  {one_line(line)}" for line in text.splitlines()]
+
+
+def _fault(fault: dict[str, Any], out: Output) -> Iterator[str]:
+    again = "" if fault["delay_ms"] is None else f", again in {show_duration(fault['delay_ms'] / 1000)}"
+    yield ""
+    where = f"of attempt {fault['attempt']} at {fault['at']}"
+    yield f"{out.dim('fault')} {where}: {fault['kind']}{again} ({fault['fingerprint']})"
+    story = fault["traceback"] or f"{fault['error']}: {fault['text']}"
+    yield from (f"  {one_line(line)}" for line in story.splitlines())

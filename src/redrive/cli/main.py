@@ -1,0 +1,138 @@
+"""`redrive`: the commands by name. A command's module is imported when it is called: help and completion are quick."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from .._version import __version__
+from .failure import BROKEN_PIPE, DONE, INTERRUPTED, USAGE, Failure, failure_of, tell
+
+# By what one is about: name, what it does. Each lives in the module of its name here.
+COMMANDS: dict[str, dict[str, str]] = {
+    "Start": {
+        "init": "Write a small app that runs, and its settings.",
+        "demo": "Deliver 329 real webhooks to an endpoint that misbehaves; prove that none is lost.",
+        "deliver": "Deliver each line of a file as a durable HTTP POST.",
+    },
+    "Work": {
+        "worker": "Run the messages of an app's queues.",
+        "enqueue": "Put a message on a queue.",
+    },
+    "Look and mend": {
+        "job": "Show, list and cancel messages.",
+        "queue": "List, pause and resume queues.",
+        "dlq": "List, show, group and retry dead messages.",
+    },
+    "Plan and keep": {
+        "policy": "See what a retry policy does before it runs.",
+        "store": "Check and describe the store.",
+        "config": "Show the settings, and where each comes from.",
+        "completion": "Print the completion script of a shell.",
+        "version": "Print the version.",
+    },
+}
+_HELP = {name: help for section in COMMANDS.values() for name, help in section.items()}
+
+
+class Commands(click.Group):
+    """A group whose commands are imported one by one."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_HELP)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _HELP:
+            return None
+        found: click.Command = getattr(import_module(f".{name}", __package__), name)
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _HELP and not args[0].startswith("-"):
+            raise unknown_command(args[0], _HELP, ctx.command_path)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:  # whoever read has seen enough
+            raise click.exceptions.Exit(BROKEN_PIPE) from None
+        except (click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:  # here, where the command is still known
+            raise failure_of(error) from error
+        return result
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for section, commands in COMMANDS.items():
+            with formatter.section(section):
+                formatter.write_dl([(name, help) for name, help in commands.items()], col_max=12)
+
+
+class Subcommands(click.Group):
+    """A group within a command's module."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            raise unknown_command(args[0], self.commands, ctx.command_path)
+        return super().resolve_command(ctx, args)
+
+
+def unknown_command(word: str, known: Any, path: str) -> Failure:
+    """The failure that names the near miss."""
+    import difflib
+
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    why = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
+    return Failure(f"there is no command '{word}'", why, f"{path} {near[0] if near else '--help'}", USAGE)
+
+
+@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, message="redrive %(version)s")
+def cli() -> None:
+    """Durable background work whose heart is the failure path.
+
+    The store is named by --app MODULE:APP or --url URL, by REDRIVE_APP or REDRIVE_URL, or in redrive.toml.
+    Exit codes: 0 done, 1 failed, 2 usage, 3 store unreachable, 4 refused, 5 partial, 124 timed out, 130 interrupted.
+    """
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit."""
+    code = run(sys.argv[1:] if args is None else args)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # what is left has no reader; the interpreter must not complain of it on its way out
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(code)
+
+
+def run(args: Sequence[str]) -> int:
+    """Run the command line; returns the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a character it cannot show is no reason to fail
+    try:
+        result = cli.main(list(args), standalone_mode=False)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    except Exception as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # click 8.2 and later; it holds the help
+            click.echo(str(error), err=True)
+            return USAGE
+        failure = failure_of(error)
+        tell(failure)
+        return failure.exit_code
+    return result if isinstance(result, int) else DONE

@@ -1,0 +1,179 @@
+"""Where a command works: the app of `--app MODULE:APP`, or the store of `--url URL`."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import click
+
+from ..config import OUTPUTS, Settings, near_miss, settings
+from ..observe.redact import redact
+from .failure import UNREACHABLE, USAGE, Failure, command, program
+from .output import Output
+
+if TYPE_CHECKING:
+    from ..app import App
+    from ..store import Store
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Place(NamedTuple):
+    """A store, and the app that goes with it where one was named."""
+
+    store: Store
+    app: App | None
+    url: str  # to show: without a password
+
+
+def output_option(command: F) -> F:
+    """`-o FORM`."""
+    return click.option(
+        "-o", "--output", metavar="FORM", type=click.Choice(OUTPUTS),
+        help="table, tsv, json, jsonl or ids (default: a table on a terminal, TSV elsewhere) [REDRIVE_OUTPUT]",
+    )(command)  # fmt: skip
+
+
+def app_option(command: F) -> F:
+    """`--app MODULE:APP`."""
+    return click.option("--app", metavar="MODULE:APP", help="the app, and with it its store [REDRIVE_APP]")(command)
+
+
+def url_option(command: F) -> F:
+    """`--url URL`."""
+    return click.option("--url", metavar="URL", help="the store, such as sqlite:///work.db [REDRIVE_URL]")(command)
+
+
+def at_store(*, create: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command its Place and Output as first arguments, and close the store when it is done.
+
+    Without `create`, a store that does not exist is an error: to look must leave no empty file in the wrong directory.
+    """
+
+    def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
+        @url_option
+        @app_option
+        @output_option
+        @functools.wraps(command)
+        def run(*args: Any, app: str | None, url: str | None, output: str | None, **options: Any) -> Any:
+            chosen = settings({"app": app, "url": url, "output": output})
+            place = find(chosen, app_flag=app is not None, url_flag=url is not None, create=create)
+            try:
+                return command(place, Output(chosen.output), *args, **options)
+            finally:
+                place.store.close()
+
+        return run
+
+    return wrap
+
+
+def find(chosen: Settings, *, app_flag: bool = False, url_flag: bool = False, create: bool = False) -> Place:
+    """The place that flags and settings name: an app goes before a URL, unless only the URL is a flag."""
+    from ..stores import open_store
+
+    if chosen.app is not None and (app_flag or not url_flag):
+        app = load_app(chosen.app, chosen.folder)
+        if url_flag:
+            move(app, chosen.url)
+        return Place(_existing(app, create), app, redact(app.url or app.store.traits.name))
+    if not create:
+        _require(chosen.url)
+    return Place(open_store(chosen.url), None, redact(chosen.url))
+
+
+def move(app: App, url: str) -> None:
+    """Let an app that has not opened its store yet work on another."""
+    if app.url is None:
+        why = "the app was given a store object, which --url cannot replace"
+        raise Failure("--url cannot be used with this app", why, "leave out --url, or --app", USAGE)
+    app.url = url
+
+
+def load_app(spec: str, folder: str | None = None) -> App:
+    """The App that MODULE:APP names: from the working directory, beside the settings file, or on Python's path."""
+    from ..app import App
+
+    module_name, _, path = spec.partition(":")
+    module = _load_module(module_name, path, folder)
+    found: Any = module
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    if isinstance(found, App):
+        return found
+    apps = [name for name, value in vars(module).items() if isinstance(value, App)]
+    what = (
+        f"module '{module_name}' has no app '{path}'"
+        if found is None
+        else f"'{spec}' is a {type(found).__name__}, not an App"
+    )
+    near = near_miss(path, apps) or (apps[0] if apps else None)
+    why = (
+        f"its apps: {', '.join(apps)}"
+        if apps
+        else f"there is no App in {getattr(module, '__file__', None) or module_name}"
+    )
+    raise Failure(what, why, _again(f"{module_name}:{near}") if near else f"{program()} init another-directory", USAGE)
+
+
+def _load_module(name: str, path: str, folder: str | None) -> Any:
+    for place in [folder, str(Path.cwd())]:
+        if place is not None and place not in sys.path:
+            sys.path.insert(0, place)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
+            raise _broken(name, error) from error
+        raise _no_module(name, path) from None
+    except (SystemExit, Exception) as error:
+        raise _broken(name, error) from error
+
+
+def _no_module(name: str, path: str) -> Failure:
+    here = Path.cwd()
+    known = [p.stem for p in here.glob("*.py")] + [p.parent.name for p in here.glob("*/__init__.py")]
+    near = near_miss(name.removesuffix(".py").replace("/", "."), known)
+    why = f"it is neither in {here} nor on Python's path" + (f"; did you mean '{near}'?" if near else "")
+    return Failure(
+        f"there is no module '{name}'", why, _again(f"{near}:{path}") if near else f"{program()} init", USAGE
+    )
+
+
+def _again(spec: str) -> str:
+    flag = "" if command().endswith(" worker") else "--app "
+    return f"{command()} {flag}{spec}"
+
+
+def _broken(name: str, error: BaseException) -> Failure:
+    """The user's own module raised: say where, in its words."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
+    mine = [f for f in frames if not f.filename.startswith(str(Path(__file__).parents[1]))] or frames
+    place = f"{mine[-1].filename}:{mine[-1].lineno}" if mine else "unknown place"
+    if isinstance(error, SyntaxError):
+        place = f"{error.filename}:{error.lineno}"
+    what = f"module '{name}' cannot be imported: {type(error).__name__}: {error}"
+    return Failure(what, f"raised at {place}", f"{Path(sys.executable).name} -c 'import {name}'")
+
+
+def _existing(app: App, create: bool) -> Store:
+    if app.url is not None and not create:
+        _require(app.url)
+    return app.store
+
+
+def _require(url: str) -> None:
+    """Raise if the store is a file that is not there."""
+    parts = urlsplit(url)
+    path = Path(unquote(parts.path)[1:])
+    if parts.scheme != "sqlite" or parts.netloc or not parts.path[1:] or path.exists():
+        return
+    why = "nothing was ever enqueued there, or the app's store is elsewhere"
+    raise Failure(f"there is no store at {path.absolute()}", why, f"{program()} config show", UNREACHABLE)

@@ -1,0 +1,222 @@
+"""`redrive policy`: what a retry policy does, before it does it."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from ..config import near_miss, settings
+from ..duration import show
+from ..policy import KINDS, Backoff, Preview, Retry, Step, presets
+from ..policy import preview as preview_of
+from .failure import USAGE, Failure, program
+from .main import Subcommands
+from .output import Column, Output
+from .place import app_option, load_app, output_option
+
+STEPS_MAX = 1000
+_PLOT_CELLS = 30
+_LOG_FROM = 20.0  # a plot whose longest bar is more than so many times its shortest is logarithmic
+_ENDS = {
+    "attempts": "ends when its attempts are used up",
+    "elapsed": "ends when its time is over",
+    "refused": "is not retried at all",
+    "limit": "goes on; this preview stops at its --limit",
+}
+
+
+@click.group(cls=Subcommands)
+def policy() -> None:
+    """See what a retry policy does before it runs."""
+
+
+@policy.command("list")
+@output_option
+def list_(output: str | None) -> None:
+    """List the presets: attempts, first delay, and how long they go on."""
+    out = Output(settings({"output": output}).output)
+    columns = (
+        Column("name"),
+        Column("max_attempts"),
+        Column("retries"),
+        Column("backoff"),
+        Column("total_s", "takes (mean)", show),
+        Column("horizon_s", "horizon", show),
+    )
+    out.rows([_summary(name, preview_of(retry), retry) for name, retry in presets.items()], columns, id="name")
+
+
+@policy.command()
+@click.argument("preset", required=False, type=click.Choice(tuple(presets)), metavar="[PRESET]")
+@app_option
+@click.option("--task", help="the policy of this task of --app")
+@click.option(
+    "--kind",
+    type=click.Choice(sorted(KINDS)),
+    default="default",
+    help="the kind of fault it meets every time [default]",
+)
+@click.option("--error", help="the exception it meets every time, by its qualified name: httpx.ReadTimeout")
+@click.option("--limit", type=click.IntRange(1, STEPS_MAX), default=100, help="how many retries to show at most [100]")
+@output_option
+def preview(
+    preset: str | None, app: str | None, task: str | None, kind: str, error: str | None, limit: int, output: str | None
+) -> None:
+    """Show each delay of a policy with its jitter range, when each retry starts, the total and the horizon.
+
+    PRESET is one of `redrive policy list`; --task takes the policy of a task of the app; without either it is the
+    default policy.
+
+    \b
+      redrive policy preview webhooks
+      redrive policy preview --app tasks:app --task crm.push --kind throttled
+    """
+    chosen = settings({"app": app, "output": output})
+    name, retry = _policy(preset, task, chosen.app, chosen.folder)
+    try:
+        shown = preview_of(retry, kind=kind, error=error, limit=limit)
+    except ValueError as problem:
+        what, _, why = str(problem).partition("; ")
+        raise Failure(what, why, f"{program()} policy preview --help", USAGE) from None
+    out = Output(chosen.output)
+    record = {**_summary(name, shown, retry), "kind": kind, "steps": [_step(s) for s in shown.steps]}
+    if out.form == "json":
+        out.record(record)
+        return
+    if out.is_table:
+        click.echo(f"{out.dim('policy')} {name}, {out.dim('faults')} {error or kind}: {record['backoff']}")
+    if shown.steps or not out.is_table:
+        out.rows(_plotted(record["steps"]) if out.is_table else record["steps"], _columns(out, shown), limit=0)
+    if out.is_table:
+        for line in _footer(shown):
+            click.echo(line)
+
+
+def _policy(preset: str | None, task: str | None, app: str | None, folder: str | None) -> tuple[str, Retry]:
+    if task is None:
+        return (preset, presets[preset]) if preset else ("default", Retry())
+    if preset is not None or app is None:
+        why = "--task needs --app MODULE:APP, and no preset beside it"
+        raise Failure("which policy is meant?", why, f"{program()} policy preview --app tasks:app --task {task}", USAGE)
+    found = load_app(app, folder).tasks
+    if task not in found:
+        near = near_miss(task, found)
+        why = f"its tasks: {', '.join(sorted(found)) or 'none'}" + (f"; did you mean '{near}'?" if near else "")
+        raise Failure(
+            f"the app has no task '{task}'",
+            why,
+            f"{program()} policy preview --app {app} --task {near or 'NAME'}",
+            USAGE,
+        )
+    return task, found[task].policy.retry
+
+
+def _summary(name: str, shown: Preview, retry: Retry) -> dict[str, Any]:
+    return {
+        "name": name,
+        "max_attempts": shown.chosen.max_attempts,
+        "max_elapsed_s": shown.chosen.max_elapsed_s,
+        "backoff": _words(shown.chosen.backoff),
+        "ends": shown.ends,
+        "retries": shown.retries,
+        "retries_least": shown.retries_least,
+        "retries_most": shown.retries_most,
+        "total_s": shown.total_s,
+        "horizon_s": shown.horizon_s,
+        "why": shown.chosen.why,
+    }
+
+
+def _words(backoff: Backoff) -> str:
+    share = f" {backoff.share:.0%}" if backoff.jitter in ("additive", "symmetric") else ""
+    jitter = "no jitter" if backoff.jitter == "none" else f"{backoff.jitter} jitter{share}"
+    cap = f", cap {show(backoff.cap)}"
+    if backoff.fn is not None:
+        return f"{getattr(backoff.fn, '__name__', 'a function')}(n){cap}, {jitter}"
+    if backoff.step is not None:
+        return f"{show(backoff.base)} + {show(backoff.step)}·n{cap}, {jitter}"
+    if backoff.factor == 1:
+        return f"{show(backoff.base)} each, {jitter}"
+    return f"{show(backoff.base)} × {backoff.factor:g}^n{cap}, {jitter}"
+
+
+def _step(step: Step) -> dict[str, Any]:
+    return {
+        "retry": step.n + 1,
+        "low_s": step.low_s,
+        "mean_s": step.mean_s,
+        "high_s": step.high_s,
+        "at_low_s": step.at_low_s,
+        "at_mean_s": step.at_mean_s,
+        "at_high_s": step.at_high_s,
+    }
+
+
+def _columns(out: Output, shown: Preview) -> tuple[Column, ...]:
+    plain = (
+        Column("retry"),
+        Column("mean_s", "delay", show),
+        Column("low_s", "from", show),
+        Column("high_s", "to", show),
+        Column("at_mean_s", "starts at", show),
+        Column("at_low_s", "earliest", show),
+        Column("at_high_s", "latest", show),
+    )
+    longest_s = max((step.high_s for step in shown.steps), default=0.0)
+    scale = "log scale" if _logarithmic([step.high_s for step in shown.steps]) else "to scale"
+    return (*plain, Column("plot", f"0s … {show(longest_s)}, {scale}")) if out.is_table else plain
+
+
+def _plotted(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The steps with a bar each: full up to the least delay, shaded up to the greatest."""
+    full, shaded = _marks()
+    ends = _scaled([s["low_s"] for s in steps], [s["high_s"] for s in steps])
+    return [s | {"plot": full * low + shaded * (high - low)} for s, (low, high) in zip(steps, ends, strict=True)]
+
+
+def _scaled(lows: list[float], highs: list[float]) -> list[tuple[int, int]]:
+    """Each bar's two ends in cells. A delay above 0 takes a cell at least."""
+    longest = max(highs, default=0.0)
+    log = _logarithmic(highs)
+    # On the logarithmic scale the shortest bar takes a third of the width: 0 has no place on it.
+    floor = min((h for h in highs if h > 0), default=1.0) ** 1.5 / math.sqrt(longest or 1.0)
+
+    def place(value: float) -> int:
+        if value <= 0 or longest <= 0:
+            return 0
+        part = math.log(max(value, floor) / floor) / math.log(longest / floor) if log else value / longest
+        return max(1, round(part * _PLOT_CELLS))
+
+    return [(place(low), place(high)) for low, high in zip(lows, highs, strict=True)]
+
+
+def _logarithmic(highs: list[float]) -> bool:
+    some = [high for high in highs if high > 0]
+    return bool(some) and max(some) > _LOG_FROM * min(some)
+
+
+def _marks() -> tuple[str, str]:
+    try:
+        "█░".encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return "#", "."
+    return "█", "░"
+
+
+def _footer(shown: Preview) -> Iterator[str]:
+    if shown.ends == "refused":
+        yield f"Never retried: {shown.chosen.why}."
+        return
+    yield ""
+    many = (
+        f"{shown.retries}"
+        if shown.retries_least == shown.retries_most
+        else f"{shown.retries} ({shown.retries_least} to {shown.retries_most})"
+    )
+    yield f"total    {many} retries, the last {show(shown.total_s)} after the first failure at mean delays"
+    bound = "" if shown.chosen.max_elapsed_s is None else f" (max elapsed {show(shown.chosen.max_elapsed_s)})"
+    yield f"horizon  {show(shown.horizon_s)}: no retry starts later than that; it {_ENDS[shown.ends]}{bound}"

@@ -1,0 +1,120 @@
+"""Messages and faults as commands write them: one name for each field, times in RFC 3339."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+
+from ..fault import Fault
+from ..message import FailureGroup, Message
+from ..times import rfc3339
+
+
+def time(ms: int | None) -> str | None:
+    return None if ms is None else rfc3339(ms)
+
+
+def body(message: Message) -> Any:
+    """The body as it is, if it is JSON; else `{"base64": …}`."""
+    try:
+        msgspec.json.decode(message.body)
+        message.body.decode()
+    except (ValueError, RecursionError):
+        return {"base64": base64.b64encode(message.body).decode()}
+    return msgspec.Raw(message.body)  # not decoded: no digit or repeated key is lost
+
+
+def brief(message: Message, now_ms: int) -> dict[str, Any]:
+    """A message in a list."""
+    return {
+        "id": message.id,
+        "task": message.task,
+        "queue": message.queue,
+        "state": message.state(now_ms),
+        "attempt": message.attempt,
+        "crashes": message.crashes,
+        "redrives": message.redrives,
+        "due_at": time(message.due_ms),
+        "enqueued_at": time(message.enqueued_ms),
+        "correlation_id": message.correlation_id,
+    }
+
+
+def full(message: Message, now_ms: int) -> dict[str, Any]:
+    """All that is known of a message."""
+    return {
+        **brief(message, now_ms),
+        "reason": message.reason,
+        "rested_at": time(message.rested_ms),
+        "life_began_at": time(message.life_ms),
+        "deadline_at": time(message.deadline_ms),
+        "priority": message.priority,
+        "key": message.key,
+        "group": message.group,
+        "fence": message.fence,
+        "suspect": message.suspect,
+        "cancel_requested": message.cancel,
+        "attempts_allowed": message.attempts_allowed,
+        "worker": message.worker,
+        "producer": message.producer,
+        "causation_id": message.causation_id,
+        "traceparent": message.traceparent,
+        "version": message.version,
+        "headers": dict(message.headers),
+        "content": message.content,
+        "body": body(message),
+        "faults": [fault(f) for f in message.faults],
+    }
+
+
+def fault(fault: Fault) -> dict[str, Any]:
+    return {
+        "at": time(fault.at_ms),
+        "attempt": fault.attempt,
+        "kind": str(fault.kind),
+        "error": fault.error,
+        "text": fault.text,
+        "fingerprint": fault.fingerprint,
+        "errors": list(fault.errors),
+        "retry_after_s": fault.retry_after_s,
+        "delay_ms": fault.delay_ms,
+        "worker": fault.worker,
+        "traceback": fault.traceback,
+    }
+
+
+def dead(message: Message) -> dict[str, Any]:
+    """A resting message in a list, with the fault that brought it there."""
+    last = message.faults[-1] if message.faults else None
+    return {
+        "id": message.id,
+        "task": message.task,
+        "queue": message.queue,
+        "reason": message.reason,
+        "attempt": message.attempt,
+        "crashes": message.crashes,
+        "redrives": message.redrives,
+        "fingerprint": last.fingerprint if last else None,
+        "kind": str(last.kind) if last else None,
+        "error": last.error if last else None,
+        "text": last.text if last else None,
+        "lane": str(message.lane),
+        "enqueued_at": time(message.enqueued_ms),
+        "died_at": time(message.rested_ms),
+        "correlation_id": message.correlation_id,
+    }
+
+
+def group(found: FailureGroup) -> dict[str, Any]:
+    return {
+        "fingerprint": found.fingerprint,
+        "task": found.task,
+        "error": found.error,
+        "text": found.text,
+        "count": found.count,
+        "first_at": time(found.first_ms),
+        "last_at": time(found.last_ms),
+        "sample_id": found.sample_id,
+    }

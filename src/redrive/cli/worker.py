@@ -1,0 +1,162 @@
+"""`redrive worker`: run an app's queues, under a supervising parent."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from ..app import App, Queue
+from ..config import LOGS, Settings, near_miss, settings
+from ..errors import Refused
+from ..observe.logs import JsonLog, TextLog
+from ..worker.supervisor import supervise
+from .failure import USAGE, Failure, note, program
+from .place import app_option, load_app, move, url_option
+
+
+@click.command()
+@click.argument("app_argument", required=False, metavar="[MODULE:APP]")
+@app_option
+@url_option
+@click.option(
+    "-q",
+    "--queues",
+    multiple=True,
+    metavar="NAME[:CONCURRENCY],…",
+    help="queues in order of preference (default: all of the app) [REDRIVE_QUEUES]",
+)
+@click.option("--burst", is_flag=True, default=None, help="end when nothing is due or running [REDRIVE_BURST]")
+@click.option(
+    "--drain",
+    is_flag=True,
+    default=None,
+    help="end when nothing is left, waiting for what is scheduled [REDRIVE_DRAIN]",
+)
+@click.option("--processes", metavar="N", help="worker processes (default: 1) [REDRIVE_PROCESSES]")
+@click.option("--concurrency", metavar="N", help="messages at once per process, over all queues [REDRIVE_CONCURRENCY]")
+@click.option(
+    "--prefetch", metavar="N", help="messages claimed ahead per queue (default: its concurrency) [REDRIVE_PREFETCH]"
+)
+@click.option(
+    "--lease", metavar="DURATION", help="how long a claim holds unless renewed (default: 30s) [REDRIVE_LEASE]"
+)
+@click.option(
+    "--grace", metavar="DURATION", help="how long to let runs finish at the end (default: 30s) [REDRIVE_GRACE]"
+)
+@click.option(
+    "--name", help="a name that stays the same over restarts, to take its own leases back at once [REDRIVE_NAME]"
+)
+@click.option(
+    "--log",
+    type=click.Choice(LOGS),
+    help="a line per fate on stderr (default: text on a terminal, else json) [REDRIVE_LOG]",
+)
+@click.option("--child", is_flag=True, hidden=True)
+def worker(
+    app_argument: str | None, app: str | None, url: str | None, child: bool, queues: tuple[str, ...], **flags: Any
+) -> int:
+    """Run the messages of an app's queues until SIGTERM or Ctrl-C.
+
+    The first signal lets what runs finish within the grace and gives the rest back uncounted; the second gives all
+    back at once. A parent process starts again what dies or hangs; it is left out for memory:// stores.
+
+    \b
+      redrive worker tasks:app -q crm:20,bulk --lease 30s
+    """
+    if app_argument and app and app_argument != app:
+        raise Failure(
+            "give the app once", f"'{app_argument}' and --app {app} differ", f"{program()} worker {app_argument}", USAGE
+        )
+    given = {"app": app_argument or app, "url": url, "queues": queues or None, **flags}
+    chosen = settings(given)
+    if chosen.app is None:
+        why = "neither an argument, REDRIVE_APP nor redrive.toml names it"
+        raise Failure("which app shall be worked?", why, f"{program()} worker tasks:app", USAGE)
+    found = load_app(chosen.app, chosen.folder)
+    if url is not None:
+        move(found, chosen.url)
+    store = found.store
+    if child or not store.traits.shared:
+        return _work(found, chosen)
+    _warn(found, chosen)
+    state_dir = store.state_dir
+    store.close()
+    return supervise(
+        _child(chosen, url),
+        processes=chosen.processes,
+        state_dir=state_dir,
+        lease_s=chosen.lease_s,
+        grace_s=chosen.grace_s,
+    )
+
+
+def _child(chosen: Settings, url: str | None) -> list[str]:
+    """The command of a child: what was settled here, so that nothing it reads later can differ."""
+    flags: dict[str, object] = {
+        "--app": chosen.app,
+        "--url": url,
+        "--processes": chosen.processes,
+        "--concurrency": chosen.concurrency,
+        "--prefetch": chosen.prefetch,
+        "--lease": f"{chosen.lease_s!r}s",
+        "--grace": f"{chosen.grace_s!r}s",
+        "--name": chosen.name,
+        "--log": chosen.log,
+    }
+    if chosen.queues is not None:
+        flags["--queues"] = ",".join(name if n is None else f"{name}:{n}" for name, n in chosen.queues.items())
+    argv = [sys.executable, "-m", "redrive", "worker", "--child"]
+    for flag, value in flags.items():
+        argv += [flag, str(value)] if value is not None else []
+    return argv + [flag for flag, on in (("--burst", chosen.burst), ("--drain", chosen.drain)) if on]
+
+
+def _work(app: App, chosen: Settings) -> int:
+    from ..worker.loop import run
+
+    log = chosen.log if chosen.log != "auto" else "text" if sys.stderr.isatty() else "json"
+    if log != "off":
+        app.subscribe(JsonLog(sys.stderr) if log == "json" else TextLog(sys.stderr))
+    run(_worker(app, chosen))
+    return 0
+
+
+def _worker(app: App, chosen: Settings) -> Any:
+    options: dict[str, Any] = {
+        "queues": _sizes(app, chosen.queues),
+        "concurrency": chosen.concurrency,
+        "lease": chosen.lease_s,
+        "grace": chosen.grace_s,
+        "prefetch": chosen.prefetch,
+        "burst": chosen.burst,
+        "drain": chosen.drain,
+    }
+    if chosen.name is None or chosen.processes == 1:
+        return app.worker(**options, name=chosen.name)
+    for number in range(chosen.processes - 1):  # of several processes each takes the first name that is free
+        try:
+            return app.worker(**options, name=f"{chosen.name}-{number}")
+        except Refused:
+            continue
+    return app.worker(**options, name=f"{chosen.name}-{chosen.processes - 1}")
+
+
+def _sizes(app: App, queues: Mapping[str, int | None] | None) -> dict[str, int] | None:
+    if queues is None:
+        return None
+    return {name: n or app.queues.get(name, Queue(name)).concurrency for name, n in queues.items()}
+
+
+def _warn(app: App, chosen: Settings) -> None:
+    """What is allowed, and is probably a slip."""
+    if not app.tasks:
+        note(f"warning: {chosen.app} has no tasks; every message it meets becomes unroutable")
+    known = {task.queue for task in app.tasks.values()} | set(app.queues)
+    for name in chosen.queues or ():
+        if name not in known:
+            near = near_miss(name, known)
+            meant = f"did you mean '{near}'?" if near else f"they name: {', '.join(sorted(known)) or 'none'}"
+            note(f"warning: no task of {chosen.app} is on queue '{name}'; {meant}")
