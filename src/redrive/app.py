@@ -31,7 +31,8 @@ DEFAULT_CONCURRENCY = 10
 
 
 class Queue:
-    """What the app says of one queue: how many of its messages one worker process runs at once, and its weight among queues."""
+    """What the app says of one queue: how many of its messages one worker process runs at once, and its weight among
+    queues."""
 
     def __init__(self, name: str, concurrency: int = DEFAULT_CONCURRENCY, weight: int = 1) -> None:
         if concurrency < 1 or weight < 1:
@@ -42,8 +43,8 @@ class Queue:
 class App:
     """Tasks and the store they run on.
 
-    `url`: `memory://`, `sqlite:///relative.db`, `sqlite:////absolute.db`. The store is opened when it is first needed, so declaring tasks
-    touches no file. Raises ConfigError for a URL it does not know, then.
+    `url`: `memory://`, `sqlite:///relative.db`, `sqlite:////absolute.db`. The store is opened when it is first
+    needed, so declaring tasks touches no file. Raises ConfigError for a URL it does not know, then.
     """
 
     def __init__(self, url: str | None = None, *, store: Store | None = None) -> None:
@@ -74,15 +75,15 @@ class App:
 
     @overload
     def task(
-        self, *, ctx: Literal[True], name: str | None = ..., queue: str = ..., timeout: Duration = ..., retry: Retry | str | None = ...,
-        rules: Sequence[Any] = ...,
-    ) -> Callable[[Callable[Concatenate[Context, P], R]], Task[P, R]]: ...  # fmt: skip
+        self, *, ctx: Literal[True], name: str | None = ..., queue: str = ..., timeout: Duration = ..., retry: Retry |
+        str | None = ..., rules: Sequence[Any] = ..., ) -> Callable[[Callable[Concatenate[Context, P], R]], Task[P,
+        R]]: ...  # fmt: skip
 
     @overload
     def task(
-        self, *, ctx: Literal[False] = ..., name: str | None = ..., queue: str = ..., timeout: Duration = ..., retry: Retry | str | None = ...,
-        rules: Sequence[Any] = ...,
-    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...  # fmt: skip
+        self, *, ctx: Literal[False] = ..., name: str | None = ..., queue: str = ..., timeout: Duration = ..., retry:
+        Retry | str | None = ..., rules: Sequence[Any] = ..., ) -> Callable[[Callable[P, R]], Task[P, R]]: ...  # fmt:
+        skip
 
     def task(
         self,
@@ -96,9 +97,10 @@ class App:
     ) -> Callable[[Callable[..., R]], Task[..., R]]:
         """Register a handler, `def` or `async def`.
 
-        `name` stays the same for as long as messages of the task may be stored (default: module and name of the function). `timeout` bounds
-        one run. `retry` is a Retry or a preset's name. `rules` classify its exceptions first: (exception class, pattern or predicate, fault kind).
-        `ctx=True` passes a Context as the first argument. Raises ConfigError for a name that is taken, or a signature that cannot be stored.
+        `name` stays the same for as long as messages of the task may be stored (default: module and name of the
+        function). `timeout` bounds one run. `retry` is a Retry or a preset's name. `rules` classify its exceptions
+        first: (exception class, pattern or predicate, fault kind). `ctx=True` passes a Context as the first argument.
+        Raises ConfigError for a name that is taken, or a signature that cannot be stored.
         """
         if callable(name):
             raise ConfigError("write @app.task(…) with parentheses, also when nothing stands between them")
@@ -114,14 +116,16 @@ class App:
         return register
 
     def queue(self, name: str, *, concurrency: int = DEFAULT_CONCURRENCY, weight: int = 1) -> Queue:
-        """Say how a queue is worked: `concurrency` messages at once per worker process; `weight` shares a worker's total among queues."""
+        """Say how a queue is worked: `concurrency` messages at once per worker process; `weight` shares a worker's
+        total among queues."""
         self.queues[name] = Queue(name, concurrency, weight)
         return self.queues[name]
 
     # -- enqueueing
 
     def enqueue_many(self, drafts: Iterable[Draft]) -> list[Ref]:
-        """Put all drafts in one commit; durable when it returns. Raises RuntimeError inside a running event loop: use `aenqueue_many` there."""
+        """Put all drafts in one commit; durable when it returns. Raises RuntimeError inside a running event loop: use
+        `aenqueue_many` there."""
         _refuse_loop()
         listed = list(drafts)
         return self._refs(listed, self.store.put(listed))
@@ -147,7 +151,8 @@ class App:
         return self.store.find([id])[0]
 
     def cancel(self, id: str) -> str:
-        """End a waiting message, or ask a running one to stop: `cancelled`, `requested`, `too_late` (it rests or is done) or `unknown`."""
+        """End a waiting message, or ask a running one to stop: `cancelled`, `requested`, `too_late` (it rests or is
+        done) or `unknown`."""
         found: Cancel = self.store.cancel([id])[0]
         return found.value
 
@@ -178,8 +183,9 @@ class App:
     ) -> Worker:
         """A worker to embed: `async with app.worker(queues=["crm"]):` runs it on this event loop until the block ends.
 
-        `queues`: names in order of preference (default: all that tasks name), or a mapping to their concurrency. `concurrency` bounds
-        the messages that run at once over all queues. `lease` is how long a claim holds unless renewed. `prefetch` messages wait claimed.
+        `queues`: names in order of preference (default: all that tasks name), or a mapping to their concurrency.
+        `concurrency` bounds the messages that run at once over all queues. `lease` is how long a claim holds unless
+        renewed. `prefetch` messages wait claimed.
         """
         from .worker.loop import Worker
 
@@ -197,7 +203,8 @@ class App:
         )
 
     def run_worker(self, queues: Sequence[str] | Mapping[str, int] | None = None, **options: Any) -> None:
-        """Work until SIGTERM or SIGINT; options as `worker`. `burst=True` returns when nothing is due or leased, `drain=True` also waits for scheduled ones."""
+        """Work until SIGTERM or SIGINT; options as `worker`. `burst=True` returns when nothing is due or leased,
+        `drain=True` also waits for scheduled ones."""
         from .worker.loop import run
 
         run(self.worker(queues, **options))
@@ -205,7 +212,11 @@ class App:
     def _worked(self, queues: Sequence[str] | Mapping[str, int] | None) -> list[Queue]:
         if isinstance(queues, str):
             raise ConfigError(f"queues={queues!r}: expected a list of names, such as [{queues!r}]")
-        names = list(queues) if queues else sorted({task.queue for task in self.tasks.values()} | set(self.queues)) or ["default"]
+        names = (
+            list(queues)
+            if queues
+            else sorted({task.queue for task in self.tasks.values()} | set(self.queues)) or ["default"]
+        )
         sizes = queues if isinstance(queues, Mapping) else {}
         known = [self.queues.get(name) or Queue(name) for name in names]
         return [Queue(q.name, sizes.get(q.name) or q.concurrency, q.weight) for q in known]
@@ -227,7 +238,10 @@ def _name(handler: Callable[..., Any]) -> str:
 
 
 def _refuse_loop() -> None:
-    """A commit inside a running loop would hold up every coroutine on it. asyncio is not imported for the sake of asking."""
+    """A commit inside a running loop would hold up every coroutine on it. asyncio is not imported for the sake of
+    asking."""
     events = sys.modules.get("asyncio.events")
     if events is not None and events._get_running_loop() is not None:
-        raise RuntimeError("enqueue() was called inside a running event loop, which it would block; use `await ….aenqueue(…)` there")
+        raise RuntimeError(
+            "enqueue() was called inside a running event loop, which it would block; use `await ….aenqueue(…)` there"
+        )

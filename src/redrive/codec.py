@@ -29,7 +29,9 @@ class Codec:
         parameters = list(inspect.signature(handler).parameters.values())[1 if skip_first else 0 :]
         for p in parameters:
             if p.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
-                raise ConfigError(f"task {name!r}: parameter *{p.name} has no name in the stored body; declare each argument by name")
+                raise ConfigError(
+                    f"task {name!r}: parameter *{p.name} has no name in the stored body; declare each argument by name"
+                )
         self.signature = inspect.Signature(parameters)
         self._positional = tuple(p.name for p in parameters if p.kind in _POSITIONAL)
         self._only_positional = tuple(p.name for p in parameters if p.kind is inspect.Parameter.POSITIONAL_ONLY)
@@ -41,11 +43,14 @@ class Codec:
         self._all_required = len(self._required) == len(parameters)
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-        """The body for a call with these arguments. Raises TypeError as the call itself would, EncodeError for what JSON cannot hold."""
+        """The body for a call with these arguments. Raises TypeError as the call itself would, EncodeError for what
+        JSON cannot hold."""
         if len(args) <= len(self._positional):
             named = dict(zip(self._positional, args, strict=False))
             named.update(kwargs)
-            fits = len(named) == len(args) + len(kwargs) and named.keys() <= self._names and named.keys() >= self._required
+            fits = (
+                len(named) == len(args) + len(kwargs) and named.keys() <= self._names and named.keys() >= self._required
+            )
         if len(args) > len(self._positional) or not fits or self._only_positional:
             named = self._bind(args, kwargs)
         try:
@@ -68,7 +73,9 @@ class Codec:
         while todo:
             value = todo.pop()
             if isinstance(value, float) and not math.isfinite(value):
-                raise EncodeError(f"task {self.name!r}: an argument holds {value}, which JSON cannot write; send None or text instead")
+                raise EncodeError(
+                    f"task {self.name!r}: an argument holds {value}, which JSON cannot write; send None or text instead"
+                )
             if isinstance(value, Mapping):
                 todo.extend(value.values())
             elif isinstance(value, list | tuple | set | frozenset):

@@ -1,4 +1,5 @@
-"""What a running handler can know about its message, and be told: `redrive.context()`, or the first argument with `ctx=True`."""
+"""What a running handler can know about its message, and be told: `redrive.context()`, or the first argument with
+`ctx=True`."""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """True once this run should end: a cancel was asked for, its timeout is over, its lease is lost or the worker stops."""
+        """True once this run should end: a cancel was asked for, its timeout is over, its lease is lost or the worker
+        stops."""
         return self._stop is not None or time.monotonic() >= self._deadline_s
 
     def check(self) -> None:
@@ -91,5 +93,7 @@ def context() -> Context:
     """The context of the message being handled here. Raises RuntimeError outside of a handler."""
     found = _current.get()
     if found is None:
-        raise RuntimeError(f"no redrive message is being handled in this task or thread ({threading.current_thread().name})")
+        raise RuntimeError(
+            f"no redrive message is being handled in this task or thread ({threading.current_thread().name})"
+        )
     return found

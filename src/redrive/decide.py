@@ -1,7 +1,8 @@
 """The only place where a message's fate is chosen.
 
-`admit` looks at a claimed message before it runs, `decide` at its fault afterwards. Both are pure: no clock, no randomness,
-no I/O, no logging. The worker, Lambda handlers, redriver, simulator and `policy preview` all call these two.
+`admit` looks at a claimed message before it runs, `decide` at its fault afterwards. Both are pure: no clock, no
+randomness, no I/O, no logging. The worker, Lambda handlers, redriver, simulator and `policy preview` all call these
+two.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 
 from .fault import Fault, Kind
 from .message import DeadLetter, Decision, Message, Quarantine, RetryAt
-from .policy import Retry, draw
+from .policy import Backoff, Retry, draw
 
 ASKED_SPREAD = 0.2  # what was asked to wait for r comes back within [r, 1.2·r]
 
@@ -50,57 +51,68 @@ def admit(message: Message, policy: Policy, signals: Signals, now_ms: int) -> Ru
     if signals.unreadable is not None:
         return DeadLetter("unreadable", signals.unreadable, counts=False)
     if message.deadline_ms is not None and now_ms >= message.deadline_ms:
-        return DeadLetter("deadline", f"its deadline passed {now_ms - message.deadline_ms} ms before it could run", counts=False)
+        why = f"its deadline passed {now_ms - message.deadline_ms} ms before it could run"
+        return DeadLetter("deadline", why, counts=False)
     if message.crashes_alone >= policy.crashes_alone_max or message.crashes >= policy.crashes_max:
         return Quarantine(f"its worker died {message.crashes} times while running it", counts=False)
+    asked_ms = _asked_until_ms(message, policy.retry)
+    if now_ms < asked_ms:
+        return RetryAt(min(asked_ms, now_ms + _ceil_ms(policy.retry.max_retry_after_s)), "asked", counts=False)
     return RUN
 
 
 def decide(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decision:
-    """What happens to a message whose run ended in `fault`: steered first, then permanent, attempts, elapsed, backoff."""
+    """What happens to a message whose run ended in `fault`: steered first, then overridden, permanent, attempts,
+    elapsed, backoff."""
     steered = _steered(fault, now_ms)
     if steered is not None:
         return steered
     retry = policy.retry
     chosen = retry.choose(fault)
-    if not chosen.retryable:
-        return DeadLetter("permanent", chosen.why)
     allowed = chosen.max_attempts if message.attempts_allowed is None else message.attempts_allowed
-    delay_s = _delay_s(message, fault, retry, now_ms) if message.attempt < allowed else 0.0
+    delay_s = _delay_s(message, fault, retry, chosen.backoff)
     if retry.override is not None:
         overridden = retry.override(message, fault, delay_s)
         if overridden is not None:
             return overridden
+    if not chosen.retryable:
+        return DeadLetter("permanent", chosen.why)
     if message.attempt >= allowed:
         return DeadLetter("exhausted", f"failed {message.attempt} of {allowed} allowed attempts")
     at_ms = now_ms + _ceil_ms(delay_s)
-    elapsed_ms = at_ms - message.life_ms - message.held_ms
-    if chosen.max_elapsed_s is not None and elapsed_ms > chosen.max_elapsed_s * 1000:
-        return DeadLetter("elapsed", f"its next attempt would start {elapsed_ms / 1000:.1f} s into its life, allowed are {chosen.max_elapsed_s:g} s")
+    elapsed_s = (at_ms - message.life_ms - message.held_ms) / 1000
+    if chosen.max_elapsed_s is not None and elapsed_s > chosen.max_elapsed_s:
+        why = f"its next attempt would start {elapsed_s:.1f} s into its life; allowed are {chosen.max_elapsed_s:g} s"
+        return DeadLetter("elapsed", why)
     return RetryAt(at_ms, fault.kind.value)
 
 
 def _steered(fault: Fault, now_ms: int) -> Decision | None:
-    if not fault.steer or fault.steer == "retry_after":
-        if fault.kind is Kind.INTERRUPTED:
-            return RetryAt(now_ms, "interrupted", counts=False)
-        return None
-    match fault.steer:
-        case "snooze":
-            return RetryAt(now_ms + _ceil_ms(fault.retry_after_s or 0.0), "snooze", counts=False)
-        case "reject":
-            return DeadLetter("rejected", fault.text)
-        case "quarantine":
-            return Quarantine(fault.text, reason="rejected")
-    raise ValueError(f"unknown steer {fault.steer!r}; known: snooze, reject, quarantine, retry_after")
+    if fault.kind is Kind.INTERRUPTED:
+        return RetryAt(now_ms, "interrupted", counts=False)
+    if fault.steer == "snooze":
+        return RetryAt(now_ms + _ceil_ms(fault.retry_after_s or 0.0), "snooze", counts=False)
+    if fault.steer == "reject":
+        return DeadLetter("rejected", fault.text)
+    if fault.steer == "quarantine":
+        return Quarantine(fault.text, reason="rejected")
+    return None  # RetryAfter is a failure like others, with a delay that was asked for
 
 
-def _delay_s(message: Message, fault: Fault, retry: Retry, now_ms: int) -> float:
-    """max(backoff, r + U(0, 0.2·r)) with r the asked delay, at most `max_retry_after` (SPEC 3)."""
+def _asked_until_ms(message: Message, retry: Retry) -> int:
+    """Until when the last fault of this life asked to be left alone, where that is longer than one wait may be."""
+    last = message.faults[-1] if message.faults else None
+    if last is None or last.retry_after_s is None or last.retry_after_s <= retry.max_retry_after_s:
+        return 0
+    return last.at_ms + _ceil_ms(last.retry_after_s) if last.at_ms >= message.life_ms else 0
+
+
+def _delay_s(message: Message, fault: Fault, retry: Retry, backoff: Backoff) -> float:
+    """max(backoff, r + U(0, 0.2·r)) with r the asked delay, at most `max_retry_after`."""
     u = draw(message.id, message.redrives, message.fence)
-    previous = message.faults[-1].delay_ms if message.faults else None
-    backoff = retry.choose(fault).backoff
-    delay_s = backoff.seconds(message.attempt - 1, u, None if previous is None else previous / 1000, fault)
+    previous_ms = message.faults[-1].delay_ms if message.faults else None
+    previous_s = None if previous_ms is None else previous_ms / 1000
+    delay_s = backoff.seconds(max(0, message.attempt - 1), u, previous_s, fault)
     if fault.retry_after_s is None:
         return delay_s
     asked_s = min(fault.retry_after_s, retry.max_retry_after_s)

@@ -88,7 +88,8 @@ class Steer(Exception):
 
 
 class RetryAfter(Steer):
-    """Try this message again, not before `delay` from now. Counts as an attempt; the delay is a floor under the backoff."""
+    """Try this message again, not before `delay` from now. Counts as an attempt; the delay is a floor under the
+    backoff."""
 
     def __init__(self, delay: Duration, why: str = "") -> None:
         self.delay_s = seconds(delay, "RetryAfter delay")

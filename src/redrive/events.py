@@ -10,7 +10,8 @@ from msgspec import Struct
 
 
 class Fate(Struct, frozen=True, kw_only=True):
-    """What became of one delivery. `outcome`: done, retry, snoozed, released, held, dead, quarantined, cancelled, stale or lost."""
+    """What became of one delivery. `outcome`: done, retry, snoozed, released, held, dead, quarantined, cancelled,
+    stale or lost."""
 
     outcome: str
     id: str
@@ -53,7 +54,8 @@ class Events:
         return bool(self._observers)
 
     def subscribe(self, observer: Observer) -> Callable[[], None]:
-        """Call `observer` with every batch from now on; returns the call that ends it. It must be quick: the store thread calls it."""
+        """Call `observer` with every batch from now on; returns the call that ends it. It must be quick: the store
+        thread calls it."""
         self._observers.append(observer)
         return lambda: self._observers.remove(observer)
 

@@ -19,7 +19,8 @@ FAULTS_KEPT_EACH_END = 10  # of a message's fault history: the first and the las
 
 
 class Lane(StrEnum):
-    """Where a message rests. Delayed, retrying and parked ones lie in `ready` with a due time ahead; counts call them `scheduled`."""
+    """Where a message rests. Delayed, retrying and parked ones lie in `ready` with a due time ahead; counts call them
+    `scheduled`."""
 
     READY = "ready"
     LEASED = "leased"
@@ -32,7 +33,8 @@ RESTING = (Lane.DEAD, Lane.QUARANTINE)
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """A message to be put. `body` is bytes as they shall arrive; `content="raw"` says no encoder of redrive's wrote it."""
+    """A message to be put. `body` is bytes as they shall arrive; `content="raw"` says no encoder of redrive's wrote
+    it."""
 
     task: str
     queue: str = "default"
@@ -65,8 +67,9 @@ class Put(Struct, frozen=True):
 class Message(Struct, frozen=True, gc=False):
     """A message as stored.
 
-    `attempt` counts the runs of its present life, `crashes` the leases that ran out unsettled in it, `fence` every claim ever.
-    `life_ms` is when the present life began (first enqueue or last redrive), `held_ms` how long of it flow control held it back.
+    `attempt` counts the runs of its present life, `crashes` the leases that ran out unsettled in it, `fence` every
+    claim ever. `life_ms` is when the present life began (first enqueue or last redrive), `held_ms` how long of it
+    flow control held it back.
     """
 
     id: str
@@ -106,7 +109,8 @@ class Message(Struct, frozen=True, gc=False):
     faults: tuple[Fault, ...] = ()  # oldest first; the first and last ten
 
     def state(self, now_ms: int) -> str:
-        """The word people read: `scheduled` for a ready message whose time has not come, `cancelled` for a done one that never ran."""
+        """The word people read: `scheduled` for a ready message whose time has not come, `cancelled` for a done one
+        that never ran."""
         if self.lane is Lane.READY and (self.due_ms or 0) > now_ms:
             return "scheduled"
         return "cancelled" if self.reason == "cancelled" else self.lane.value
@@ -137,7 +141,8 @@ class Ack(Struct, frozen=True, gc=False):
 
 
 class RetryAt(Struct, frozen=True, gc=False):
-    """Back to its queue, due at `at_ms`. `held` says flow control asked for the wait, so it does not count as elapsed."""
+    """Back to its queue, due at `at_ms`. `held` says flow control asked for the wait, so it does not count as
+    elapsed."""
 
     at_ms: int
     why: str = "retry"
@@ -165,7 +170,8 @@ Decision = Ack | RetryAt | DeadLetter | Quarantine
 
 
 class Swap(Struct, frozen=True):
-    """Set cell `key` to `value` if its version is still `version` (0: it must not exist). None deletes. ttl_ms=None: no expiry."""
+    """Set cell `key` to `value` if its version is still `version` (0: it must not exist). None deletes. ttl_ms=None:
+    no expiry."""
 
     key: str
     version: int
@@ -201,7 +207,8 @@ class Settled(StrEnum):
 
 
 class Ask(Struct, frozen=True):
-    """A claim wanted: at most `limit` due messages of `queue`, leased for `lease_ms` to `worker`, none of a task in `skip`."""
+    """A claim wanted: at most `limit` due messages of `queue`, leased for `lease_ms` to `worker`, none of a task in
+    `skip`."""
 
     queue: str
     limit: int
@@ -235,7 +242,8 @@ class Cancel(StrEnum):
 
 
 class Counts(Struct, frozen=True):
-    """Messages by lane; `scheduled` are ready ones whose time has not come; `oldest_age_s` of the longest due ready one."""
+    """Messages by lane; `scheduled` are ready ones whose time has not come; `oldest_age_s` of the longest due ready
+    one."""
 
     ready: int = 0
     scheduled: int = 0
@@ -247,7 +255,8 @@ class Counts(Struct, frozen=True):
 
 
 class Where(Struct, frozen=True):
-    """A filter for peek: every field that is not None must match. Times are of rest, or of enqueue where a message never rested."""
+    """A filter for peek: every field that is not None must match. Times are of rest, or of enqueue where a message
+    never rested."""
 
     queue: str | None = None
     task: str | None = None

@@ -76,22 +76,27 @@ class Store(Protocol):
     def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = ()) -> list[Put]:
         """Write all drafts (and swaps) in one commit; durable when it returns.
 
-        A draft whose unique key is held yields the holder, `duplicate=True`, and is not written. Raises Conflict if a swap
-        does not apply, EnqueueError for a draft no store could take, StoreError if the commit failed: then nothing was written.
+        A draft whose unique key is held yields the holder, `duplicate=True`, and is not written. Raises Conflict if a
+        swap does not apply, EnqueueError for a draft no store could take, StoreError if the commit failed: then
+        nothing was written.
         """
         ...
 
-    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()) -> Exchange:
+    def exchange(
+        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+    ) -> Exchange:
         """Settle all, then claim in the asks' order: one commit. Either part may be empty.
 
-        A settlement with a stale receipt changes nothing and says so; each other one is atomic with its follow-ups and swaps.
-        Claiming raises `fence`, and `attempt` on a message that was ready or `crashes` on one whose lease ran out.
-        Messages come by priority, then by due time; never more than an ask's limit. Raises Conflict if one of `swaps` does not apply.
+        A settlement with a stale receipt changes nothing and says so; each other one is atomic with its follow-ups
+        and swaps. Claiming raises `fence`, and `attempt` on a message that was ready or `crashes` on one whose lease
+        ran out. Messages come by priority, then by due time; never more than an ask's limit. Raises Conflict if one
+        of `swaps` does not apply.
         """
         ...
 
     def wait(self, asks: Sequence[Ask], *, timeout_ms: int) -> None:
-        """Return when one of the asks may find something, on nudge, or after `timeout_ms`. A put in another process wakes it."""
+        """Return when one of the asks may find something, on nudge, or after `timeout_ms`. A put in another process
+        wakes it."""
         ...
 
     def nudge(self) -> None:
@@ -105,8 +110,9 @@ class Store(Protocol):
     def release(self, worker: str, started: Sequence[str] | None) -> tuple[int, int]:
         """Take back at once what a dead worker of this identity had leased: (released, lapsed).
 
-        Ids in `started` lapse: due now, and the next claim counts a crash. The others go back free, their attempt given back.
-        None: nothing is known about what was started, so all lapse. Only for whoever holds the identity's lock.
+        Ids in `started` lapse: due now, and the next claim counts a crash. The others go back free, their attempt
+        given back. None: nothing is known about what was started, so all lapse. Only for whoever holds the identity's
+        lock.
         """
         ...
 
@@ -127,7 +133,8 @@ class Store(Protocol):
         ...
 
     def peek(self, lane: Lane | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None) -> Page:
-        """A page of messages, without claiming them; `lane` None means every lane. Raises ValueError on a cursor not of ours."""
+        """A page of messages, without claiming them; `lane` None means every lane. Raises ValueError on a cursor not
+        of ours."""
         ...
 
     def failure_groups(self, *, where: Where = Where()) -> list[FailureGroup]:
@@ -139,7 +146,8 @@ class Store(Protocol):
         ...
 
     def cancel(self, ids: Sequence[str]) -> list[Cancel]:
-        """End waiting messages as done (state `cancelled`); ask running ones to stop; resting and done ones are too late."""
+        """End waiting messages as done (state `cancelled`); ask running ones to stop; resting and done ones are too
+        late."""
         ...
 
     def configure(self, queue: str, *, paused: bool | None = None) -> None:

@@ -37,7 +37,8 @@ class Ref(msgspec.Struct, frozen=True):
 
     @property
     def state(self) -> str:
-        """Its state now: ready, scheduled, leased, dead, quarantine, done or cancelled. Done messages are deleted, so one that is gone is done."""
+        """Its state now: ready, scheduled, leased, dead, quarantine, done or cancelled. Done messages are deleted, so
+        one that is gone is done."""
         message = self._app.job(self.id)
         return "done" if message is None else message.state(self._app.store.now_ms())
 
@@ -58,15 +59,31 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Task(Generic[P, R]):
-    """A handler with a stable name, a queue and a policy. Made by `@app.task(…)`; calling it calls the handler, here and now."""
+    """A handler with a stable name, a queue and a policy. Made by `@app.task(…)`; calling it calls the handler, here
+    and now."""
 
     def __init__(
-        self, app: App, handler: Callable[..., R], name: str, queue: str, policy: Policy, rules: Sequence[Any], takes_context: bool
+        self,
+        app: App,
+        handler: Callable[..., R],
+        name: str,
+        queue: str,
+        policy: Policy,
+        rules: Sequence[Any],
+        takes_context: bool,
     ) -> None:
-        self.app, self.handler, self.name, self.queue, self.policy, self.rules = app, handler, name, queue, policy, tuple(rules)
+        self.app, self.handler, self.name, self.queue, self.policy, self.rules = (
+            app,
+            handler,
+            name,
+            queue,
+            policy,
+            tuple(rules),
+        )
         self.takes_context = takes_context
         self.codec = Codec(handler, name, skip_first=takes_context)
-        self.is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))
+        called = handler if inspect.isroutine(handler) else type(handler).__call__
+        self.is_async = inspect.iscoroutinefunction(called)
         self.__name__ = getattr(handler, "__name__", name)
         self.__doc__ = handler.__doc__
         self.__wrapped__ = handler
@@ -117,8 +134,9 @@ class Task(Generic[P, R]):
     ) -> Bound[P, R]:
         """This task with settings for what is enqueued through it.
 
-        `delay` or `at`: when it may run first. `key`: unique per task until the message is done, cancelled or discarded, and at least
-        `for_` long. `priority` 0 (first) to 3. `deadline`: past it the message dies unrun. Raises ConfigError for values that cannot be meant.
+        `delay` or `at`: when it may run first. `key`: unique per task until the message is done, cancelled or
+        discarded, and at least `for_` long. `priority` 0 (first) to 3. `deadline`: past it the message dies unrun.
+        Raises ConfigError for values that cannot be meant.
         """
         if priority not in PRIORITIES:
             raise ConfigError(f"priority {priority!r}: expected one of {PRIORITIES}, 0 is served first")
@@ -145,7 +163,8 @@ class Task(Generic[P, R]):
         return self._bound.draft(*args, **kwargs)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref:
-        """Put a message on the queue; durable when it returns. In asyncio code use `aenqueue`. Raises EnqueueError, StoreError, TypeError."""
+        """Put a message on the queue; durable when it returns. In asyncio code use `aenqueue`. Raises EnqueueError,
+        StoreError, TypeError."""
         return self._bound.enqueue(*args, **kwargs)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref:

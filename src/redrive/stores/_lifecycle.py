@@ -55,16 +55,21 @@ def enqueued(draft: Draft, id: str, now_ms: int) -> Message:
 
 def leased(message: Message, ask: Ask, now_ms: int) -> Message:
     """The claim is counted before it runs. What was still leased had run out: that is a crash, not an attempt."""
-    lapsed = message.lane is Lane.LEASED
+    ran_out = message.lane is Lane.LEASED
     return replace(
         message,
         lane=Lane.LEASED,
         due_ms=now_ms + ask.lease_ms,
         fence=message.fence + 1,
-        attempt=message.attempt + (not lapsed),
-        crashes=message.crashes + lapsed,
+        attempt=message.attempt + (not ran_out),
+        crashes=message.crashes + ran_out,
         worker=ask.worker,
     )
+
+
+def lapsed(message: Message, now_ms: int) -> Message:
+    """Its lease ends now, and it is nobody's: a second release must not take it for claimed and never started."""
+    return replace(message, due_ms=now_ms, worker=None)
 
 
 def given_back(message: Message, now_ms: int) -> Message:

@@ -54,7 +54,7 @@ class Waiter:
     def close(self) -> None:
         self._socket.close()
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path)
+            Path(self.path).unlink()
 
 
 class Waker:
@@ -74,19 +74,19 @@ class Waker:
             pass  # its buffer is full of wake-ups already
         except ConnectionRefusedError:
             with contextlib.suppress(FileNotFoundError):  # left behind by a process that was killed
-                os.unlink(path)
+                Path(path).unlink()
         except OSError:
             pass  # gone meanwhile; waiters look by themselves
 
     def wake_all(self) -> None:
         try:
-            changed_ns = os.stat(self._folder).st_mtime_ns
+            changed_ns = Path(self._folder).stat().st_mtime_ns
         except FileNotFoundError:
             return
         if changed_ns != self._seen_ns:
             # A file made in the same clock tick as the listing would be missed for good: a young listing is read again.
-            self._paths = [f"{self._folder}/{name}" for name in os.listdir(self._folder)]
-            self._seen_ns = changed_ns if os.stat(self._folder).st_mtime_ns < time.time_ns() - 50_000_000 else -1
+            self._paths = [str(path) for path in Path(self._folder).iterdir()]
+            self._seen_ns = changed_ns if Path(self._folder).stat().st_mtime_ns < time.time_ns() - 50_000_000 else -1
         for path in self._paths:
             self.wake(path)
 

@@ -39,6 +39,7 @@ from ..message import (
     Put,
     Receipt,
     Redrive,
+    RetryAt,
     Settled,
     Settlement,
     Swap,
@@ -136,7 +137,7 @@ class MemoryStore:
                 if message.lane is not Lane.LEASED or message.worker != worker:
                     continue
                 if started is None or message.id in started:
-                    tables.write(int(seq), Kept(replace(message, due_ms=now)))
+                    tables.write(int(seq), Kept(_lifecycle.lapsed(message, now)))
                     lapsed += 1
                 else:
                     tables.write(int(seq), Kept(_lifecycle.given_back(message, now)))
@@ -230,7 +231,8 @@ class MemoryStore:
 
     def cancel(self, ids: Sequence[str]) -> list[Cancel]:
         with self._commit() as (tables, now):
-            return [_cancel(tables, id, now) for id in ids]
+            found = {id: _cancel(tables, id, now) for id in dict.fromkeys(ids)}
+            return [found[id] for id in ids]
 
     def configure(self, queue: str, *, paused: bool | None = None) -> None:
         with self._commit() as (tables, _):
@@ -307,7 +309,8 @@ def _settle(tables: Tables, settlement: Settlement, now: int) -> Settled:
         tables.write(int(settlement.receipt.handle), None)
         return Settled.OK
     moved = _lifecycle.decided(message, settlement.decision, settlement.fault, now)
-    tables.write(int(settlement.receipt.handle), Kept(moved, settlement.fault if moved.due_ms is None else None))
+    fatal = None if isinstance(settlement.decision, RetryAt) else settlement.fault
+    tables.write(int(settlement.receipt.handle), Kept(moved, fatal))
     return Settled.CANCELLED if message.cancel else Settled.OK
 
 

@@ -1,7 +1,8 @@
 """The embedded store: one SQLite file in WAL mode, any number of processes on one machine.
 
-Each process has one writing connection. Threads that write at the same time share a commit (one of them carries the others' work),
-so eight enqueueing threads cost one sync, not eight. Statements are in sqlite.sql; batches travel as JSON (see there why).
+Each process has one writing connection. Threads that write at the same time share a commit (one of them carries the
+others' work), so eight enqueueing threads cost one sync, not eight. Statements are in sqlite.sql; batches travel as
+JSON (see there why).
 """
 
 from __future__ import annotations
@@ -67,13 +68,12 @@ _MIGRATIONS = ("migration_1",)
 _encode = msgspec.json.Encoder().encode
 
 _HOT = """seq id task queue lane priority due_ms fence attempt enqueued_ms life_ms worker producer hex(body)""".split()
-_COLD = """crashes crashes_alone redrives suspect cancel held_ms deadline_ms attempts_allowed version key grp run reason rested_ms meta faults""".split() + [
-    f"iif({blob} is null, null, hex({blob}))" for blob in ("progress", "result")  # an empty one is not none
-]
-# Most messages of a healthy queue are at the default in every cold column: then those are neither written to JSON nor read from it.
-_COLUMNS = f"""{", ".join(_HOT)}, case when crashes + crashes_alone + redrives + suspect + cancel + held_ms + (version <> 1)
- or coalesce(deadline_ms, attempts_allowed, key, grp, run, reason, rested_ms, meta, faults, progress, result) is not null
- then json_array({", ".join(_COLD)}) end"""
+_COLD = """crashes crashes_alone redrives suspect cancel held_ms deadline_ms attempts_allowed version key grp run
+reason rested_ms meta faults""".split() + [ f"iif({blob} is null, null, hex({blob}))" for blob in ("progress",
+"result")  # an empty one is not none ] # Most messages of a healthy queue are at the default in every cold column:
+then those are neither written to JSON nor read from it. _COLUMNS = f"""{", ".join(_HOT)}, case when crashes +
+crashes_alone + redrives + suspect + cancel + held_ms + (version <> 1) or coalesce(deadline_ms, attempts_allowed, key,
+grp, run, reason, rested_ms, meta, faults, progress, result) is not null then json_array({", ".join(_COLD)}) end"""
 
 
 class _Cold(msgspec.Struct, array_like=True, gc=False):
@@ -145,7 +145,8 @@ class _Writer:
         self.closed = False
 
     def run(self, do: Callable[[sqlite3.Connection], T]) -> T:
-        """`do`'s value, once what it wrote is committed and synced. Raises what `do` raised, or StoreError; then nothing of it was written."""
+        """`do`'s value, once what it wrote is committed and synced. Raises what `do` raised, or StoreError; then
+        nothing of it was written."""
         work = _Work(do)
         self.waiting.append(work)
         with self.lock:
@@ -183,7 +184,8 @@ class _Writer:
                 work.done = True
 
     def _do(self, c: sqlite3.Connection, work: _Work) -> None:
-        """One of several: errors that are the caller's own undo its part alone; errors of the engine end the whole group."""
+        """One of several: errors that are the caller's own undo its part alone; errors of the engine end the whole
+        group."""
         c.execute("savepoint work")
         try:
             work.value = work.do(c)
@@ -217,8 +219,8 @@ class _Writer:
 class SqliteStore:
     """A store in the SQLite file at `path`, made if it is missing.
 
-    `synchronous="normal"` gives up the sync of each commit: kill -9 still loses nothing, a power cut may lose the last commits.
-    `clock_ms` replaces the wall clock in tests. Raises ConfigError, SchemaError, StoreUnavailable.
+    `synchronous="normal"` gives up the sync of each commit: kill -9 still loses nothing, a power cut may lose the
+    last commits. `clock_ms` replaces the wall clock in tests. Raises ConfigError, SchemaError, StoreUnavailable.
     """
 
     traits = Traits(name="sqlite")
@@ -343,9 +345,8 @@ class SqliteStore:
         if row is None:
             return None
         id, until, lane, due, reason = row
-        state = "scheduled" if lane == "ready" and due > now else "cancelled" if reason == "cancelled" else lane or "done"
-        free = lane is None or lane == "done"
-        return None if free and until <= now else Put(id, True, state)
+        state = "scheduled" if lane == "ready" and due > now else "cancelled" if reason == "cancelled" else lane or
+        "done" free = lane is None or lane == "done" return None if free and until <= now else Put(id, True, state)
 
     # -- settling and claiming
 
@@ -465,12 +466,10 @@ class SqliteStore:
             if version != seen:
                 seen, due_ms = version, self._next_due_ms(asks)
             left_s = end - time.monotonic()
-            due_s = (due_ms - time.time() * 1000) / 1000 if self._clock_ms is _wall_ms else (due_ms - self._clock_ms()) / 1000
-            if waiter.nudges != self._nudges:  # one that came before this thread had a socket counts too
-                waiter.nudges = self._nudges
-                return
-            if left_s <= 0 or due_s <= 0 or waiter.wait(max(0.0, min(left_s, due_s, LOOK_EVERY_S))):
-                return
+            due_s = (due_ms - time.time() * 1000) / 1000 if self._clock_ms is _wall_ms else (due_ms -
+            self._clock_ms()) / 1000 if waiter.nudges != self._nudges:  # one that came before this thread had a
+            socket counts too waiter.nudges = self._nudges return if left_s <= 0 or due_s <= 0 or waiter.wait(max(0.0,
+            min(left_s, due_s, LOOK_EVERY_S))): return
 
     def _next_due_ms(self, asks: Sequence[Ask]) -> float:
         found = [self._read(self._sql["next_due"], ask.queue, _text(sorted(ask.skip)) if ask.skip else None)[0][0] for ask in asks if ask.limit]
@@ -630,9 +629,9 @@ class SqliteStore:
         self._waker.close()
 
 
-# A process does not inherit its parent's file locks, but SQLite in it thinks so as long as one connection crossed the fork. Then
-# the parent's last close would delete the log that the child commits to. So none crosses: they are closed before, and opened again
-# when they are needed, on both sides.
+# A process does not inherit its parent's file locks, but SQLite in it thinks so as long as one connection crossed the
+# fork. Then the parent's last close would delete the log that the child commits to. So none crosses: they are closed
+# before, and opened again when they are needed, on both sides.
 _open_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 _forking: list[SqliteStore] = []
 
@@ -727,9 +726,9 @@ def _claimed(row: _Row, fence: int, until: int, worker: str) -> Message:
     if cold is None:  # the way of most messages: as few steps as there can be
         crashes = 1 if lane is Lane.LEASED else 0
         return Message(
-            id, task, queue, bytes.fromhex(body), id, Lane.LEASED, priority, until, fence, attempt, enqueued, life, worker, producer, crashes
-        )
-    return _message((row[0], id, task, queue, Lane.LEASED, priority, until, fence, attempt, enqueued, life, worker, producer, body, cold))
+            id, task, queue, bytes.fromhex(body), id, Lane.LEASED, priority, until, fence, attempt, enqueued, life,
+            worker, producer, crashes ) return _message((row[0], id, task, queue, Lane.LEASED, priority, until, fence,
+            attempt, enqueued, life, worker, producer, body, cold))
 
 
 def _message(row: _Row) -> Message:

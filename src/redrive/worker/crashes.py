@@ -1,8 +1,8 @@
 """The crash ledger: who this worker is, and what it has started, in a file that survives kill -9.
 
-An identity is a file, held by a lock that the kernel gives back when its process dies. The file has a slot per claimed message, with a flag
-that is set before the handler is called. Whoever gets the lock next reads what the dead one had started: those messages crashed, the
-other leased ones never ran and go back free.
+An identity is a file, held by a lock that the kernel gives back when its process dies. The file has a slot per
+claimed message, with a flag that is set before the handler is called. Whoever gets the lock next reads what the dead
+one had started: those messages crashed, the other leased ones never ran and go back free.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from typing import Any
 from ..errors import Refused
 
 _MAGIC = b"redrive1"
-_HEADER = struct.Struct("<8s40sdddI")  # magic, boot id, store thread's beat, end of the last running timeout, event loop's beat, pid
+_HEADER = struct.Struct(
+    "<8s40sdddI"
+)  # magic, boot id, store thread's beat, end of the last running timeout, event loop's beat, pid
 _HEADER_SIZE = 128
 _STORE_BEAT, _STORE_BEAT_AT = struct.Struct("<dd"), 48
 _LOOP_BEAT, _LOOP_BEAT_AT = struct.Struct("<d"), 64
@@ -40,8 +42,9 @@ class Beats:
 
 
 class Slots:
-    """An identity, its lock and its slots. `started` is what the identity's last holder had started and not settled, None where that
-    is not known; `same_boot` says whether it wrote that since the machine started, and so before anything could be lost."""
+    """An identity, its lock and its slots. `started` is what the identity's last holder had started and not settled,
+    None where that is not known; `same_boot` says whether it wrote that since the machine started, and so before
+    anything could be lost."""
 
     def __init__(self, name: str, file: int) -> None:
         self.name, self._file = name, file
@@ -50,8 +53,8 @@ class Slots:
         self._map: Any = None
 
     def open(self, count: int) -> None:
-        """Forget the last holder and make room for `count` messages. Only once its leases are taken back: a kill before must not lose
-        what it had started."""
+        """Forget the last holder and make room for `count` messages. Only once its leases are taken back: a kill
+        before must not lose what it had started."""
         os.ftruncate(self._file, 0)
         os.ftruncate(self._file, _HEADER_SIZE + count * _SLOT_SIZE)
         self._map = mmap.mmap(self._file, 0)
@@ -102,11 +105,14 @@ def hold(folder: Path, prefix: str) -> Slots:
         file = _lock(folder / f"{prefix}-{number}.slots", os.O_CREAT)
         if file is not None:
             return Slots(f"{prefix}-{number}", file)
-    raise Refused(f"{_IDENTITIES_MAX} workers named {prefix!r} hold identities in {folder}; stop some or choose another name")
+    raise Refused(
+        f"{_IDENTITIES_MAX} workers named {prefix!r} hold identities in {folder}; stop some or choose another name"
+    )
 
 
 def left_behind(folder: Path) -> Iterator[Slots]:
-    """The other identities whose holders are dead and had not settled everything; each is held until the next is asked for."""
+    """The other identities whose holders are dead and had not settled everything; each is held until the next is
+    asked for."""
     for path in sorted(folder.glob("*.slots")):
         if path.stat().st_size == 0 or (file := _lock(path)) is None:
             continue
@@ -152,7 +158,9 @@ def boot_id() -> str:
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     if platform.system() == "Darwin":
-        found = subprocess.run(["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True, check=False)
+        found = subprocess.run(
+            ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True, check=False
+        )
         if found.returncode == 0:
             return found.stdout.strip()
     return f"unknown-{os.getpid()}"  # never equal to another process's: leases are then never taken back early

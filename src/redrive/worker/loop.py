@@ -1,7 +1,8 @@
 """The worker's heart: one thread that exchanges batches with the store, and hands them to the executors.
 
-A turn: collect what finished, decide its fate, settle it and claim the next batch in one exchange, admit, hand out. Between turns the
-thread sleeps in `store.wait` until something may be due, something finished, or a heartbeat is owed.
+A turn: collect what finished, decide its fate, settle it and claim the next batch in one exchange, admit, hand out.
+Between turns the thread sleeps in `store.wait` until something may be due, something finished, or a heartbeat is
+owed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import StoreError
 from ..events import Event, Fate, Notice
@@ -24,8 +25,8 @@ from ..fault import Fault
 from ..message import Ack, Ask, DeadLetter, Delivery, Hold, Message, Quarantine, Receipt, RetryAt, Settled
 from .admission import admit_run
 from .crashes import Slots, hold, left_behind
-from .supervisor import follow_parent, supervised
 from .run import Gate, Outcome, Run, outcome, released
+from .supervisor import follow_parent, supervised
 from .tasks import TaskExecutor
 from .threads import ThreadExecutor
 
@@ -39,7 +40,8 @@ STORE_RETRY_S = (0.05, 2.0)  # the first and the longest pause while the store c
 
 
 class Worker:
-    """Works the queues of one app in this process. Made by `app.worker(…)`; use it as `async with`, or run it by `app.run_worker`."""
+    """Works the queues of one app in this process. Made by `app.worker(…)`; use it as `async with`, or run it by
+    `app.run_worker`."""
 
     def __init__(
         self,
@@ -61,7 +63,9 @@ class Worker:
         self._total = total or sum(q.concurrency for q in queues)
         self._gates = {q.name: Gate(q.concurrency) for q in queues}
         self._places = {q.name: q.concurrency + (q.concurrency if prefetch is None else prefetch) for q in queues}
-        self._capacity = min(sum(self._places.values()), self._total * 2 if prefetch is None else self._total + prefetch)
+        self._capacity = min(
+            sum(self._places.values()), self._total * 2 if prefetch is None else self._total + prefetch
+        )
         self._slots = None if self._store.state_dir is None else hold(self._store.state_dir, name or "worker")
         self.name = self._slots.worker if self._slots is not None else name or f"local/{os.getpid()}"
         self._held: dict[Receipt, Run] = {}
@@ -91,7 +95,12 @@ class Worker:
         self._take_back()
         self._threads = ThreadExecutor(self._capacity, self._finish, self._start_elsewhere, self._slots)
         self._tasks = TaskExecutor(
-            self._loop, self._finish, self._threads.start, lambda: list(self._held.values()), self._slots, self._lease_s / 6
+            self._loop,
+            self._finish,
+            self._threads.start,
+            lambda: list(self._held.values()),
+            self._slots,
+            self._lease_s / 6,
         )
         self._tasks.watch()
         self._thread = threading.Thread(target=self._work, name="redrive-store", daemon=True)
@@ -238,7 +247,12 @@ class Worker:
         for o in outcomes:
             self._forget(o.delivery.receipt)
         if self.app.events:
-            self.app.events.emit([_fate(o, word, self._store.now_ms(), self.name) for o, word in zip(outcomes, result.settled, strict=True)])
+            self.app.events.emit(
+                [
+                    _fate(o, word, self._store.now_ms(), self.name)
+                    for o, word in zip(outcomes, result.settled, strict=True)
+                ]
+            )
         self._look = any(len(result.deliveries) >= ask.limit for ask in asks)
         if result.deliveries:
             self._hold(result.deliveries, before_s + self._lease_s)
@@ -292,7 +306,8 @@ class Worker:
             self._slots.beat_store(now, self._busy_until_s)
 
     def _renew(self, now: float) -> None:
-        """Renew every lease, though none past its run's timeout and grace; tell runs that lost theirs, or that were cancelled."""
+        """Renew every lease, though none past its run's timeout and grace; tell runs that lost theirs, or that were
+        cancelled."""
         groups: dict[int, list[Run]] = {}
         self._busy_until_s = 0.0
         for run in list(self._held.values()):
@@ -314,12 +329,12 @@ class Worker:
         except StoreError as error:
             self._store_failed(error)
             return
-        for run, hold in zip(runs, found, strict=True):
-            if hold is Hold.LOST:
+        for run, word in zip(runs, found, strict=True):
+            if word is Hold.LOST:
                 self._lose(run)
                 continue
             run.until_s = before_s + lease_ms / 1000
-            if hold is Hold.CANCEL and run.context is not None:
+            if word is Hold.CANCEL and run.context is not None:
                 run.context.stop("cancel")
 
     def _lose(self, run: Run) -> None:
@@ -333,7 +348,8 @@ class Worker:
     def _take_back(self) -> None:
         """Leases that dead workers of this machine left: what they had started counts a crash, the rest goes back free.
 
-        Killed between the release and the emptying of the slots, the next one does it again and finds nothing left to release.
+        Killed between the release and the emptying of the slots, the next one does it again and finds nothing left to
+        release.
         """
         if self._slots is None or self._store.state_dir is None:
             return
@@ -348,7 +364,9 @@ class Worker:
             return False  # its slots may be older than its leases: those run out by themselves
         free, lapsed = self._store.release(slots.worker, slots.started)
         if free or lapsed:
-            self._notice("took_back", f"{lapsed} started and {free} unstarted messages that {slots.worker} held when it died")
+            self._notice(
+                "took_back", f"{lapsed} started and {free} unstarted messages that {slots.worker} held when it died"
+            )
         return True
 
     # -- the end
@@ -441,9 +459,11 @@ def _fate_of(
 
 
 def run(worker: Worker) -> None:
-    """Run a worker on an event loop of its own until it is done, or told by SIGTERM or SIGINT to drain (twice: to release at once).
+    """Run a worker on an event loop of its own until it is done, or told by SIGTERM or SIGINT to drain (twice: to
+    release at once).
 
-    Under a supervisor only the supervisor says when to release: a service manager signals the whole group, and once must not count twice.
+    Under a supervisor only the supervisor says when to release: a service manager signals the whole group, and once
+    must not count twice.
     """
 
     async def main() -> None:

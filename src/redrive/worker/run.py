@@ -34,12 +34,11 @@ class Run(Struct, gc=False, eq=False):
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
     verdict: Decision | None = None  # set where it was not admitted
-    fault: Fault | None = None  # and why
+    fault: Fault | None = None  # how its run ended, or why it was not admitted
     started_s: float = 0.0
     finished_s: float = 0.0
     context: Context | None = None
     cause: str | None = None
-    error: BaseException | None = None
     handle: Any = None  # the asyncio task, if it is one; dropped at its end, as nothing collects the cycle
 
     def begin(self, slots: Slots | None) -> Context:
@@ -58,7 +57,8 @@ class Run(Struct, gc=False, eq=False):
         return self.started_s + timeout_s
 
     def end(self, cause: str) -> None:
-        """Ask the handler to stop; the first cause stays. Only on the event loop's thread where it is an asyncio task."""
+        """Ask the handler to stop; the first cause stays. Only on the event loop's thread where it is an asyncio
+        task."""
         if self.cause is not None or self.finished_s:
             return
         self.cause = cause
@@ -69,7 +69,7 @@ class Run(Struct, gc=False, eq=False):
 
 
 class Gate:
-    """Bounds how many runs of one queue are under way in this process; the others wait here, claimed but not started."""
+    """Bounds how many runs of one queue are under way in this process; others wait here, claimed but not started."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self._running, self._closed = limit, 0, False
@@ -115,11 +115,10 @@ def outcome(run: Run, now_ms: int, worker: str) -> Outcome:
     if run.verdict is not None:
         return Outcome(_settlement(run.delivery, run.verdict, run.fault, now_ms, worker), run.delivery)
     run_s = run.finished_s - run.started_s
-    if run.error is None:
+    if run.fault is None:
         return Outcome(Settlement(run.delivery.receipt, _ACK), run.delivery, run_s)
-    fault = _fault(run, run.error)
-    decision = decide(run.delivery.message, fault, run.task.policy, now_ms)
-    return Outcome(_settlement(run.delivery, decision, fault, now_ms, worker), run.delivery, run_s)
+    decision = decide(run.delivery.message, run.fault, run.task.policy, now_ms)
+    return Outcome(_settlement(run.delivery, decision, run.fault, now_ms, worker), run.delivery, run_s)
 
 
 def released(run: Run, now_ms: int) -> Outcome:
@@ -134,15 +133,19 @@ def _settlement(delivery: Delivery, decision: Decision, fault: Fault | None, now
     return Settlement(delivery.receipt, decision, with_fate(fault, delivery.message, decision, now_ms, worker))
 
 
-def _fault(run: Run, error: BaseException) -> Fault:
+def fault_of(run: Run, error: BaseException) -> Fault:
+    """What the run's end was: the handler's own failure, its timeout, or the worker's wish."""
     if isinstance(error, CancelledError | Cancelled | LeaseLost | TimeoutError) and run.cause is not None:
         if run.cause == "timeout":
             return classify(_timed_out(run, error))
         return Fault(Kind.INTERRUPTED, type(error).__name__, f"the worker ended it: {run.cause}")
     if isinstance(error, CancelledError):  # the handler's own coroutine cancelled itself
-        return classify(RuntimeError("the handler ended with CancelledError, though nobody asked it to stop").with_traceback(error.__traceback__))
+        text = "the handler ended with CancelledError, though nobody asked it to stop"
+        return classify(RuntimeError(text).with_traceback(error.__traceback__))
     return classify(error, run.task.rules)
 
 
 def _timed_out(run: Run, error: BaseException) -> TimeoutError:
-    return TimeoutError(f"ran longer than its timeout of {run.task.policy.timeout_s:g} s").with_traceback(error.__traceback__)
+    return TimeoutError(f"ran longer than its timeout of {run.task.policy.timeout_s:g} s").with_traceback(
+        error.__traceback__
+    )

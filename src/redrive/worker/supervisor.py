@@ -1,7 +1,8 @@
-"""The parent of `redrive worker`: starts the worker processes, replaces those that die or hang, and ends with all of them.
+"""The parent of `redrive worker`: starts the worker processes, replaces those that die or hang, and ends with all of
+them.
 
-Parent and child are joined by a pipe. The parent writes a byte to ask for something; when the parent dies, even by kill -9, the child reads
-the end of the pipe and drains by itself.
+Parent and child are joined by a pipe. The parent writes a byte to ask for something; when the parent dies, even by
+kill -9, the child reads the end of the pipe and drains by itself.
 """
 
 from __future__ import annotations
@@ -55,11 +56,15 @@ class _Child:
 class Supervisor:
     """Keeps `processes` children of `argv` running until they are done or it is told to stop."""
 
-    def __init__(self, argv: Sequence[str], *, processes: int, state_dir: Path | None, lease_s: float, grace_s: float) -> None:
+    def __init__(
+        self, argv: Sequence[str], *, processes: int, state_dir: Path | None, lease_s: float, grace_s: float
+    ) -> None:
         self._argv, self._state_dir = list(argv), state_dir
         self._hung_after_s, self._grace_s = max(HUNG_AFTER_S, lease_s), grace_s
         self._children: list[_Child] = []
-        self._starts: list[tuple[float, int]] = [(0.0, 0)] * processes  # when to start the missing ones, and how often they died young
+        self._starts: list[tuple[float, int]] = [
+            (0.0, 0)
+        ] * processes  # when to start the missing ones, and how often they died young
         self._asked = 0
         self._code = 0
 

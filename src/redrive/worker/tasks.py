@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..context import enter
-from .run import Run
+from .run import Run, fault_of
 
 if TYPE_CHECKING:
     from .crashes import Slots
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 class TaskExecutor:
     """Lives on the event loop's thread; everything here is called there.
 
-    `finish` takes batches of finished runs: those that end in one turn of the loop go together. `start_other` starts a run that
-    belongs to another executor. `runs` gives every run the worker holds, `margin_s` is how long before its lease ends a run is cancelled.
+    `finish` takes batches of finished runs: those that end in one turn of the loop go together. `start_other` starts
+    a run that belongs to another executor. `runs` gives every run the worker holds, `margin_s` is how long before its
+    lease ends a run is cancelled.
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class TaskExecutor:
             if run.deadline_s < self._watch_at_s:
                 self._watch_from(run.deadline_s)
             await run.task.handler(*run.args, **run.kwargs)
-        except BaseException as error:  # whatever a handler raises is its message's business and must not end the worker
-            run.error = error
+        except (
+            BaseException
+        ) as error:  # whatever a handler raises is its message's business and must not end the worker
+            run.fault = fault_of(run, error)
         self._done(run)
 
     def _done(self, run: Run) -> None:
@@ -69,7 +72,8 @@ class TaskExecutor:
         self._finish(finished)
 
     def watch(self) -> None:
-        """End what has run past its timeout or its lease; look again at the next such time, a few times a second at least."""
+        """End what has run past its timeout or its lease; look again at the next such time, a few times a second at
+        least."""
         now = time.monotonic()
         if self._slots is not None:
             self._slots.beat_loop(now)

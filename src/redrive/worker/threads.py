@@ -9,17 +9,22 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from ..context import enter, leave
-from .run import Run
+from .run import Run, fault_of
 
 if TYPE_CHECKING:
     from .crashes import Slots
 
 
 class ThreadExecutor:
-    """A pool that grows to `limit` daemon threads as it needs them. `finish` and `start_other` as for TaskExecutor, from any thread."""
+    """A pool that grows to `limit` daemon threads as it needs them. `finish` and `start_other` as for TaskExecutor,
+    from any thread."""
 
     def __init__(
-        self, limit: int, finish: Callable[[Sequence[Run]], None], start_other: Callable[[Run], None], slots: Slots | None
+        self,
+        limit: int,
+        finish: Callable[[Sequence[Run]], None],
+        start_other: Callable[[Run], None],
+        slots: Slots | None,
     ) -> None:
         self._limit, self._finish, self._start_other, self._slots = limit, finish, start_other, slots
         self._queue: SimpleQueue[Run | None] = SimpleQueue()
@@ -54,7 +59,7 @@ class ThreadExecutor:
             token = enter(run.begin(self._slots))
             run.task.handler(*run.args, **run.kwargs)
         except BaseException as error:  # also SystemExit: a handler must not end the worker
-            run.error = error
+            run.fault = fault_of(run, error)
         if token is not None:
             leave(token)
         run.finished_s = time.monotonic()

@@ -219,6 +219,16 @@ class LeaseRules(Contract):
         if store.traits.counts_crashes:
             assert [look(store, id).crashes for id in ids] == [1, 1]
 
+    def test_what_lapsed_stays_lapsed_when_its_worker_is_released_again(self, store: Store) -> None:
+        started = put_one(store)
+        claim_one(store, worker="dead")
+        assert store.release("dead", [started]) == (0, 1)
+        assert store.release("dead", []) == (0, 0)
+        message = claim_one(store, worker="dead").message
+        assert message.attempt == 1
+        if store.traits.counts_crashes:
+            assert message.crashes == 1
+
     def test_release_of_an_unknown_worker_does_nothing(self, store: Store) -> None:
         ids = put(store, draft(), draft())
         claim(store, limit=1)

@@ -1,0 +1,183 @@
+"""`admit` and `decide` as tables, and what holds for every message by properties."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.decide import RUN, Policy, Signals, admit, decide, with_fate
+from redrive.fault import Fault, Kind, classify
+from redrive.message import DeadLetter, Lane, Message, Quarantine, RetryAt
+from redrive.policy import Backoff, Retry
+
+NOW = 1_700_000_000_000
+ID = "018bcfe5-6800-7000-8000-000000000001"
+FIXED = Policy(retry=Retry(max_attempts=3, max_elapsed="1h", backoff=Backoff.fixed("10s")))
+
+
+def message(**fields: Any) -> Message:
+    defaults: dict[str, Any] = {"lane": Lane.LEASED, "fence": 1, "attempt": 1, "enqueued_ms": NOW, "life_ms": NOW}
+    return Message(ID, "t", "q", b"{}", ID, **{**defaults, **fields})
+
+
+def fault(kind: str = "default", **fields: Any) -> Fault:
+    return Fault(Kind(kind), **fields)
+
+
+ADMITTED = [
+    ("nothing speaks against it", {}, Signals(), RUN),
+    ("cancelled", {"cancel": True}, Signals(), RetryAt(NOW, "cancelled", counts=False)),
+    ("no such task", {}, Signals(unroutable="w"), DeadLetter("unroutable", "w", counts=False)),
+    ("unreadable body", {}, Signals(unreadable="w"), DeadLetter("unreadable", "w", counts=False)),
+    ("deadline ahead", {"deadline_ms": NOW + 1}, Signals(), RUN),
+    ("two crashes alone", {"crashes": 2, "crashes_alone": 2}, Signals(), RUN),
+    ("nine crashes in company", {"crashes": 9}, Signals(), RUN),
+]
+
+
+@pytest.mark.parametrize(
+    ("fields", "signals", "expected"), [row[1:] for row in ADMITTED], ids=[row[0] for row in ADMITTED]
+)
+def test_admit(fields: dict[str, Any], signals: Signals, expected: object) -> None:
+    assert admit(message(**fields), FIXED, signals, NOW) == expected
+
+
+def test_a_message_past_its_deadline_dies_unrun() -> None:
+    verdict = admit(message(deadline_ms=NOW), FIXED, Signals(), NOW)
+    assert isinstance(verdict, DeadLetter)
+    assert (verdict.reason, verdict.counts) == ("deadline", False)
+
+
+@pytest.mark.parametrize("fields", [{"crashes": 3, "crashes_alone": 3}, {"crashes": 10}])
+def test_too_many_crashes_convict(fields: dict[str, Any]) -> None:
+    verdict = admit(message(**fields), FIXED, Signals(), NOW)
+    assert isinstance(verdict, Quarantine)
+    assert verdict.counts is False
+
+
+def test_cancel_comes_before_everything_else() -> None:
+    doomed = message(cancel=True, deadline_ms=NOW - 1, crashes=10)
+    assert admit(doomed, FIXED, Signals(unreadable="x", unroutable="y"), NOW) == RetryAt(NOW, "cancelled", counts=False)
+
+
+def asked(hours: float, **fields: Any) -> Message:
+    return message(faults=(fault("throttled", retry_after_s=hours * 3600, at_ms=NOW),), **fields)
+
+
+def test_more_than_the_clamp_was_asked_so_it_waits_on_free_of_charge() -> None:
+    six_hours = 6 * 3_600_000
+    assert admit(asked(15), FIXED, Signals(), NOW + six_hours) == RetryAt(NOW + 2 * six_hours, "asked", counts=False)
+    assert admit(asked(15), FIXED, Signals(), NOW + 2 * six_hours) == RetryAt(
+        NOW + 15 * 3_600_000, "asked", counts=False
+    )
+    assert admit(asked(15), FIXED, Signals(), NOW + 15 * 3_600_000) is RUN
+    assert (
+        admit(asked(6), FIXED, Signals(), NOW + 1) is RUN
+    )  # within the clamp: the retry's own due time has seen to it
+    assert admit(asked(15, life_ms=NOW + 5), FIXED, Signals(), NOW + 5) is RUN  # a redrive begins anew
+
+
+DECIDED = [
+    ("retried at its backoff", {}, fault(), RetryAt(NOW + 10_000, "default")),
+    ("the last attempt", {"attempt": 3}, fault(), DeadLetter("exhausted", "failed 3 of 3 allowed attempts")),
+    (
+        "a redrive allows one",
+        {"attempts_allowed": 1},
+        fault(),
+        DeadLetter("exhausted", "failed 1 of 1 allowed attempts"),
+    ),
+    ("a redrive allows five", {"attempt": 4, "attempts_allowed": 5}, fault(), RetryAt(NOW + 10_000, "default")),
+    ("interrupted is free", {"attempt": 3}, fault("interrupted"), RetryAt(NOW, "interrupted", counts=False)),
+    (
+        "snoozed is free",
+        {"attempt": 3},
+        fault(steer="snooze", retry_after_s=1.5),
+        RetryAt(NOW + 1500, "snooze", counts=False),
+    ),
+    ("rejected", {}, fault("permanent", steer="reject", text="no"), DeadLetter("rejected", "no")),
+    ("quarantined", {}, fault(steer="quarantine", text="bad"), Quarantine("bad", reason="rejected")),
+    ("asked less than the backoff", {}, fault("throttled", retry_after_s=2.0), RetryAt(NOW + 10_000, "throttled")),
+]
+
+
+@pytest.mark.parametrize(("fields", "seen", "expected"), [row[1:] for row in DECIDED], ids=[row[0] for row in DECIDED])
+def test_decide(fields: dict[str, Any], seen: Fault, expected: object) -> None:
+    assert decide(message(**fields), seen, FIXED, NOW) == expected
+
+
+@pytest.mark.parametrize("kind", ["permanent", "unreadable", "unroutable"])
+def test_permanent_kinds_die_at_once(kind: str) -> None:
+    verdict = decide(message(), fault(kind), FIXED, NOW)
+    assert isinstance(verdict, DeadLetter)
+    assert verdict.reason == "permanent"
+
+
+def test_elapsed_counts_the_start_of_the_next_attempt_and_not_what_was_held() -> None:
+    old = NOW - 3_600_000
+    assert isinstance(decide(message(life_ms=old + 10_000), fault(), FIXED, NOW), RetryAt)
+    late = decide(message(life_ms=old + 9_999), fault(), FIXED, NOW)
+    assert isinstance(late, DeadLetter)
+    assert late.reason == "elapsed"
+    assert isinstance(decide(message(life_ms=old, held_ms=10_000), fault(), FIXED, NOW), RetryAt)
+
+
+def test_what_was_asked_is_a_floor_spread_over_a_fifth_more() -> None:
+    delays = {decide(message(fence=n), fault("throttled", retry_after_s=100.0), FIXED, NOW) for n in range(200)}
+    waits = sorted(d.at_ms - NOW for d in delays if isinstance(d, RetryAt))
+    assert 100_000 <= waits[0] < 103_000
+    assert 117_000 < waits[-1] <= 120_001
+    assert len(waits) > 190
+
+
+def test_what_was_asked_is_clamped() -> None:
+    policy = Policy(retry=Retry(max_elapsed=None, max_retry_after="1h"))
+    verdict = decide(message(), fault("throttled", retry_after_s=1e6), policy, NOW)
+    assert isinstance(verdict, RetryAt)
+    assert 3_600_000 <= verdict.at_ms - NOW <= 1.2 * 3_600_000 + 1
+
+
+def test_override_has_the_last_word_also_on_permanent_faults() -> None:
+    def again(m: Message, f: Fault, delay_s: float) -> RetryAt | None:
+        return RetryAt(NOW + 7, "mine") if f.kind is Kind.PERMANENT else None
+
+    policy = Policy(retry=Retry(max_attempts=1, override=again))
+    assert decide(message(), fault("permanent"), policy, NOW) == RetryAt(NOW + 7, "mine")
+    assert isinstance(decide(message(), fault(), policy, NOW), DeadLetter)
+
+
+@given(
+    kind=st.sampled_from(list(Kind)),
+    attempt=st.integers(1, 10**6),
+    fence=st.integers(1, 10**9),
+    asked_s=st.none() | st.floats(0, 1e9),
+    base=st.floats(0, 1e6),
+    factor=st.floats(1, 100),
+    jitter=st.sampled_from(["none", "additive", "symmetric", "full", "equal", "decorrelated"]),
+)
+def test_every_retry_lies_ahead_and_every_death_has_a_reason(
+    kind: Kind, attempt: int, fence: int, asked_s: float | None, base: float, factor: float, jitter: Any
+) -> None:
+    policy = Policy(retry=Retry(max_attempts=10**6, max_elapsed=None, backoff=Backoff(base, factor, "1d", jitter)))
+    verdict = decide(message(attempt=attempt, fence=fence), Fault(kind, retry_after_s=asked_s), policy, NOW)
+    if isinstance(verdict, RetryAt):
+        assert verdict.at_ms >= NOW
+        if verdict.counts and asked_s is not None:
+            assert verdict.at_ms - NOW >= min(asked_s, 6 * 3600) * 1000 - 1
+    else:
+        assert isinstance(verdict, DeadLetter)
+        assert verdict.reason in {"exhausted", "permanent", "elapsed"}
+
+
+def test_the_same_claim_is_always_decided_alike_and_the_next_one_otherwise() -> None:
+    policy = Policy()
+    one, again, other = (decide(message(fence=n, attempt=5), fault(), policy, NOW) for n in (1, 1, 2))
+    assert one == again != other
+
+
+def test_a_kept_fault_says_when_by_whom_and_what_followed() -> None:
+    kept = with_fate(classify(ValueError("x")), message(attempt=2), RetryAt(NOW + 9, "default"), NOW, "w")
+    assert (kept.at_ms, kept.attempt, kept.worker, kept.delay_ms) == (NOW, 2, "w", 9)
+    assert with_fate(kept, message(), DeadLetter("exhausted"), NOW, "w").delay_ms is None
