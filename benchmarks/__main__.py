@@ -1,0 +1,91 @@
+"""`python -m benchmarks`: run some or all, print a table, keep the figures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+import redrive
+
+from .harness import Broken, Options, Reading, as_json, table
+from .startup import startup
+from .throughput import failing, noop
+from .timing import idle, latency, lateness
+from .volume import backlog, enqueue, memory
+
+BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
+    f.__name__: f for f in (noop, failing, lateness, latency, idle, backlog, enqueue, memory, startup)
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit 0 when everything was measured, whatever the figures; 1 when a run lost, repeated or forgot something."""
+    arguments = parser().parse_args(argv)
+    with tempfile.TemporaryDirectory(prefix="redrive-bench-", dir=arguments.folder) as folder:
+        sizes = {name: getattr(arguments, name) for name in Options.__struct_fields__ if name != "folder"}
+        options = Options(folder=Path(folder), **sizes)
+        readings: list[tuple[str, Reading]] = []
+        for name in arguments.benchmark or BENCHMARKS:
+            print(f"{name}: {(BENCHMARKS[name].__doc__ or '').splitlines()[0]}", file=sys.stderr, flush=True)
+            try:
+                readings += [(name, reading) for reading in BENCHMARKS[name](options)]
+            except Broken as error:
+                print(f"{name}: {error}", file=sys.stderr)
+                return 1
+    print(table(readings))
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(_report(options, readings), indent=1, ensure_ascii=False) + "\n")
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    p.add_argument(
+        "benchmark",
+        nargs="*",
+        metavar="BENCHMARK",
+        choices=[[], *BENCHMARKS],
+        help=f"which: {' '.join(BENCHMARKS)} (default: all)",
+    )
+    p.add_argument(
+        "--rounds", type=int, default=3, help="how often each run is repeated, interleaved with what it is compared to"
+    )
+    p.add_argument("--messages", type=int, default=20_000, help="per throughput run")
+    p.add_argument("--delayed", type=int, default=2_000, help="lateness: messages that come due")
+    p.add_argument("--within-s", type=float, default=5.0, help="lateness: the window they come due in")
+    p.add_argument("--steady", type=int, default=1_000, help="latency: messages put at the rate")
+    p.add_argument("--per-s", type=float, default=100.0, help="latency: the rate")
+    p.add_argument("--backlog", type=int, default=100_000, help="backlog: delayed messages that wait")
+    p.add_argument("--memory", type=int, default=100_000, help="memory: messages run in all")
+    p.add_argument("--idle-s", type=float, default=10.0, help="idle: seconds watched per round")
+    p.add_argument("--starts", type=int, default=11, help="startup: starts of each program")
+    p.add_argument("--folder", type=Path, help="where the stores lie: on a real disk, for tmpfs syncs nothing")
+    p.add_argument("--json", type=Path, metavar="FILE", help="keep every value of every round here")
+    return p
+
+
+def _report(options: Options, readings: Sequence[tuple[str, Reading]]) -> dict[str, object]:
+    return {
+        "redrive": redrive.__version__,
+        "python": platform.python_version(),
+        "sqlite": sqlite3.sqlite_version,
+        "system": platform.platform(),
+        "cores": os.cpu_count(),
+        "options": {name: value for name, value in msgspec.structs.asdict(options).items() if name != "folder"},
+        "readings": [as_json(name, reading) for name, reading in readings],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""redrive as one of the peers: `benchlib` and `peerkit` are the harness's, found through the PYTHONPATH it sets."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import benchlib
+import peerkit as k
+
+from redrive import App, Backoff, Retry
+
+URLS = {"sqlite": f"sqlite:///{Path(k.SQLITE).absolute()}", "redis": k.REDIS, "pg": k.PG}
+
+app = App(URLS[k.VARIANT])
+
+
+@app.task(name="job", retry=Retry(max_attempts=5, backoff=Backoff.fixed(0)))
+async def job(i: int) -> None:
+    await benchlib.ajob(i)
+
+
+class P(k.Peer):
+    def init(self) -> None:
+        app.store.close()  # opening it made the schema
+
+    def close(self) -> None:
+        app.store.close()
+
+    def one(self, i: int) -> None:
+        job.enqueue(i)
+
+    def bulk(self, ids: range) -> None:
+        app.enqueue_many([job.draft(i) for i in ids])
+
+    def delayed(self, items: list[tuple[int, float]]) -> None:
+        app.enqueue_many([job.using(at=datetime.fromtimestamp(due, UTC)).draft(i) for i, due in items])
+
+    def worker(self) -> None:
+        options = {"lease": "2s"} if k.RELIABLE else {}
+        app.run_worker(queues={"default": k.CONC or 500}, **options)
+
+
+if __name__ == "__main__":
+    k.main(P)

@@ -1,0 +1,87 @@
+"""Each benchmark measures something at tiny sizes, and a run that is worth nothing is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from benchmarks.__main__ import BENCHMARKS, main
+from benchmarks.harness import Broken, Reading, interleaved, need_all_once, ratio, table
+from benchmarks.tasks import Boom
+from benchmarks.throughput import need_evidence
+
+from redrive.fault import Fault, classify
+
+TINY = "--rounds 1 --messages 50 --delayed 20 --within-s 0.4 --steady 10 --backlog 100 --memory 1500 --idle-s 0.2"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_benchmark_tells_its_figures_and_cleans_up(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "out.json"
+    assert main([name, *TINY.split(), "--starts", "1", "--folder", str(tmp_path), "--json", str(kept)]) == 0
+    readings, shown = json.loads(kept.read_text())["readings"], capsys.readouterr().out
+    assert readings
+    for reading in readings:
+        assert reading["values"] and reading["name"] in shown
+        assert reading["unit"] in ("ms", "messages") or reading["median"] > 0
+    assert list(tmp_path.iterdir()) == [kept]
+
+
+@pytest.mark.parametrize("ended", [[0], [0, 0, 1], [0, 2], [0, -2]])
+def test_run_that_lost_or_repeated_a_message_is_refused(ended: list[int]) -> None:
+    need_all_once([(1, 0.0), (-1, 0.0), (0, 0.0)], 2)
+    with pytest.raises(Broken):
+        need_all_once([(index, 0.0) for index in ended], 2)
+
+
+def test_fault_without_its_evidence_is_refused() -> None:
+    kept = _fault(at_ms=1, attempt=1)
+    need_evidence({0: [kept]}, 1, 1)
+    for found, faults_each in (
+        ({}, 1),
+        ({0: [kept]}, 2),
+        ({5: [kept]}, 1),  # another message's text
+        ({0: [_fault(at_ms=1, attempt=1, traceback="")]}, 1),
+        ({0: [_fault(at_ms=1, attempt=1, traceback="raise Boom" * 1000)]}, 1),
+        ({0: [_fault(at_ms=1, attempt=1, fingerprint="")]}, 1),
+        ({0: [_fault(at_ms=1, attempt=2)]}, 1),
+    ):
+        with pytest.raises(Broken):
+            need_evidence(found, 1, faults_each)
+
+
+def _fault(**changed: object) -> Fault:
+    try:
+        raise Boom("message 0 fails")
+    except Boom as error:
+        return msgspec.structs.replace(classify(error), **changed)
+
+
+def test_ratio_is_taken_within_each_round() -> None:
+    doubled = ratio("double", [2.0, 20.0, 200.0], [1.0, 10.0, 100.0], "≥ 2")
+    assert doubled.values == [2.0, 2.0, 2.0] and doubled.met
+
+
+def test_bound_is_held_against_the_median() -> None:
+    assert Reading("late", "ms", [1.0, 9.0, 50.0], "≤ 10").met is True
+    assert Reading("late", "ms", [1.0, 11.0, 50.0], "≤ 10").met is False
+    assert Reading("told", "ms", [1.0]).met is None
+
+
+def test_rounds_alternate_their_order() -> None:
+    order: list[str] = []
+    interleaved(2, {"a": lambda: order.append("a"), "b": lambda: order.append("b")})
+    assert order == ["a", "b", "b", "a"]
+
+
+def test_table_has_a_row_per_reading() -> None:
+    lines = table([("x", Reading("r", "ms", [1.0, 3.0], "≤ 1")), ("x", Reading("s", "MiB", [12345.6]))]).splitlines()
+    assert [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]] == [
+        ["x", "r", "2", "1 – 3", "ms", "≤ 1", "NO"],
+        ["x", "s", "12,346", "12,346 – 12,346", "MiB", "", ""],
+    ]
