@@ -32,7 +32,8 @@ DEFAULT_CONCURRENCY = 10
 
 class Queue:
     """What the app says of one queue: how many of its messages one worker process runs at once, and its weight among
-    queues."""
+    queues.
+    """
 
     def __init__(self, name: str, concurrency: int = DEFAULT_CONCURRENCY, weight: int = 1) -> None:
         if concurrency < 1 or weight < 1:
@@ -75,15 +76,15 @@ class App:
 
     @overload
     def task(
-        self, *, ctx: Literal[True], name: str | None = ..., queue: str = ..., timeout: Duration = ..., retry: Retry |
-        str | None = ..., rules: Sequence[Any] = ..., ) -> Callable[[Callable[Concatenate[Context, P], R]], Task[P,
-        R]]: ...  # fmt: skip
+        self, *, ctx: Literal[True], name: str | None = ..., queue: str = ..., timeout: Duration = ..., retry: Retry | str | None = ...,
+        rules: Sequence[Any] = ...,
+    ) -> Callable[[Callable[Concatenate[Context, P], R]], Task[P, R]]: ...  # fmt: skip
 
     @overload
     def task(
-        self, *, ctx: Literal[False] = ..., name: str | None = ..., queue: str = ..., timeout: Duration = ..., retry:
-        Retry | str | None = ..., rules: Sequence[Any] = ..., ) -> Callable[[Callable[P, R]], Task[P, R]]: ...  # fmt:
-        skip
+        self, *, ctx: Literal[False] = ..., name: str | None = ..., queue: str = ..., timeout: Duration = ..., retry: Retry | str | None = ...,
+        rules: Sequence[Any] = ...,
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...  # fmt: skip
 
     def task(
         self,
@@ -117,7 +118,8 @@ class App:
 
     def queue(self, name: str, *, concurrency: int = DEFAULT_CONCURRENCY, weight: int = 1) -> Queue:
         """Say how a queue is worked: `concurrency` messages at once per worker process; `weight` shares a worker's
-        total among queues."""
+        total among queues.
+        """
         self.queues[name] = Queue(name, concurrency, weight)
         return self.queues[name]
 
@@ -125,7 +127,8 @@ class App:
 
     def enqueue_many(self, drafts: Iterable[Draft]) -> list[Ref]:
         """Put all drafts in one commit; durable when it returns. Raises RuntimeError inside a running event loop: use
-        `aenqueue_many` there."""
+        `aenqueue_many` there.
+        """
         _refuse_loop()
         listed = list(drafts)
         return self._refs(listed, self.store.put(listed))
@@ -152,7 +155,8 @@ class App:
 
     def cancel(self, id: str) -> str:
         """End a waiting message, or ask a running one to stop: `cancelled`, `requested`, `too_late` (it rests or is
-        done) or `unknown`."""
+        done) or `unknown`.
+        """
         found: Cancel = self.store.cancel([id])[0]
         return found.value
 
@@ -204,7 +208,8 @@ class App:
 
     def run_worker(self, queues: Sequence[str] | Mapping[str, int] | None = None, **options: Any) -> None:
         """Work until SIGTERM or SIGINT; options as `worker`. `burst=True` returns when nothing is due or leased,
-        `drain=True` also waits for scheduled ones."""
+        `drain=True` also waits for scheduled ones.
+        """
         from .worker.loop import run
 
         run(self.worker(queues, **options))
@@ -239,7 +244,8 @@ def _name(handler: Callable[..., Any]) -> str:
 
 def _refuse_loop() -> None:
     """A commit inside a running loop would hold up every coroutine on it. asyncio is not imported for the sake of
-    asking."""
+    asking.
+    """
     events = sys.modules.get("asyncio.events")
     if events is not None and events._get_running_loop() is not None:
         raise RuntimeError(

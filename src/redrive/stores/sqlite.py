@@ -67,13 +67,19 @@ _OF_THE_CALLER = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.Inte
 _MIGRATIONS = ("migration_1",)
 _encode = msgspec.json.Encoder().encode
 
-_HOT = """seq id task queue lane priority due_ms fence attempt enqueued_ms life_ms worker producer hex(body)""".split()
-_COLD = """crashes crashes_alone redrives suspect cancel held_ms deadline_ms attempts_allowed version key grp run
-reason rested_ms meta faults""".split() + [ f"iif({blob} is null, null, hex({blob}))" for blob in ("progress",
-"result")  # an empty one is not none ] # Most messages of a healthy queue are at the default in every cold column:
-then those are neither written to JSON nor read from it. _COLUMNS = f"""{", ".join(_HOT)}, case when crashes +
-crashes_alone + redrives + suspect + cancel + held_ms + (version <> 1) or coalesce(deadline_ms, attempts_allowed, key,
-grp, run, reason, rested_ms, meta, faults, progress, result) is not null then json_array({", ".join(_COLD)}) end"""
+_HOT = ["seq", "id", "task", "queue", "lane", "priority", "due_ms", "fence", "attempt", "enqueued_ms", "life_ms", "worker", "producer", "hex(body)"]
+_COLD = (
+    ["crashes", "crashes_alone", "redrives", "suspect", "cancel", "held_ms", "deadline_ms", "attempts_allowed", "version", "key", "grp", "run", "reason", "rested_ms", "meta", "faults"]
+    + [
+        f"iif({blob} is null, null, hex({blob}))"
+        for blob in ("progress", "result")  # an empty one is not none
+    ]
+)
+# Most messages of a healthy queue are at the default in every cold column: then those are neither written to JSON nor
+# read from it.
+_COLUMNS = f"""{", ".join(_HOT)}, case when crashes + crashes_alone + redrives + suspect + cancel + held_ms + (version <> 1)
+ or coalesce(deadline_ms, attempts_allowed, key, grp, run, reason, rested_ms, meta, faults, progress, result) is not null
+ then json_array({", ".join(_COLD)}) end"""
 
 
 class _Cold(msgspec.Struct, array_like=True, gc=False):
@@ -146,7 +152,8 @@ class _Writer:
 
     def run(self, do: Callable[[sqlite3.Connection], T]) -> T:
         """`do`'s value, once what it wrote is committed and synced. Raises what `do` raised, or StoreError; then
-        nothing of it was written."""
+        nothing of it was written.
+        """
         work = _Work(do)
         self.waiting.append(work)
         with self.lock:
@@ -185,7 +192,8 @@ class _Writer:
 
     def _do(self, c: sqlite3.Connection, work: _Work) -> None:
         """One of several: errors that are the caller's own undo its part alone; errors of the engine end the whole
-        group."""
+        group.
+        """
         c.execute("savepoint work")
         try:
             work.value = work.do(c)
@@ -225,11 +233,15 @@ class SqliteStore:
 
     traits = Traits(name="sqlite")
 
-    def __init__(self, path: str | os.PathLike[str], *, synchronous: str = "full", clock_ms: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, synchronous: str = "full", clock_ms: Callable[[], int] | None = None
+    ) -> None:
         if sqlite3.sqlite_version_info < (3, 35):
             raise ConfigError(f"SQLite {sqlite3.sqlite_version} is too old; redrive needs 3.35 or later")
         if synchronous.lower() not in ("full", "normal", "extra"):
-            raise ConfigError(f"synchronous={synchronous!r}; expected full, extra, or normal (opts out of durability on power loss)")
+            raise ConfigError(
+                f"synchronous={synchronous!r}; expected full, extra, or normal (opts out of durability on power loss)"
+            )
         self.path = Path(path).absolute()
         self.state_dir: Path | None = self.path.with_name(self.path.name + "-workers")
         self._synchronous = synchronous.lower()
@@ -276,10 +288,14 @@ class SqliteStore:
         self._writer.lock.release()
 
     def _connect(self) -> sqlite3.Connection:
-        c = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, cached_statements=64)
+        c = sqlite3.connect(
+            self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, cached_statements=64
+        )
         mode = c.execute("pragma journal_mode=wal").fetchone()[0]
         if mode != "wal":
-            raise ConfigError(f"{self.path}: journal mode is {mode!r}, but redrive needs WAL; is it on a network file system?")
+            raise ConfigError(
+                f"{self.path}: journal mode is {mode!r}, but redrive needs WAL; is it on a network file system?"
+            )
         c.execute(f"pragma synchronous={self._synchronous}")
         c.execute("pragma cache_size=-32000")
         return c
@@ -288,7 +304,9 @@ class SqliteStore:
         def step(c: sqlite3.Connection) -> None:
             at = c.execute("pragma user_version").fetchone()[0]
             if at > len(_MIGRATIONS):
-                raise SchemaError(f"{self.path} has schema {at}, this redrive knows up to {len(_MIGRATIONS)}; upgrade redrive")
+                raise SchemaError(
+                    f"{self.path} has schema {at}, this redrive knows up to {len(_MIGRATIONS)}; upgrade redrive"
+                )
             for number, name in enumerate(_MIGRATIONS[at:], at + 1):
                 for statement in _split(self._sql[name]):
                     c.execute(statement)
@@ -345,12 +363,17 @@ class SqliteStore:
         if row is None:
             return None
         id, until, lane, due, reason = row
-        state = "scheduled" if lane == "ready" and due > now else "cancelled" if reason == "cancelled" else lane or
-        "done" free = lane is None or lane == "done" return None if free and until <= now else Put(id, True, state)
+        state = (
+            "scheduled" if lane == "ready" and due > now else "cancelled" if reason == "cancelled" else lane or "done"
+        )
+        free = lane is None or lane == "done"
+        return None if free and until <= now else Put(id, True, state)
 
     # -- settling and claiming
 
-    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()) -> Exchange:
+    def exchange(
+        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+    ) -> Exchange:
         plain = all([type(s.decision) is Ack and not s.follow_ups and not s.swaps for s in settlements])
         if not plain:
             _door.admit((draft for s in settlements for draft in s.follow_ups), self.traits)
@@ -386,7 +409,9 @@ class SqliteStore:
     def _settle_each(
         self, c: sqlite3.Connection, settlements: Sequence[Settlement], fences: dict[int | str, int], now: int
     ) -> list[Settled]:
-        held = {(seq, fence): cancel for seq, fence, cancel in msgspec.json.decode(self._one(c, "held_now", _text(fences)))}
+        held = {
+            (seq, fence): cancel for seq, fence, cancel in msgspec.json.decode(self._one(c, "held_now", _text(fences)))
+        }
         words: list[Settled] = []
         acks: dict[int | str, int] = {}
         moves: list[list[Any]] = []
@@ -432,9 +457,15 @@ class SqliteStore:
         def work(c: sqlite3.Connection) -> list[Hold]:
             fences = _fences(receipts)
             self.seam("extend")
-            held = {(seq, fence): cancel for seq, fence, cancel in msgspec.json.decode(self._one(c, "held_now", _text(fences)))}
+            held = {
+                (seq, fence): cancel
+                for seq, fence, cancel in msgspec.json.decode(self._one(c, "held_now", _text(fences)))
+            }
             c.execute(self._sql["extend"], (self._clock_ms() + lease_ms, _text([seq for seq, _ in held])))
-            return [Hold.LOST if (cancel := held.get(tuple(r))) is None else Hold.CANCEL if cancel else Hold.HELD for r in receipts]
+            return [
+                Hold.LOST if (cancel := held.get(tuple(r))) is None else Hold.CANCEL if cancel else Hold.HELD
+                for r in receipts
+            ]
 
         return self._writer.run(work)
 
@@ -466,13 +497,23 @@ class SqliteStore:
             if version != seen:
                 seen, due_ms = version, self._next_due_ms(asks)
             left_s = end - time.monotonic()
-            due_s = (due_ms - time.time() * 1000) / 1000 if self._clock_ms is _wall_ms else (due_ms -
-            self._clock_ms()) / 1000 if waiter.nudges != self._nudges:  # one that came before this thread had a
-            socket counts too waiter.nudges = self._nudges return if left_s <= 0 or due_s <= 0 or waiter.wait(max(0.0,
-            min(left_s, due_s, LOOK_EVERY_S))): return
+            due_s = (
+                (due_ms - time.time() * 1000) / 1000
+                if self._clock_ms is _wall_ms
+                else (due_ms - self._clock_ms()) / 1000
+            )
+            if waiter.nudges != self._nudges:  # one that came before this thread had a socket counts too
+                waiter.nudges = self._nudges
+                return
+            if left_s <= 0 or due_s <= 0 or waiter.wait(max(0.0, min(left_s, due_s, LOOK_EVERY_S))):
+                return
 
     def _next_due_ms(self, asks: Sequence[Ask]) -> float:
-        found = [self._read(self._sql["next_due"], ask.queue, _text(sorted(ask.skip)) if ask.skip else None)[0][0] for ask in asks if ask.limit]
+        found = [
+            self._read(self._sql["next_due"], ask.queue, _text(sorted(ask.skip)) if ask.skip else None)[0][0]
+            for ask in asks
+            if ask.limit
+        ]
         return min((due for due in found if due is not None), default=float("inf"))
 
     def _waiter(self) -> Waiter:
@@ -507,7 +548,9 @@ class SqliteStore:
         return c.execute(self._sql[name], args).fetchone()[0]
 
     def _messages(self, where: str, *args: Any) -> list[tuple[int, Message]]:
-        found = self._read(f"select json_group_array(json_array({_COLUMNS})) from (select * from message where {where})", *args)
+        found = self._read(
+            f"select json_group_array(json_array({_COLUMNS})) from (select * from message where {where})", *args
+        )
         return [(row[0], _message(row)) for row in _rows(found[0][0])]
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
@@ -519,7 +562,15 @@ class SqliteStore:
         ready, scheduled, leased, oldest = self._read(self._sql["counts"], now, queue)[0]
         resting = dict(self._read(self._sql["resting_counts"], queue))
         age_s = (now - oldest) / 1000 if oldest is not None else 0.0
-        return Counts(ready, scheduled, leased, resting.get("dead", 0), resting.get("quarantine", 0), resting.get("done", 0), age_s)
+        return Counts(
+            ready,
+            scheduled,
+            leased,
+            resting.get("dead", 0),
+            resting.get("quarantine", 0),
+            resting.get("done", 0),
+            age_s,
+        )
 
     def queues(self) -> list[str]:
         return sorted(row[0] for row in self._read(self._sql["queues"]))
@@ -528,7 +579,9 @@ class SqliteStore:
         since, after = _cursor(cursor)
         clauses, args = _where(where, lane)
         clauses.append("(coalesce(rested_ms, 0), seq) > (?, ?)")
-        found = self._messages(" and ".join(clauses) + " order by coalesce(rested_ms, 0), seq limit ?", *args, since, after, limit)
+        found = self._messages(
+            " and ".join(clauses) + " order by coalesce(rested_ms, 0), seq limit ?", *args, since, after, limit
+        )
         more = f"{found[-1][1].rested_ms or 0}.{found[-1][0]}" if len(found) == limit and found else None
         return Page([message for _, message in found], more)
 
@@ -565,7 +618,9 @@ class SqliteStore:
     def cancel(self, ids: Sequence[str]) -> list[Cancel]:
         def work(c: sqlite3.Connection) -> list[Cancel]:
             listed = _text(list(ids))
-            found = dict(c.execute("select id, lane from message where id in (select value from json_each(?))", (listed,)))
+            found = dict(
+                c.execute("select id, lane from message where id in (select value from json_each(?))", (listed,))
+            )
             c.execute(self._sql["cancel"], (self._clock_ms(), listed))
             c.execute(self._sql["request_cancel"], (listed,))
             return [_CANCEL[found.get(id)] for id in ids]
@@ -591,7 +646,9 @@ class SqliteStore:
     def _swap_all(self, c: sqlite3.Connection, swaps: Sequence[Swap], now: int) -> None:
         for swap in swaps:
             if not self._swap(c, swap, now):
-                raise Conflict(f"cell {swap.key!r} is not at version {swap.version}; nothing was written, read it again")
+                raise Conflict(
+                    f"cell {swap.key!r} is not at version {swap.version}; nothing was written, read it again"
+                )
 
     def _swaps_apply(self, c: sqlite3.Connection, swaps: Sequence[Swap], now: int) -> bool:
         if not swaps:
@@ -648,7 +705,9 @@ def _after_fork(child: bool) -> None:
 
 
 os.register_at_fork(
-    before=_before_fork, after_in_parent=lambda: _after_fork(child=False), after_in_child=lambda: _after_fork(child=True)
+    before=_before_fork,
+    after_in_parent=lambda: _after_fork(child=False),
+    after_in_child=lambda: _after_fork(child=True),
 )
 
 
@@ -711,7 +770,9 @@ def _insert_row(draft: Draft, id: str, due: int, now: int) -> tuple[Any, ...]:
     meta = None
     if draft.headers or draft.correlation_id or draft.causation_id or draft.traceparent or draft.content != "json":
         correlation = draft.correlation_id if draft.correlation_id != id else None
-        meta = _text(_Meta(draft.content, dict(draft.headers or {}), correlation, draft.causation_id, draft.traceparent))
+        meta = _text(
+            _Meta(draft.content, dict(draft.headers or {}), correlation, draft.causation_id, draft.traceparent)
+        )
     head = (id, draft.task, draft.queue, draft.priority, due, now, now, draft.deadline_ms)
     return (*head, draft.version, draft.key, draft.group, draft.producer, meta, draft.body)
 
@@ -726,9 +787,41 @@ def _claimed(row: _Row, fence: int, until: int, worker: str) -> Message:
     if cold is None:  # the way of most messages: as few steps as there can be
         crashes = 1 if lane is Lane.LEASED else 0
         return Message(
-            id, task, queue, bytes.fromhex(body), id, Lane.LEASED, priority, until, fence, attempt, enqueued, life,
-            worker, producer, crashes ) return _message((row[0], id, task, queue, Lane.LEASED, priority, until, fence,
-            attempt, enqueued, life, worker, producer, body, cold))
+            id,
+            task,
+            queue,
+            bytes.fromhex(body),
+            id,
+            Lane.LEASED,
+            priority,
+            until,
+            fence,
+            attempt,
+            enqueued,
+            life,
+            worker,
+            producer,
+            crashes,
+        )
+    return _message(
+        (
+            row[0],
+            id,
+            task,
+            queue,
+            Lane.LEASED,
+            priority,
+            until,
+            fence,
+            attempt,
+            enqueued,
+            life,
+            worker,
+            producer,
+            body,
+            cold,
+        )
+    )
 
 
 def _message(row: _Row) -> Message:
@@ -789,7 +882,14 @@ def _where(where: Where, lane: Lane | None) -> tuple[list[str], list[Any]]:
         clauses.append("due_ms is not null")
     elif lane is not None:
         clauses.append("rested_ms is not null")
-    wanted = {"lane": lane, "queue": where.queue, "task": where.task, "reason": where.reason, "fingerprint": where.fingerprint, "error": where.error}
+    wanted = {
+        "lane": lane,
+        "queue": where.queue,
+        "task": where.task,
+        "reason": where.reason,
+        "fingerprint": where.fingerprint,
+        "error": where.error,
+    }
     for column, value in wanted.items():
         if value is not None:
             clauses.append(f"{column} = ?")
@@ -826,6 +926,8 @@ def store_error(error: sqlite3.Error, what: str = "SQLite could not commit") -> 
     text = f"{what}: {error} ({code or type(error).__name__}); nothing was acknowledged"
     if code == "SQLITE_FULL":
         return StoreFull(text)
-    if code.startswith(("SQLITE_IOERR", "SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PROTOCOL")):
+    if code.startswith(
+        ("SQLITE_IOERR", "SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PROTOCOL")
+    ):
         return StoreUnavailable(text)
     return StoreError(text)
