@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -12,6 +13,7 @@ import msgspec
 
 from ..app import App
 from ..config import near_miss
+from ..duration import milliseconds
 from ..errors import Unreadable
 from ..message import NORMAL, PRIORITIES, Draft
 from ..task import Bound, Task
@@ -114,9 +116,9 @@ def _checked(task: Task[Any, Any], arguments: Any, options: dict[str, Any]) -> D
         task.codec.decode(draft.body)
     except (TypeError, Unreadable) as error:
         why = str(error).removeprefix(f"task {task.name!r}: ").removeprefix("body does not fit ")
-        raise Failure(
-            f"these arguments do not fit task '{task.name}'", why, f"{program()} enqueue --help", USAGE
-        ) from None
+        example = ", ".join(f'"{name}": …' for name in task.codec.signature.parameters)
+        next = f"{program()} enqueue {task.name} '{{{example}}}'"
+        raise Failure(f"these arguments do not fit task '{task.name}'", why, next, USAGE) from None
     return draft
 
 
@@ -137,19 +139,11 @@ def _draft(
         deadline_ms=_at_ms(options["deadline"]),
         headers=options["headers"],
         correlation_id=options["correlation_id"],
-        producer=f"redrive enqueue, pid {_pid()}",
+        producer=f"redrive enqueue, pid {os.getpid()}",
     )
 
 
-def _pid() -> int:
-    import os
-
-    return os.getpid()
-
-
 def _ms(seconds: float | None) -> int:
-    from ..duration import milliseconds
-
     return 0 if seconds is None else milliseconds(seconds)
 
 

@@ -10,6 +10,7 @@ import click
 
 DONE, FAILED, USAGE, UNREACHABLE, REFUSED, PARTIAL = 0, 1, 2, 3, 4, 5
 TIMED_OUT, INTERRUPTED, BROKEN_PIPE = 124, 130, 141
+CALLED = "redrive.called"  # in a click context: the command's path, also once its own context is gone
 _EXTRAS = {
     "httpx": "http",
     "psycopg": "postgres",
@@ -38,7 +39,7 @@ def program() -> str:
 def command() -> str:
     """The command that runs, as the user typed its words."""
     context = click.get_current_context(silent=True)
-    return context.command_path if context is not None else program()
+    return str(context.meta.get(CALLED, context.command_path)) if context is not None else program()
 
 
 def note(text: str) -> None:
@@ -50,6 +51,11 @@ def tell(failure: Failure) -> None:
     """Write the three lines."""
     for word, text in (("error", failure.what), ("why", failure.why), ("next", failure.next)):
         click.echo(f"{word}: {' '.join(text.split())}", err=True)
+
+
+def is_help(error: Exception) -> bool:
+    """Whether its text is a group's help: click 8.2 and later raise that where a subcommand is missing."""
+    return type(error).__name__ == "NoArgsIsHelpError"
 
 
 def failure_of(error: Exception) -> Failure:
@@ -71,33 +77,41 @@ def failure_of(error: Exception) -> Failure:
 def _usage(error: click.UsageError) -> Failure:
     path = error.ctx.command_path if error.ctx is not None else program()
     usage = error.ctx.get_usage().partition(" ")[2] if error.ctx is not None else f"{path} [OPTIONS]"
-    what = error.format_message().rstrip(".")
-    return Failure(what[:1].lower() + what[1:], f"expected: {usage}", f"{path} --help", USAGE)
+    what, _, why = error.format_message().rstrip(".").partition("; expected ")
+    return Failure(what[:1].lower() + what[1:], f"expected: {why or usage}", f"{path} --help", USAGE)
 
 
 def _ours(error: Exception) -> Failure | None:
     """By what the caller can do about it."""
     from ..errors import ConfigError, EnqueueError, RedriveError, Refused, StoreError, Unsupported
 
-    command = program()
+    help, settings = f"{command()} --help", f"{program()} config show"
     what, _, why = str(error).partition("; ")
     match error:
         case ConfigError():
-            return Failure(what, why or "a setting or declaration is wrong", f"{command} config show", USAGE)
+            return Failure(what, why or "a setting or declaration is wrong", _mend(what) or settings, USAGE)
         case Refused() | Unsupported():
-            return Failure(what, why or "a safety check says no", f"{command} --help", REFUSED)
+            return Failure(what, why or "a safety check says no", help, REFUSED)
         case StoreError():
-            return Failure(what, why or "the store cannot be used now", f"{command} store check", UNREACHABLE)
+            return Failure(what, why or "the store cannot be used now", settings, UNREACHABLE)
         case EnqueueError():
-            return Failure(what, why or "nothing was written", f"{command} enqueue --help", FAILED)
+            return Failure(what, why or "nothing was written", help, FAILED)
         case RedriveError():
-            return Failure(what, why or type(error).__name__, f"{command} --help", FAILED)
+            return Failure(what, why or type(error).__name__, help, FAILED)
         case TimeoutError():
-            return Failure(
-                what or "timed out", why or "it took longer than was allowed", f"{command} --help", TIMED_OUT
-            )
+            return Failure(what or "timed out", why or "it took longer than was allowed", help, TIMED_OUT)
         case _:
             return None
+
+
+def _mend(what: str) -> str | None:
+    """Where a setting stands that was refused: `config` begins its texts with that."""
+    if what.startswith("--"):
+        return f"{command()} --help"
+    place = what.partition(" = ")[0].partition(": ")[0]
+    if place.startswith("REDRIVE_"):
+        return f"unset {place}"
+    return f"edit {place}" if place.endswith(".toml") else None
 
 
 def _unexpected(error: Exception) -> Failure:

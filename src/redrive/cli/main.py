@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from .._version import __version__
-from .failure import BROKEN_PIPE, DONE, INTERRUPTED, USAGE, Failure, failure_of, tell
+from .failure import BROKEN_PIPE, CALLED, DONE, INTERRUPTED, USAGE, Failure, failure_of, is_help, tell
 
 # By what one is about: name, what it does. Each lives in the module of its name here.
 COMMANDS: dict[str, dict[str, str]] = {
@@ -41,8 +41,21 @@ COMMANDS: dict[str, dict[str, str]] = {
 _HELP = {name: help for section in COMMANDS.values() for name, help in section.items()}
 
 
-class Commands(click.Group):
-    """A group whose commands are imported one by one."""
+class Subcommands(click.Group):
+    """A group that names the near miss of an unknown command, and remembers which command was called."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        if args and args[0] not in known and not args[0].startswith("-"):
+            raise unknown_command(args[0], known, ctx.command_path)
+        ctx.meta[CALLED] = f"{ctx.command_path} {args[0]}" if args else ctx.command_path
+        return super().resolve_command(ctx, args)
+
+
+class Commands(Subcommands):
+    """The commands, imported one by one."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_HELP)
@@ -53,13 +66,6 @@ class Commands(click.Group):
         found: click.Command = getattr(import_module(f".{name}", __package__), name)
         return found
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in _HELP and not args[0].startswith("-"):
-            raise unknown_command(args[0], _HELP, ctx.command_path)
-        return super().resolve_command(ctx, args)
-
     def invoke(self, ctx: click.Context) -> Any:
         try:
             result = super().invoke(ctx)
@@ -69,31 +75,20 @@ class Commands(click.Group):
         except (click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:  # here, where the command is still known
-            raise failure_of(error) from error
+            raise error if is_help(error) else failure_of(error) from error
         return result
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for section, commands in COMMANDS.items():
             with formatter.section(section):
-                formatter.write_dl([(name, help) for name, help in commands.items()], col_max=12)
+                formatter.write_dl(list(commands.items()), col_max=12)
 
 
-class Subcommands(click.Group):
-    """A group within a command's module."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in self.commands and not args[0].startswith("-"):
-            raise unknown_command(args[0], self.commands, ctx.command_path)
-        return super().resolve_command(ctx, args)
-
-
-def unknown_command(word: str, known: Any, path: str) -> Failure:
+def unknown_command(word: str, known: Sequence[str], path: str) -> Failure:
     """The failure that names the near miss."""
     import difflib
 
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     why = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
     return Failure(f"there is no command '{word}'", why, f"{path} {near[0] if near else '--help'}", USAGE)
 
@@ -129,7 +124,7 @@ def run(args: Sequence[str]) -> int:
         click.echo("interrupted", err=True)
         return INTERRUPTED
     except Exception as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # click 8.2 and later; it holds the help
+        if is_help(error):
             click.echo(str(error), err=True)
             return USAGE
         failure = failure_of(error)

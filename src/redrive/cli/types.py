@@ -20,7 +20,8 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]  # generic since 
         try:
             return seconds(value)
         except (ValueError, TypeError) as error:
-            self.fail(str(error).removeprefix("duration "), param, ctx)
+            why = str(error).removeprefix("duration ").partition("; expected")[0]
+            self.fail(f"{why}; expected a number and its unit, such as 500ms, 15m or 1h30m", param, ctx)
 
 
 class TimeType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3

@@ -98,9 +98,11 @@ def _details(fate: Fate) -> str:
     if fate.delay_ms is not None:
         parts.append(f" again in {show(fate.delay_ms / 1000)}")
     if fate.reason:
-        parts.append(f" reason {fate.reason}")
+        parts.append(f" {fate.reason}:")
+    if fate.fault and fate.fault != fate.reason:
+        parts.append(f" {fate.fault}:")
     if fate.error:
-        parts.append(f" {fate.fault}: {fate.error}: {one_line(_short(fate.text))}")
+        parts.append(f" {fate.error}: {one_line(_short(fate.text))}")
     return "".join(parts)
 
 
