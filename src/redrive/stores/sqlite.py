@@ -7,14 +7,12 @@ JSON (see there why).
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import sqlite3
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -23,8 +21,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from ..errors import ConfigError, Conflict, EnqueueError, SchemaError, StoreError, StoreFull, StoreUnavailable
-from ..fault import Fault
+from ..errors import ConfigError, Conflict, EnqueueError, SchemaError, StoreError, StoreUnavailable
 from ..ids import new_id
 from ..message import (
     Ack,
@@ -32,7 +29,6 @@ from ..message import (
     Cancel,
     Cell,
     Counts,
-    DeadLetter,
     Delivery,
     Discard,
     Draft,
@@ -44,10 +40,8 @@ from ..message import (
     Message,
     Page,
     Put,
-    Quarantine,
     Receipt,
     Redrive,
-    RetryAt,
     Settled,
     Settlement,
     Swap,
@@ -56,6 +50,18 @@ from ..message import (
 )
 from ..store import Cells, Traits
 from . import _door
+from ._sqlite_rows import (
+    COLUMNS,
+    claimed_message,
+    fences_of,
+    insert_row,
+    move_row,
+    read_faults,
+    read_rows,
+    text,
+    to_message,
+)
+from ._sqlite_writer import Writer, store_error
 from ._wake import Waiter, Waker, wake_dir
 
 T = TypeVar("T")
@@ -63,165 +69,13 @@ BUSY_TIMEOUT_S = 5.0
 LOOK_EVERY_S = 0.25  # how often an idle waiter looks whether another process changed the file without waking it
 CANCELLED_KEPT_MS = 24 * 3600 * 1000  # a cancelled message can be looked up that long
 SWEEP_EVERY_MS = 60_000
-_OF_THE_CALLER = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError)
 _MIGRATIONS = ("migration_1",)
-_encode = msgspec.json.Encoder().encode
-
-_HOT = ["seq", "id", "task", "queue", "lane", "priority", "due_ms", "fence", "attempt", "enqueued_ms", "life_ms", "worker", "producer", "hex(body)"]
-_COLD = (
-    ["crashes", "crashes_alone", "redrives", "suspect", "cancel", "held_ms", "deadline_ms", "attempts_allowed", "version", "key", "grp", "run", "reason", "rested_ms", "meta", "faults"]
-    + [
-        f"iif({blob} is null, null, hex({blob}))"
-        for blob in ("progress", "result")  # an empty one is not none
-    ]
-)
-# Most messages of a healthy queue are at the default in every cold column: then those are neither written to JSON nor
-# read from it.
-_COLUMNS = f"""{", ".join(_HOT)}, case when crashes + crashes_alone + redrives + suspect + cancel + held_ms + (version <> 1)
- or coalesce(deadline_ms, attempts_allowed, key, grp, run, reason, rested_ms, meta, faults, progress, result) is not null
- then json_array({", ".join(_COLD)}) end"""
-
-
-class _Cold(msgspec.Struct, array_like=True, gc=False):
-    """The cold columns, in that order."""
-
-    crashes: int
-    crashes_alone: int
-    redrives: int
-    suspect: int
-    cancel: int
-    held_ms: int
-    deadline_ms: int | None
-    attempts_allowed: int | None
-    version: int
-    key: str | None
-    group: str | None
-    run: str | None
-    reason: str | None
-    rested_ms: int | None
-    meta: str | None
-    faults: str | None
-    progress: str | None
-    result: str | None
-
-
-_Row = tuple[int, str, str, str, Lane, int, int | None, int, int, int, int, str | None, str | None, str, _Cold | None]
-
-
-class _Meta(msgspec.Struct, omit_defaults=True, gc=False):
-    """What rarely differs from its default, in one column."""
-
-    content: str = "json"
-    headers: dict[str, str] = {}
-    correlation_id: str | None = None
-    causation_id: str | None = None
-    traceparent: str | None = None
-
-
-_NO_META = _Meta()
-_rows = msgspec.json.Decoder(list[_Row]).decode
-_meta = msgspec.json.Decoder(_Meta).decode
-_faults = msgspec.json.Decoder(tuple[Fault, ...]).decode
 
 
 def _statements() -> dict[str, str]:
     text = (files("redrive.stores") / "sqlite.sql").read_text()
     parts = re.split(r"^-- name: (\w+)\n", text, flags=re.M)[1:]
-    return {name: sql.replace("{columns}", _COLUMNS).strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
-
-
-class _Work:
-    """One caller's part of a commit."""
-
-    __slots__ = ("do", "done", "error", "value")
-
-    def __init__(self, do: Callable[[sqlite3.Connection], Any]) -> None:
-        self.do, self.done, self.value = do, False, None
-        self.error: BaseException | None = None
-
-
-class _Writer:
-    """The one writing connection, opened when it is needed; whoever gets the lock commits for everybody who waits."""
-
-    def __init__(self, connect: Callable[[], sqlite3.Connection], seam: Callable[[str], None]) -> None:
-        self._connect, self._seam = connect, seam
-        self.lock = threading.Lock()
-        self.waiting: deque[_Work] = deque()
-        self._connection: sqlite3.Connection | None = None
-        self.closed = False
-
-    def run(self, do: Callable[[sqlite3.Connection], T]) -> T:
-        """`do`'s value, once what it wrote is committed and synced. Raises what `do` raised, or StoreError; then
-        nothing of it was written.
-        """
-        work = _Work(do)
-        self.waiting.append(work)
-        with self.lock:
-            if not work.done:
-                self._commit([self.waiting.popleft() for _ in range(len(self.waiting))])
-        if work.error is not None:
-            raise work.error
-        return work.value  # type: ignore[no-any-return]
-
-    def _commit(self, group: list[_Work]) -> None:
-        try:
-            if self.closed:
-                raise StoreError("this SQLite store is closed; open another")
-            c = self._connection = self._connection or self._connect()
-            c.execute("begin immediate")
-            if len(group) == 1:
-                group[0].value = group[0].do(c)
-            else:
-                for work in group:
-                    self._do(c, work)
-            self._seam("commit")
-            c.execute("commit")
-            self._seam("committed")
-        except BaseException as error:
-            self._undo()
-            typed = store_error(error) if isinstance(error, sqlite3.Error) else error
-            if not isinstance(typed, Exception):  # an interrupt is only for the thread it hit
-                typed = StoreUnavailable("the commit was interrupted; nothing was acknowledged")
-            for work in group:
-                work.error = typed
-            if not isinstance(error, sqlite3.Error):
-                raise
-        finally:
-            for work in group:
-                work.done = True
-
-    def _do(self, c: sqlite3.Connection, work: _Work) -> None:
-        """One of several: errors that are the caller's own undo its part alone; errors of the engine end the whole
-        group.
-        """
-        c.execute("savepoint work")
-        try:
-            work.value = work.do(c)
-        except Exception as error:
-            if isinstance(error, sqlite3.Error) and not isinstance(error, _OF_THE_CALLER):
-                raise
-            c.execute("rollback to work")
-            work.error = store_error(error) if isinstance(error, sqlite3.Error) else error
-        c.execute("release work")
-
-    def _undo(self) -> None:
-        """Never raises: who waits would take a failed commit for a success."""
-        try:
-            if self._connection is not None and self._connection.in_transaction:
-                self._connection.execute("rollback")
-        except sqlite3.Error:  # a connection that cannot even roll back is of no more use
-            self.disconnect()
-
-    def disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with contextlib.suppress(sqlite3.Error):
-                connection.close()
-
-    def close(self) -> None:
-        with self.lock:
-            self.closed = True
-            self.disconnect()
+    return {name: sql.replace("{columns}", COLUMNS).strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
 
 
 class SqliteStore:
@@ -253,7 +107,7 @@ class SqliteStore:
         self.cells: Cells = SqliteCells(self)
 
     def _open(self) -> None:
-        self._writer = _Writer(self._connect, lambda point: self.seam(point))
+        self._writer = Writer(self._connect, lambda point: self.seam(point))
         self._reader: sqlite3.Connection | None = None
         try:
             self._reader = reader = self._connect()
@@ -348,7 +202,7 @@ class SqliteStore:
                 until = now + draft.key_for_ms if draft.key_for_ms else 0
                 c.execute(self._sql["hold_key"], (draft.task, draft.key, id, until))
             due = draft.due_ms if draft.due_ms is not None else now + draft.delay_ms + (draft.delay_ms > 0)
-            rows.append(_insert_row(draft, id, due, now))
+            rows.append(insert_row(draft, id, due, now))
             puts.append(Put(id, False, "scheduled" if due > now else "ready"))
             if draft.key is not None:
                 keyed[draft.task, draft.key] = Put(id, True, puts[-1].state)
@@ -374,7 +228,7 @@ class SqliteStore:
     def exchange(
         self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
-        plain = all([type(s.decision) is Ack and not s.follow_ups and not s.swaps for s in settlements])
+        plain = all(type(s.decision) is Ack and not s.follow_ups and not s.swaps for s in settlements)
         if not plain:
             _door.admit((draft for s in settlements for draft in s.follow_ups), self.traits)
 
@@ -396,10 +250,10 @@ class SqliteStore:
         return result
 
     def _settle(self, c: sqlite3.Connection, settlements: Sequence[Settlement], plain: bool, now: int) -> list[Settled]:
-        fences = _fences([s.receipt for s in settlements])
+        fences = fences_of([s.receipt for s in settlements])
         if plain:
             c.execute("savepoint acks")
-            if len(fences) == len(settlements) == c.execute(self._sql["ack"], (_text(fences),)).rowcount:
+            if len(fences) == len(settlements) == c.execute(self._sql["ack"], (text(fences),)).rowcount:
                 c.execute("release acks")
                 return [Settled.OK] * len(settlements)
             c.execute("rollback to acks")
@@ -410,14 +264,16 @@ class SqliteStore:
         self, c: sqlite3.Connection, settlements: Sequence[Settlement], fences: dict[int | str, int], now: int
     ) -> list[Settled]:
         held = {
-            (seq, fence): cancel for seq, fence, cancel in msgspec.json.decode(self._one(c, "held_now", _text(fences)))
+            (seq, fence): cancel for seq, fence, cancel in msgspec.json.decode(self._one(c, "held_now", text(fences)))
         }
         words: list[Settled] = []
         acks: dict[int | str, int] = {}
         moves: list[list[Any]] = []
         drafts: list[Draft] = []
         for s in settlements:
-            cancel = held.pop(tuple(s.receipt), None)  # popped: the same receipt twice is stale the second time
+            cancel = held.pop(
+                (s.receipt.handle, s.receipt.fence), None
+            )  # popped: the same receipt twice is stale the second time
             if cancel is None or not self._swaps_apply(c, s.swaps, now):
                 words.append(Settled.STALE)
                 continue
@@ -426,20 +282,20 @@ class SqliteStore:
                 acks[s.receipt.handle] = s.receipt.fence
                 words.append(Settled.OK)
             else:
-                moves.append(_move(s, now))
+                moves.append(move_row(s, now))
                 words.append(Settled.CANCELLED if cancel else Settled.OK)
         if acks:
-            c.execute(self._sql["ack"], (_text(acks),))
+            c.execute(self._sql["ack"], (text(acks),))
         if moves:
-            c.execute(self._sql["settle"], (now, _text(moves)))
+            c.execute(self._sql["settle"], (now, text(moves)))
         if drafts:
             self._insert(c, drafts, now)
         return words
 
     def _claim(self, c: sqlite3.Connection, ask: Ask, now: int, deliveries: list[Delivery]) -> None:
-        skip = _text(sorted(ask.skip)) if ask.skip else None
+        skip = text(sorted(ask.skip)) if ask.skip else None
         try:
-            rows = _rows(self._one(c, "claimable", ask.queue, now, ask.limit, skip))
+            rows = read_rows(self._one(c, "claimable", ask.queue, now, ask.limit, skip))
         except sqlite3.DataError:  # together longer than SQLite takes for one value; a single one never is
             if ask.limit == 1:
                 raise
@@ -448,22 +304,22 @@ class SqliteStore:
             return
         until = now + ask.lease_ms
         self.seam("claim")
-        c.execute(self._sql["claim"], (until, ask.worker, _text([row[0] for row in rows])))
+        c.execute(self._sql["claim"], (until, ask.worker, text([row[0] for row in rows])))
         for row in rows:
             fence = row[7] + 1
-            deliveries.append(Delivery(_claimed(row, fence, until, ask.worker), Receipt(row[0], fence), until))
+            deliveries.append(Delivery(claimed_message(row, fence, until, ask.worker), Receipt(row[0], fence), until))
 
     def extend(self, receipts: Sequence[Receipt], *, lease_ms: int) -> list[Hold]:
         def work(c: sqlite3.Connection) -> list[Hold]:
-            fences = _fences(receipts)
+            fences = fences_of(receipts)
             self.seam("extend")
             held = {
                 (seq, fence): cancel
-                for seq, fence, cancel in msgspec.json.decode(self._one(c, "held_now", _text(fences)))
+                for seq, fence, cancel in msgspec.json.decode(self._one(c, "held_now", text(fences)))
             }
-            c.execute(self._sql["extend"], (self._clock_ms() + lease_ms, _text([seq for seq, _ in held])))
+            c.execute(self._sql["extend"], (self._clock_ms() + lease_ms, text([seq for seq, _ in held])))
             return [
-                Hold.LOST if (cancel := held.get(tuple(r))) is None else Hold.CANCEL if cancel else Hold.HELD
+                Hold.LOST if (cancel := held.get((r.handle, r.fence))) is None else Hold.CANCEL if cancel else Hold.HELD
                 for r in receipts
             ]
 
@@ -475,7 +331,7 @@ class SqliteStore:
             self.seam("release")
             released = 0
             if started is not None:
-                released = c.execute(self._sql["give_back"], (now, worker, _text(list(started)))).rowcount
+                released = c.execute(self._sql["give_back"], (now, worker, text(list(started)))).rowcount
             lapsed = c.execute(self._sql["lapse"], (now, worker, None)).rowcount
             return released, lapsed
 
@@ -510,7 +366,7 @@ class SqliteStore:
 
     def _next_due_ms(self, asks: Sequence[Ask]) -> float:
         found = [
-            self._read(self._sql["next_due"], ask.queue, _text(sorted(ask.skip)) if ask.skip else None)[0][0]
+            self._read(self._sql["next_due"], ask.queue, text(sorted(ask.skip)) if ask.skip else None)[0][0]
             for ask in asks
             if ask.limit
         ]
@@ -549,12 +405,12 @@ class SqliteStore:
 
     def _messages(self, where: str, *args: Any) -> list[tuple[int, Message]]:
         found = self._read(
-            f"select json_group_array(json_array({_COLUMNS})) from (select * from message where {where})", *args
+            f"select json_group_array(json_array({COLUMNS})) from (select * from message where {where})", *args
         )
-        return [(row[0], _message(row)) for row in _rows(found[0][0])]
+        return [(row[0], to_message(row)) for row in read_rows(found[0][0])]
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
-        found = {m.id: m for _, m in self._messages("id in (select value from json_each(?))", _text(list(ids)))}
+        found = {m.id: m for _, m in self._messages("id in (select value from json_each(?))", text(list(ids)))}
         return [found.get(id) for id in ids]
 
     def counts(self, queue: str | None = None) -> Counts:
@@ -617,7 +473,7 @@ class SqliteStore:
 
     def cancel(self, ids: Sequence[str]) -> list[Cancel]:
         def work(c: sqlite3.Connection) -> list[Cancel]:
-            listed = _text(list(ids))
+            listed = text(list(ids))
             found = dict(
                 c.execute("select id, lane from message where id in (select value from json_each(?))", (listed,))
             )
@@ -718,7 +574,7 @@ class SqliteCells:
         self._store = store
 
     def read(self, keys: Sequence[str]) -> list[Cell | None]:
-        rows = self._store._read(self._store._sql["read_cells"], _text(list(keys)), self._store.now_ms())
+        rows = self._store._read(self._store._sql["read_cells"], text(list(keys)), self._store.now_ms())
         found = {key: Cell(version, value) for key, version, value in rows}
         return [found.get(key) for key in keys]
 
@@ -748,15 +604,6 @@ def _no_seam(point: str) -> None:
     pass
 
 
-def _fences(receipts: Sequence[Receipt]) -> dict[int | str, int]:
-    """The newest fence of each handle: an older one in the same batch is stale and must not hide it."""
-    return {r.handle: r.fence for r in sorted(receipts, key=lambda receipt: receipt.fence)}
-
-
-def _text(value: Any) -> str:
-    return _encode(value).decode()
-
-
 def _split(script: str) -> Iterator[str]:
     statement = ""
     for line in script.splitlines():
@@ -766,118 +613,9 @@ def _split(script: str) -> Iterator[str]:
             statement = ""
 
 
-def _insert_row(draft: Draft, id: str, due: int, now: int) -> tuple[Any, ...]:
-    meta = None
-    if draft.headers or draft.correlation_id or draft.causation_id or draft.traceparent or draft.content != "json":
-        correlation = draft.correlation_id if draft.correlation_id != id else None
-        meta = _text(
-            _Meta(draft.content, dict(draft.headers or {}), correlation, draft.causation_id, draft.traceparent)
-        )
-    head = (id, draft.task, draft.queue, draft.priority, due, now, now, draft.deadline_ms)
-    return (*head, draft.version, draft.key, draft.group, draft.producer, meta, draft.body)
-
-
-def _claimed(row: _Row, fence: int, until: int, worker: str) -> Message:
-    """The message as the claim leaves it."""
-    _, id, task, queue, lane, priority, _, _, attempt, enqueued, life, _, producer, body, cold = row
-    if lane is not Lane.LEASED:
-        attempt += 1
-    elif cold is not None:
-        cold.crashes += 1
-    if cold is None:  # the way of most messages: as few steps as there can be
-        crashes = 1 if lane is Lane.LEASED else 0
-        return Message(
-            id,
-            task,
-            queue,
-            bytes.fromhex(body),
-            id,
-            Lane.LEASED,
-            priority,
-            until,
-            fence,
-            attempt,
-            enqueued,
-            life,
-            worker,
-            producer,
-            crashes,
-        )
-    return _message(
-        (
-            row[0],
-            id,
-            task,
-            queue,
-            Lane.LEASED,
-            priority,
-            until,
-            fence,
-            attempt,
-            enqueued,
-            life,
-            worker,
-            producer,
-            body,
-            cold,
-        )
-    )
-
-
-def _message(row: _Row) -> Message:
-    _, id, task, queue, lane, priority, due, fence, attempt, enqueued, life, worker, producer, body, cold = row
-    head = (lane, priority, due, fence, attempt, enqueued, life, worker, producer)
-    if cold is None:
-        return Message(id, task, queue, bytes.fromhex(body), id, *head)
-    meta = _meta(cold.meta) if cold.meta is not None else _NO_META
-    return Message(
-        id,
-        task,
-        queue,
-        bytes.fromhex(body),
-        meta.correlation_id or id,
-        *head,
-        crashes=cold.crashes,
-        crashes_alone=cold.crashes_alone,
-        redrives=cold.redrives,
-        suspect=cold.suspect != 0,
-        cancel=cold.cancel != 0,
-        held_ms=cold.held_ms,
-        deadline_ms=cold.deadline_ms,
-        attempts_allowed=cold.attempts_allowed,
-        version=cold.version,
-        key=cold.key,
-        group=cold.group,
-        run=cold.run,
-        reason=cold.reason,
-        rested_ms=cold.rested_ms,
-        result=bytes.fromhex(cold.result) if cold.result is not None else None,
-        progress=bytes.fromhex(cold.progress) if cold.progress is not None else None,
-        content=meta.content,
-        headers=meta.headers,
-        causation_id=meta.causation_id,
-        traceparent=meta.traceparent,
-        faults=_faults(cold.faults) if cold.faults is not None else (),
-    )
-
-
-def _move(s: Settlement, now: int) -> list[Any]:
-    """One settlement that is not an ack, as the statement `settle` takes it."""
-    fault = _text(s.fault) if s.fault is not None else None
-    fingerprint, error = (s.fault.fingerprint, s.fault.error) if s.fault is not None else (None, None)
-    match s.decision:
-        case RetryAt(at_ms, _, counts, held):
-            held_ms = max(0, at_ms - now) if held else 0
-            return [*s.receipt, Lane.READY, at_ms, counts, held_ms, None, None, None, fault]
-        case DeadLetter(reason, _, counts):
-            return [*s.receipt, Lane.DEAD, None, counts, 0, reason, fingerprint, error, fault]
-        case Quarantine(_, reason, counts):
-            return [*s.receipt, Lane.QUARANTINE, None, counts, 0, reason, fingerprint, error, fault]
-    raise TypeError(f"not a decision: {s.decision!r}")
-
-
 def _where(where: Where, lane: Lane | None) -> tuple[list[str], list[Any]]:
-    clauses, args = ["1"], []
+    clauses: list[str] = ["1"]
+    args: list[Any] = []
     if lane in (Lane.READY, Lane.LEASED):
         clauses.append("due_ms is not null")
     elif lane is not None:
@@ -896,7 +634,7 @@ def _where(where: Where, lane: Lane | None) -> tuple[list[str], list[Any]]:
             args.append(str(value))
     if where.ids is not None:
         clauses.append("id in (select value from json_each(?))")
-        args.append(_text(list(where.ids)))
+        args.append(text(list(where.ids)))
     for bound, sign in ((where.since_ms, ">="), (where.until_ms, "<")):
         if bound is not None:
             clauses.append(f"coalesce(rested_ms, enqueued_ms) {sign} ?")
@@ -916,18 +654,5 @@ def _cursor(cursor: str | None) -> tuple[int, int]:
 def _failure_group(
     fingerprint: str, task: str, error: str | None, faults: str | None, count: int, first: int, last: int, sample: str
 ) -> FailureGroup:
-    text = _faults(faults)[-1].text if faults and error is not None else ""
+    text = read_faults(faults)[-1].text if faults and error is not None else ""
     return FailureGroup(fingerprint, task, error or "", text, count, first, last, sample)
-
-
-def store_error(error: sqlite3.Error, what: str = "SQLite could not commit") -> StoreError:
-    """The typed error for one of sqlite3's: full, unavailable for now, or broken."""
-    code = getattr(error, "sqlite_errorname", "")
-    text = f"{what}: {error} ({code or type(error).__name__}); nothing was acknowledged"
-    if code == "SQLITE_FULL":
-        return StoreFull(text)
-    if code.startswith(
-        ("SQLITE_IOERR", "SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PROTOCOL")
-    ):
-        return StoreUnavailable(text)
-    return StoreError(text)

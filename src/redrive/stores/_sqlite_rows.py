@@ -1,0 +1,188 @@
+"""Messages and settlements as rows: what the SQLite store writes, and what it reads back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ..fault import Fault
+from ..message import DeadLetter, Draft, Lane, Message, Quarantine, Receipt, RetryAt, Settlement
+
+HOT = """seq id task queue lane priority due_ms fence attempt enqueued_ms life_ms worker producer
+ hex(body)""".split()  # noqa: SIM905 - a list of names reads best as text
+# An empty blob is not none, but hex() of both is the empty text.
+COLD = [
+    *"""crashes crashes_alone redrives suspect cancel held_ms deadline_ms attempts_allowed version key grp run reason
+     rested_ms meta faults""".split(),  # noqa: SIM905
+    "iif(progress is null, null, hex(progress))",
+    "iif(result is null, null, hex(result))",
+]
+# Most messages of a healthy queue are at the default in every cold column: then those are neither written to JSON nor
+# read from it.
+COLUMNS = f"""{", ".join(HOT)}, case when crashes + crashes_alone + redrives + suspect + cancel + held_ms
+ + (version <> 1) or coalesce(deadline_ms, attempts_allowed, key, grp, run, reason, rested_ms, meta, faults, progress,
+ result) is not null then json_array({", ".join(COLD)}) end"""
+
+
+class _Cold(msgspec.Struct, array_like=True, gc=False):
+    """The cold columns, in that order."""
+
+    crashes: int
+    crashes_alone: int
+    redrives: int
+    suspect: int
+    cancel: int
+    held_ms: int
+    deadline_ms: int | None
+    attempts_allowed: int | None
+    version: int
+    key: str | None
+    group: str | None
+    run: str | None
+    reason: str | None
+    rested_ms: int | None
+    meta: str | None
+    faults: str | None
+    progress: str | None
+    result: str | None
+
+
+Row = tuple[int, str, str, str, Lane, int, int | None, int, int, int, int, str | None, str | None, str, _Cold | None]
+
+
+class _Meta(msgspec.Struct, omit_defaults=True, gc=False):
+    """What rarely differs from its default, in one column."""
+
+    content: str = "json"
+    headers: dict[str, str] = {}
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    traceparent: str | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+_NO_META = _Meta()
+read_rows = msgspec.json.Decoder(list[Row]).decode
+_meta = msgspec.json.Decoder(_Meta).decode
+read_faults = msgspec.json.Decoder(tuple[Fault, ...]).decode
+
+
+def text(value: Any) -> str:
+    encoded: bytes = _encode(value)
+    return encoded.decode()
+
+
+def fences_of(receipts: Sequence[Receipt]) -> dict[int | str, int]:
+    """The newest fence of each handle: an older one in the same batch is stale and must not hide it."""
+    return {r.handle: r.fence for r in sorted(receipts, key=lambda receipt: receipt.fence)}
+
+
+def insert_row(draft: Draft, id: str, due: int, now: int) -> tuple[Any, ...]:
+    meta = None
+    if draft.headers or draft.correlation_id or draft.causation_id or draft.traceparent or draft.content != "json":
+        correlation = draft.correlation_id if draft.correlation_id != id else None
+        meta = text(_Meta(draft.content, dict(draft.headers or {}), correlation, draft.causation_id, draft.traceparent))
+    head = (id, draft.task, draft.queue, draft.priority, due, now, now, draft.deadline_ms)
+    return (*head, draft.version, draft.key, draft.group, draft.producer, meta, draft.body)
+
+
+def claimed_message(row: Row, fence: int, until: int, worker: str) -> Message:
+    """The message as the claim leaves it."""
+    _, id, task, queue, lane, priority, _, _, attempt, enqueued, life, _, producer, body, cold = row
+    if lane is not Lane.LEASED:
+        attempt += 1
+    elif cold is not None:
+        cold.crashes += 1
+    if cold is None:  # the way of most messages: as few steps as there can be
+        crashes = 1 if lane is Lane.LEASED else 0
+        return Message(
+            id,
+            task,
+            queue,
+            bytes.fromhex(body),
+            id,
+            Lane.LEASED,
+            priority,
+            until,
+            fence,
+            attempt,
+            enqueued,
+            life,
+            worker,
+            producer,
+            crashes,
+        )
+    return to_message(
+        (
+            row[0],
+            id,
+            task,
+            queue,
+            Lane.LEASED,
+            priority,
+            until,
+            fence,
+            attempt,
+            enqueued,
+            life,
+            worker,
+            producer,
+            body,
+            cold,
+        )
+    )
+
+
+def to_message(row: Row) -> Message:
+    _, id, task, queue, lane, priority, due, fence, attempt, enqueued, life, worker, producer, body, cold = row
+    head = (lane, priority, due, fence, attempt, enqueued, life, worker, producer)
+    if cold is None:
+        return Message(id, task, queue, bytes.fromhex(body), id, *head)
+    meta = _meta(cold.meta) if cold.meta is not None else _NO_META
+    return Message(
+        id,
+        task,
+        queue,
+        bytes.fromhex(body),
+        meta.correlation_id or id,
+        *head,
+        crashes=cold.crashes,
+        crashes_alone=cold.crashes_alone,
+        redrives=cold.redrives,
+        suspect=cold.suspect != 0,
+        cancel=cold.cancel != 0,
+        held_ms=cold.held_ms,
+        deadline_ms=cold.deadline_ms,
+        attempts_allowed=cold.attempts_allowed,
+        version=cold.version,
+        key=cold.key,
+        group=cold.group,
+        run=cold.run,
+        reason=cold.reason,
+        rested_ms=cold.rested_ms,
+        result=bytes.fromhex(cold.result) if cold.result is not None else None,
+        progress=bytes.fromhex(cold.progress) if cold.progress is not None else None,
+        content=meta.content,
+        headers=meta.headers,
+        causation_id=meta.causation_id,
+        traceparent=meta.traceparent,
+        faults=read_faults(cold.faults) if cold.faults is not None else (),
+    )
+
+
+def move_row(s: Settlement, now: int) -> list[Any]:
+    """One settlement that is not an ack, as the statement `settle` takes it."""
+    fault = text(s.fault) if s.fault is not None else None
+    fingerprint, error = (s.fault.fingerprint, s.fault.error) if s.fault is not None else (None, None)
+    match s.decision:
+        case RetryAt(at_ms, _, counts, held):
+            held_ms = max(0, at_ms - now) if held else 0
+            return [*s.receipt, Lane.READY, at_ms, counts, held_ms, None, None, None, fault]
+        case DeadLetter(reason, _, counts):
+            return [*s.receipt, Lane.DEAD, None, counts, 0, reason, fingerprint, error, fault]
+        case Quarantine(_, reason, counts):
+            return [*s.receipt, Lane.QUARANTINE, None, counts, 0, reason, fingerprint, error, fault]
+        case _:
+            raise TypeError(f"{s.decision!r} moves no message: expected RetryAt, DeadLetter or Quarantine")
