@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -53,7 +52,7 @@ class App:
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.queues: dict[str, Queue] = {}
         self.events = Events()
-        self.producer = f"{socket.gethostname()}:{os.getpid()}"
+        self.producer = f"{os.uname().nodename}:{os.getpid()}"
         self._store = store
         self._lock = threading.Lock()
         self._batches: dict[int, Any] = {}
@@ -76,15 +75,27 @@ class App:
 
     @overload
     def task(
-        self, *, ctx: Literal[True], name: str | None = ..., queue: str = ..., timeout: Duration = ..., retry: Retry | str | None = ...,
+        self,
+        *,
+        ctx: Literal[True],
+        name: str | None = ...,
+        queue: str = ...,
+        timeout: Duration = ...,
+        retry: Retry | str | None = ...,
         rules: Sequence[Any] = ...,
-    ) -> Callable[[Callable[Concatenate[Context, P], R]], Task[P, R]]: ...  # fmt: skip
+    ) -> Callable[[Callable[Concatenate[Context, P], R]], Task[P, R]]: ...
 
     @overload
     def task(
-        self, *, ctx: Literal[False] = ..., name: str | None = ..., queue: str = ..., timeout: Duration = ..., retry: Retry | str | None = ...,
+        self,
+        *,
+        ctx: Literal[False] = ...,
+        name: str | None = ...,
+        queue: str = ...,
+        timeout: Duration = ...,
+        retry: Retry | str | None = ...,
         rules: Sequence[Any] = ...,
-    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...  # fmt: skip
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(
         self,

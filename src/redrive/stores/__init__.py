@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl, unquote, urlsplit
+
 
 from ..errors import ConfigError
 from ..store import Store
@@ -17,7 +17,9 @@ def open_store(url: str) -> Store:
     Raises ConfigError for a URL it does not know.
     """
     try:
-        parts = urlsplit(url)
+        from urllib.parse import parse_qsl, unquote, urlsplit  # not needed to import redrive
+
+    parts = urlsplit(url)
     except ValueError as error:
         raise ConfigError(f"store URL {url!r} cannot be read: {error}; known: {_SCHEMES}") from error
     if parts.fragment:
