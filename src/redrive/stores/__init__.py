@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-
-
 from ..errors import ConfigError
 from ..store import Store
 
@@ -16,10 +14,10 @@ def open_store(url: str) -> Store:
     `sqlite:` takes `?synchronous=normal` (an explicit opt-out of durability on power loss).
     Raises ConfigError for a URL it does not know.
     """
-    try:
-        from urllib.parse import parse_qsl, unquote, urlsplit  # not needed to import redrive
+    from urllib.parse import parse_qsl, unquote, urlsplit  # not needed to import redrive
 
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
     except ValueError as error:
         raise ConfigError(f"store URL {url!r} cannot be read: {error}; known: {_SCHEMES}") from error
     if parts.fragment:
