@@ -42,8 +42,15 @@ class Run(Struct, gc=False, eq=False):
     handle: Any = None  # the asyncio task, if it is one; dropped at its end, as nothing collects the cycle
 
     def begin(self, slots: Slots | None) -> Context:
-        """From here on a crash of this process counts against the message."""
-        self.started_s = time.monotonic()
+        """From here on a crash of this process counts against the message.
+
+        Raises LeaseLost where it was ended, or its lease ran out, while it waited: another worker may be running it.
+        """
+        now = time.monotonic()
+        if self.cause is not None or now >= self.until_s:
+            self.cause = self.cause or "lease"
+            raise LeaseLost(f"message {self.delivery.message.id} was not held to its start")
+        self.started_s = now
         if slots is not None:
             slots.start(self.slot)
         context = self.context = Context(self.delivery.message, self.started_s + self.task.policy.timeout_s)
@@ -64,7 +71,7 @@ class Run(Struct, gc=False, eq=False):
         self.cause = cause
         if self.context is not None:
             self.context.stop("lease" if cause == "lease" else cause)
-        if self.handle is not None:
+        if self.handle is not None and self.started_s:  # one not begun must still begin, to find that it may not
             self.handle.cancel()
 
 
@@ -114,7 +121,7 @@ def outcome(run: Run, now_ms: int, worker: str) -> Outcome:
     """What to settle a run with that finished, or was not admitted."""
     if run.verdict is not None:
         return Outcome(_settlement(run.delivery, run.verdict, run.fault, now_ms, worker), run.delivery)
-    run_s = run.finished_s - run.started_s
+    run_s = run.finished_s - run.started_s if run.started_s else None
     if run.fault is None:
         return Outcome(Settlement(run.delivery.receipt, _ACK), run.delivery, run_s)
     decision = decide(run.delivery.message, run.fault, run.task.policy, now_ms)
