@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ..context import Cancelled, Context
-from ..decide import decide, with_fate
+from ..decide import Policy, decide, with_fate
 from ..errors import LeaseLost
 from ..fault import Fault, Kind, classify
-from ..message import Ack, Decision, Delivery, RetryAt, Settlement
+from ..message import Ack, Decision, Delivery, Message, RetryAt, Settlement
 
 if TYPE_CHECKING:
     from .crashes import Slots
 
 _ACK = Ack()
+_DEFAULT = Policy()
 
 
 class Run(Struct, gc=False, eq=False):
@@ -124,8 +125,18 @@ def outcome(run: Run, now_ms: int, worker: str) -> Outcome:
     run_s = run.finished_s - run.started_s if run.started_s else None
     if run.fault is None:
         return Outcome(Settlement(run.delivery.receipt, _ACK), run.delivery, run_s)
-    decision = decide(run.delivery.message, run.fault, run.task.policy, now_ms)
-    return Outcome(_settlement(run.delivery, decision, run.fault, now_ms, worker), run.delivery, run_s)
+    decision, fault = _decide(run.delivery.message, run.fault, run.task.policy, now_ms)
+    return Outcome(_settlement(run.delivery, decision, fault, now_ms, worker), run.delivery, run_s)
+
+
+def _decide(message: Message, fault: Fault, policy: Policy, now_ms: int) -> tuple[Decision, Fault]:
+    """The policy's decision; where a function of its own fails, the default's, with that failure as the fault."""
+    try:
+        return decide(message, fault, policy, now_ms), fault
+    except Exception as error:  # a custom delay or override: neither the message nor the worker shall pay for its bug
+        text = f"the retry policy failed on {fault.error or fault.kind.value} ({fault.text[:200]}): {error!r}"
+        failed = classify(RuntimeError(text).with_traceback(error.__traceback__))
+        return decide(message, failed, _DEFAULT, now_ms), failed
 
 
 def released(run: Run, now_ms: int) -> Outcome:
