@@ -6,6 +6,8 @@ Where JSON repeats a key, the last one wins.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
 import math
 import types
@@ -69,7 +71,7 @@ class Codec:
 
     def _refuse_nan(self, named: Mapping[str, Any]) -> None:
         """JSON has no NaN: the encoder writes null for it, and the handler would get something else than was sent."""
-        todo: list[Any] = list(named.items())
+        todo: list[Any] = [msgspec.to_builtins(named)]  # opens dataclasses, Structs and enums: it may hide in any
         while todo:
             value = todo.pop()
             if isinstance(value, float) and not math.isfinite(value):
@@ -78,24 +80,30 @@ class Codec:
                 )
             if isinstance(value, Mapping):
                 todo.extend(value.values())
-            elif isinstance(value, list | tuple | set | frozenset):
+            elif isinstance(value, list | tuple):
                 todo.extend(value)
 
     def decode(self, body: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments to call the handler with. Raises Unreadable, whatever the bytes are."""
         try:
             fields = self._decode(body)
-        except (ValueError, RecursionError, OverflowError, MemoryError) as error:
+        except Exception as error:  # the bytes may also make a dataclass's own code fail, in any way
             text = str(error).encode(errors="replace").decode()[:300]
             raise Unreadable(f"body does not fit {self.name}{self.signature}: {text}") from None
         if self._all_required and len(self._positional) == len(self._fields):
             return msgspec.structs.astuple(fields), {}
         named = {name: value for name in self._fields if (value := getattr(fields, name)) is not msgspec.UNSET}
-        return tuple(named.pop(name) for name in self._only_positional if name in named), named
+        return self._leading(named), named
+
+    def _leading(self, named: dict[str, Any]) -> tuple[Any, ...]:
+        """Take the positional-only arguments out. One that is missing before another needs its default: it cannot be
+        skipped."""
+        count = max((at for at, name in enumerate(self._only_positional, 1) if name in named), default=0)
+        return tuple(named.pop(name, self.signature.parameters[name].default) for name in self._only_positional[:count])
 
 
 def _struct(handler: Callable[..., Any], name: str, parameters: Sequence[inspect.Parameter]) -> type[msgspec.Struct]:
-    hints = _hints(handler)
+    hints = _hints(handler, parameters)
     fields: list[Any] = []
     for p in parameters:
         kind = hints.get(p.name, Any)
@@ -111,9 +119,24 @@ def _struct(handler: Callable[..., Any], name: str, parameters: Sequence[inspect
     return struct
 
 
-def _hints(handler: Callable[..., Any]) -> dict[str, Any]:
-    function = handler if isinstance(handler, types.FunctionType | types.MethodType) else type(handler).__call__
-    try:
-        return typing.get_type_hints(function, include_extras=True)
-    except NameError:  # a name only known to type checkers: take those arguments as plain JSON
-        return {}
+def _hints(handler: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> dict[str, Any]:
+    scope = _scope(handler)
+    hints: dict[str, Any] = {}
+    for p in parameters:
+        if p.annotation is inspect.Parameter.empty:
+            continue
+        # One by one: a name only known to type checkers makes its own argument plain JSON, and no other.
+        with contextlib.suppress(NameError, AttributeError):
+            one = types.SimpleNamespace(__annotations__={p.name: p.annotation})
+            hints |= typing.get_type_hints(one, scope, include_extras=True)
+    return hints
+
+
+def _scope(handler: Any) -> dict[str, Any]:
+    """Where the names in the handler's annotations are looked up: the module that it was written in."""
+    while isinstance(inspect.unwrap(handler), functools.partial):
+        handler = inspect.unwrap(handler).func
+    handler = inspect.unwrap(handler)
+    function = handler if hasattr(handler, "__globals__") else type(handler).__call__
+    scope: dict[str, Any] = getattr(function, "__globals__", {})
+    return scope
