@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..errors import Refused
+from ..errors import Refused, StoreFull, StoreUnavailable
 
 _MAGIC = b"redrive1"
 _HEADER = struct.Struct(
@@ -56,7 +56,7 @@ class Slots:
         """Forget the last holder and make room for `count` messages. Only once its leases are taken back: a kill
         before must not lose what it had started."""
         os.ftruncate(self._file, 0)
-        os.ftruncate(self._file, _HEADER_SIZE + count * _SLOT_SIZE)
+        _fill(self._file, _HEADER_SIZE + count * _SLOT_SIZE)
         self._map = mmap.mmap(self._file, 0)
         now = time.monotonic()
         self._map[: _HEADER.size] = _HEADER.pack(_MAGIC, boot_id().encode(), now, 0.0, now, os.getpid())
@@ -130,6 +130,16 @@ def all_beats(folder: Path) -> list[Beats]:
             if magic == _MAGIC:
                 found.append(Beats(*beats))
     return found
+
+
+def _fill(file: int, size: int) -> None:
+    """Written, not only made that long: a page of a mapped file that finds no room on the disk kills who writes to it."""
+    try:
+        written = os.pwrite(file, bytes(size), 0)
+    except OSError as error:
+        raise StoreUnavailable(f"cannot write the file of what this worker starts: {error}") from error
+    if written < size:
+        raise StoreFull(f"no room for the file of what this worker starts: {written} of {size} bytes were written")
 
 
 def _lock(path: Path, flags: int = 0) -> int | None:
