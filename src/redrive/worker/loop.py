@@ -376,14 +376,17 @@ class Worker:
             return not self._held
         if not self._burst or self._held or self._finished:
             return False
-        paused = self._store.paused()
-        for queue in self.queues:
-            if queue.name in paused:
-                continue
-            counts = self._store.counts(queue.name)
-            if counts.ready or counts.leased or (self._until_empty and counts.scheduled):
-                return False
-        return True
+        try:
+            return not any(self._left_in(queue.name) for queue in self.queues)
+        except StoreError as error:
+            self._store_failed(error)
+            return False
+
+    def _left_in(self, queue: str) -> bool:
+        """Whether a burst is not over for this queue."""
+        counts = self._store.counts(queue)
+        left = counts.ready or counts.leased or (self._until_empty and counts.scheduled)
+        return bool(left) and queue not in self._store.paused()
 
     # -- telling
 
