@@ -1,0 +1,307 @@
+"""`redrive deliver`: the lines of a file as durable HTTP POSTs."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .failure import DONE, FAILED, INTERRUPTED, PARTIAL, REFUSED, USAGE, Failure, note, program
+from .output import Column, Output
+from .place import Place, at_store
+from .types import DURATION
+
+if TYPE_CHECKING:
+    from ..http.deliver import Target
+    from ..http.ingest import Ledger, Record
+    from ..http.run import Delivery, Options
+    from ..http.summary import Summary
+
+_COLUMNS = (
+    Column("outcome"),
+    Column("count"),
+    Column("reason"),
+    Column("failure", shrinks=True),
+    Column("lines", shrinks=True),
+    Column("fingerprint", spare=True),
+    Column("sample_id", spare=True),
+)
+
+
+@click.command()
+@click.argument("file")
+@click.option("--to", required=True, metavar="URL", envvar="REDRIVE_TO", help="where each line is POSTed [REDRIVE_TO]")
+@click.option("--concurrency", type=int, metavar="N", help="requests at once (default: 10) [REDRIVE_CONCURRENCY]")
+@click.option("--rate", envvar="REDRIVE_RATE", help="at most so many requests, such as 50/s or 600/m [REDRIVE_RATE]")
+@click.option("--timeout", type=DURATION, default="30s", envvar="REDRIVE_TIMEOUT",
+              help="of one request, up to the last byte of its answer (default: 30s) [REDRIVE_TIMEOUT]")  # fmt: skip
+@click.option("--retry", default="patient", metavar="POLICY", envvar="REDRIVE_RETRY",
+              help="for lines that fail: patient (the default), or a preset [REDRIVE_RETRY]")  # fmt: skip
+@click.option("--header", "headers", multiple=True, metavar="'K: V'", help="send this header too; may be repeated")
+@click.option("--secret", "secrets", multiple=True, metavar="whsec_…", envvar="REDRIVE_SECRET",
+              help="sign as Standard Webhooks say; a variable is seen by fewer [REDRIVE_SECRET]")  # fmt: skip
+@click.option(
+    "--skip-bad", type=click.Path(path_type=Path), metavar="FILE", help="leave bad lines out, write them here"
+)
+@click.option("--dry-run", is_flag=True, help="check the file and say what would be done; send nothing")
+@click.option("--forget", is_flag=True, help="forget that this file was sent to this URL; send nothing")
+@click.option("--yes", is_flag=True, help="with --forget: remove from the store what was not delivered")
+@at_store(create=True)
+def deliver(place: Place, output: Output, file: str, **given: Any) -> int:
+    """Deliver each line of FILE as a durable HTTP POST.
+
+    FILE holds JSON lines, plain or gzipped; `-` is standard input. Every line is checked first: a bad one stops the
+    command before anything is enqueued. Then each line becomes a message in the store and is sent as it is, with its
+    message's id as Idempotency-Key and the headers of Standard Webhooks, until the endpoint answers with a 2xx.
+    A Retry-After that it asks for is obeyed. Redirects are not followed.
+
+    Cut off by Ctrl-C or kill -9, the same command goes on where it was, and enqueues no line twice: a record of the
+    file's contents and the URL is kept in the store until --forget. Once all is done, the same command sends only what
+    `redrive dlq retry` has put back.
+
+    The policy `patient` waits 1 s and doubles that up to 60 s, half of it drawn, and gives a line up at its 16th
+    failure, 5 to 10 minutes after the first: an outage of 5 minutes loses nothing. Being throttled does not count
+    there; 100 attempts are the end of that. With a preset, its time limit counts from a line's first failure.
+
+    Exit codes: 0 all delivered, 5 some were not, 1 bad input, 130 interrupted.
+    """
+    from ..http.summary import spool_folder
+
+    target = _target(given)
+    _options(given, int)  # what is misspelt is said before a large file is read
+    if not place.store.traits.durable:
+        why = f"{place.url} forgets everything when the command ends, so nothing could be resumed"
+        raise Failure("this store cannot keep lines", why, "--url sqlite:///redrive.db", REFUSED)
+    folder = spool_folder(place.store)
+    return _Command(place, output, file, given, target, folder).run()
+
+
+class _Command:
+    """One call of the command: what was asked, and where."""
+
+    def __init__(
+        self, place: Place, output: Output, file: str, given: dict[str, Any], target: Target, folder: Path
+    ) -> None:
+        from ..http.lines import LINE_MAX
+
+        self.store, self.output, self.file, self.given = place.store, output, file, given
+        self.target, self.folder = target, folder
+        self.name = "standard input" if file == "-" else file
+        self.unfinished = False
+        self.limit = min(LINE_MAX, place.store.traits.body_bytes_max)
+
+    def run(self) -> int:
+        """Do it; returns the exit code. Spooled input is kept for as long as lines of it are still to be sent."""
+        from ..http.lines import check
+        from ..http.progress import Bar
+        from ..http.spool import readable, spool_path
+
+        self.path = readable(self.file, self.folder)
+        with Bar() as bar, self.path.open("rb") as opened:
+            self.checked = check(opened, limit=self.limit, tick=bar.checked)
+        try:
+            return self._run()
+        finally:
+            if not self.unfinished:
+                spool_path(self.folder, self.checked.digest).unlink(missing_ok=True)
+
+    def _run(self) -> int:
+        from ..http.ingest import Ledger, first_record, record_key
+
+        key = record_key(self.checked.digest, self.target.url)
+        ledger = Ledger(self.store, key)
+        if self.given["forget"]:
+            return self._forget(ledger)
+        if ledger.record is None:
+            self._judge_bad_lines()
+        start = ledger.record or first_record(self.name, self.target.url, key, self.checked, self.store.now_ms())
+        if self.given["dry_run"]:
+            return self._dry_run(start)
+        if self.checked.good == 0:
+            note(f"{self.name} holds no lines to send")
+            return DONE
+        return self._deliver(ledger, start)
+
+    def _deliver(self, ledger: Ledger, start: Record) -> int:
+        from ..http.progress import Bar
+        from ..http.run import Delivery
+        from ..http.summary import close, summarize
+
+        if ledger.record is not None:
+            before = summarize(self.store, ledger.record)
+            if before.finished:
+                return self._done_before(before)
+            note(f"going on: {before.delivered:,} of {before.lines:,} lines were delivered before")
+        with Bar() as bar:
+            options = _options(self.given, self.store.now_ms)
+            delivery = Delivery(self.store, ledger, start, self.target, options, bar.tick)
+            self.unfinished = True
+            delivery.run(self.path, self.checked.stamp, self.limit)
+        summary = summarize(self.store, delivery.record)
+        close(ledger, summary)
+        self._tell(summary, delivery)
+        return self._end(summary)
+
+    def _done_before(self, summary: Summary) -> int:
+        self._tell(summary)
+        note(f"all lines were sent before; nothing was sent now. To send them again: {self._again('--forget')}")
+        return _code(summary)
+
+    def _end(self, summary: Summary) -> int:
+        self.unfinished = not summary.finished
+        if summary.finished:
+            return _code(summary)
+        left = summary.lines - summary.delivered - summary.failed
+        note(f"interrupted: {_lines(left)} still to be delivered")
+        again = self._again(name=str(self.path)) if self.file == "-" else "the same command goes on from here"
+        note(f"next: {again}")
+        return INTERRUPTED
+
+    def _judge_bad_lines(self) -> None:
+        """Raise Failure if there are bad lines; where they may be left out, write them into their file instead."""
+        from ..http.lines import write_bad
+
+        bad, first, target = self.checked.bad, self.checked.first_bad, self.given["skip_bad"]
+        if not bad:
+            return
+        for line in first if bad > 1 or target else ():
+            note(f"line {line.number}: {line.why}")
+        if bad > len(first):
+            note(f"… and {bad - len(first):,} more")
+        if target is None:
+            what = f"line {first[0].number} of {self.name} cannot be sent: {first[0].why}"
+            why = f"{bad:,} of {_lines(bad + self.checked.good)} cannot be sent, so nothing was enqueued"
+            raise Failure(what, why, self._again("--skip-bad bad.jsonl"), FAILED)
+        if not self.given["dry_run"]:
+            write_bad(self.path, target, limit=self.limit)
+            note(f"{_lines(bad)} left out, and written to {target}")
+
+    def _dry_run(self, record: Record) -> int:
+        from ..http.summary import summarize
+
+        self.output.record(
+            {
+                "file": self.name,
+                "to": record.to,
+                "queue": record.queue,
+                "lines": self.checked.good,
+                "bad": self.checked.bad,
+                "enqueued": record.done,
+                "delivered": summarize(self.store, record).delivered,
+                "retry": self.given["retry"],
+            }
+        )
+        note("dry run: nothing was enqueued or sent")
+        return DONE
+
+    def _forget(self, ledger: Ledger) -> int:
+        from ..http.summary import remove, summarize
+
+        if ledger.record is None:
+            note(f"nothing to forget: with this store, {self.name} was never sent there")
+            return DONE
+        left = summarize(self.store, ledger.record)
+        held = left.waiting + left.dead + left.quarantined
+        if held and not self.given["yes"]:
+            what = f"{_lines(held)} of {self.name} in the store were not delivered"
+            why = "forgetting would leave them behind; --yes removes them"
+            raise Failure(what, why, self._again("--forget --yes"), REFUSED)
+        cancelled, discarded = remove(self.store, ledger.record.queue)
+        ledger.write(None)
+        note(f"forgotten; {cancelled:,} waiting messages cancelled, {discarded:,} dead ones discarded")
+        return DONE
+
+    # -- telling
+
+    def _tell(self, summary: Summary, delivery: Delivery | None = None) -> None:
+        import msgspec
+
+        session = {} if delivery is None else delivery.session()
+        if self.output.form in ("json", "jsonl"):
+            self.output.record({**msgspec.to_builtins(summary), **session})
+        else:
+            self.output.rows(_rows(summary), _COLUMNS, id="sample_id")
+        if session:
+            note("this run: {requests:,} requests, {retries:,} retries, {saved:,} lines saved by one".format(**session))
+        if summary.dead:
+            note(f"next: {program()} dlq list --queue {summary.queue}{self._store()}")
+
+    def _again(self, more: str = "", name: str | None = None) -> str:
+        file = shlex.quote(name or self.file)
+        return f"{program()} deliver {file} --to {shlex.quote(self.given['to'])}{self._store()} {more}".rstrip()
+
+    def _store(self) -> str:
+        context = click.get_current_context(silent=True)
+        names = context.params if context is not None else {}
+        return "".join(f" --{name} {shlex.quote(names[name])}" for name in ("app", "url") if names.get(name))
+
+
+def _target(given: dict[str, Any]) -> Target:
+    from ..http.deliver import Target, check_url
+    from ..http.signing import read_secret
+
+    keys = tuple(read_secret(text) for text in given["secrets"])
+    headers = dict(_headers(given["headers"]))
+    return Target(url=check_url(given["to"]), headers=headers, keys=keys, timeout_s=given["timeout"])
+
+
+def _headers(texts: Iterable[str]) -> Iterable[tuple[str, str]]:
+    from ..http.deliver import OWN_HEADERS
+
+    for text in texts:
+        name, colon, value = text.partition(":")
+        shown = f"--header {name.strip()!r}"
+        if not colon or not name.strip() or not text.isprintable() or not text.isascii():
+            raise Failure(
+                f"{shown} is refused", "expected 'Name: value' in ASCII", f"{program()} deliver --help", USAGE
+            )
+        if name.strip().lower() in OWN_HEADERS:
+            why = "it says which line this is, or what it holds, and stays the same through every retry"
+            raise Failure(f"{shown} cannot be set", why, f"{program()} deliver --help", USAGE)
+        yield name.strip(), value.strip()
+
+
+def _options(given: dict[str, Any], now_ms: Any) -> Options:
+    from ..config import settings
+    from ..http.pace import read_rate
+    from ..http.retry import read_retry
+    from ..http.run import Options
+
+    chosen = settings({"concurrency": given["concurrency"]})
+    return Options(
+        retry=read_retry(given["retry"], now_ms),
+        concurrency=chosen.concurrency or 10,
+        rate=None if given["rate"] is None else read_rate(given["rate"]),
+        lease_s=chosen.lease_s,
+    )
+
+
+def _rows(summary: Summary) -> list[dict[str, Any]]:
+    counts = {
+        "delivered": summary.delivered,
+        "waiting": summary.waiting,
+        "not enqueued": summary.lines - summary.enqueued,
+        "cancelled": summary.cancelled,
+        "removed": summary.removed,
+        "bad": summary.bad,
+    }
+    rows: list[dict[str, Any]] = [
+        {"outcome": name, "count": count} for name, count in counts.items() if count or name == "delivered"
+    ]
+    for group in summary.groups:
+        shown = ", ".join(map(str, group.lines)) + (", …" if group.count > len(group.lines) else "")
+        told = {"reason": group.reason, "failure": group.text or group.error, "lines": shown}
+        same = {"fingerprint": group.fingerprint, "sample_id": group.sample_id}
+        rows.append({"outcome": group.lane, "count": group.count, **told, **same})
+    return rows
+
+
+def _code(summary: Summary) -> int:
+    return PARTIAL if summary.failed else DONE
+
+
+def _lines(count: int) -> str:
+    return f"{count:,} line{'' if count == 1 else 's'}"

@@ -1,0 +1,146 @@
+"""From lines to messages, each line once: a record in a cell moves in the same commit as the messages it counts.
+
+The record is found by the digest of the file and the URL. A kill between two commits leaves lines either stored and
+counted, or neither; whoever runs the same command again goes on behind the last counted line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from ..errors import Conflict, RedriveError
+from ..message import Draft, Swap
+from ..store import Store
+from .lines import Checked, Line, Stamp, stamp, walk
+
+TASK = "redrive.deliver"
+BATCH_LINES = 500
+BATCH_BYTES = 4 * 1024 * 1024
+LINE_HEADER = "line"  # in the stored message, not in the request: which line of the file it was
+
+
+class FileChanged(RedriveError):
+    """The file was changed while its lines were enqueued. What was enqueued stays."""
+
+
+class Record(msgspec.Struct, frozen=True):
+    """How far a file has come on its way to a URL. Kept until it is forgotten."""
+
+    file: str
+    to: str
+    queue: str
+    total: int  # good lines
+    bad: int  # bad ones, left out
+    started_ms: int
+    done: int = 0  # lines that are messages now
+    number: int = 0  # of the last one, blank and bad lines counted
+    offset: int = 0  # where it ends, in bytes
+    resting: int | None = None  # messages that lay dead when the last run ended; None while one is under way
+    removed: int = 0  # of those, taken out by hand since: they were not delivered
+    cancelled: int = 0
+
+    @property
+    def complete(self) -> bool:
+        return self.done >= self.total
+
+
+def record_key(digest: str, url: str) -> str:
+    """The cell of a file's record: by what it holds and where it goes, not by its name."""
+    return "deliver:" + hashlib.blake2b(f"{digest}\n{url}".encode(), digest_size=16).hexdigest()
+
+
+def queue_name(key: str) -> str:
+    return f"deliver-{key.removeprefix('deliver:')[:8]}"
+
+
+class Ledger:
+    """The record in its cell, changed by compare-and-set."""
+
+    def __init__(self, store: Store, key: str) -> None:
+        self._store, self._key = store, key
+        self.read()
+
+    def read(self) -> None:
+        """Look what the store holds now."""
+        cell = self._store.cells.read([self._key])[0]
+        self._version = cell.version if cell is not None else 0
+        self.record = msgspec.json.decode(cell.value, type=Record) if cell is not None else None
+
+    def swap(self, record: Record | None) -> Swap:
+        """What writes `record` in place of the one that was read last; `read` it again once that is committed."""
+        return Swap(self._key, self._version, None if record is None else msgspec.json.encode(record))
+
+    def write(self, record: Record | None) -> None:
+        """Write it alone. Raises Conflict if it was changed since it was read."""
+        if not self._store.cells.swap([self.swap(record)])[0]:
+            raise Conflict(f"cell {self._key!r} was changed by another process; nothing was written")
+        self.read()
+
+
+def first_record(name: str, url: str, key: str, checked: Checked, now_ms: int) -> Record:
+    return Record(name, url, queue_name(key), checked.good, checked.bad, now_ms)
+
+
+class Ingest:
+    """Puts the lines that are still missing, batch by batch, on a thread of its own. `told` hears how many each put."""
+
+    def __init__(
+        self, store: Store, ledger: Ledger, path: Path, stamp: Stamp, limit: int, told: Callable[[int], object] = bool
+    ) -> None:
+        self._store, self._ledger, self._path, self._stamp = store, ledger, path, stamp
+        self._limit, self._told = limit, told
+        self._stop = threading.Event()
+
+    def run(self) -> None:
+        """Until the file's end, or `stop`. Raises FileChanged, StoreError, Conflict."""
+        with self._path.open("rb") as file:
+            record = self._record
+            for batch in _batches(walk(file, start=record.offset, number=record.number, limit=self._limit)):
+                if self._stop.is_set():
+                    return
+                if stamp(file) != self._stamp:
+                    raise FileChanged(f"{self._record.file} was changed while it was read, near line {batch[0].number}")
+                self._put(batch)
+
+    def stop(self) -> None:
+        """End after the batch under way."""
+        self._stop.set()
+
+    @property
+    def _record(self) -> Record:
+        assert self._ledger.record is not None
+        return self._ledger.record
+
+    def _put(self, batch: list[Line]) -> None:
+        record = self._record
+        last = batch[-1]
+        after = replace(record, done=record.done + len(batch), number=last.number, offset=last.end)
+        drafts = [
+            Draft(task=TASK, queue=record.queue, body=line.body, content="raw", headers={LINE_HEADER: str(line.number)})
+            for line in batch
+        ]
+        self._store.put(drafts, swaps=[self._ledger.swap(after)])
+        # A kill here loses nothing: the next run reads the record that went with these messages.
+        self._ledger.read()
+        self._told(len(batch))
+
+
+def _batches(lines: Iterator[Line]) -> Iterator[list[Line]]:
+    batch: list[Line] = []
+    size = 0
+    for line in lines:
+        if line.why is not None:
+            continue
+        batch.append(line)
+        size += len(line.body)
+        if len(batch) >= BATCH_LINES or size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

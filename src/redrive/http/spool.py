@@ -1,0 +1,92 @@
+"""Input that cannot be read twice, or not line by line (standard input, a pipe, gzip), is copied into a file first.
+
+The copy is named by the digest of what it holds: the same input gives the same file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import sys
+import zlib
+from collections.abc import Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import cast
+
+from ..errors import RedriveError
+
+CHUNK = 1024 * 1024
+_GZIP = b"\x1f\x8b"
+
+
+class InputError(RedriveError):
+    """The input cannot be read: missing, a folder, or a broken archive. Nothing was enqueued."""
+
+
+def readable(name: str, folder: Path) -> Path:
+    """The plain file to read lines from: `name` itself, or a copy of it in `folder` where it is `-`, packed, or a pipe.
+
+    Gzip is known by its first bytes. Raises InputError.
+    """
+    try:
+        if name == "-":
+            return _spool(cast(BufferedReader, sys.stdin.buffer), folder)
+        path = Path(name)
+        with path.open("rb") as file:
+            if path.is_file() and not _is_packed(file):
+                return path
+            return _spool(file, folder)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"{name} is not a whole gzip file: {error}; nothing was enqueued") from error
+    except OSError as error:
+        raise InputError(f"cannot read {name}: {error.strerror or error}; nothing was enqueued") from error
+
+
+def spool_path(folder: Path, digest: str) -> Path:
+    """Where the copy of an input of that digest lies."""
+    return folder / f"{digest}.jsonl"
+
+
+def new_digest() -> hashlib.blake2b:
+    """The digest that names an input: 128 bits of BLAKE2b over its bytes, unpacked."""
+    return hashlib.blake2b(digest_size=16)
+
+
+def _spool(source: BufferedReader, folder: Path) -> Path:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _sweep(folder)
+    digest = new_digest()
+    partial = folder / f"{os.getpid()}.partial"
+    try:
+        with partial.open("wb") as out:
+            for part in _unpacked(source):
+                digest.update(part)
+                out.write(part)
+        return partial.rename(spool_path(folder, digest.hexdigest()))
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _unpacked(source: BufferedReader) -> Iterator[bytes]:
+    if _is_packed(source):
+        with gzip.open(source) as unpacked:
+            yield from iter(lambda: unpacked.read(CHUNK), b"")
+    else:
+        yield from iter(lambda: source.read(CHUNK), b"")
+
+
+def _is_packed(source: BufferedReader) -> bool:
+    return source.peek(len(_GZIP)).startswith(_GZIP)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a spooling that was killed left half done."""
+    for partial in folder.glob("*.partial"):
+        try:
+            os.kill(int(partial.stem), 0)
+        except (ProcessLookupError, ValueError):
+            partial.unlink(missing_ok=True)
+        except OSError:
+            pass  # another user's process, alive

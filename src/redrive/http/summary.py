@@ -1,0 +1,145 @@
+"""What became of a delivery, counted from the store: messages that are gone from it were delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..message import RESTING, Discard, Handle, Lane, Message, Where
+from ..store import Store
+from .ingest import LINE_HEADER, Ledger, Record
+
+PAGE = 500
+LINES_SHOWN_MAX = 5
+
+
+class DeadGroup(Struct, frozen=True):
+    """Messages that died in the same way."""
+
+    lane: str  # dead or quarantine
+    reason: str
+    error: str
+    text: str
+    fingerprint: str
+    count: int
+    lines: tuple[int, ...]  # the first of them, as they stand in the file
+    sample_id: str
+
+
+class Summary(Struct, frozen=True):
+    """A delivery by outcome. `enqueued` of its `lines` are messages: delivered, waiting, or one of those below."""
+
+    file: str
+    to: str
+    queue: str
+    lines: int
+    bad: int
+    enqueued: int
+    delivered: int
+    waiting: int
+    dead: int
+    quarantined: int
+    cancelled: int
+    removed: int
+    groups: tuple[DeadGroup, ...] = ()
+
+    @property
+    def finished(self) -> bool:
+        return self.waiting == 0 and self.enqueued >= self.lines
+
+    @property
+    def failed(self) -> int:
+        """Lines that ended without being delivered."""
+        return self.dead + self.quarantined + self.cancelled + self.removed
+
+
+def summarize(store: Store, record: Record) -> Summary:
+    """Count a delivery. Lines are read page by page, so that millions of dead ones fit."""
+    c = store.counts(record.queue)
+    waiting, resting = c.ready + c.scheduled + c.leased, c.dead + c.quarantine
+    cancelled = max(record.cancelled, _cancelled(store, record) if c.done else 0)
+    removed = record.removed + max(0, (record.resting or 0) - waiting - resting)
+    return Summary(
+        file=record.file,
+        to=record.to,
+        queue=record.queue,
+        lines=record.total,
+        bad=record.bad,
+        enqueued=record.done,
+        delivered=max(0, record.done - waiting - resting - cancelled - removed),
+        waiting=waiting,
+        dead=c.dead,
+        quarantined=c.quarantine,
+        cancelled=cancelled,
+        removed=removed,
+        groups=_groups(store, record.queue) if resting else (),
+    )
+
+
+def close(ledger: Ledger, summary: Summary) -> None:
+    """Note what lies dead as a run ends, so that what is taken out by hand later does not count as delivered."""
+    if ledger.record is not None and summary.finished:
+        resting = summary.dead + summary.quarantined
+        ledger.write(replace(ledger.record, resting=resting, removed=summary.removed, cancelled=summary.cancelled))
+
+
+def remove(store: Store, queue: str) -> tuple[int, int]:
+    """Take all messages of a delivery out of the store: (cancelled, discarded). A running one is asked to stop."""
+    cancelled = discarded = 0
+    for lane in (Lane.READY, Lane.LEASED):
+        for messages in _pages(store, lane, Where(queue=queue)):
+            store.cancel([m.id for m in messages])
+            cancelled += len(messages)
+    for lane in RESTING:
+        for messages in _pages(store, lane, Where(queue=queue)):
+            handles = [Handle(m.id, m.redrives, m.lane) for m in messages]
+            discarded += sum(store.triage(handles, Discard("its delivery was forgotten")))
+    return cancelled, discarded
+
+
+def _cancelled(store: Store, record: Record) -> int:
+    where = Where(queue=record.queue, reason="cancelled", since_ms=record.started_ms)
+    return sum(len(messages) for messages in _pages(store, Lane.DONE, where))
+
+
+def _groups(store: Store, queue: str) -> tuple[DeadGroup, ...]:
+    found: dict[tuple[str, ...], DeadGroup] = {}
+    for lane in RESTING:
+        for messages in _pages(store, lane, Where(queue=queue)):
+            for message in messages:
+                _add(found, message)
+    return tuple(sorted(found.values(), key=lambda group: (-group.count, group.fingerprint)))
+
+
+def _add(found: dict[tuple[str, ...], DeadGroup], message: Message) -> None:
+    fault = message.faults[-1] if message.faults else None
+    key = message.lane.value, message.reason or "", fault.fingerprint if fault is not None else ""
+    line = int(message.headers.get(LINE_HEADER, 0))
+    group = found.get(key)
+    if group is None:
+        error, text = (fault.error, fault.text) if fault is not None else ("", "")
+        found[key] = DeadGroup(key[0], key[1], error, text, key[2], 1, (line,), message.id)
+    else:
+        lines = tuple(sorted([*group.lines, line])[:LINES_SHOWN_MAX])
+        found[key] = replace(group, count=group.count + 1, lines=lines)
+
+
+def _pages(store: Store, lane: Lane, where: Where) -> Iterator[list[Message]]:
+    cursor = None
+    while True:
+        page = store.peek(lane, where=where, limit=PAGE, cursor=cursor)
+        if page.messages:
+            yield page.messages
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
+def spool_folder(store: Store) -> Path:
+    """Where input is spooled: beside the store, or in the working directory where the store is no file."""
+    if store.state_dir is None:
+        return Path.cwd() / ".redrive-spool"
+    return store.state_dir.with_name(store.state_dir.name.removesuffix("-workers") + "-spool")
