@@ -133,7 +133,7 @@ def all_beats(folder: Path) -> list[Beats]:
 
 
 def _fill(file: int, size: int) -> None:
-    """Written, not only made that long: a page of a mapped file that finds no room on the disk kills who writes to it."""
+    """Written, not only made that long: a page of a mapped file that finds no room on the disk kills who writes it."""
     try:
         written = os.pwrite(file, bytes(size), 0)
     except OSError as error:

@@ -240,6 +240,8 @@ class Worker:
         try:
             result = self._store.exchange([o.settlement for o in outcomes], asks)
         except StoreError as error:  # nothing was settled: the same outcomes go with the next exchange
+            if self._grace_over.is_set():
+                raise  # whoever holds this identity next takes back what could not be settled
             self._store_failed(error)
             return
         self._store_works()
