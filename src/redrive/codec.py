@@ -45,8 +45,8 @@ class Codec:
         self._all_required = len(self._required) == len(parameters)
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-        """The body for a call with these arguments. Raises TypeError as the call itself would, EncodeError for what
-        JSON cannot hold."""
+        """The body for a call with these arguments. Raises TypeError for those that do not fit the handler, by name or
+        by annotation, EncodeError for what JSON cannot hold."""
         if len(args) <= len(self._positional):
             named = dict(zip(self._positional, args, strict=False))
             named.update(kwargs)
@@ -61,6 +61,10 @@ class Codec:
             raise EncodeError(f"task {self.name!r}: an argument cannot be written as JSON: {error}") from error
         if b"null" in body:
             self._refuse_nan(named)
+        try:
+            self._decode(body)
+        except Exception as error:  # said here, to who wrote the call, and not hours later by the dead lane
+            raise TypeError(f"task {self.name!r}: {_printable(error)}; it takes {self.signature}") from None
         return body
 
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,8 +92,7 @@ class Codec:
         try:
             fields = self._decode(body)
         except Exception as error:  # the bytes may also make a dataclass's own code fail, in any way
-            text = str(error).encode(errors="replace").decode()[:300]
-            raise Unreadable(f"body does not fit {self.name}{self.signature}: {text}") from None
+            raise Unreadable(f"body does not fit {self.name}{self.signature}: {_printable(error)}") from None
         if self._all_required and len(self._positional) == len(self._fields):
             return msgspec.structs.astuple(fields), {}
         named = {name: value for name in self._fields if (value := getattr(fields, name)) is not msgspec.UNSET}
@@ -100,6 +103,10 @@ class Codec:
         skipped."""
         count = max((at for at, name in enumerate(self._only_positional, 1) if name in named), default=0)
         return tuple(named.pop(name, self.signature.parameters[name].default) for name in self._only_positional[:count])
+
+
+def _printable(error: Exception) -> str:
+    return str(error).encode(errors="replace").decode()[:300]
 
 
 def _struct(handler: Callable[..., Any], name: str, parameters: Sequence[inspect.Parameter]) -> type[msgspec.Struct]:

@@ -272,6 +272,14 @@ def test_a_wrong_call_is_a_type_error_with_the_task_and_its_signature(args: Any,
 
 
 @pytest.mark.parametrize(
+    "args", [("1", "x"), (1, 2), (None, "x"), (1.5, "x"), ([1], "x"), (1, Line("a", Decimal(1)))], ids=str
+)
+def test_an_argument_of_the_wrong_type_is_a_type_error_at_the_call(args: Any) -> None:
+    with pytest.raises(TypeError, match=r"'shop.order'.*Expected .*\(id: .*\)"):
+        Codec(order, "shop.order").encode(args, {})
+
+
+@pytest.mark.parametrize(
     "bad", [lambda *a: None, lambda **a: None, lambda x, *a, y=1: None], ids=["args", "kwargs", "both"]
 )
 def test_arguments_without_a_name_are_refused_when_the_task_is_declared(bad: Callable[..., None]) -> None:
