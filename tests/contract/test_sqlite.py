@@ -602,19 +602,6 @@ def test_bodies_too_long_together_for_one_answer_are_claimed_in_parts(store: Sql
     assert all(message and message.attempt == 1 for message in store.find(ids))
 
 
-# -- the wall clock
-
-
-def test_on_the_wall_clock_nothing_is_early(store: SqliteStore) -> None:
-    before_s = time.time()
-    store.put([draft(delay_ms=30)])
-    deliveries = store.exchange([], [ASK]).deliveries
-    while not deliveries:
-        store.wait([ASK], timeout_ms=FAR_MS)
-        deliveries = store.exchange([], [ASK]).deliveries
-    assert time.time() - before_s >= 0.03
-
-
 def test_cells_and_keys_stay_when_a_dead_message_is_all_that_is_left(open_sqlite: Opener) -> None:
     store = open_sqlite()
     store.put([draft(key="k")], swaps=[Swap("c", 0, b"1")])

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from redrive.message import Ask, Draft
 from redrive.store import Store
 from redrive.stores.memory import MemoryStore
 from redrive.stores.sqlite import SqliteStore
@@ -18,3 +23,17 @@ class TestMemory(StoreContract):
 class TestSqlite(StoreContract):
     def make_store(self, clock: ManualClock, place: Path) -> Store:
         return SqliteStore(place / "work.db", clock_ms=clock)
+
+
+@pytest.mark.parametrize(
+    "open_store", [lambda place: MemoryStore(), lambda place: SqliteStore(place / "work.db")], ids=["memory", "sqlite"]
+)
+def test_on_the_wall_clock_nothing_is_early(open_store: Callable[[Path], Store], tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    ask = Ask("default", 1, 1000)
+    before_s = time.time()
+    store.put([Draft(task="push", delay_ms=30)])
+    while not store.exchange([], [ask]).deliveries:
+        store.wait([ask], timeout_ms=60_000)
+    assert time.time() - before_s >= 0.03
+    store.close()
