@@ -66,6 +66,12 @@ class Commands(Subcommands):
         found: click.Command = getattr(import_module(f".{name}", __package__), name)
         return found
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        commands = [CompletionItem(name, help=help) for name, help in _HELP.items() if name.startswith(incomplete)]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             result = super().invoke(ctx)

@@ -10,7 +10,6 @@ import click
 
 from ..app import App, Queue
 from ..config import LOGS, Settings, near_miss, settings
-from ..errors import Refused
 from ..observe.logs import JsonLog, TextLog
 from ..worker.supervisor import supervise
 from .failure import USAGE, Failure, note, program
@@ -120,28 +119,19 @@ def _work(app: App, chosen: Settings) -> int:
     log = chosen.log if chosen.log != "auto" else "text" if sys.stderr.isatty() else "json"
     if log != "off":
         app.subscribe(JsonLog(sys.stderr) if log == "json" else TextLog(sys.stderr))
-    run(_worker(app, chosen))
+    run(
+        app.worker(
+            _sizes(app, chosen.queues),
+            concurrency=chosen.concurrency,
+            lease=chosen.lease_s,
+            grace=chosen.grace_s,
+            prefetch=chosen.prefetch,
+            burst=chosen.burst,
+            drain=chosen.drain,
+            name=chosen.name,
+        )
+    )
     return 0
-
-
-def _worker(app: App, chosen: Settings) -> Any:
-    options: dict[str, Any] = {
-        "queues": _sizes(app, chosen.queues),
-        "concurrency": chosen.concurrency,
-        "lease": chosen.lease_s,
-        "grace": chosen.grace_s,
-        "prefetch": chosen.prefetch,
-        "burst": chosen.burst,
-        "drain": chosen.drain,
-    }
-    if chosen.name is None or chosen.processes == 1:
-        return app.worker(**options, name=chosen.name)
-    for number in range(chosen.processes - 1):  # of several processes each takes the first name that is free
-        try:
-            return app.worker(**options, name=f"{chosen.name}-{number}")
-        except Refused:
-            continue
-    return app.worker(**options, name=f"{chosen.name}-{chosen.processes - 1}")
 
 
 def _sizes(app: App, queues: Mapping[str, int | None] | None) -> dict[str, int] | None:
