@@ -18,10 +18,10 @@ _OF_THE_CALLER = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.Inte
 class _Work:
     """One caller's part of a commit."""
 
-    __slots__ = ("do", "done", "error", "value")
+    __slots__ = ("do", "done", "error", "synced", "value")
 
-    def __init__(self, do: Callable[[sqlite3.Connection], Any]) -> None:
-        self.do, self.done = do, False
+    def __init__(self, do: Callable[[sqlite3.Connection], Any], synced: bool) -> None:
+        self.do, self.synced, self.done = do, synced, False
         self.value: Any = None
         self.error: BaseException | None = None
 
@@ -29,18 +29,21 @@ class _Work:
 class Writer:
     """The one writing connection, opened when it is needed; whoever gets the lock commits for everybody who waits."""
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], seam: Callable[[str], None]) -> None:
-        self._connect, self._seam = connect, seam
+    def __init__(
+        self, connect: Callable[[], sqlite3.Connection], synchronous: str, seam: Callable[[str], None]
+    ) -> None:
+        self._connect, self._synchronous, self._seam = connect, synchronous, seam
+        self._now_synchronous = synchronous
         self.lock = threading.Lock()
         self.waiting: deque[_Work] = deque()
         self._connection: sqlite3.Connection | None = None
         self.closed = False
 
-    def run(self, do: Callable[[sqlite3.Connection], T]) -> T:
-        """`do`'s value, once what it wrote is committed and synced. Raises what `do` raised, or StoreError; then
-        nothing of it was written.
+    def run(self, do: Callable[[sqlite3.Connection], T], *, synced: bool = True) -> T:
+        """`do`'s value, once what it wrote is committed and, if `synced`, on the disk. Raises what `do` raised, or
+        StoreError; then nothing of it was written.
         """
-        work = _Work(do)
+        work = _Work(do, synced)
         self.waiting.append(work)
         with self.lock:
             if not work.done:
@@ -54,7 +57,8 @@ class Writer:
         try:
             if self.closed:
                 raise StoreError("this SQLite store is closed; open another")
-            c = self._connection = self._connection or self._connect()
+            c = self._connection or self._open()
+            self._set_sync(c, any(work.synced for work in group))
             c.execute("begin immediate")
             if len(group) == 1:
                 group[0].value = group[0].do(c)
@@ -76,6 +80,17 @@ class Writer:
         finally:
             for work in group:
                 work.done = True
+
+    def _open(self) -> sqlite3.Connection:
+        self._connection, self._now_synchronous = self._connect(), self._synchronous
+        return self._connection
+
+    def _set_sync(self, c: sqlite3.Connection, synced: bool) -> None:
+        """A commit that need not be synced leaves that to the next one that must: both append to the same log."""
+        wanted = self._synchronous if synced else "normal"
+        if wanted != self._now_synchronous:
+            c.execute(f"pragma synchronous={wanted}")
+            self._now_synchronous = wanted
 
     def _do(self, c: sqlite3.Connection, work: _Work) -> None:
         """One of several: errors that are the caller's own undo its part alone; errors of the engine end the whole

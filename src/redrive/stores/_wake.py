@@ -61,7 +61,7 @@ class Waker:
     """Sends to every waiter of a folder; keeps the folder's listing as long as the folder does not change."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = str(folder)
+        self._folder = folder
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._seen_ns = -1
@@ -80,13 +80,13 @@ class Waker:
 
     def wake_all(self) -> None:
         try:
-            changed_ns = Path(self._folder).stat().st_mtime_ns
+            changed_ns = self._folder.stat().st_mtime_ns
         except FileNotFoundError:
             return
         if changed_ns != self._seen_ns:
             # A file made in the same clock tick as the listing would be missed for good: a young listing is read again.
-            self._paths = [str(path) for path in Path(self._folder).iterdir()]
-            self._seen_ns = changed_ns if Path(self._folder).stat().st_mtime_ns < time.time_ns() - 50_000_000 else -1
+            self._paths = [str(path) for path in self._folder.iterdir()]
+            self._seen_ns = changed_ns if self._folder.stat().st_mtime_ns < time.time_ns() - 50_000_000 else -1
         for path in self._paths:
             self.wake(path)
 

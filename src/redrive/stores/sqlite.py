@@ -107,7 +107,7 @@ class SqliteStore:
         self.cells: Cells = SqliteCells(self)
 
     def _open(self) -> None:
-        self._writer = Writer(self._connect, lambda point: self.seam(point))
+        self._writer = Writer(self._connect, self._synchronous, lambda point: self.seam(point))
         self._reader: sqlite3.Connection | None = None
         try:
             self._reader = reader = self._connect()
@@ -244,7 +244,9 @@ class SqliteStore:
             self._sweep(c, now)
             return Exchange(settled, deliveries)
 
-        result = self._writer.run(work)
+        # A claim alone need not be synced: a power cut that takes it back takes the claimant with it, as all that use
+        # the file are on this machine, and the message is ready again. What acknowledges anything is synced.
+        result = self._writer.run(work, synced=bool(settlements or swaps))
         if not plain and any(s.follow_ups for s in settlements):
             self._waker.wake_all()
         return result
@@ -323,7 +325,7 @@ class SqliteStore:
                 for r in receipts
             ]
 
-        return self._writer.run(work)
+        return self._writer.run(work, synced=False)
 
     def release(self, worker: str, started: Sequence[str] | None) -> tuple[int, int]:
         def work(c: sqlite3.Connection) -> tuple[int, int]:
