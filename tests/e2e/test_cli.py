@@ -367,6 +367,11 @@ def test_bad_settings_file_says_which_key_and_to_edit_it(redrive: Call, home: Pa
     assert failed(redrive("config", "show", REDRIVE_LEASE="soon"), 2)[2] == "unset REDRIVE_LEASE"
 
 
+@pytest.mark.parametrize("words", [["enqueue", "ok", "[1]"], ["queue", "list"]])
+def test_store_in_the_memory_of_another_process_is_refused(redrive: Call, words: list[str]) -> None:
+    assert "lives in the memory of one process" in failed(redrive(*words, "--app", "tasks:other"), 4)[1]
+
+
 def test_unknown_id_fails_and_says_where_to_look(redrive: Call, home: Path) -> None:
     dead(home)
     assert failed(redrive("job", "show", "nope", "--app", "tasks:app"), 1)[2].endswith("job list")

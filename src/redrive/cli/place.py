@@ -15,7 +15,7 @@ import click
 
 from ..config import OUTPUTS, Settings, near_miss, settings
 from ..observe.redact import redact
-from .failure import UNREACHABLE, USAGE, Failure, command, program
+from .failure import REFUSED, UNREACHABLE, USAGE, Failure, command, program
 from .output import Output
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def at_store(*, create: bool = False) -> Callable[[Callable[..., Any]], Callable
         def run(*args: Any, app: str | None, url: str | None, output: str | None, **options: Any) -> Any:
             chosen = settings({"app": app, "url": url, "output": output})
             place = find(chosen, app_flag=app is not None, url_flag=url is not None, create=create)
+            _refuse_private(place)
             try:
                 return command(place, Output(chosen.output), *args, **options)
             finally:
@@ -73,6 +74,14 @@ def at_store(*, create: bool = False) -> Callable[[Callable[..., Any]], Callable
         return run
 
     return wrap
+
+
+def _refuse_private(place: Place) -> None:
+    if not place.store.traits.shared:
+        why = "what it holds lives in the memory of one process, and this command is another"
+        raise Failure(
+            f"the store {place.url} cannot be reached from here", why, f"{command()} --url sqlite:///work.db", REFUSED
+        )
 
 
 def find(chosen: Settings, *, app_flag: bool = False, url_flag: bool = False, create: bool = False) -> Place:
