@@ -20,11 +20,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
-from ..events import Event, Fate, Notice
-from ..fault import Fault
-from ..message import Ack, Ask, DeadLetter, Delivery, Hold, Message, Quarantine, Receipt, RetryAt, Settled
+from ..events import Notice
+from ..message import Ask, Delivery, Hold, Receipt
 from .admission import admit_run
 from .crashes import Slots, hold, left_behind
+from .fates import fate_of_lost
 from .run import Gate, Outcome, Run, outcome, released
 from .supervisor import follow_parent, supervised
 from .tasks import TaskExecutor
@@ -345,7 +345,7 @@ class Worker:
         self._forget(run.delivery.receipt)
         self._loop.call_soon_threadsafe(run.end, "lease")
         if self.app.events:
-            self.app.events.emit([_fate_of(run.delivery.message, "lost", self._store.now_ms(), self.name)])
+            self.app.events.emit([fate_of_lost(run.delivery.message, self._store.now_ms(), self.name)])
 
     def _take_back(self) -> None:
         """Leases that dead workers of this machine left: what they had started counts a crash, the rest goes back free.
@@ -412,55 +412,6 @@ class Worker:
 
 def _queue_of(run: Run) -> str:
     return run.delivery.message.queue
-
-
-def _fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Event:
-    decision, fault = o.settlement.decision, o.settlement.fault
-    outcome = "done"
-    reason = delay_ms = None
-    match decision:
-        case RetryAt(at_ms, why, counts):
-            outcome = "retry" if counts else {"snooze": "snoozed", "interrupted": "released"}.get(why, "held")
-            delay_ms = max(0, at_ms - now_ms)
-        case DeadLetter():
-            outcome, reason = "dead", decision.reason
-        case Quarantine():
-            outcome, reason = "quarantined", decision.reason
-        case Ack():
-            pass
-    if word is not Settled.OK:
-        outcome = word.value
-    return _fate_of(o.delivery.message, outcome, now_ms, worker, o.run_s, delay_ms, fault, reason)
-
-
-def _fate_of(
-    m: Message,
-    outcome: str,
-    now_ms: int,
-    worker: str,
-    run_s: float | None = None,
-    delay_ms: int | None = None,
-    fault: Fault | None = None,
-    reason: str | None = None,
-) -> Fate:
-    return Fate(
-        outcome=outcome,
-        id=m.id,
-        task=m.task,
-        queue=m.queue,
-        attempt=m.attempt,
-        crashes=m.crashes,
-        redrives=m.redrives,
-        correlation_id=m.correlation_id,
-        worker=worker,
-        at_ms=now_ms,
-        run_ms=None if run_s is None else round(run_s * 1000, 3),
-        delay_ms=delay_ms,
-        fault=fault.kind.value if fault is not None else None,
-        error=fault.error if fault is not None else None,
-        text=fault.text if fault is not None else None,
-        reason=reason,
-    )
 
 
 def run(worker: Worker) -> None:

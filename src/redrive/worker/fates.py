@@ -1,0 +1,61 @@
+"""What observers are told of a delivery once it is settled."""
+
+from __future__ import annotations
+
+from ..events import Fate
+from ..message import Ack, DeadLetter, Message, Quarantine, RetryAt, Settled
+from .run import Outcome
+
+_FREE = {"snooze": "snoozed", "interrupted": "released"}  # the other free waits are held
+
+
+def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
+    """The fate of one settled delivery; `attempt` is what the message has spent, so a free one gives its own back."""
+    decision, fault, message = o.settlement.decision, o.settlement.fault, o.delivery.message
+    outcome, free = "done", False
+    reason = delay_ms = None
+    match decision:
+        case RetryAt():
+            free = not decision.counts
+            outcome = _FREE.get(decision.why, "held") if free else "retry"
+            delay_ms = max(0, decision.at_ms - now_ms)
+        case DeadLetter() | Quarantine():
+            free = not decision.counts
+            outcome = "dead" if isinstance(decision, DeadLetter) else "quarantined"
+            reason = decision.reason
+        case Ack():
+            pass
+    return Fate(
+        outcome=outcome if word is Settled.OK else word.value,
+        id=message.id,
+        task=message.task,
+        queue=message.queue,
+        attempt=message.attempt - free,
+        crashes=message.crashes,
+        redrives=message.redrives,
+        correlation_id=message.correlation_id,
+        worker=worker,
+        at_ms=now_ms,
+        run_ms=None if o.run_s is None else round(o.run_s * 1000, 3),
+        delay_ms=delay_ms,
+        fault=None if fault is None else fault.kind.value,
+        error=None if fault is None else fault.error,
+        text=None if fault is None else fault.text,
+        reason=reason,
+    )
+
+
+def fate_of_lost(message: Message, now_ms: int, worker: str) -> Fate:
+    """The fate of a delivery whose lease this worker lost while it ran."""
+    return Fate(
+        outcome="lost",
+        id=message.id,
+        task=message.task,
+        queue=message.queue,
+        attempt=message.attempt,
+        crashes=message.crashes,
+        redrives=message.redrives,
+        correlation_id=message.correlation_id,
+        worker=worker,
+        at_ms=now_ms,
+    )
