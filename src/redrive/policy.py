@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from hashlib import blake2b
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -45,6 +44,8 @@ def draw(message_id: str, redrives: int, fence: int) -> float:
     >>> draw("a", 0, 1) == draw("a", 0, 1), draw("a", 0, 1) == draw("a", 0, 2)
     (True, False)
     """
+    from hashlib import blake2b  # it loads OpenSSL, which importing redrive need not pay for
+
     text = f"{redrives}/{fence}/{message_id}"  # numbers first, so that no two triples share a text
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return (int.from_bytes(digest, "big") >> 11) * 2.0**-53

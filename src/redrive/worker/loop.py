@@ -24,7 +24,7 @@ from ..events import Notice
 from ..message import Ask, Delivery, Hold, Receipt
 from .admission import admit_run
 from .crashes import Slots, hold, left_behind
-from .fates import fate_of_lost
+from .fates import fate, fate_of_lost
 from .run import Gate, Outcome, Run, outcome, released
 from .supervisor import follow_parent, supervised
 from .tasks import TaskExecutor
@@ -249,12 +249,8 @@ class Worker:
         for o in outcomes:
             self._forget(o.delivery.receipt)
         if self.app.events:
-            self.app.events.emit(
-                [
-                    _fate(o, word, self._store.now_ms(), self.name)
-                    for o, word in zip(outcomes, result.settled, strict=True)
-                ]
-            )
+            now_ms, pairs = self._store.now_ms(), zip(outcomes, result.settled, strict=True)
+            self.app.events.emit([fate(o, word, now_ms, self.name) for o, word in pairs])
         self._look = any(len(result.deliveries) >= ask.limit for ask in asks)
         if result.deliveries:
             self._hold(result.deliveries, before_s + self._lease_s)
