@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from .errors import EnqueueError
+from .errors import StoreError
 from .message import Draft, Put
 from .store import Store
 
@@ -13,17 +13,16 @@ from .store import Store
 class Batch:
     """The puts of one event loop on their way to one store."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
+        self._store, self.loop = store, loop
         self._waiting: list[tuple[Sequence[Draft], asyncio.Future[list[Put]]]] = []
         self._flusher: asyncio.Task[None] | None = None
 
     async def put(self, drafts: Sequence[Draft]) -> list[Put]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[Put]] = loop.create_future()
+        future: asyncio.Future[list[Put]] = self.loop.create_future()
         self._waiting.append((drafts, future))
         if self._flusher is None:
-            self._flusher = loop.create_task(self._flush())
+            self._flusher = self.loop.create_task(self._flush())
         return await asyncio.shield(future)
 
     async def _flush(self) -> None:
@@ -44,10 +43,10 @@ class Batch:
         try:
             puts = iter(self._store.put([draft for drafts, _ in taken for draft in drafts]))
             return [([next(puts) for _ in drafts], future) for drafts, future in taken]
-        except EnqueueError:  # one caller's draft was refused: the others must not suffer for it
-            return [(self._write_one(drafts), future) for drafts, future in taken]
-        except Exception as error:
+        except StoreError as error:
             return [(error, future) for _, future in taken]
+        except Exception:  # one caller's draft was refused: the others must not suffer for it
+            return [(self._write_one(drafts), future) for drafts, future in taken]
 
     def _write_one(self, drafts: Sequence[Draft]) -> list[Put] | Exception:
         try:
@@ -59,8 +58,10 @@ class Batch:
 def batch_of(store: Store, batches: dict[int, Batch]) -> Batch:
     """The running loop's batch for `store`, kept in `batches`."""
     loop = asyncio.get_running_loop()
-    key = id(loop)
-    found = batches.get(key)
+    found = batches.get(id(loop))
     if found is None:
-        found = batches[key] = Batch(store)
+        for key, batch in [*batches.items()]:  # a batch holds its loop, so that no other can have its id till then
+            if batch.loop.is_closed():
+                batches.pop(key, None)
+        found = batches[id(loop)] = Batch(store, loop)
     return found
