@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import msgspec
@@ -21,6 +21,7 @@ from .message import NORMAL, PRIORITIES, Draft, Lane, Message
 if TYPE_CHECKING:
     from .app import App
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -213,4 +214,4 @@ def _ms(when: datetime | None, what: str) -> int | None:
         return None
     if when.tzinfo is None:
         raise ConfigError(f"{what}={when!r} has no time zone; give datetime.now(UTC) + … or another aware datetime")
-    return round((when - datetime.fromtimestamp(0, when.tzinfo)) / timedelta(milliseconds=1))
+    return round((when - _EPOCH) / timedelta(milliseconds=1))
