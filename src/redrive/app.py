@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from re import Pattern
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from .config import settings
@@ -14,6 +15,7 @@ from .decide import Policy
 from .duration import Duration, seconds
 from .errors import ConfigError
 from .events import Events, Observer
+from .fault import Kind
 from .message import Cancel, Counts, Draft, Message
 from .policy import Retry, presets
 from .store import Store
@@ -99,7 +101,7 @@ class App:
 
     def task(
         self,
-        *,
+        *misplaced: object,
         ctx: bool = False,
         name: str | None = None,
         queue: str = "default",
@@ -114,12 +116,13 @@ class App:
         first: (exception class, pattern or predicate, fault kind). `ctx=True` passes a Context as the first argument.
         Raises ConfigError for a name that is taken, or a signature that cannot be stored.
         """
-        if callable(name):
+        if misplaced:
             raise ConfigError("write @app.task(…) with parentheses, also when nothing stands between them")
         policy = Policy(retry=_retry(retry), timeout_s=seconds(timeout, "timeout"))
+        checked = [_rule(rule) for rule in rules]
 
         def register(handler: Callable[..., R]) -> Task[..., R]:
-            task: Task[..., R] = Task(self, handler, name or _name(handler), queue, policy, rules, ctx)
+            task: Task[..., R] = Task(self, handler, name or _name(handler), queue, policy, checked, ctx)
             if task.name in self.tasks:
                 raise ConfigError(f"task {task.name!r} is registered twice; give one of them another name=")
             self.tasks[task.name] = task
@@ -200,11 +203,15 @@ class App:
 
         `queues`: names in order of preference (default: all that tasks name), or a mapping to their concurrency.
         `concurrency` bounds the messages that run at once over all queues. `lease` is how long a claim holds unless
-        renewed. `prefetch` messages wait claimed.
+        renewed. `prefetch` messages wait claimed. Raises ConfigError for values that cannot be meant.
         """
         from .worker.loop import Worker
 
         chosen = settings()
+        if lease is not None and seconds(lease, "lease") <= 0:
+            raise ConfigError(f"lease={lease!r}: expected more than 0")
+        if (concurrency is not None and concurrency < 1) or (prefetch is not None and prefetch < 0):
+            raise ConfigError(f"{concurrency=}, {prefetch=}: expected concurrency from 1 up and prefetch from 0 up")
         return Worker(
             self,
             self._worked(queues),
@@ -235,7 +242,7 @@ class App:
         )
         sizes = queues if isinstance(queues, Mapping) else {}
         known = [self.queues.get(name) or Queue(name) for name in names]
-        return [Queue(q.name, sizes.get(q.name) or q.concurrency, q.weight) for q in known]
+        return [Queue(q.name, q.concurrency if (n := sizes.get(q.name)) is None else n, q.weight) for q in known]
 
 
 def _retry(retry: Retry | str | None) -> Retry:
@@ -245,7 +252,21 @@ def _retry(retry: Retry | str | None) -> Retry:
         if retry not in presets:
             raise ConfigError(f"retry={retry!r}: no such preset; known: {', '.join(presets)}")
         return presets[retry]
+    if not isinstance(retry, Retry):
+        raise ConfigError(f"retry={retry!r}: expected a Retry, such as Retry(max_attempts=8), or a preset's name")
     return retry
+
+
+def _rule(rule: Any) -> Any:
+    try:
+        matcher, kind = rule
+        if isinstance(matcher, str | Pattern) or callable(matcher):
+            return matcher, Kind(kind)
+    except (TypeError, ValueError):
+        pass
+    raise ConfigError(
+        f"rule {rule!r}: expected (exception class, text, pattern or predicate, one of {', '.join(Kind)})"
+    )
 
 
 def _name(handler: Callable[..., Any]) -> str:

@@ -28,7 +28,9 @@ class Codec:
 
     def __init__(self, handler: Callable[..., Any], name: str, *, skip_first: bool = False) -> None:
         self.name = name
-        parameters = list(inspect.signature(handler).parameters.values())[1 if skip_first else 0 :]
+        parameters = list(inspect.signature(handler).parameters.values())
+        if skip_first and not (parameters and parameters.pop(0).kind in _POSITIONAL):
+            raise ConfigError(f"task {name!r}: with ctx=True its first parameter takes the Context; it has none")
         for p in parameters:
             if p.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
                 raise ConfigError(

@@ -83,8 +83,9 @@ class Task(Generic[P, R]):
         )
         self.takes_context = takes_context
         self.codec = Codec(handler, name, skip_first=takes_context)
-        called = handler if inspect.isroutine(handler) else type(handler).__call__
-        self.is_async = inspect.iscoroutinefunction(called)
+        self.is_async = _is_any(inspect.iscoroutinefunction, handler)
+        if _is_any(inspect.isgeneratorfunction, handler) or _is_any(inspect.isasyncgenfunction, handler):
+            raise ConfigError(f"task {name!r}: a generator would be made and never run; use a handler without yield")
         self.__name__ = getattr(handler, "__name__", name)
         self.__doc__ = handler.__doc__
         self.__wrapped__ = handler
@@ -145,17 +146,19 @@ class Task(Generic[P, R]):
             raise ConfigError("give delay= or at=, not both")
         if for_ is not None and key is None:
             raise ConfigError("for_= says how long key= is held; give key= too")
+        if not all(isinstance(text, str) for item in (headers or {}).items() for text in item):
+            raise ConfigError(f"headers={headers!r}: expected names and values as text")
         options = Options(
             delay_ms=0 if delay is None else milliseconds(delay, "delay"),
             due_ms=_ms(at, "at"),
-            key=key,
+            key=_text(key, "key"),
             key_for_ms=0 if for_ is None else milliseconds(for_, "for_"),
-            group=group,
-            queue=queue,
+            group=_text(group, "group"),
+            queue=_text(queue, "queue"),
             priority=priority,
             deadline_ms=_ms(deadline, "deadline"),
             headers=headers,
-            correlation_id=correlation_id,
+            correlation_id=_text(correlation_id, "correlation_id"),
         )
         return Bound(self, options)
 
@@ -207,6 +210,17 @@ class Bound(Generic[P, R]):
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref:
         """As `Task.aenqueue`."""
         return (await self._task.app.aenqueue_many([self.draft(*args, **kwargs)]))[0]
+
+
+def _is_any(kind: Callable[[Any], bool], handler: Callable[..., Any]) -> bool:
+    """Whether the handler, or what calling it as an object runs, is a function of that kind."""
+    return kind(handler) or kind(type(handler).__call__)
+
+
+def _text(value: Any, what: str) -> str | None:
+    if value is None or (isinstance(value, str) and value):
+        return value
+    raise ConfigError(f"{what}={value!r}: expected text that is not empty")
 
 
 def _ms(when: datetime | None, what: str) -> int | None:

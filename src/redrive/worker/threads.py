@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -57,7 +58,10 @@ class ThreadExecutor:
         token = None
         try:
             token = enter(run.begin(self._slots))
-            run.task.handler(*run.args, **run.kwargs)
+            result = run.task.handler(*run.args, **run.kwargs)
+            if inspect.iscoroutine(result):  # a plain function around an async one: done is what it is not
+                result.close()
+                raise TypeError("the handler returned a coroutine instead of running it; declare it with async def")
         except BaseException as error:  # also SystemExit: a handler must not end the worker
             run.fault = fault_of(run, error)
         if token is not None:
