@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -274,11 +273,29 @@ def test_the_socket_of_a_killed_waiter_is_removed(path: Path, store: SqliteStore
     assert store.counts("default").ready == 1
 
 
-def test_a_closed_store_leaves_no_socket(path: Path, store: SqliteStore) -> None:
-    store.wait([ASK], timeout_ms=1)
-    assert len(list(wake_dir(path).glob("*"))) == 1
+def test_the_last_store_that_closes_leaves_nothing(path: Path, store: SqliteStore, open_sqlite: Opener) -> None:
+    other = open_sqlite()
+    for waiting in (store, other):
+        waiting.wait([ASK], timeout_ms=1)
+    assert len(list(wake_dir(path).glob("*"))) == 2
     store.close()
-    assert list(wake_dir(path).glob("*")) == []
+    assert len(list(wake_dir(path).glob("*"))) == 1
+    other.close()
+    assert not wake_dir(path).exists()
+
+
+def test_waiters_that_come_and_go_together_find_their_folder(open_sqlite: Opener) -> None:
+    def come_and_go() -> None:
+        for _ in range(20):
+            store = open_sqlite()
+            store.wait([ASK], timeout_ms=0)
+            store.close()
+        gone.append(1)
+
+    gone: list[int] = []
+    open_sqlite()
+    in_threads([come_and_go] * 4)
+    assert gone == [1] * 4
 
 
 def test_a_deep_path_wakes_too(tmp_path: Path, open_sqlite: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,16 +305,12 @@ def test_a_deep_path_wakes_too(tmp_path: Path, open_sqlite: Opener, monkeypatch:
     waiting, putting = open_sqlite(deep / "work.db"), open_sqlite(deep / "work.db")
     folder = wake_dir(deep / "work.db")
     assert folder.parent == Path(tempfile.gettempdir())
-    try:
-        thread = threading.Thread(target=waiting.wait, args=([ASK],), kwargs={"timeout_ms": FAR_MS}, daemon=True)
-        thread.start()
-        until(lambda: list(folder.glob("*")))
-        putting.put([draft()])
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
-    finally:
-        waiting.close()
-        shutil.rmtree(folder)
+    thread = threading.Thread(target=waiting.wait, args=([ASK],), kwargs={"timeout_ms": FAR_MS}, daemon=True)
+    thread.start()
+    until(lambda: list(folder.glob("*")))
+    putting.put([draft()])
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
 
 
 # -- forks

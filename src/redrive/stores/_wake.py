@@ -15,6 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
+_BIND_TRIES = 20
 _PATH_MAX = 90  # bytes; the kernels' limits for a socket's path are 104 and 108
 
 
@@ -31,12 +32,21 @@ class Waiter:
     """One socket that `wake_all` reaches."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = str(folder / f"{os.getpid():x}-{secrets.token_hex(3)}")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
-        self._socket.bind(self.path)
+        self._bind(folder)
         self.nudges = 0  # how many of the store's nudges it has seen
+
+    def _bind(self, folder: Path) -> None:
+        for left in reversed(range(_BIND_TRIES)):
+            try:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                return self._socket.bind(self.path)
+            except (FileExistsError, FileNotFoundError):  # the last waiter to go removed the folder meanwhile
+                if not left:
+                    self._socket.close()
+                    raise
 
     def wait(self, timeout_s: float) -> bool:
         """True if somebody woke this waiter; takes all wake-ups that are there."""
@@ -55,6 +65,8 @@ class Waiter:
         self._socket.close()
         with contextlib.suppress(FileNotFoundError):
             Path(self.path).unlink()
+        with contextlib.suppress(OSError):  # others wait there
+            Path(self.path).parent.rmdir()
 
 
 class Waker:
