@@ -248,7 +248,7 @@ class Worker:
         self._outcomes = []
         for o in outcomes:
             self._forget(o.delivery.receipt)
-        if self.app.events:
+        if self.app.events and outcomes:
             now_ms, pairs = self._store.now_ms(), zip(outcomes, result.settled, strict=True)
             self.app.events.emit([fate(o, word, now_ms, self.name) for o, word in pairs])
         self._look = any(len(result.deliveries) >= ask.limit for ask in asks)
