@@ -7,7 +7,7 @@ import contextlib
 import fcntl
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from ..app import App
 from ..errors import Refused, StoreError
+from ..events import Observer
 from ..policy import Retry
 from ..store import Store
 from ..worker.loop import Worker
@@ -53,9 +54,11 @@ class Delivery:
         target: Target,
         options: Options,
         tick: Callable[[Delivery], Any] = bool,
+        observers: Sequence[Observer] = (),
     ) -> None:
         self.store, self.target, self.options, self.tally = store, target, options, Tally()
         self._ledger, self._start, self._tick = ledger, start, tick
+        self._observers = (self.tally, *observers)
         self.stopping = 0  # times it was asked to stop
 
     @property
@@ -101,7 +104,8 @@ class Delivery:
         queue, size = self.record.queue, self.options.concurrency
         wait_s = self._pacer.wait_max_s(2 * size)
         app: App = delivery_app(self.store, queue, self.poster, self.options.retry, self.target.timeout_s + wait_s)
-        app.subscribe(self.tally)
+        for observer in self._observers:
+            app.subscribe(observer)
         # The grace is the request's own timeout: an answer that comes in it spares the endpoint a duplicate.
         return app.worker({queue: size}, lease=self.options.lease_s, grace=self.target.timeout_s + 1, name=queue)
 

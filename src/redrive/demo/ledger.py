@@ -1,0 +1,196 @@
+"""The proof, a process of its own: `python -m redrive.demo.ledger LOG STORE SENT FATES`.
+
+It joins the endpoint's own log with the list of what was put and with the store, on Idempotency-Key. The ledger
+balances when every event was accepted at least once or lies dead with its reason, and each duplicate has its cause. Of
+the worker it believes nothing but what its attempts ended in (FATES), and that only to explain duplicates. Exit code 0
+if it balances, 1 if not.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from ..message import Lane, Message
+from ..store import Store
+from ..stores import open_store
+from ..times import parse_time
+from .endpoint import Seen
+
+T = TypeVar("T")
+SHOWN_MAX = 5
+
+
+class Sent(Struct, frozen=True):
+    """One message that was put, and the event it carries."""
+
+    id: str
+    event: str
+
+
+class Fate(Struct, frozen=True):
+    """What one attempt ended in, from the worker's log."""
+
+    id: str
+    outcome: str
+    time: str
+    error: str = ""
+    text: str = ""
+
+    @property
+    def at_ms(self) -> int:
+        return round(parse_time(self.time).timestamp() * 1000)
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """What the ledger says. `tries`: requests that reached the endpoint, to events. `causes`: of duplicates."""
+
+    events: int
+    delivered: int
+    dead: int
+    requests: int
+    tries: dict[int, int]
+    reasons: dict[str, int]
+    duplicates: int  # events that were accepted more than once
+    causes: dict[str, int]  # of all times an event was accepted again
+    dead_but_accepted: int
+    problems: list[str]
+
+    @property
+    def balanced(self) -> bool:
+        return not self.problems
+
+
+def judge(seen: Sequence[Seen], sent: Sequence[Sent], fates: Sequence[Fate], messages: Sequence[Message]) -> Verdict:
+    """Join the four lists."""
+    by_key: dict[str, list[Seen]] = defaultdict(list)
+    for each in seen:
+        if each.key or each.event is not None:
+            by_key[each.key].append(each)
+    ends: dict[str, list[Fate]] = defaultdict(list)
+    for fate in fates:
+        ends[fate.id].append(fate)
+    kept = {message.id: message for message in messages}
+    known = {one.id: one.event for one in sent}
+    delivered = [one for one in sent if one.id not in kept]
+    dead = [one for one in sent if one.id in kept and kept[one.id].lane in (Lane.DEAD, Lane.QUARANTINE)]
+    accepted = {one.id: [each for each in by_key[one.id] if each.accepted] for one in sent}
+    causes = Counter(cause for one in sent for cause in _causes(accepted[one.id], ends[one.id]))
+    return Verdict(
+        events=len(sent),
+        delivered=sum(bool(accepted[one.id]) for one in delivered),
+        dead=len(dead),
+        requests=sum(map(len, by_key.values())),
+        tries=dict(sorted(Counter(len(by_key[one.id]) for one in delivered).items())),
+        reasons=dict(Counter(_reason(kept[one.id]) for one in dead).most_common()),
+        duplicates=sum(len(times) > 1 for times in accepted.values()),
+        causes=dict(causes.most_common()),
+        dead_but_accepted=sum(bool(accepted[one.id]) for one in dead),
+        problems=_problems(by_key, known, sent, kept, accepted, causes),
+    )
+
+
+UNEXPLAINED = "no cause found"
+
+
+def _causes(accepted: Sequence[Seen], ends: Sequence[Fate]) -> Iterable[str]:
+    """Why an event was sent again after it had been accepted: what became of each acceptance but the last."""
+    for each in accepted[:-1]:
+        # One message's requests never overlap, so the first end after this request is this request's.
+        end = next((fate for fate in ends if fate.at_ms >= each.at_ms), None)
+        if each.lost is not None:
+            yield each.lost
+        elif end is not None and end.outcome != "done" and not end.error.endswith("HTTPStatusError"):
+            yield f"the answer did not reach the sender ({end.error.rpartition('.')[2]})"
+        else:
+            yield UNEXPLAINED
+
+
+def _reason(message: Message) -> str:
+    last = message.faults[-1].text if message.faults else ""
+    return f"{message.reason}: {last.partition(' from ')[0]}"
+
+
+def _problems(
+    by_key: dict[str, list[Seen]],
+    known: dict[str, str],
+    sent: Sequence[Sent],
+    kept: dict[str, Message],
+    accepted: dict[str, list[Seen]],
+    causes: Counter[str],
+) -> list[str]:
+    waits = [one.event for one in sent if one.id in kept and kept[one.id].lane in (Lane.READY, Lane.LEASED)]
+    mute = [one.event for one in sent if one.id in kept and kept[one.id].rested_ms and not kept[one.id].reason]
+    strange = [each for requests in by_key.values() for each in requests if each.key not in known]
+    mixed = [
+        e for key, requests in by_key.items() for e in requests if key in known and e.event not in (None, known[key])
+    ]
+    problems = {
+        "lost: neither accepted by the endpoint nor dead": [
+            o.event for o in sent if o.id not in kept and not accepted[o.id]
+        ],
+        "unfinished: still waiting in the store": waits,
+        "dead without a reason": mute,
+        "in the store, but never sent": [id for id in kept if id not in known],
+        "sent twice under two keys": [event for event, n in Counter(known.values()).items() if n > 1],
+        "unexpected: the endpoint saw a key that nobody sent": [each.key or "(no key)" for each in strange],
+        "mixed up: the endpoint saw another event under a key": [str(each.event) for each in mixed],
+        f"accepted again, {UNEXPLAINED}": [str(causes[UNEXPLAINED])] if causes[UNEXPLAINED] else [],
+        "refused for a wrong signature": [
+            str(e.event) for requests in by_key.values() for e in requests if e.answer == "401"
+        ],
+    }
+    return [f"{name}: {_some(found)}" for name, found in problems.items() if found]
+
+
+def _some(found: Sequence[str]) -> str:
+    more = f" and {len(found) - SHOWN_MAX} more" if len(found) > SHOWN_MAX else ""
+    return ", ".join(found[:SHOWN_MAX]) + more
+
+
+def lines(path: str | Path, kind: type[T]) -> list[T]:
+    """The lines of a log as values. A last line without its end is not a line yet."""
+    decode = msgspec.json.Decoder(kind).decode
+    return [decode(line) for line in Path(path).read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+
+
+def messages_of(store: Store) -> list[Message]:
+    """Everything in the store."""
+    found: list[Message] = []
+    cursor = None
+    while True:
+        page = store.peek(None, limit=500, cursor=cursor)
+        found += page.messages
+        cursor = page.cursor
+        if cursor is None:
+            return found
+
+
+def read_fates(path: str | Path) -> list[Fate]:
+    """The fates in the worker's log; its notices are left out."""
+    return [msgspec.convert(line, Fate) for line in lines(path, dict) if "outcome" in line]
+
+
+def main(arguments: Sequence[str]) -> int:
+    if len(arguments) != 4:
+        print("usage: python -m redrive.demo.ledger LOG STORE SENT FATES", file=sys.stderr)
+        return 2
+    log, url, sent, fates = arguments
+    store = open_store(url)
+    try:
+        verdict = judge(lines(log, Seen), lines(sent, Sent), read_fates(fates), messages_of(store))
+    finally:
+        store.close()
+    told: dict[str, Any] = {**msgspec.to_builtins(verdict), "balanced": verdict.balanced}
+    print(msgspec.json.format(msgspec.json.encode(told)).decode())
+    return 0 if verdict.balanced else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

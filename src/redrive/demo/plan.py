@@ -1,0 +1,81 @@
+"""What the demo's endpoint does to which event: all of it drawn from one seed, so that a run can be repeated."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from collections import Counter
+from collections.abc import Sequence
+from importlib.resources import as_file, files
+
+import msgspec
+from msgspec import Struct
+
+DATA = "github-webhooks.jsonl.gz"
+
+# What passes: the event is served after one to three of these.
+PASSING = {
+    "429": "429 Too Many Requests, Retry-After in seconds",
+    "429-date": "429 Too Many Requests, Retry-After as a date",
+    "503": "503 Service Unavailable",
+    "503-after": "503 Service Unavailable with Retry-After",
+    "500": "500 Internal Server Error",
+    "slow": "accepted, but answered after the sender's timeout",
+    "dropped": "accepted, then the connection is dropped instead of an answer",
+}
+_PASSING_SHARE = {"429": 9, "429-date": 4, "503": 8, "503-after": 3, "500": 8, "slow": 4, "dropped": 4}  # per cent
+# What does not pass by itself.
+LASTING = {
+    "404": "404 Not Found, until the route is put back",
+    "400": "400 Bad Request, until the parser is mended",
+    "500-always": "500 Internal Server Error every time, until the bug is fixed",
+    "410": "410 Gone, for good: nobody subscribes to these any more",
+}
+_LASTING_COUNT = {"404": (5, 8), "400": (3, 6), "500-always": (3, 5), "410": (2, 4)}
+FOR_GOOD = frozenset({"410"})
+
+
+class Plan(Struct, frozen=True):
+    """`scripts`: what an event meets before it is served. `lasting`: what it meets every time. Others are served."""
+
+    scripts: dict[str, tuple[str, ...]]
+    lasting: dict[str, str]
+    cut: frozenset[int]  # requests, by number, whose connection is dropped before they are read
+    outage_after: int  # requests until nothing listens
+    outage_s: float
+
+    def counts(self) -> Counter[str]:
+        """How many events meet each kind of answer."""
+        return Counter(kind for script in self.scripts.values() for kind in set(script)) + Counter(
+            self.lasting.values()
+        )
+
+
+def draw(seed: int, ids: Sequence[str]) -> Plan:
+    """The plan of a seed."""
+    random_ = random.Random(seed)
+    shuffled = sorted(ids)
+    random_.shuffle(shuffled)
+    lasting: dict[str, str] = {}
+    for kind, (least, most) in _LASTING_COUNT.items():
+        for _ in range(random_.randint(least, most)):
+            lasting[shuffled.pop()] = kind
+    scripts: dict[str, tuple[str, ...]] = {}
+    for kind, share in _PASSING_SHARE.items():
+        for _ in range(len(ids) * share // 100):
+            more = random_.choices(
+                list(_PASSING_SHARE), weights=list(_PASSING_SHARE.values()), k=random_.choice((0, 0, 0, 1, 2))
+            )
+            scripts[shuffled.pop()] = (kind, *more)
+    cut = frozenset(random_.sample(range(20, len(ids)), 8))
+    return Plan(scripts, lasting, cut, random_.randint(len(ids) * 3 // 4, len(ids)), round(random_.uniform(2, 3), 1))
+
+
+def event_ids() -> list[str]:
+    """The ids of the bundled events, in their order."""
+
+    class _Event(Struct):
+        id: str
+
+    with as_file(files(__package__) / DATA) as path, gzip.open(path) as lines:
+        return [msgspec.json.decode(line, type=_Event).id for line in lines]

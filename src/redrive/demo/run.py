@@ -1,0 +1,270 @@
+"""The demo from start to end: put, deliver, prove; mend the endpoint, drive the dead ones back, prove again."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+from rich.console import Console
+
+from ..duration import show
+from ..errors import RedriveError
+from ..http.deliver import Target
+from ..http.ingest import Ingest, Ledger, first_record, record_key
+from ..http.lines import LINE_MAX, Checked, check
+from ..http.run import Delivery, Options
+from ..http.signing import read_secret
+from ..http.spool import readable
+from ..http.summary import Summary, close, summarize
+from ..message import Where
+from ..observe.logs import JsonLog
+from ..policy import Backoff, Retry
+from ..store import Store
+from ..stores.sqlite import SqliteStore
+from ..triage.dlq import DeadLetters
+from .ledger import Sent, Verdict, messages_of
+from .plan import DATA, FOR_GOOD, LASTING, PASSING, Plan, draw, event_ids
+from .view import Report, View
+
+TIMEOUT_S = 0.8
+CONCURRENCY = 16
+LIMIT_S = 50.0  # for one delivery; the whole takes some 20 s
+SECRET = "whsec_cmVkcml2ZSBkZW1vIHNlY3JldCwgbm90IHJlYWxseSBzZWNyZXQ="
+# Below a second, since nobody wants to watch hours; `redrive policy preview` shows the real ones.
+POLICY = Retry(max_attempts=10, max_elapsed=None, backoff=Backoff("150ms", 2, "1500ms", "equal"))
+
+
+class DemoFailed(RedriveError):
+    """A part of the demo did not do what it must."""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What the demo came to."""
+
+    seed: int
+    balanced: bool
+    took_s: float
+    ledgers: tuple[Verdict, ...]
+    driven_back: int
+    folder: str | None = None
+
+
+class Demo:
+    """One run in `folder`; what it says goes to `console`."""
+
+    def __init__(self, folder: Path, seed: int, console: Console) -> None:
+        self._folder, self._seed, self._console, self._report = folder, seed, console, Report(console)
+        self._log, self._sent, self._fates = (folder / f"{name}.jsonl" for name in ("endpoint", "sent", "fates"))
+        self._url = f"sqlite:///{folder / 'demo.db'}"
+        self._store: Store = SqliteStore(folder / "demo.db")
+
+    def run(self, kept: bool) -> Result:
+        began_s = time.monotonic()
+        try:
+            with self._endpoint() as endpoint, self._fates.open("w") as fates:
+                self._introduce(draw(self._seed, event_ids()))
+                self._log_fates = JsonLog(fates)
+                first = self._deliver_all(endpoint.port)
+                verdicts = [self._prove("The ledger: the endpoint's own log, read by another process")]
+                endpoint.fix()
+                back = self._drive_back(first)
+                verdicts.append(self._prove("The ledger again"))
+        finally:
+            self._store.close()
+        took_s = round(time.monotonic() - began_s, 1)
+        return Result(
+            self._seed,
+            all(v.balanced for v in verdicts),
+            took_s,
+            tuple(verdicts),
+            back,
+            str(self._folder) if kept else None,
+        )
+
+    # -- before
+
+    @contextlib.contextmanager
+    def _endpoint(self) -> Iterator[EndpointProcess]:
+        process = EndpointProcess(self._seed, self._log)
+        try:
+            yield process
+        finally:
+            process.end()
+
+    def _introduce(self, plan: Plan) -> None:
+        counts, report = plan.counts(), self._report
+        report.heading("An endpoint that misbehaves")
+        rows: list[tuple[object, ...]] = [(counts[kind], text) for kind, text in PASSING.items()]
+        rows.append((len(plan.cut), "connection dropped before the request was read"))
+        rows += [(counts[kind], text) for kind, text in LASTING.items()]
+        report.table(rows, header=("events", "meet, before they are served"))
+        report.say(f"And after request {plan.outage_after} nothing listens for {plan.outage_s} s.")
+        report.say(f"All of it is drawn from seed {self._seed}: --seed {self._seed} repeats it.", "dim")
+
+    # -- the first delivery
+
+    def _deliver_all(self, port: int) -> Summary:
+        report = self._report
+        report.heading("Deliver")
+        with as_file(files(__package__) / DATA) as packed:
+            path = readable(str(packed), self._folder / "spool")
+        with path.open("rb") as file:
+            checked = check(file)
+        target = f"http://127.0.0.1:{port}/webhooks"
+        key = record_key(checked.digest, target)
+        self._ledger = Ledger(self._store, key)
+        self._ledger.write(first_record(DATA, target, key, checked, self._store.now_ms()))
+        Ingest(self._store, self._ledger, path, checked.stamp, LINE_MAX).run()
+        self._list_sent()
+        b = POLICY.backoff
+        report.say(f"{checked.good} events are durable in SQLite, and go out signed, {CONCURRENCY} at once.")
+        report.say(
+            f"Policy: timeout {show(TIMEOUT_S)}; {POLICY.max_attempts} attempts; delays double from {show(b.base)} to "
+            f"{show(b.cap)}, half of each drawn; a Retry-After is a floor."
+        )
+        self._path, self._checked, self._target = path, checked, target
+        view, summary = self._deliver(path, checked)
+        self._tell(view, summary)
+        return summary
+
+    def _tell(self, view: View, summary: Summary) -> None:
+        report, at_once = self._report, view.tries[1]
+        report.say(f"Done in {view.took_s:.1f} s.")
+        rows: list[tuple[object, ...]] = [(at_once, "delivered at the first try")]
+        rows.append((summary.delivered - at_once, "delivered after retries"))
+        rows.append((summary.dead + summary.quarantined, "dead, kept with every fault"))
+        report.table(rows, header=("events", "outcome"))
+        report.space()
+        report.bars(dict(sorted(view.tries.items())), "tries", "events delivered by that try")
+        report.space()
+        report.table([(n, why) for why, n in view.retries.most_common()], header=("retries", "because of"))
+        report.space()
+        report.dead(summary.groups)
+
+    def _list_sent(self) -> None:
+        """Who was sent under which key, before anything is."""
+        event = msgspec.json.Decoder(dict[str, Any]).decode
+        sent = [Sent(message.id, event(message.body)["id"]) for message in messages_of(self._store)]
+        self._sent.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in sent))
+
+    def _deliver(self, path: Path, checked: Checked) -> tuple[View, Summary]:
+        record = self._ledger.record
+        assert record is not None
+        target = Target(url=self._target, keys=(read_secret(SECRET),), timeout_s=TIMEOUT_S)
+        options = Options(retry=POLICY, concurrency=CONCURRENCY)
+        with View(self._console) as view:
+            tick = _Limited(view)
+            delivery = Delivery(self._store, self._ledger, record, target, options, tick, (view, self._log_fates))
+            finished = delivery.run(path, checked.stamp, LINE_MAX)
+        if not finished and not tick.over:
+            raise KeyboardInterrupt
+        if not finished:
+            raise DemoFailed(f"a delivery took longer than {LIMIT_S:g} s; is this machine very busy?")
+        summary = summarize(self._store, delivery.record)
+        close(self._ledger, summary)
+        return view, summary
+
+    # -- the endpoint is mended
+
+    def _drive_back(self, first: Summary) -> int:
+        report, dlq = self._report, DeadLetters(self._store)
+        report.heading("The endpoint is fixed; what can succeed now is driven back")
+        gone = [g for g in first.groups if any(f"HTTP {status}" in g.text for status in FOR_GOOD)]
+        ids = [m.id for g in first.groups if g not in gone for m in dlq.all(where=Where(fingerprint=g.fingerprint))]
+        stay = sum(g.count for g in gone)
+        report.say(
+            f"{len(ids)} of {first.dead} go back to their queue: their causes were the endpoint's, and are mended."
+        )
+        report.say(f"{stay} stay dead: 410 Gone means that nobody wants them any more; sending again would not help.")
+        moved = dlq.retry(ids)
+        view, summary = self._deliver(self._path, self._checked)
+        report.say(f"Done in {view.took_s:.1f} s.")
+        delivered = summary.delivered - first.delivered
+        report.table([(delivered, "delivered now"), (summary.dead, "still dead")], header=("events", "outcome"))
+        return len(moved)
+
+    # -- proof
+
+    def _prove(self, heading: str) -> Verdict:
+        self._report.heading(heading)
+        arguments = [str(self._log), self._url, str(self._sent), str(self._fates)]
+        command = [sys.executable, "-m", "redrive.demo.ledger", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+        try:
+            verdict = msgspec.json.decode(done.stdout, type=Verdict)
+        except msgspec.DecodeError:
+            raise DemoFailed(f"the ledger could not be read; {done.stderr.strip()[-300:]}") from None
+        self._report.verdict(verdict)
+        return verdict
+
+
+class EndpointProcess:
+    """The endpoint in its process. It ends with this one, whose end closes its standard input."""
+
+    def __init__(self, seed: int, log: Path) -> None:
+        arguments = ["--seed", str(seed), "--log", str(log), "--secret", SECRET, "--timeout", str(TIMEOUT_S)]
+        command = [sys.executable, "-m", "redrive.demo.endpoint", *arguments]
+        # A session of its own: Ctrl-C is for this process, which then closes the other's input.
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        self.port = int(self._read())
+
+    def fix(self) -> None:
+        """Let it serve everything that can be served."""
+        stdin = self._stdin()
+        stdin.write(b"fix\n")
+        stdin.flush()
+        self._read()
+
+    def end(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._stdin().close()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _stdin(self) -> IO[bytes]:
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    def _read(self) -> bytes:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise DemoFailed("the endpoint could not be started; its own words are above")
+        return line
+
+
+class _Limited:
+    """Shows a delivery, and stops it when it takes too long."""
+
+    def __init__(self, view: View) -> None:
+        self._view, self.over = view, False
+
+    def __call__(self, delivery: Delivery) -> None:
+        self._view.tick(delivery)
+        if self._view.took_s > LIMIT_S and not self.over:
+            self.over = True
+            delivery.stop()
+
+
+def run_demo(seed: int, console: Console, *, keep: bool) -> Result:
+    """Run it in a fresh folder, which is removed afterwards unless `keep`. Raises DemoFailed, KeyboardInterrupt."""
+    folder = Path(tempfile.mkdtemp(prefix="redrive-demo-"))
+    try:
+        return Demo(folder, seed, console).run(keep)
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)

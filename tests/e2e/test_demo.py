@@ -1,0 +1,196 @@
+"""`redrive demo`: it does what it claims, and its ledger notices when a log does not add up."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redrive.demo.plan import FOR_GOOD, LASTING, PASSING, draw, event_ids
+from redrive.message import Discard, Handle, Lane
+from redrive.stores.sqlite import SqliteStore
+
+pytestmark = pytest.mark.xdist_group("demo")  # one run of the demo serves all tests of its ledger
+
+
+class Run:
+    """One run of the demo, its figures and what it left."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        command = [sys.executable, "-m", "redrive", "demo", "--seed", str(seed), "--keep", "-o", "json"]
+        env = {**os.environ, "TMPDIR": str(folder), "NO_COLOR": "1"}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+        self.code, self.told, self.seed = done.returncode, done.stderr, seed
+        assert done.stdout, self.told
+        self.result: dict[str, Any] = json.loads(done.stdout)
+        self.folder = Path(self.result["folder"])
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.folder / "endpoint.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, seed: int) -> Run:
+    return Run(tmp_path_factory.mktemp("demo"), seed)
+
+
+def test_the_ledger_balances_before_and_after_the_dead_are_driven_back(run: Run) -> None:
+    first, second = run.result["ledgers"]
+    gone = sum(kind in FOR_GOOD for kind in draw(run.seed, event_ids()).lasting.values())
+    assert run.code == 0 and run.result["balanced"], run.told
+    assert first["events"] == second["events"] == 329
+    assert first["delivered"] + first["dead"] == 329 and first["dead"] >= len(draw(run.seed, event_ids()).lasting)
+    assert (second["delivered"], second["dead"]) == (329 - gone, gone)
+    assert run.result["driven_back"] == first["dead"] - gone
+    assert set(second["reasons"]) == {"permanent: HTTP 410 Gone"}
+    assert run.result["took_s"] < 120
+
+
+def test_everything_the_plan_names_happened(run: Run) -> None:
+    plan = draw(run.seed, event_ids())
+    answers = Counter(line["answer"] for line in run.log)
+    lost = Counter(line.get("lost") for line in run.log)
+    assert answers.keys() >= {"429", "429-date", "503", "503-after", "500", "404", "400", "410", "500-always", "204"}
+    assert lost["answered after the timeout"] > 0 and lost["connection dropped before the answer"] > 0
+    assert answers["dropped before it was read"] > 0
+    assert answers[f"outage of {plan.outage_s} s begins"] == answers["outage ends"] == 1
+    assert run.result["ledgers"][0]["duplicates"] > 0
+
+
+def test_the_endpoints_log_alone_shows_each_delivered_event_accepted(run: Run) -> None:
+    """The same claim, counted here once more without the ledger's code."""
+    accepted = {line["event"] for line in run.log if line.get("accepted")}
+    sent = {line["event"] for line in map(json.loads, (run.folder / "sent.jsonl").read_text().splitlines())}
+    with_store = SqliteStore(run.folder / "demo.db")
+    dead = {json.loads(m.body)["id"] for m in with_store.peek(Lane.DEAD, limit=1000).messages}
+    with_store.close()
+    assert sent == set(event_ids()) and sent - dead <= accepted
+    assert dead == {event for event, kind in draw(run.seed, event_ids()).lasting.items() if kind in FOR_GOOD}
+
+
+def test_an_asked_delay_was_waited_for(run: Run) -> None:
+    by_key: dict[str, list[dict[str, Any]]] = {}
+    for line in run.log:
+        by_key.setdefault(line["key"], []).append(line)
+    waits_ms = [
+        later["at_ms"] - one["at_ms"]
+        for lines in by_key.values()
+        for one, later in itertools.pairwise(lines)
+        if one["answer"] in ("429", "429-date", "503-after")
+    ]
+    assert len(waits_ms) > 20 and min(waits_ms) >= 990  # a date has whole seconds, the log whole milliseconds
+
+
+def test_the_report_tells_the_seed_and_is_plain_when_piped(run: Run) -> None:
+    assert f"--seed {run.seed}" in run.told
+    assert "\x1b" not in run.told
+    for text in (*PASSING.values(), *LASTING.values()):
+        assert text in run.told
+
+
+def ledger(folder: Path) -> tuple[int, list[str]]:
+    """The ledger's own exit code and problems, over the files in a folder."""
+    files = [str(folder / "endpoint.jsonl"), f"sqlite:///{folder / 'demo.db'}", str(folder / "sent.jsonl")]
+    command = [sys.executable, "-m", "redrive.demo.ledger", *files, str(folder / "fates.jsonl")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    return done.returncode, json.loads(done.stdout)["problems"]
+
+
+def rewrite(folder: Path, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> None:
+    path = folder / "endpoint.jsonl"
+    lines = change([json.loads(line) for line in path.read_text().splitlines()])
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def delivered_once(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """A request that was accepted and answered, of an event that needed no other."""
+    keys = Counter(line["key"] for line in lines)
+    return next(line for line in lines if keys[line["key"]] == 1 and line.get("accepted") and "lost" not in line)
+
+
+def forget_one(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    gone = delivered_once(lines)["key"]
+    return [line for line in lines if line["key"] != gone]
+
+
+def repeat_one(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [*lines, delivered_once(lines)]
+
+
+def invent_one(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [*lines, {**delivered_once(lines), "key": "00000000-0000-7000-8000-000000000000"}]
+
+
+def swap_two(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    one = delivered_once(lines)
+    return [{**line, "event": "another"} if line is one else line for line in lines]
+
+
+@pytest.mark.parametrize(
+    "change, problem",
+    [(forget_one, "lost"), (repeat_one, "no cause found"), (invent_one, "nobody sent"), (swap_two, "mixed up")],
+)
+def test_a_log_that_was_tampered_with_does_not_balance(
+    run: Run, tmp_path: Path, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]], problem: str
+) -> None:
+    folder = shutil.copytree(run.folder, tmp_path / "copy")
+    assert ledger(folder) == (0, [])
+    rewrite(folder, change)
+    code, problems = ledger(folder)
+    assert code == 1 and len(problems) == 1 and problem in problems[0]
+
+
+def test_a_dead_event_that_vanishes_from_the_store_is_lost(run: Run, tmp_path: Path) -> None:
+    folder = shutil.copytree(run.folder, tmp_path / "copy")
+    store = SqliteStore(folder / "demo.db")
+    message = store.peek(Lane.DEAD, limit=1).messages[0]
+    assert store.triage([Handle(message.id, message.redrives, Lane.DEAD)], Discard("to see whether it is missed")) == [
+        True
+    ]
+    store.close()
+    code, problems = ledger(folder)
+    assert code == 1 and len(problems) == 1 and problems[0].startswith("lost")
+
+
+def test_a_seed_draws_the_same_plan_again_and_another_seed_another() -> None:
+    ids = event_ids()
+    assert draw(5, ids) == draw(5, list(reversed(ids))) != draw(6, ids)
+    assert len(ids) == len(set(ids)) == 329
+
+
+@pytest.mark.parametrize("number", range(50))
+def test_every_plan_holds_every_kind_of_failure(number: int) -> None:
+    plan = draw(number, event_ids())
+    counts = plan.counts()
+    assert all(counts[kind] > 0 for kind in (*PASSING, *LASTING))
+    assert not plan.scripts.keys() & plan.lasting.keys()
+    assert sum(counts[kind] for kind in LASTING) < 30, "a few"
+    assert all(len(script) <= 3 for script in plan.scripts.values()), "10 attempts leave room for the outage"
+
+
+def test_interrupted_it_leaves_nothing_behind(tmp_path: Path) -> None:
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "redrive", "demo"]
+    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    end = time.monotonic() + 20
+    while not list(tmp_path.glob("redrive-demo-*/endpoint.jsonl")):
+        assert time.monotonic() < end and process.poll() is None
+        time.sleep(0.02)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert b"Traceback" not in told
+    assert list(tmp_path.glob("redrive-demo-*")) == []
