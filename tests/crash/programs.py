@@ -1,0 +1,297 @@
+"""The programs that the crash tests start and kill: `python -m tests.crash.programs worker|producer PLAN`.
+
+PLAN is a Plan as JSON.
+"""
+# ruff: noqa: E402  # the clock is read before anything is imported
+
+from __future__ import annotations
+
+import time
+
+FIRST_LINE_S = time.monotonic()  # the bound on recovery counts from here
+
+import asyncio
+import contextlib
+import itertools
+import os
+import random
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+import redrive
+from redrive.context import Context
+from redrive.errors import StoreError
+from redrive.events import Event, Fate, Notice
+from redrive.ids import new_id
+from redrive.message import Draft, Lane
+from redrive.stores.sqlite import SqliteStore
+from redrive.worker.crashes import left_behind
+
+from .ledger import Journal, database, handled, produced, read
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a child shall do. `kill_at`: SIGKILL itself at that call of the store's test seam; only calls of
+    `kill_point` are counted, if that is given."""
+
+    place: str
+    kill_at: int = 0
+    kill_point: str = ""
+    concurrency: int = 2
+    prefetch: int = 2
+    lease: str = "30s"
+    grace: str = "30s"
+    drain: bool = True
+    told: bool = False  # journal what became of each delivery
+    count: int = 0  # messages to enqueue, over all lives of the producer
+    pace_ms: int = 0  # mean pause between puts
+    ways: tuple[str, ...] = ("one", "batch", "threads", "loop")
+    patient: bool = False  # go on after a refusal of the store
+    file_limit: int = 0  # refuse the disk beyond this many bytes per file, for a while
+
+
+# -- the tasks
+
+
+def make_app(place: Path, journal: Journal) -> redrive.App:
+    """The app both programs share. Every handler writes down its start and its end."""
+    app = redrive.App(f"sqlite:///{database(place)}")
+    soon = redrive.Retry(max_attempts=4, backoff=redrive.Backoff.fixed("30ms"))
+
+    @contextlib.contextmanager
+    def running() -> Iterator[Context]:
+        c = redrive.context()
+        journal.write("start", c.message_id, attempt=c.attempt, crashes=c.crashes, fence=c.fence)
+        try:
+            yield c
+        except BaseException as error:
+            journal.write("end", c.message_id, attempt=c.attempt, fence=c.fence, note=type(error).__name__)
+            raise
+        journal.write("end", c.message_id, attempt=c.attempt, fence=c.fence, note="ok")
+
+    @app.task(name="quick")
+    async def quick(n: int, pause_ms: int) -> None:
+        with running():
+            await asyncio.sleep(pause_ms / 1000)
+
+    @app.task(name="blocking")
+    def blocking(n: int, pause_ms: int) -> None:
+        with running():
+            time.sleep(pause_ms / 1000)
+
+    @app.task(name="flaky", retry=soon)
+    async def flaky(n: int, pause_ms: int) -> None:
+        with running() as c:
+            await asyncio.sleep(pause_ms / 1000)
+            if c.attempt == 1:
+                raise ConnectionError("the first attempt always fails")
+
+    @app.task(name="doomed")
+    async def doomed(n: int, pause_ms: int) -> None:
+        with running():
+            raise redrive.Reject("never wanted")
+
+    @app.task(name="hold")
+    async def hold(n: int) -> None:
+        with running():
+            while not (place / "go").exists():  # noqa: ASYNC110  # another process makes it
+                await asyncio.sleep(0.005)
+
+    @app.task(name="hold_thread")
+    def hold_thread(n: int) -> None:
+        with running() as c:
+            while not (place / "go").exists():
+                c.check()
+                time.sleep(0.005)
+
+    @app.task(name="stubborn")
+    def stubborn(n: int) -> None:
+        with running():
+            while not (place / "go").exists():
+                time.sleep(0.005)
+
+    @app.task(name="any_value")
+    def any_value(value: object) -> None:
+        with running():
+            pass
+
+    return app
+
+
+def drafts_of(app: redrive.App, kinds: Sequence[str], first: int = 0, pause_ms: int = 4) -> list[Draft]:
+    """A draft per kind, numbered from `first`. The ids are chosen here, so that unacknowledged ones are known too."""
+    made = []
+    for n, kind in enumerate(kinds, first):
+        arguments = (n,) if kind in ("hold", "hold_thread", "stubborn") else (n, pause_ms)
+        draft = app.tasks[kind].draft(*arguments)
+        made.append(msgspec.structs.replace(draft, id=new_id(time.time_ns() // 1_000_000)))
+    return made
+
+
+def kind_of(n: int) -> str:
+    """The mix that producers enqueue: coroutines, threads, one that fails first, one that dies."""
+    return ("quick", "blocking", "quick", "flaky", "blocking", "quick", "quick", "doomed", "blocking", "quick")[n % 10]
+
+
+def put(app: redrive.App, journal: Journal, drafts: Sequence[Draft], batch: str) -> None:
+    """Enqueue in one commit; `try` before and `ack` after each."""
+    announce(journal, drafts, batch)
+    app.enqueue_many(drafts)
+    acknowledge(journal, drafts)
+
+
+def announce(journal: Journal, drafts: Sequence[Draft], batch: str) -> None:
+    for draft in drafts:
+        journal.write("try", draft.id or "", note=f"{draft.task}#{batch}")
+
+
+def acknowledge(journal: Journal, drafts: Sequence[Draft]) -> None:
+    for draft in drafts:
+        journal.write("ack", draft.id or "")
+
+
+def kill_hook(journal: Journal, plan: Plan) -> Callable[[str], None]:
+    """For the store's seam: SIGKILL to this process at the chosen call."""
+    calls = itertools.count(1)
+
+    def seam(point: str) -> None:
+        if plan.kill_point in ("", point) and next(calls) == plan.kill_at:
+            journal.write("killing", note=point)
+            os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(60)  # no step further, should the signal take its time
+
+    return seam
+
+
+# -- the worker
+
+
+def work(plan: Plan) -> None:
+    place = Path(plan.place)
+    journal = Journal(handled(place))
+    journal.write("up", at_s=FIRST_LINE_S)
+    app = make_app(place, journal)
+    store = app.store
+    assert isinstance(store, SqliteStore)
+    write_found(store, journal)
+    if plan.kill_at:
+        store.seam = kill_hook(journal, plan)
+    if plan.told:
+        app.subscribe(lambda events: write_events(journal, events))
+    app.run_worker(
+        {"default": plan.concurrency}, prefetch=plan.prefetch, lease=plan.lease, grace=plan.grace, drain=plan.drain
+    )
+    store.close()
+    journal.write("exit")
+
+
+def write_found(store: SqliteStore, journal: Journal) -> None:
+    """Journal what dead workers hold, before this one takes it back."""
+    assert store.state_dir is not None
+    dead = {s.worker: s.started for s in left_behind(store.state_dir)}
+    for m in store.peek(Lane.LEASED, limit=1000).messages:
+        if m.lane is not Lane.LEASED or (m.worker is not None and m.worker not in dead):
+            continue  # a living worker's
+        started = dead.get(m.worker or "")
+        note = "started" if started is None or m.id in started else "unstarted"
+        journal.write("found", m.id, attempt=m.attempt, crashes=m.crashes, fence=m.fence, note=note)
+
+
+def write_events(journal: Journal, events: Sequence[Event]) -> None:
+    for event in events:
+        match event:
+            case Fate():
+                journal.write("fate", event.id, note=event.outcome, attempt=event.attempt)
+            case Notice():
+                journal.write("notice", note=event.name)
+
+
+# -- the producer
+
+
+def produce(plan: Plan) -> None:
+    place = Path(plan.place)
+    journal = Journal(produced(place))
+    tried = sum(r.what == "try" for r in read(journal.path))
+    app = make_app(place, Journal(handled(place)))
+    store = app.store
+    assert isinstance(store, SqliteStore)
+    if plan.kill_at:
+        store.seam = kill_hook(journal, plan)
+    rng = random.Random(tried)
+    limit(plan.file_limit)
+    refusals = 0
+    while tried < plan.count:
+        count = min(rng.choice((1, 2, 3)), plan.count - tried)
+        drafts = drafts_of(app, [kind_of(n) for n in range(tried, tried + count)], tried, rng.randrange(30))
+        refusals = enqueue(app, journal, drafts, plan.ways[tried % len(plan.ways)], refusals, plan)
+        tried += count
+        if plan.file_limit and refusals == 3:
+            limit(0)
+        if plan.pace_ms:
+            time.sleep(rng.uniform(0, plan.pace_ms / 500))
+    store.close()
+    journal.write("exit")
+
+
+def enqueue(app: redrive.App, journal: Journal, drafts: list[Draft], way: str, refusals: int, plan: Plan) -> int:
+    """Put these drafts one way or another; returns the refusals so far."""
+    try:
+        _WAYS[way](app, journal, drafts)
+    except StoreError as error:
+        if not plan.patient:
+            raise
+        journal.write("refused", note=type(error).__name__)
+        assert app.store.find([d.id or "" for d in drafts]) == [None] * len(drafts), "a refused message is stored"
+        return refusals + 1
+    return refusals
+
+
+def _one(app: redrive.App, journal: Journal, drafts: list[Draft]) -> None:
+    for draft in drafts:
+        put(app, journal, [draft], draft.id or "")
+
+
+def _batch(app: redrive.App, journal: Journal, drafts: list[Draft]) -> None:
+    put(app, journal, drafts, drafts[0].id or "")
+
+
+def _threads(app: redrive.App, journal: Journal, drafts: list[Draft]) -> None:
+    threads = [threading.Thread(target=_one, args=(app, journal, [draft])) for draft in drafts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _loop(app: redrive.App, journal: Journal, drafts: list[Draft]) -> None:
+    async def one(draft: Draft) -> None:
+        announce(journal, [draft], draft.id or "")
+        await app.aenqueue_many([draft])
+        acknowledge(journal, [draft])
+
+    async def all_at_once() -> None:
+        await asyncio.gather(*map(one, drafts))
+
+    asyncio.run(all_at_once())
+
+
+_WAYS = {"one": _one, "batch": _batch, "threads": _threads, "loop": _loop}
+
+
+def limit(file_bytes: int) -> None:
+    """Let no file of this process grow beyond that, 0: lift it. To SQLite what is over is a failed write."""
+    import resource
+
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes or hard, hard))
+
+
+if __name__ == "__main__":
+    plan = msgspec.json.decode(sys.argv[2], type=Plan)
+    {"worker": work, "producer": produce}[sys.argv[1]](plan)

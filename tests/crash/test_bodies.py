@@ -1,0 +1,100 @@
+"""Bodies that no redrive wrote, put raw into the store: dead, untouched, and harmless to what is around them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from redrive import Draft
+from redrive.ids import new_id
+from redrive.message import Lane
+
+from .children import Child, balanced, put_all, records, run, stored, until
+from .programs import Plan
+
+pytestmark = pytest.mark.slow
+
+DEEP = 100_000
+DIGITS = 5_000
+
+ODD: dict[str, bytes] = {
+    "empty": b"",
+    "not UTF-8": b'{"value": "\xff\xfe"}',
+    "not UTF-8 at all": bytes(range(256)),
+    "cut-off UTF-8": b'{"value": "\xe2\x82"}',
+    "an encoded surrogate": b'{"value": "\xed\xa0\x80"}',
+    "not JSON": b"value=1",
+    "half a JSON": b'{"value": [1, 2',
+    "two JSONs": b'{"value": 1} {"value": 2}',
+    "a NUL": b"\x00",
+    "a byte order mark": b'\xef\xbb\xbf{"value": 1}',
+    "deep arrays": b'{"value": ' + b"[" * DEEP + b"]" * DEEP + b"}",
+    "deep objects": b'{"value": ' + b'{"a": ' * DEEP + b"1" + b"}" * DEEP + b"}",
+    "a deep object in place of arguments": b'{"value": ' * DEEP + b"1" + b"}" * DEEP,
+    "deep and never closed": b"[" * DEEP,
+    "a long integer": b'{"value": ' + b"7" * DIGITS + b"}",
+    "a long negative integer": b'{"value": -' + b"7" * DIGITS + b"}",
+    "NaN": b'{"value": NaN}',
+    "infinity": b'{"value": -Infinity}',
+    "a lone high surrogate": b'{"value": "\\ud800"}',
+    "a lone low surrogate": b'{"value": "\\udc00"}',
+    "surrogates the wrong way round": b'{"value": "\\udc00\\ud800"}',
+    "a lone surrogate as a name": b'{"\\ud800": 1}',
+    "an array of arguments": b"[1]",
+    "a number": b"1",
+    "null": b"null",
+    "no argument": b"{}",
+    "an argument too many": b'{"value": 1, "other": 2}',
+    "another argument": b'{"other": 1}',
+}
+WRONG_TYPE: dict[str, bytes] = {  # for quick(n: int, pause_ms: int)
+    "text for a number": b'{"n": "1", "pause_ms": 1}',
+    "a list for a number": b'{"n": [1], "pause_ms": 1}',
+    "a fraction for a whole number": b'{"n": 1.5, "pause_ms": 1}',
+    "null for a number": b'{"n": null, "pause_ms": 1}',
+    "a number beyond 64 bits that is also too long": b'{"n": ' + b"9" * DIGITS + b', "pause_ms": 1}',
+    "an argument too few": b'{"n": 1}',
+}
+
+
+def raw(task: str, body: bytes) -> Draft:
+    return Draft(task=task, body=body, content="raw", id=new_id(0))
+
+
+def test_unreadable_bodies_die_as_they_came_and_disturb_nobody(tmp_path: Path) -> None:
+    odd = {name: raw("any_value", body) for name, body in ODD.items()}
+    odd |= {f"{name} ({task})": raw(task, body) for name, body in WRONG_TYPE.items() for task in ("quick", "blocking")}
+    wanted: list[tuple[str, Draft | None]] = [("quick", None)]
+    for draft in odd.values():
+        wanted += [("unreadable", draft), ("blocking" if len(wanted) % 4 else "flaky", None)]
+    unknown = raw("nobody_knows", b'{"value": "\xff"}')
+    put_all(tmp_path, [*wanted, ("unroutable", unknown), ("quick", None)])
+
+    assert run("worker", Plan(place=str(tmp_path))) == 0
+
+    balanced(tmp_path)
+    for (name, draft), message in zip(odd.items(), stored(tmp_path, [d.id or "" for d in odd.values()]), strict=True):
+        assert message is not None, name
+        assert message.body == draft.body, f"{name}: its bytes changed"
+        assert (message.lane, message.reason, message.attempt, message.crashes) == (Lane.DEAD, "unreadable", 0, 0), name
+        assert message.faults[-1].kind == "unreadable", name
+    [message] = stored(tmp_path, [unknown.id or ""])
+    assert message is not None
+    assert (message.lane, message.reason, message.attempt) == (Lane.DEAD, "unroutable", 0)
+    assert message.body == unknown.body
+    assert len(records(tmp_path, "up")) == len(records(tmp_path, "exit")) == 1, "one process from its start to its end"
+
+
+def test_flood_of_unreadable_bodies_does_not_let_a_worker_claim_more_than_it_may(tmp_path: Path) -> None:
+    bad = put_all(tmp_path, [("unreadable", raw("any_value", b"{")) for _ in range(200)])
+    good = put_all(tmp_path, [("hold", None)] * 40)
+    with Child("worker", Plan(place=str(tmp_path), prefetch=3)) as worker:
+        until(
+            "the bad ones are dead", lambda: all(m is not None and m.lane is Lane.DEAD for m in stored(tmp_path, bad))
+        )
+        until("the good ones run", lambda: worker.starts() == 2, child=worker)
+        assert sum(m is not None and m.lane is Lane.LEASED for m in stored(tmp_path, good)) <= 5
+        (tmp_path / "go").touch()
+        worker.ends_well()
+    balanced(tmp_path)

@@ -1,0 +1,159 @@
+"""kill -9 at every step: at the store's named points everywhere, at every write and sync call with strace on Linux."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+
+from .children import KILLED, balanced, fill, run, strace, sweep
+from .ledger import Ledger
+from .programs import Plan
+
+STEPS = 60
+CALLS = "pwrite64,fdatasync,fsync,ftruncate,unlink"  # all by which SQLite changes or syncs a file
+
+# -- at the named points
+
+
+@sweep("step", STEPS)
+def test_worker_killed_at_a_store_call_loses_nothing(step: int, tmp_path: Path) -> None:
+    fill(tmp_path, 60)
+    assert run("worker", Plan(place=str(tmp_path), kill_at=step)) == KILLED
+    assert run("worker", Plan(place=str(tmp_path))) == 0
+    ledger = balanced(tmp_path)
+    assert sum(ledger.points().values()) == 1
+
+
+@sweep("step", STEPS)
+def test_producer_killed_at_a_store_call_loses_nothing(step: int, tmp_path: Path) -> None:
+    plan = Plan(place=str(tmp_path), count=60)
+    assert run("producer", Plan(place=str(tmp_path), count=60, kill_at=step)) == KILLED
+    assert Ledger(tmp_path).problems(worked_off=False) == []
+    assert run("producer", plan) == 0
+    assert run("worker", Plan(place=str(tmp_path))) == 0
+    ledger = balanced(tmp_path)
+    assert len(ledger.kind) == 60 and len(ledger.acknowledged) >= 57  # a put holds three at most
+
+
+@sweep("step", 12)
+def test_worker_killed_while_it_takes_back_counts_the_crash_once(step: int, tmp_path: Path) -> None:
+    fill(tmp_path, ["quick", "blocking"] * 6, pause_ms=60)
+    first = Plan(place=str(tmp_path), kill_point="commit", kill_at=3, prefetch=6)
+    assert run("worker", first) == KILLED
+    assert run("worker", Plan(place=str(tmp_path), kill_at=step)) == KILLED
+    assert run("worker", Plan(place=str(tmp_path))) == 0
+    ledger = balanced(tmp_path)
+    assert ledger.crashed() > 0 and ledger.unstarted() > 0
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+@pytest.mark.slow
+def test_worker_killed_while_it_renews_leases_loses_nothing(step: int, tmp_path: Path) -> None:
+    fill(tmp_path, ["quick", "blocking"] * 2, pause_ms=500)
+    plan = Plan(place=str(tmp_path), lease="300ms", kill_point="extend", kill_at=step)
+    assert run("worker", plan) == KILLED
+    assert run("worker", Plan(place=str(tmp_path))) == 0
+    balanced(tmp_path)
+
+
+# -- at the system calls
+
+
+class Trace:
+    """The write and sync calls of the busiest thread of an undisturbed run, in order: (name, how many-th of it)."""
+
+    def __init__(self, log: Path) -> None:
+        calls: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        seen: Counter[tuple[str, str]] = Counter()
+        for thread, name in re.findall(r"^(\d+) +(\w+)\(", log.read_text(), re.M):
+            seen[thread, name] += 1
+            calls[thread].append((name, seen[thread, name]))
+        self.calls = max(calls.values(), key=len)
+
+
+def traced(role: str, plan: Plan) -> Trace:
+    log = Path(plan.place) / "strace.log"
+    assert run(role, plan, under=strace("--seccomp-bpf", "-o", str(log), "-e", f"trace={CALLS}")) == 0
+    return Trace(log)
+
+
+def killed_at(role: str, plan: Plan, call: tuple[str, int]) -> int:
+    name, nth = call
+    log = Path(plan.place) / "strace.log"
+    return run(
+        role,
+        plan,
+        under=strace("-o", str(log), "-e", f"trace={CALLS}", "-e", f"inject={name}:signal=SIGKILL:when={nth}"),
+    )
+
+
+def made(place: Path) -> None:
+    """A store that holds nothing yet, so that the sweep begins after its making."""
+    fill(place, [])
+
+
+def producing(place: Path) -> Plan:
+    return Plan(place=str(place), count=9, ways=("one", "batch"))
+
+
+@pytest.fixture(scope="session")
+def producer_calls(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, int]]:
+    place = tmp_path_factory.mktemp("traced-producer")
+    made(place)
+    return traced("producer", producing(place)).calls
+
+
+@pytest.fixture(scope="session")
+def making_calls(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, int]]:
+    return traced("producer", producing(tmp_path_factory.mktemp("traced-making"))).calls
+
+
+@pytest.fixture(scope="session")
+def worker_calls(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, int]]:
+    place = tmp_path_factory.mktemp("traced-worker")
+    fill(place, 60)
+    return traced("worker", Plan(place=str(place))).calls
+
+
+@pytest.mark.linux
+@sweep("step", STEPS)
+def test_producer_killed_at_a_write_or_sync_loses_nothing(
+    step: int, producer_calls: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    made(tmp_path)
+    _kill_producer(producer_calls[step - 1], tmp_path)
+
+
+@pytest.mark.linux
+@sweep("step", STEPS)
+def test_store_is_whole_when_its_maker_is_killed(
+    step: int, making_calls: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    _kill_producer(making_calls[step - 1], tmp_path)
+
+
+def _kill_producer(call: tuple[str, int], place: Path) -> None:
+    assert killed_at("producer", producing(place), call) == KILLED
+    copy = (
+        place / "copy"
+    )  # looked at there: opening a file that a kill left mends it, and the restarted ones shall do that
+    shutil.copytree(place, copy, ignore=shutil.ignore_patterns("work.db-wake"))
+    assert Ledger(copy).problems(worked_off=False) == []
+    assert run("producer", producing(place)) == 0
+    assert run("worker", Plan(place=str(place))) == 0
+    balanced(place)
+
+
+@pytest.mark.linux
+@sweep("step", STEPS)
+def test_worker_killed_at_a_write_or_sync_loses_nothing(
+    step: int, worker_calls: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    fill(tmp_path, 60)
+    assert killed_at("worker", Plan(place=str(tmp_path)), worker_calls[step - 1]) == KILLED
+    assert run("worker", Plan(place=str(tmp_path))) == 0
+    balanced(tmp_path)

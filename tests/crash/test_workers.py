@@ -1,0 +1,151 @@
+"""Workers that are paused, stopped in order, or killed beside others on the same file."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from redrive.message import Lane, Message
+
+from .children import Child, balanced, fill, records, stored, until
+from .programs import Plan
+
+pytestmark = pytest.mark.slow
+
+
+def all_leased(place: Path, ids: list[str]) -> bool:
+    return all(m is not None and m.lane is Lane.LEASED for m in stored(place, ids))
+
+
+def came_back_free(message: Message | None) -> bool:
+    return message is not None and (message.lane, message.attempt, message.crashes) == (Lane.READY, 0, 0)
+
+
+# -- paused past the lease
+
+
+def test_worker_paused_past_its_lease_is_told_and_starts_nothing_it_lost(tmp_path: Path) -> None:
+    ids = fill(tmp_path, ["hold", "hold", "hold_thread", "hold_thread"])
+    plan = Plan(place=str(tmp_path), concurrency=4, prefetch=4, lease="1s", drain=False, told=True)
+    with Child("worker", plan) as paused:
+        until("four handlers run", lambda: paused.starts() == 4, child=paused)
+        ids += fill(tmp_path, ["quick", "blocking"] * 2)
+        until("four more are claimed", lambda: all_leased(tmp_path, ids))
+        paused.send(signal.SIGSTOP)
+        with Child("worker", Plan(place=str(tmp_path), concurrency=8, told=True)) as other:
+            until("the other runs them all", lambda: other.starts() == 8, child=other)
+            paused.send(signal.SIGCONT)
+            until("the paused one's handlers are told", lambda: len(ended(tmp_path, paused)) >= 4, child=paused)
+            (tmp_path / "go").touch()
+            other.ends_well()
+        paused.send(signal.SIGTERM)
+        paused.ends_well()
+    pid = paused.process.pid
+    assert Counter(ended(tmp_path, paused)) == {"CancelledError": 2, "LeaseLost": 2}
+    assert paused.starts() == 4, "it started a message whose lease it had lost"
+    fates = [r for r in records(tmp_path, "fate") if r.pid == pid]
+    assert {r.id for r in fates} == set(ids) and {r.note for r in fates} <= {"lost", "stale"}
+    ledger = balanced(tmp_path, lost=[pid])
+    assert ledger.done == set(ids)
+    assert all([r.pid for r in ledger.starts[id]][-1] == other.process.pid for id in ids)
+
+
+def test_worker_paused_past_its_lease_is_refused_when_it_settles(tmp_path: Path) -> None:
+    [id] = fill(tmp_path, ["stubborn"])
+    with Child("worker", Plan(place=str(tmp_path), lease="1s", drain=False, told=True)) as paused:
+        until("its handler runs", lambda: paused.starts() == 1, child=paused)
+        paused.send(signal.SIGSTOP)
+        with Child("worker", Plan(place=str(tmp_path), told=True)) as other:
+            until("the other runs it", lambda: other.starts() == 1, child=other)
+            (tmp_path / "go").touch()  # the paused one's handler returns as soon as it wakes
+            other.ends_well()
+        paused.send(signal.SIGCONT)
+        until("the paused one has finished too", lambda: ended(tmp_path, paused) == ["ok"], child=paused)
+        paused.send(signal.SIGTERM)
+        paused.ends_well()
+    fates = {r.pid: r.note for r in records(tmp_path, "fate")}
+    assert fates[other.process.pid] == "done" and fates[paused.process.pid] in ("stale", "lost")
+    first, second = balanced(tmp_path, lost=[paused.process.pid]).starts[id]
+    assert (first.fence, first.crashes, second.fence, second.crashes) == (1, 0, 2, 1)
+
+
+def ended(place: Path, child: Child) -> list[str]:
+    """How the handlers of this worker ended, in order."""
+    return [r.note for r in records(place, "end") if r.pid == child.process.pid]
+
+
+# -- stopped in order
+
+
+def test_sigterm_lets_finish_what_runs_and_gives_the_rest_back(tmp_path: Path) -> None:
+    ids = fill(tmp_path, ["hold", "hold_thread"] * 3)
+    with Child("worker", Plan(place=str(tmp_path), prefetch=4, drain=False)) as worker:
+        until("two handlers run", lambda: worker.starts() == 2, child=worker)
+        until("the rest is claimed", lambda: all_leased(tmp_path, ids))
+        worker.send(signal.SIGTERM)
+        until("the rest is free again", lambda: sum(map(came_back_free, stored(tmp_path, ids))) == 4, child=worker)
+        (tmp_path / "go").touch()
+        worker.ends_well()
+    assert ended(tmp_path, worker) == ["ok", "ok"]
+    assert sum(map(came_back_free, stored(tmp_path, ids))) == 4
+    balanced(tmp_path, worked_off=False)
+
+
+def test_second_sigterm_releases_at_once(tmp_path: Path) -> None:
+    ids = fill(tmp_path, ["hold", "hold_thread", "stubborn"])
+    with Child("worker", Plan(place=str(tmp_path), concurrency=3, grace="10m", drain=False, told=True)) as worker:
+        until("all run", lambda: worker.starts() == 3, child=worker)
+        worker.send(signal.SIGTERM)
+        until("it drains", lambda: bool(records(tmp_path, "notice", "draining")), child=worker)
+        worker.send(signal.SIGTERM)
+        worker.ends_well()
+    assert sorted(ended(tmp_path, worker)) == ["Cancelled", "CancelledError"]  # the third heeds nobody
+    assert all(map(came_back_free, stored(tmp_path, ids)))
+    assert [r.note for r in records(tmp_path, "fate")] == ["released"] * 3
+
+
+def test_what_outlasts_the_grace_is_released(tmp_path: Path) -> None:
+    ids = fill(tmp_path, ["hold", "hold_thread", "stubborn"])
+    with Child("worker", Plan(place=str(tmp_path), concurrency=3, grace="200ms", drain=False)) as worker:
+        until("all run", lambda: worker.starts() == 3, child=worker)
+        worker.send(signal.SIGTERM)
+        worker.ends_well()
+    assert all(map(came_back_free, stored(tmp_path, ids)))
+
+
+# -- beside others
+
+
+def test_killed_worker_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    ids = fill(tmp_path, ["hold", "hold_thread"] * 15)
+    plan = Plan(place=str(tmp_path), lease="1s")
+    with Child("worker", plan) as one, Child("worker", plan) as two, Child("worker", plan) as three:
+        until("all three work", lambda: all(child.starts() for child in (one, two, three)))
+        one.kill()
+        (tmp_path / "go").touch()
+        two.ends_well()
+        three.ends_well()
+    ledger = balanced(tmp_path)
+    assert ledger.killed == {one.process.pid} and ledger.done == set(ids)
+
+
+def test_replaced_worker_takes_back_only_what_the_dead_one_held(tmp_path: Path) -> None:
+    ids = fill(tmp_path, ["hold"] * 12)
+    plan = Plan(place=str(tmp_path))
+    with Child("worker", plan) as dead:
+        until("it has started two", lambda: dead.starts() == 2, child=dead)
+        with Child("worker", plan) as living:
+            until("the other has started two", lambda: living.starts() == 2, child=living)
+            dead.kill()
+            with Child("worker", plan) as new:
+                until("the new one has started two", lambda: new.starts() == 2, child=new)
+                (tmp_path / "go").touch()
+                new.ends_well()
+                living.ends_well()
+    ledger = balanced(tmp_path)
+    assert (ledger.crashed(), ledger.unstarted()) == (2, 2)
+    assert ledger.done == set(ids)
+    assert max(len(ledger.starts[id]) for id in ids) == 2
