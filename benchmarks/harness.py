@@ -155,7 +155,7 @@ class Child:
                 seen, since_s = now, time.monotonic()
             if self.process.poll() is not None or time.monotonic() - since_s > STUCK_S:
                 raise Broken(f"{self._argv[3]} stopped at {now} of {count} records: {self._tail()}")
-            time.sleep(0.002)
+            time.sleep(0.005)
 
     def rest(self) -> None:
         """Return once it has started and has nothing to do."""
