@@ -65,8 +65,12 @@ class Endpoint:
         self._thread.join()
         self._server.server_close()
 
-    def took(self, handler: BaseHTTPRequestHandler) -> Request:
-        body = handler.rfile.read(int(handler.headers["Content-Length"]))
+    def took(self, handler: BaseHTTPRequestHandler) -> Request | None:
+        """The request, if all of it came: a killed sender leaves half of one."""
+        size = int(handler.headers["Content-Length"])
+        body = handler.rfile.read(size)
+        if len(body) < size:
+            return None
         headers = {name.lower(): value for name, value in handler.headers.items()}
         key = headers["idempotency-key"]
         with self._lock:
@@ -82,7 +86,11 @@ def _handler(endpoint: Endpoint) -> type[BaseHTTPRequestHandler]:
         disable_nagle_algorithm = True
 
         def do_POST(self) -> None:
-            answer = endpoint.answer(endpoint.took(self))
+            request = endpoint.took(self)
+            if request is None:
+                self.close_connection = True
+                return
+            answer = endpoint.answer(request)
             time.sleep(answer.delay_s)
             try:
                 self.send_response(answer.status)

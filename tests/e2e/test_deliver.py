@@ -20,7 +20,13 @@ from typing import Any
 import pytest
 from tests.e2e.endpoint import Answer, Endpoint, Request
 
-from redrive.message import Counts, Discard, Handle, Lane
+from redrive.decide import Policy, decide
+from redrive.errors import ConfigError
+from redrive.fault import Fault, Kind
+from redrive.http.pace import read_rate
+from redrive.http.retry import PATIENT, read_retry
+from redrive.message import Counts, DeadLetter, Discard, Handle, Lane, Message
+from redrive.policy import Retry, presets
 from redrive.stores.sqlite import SqliteStore
 from redrive.worker.crashes import left_behind
 
@@ -323,7 +329,9 @@ def test_gzip_and_standard_input_are_spooled_and_resumed(deliver: Deliver) -> No
     assert list((deliver.folder / "redrive.db-spool").iterdir()) == []
 
 
-@pytest.mark.parametrize("data", [gzip.compress(b"1\n" * 1000)[:-9], gzip.compress(b"1\n") + b"rubbish"])
+@pytest.mark.parametrize(
+    "data", [gzip.compress(b"1\n" * 1000)[:-9], gzip.compress(b"1\n") + b"rubbish"], ids=["cut", "rubbish"]
+)
 def test_a_broken_archive_is_refused_before_anything_is_enqueued(deliver: Deliver, data: bytes) -> None:
     (deliver.folder / "lines.jsonl.gz").write_bytes(data)
     with Endpoint() as endpoint:
@@ -418,3 +426,51 @@ def test_a_dry_run_sends_nothing(deliver: Deliver) -> None:
     code, found = deliver.summary("http://127.0.0.1:9/", "--dry-run")
     assert (code, found["lines"], found["enqueued"]) == (0, 2, 0)
     assert deliver.store.queues() == []
+
+
+def fault(kind: Kind, at_ms: int) -> Fault:
+    return Fault(kind, at_ms=at_ms)
+
+
+def fate(retry: Retry, kind: Kind, attempt: int, faults: list[Fault], now_ms: int = 1_000_000) -> str:
+    """What the policy decides for a message with that history: `retry`, or the reason for its death."""
+    message = Message(
+        "0", "t", "q", b"", attempt=attempt, fence=attempt, faults=tuple(faults), life_ms=1, correlation_id="0"
+    )
+    decision = decide(message, Fault(kind), Policy(retry), now_ms)
+    return decision.reason if isinstance(decision, DeadLetter) else "retry"
+
+
+def test_the_16th_failure_is_the_last_and_being_throttled_does_not_count() -> None:
+    failures = [fault(Kind.TRANSIENT, 1)] * 15
+    throttled = [fault(Kind.THROTTLED, 1)] * 5
+    assert fate(PATIENT, Kind.TRANSIENT, 15, failures[:14]) == "retry"
+    assert fate(PATIENT, Kind.TRANSIENT, 16, failures) == "exhausted"
+    assert fate(PATIENT, Kind.TRANSIENT, 20, failures[:14] + throttled) == "retry"
+    assert fate(PATIENT, Kind.THROTTLED, 20, failures + throttled) == "retry"
+    assert fate(PATIENT, Kind.THROTTLED, 100, throttled) == "exhausted"
+
+
+def test_a_line_that_keeps_failing_outlives_an_outage_of_5_minutes() -> None:
+    low_s, high_s = (sum(PATIENT.backoff.range(n)[i] for n in range(15)) for i in (0, 1))
+    assert low_s > 300 and high_s < 610
+
+
+def test_a_presets_time_counts_from_the_first_failure_and_not_from_the_enqueue() -> None:
+    now_ms = 100_000_000  # a day and more after the line was enqueued
+    retry = read_retry("standard_api", lambda: now_ms)
+    assert fate(presets["standard_api"], Kind.TRANSIENT, 1, [], now_ms) == "elapsed"
+    assert fate(retry, Kind.TRANSIENT, 1, [], now_ms) == "retry"
+    assert fate(retry, Kind.TRANSIENT, 3, [fault(Kind.TRANSIENT, now_ms - 400_000)], now_ms) == "retry"
+    assert fate(retry, Kind.TRANSIENT, 3, [fault(Kind.TRANSIENT, now_ms - 499_000)], now_ms) == "elapsed"
+
+
+@pytest.mark.parametrize("text, rate", [("50/s", 50), ("600/m", 10), ("5/2s", 2.5), ("0.5/s", 0.5), ("36000/h", 10)])
+def test_a_rate_is_a_number_per_unit_of_time(text: str, rate: float) -> None:
+    assert read_rate(text) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize("text", ["", "50", "/s", "-1/s", "0/s", "1/0s", "1/x", "1e3/s", "∞/s", "1/s/s", "2000000/s"])
+def test_another_rate_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="rate"):
+        read_rate(text)

@@ -9,9 +9,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,9 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, seed: int) -> Run:
-    return Run(tmp_path_factory.mktemp("demo"), seed)
+def run(seed: int) -> Iterator[Run]:
+    with tempfile.TemporaryDirectory(prefix="rd-") as folder:
+        yield Run(Path(folder), seed)
 
 
 def test_the_ledger_balances_before_and_after_the_dead_are_driven_back(run: Run) -> None:
@@ -180,17 +182,23 @@ def test_every_plan_holds_every_kind_of_failure(number: int) -> None:
     assert all(len(script) <= 3 for script in plan.scripts.values()), "10 attempts leave room for the outage"
 
 
-def test_interrupted_it_leaves_nothing_behind(tmp_path: Path) -> None:
-    env = {**os.environ, "TMPDIR": str(tmp_path)}
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="rd-") as path:
+        yield Path(path)
+
+
+def test_interrupted_it_leaves_nothing_behind(folder: Path) -> None:
+    env = {**os.environ, "TMPDIR": str(folder)}
     command = [sys.executable, "-m", "redrive", "demo"]
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     end = time.monotonic() + 20
-    while not list(tmp_path.glob("redrive-demo-*/endpoint.jsonl")):
+    while not list(folder.glob("redrive-demo-*/endpoint.jsonl")):
         assert time.monotonic() < end and process.poll() is None
         time.sleep(0.02)
     time.sleep(1.0)
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=20)
-    assert process.returncode == 130
+    assert process.returncode == 130, told.decode()
     assert b"Traceback" not in told
-    assert list(tmp_path.glob("redrive-demo-*")) == []
+    assert list(folder.glob("redrive-demo-*")) == []

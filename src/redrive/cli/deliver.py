@@ -24,7 +24,7 @@ _COLUMNS = (
     Column("outcome"),
     Column("count"),
     Column("reason"),
-    Column("failure", shrinks=True),
+    Column("failure", show=lambda text: _short(text), shrinks=True),
     Column("lines", shrinks=True),
     Column("fingerprint", spare=True),
     Column("sample_id", spare=True),
@@ -223,9 +223,12 @@ class _Command:
         if self.output.form in ("json", "jsonl"):
             self.output.record({**msgspec.to_builtins(summary), **session})
         else:
-            self.output.rows(_rows(summary), _COLUMNS, id="sample_id")
+            columns = _COLUMNS[:-1] if self.output.is_table else _COLUMNS
+            self.output.rows(_rows(summary), columns, id="sample_id")
         if session:
-            note("this run: {requests:,} requests, {retries:,} retries, {saved:,} lines saved by one".format(**session))
+            note(
+                "this run: {requests:,} requests; {retries:,} retries brought {saved:,} lines through".format(**session)
+            )
         if summary.dead:
             note(f"next: {program()} dlq list --queue {summary.queue}{self._store()}")
 
@@ -297,6 +300,11 @@ def _rows(summary: Summary) -> list[dict[str, Any]]:
         same = {"fingerprint": group.fingerprint, "sample_id": group.sample_id}
         rows.append({"outcome": group.lane, "count": group.count, **told, **same})
     return rows
+
+
+def _short(text: str | None) -> str:
+    """A failure without the URL, which is the same for every line."""
+    return (text or "–").partition(" from http")[0]
 
 
 def _code(summary: Summary) -> int:

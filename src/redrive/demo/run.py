@@ -96,6 +96,7 @@ class Demo:
     def _endpoint(self) -> Iterator[EndpointProcess]:
         process = EndpointProcess(self._seed, self._log)
         try:
+            process.wait()
             yield process
         finally:
             process.end()
@@ -215,6 +216,10 @@ class EndpointProcess:
         command = [sys.executable, "-m", "redrive.demo.endpoint", *arguments]
         # A session of its own: Ctrl-C is for this process, which then closes the other's input.
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        self.port = 0
+
+    def wait(self) -> None:
+        """Until it listens."""
         self.port = int(self._read())
 
     def fix(self) -> None:

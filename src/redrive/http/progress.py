@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from .run import Delivery
 
-ERROR_MAX = 100  # characters shown of the last error
+ERROR_MAX = 40  # characters shown of the last error
 
 
 class Bar:
@@ -48,7 +48,7 @@ class Bar:
             total=record.total,
             completed=record.done - tally.waiting,
             states=", ".join(words),
-            error=tally.last_error[:ERROR_MAX] if tally.retrying or dead else "",
+            error=tally.last_error.partition(" from http")[0][:ERROR_MAX] if tally.retrying or dead else "",
         )
 
     def _show(
@@ -63,14 +63,16 @@ class Bar:
 def _new_progress() -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
 
+    whole = Column(no_wrap=True)  # what is too long for the line is the last error
     return Progress(
         TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[states]}", markup=False),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[error]}", style="dim", markup=False),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(table_column=whole),
+        TextColumn("{task.fields[states]}", markup=False, table_column=whole),
+        TimeElapsedColumn(table_column=whole),
+        TextColumn("{task.fields[error]}", style="dim", markup=False, table_column=Column(no_wrap=True, ratio=1)),
         console=Console(stderr=True),
         refresh_per_second=8,
         expand=False,

@@ -58,7 +58,7 @@ class Delivery:
     ) -> None:
         self.store, self.target, self.options, self.tally = store, target, options, Tally()
         self._ledger, self._start, self._tick = ledger, start, tick
-        self._observers = (self.tally, *observers)
+        self._observers: tuple[Observer, ...] = (self.tally, *observers)
         self.stopping = 0  # times it was asked to stop
 
     @property
