@@ -14,7 +14,7 @@ import os
 import signal
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ from ..message import Ask, Delivery, Hold, Receipt
 from .admission import admit_run
 from .crashes import Slots, hold, left_behind
 from .fates import fate, fate_of_lost
-from .run import Gate, Outcome, Run, outcome, released
+from .run import Gate, Hall, Outcome, Run, outcome, released
 from .supervisor import follow_parent, supervised
 from .tasks import TaskExecutor
 from .threads import ThreadExecutor
@@ -61,11 +61,18 @@ class Worker:
         self._lease_s, self.grace_s = lease_s, grace_s
         self._burst, self._until_empty = burst, drain
         self._total = total or sum(q.concurrency for q in queues)
-        self._gates = {q.name: Gate(q.concurrency) for q in queues}
+        hall, weighted = Hall(self._total), any(q.weight != 1 for q in queues)
+        self._gates = {q.name: Gate(q.concurrency, hall, q.weight if weighted else math.inf) for q in queues}
         self._places = {q.name: q.concurrency + (q.concurrency if prefetch is None else prefetch) for q in queues}
         self._capacity = min(
             sum(self._places.values()), self._total * 2 if prefetch is None else self._total + prefetch
         )
+        self._shares = [self._places]  # what the queues may hold, to be filled in this order
+        contended = len(queues) > 1 and self._capacity < sum(self._places.values())
+        self._asked_of_dry = 1 if contended else BATCH_MAX
+        if weighted:
+            weights = sum(q.weight for q in queues)
+            self._shares.insert(0, {q.name: math.ceil(self._capacity * q.weight / weights) for q in queues})
         self._slots = None if self._store.state_dir is None else hold(self._store.state_dir, name or "worker")
         self.name = self._slots.worker if self._slots is not None else name or f"local/{os.getpid()}"
         self._held: dict[Receipt, Run] = {}
@@ -74,7 +81,7 @@ class Worker:
         self._outcomes: list[Outcome] = []
         self._waiting = self._draining = False
         self._grace_over = threading.Event()
-        self._look = True
+        self._dry: set[str] = set()  # queues that gave less than they were asked for, since the last wait
         self._beat_at_s = self._busy_until_s = 0.0
         self._stopped = asyncio.Event()
         self._error: BaseException | None = None
@@ -164,24 +171,24 @@ class Worker:
         self._collect()
         self._beat()
         asks = self._asks()
-        if self._outcomes or (asks and self._look):
+        if self._outcomes or asks:
             self._exchange(asks)
         elif self._idle_over():
             return True
         elif not self._finished:
-            self._wait(asks)
+            self._wait()
         return False
 
-    def _wait(self, asks: Sequence[Ask]) -> None:
+    def _wait(self) -> None:
         self._waiting = True
         if not self._finished:  # checked after the flag is up: a run that finishes from here on nudges
             left_s = min(self._beat_at_s - time.monotonic(), BEAT_EVERY_S)
             try:
-                self._store.wait(asks, timeout_ms=max(0, math.ceil(left_s * 1000)))
+                self._store.wait(self._asks_to_wait(), timeout_ms=max(0, math.ceil(left_s * 1000)))
             except StoreError as error:
                 self._store_failed(error)
         self._waiting = False
-        self._look = True
+        self._dry.clear()
 
     def _finish(self, runs: Sequence[Run]) -> None:
         """Runs ended: called by the executors, from any thread."""
@@ -209,23 +216,33 @@ class Worker:
         self._outcomes += [released(run, now_ms) for run in unstarted if run.delivery.receipt not in settling]
 
     def _asks(self) -> list[Ask]:
-        """What to claim: per queue its free places, all together no more than the worker's."""
+        """What to claim: per queue its free places, all together no more than the worker's.
+
+        A dry queue is left out, so that its places go to the next one. Where there is something to settle anyway it is
+        asked too, for one message if others want its places, to notice when it is dry no more.
+        """
         if self._draining:
             return []
-        settling = len(self._outcomes)
-        free = min(self._capacity - len(self._held) + settling, BATCH_MAX)
+        free = min(self._capacity - len(self._held) + len(self._outcomes), BATCH_MAX)
         leaving = self._leaving()
-        weights = sum(q.weight for q in self.queues)
-        asks = []
-        for queue in self.queues:
-            room = self._places[queue.name] - self._count[queue.name] + leaving.get(queue.name, 0)
-            share = free if weights == len(self.queues) else math.ceil(free * queue.weight / weights)
-            limit = min(room, share, free, self._store.traits.batch_max)
-            if limit > 0:
-                asks.append(Ask(queue.name, limit, int(self._lease_s * 1000), worker=self.name))
-                if len(self.queues) > 1 and weights != len(self.queues):
-                    continue
-        return asks
+        limits = dict.fromkeys(self._places, 0)
+        for share in self._shares:
+            for name, most in share.items():
+                room = most - self._count[name] + leaving.get(name, 0) - limits[name]
+                if name in self._dry:
+                    room = min(room, self._asked_of_dry - limits[name]) if self._outcomes else 0
+                more = max(0, min(room, free))
+                limits[name] += more
+                free -= more
+        return [self._ask(name, limit) for name, limit in limits.items() if limit > 0]
+
+    def _asks_to_wait(self) -> list[Ask]:
+        if self._draining or len(self._held) >= self._capacity:
+            return []
+        return [self._ask(name, 1) for name, most in self._places.items() if self._count[name] < most]
+
+    def _ask(self, queue: str, limit: int) -> Ask:
+        return Ask(queue, min(limit, self._store.traits.batch_max), int(self._lease_s * 1000), worker=self.name)
 
     def _leaving(self) -> dict[str, int]:
         leaving: dict[str, int] = {}
@@ -251,9 +268,17 @@ class Worker:
         if self.app.events and outcomes:
             now_ms, pairs = self._store.now_ms(), zip(outcomes, result.settled, strict=True)
             self.app.events.emit([fate(o, word, now_ms, self.name) for o, word in pairs])
-        self._look = any(len(result.deliveries) >= ask.limit for ask in asks)
+        self._note_dry(asks, result.deliveries)
         if result.deliveries:
             self._hold(result.deliveries, before_s + self._lease_s)
+
+    def _note_dry(self, asks: Sequence[Ask], deliveries: Sequence[Delivery]) -> None:
+        given = Counter(delivery.message.queue for delivery in deliveries)
+        for ask in asks:
+            if given[ask.queue] < ask.limit:
+                self._dry.add(ask.queue)
+            else:
+                self._dry.discard(ask.queue)
 
     def _forget(self, receipt: Receipt) -> None:
         run = self._held.pop(receipt, None)

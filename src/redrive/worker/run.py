@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from asyncio import CancelledError
@@ -76,35 +77,54 @@ class Run(Struct, gc=False, eq=False):
             self.handle.cancel()
 
 
-class Gate:
-    """Bounds how many runs of one queue are under way in this process; others wait here, claimed but not started."""
+class Hall:
+    """What the gates of one worker have in common: how many runs may be under way over all its queues."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit, self._running, self._closed = limit, 0, False
+    def __init__(self, total: int) -> None:
+        self.free, self.closed = total, False
+        self.gates: list[Gate] = []
+        self.lock = threading.Lock()
+
+
+class Gate:
+    """Bounds how many runs of one queue are under way in this process; others wait here, claimed but not started.
+
+    Where the total is what they wait for, the next place goes to the gate with the fewest runs for its `weight`; at
+    equal shares, so always with infinite weights, to the one that was made first.
+    """
+
+    def __init__(self, limit: int, hall: Hall, weight: float = math.inf) -> None:
+        self._limit, self._hall, self._weight = limit, hall, weight
+        self._running = 0
         self._waiting: deque[Run] = deque()
-        self._lock = threading.Lock()
+        hall.gates.append(self)
 
     def enter(self, runs: Sequence[Run]) -> Sequence[Run]:
         """Those of `runs`, in order, to start now; the others wait until `leave` hands them out."""
-        with self._lock:
-            places = 0 if self._closed else self._limit - self._running
+        with self._hall.lock:
+            places = 0 if self._hall.closed else min(self._limit - self._running, self._hall.free)
             started, later = runs[:places], runs[places:]
             self._running += len(started)
+            self._hall.free -= len(started)
             self._waiting.extend(later)
             return started
 
     def leave(self) -> Run | None:
-        """A run ended; the one to start in its place, if there is one."""
-        with self._lock:
-            if self._waiting and not self._closed:
-                return self._waiting.popleft()
+        """A run ended; the one to start in its place, of this queue or another, if there is one."""
+        with self._hall.lock:
             self._running -= 1
-            return None
+            ready = [gate for gate in self._hall.gates if gate._waiting and gate._running < gate._limit]
+            if not ready or self._hall.closed:
+                self._hall.free += 1
+                return None
+            gate = ready[0] if len(ready) == 1 else min(ready, key=lambda gate: gate._running / gate._weight)
+            gate._running += 1
+            return gate._waiting.popleft()
 
     def close(self) -> list[Run]:
-        """Start nothing more; the runs that never started."""
-        with self._lock:
-            self._closed = True
+        """Start nothing more, of any queue; the runs of this one that never started."""
+        with self._hall.lock:
+            self._hall.closed = True
             unstarted = list(self._waiting)
             self._waiting.clear()
             return unstarted
