@@ -79,9 +79,9 @@ def steady(url: str, first: str, count: str, per_s: str, records: str) -> None:
         file.add(int(first) + k)
 
 
-def _datagrams(path: str) -> Callable[[int], object]:
-    sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    sender.connect(path)
+def _datagrams(port: str) -> Callable[[int], object]:
+    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sender.connect(("127.0.0.1", int(port)))
     return lambda i: sender.send(str(i).encode())
 
 
@@ -89,11 +89,12 @@ def _enqueues(url: str) -> Callable[[int], object]:
     return make_app(url).tasks["noop"].enqueue
 
 
-def receiver(path: str, records: str) -> None:
-    """The least that another process can wake: blocks on a datagram socket, records what comes."""
-    add = Records(Path(records)).add
-    receiving = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    receiving.bind(path)
+def receiver(port: str, records: str) -> None:
+    """The least that another process can wake: blocks on a datagram socket, records what comes. `port`: a file."""
+    receiving = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    receiving.bind(("127.0.0.1", 0))
+    Path(port).write_text(str(receiving.getsockname()[1]))
+    add = Records(Path(records)).add  # its file says that the port can be read
     while True:
         add(int(receiving.recv(64)))
 

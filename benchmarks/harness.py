@@ -145,11 +145,12 @@ class Child:
             raise Broken(f"{self._argv[3]} ended with {self.process.returncode}: {self._tail()}")
 
     def count(self) -> int:
-        return self.records.stat().st_size // RECORD.size if self.records.exists() else 0
+        """How many records there are; -1 while there is no file for them."""
+        return self.records.stat().st_size // RECORD.size if self.records.exists() else -1
 
     def await_records(self, count: int) -> None:
-        """Return once there are `count` records."""
-        seen, since_s = -1, time.monotonic()
+        """Return once there are `count` records; 0: once it has opened the file."""
+        seen, since_s = -2, time.monotonic()
         while (now := self.count()) < count:
             if now != seen:
                 seen, since_s = now, time.monotonic()
@@ -159,9 +160,7 @@ class Child:
 
     def rest(self) -> None:
         """Return once it has started and has nothing to do."""
-        while not self.records.exists():
-            self.await_records(0)
-            time.sleep(0.01)
+        self.await_records(0)
         used_s = -1.0
         while (now_s := self.cpu_s()) - used_s > REST_CPU_S:
             used_s = now_s

@@ -93,10 +93,9 @@ def run_steady(options: Options) -> list[tuple[float, float, float]]:
 
 def run_datagrams(options: Options) -> list[tuple[float, float, float]]:
     folder = fresh(options, "datagrams")
-    with Child(folder, "receiver", folder / "socket", folder / "receiver.records") as child:
-        while not (folder / "socket").exists():
-            time.sleep(0.01)
-        return _steady(options, child, f"datagram:{folder / 'socket'}")
+    with Child(folder, "receiver", folder / "port", folder / "receiver.records") as child:
+        child.await_records(0)
+        return _steady(options, child, f"datagram:{(folder / 'port').read_text()}")
 
 
 def _steady(options: Options, child: Child, url: str) -> list[tuple[float, float, float]]:
