@@ -24,6 +24,7 @@ RECORD_BYTES = 256
 RECOVERY_S = 3.0
 RUNS = {"flaky": 2}  # how often a message of that kind runs when nothing is killed; else once
 DEAD = {"doomed": "rejected", "unreadable": "unreadable", "unroutable": "unroutable"}  # why it dies, if it is not done
+CRASHED = ("started", "lapsed")  # how a message was left whose next claim counts a crash
 NEVER_RUN = ("unreadable", "unroutable")
 
 
@@ -67,9 +68,9 @@ class Journal:
         os.close(self._file)
 
 
-def read(path: Path) -> list[Record]:
-    """All records so far, oldest first."""
-    data = path.read_bytes() if path.exists() else b""
+def read(path: Path, since: int = 0) -> list[Record]:
+    """All records so far, oldest first; `since` leaves out that many bytes, a size the file once had."""
+    data = path.read_bytes()[since:] if path.exists() else b""
     whole = len(data) - len(data) % RECORD_BYTES
     return [msgspec.json.decode(data[at : at + RECORD_BYTES], type=Record) for at in range(0, whole, RECORD_BYTES)]
 
@@ -169,12 +170,12 @@ class Ledger:
             if (
                 seen is not None and seen.fence == record.fence
             ):  # the next one was killed before it took this back for good
-                left[record.id] = seen if seen.note == "started" else record
+                left[record.id] = seen if seen.note in CRASHED else record
                 continue
-            if record.what == "found" and ran is not None and ran.fence == record.fence and record.note != "started":
+            if record.what == "found" and ran is not None and ran.fence == record.fence and record.note not in CRASHED:
                 yield f"{self._name(record.id)} had been started by {ran.pid}, which its slot file does not say"
             if seen is not None and seen.fence < record.fence:
-                expected = seen.attempt, seen.crashes + (seen.note == "started")
+                expected = seen.attempt, seen.crashes + (seen.note in CRASHED)
                 if (record.attempt, record.crashes) != expected and not self._failed(record.id, seen.attempt):
                     counts = f"attempt {record.attempt}, crashes {record.crashes}"
                     yield f"{self._name(record.id)} left {seen.note} came back with {counts}; expected {expected}"

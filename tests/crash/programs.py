@@ -18,7 +18,7 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -28,7 +28,7 @@ from redrive.context import Context
 from redrive.errors import StoreError
 from redrive.events import Event, Fate, Notice
 from redrive.ids import new_id
-from redrive.message import Draft, Lane
+from redrive.message import Draft, Lane, Message
 from redrive.stores.sqlite import SqliteStore
 from redrive.worker.crashes import left_behind
 
@@ -50,6 +50,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     told: bool = False  # journal what became of each delivery
     count: int = 0  # messages to enqueue, over all lives of the producer
     pace_ms: int = 0  # mean pause between puts
+    run_ms: int = 30  # the longest run of what is enqueued
     ways: tuple[str, ...] = ("one", "batch", "threads", "loop")
     patient: bool = False  # go on after a refusal of the store
     file_limit: int = 0  # refuse the disk beyond this many bytes per file, for a while
@@ -197,9 +198,15 @@ def write_found(store: SqliteStore, journal: Journal) -> None:
     for m in store.peek(Lane.LEASED, limit=1000).messages:
         if m.lane is not Lane.LEASED or (m.worker is not None and m.worker not in dead):
             continue  # a living worker's
-        started = dead.get(m.worker or "")
-        note = "started" if started is None or m.id in started else "unstarted"
-        journal.write("found", m.id, attempt=m.attempt, crashes=m.crashes, fence=m.fence, note=note)
+        journal.write("found", m.id, attempt=m.attempt, crashes=m.crashes, fence=m.fence, note=how_left(m, dead))
+
+
+def how_left(m: Message, dead: Mapping[str, Sequence[str] | None]) -> str:
+    """`lapsed`: an earlier worker took it back as a crash and died before it claimed it again."""
+    if m.worker is None:
+        return "lapsed"
+    started = dead[m.worker]
+    return "started" if started is None or m.id in started else "unstarted"
 
 
 def write_events(journal: Journal, events: Sequence[Event]) -> None:
@@ -228,7 +235,7 @@ def produce(plan: Plan) -> None:
     refusals = 0
     while tried < plan.count:
         count = min(rng.choice((1, 2, 3)), plan.count - tried)
-        drafts = drafts_of(app, [kind_of(n) for n in range(tried, tried + count)], tried, rng.randrange(30))
+        drafts = drafts_of(app, [kind_of(n) for n in range(tried, tried + count)], tried, rng.randrange(plan.run_ms))
         refusals = enqueue(app, journal, drafts, plan.ways[tried % len(plan.ways)], refusals, plan)
         tried += count
         if plan.file_limit and refusals == 3:
