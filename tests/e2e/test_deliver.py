@@ -357,6 +357,15 @@ def test_a_file_that_goes_to_two_urls_is_two_deliveries(deliver: Deliver) -> Non
     assert len(queues) == 2 and len(endpoint.requests) == 4
 
 
+def test_a_password_in_the_url_is_used_and_not_told(deliver: Deliver) -> None:
+    deliver.write([1])
+    with Endpoint(lambda request: Answer(404)) as endpoint:
+        done = deliver(endpoint.url.replace("//", "//me:hunter2@") + "?token=hunter3", "-o", "json")
+    stored = b"".join(path.read_bytes() for path in deliver.folder.glob("redrive.db*") if path.is_file())
+    assert endpoint.requests[0].headers["authorization"] == "Basic " + base64.b64encode(b"me:hunter2").decode()
+    assert b"hunter" not in done.stdout + done.stderr + stored
+
+
 def test_the_same_delivery_does_not_run_twice_at_once(deliver: Deliver) -> None:
     deliver.write([1, 2])
     with Endpoint(lambda request: Answer(delay_s=3)) as endpoint:

@@ -109,6 +109,7 @@ class _Command:
                 spool_path(self.folder, self.checked.digest).unlink(missing_ok=True)
 
     def _run(self) -> int:
+        from ..http.deliver import show_url
         from ..http.ingest import Ledger, first_record, record_key
 
         key = record_key(self.checked.digest, self.target.url)
@@ -117,7 +118,9 @@ class _Command:
             return self._forget(ledger)
         if ledger.record is None:
             self._judge_bad_lines()
-        start = ledger.record or first_record(self.name, self.target.url, key, self.checked, self.store.now_ms())
+        start = ledger.record or first_record(
+            self.name, show_url(self.target.url), key, self.checked, self.store.now_ms()
+        )
         if self.given["dry_run"]:
             return self._dry_run(start)
         if self.checked.good == 0:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import quote
 
 import msgspec
 from rich.console import Console
@@ -64,7 +65,7 @@ class Demo:
     def __init__(self, folder: Path, seed: int, console: Console) -> None:
         self._folder, self._seed, self._console, self._report = folder, seed, console, Report(console)
         self._log, self._sent, self._fates = (folder / f"{name}.jsonl" for name in ("endpoint", "sent", "fates"))
-        self._url = f"sqlite:///{folder / 'demo.db'}"
+        self._url = f"sqlite:///{quote(str(folder / 'demo.db'))}"
         self._store: Store = SqliteStore(folder / "demo.db")
 
     def run(self, kept: bool) -> Result:
