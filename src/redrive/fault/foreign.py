@@ -1,0 +1,103 @@
+"""Reading what is not ours: every attribute of a foreign exception may lie, raise or be endless.
+
+So classes are read past their metaclass, attributes through `get`, texts through `text_of`. Only a KeyboardInterrupt
+passes, since it is the user's and not the exception's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+from .values import TEXT_MAX
+
+NAME_MAX = 200  # characters of a class's qualified name, of a service's code
+
+# The real slots: a subclass may define properties of the same names, a metaclass may answer for its classes.
+_class_dict: Mapping[str, Any] = type.__dict__
+mro_of: Callable[[type], tuple[type, ...]] = _class_dict["__mro__"].__get__
+namespace_of: Callable[[type], Mapping[str, object]] = _class_dict["__dict__"].__get__
+flags_of: Callable[[type], int] = _class_dict["__flags__"].__get__
+_qualname: Callable[[type], str] = _class_dict["__qualname__"].__get__
+_module: Callable[[type], object] = _class_dict["__module__"].__get__
+traceback_of: Callable[[BaseException], TracebackType | None] = BaseException.__dict__["__traceback__"].__get__
+cause_of: Callable[[BaseException], BaseException | None] = BaseException.__dict__["__cause__"].__get__
+context_of: Callable[[BaseException], BaseException | None] = BaseException.__dict__["__context__"].__get__
+suppressed: Callable[[BaseException], bool] = BaseException.__dict__["__suppress_context__"].__get__
+attributes_of: Callable[[BaseException], Mapping[str, Any]] = BaseException.__dict__["__dict__"].__get__
+members_of: Callable[[BaseException], tuple[BaseException, ...]] = BaseExceptionGroup.__dict__["exceptions"].__get__
+message_of: Callable[[BaseException], str] = BaseExceptionGroup.__dict__["message"].__get__
+
+
+def storable(text: str, limit: int) -> str:
+    """Cut to `limit` characters; lone surrogates and NULs, which stores refuse, become escapes."""
+    text = str.__str__(text)  # a subclass's own methods would be called below
+    if len(text) > limit:
+        mark = f"… ({len(text):,} characters)"
+        text = text[: limit - len(mark)] + mark
+    if "\0" in text:
+        text = text.replace("\0", "\\x00")[:limit]
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()[:limit]
+
+
+def text_of(exception: BaseException, name: str) -> str:
+    """What `str` says of it, or that this cannot be had of a class of that name."""
+    try:
+        return storable(str(exception), TEXT_MAX)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return f"<unprintable {name} object>"
+
+
+def get(thing: object, name: str) -> Any:
+    """The attribute, or None if there is none or reading it raises."""
+    try:
+        return getattr(thing, name, None)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return None
+
+
+def call(function: Any, *arguments: object) -> Any:
+    """What the function returns, or None if it raises."""
+    try:
+        return function(*arguments)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return None
+
+
+def string(value: object) -> str:
+    """The text, or an empty one for what is none."""
+    return str.__str__(value) if isinstance(value, str) else ""
+
+
+def integer(value: object) -> int | None:
+    """The whole number, or None for what is none; True is none."""
+    return int.__index__(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def item(mapping: object, key: str) -> object:
+    """The entry of a dict, or None."""
+    return mapping.get(key) if isinstance(mapping, dict) else None
+
+
+def is_exception(value: object) -> bool:
+    return issubclass(type(value), BaseException)  # not isinstance, which asks the value's own __class__
+
+
+def is_builtin(cls: type) -> bool:
+    """Whether it says that it is Python's own."""
+    return bool(call(_module, cls) == "builtins")
+
+
+def name_of(cls: type) -> str:
+    """The qualified name, bounded; builtins without a module."""
+    module, name = call(_module, cls), storable(_qualname(cls), NAME_MAX)
+    if not isinstance(module, str) or module == "builtins":
+        return name
+    return storable(f"{str.__str__(module)}.{name}", NAME_MAX)

@@ -1,0 +1,71 @@
+"""Retry-After headers: whole seconds or an HTTP-date (RFC 9110, 10.2.3 and 5.6.7)."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+from .foreign import call
+
+RETRY_AFTER_MAX_S = 365 * 86_400.0
+
+# Patterns are kept as texts and compiled at first use by `re`, which remembers them: imports stay cheap.
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_DAY = r"(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*"
+_CLOCK = r"(?P<H>[0-2][0-9]):(?P<M>[0-5][0-9]):(?P<S>[0-6][0-9])"
+_HTTP_DATES = (
+    rf"(?ai){_DAY}, (?P<d>[0-3][0-9]) (?P<b>[a-z]{{3}}) (?P<y>[0-9]{{4}}) {_CLOCK} GMT",  # IMF-fixdate
+    rf"(?ai){_DAY}, (?P<d>[0-3][0-9])-(?P<b>[a-z]{{3}})-(?P<y>[0-9]{{2}}) {_CLOCK} GMT",  # RFC 850
+    rf"(?ai){_DAY} (?P<b>[a-z]{{3}}) (?P<d>[ 0-3][0-9]) {_CLOCK} (?P<y>[0-9]{{4}})",  # asctime
+)
+
+
+def parse_retry_after(text: str, now: datetime) -> float | None:
+    """Return the seconds from `now` that a Retry-After header asks for (RFC 9110, 10.2.3), or None if it says nothing.
+
+    Whole seconds in ASCII digits, or one of the three HTTP-dates, which are in GMT whatever the local time zone; white
+    space around is allowed. A past date is 0.0, anything over RETRY_AFTER_MAX_S (365 days) is that. A `now` without a
+    zone is in UTC. Never raises: any other text, and what is no text, is None.
+    """
+    asked_s: float | None = call(_parse, text, now)
+    return asked_s
+
+
+def _parse(text: str, now: datetime) -> float | None:
+    asked_s = whole_seconds(text)
+    if asked_s is not None:
+        return asked_s
+    now = now.replace(tzinfo=UTC) if now.tzinfo is None else now.astimezone(UTC)
+    date = http_date(text, now)
+    return None if date is None else min(max((date - now).total_seconds(), 0.0), RETRY_AFTER_MAX_S)
+
+
+def whole_seconds(text: str) -> float | None:
+    """ASCII digits as seconds, at most RETRY_AFTER_MAX_S; anything else is None."""
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdigit()):
+        return None
+    digits = digits.lstrip("0")
+    return min(float(digits or 0), RETRY_AFTER_MAX_S) if len(digits) <= 9 else RETRY_AFTER_MAX_S
+
+
+def http_date(text: str, now: datetime | None) -> datetime | None:
+    """An HTTP-date as a time in UTC. Years of two digits need `now`: none is more than 50 years ahead of it."""
+    text = text.strip()
+    match = next((match for pattern in _HTTP_DATES if (match := re.fullmatch(pattern, text))), None)
+    if match is None or (len(match["y"]) == 2 and now is None) or match["b"].lower() not in _MONTHS:
+        return None
+    month, second = _MONTHS.index(match["b"].lower()) + 1, min(int(match["S"]), 59)  # a leap second
+    clock = (int(match["H"]), int(match["M"]), second)
+    try:
+        return datetime(_year(match["y"], now), month, int(match["d"]), *clock, tzinfo=UTC)
+    except ValueError:  # 31 February
+        return None
+
+
+def _year(digits: str, now: datetime | None) -> int:
+    year = int(digits)
+    if len(digits) == 4 or now is None:
+        return year
+    year += now.year - now.year % 100
+    return year - 100 if year > now.year + 50 else year + 100 if year <= now.year - 50 else year

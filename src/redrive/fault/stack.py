@@ -1,0 +1,111 @@
+"""The frames of an exception as text and as places, walked once for both.
+
+A failure that comes again comes through the same lines, so what a stack looks like is remembered by its code objects
+and line numbers. Memory: at most STACKS_MAX texts of at most 32 frames, and their code objects.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+from functools import lru_cache
+from types import CodeType
+
+from msgspec import Struct
+
+from .foreign import call, string, traceback_of
+
+FRAMES_WALKED_MAX = 100_000
+FRAMES_HEAD, FRAMES_TAIL = 8, 24  # frames shown of one exception: its outermost and its innermost
+LINE_MAX = 200  # characters of a source line
+PLACES_MAX = 5  # functions in a fingerprint
+STACKS_MAX = 512
+_LINES_MAX = 4_096  # lines of code remembered
+
+_HEADER = "Traceback (most recent call last):\n"
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - pathlib is not imported elsewhere
+_OWN = f"{_PACKAGE}{os.sep}worker{os.sep}"  # frames of ours that tell the user nothing
+_STDLIB = os.__file__.rpartition(os.sep)[0] + os.sep
+_LIBRARY = r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<frozen "
+_INLINED = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>"})  # frames before Python 3.12 only
+
+
+class Frame(Struct, frozen=True):
+    """One line of code that a failure came through."""
+
+    shown: str
+    place: str  # file and function, without the line
+    library: bool
+    own: bool
+
+
+class Stack(Struct, frozen=True):
+    """The frames from the outermost inwards, the middle of a deep stack left out, without the worker's own."""
+
+    shown: str  # as Python prints them, under its header; empty without frames
+    places: tuple[str, ...]  # where it was raised first, then the user's functions that led there
+    circle: tuple[str, ...]  # all of them, sorted
+    codes: tuple[CodeType, ...]  # keeps them alive, and with that their ids
+
+
+_stacks: dict[tuple[int, ...], Stack] = {}
+
+
+def stack_of(exception: BaseException) -> Stack:
+    """The frames that the exception was raised through."""
+    codes: list[CodeType] = []
+    lines: list[int] = []
+    step = traceback_of(exception)
+    while step is not None and len(codes) < FRAMES_WALKED_MAX:
+        codes.append(step.tb_frame.f_code)
+        lines.append(step.tb_lineno)
+        step = step.tb_next
+    left_out = 0
+    if len(codes) > FRAMES_HEAD + FRAMES_TAIL:
+        left_out = len(codes) - FRAMES_HEAD - FRAMES_TAIL
+        del codes[FRAMES_HEAD:-FRAMES_TAIL], lines[FRAMES_HEAD:-FRAMES_TAIL]
+    key = (left_out, *map(id, codes), *lines)
+    stack = _stacks.get(key)
+    if stack is None:
+        stack = _stack(codes, lines, left_out)
+        if len(_stacks) >= STACKS_MAX:
+            _stacks.clear()
+        _stacks[key] = stack
+    return stack
+
+
+def _stack(codes: list[CodeType], lines: list[int], left_out: int) -> Stack:
+    frames = [_frame_of(code, line) for code, line in zip(codes, lines, strict=True)]
+    if left_out:
+        frames.insert(FRAMES_HEAD, Frame(f"  [{left_out:,} frames left out]\n", "", False, False))
+    frames = [each for each in frames if not each.own] or frames  # a fault of the worker itself keeps its frames
+    shown = _HEADER + "".join([each.shown for each in frames]) if frames else ""
+    places = _places(frames)
+    return Stack(shown, places[:PLACES_MAX], tuple(sorted(places)), tuple(codes))
+
+
+def _frame_of(code: CodeType, line: int | None) -> Frame:
+    return _frame(code.co_filename, line, code.co_name, code.co_qualname)
+
+
+@lru_cache(maxsize=_LINES_MAX)
+def _frame(filename: str, line: int | None, name: str, qualname: str) -> Frame:
+    source = string(call(linecache.getline, filename, line)).strip()[:LINE_MAX] if line else ""
+    shown = f'  File "{filename}", line {line}, in {name}\n' + (f"    {source}\n" if source else "")
+    basename = filename.replace("\\", "/").rpartition("/")[2]
+    place = "" if name in _INLINED else f"{basename}:{qualname}"
+    library = filename.startswith(_STDLIB) or re.search(_LIBRARY, filename) is not None
+    return Frame(shown, place, library, filename.startswith(_OWN))
+
+
+def _places(frames: list[Frame]) -> tuple[str, ...]:
+    """Where it was raised, and the user's functions that led there, each once: recursion may be of any depth.
+
+    A library's own inner calls are left out, since they change with its releases.
+    """
+    places: list[str] = []  # the raising one first, which may be a library's
+    for each in reversed(frames):
+        if each.place and (not each.library or not places) and each.place not in places:
+            places.append(each.place)
+    return tuple(places)
