@@ -11,7 +11,7 @@ fingerprint taken (`fingerprints`).
 from .classifier import classify
 from .fingerprints import fingerprint
 from .retry_after import RETRY_AFTER_MAX_S, parse_retry_after
-from .rules import Matcher, Rule
+from .rules import Matcher, Rule, check_rules
 from .values import TEXT_MAX, TRACEBACK_MAX, Fault, Kind
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Kind",
     "Matcher",
     "Rule",
+    "check_rules",
     "classify",
     "fingerprint",
     "parse_retry_after",

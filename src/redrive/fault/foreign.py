@@ -13,6 +13,7 @@ from typing import Any
 from .values import TEXT_MAX
 
 NAME_MAX = 200  # characters of a class's qualified name, of a service's code
+SHOWN_MAX = 80  # characters of a value in an error
 
 # The real slots: a subclass may define properties of the same names, a metaclass may answer for its classes.
 _class_dict: Mapping[str, Any] = type.__dict__
@@ -101,3 +102,9 @@ def name_of(cls: type) -> str:
     if not isinstance(module, str) or module == "builtins":
         return name
     return storable(f"{str.__str__(module)}.{name}", NAME_MAX)
+
+
+def shown(value: object) -> str:
+    """A `repr` for an error, bounded."""
+    text = call(repr, value)
+    return storable(text, SHOWN_MAX) if isinstance(text, str) else f"<unprintable {name_of(type(value))} object>"

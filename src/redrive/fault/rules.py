@@ -1,17 +1,22 @@
-"""A task's own rules: which of its exceptions mean what. Applied before all else."""
+"""A task's own rules: which of its exceptions mean what. Checked where they are declared, applied before all else."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import Any, TypeAlias
 
-from .foreign import call
+from ..errors import ConfigError
+from .foreign import call, shown
 from .looks import Seen
 from .values import Kind
 
 Matcher: TypeAlias = type[BaseException] | Callable[[BaseException], object] | re.Pattern[str] | str
 Rule: TypeAlias = tuple[Matcher, Kind | str]
+
+_WORKER_S = (Kind.CRASHED, Kind.INTERRUPTED, Kind.UNREADABLE, Kind.UNROUTABLE)
+_KINDS = tuple(kind.value for kind in Kind if kind not in _WORKER_S)
+_MATCHERS = "an exception class, a function of the exception, a compiled pattern or a text"
 
 
 def ruled(seen: Seen, rules: Sequence[Rule]) -> Kind | None:
@@ -34,3 +39,71 @@ def _apply(rule: Rule, seen: Seen) -> Kind | None:
     else:
         matches = matcher(seen.exception)
     return Kind(kind) if matches else None
+
+
+def check_rules(rules: Iterable[Rule], what: str = "rules") -> tuple[Rule, ...]:
+    """Return the rules as `classify` takes them, each with its Kind; raise ConfigError at the first that cannot work.
+
+    `classify` passes over a malformed rule, since a failure is the wrong time to complain: so rules are checked where
+    they are declared. `what` names them in the error. Refused are, besides what is no pair: a class of no exceptions,
+    a blank text (found in any), a pattern for bytes, a function that cannot be called with the exception alone or whose
+    answer would have to be awaited or iterated, an unknown kind, and the kinds that only the worker can know.
+
+    >>> check_rules([(LookupError, "permanent"), ("card declined", "quota")])[1]
+    ('card declined', <Kind.QUOTA: 'quota'>)
+    """
+    given: Any = rules
+    if isinstance(given, str | bytes | Mapping | Set) or not isinstance(given, Iterable):
+        raise ConfigError(f"{what} {shown(given)}: expected a list of pairs [(matcher, kind), …], tried in their order")
+    return tuple(_checked(rule, f"{what}: rule {number} {shown(rule)}") for number, rule in enumerate(given, 1))
+
+
+def _checked(rule: Any, which: str) -> Rule:
+    if not isinstance(rule, tuple | list) or len(rule) != 2:
+        raise ConfigError(f"{which}: expected a pair in a list, such as [(ValueError, 'permanent')]")
+    matcher, kind = rule
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise ConfigError(f"{which}: {_why_no_kind(kind)}; expected (matcher, kind) with one of {', '.join(_KINDS)}")
+    if why := _why_no_matcher(matcher):
+        raise ConfigError(f"{which}: {why}; expected {_MATCHERS}")
+    return matcher, Kind(kind)
+
+
+def _why_no_kind(kind: object) -> str:
+    if not isinstance(kind, str):
+        return f"{shown(kind)} is no kind"
+    if kind in _WORKER_S:
+        return f"only the worker gives the kind {str(kind)!r}"
+    from difflib import get_close_matches  # only needed here
+
+    near = get_close_matches(kind.lower(), _KINDS, 1)
+    return f"{shown(kind)} is no kind" + (f", did you mean {near[0]!r}?" if near else "")
+
+
+def _why_no_matcher(matcher: object) -> str:
+    """What is wrong with it, or an empty text."""
+    if isinstance(matcher, type):
+        why = f"{matcher.__name__} is no exception class, for a mixin give lambda e: isinstance(e, {matcher.__name__})"
+        return "" if issubclass(matcher, BaseException) else why
+    if isinstance(matcher, str):
+        return "" if matcher.strip() else "a blank text is found in any failure"
+    if isinstance(matcher, re.Pattern):
+        return "" if isinstance(matcher.pattern, str) else "the pattern is for bytes, texts are searched"
+    return _why_no_predicate(matcher) if callable(matcher) else f"{shown(matcher)} cannot match"
+
+
+def _why_no_predicate(function: Callable[..., object]) -> str:
+    import inspect  # takes milliseconds, and most rules are classes
+
+    kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+    if any(is_kind(each) for is_kind in kinds for each in (function, type(function).__call__)):
+        return "it answers with a coroutine or a generator, which is always true"
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some functions in C tell none
+        return ""
+    try:
+        signature.bind(Exception())
+    except TypeError as error:
+        return f"it cannot be called with the exception alone ({error})"
+    return ""
