@@ -113,7 +113,7 @@ def make_app(place: Path, journal: Journal) -> redrive.App:
     @app.task(name="stubborn")
     def stubborn(n: int) -> None:
         with running():
-            while not (place / "go").exists():
+            while not ((place / "go").exists() or (place / f"go-{os.getpid()}").exists()):
                 time.sleep(0.005)
 
     @app.task(name="any_value")

@@ -46,30 +46,38 @@ def test_worker_paused_past_its_lease_is_told_and_starts_nothing_it_lost(tmp_pat
     pid = paused.process.pid
     assert Counter(ended(tmp_path, paused)) == {"CancelledError": 2, "LeaseLost": 2}
     assert paused.starts() == 4, "it started a message whose lease it had lost"
-    fates = [r for r in records(tmp_path, "fate") if r.pid == pid]
-    assert {r.id for r in fates} == set(ids) and {r.note for r in fates} <= {"lost", "stale"}
+    told = [r for r in records(tmp_path, "fate") if r.pid == pid]
+    assert {r.id for r in told} == set(ids) and {r.note for r in told} <= {"lost", "stale"}
     ledger = balanced(tmp_path, lost=[pid])
     assert ledger.done == set(ids)
     assert all([r.pid for r in ledger.starts[id]][-1] == other.process.pid for id in ids)
 
 
 def test_worker_paused_past_its_lease_is_refused_when_it_settles(tmp_path: Path) -> None:
-    [id] = fill(tmp_path, ["stubborn"])
-    with Child("worker", Plan(place=str(tmp_path), lease="1s", drain=False, told=True)) as paused:
-        until("its handler runs", lambda: paused.starts() == 1, child=paused)
+    ids = fill(tmp_path, ["stubborn"] * 8)
+    plan = Plan(place=str(tmp_path), concurrency=8, lease="1s", drain=False, told=True)
+    with Child("worker", plan) as paused:
+        until("its handlers run", lambda: paused.starts() == 8, child=paused)
         paused.send(signal.SIGSTOP)
-        with Child("worker", Plan(place=str(tmp_path), told=True)) as other:
-            until("the other runs it", lambda: other.starts() == 1, child=other)
-            (tmp_path / "go").touch()  # the paused one's handler returns as soon as it wakes
+        with Child("worker", Plan(place=str(tmp_path), concurrency=8, told=True)) as other:
+            until("the other runs them", lambda: other.starts() == 8, child=other)
+            (tmp_path / f"go-{paused.process.pid}").touch()  # its handlers return as soon as they wake
+            paused.send(signal.SIGCONT)
+            until("the paused one has finished", lambda: ended(tmp_path, paused) == ["ok"] * 8, child=paused)
+            until("it was told so", lambda: len(fates(tmp_path, paused)) == 8, child=paused)
+            assert all_leased(tmp_path, ids), "it settled what was another's"
+            (tmp_path / "go").touch()
             other.ends_well()
-        paused.send(signal.SIGCONT)
-        until("the paused one has finished too", lambda: ended(tmp_path, paused) == ["ok"], child=paused)
         paused.send(signal.SIGTERM)
         paused.ends_well()
-    fates = {r.pid: r.note for r in records(tmp_path, "fate")}
-    assert fates[other.process.pid] == "done" and fates[paused.process.pid] in ("stale", "lost")
-    first, second = balanced(tmp_path, lost=[paused.process.pid]).starts[id]
-    assert (first.fence, first.crashes, second.fence, second.crashes) == (1, 0, 2, 1)
+    assert fates(tmp_path, other) == ["done"] * 8 and set(fates(tmp_path, paused)) <= {"stale", "lost"}
+    for first, second in balanced(tmp_path, lost=[paused.process.pid]).starts.values():
+        assert (first.fence, first.crashes, second.fence, second.crashes) == (1, 0, 2, 1)
+
+
+def fates(place: Path, child: Child) -> list[str]:
+    """What became of this worker's deliveries."""
+    return [r.note for r in records(place, "fate") if r.pid == child.process.pid]
 
 
 def ended(place: Path, child: Child) -> list[str]:
