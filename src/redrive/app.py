@@ -6,7 +6,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from re import Pattern
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from .config import settings
@@ -15,7 +14,7 @@ from .decide import Policy
 from .duration import Duration, seconds
 from .errors import ConfigError
 from .events import Events, Observer
-from .fault import Kind
+from .fault import check_rules
 from .message import Cancel, Counts, Draft, Message
 from .policy import Retry, presets
 from .store import Store
@@ -119,10 +118,11 @@ class App:
         if misplaced:
             raise ConfigError("write @app.task(…) with parentheses, also when nothing stands between them")
         policy = Policy(retry=_retry(retry), timeout_s=seconds(timeout, "timeout"))
-        checked = [_rule(rule) for rule in rules]
 
         def register(handler: Callable[..., R]) -> Task[..., R]:
-            task: Task[..., R] = Task(self, handler, name or _name(handler), queue, policy, checked, ctx)
+            called = name or _name(handler)
+            checked = check_rules(rules, f"rules of task {called!r}")
+            task: Task[..., R] = Task(self, handler, called, queue, policy, checked, ctx)
             if task.name in self.tasks:
                 raise ConfigError(f"task {task.name!r} is registered twice; give one of them another name=")
             self.tasks[task.name] = task
@@ -255,18 +255,6 @@ def _retry(retry: Retry | str | None) -> Retry:
     if not isinstance(retry, Retry):
         raise ConfigError(f"retry={retry!r}: expected a Retry, such as Retry(max_attempts=8), or a preset's name")
     return retry
-
-
-def _rule(rule: Any) -> Any:
-    try:
-        matcher, kind = rule
-        if isinstance(matcher, str | Pattern) or callable(matcher):
-            return matcher, Kind(kind)
-    except (TypeError, ValueError):
-        pass
-    raise ConfigError(
-        f"rule {rule!r}: expected (exception class, text, pattern or predicate, one of {', '.join(Kind)})"
-    )
 
 
 def _name(handler: Callable[..., Any]) -> str:

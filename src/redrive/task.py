@@ -228,4 +228,4 @@ def _ms(when: datetime | None, what: str) -> int | None:
         return None
     if when.tzinfo is None:
         raise ConfigError(f"{what}={when!r} has no time zone; give datetime.now(UTC) + … or another aware datetime")
-    return round((when - _EPOCH) / timedelta(milliseconds=1))
+    return -((_EPOCH - when) // timedelta(milliseconds=1))  # rounded up, so that nothing is early

@@ -351,7 +351,7 @@ def test_status_and_headers_are_found_where_each_client_keeps_them() -> None:
     assert [(each.kind, each.retry_after_s) for each in faults] == [(Kind.THROTTLED, 11.0)] * len(clients)
 
 
-@pytest.mark.parametrize("status", ["429", True, 429.0, None, object(), 10**30])
+@pytest.mark.parametrize("status", ["429", True, 429.0, None, pytest.param(object(), id="object"), 10**30])
 def test_what_is_no_whole_number_is_no_status(status: object) -> None:
     assert classify(HttpFailure(status)).kind is Kind.DEFAULT
 
@@ -958,7 +958,7 @@ IGNORED: list[object] = [
     "Sat, 21 Nov 2026 12:00:00", "Sat, 21 Xyz 2026 12:00:00 GMT", "Sat, 00 Nov 2026 12:00:00 GMT",
     "Sat, 01 Jan 0000 00:00:00 GMT", "2026-11-21T12:00:00Z", "5, Sat, 21 Nov 2026 12:00:00 GMT",
     "Sat, 21 Nov 2026 12:00:00 GMT, Sat, 21 Nov 2026 12:00:00 GMT",
-    None, 5, 5.0, True, b"5", [], ["5"], object(), "\ud800", "5\x00",
+    None, 5, 5.0, True, b"5", [], ["5"], pytest.param(object(), id="object"), "\ud800", "5\x00",
 ]  # fmt: skip
 
 

@@ -172,6 +172,14 @@ def to_message(row: Row) -> Message:
     )
 
 
+def retry_row(s: Settlement) -> list[Any] | None:
+    """A counted retry with its fault, as the statement `retry` takes it; None for every other settlement."""
+    decision = s.decision
+    if type(decision) is not RetryAt or not decision.counts or decision.held or s.fault is None:
+        return None
+    return [*s.receipt, decision.at_ms, text(s.fault)]
+
+
 def move_row(s: Settlement, now: int) -> list[Any]:
     """One settlement that is not an ack, as the statement `settle` takes it."""
     fault = text(s.fault) if s.fault is not None else None

@@ -11,7 +11,6 @@ import os
 import secrets
 import select
 import socket
-import tempfile
 import time
 from pathlib import Path
 
@@ -20,12 +19,14 @@ _PATH_MAX = 90  # bytes; the kernels' limits for a socket's path are 104 and 108
 
 
 def wake_dir(database: Path) -> Path:
-    """Where the sockets for this database lie: beside it, or under the temporary folder when that path is too long."""
+    """Where the sockets for this database lie: beside it, or in /tmp when that path is too long (not in $TMPDIR: it may
+    be longer still, and every process must find the same folder).
+    """
     beside = database.with_name(database.name + "-wake")
     if len(os.fsencode(beside)) + 20 <= _PATH_MAX:
         return beside
     digest = hashlib.blake2b(os.fsencode(database), digest_size=8).hexdigest()
-    return Path(tempfile.gettempdir()) / f"redrive-{os.getuid()}-{digest}"
+    return Path("/tmp") / f"redrive-{os.getuid()}-{digest}"
 
 
 class Waiter:

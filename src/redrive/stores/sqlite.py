@@ -58,6 +58,7 @@ from ._sqlite_rows import (
     move_row,
     read_faults,
     read_rows,
+    retry_row,
     text,
     to_message,
 )
@@ -271,11 +272,11 @@ class SqliteStore:
         words: list[Settled] = []
         acks: dict[int | str, int] = {}
         moves: list[list[Any]] = []
+        retries: list[list[Any]] = []
         drafts: list[Draft] = []
         for s in settlements:
-            cancel = held.pop(
-                (s.receipt.handle, s.receipt.fence), None
-            )  # popped: the same receipt twice is stale the second time
+            # Popped: the same receipt twice is stale the second time.
+            cancel = held.pop((s.receipt.handle, s.receipt.fence), None)
             if cancel is None or not self._swaps_apply(c, s.swaps, now):
                 words.append(Settled.STALE)
                 continue
@@ -283,11 +284,16 @@ class SqliteStore:
             if type(s.decision) is Ack:
                 acks[s.receipt.handle] = s.receipt.fence
                 words.append(Settled.OK)
+            elif not cancel and (retry := retry_row(s)) is not None:
+                retries.append(retry)
+                words.append(Settled.OK)
             else:
                 moves.append(move_row(s, now))
                 words.append(Settled.CANCELLED if cancel else Settled.OK)
         if acks:
             c.execute(self._sql["ack"], (text(acks),))
+        if retries:
+            c.execute(self._sql["retry"], (text(retries),))
         if moves:
             c.execute(self._sql["settle"], (now, text(moves)))
         if drafts:

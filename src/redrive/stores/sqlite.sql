@@ -81,19 +81,20 @@ on conflict(task, key) do update set id = excluded.id, until_ms = excluded.until
 
 -- name: claimable
 -- ?1 queue, ?2 now, ?3 limit, ?4 tasks to skip (JSON) or null. Ordered just as the index is: else it would sort all that is due.
-select json_group_array(json_array({columns})) from (
-  select * from (select * from message where queue = ?1 and priority = 0 and due_ms <= ?2
+-- Finds the seqs in the index alone, then looks up just those rows.
+select json_group_array(json_array({columns})) from (select seq as place from (
+  select * from (select seq from message where queue = ?1 and priority = 0 and due_ms <= ?2
     and (?4 is null or task not in (select value from json_each(?4))) order by due_ms, lane, seq limit ?3)
   union all
-  select * from (select * from message where queue = ?1 and priority = 1 and due_ms <= ?2
+  select * from (select seq from message where queue = ?1 and priority = 1 and due_ms <= ?2
     and (?4 is null or task not in (select value from json_each(?4))) order by due_ms, lane, seq limit ?3)
   union all
-  select * from (select * from message where queue = ?1 and priority = 2 and due_ms <= ?2
+  select * from (select seq from message where queue = ?1 and priority = 2 and due_ms <= ?2
     and (?4 is null or task not in (select value from json_each(?4))) order by due_ms, lane, seq limit ?3)
   union all
-  select * from (select * from message where queue = ?1 and priority = 3 and due_ms <= ?2
-    and (?4 is null or task not in (select value from json_each(?4))) order by due_ms, lane, seq limit ?3)
-  limit ?3)
+  select * from (select seq from message where queue = ?1 and priority = 3 and due_ms <= ?2
+    and (?4 is null or task not in (select value from json_each(?4))) order by due_ms, lane, seq limit ?3))
+  limit ?3) cross join message on seq = place
 where not exists (select 1 from queue where name = ?1 and paused)
 
 -- name: claim
@@ -143,6 +144,16 @@ update message set
       json_insert(json_remove(faults, '$[10]'), '$[#]', json(json_extract(j.value, '$[9]')))
     else substr(faults, 1, length(faults) - 1) || ',' || json_extract(j.value, '$[9]') || ']' end
 from json_each(?2) j
+where message.seq = json_extract(j.value, '$[0]') and message.lane = 'leased' and message.fence = json_extract(j.value, '$[1]')
+
+-- name: retry
+-- ?1 [[seq, fence, due, fault], …]: `settle` for the most frequent of its cases, a counted retry of what nobody cancelled
+update message set lane = 'ready', due_ms = json_extract(j.value, '$[2]'), faults = case
+    when faults is null then '[' || json_extract(j.value, '$[3]') || ']'
+    when json_array_length(faults) >= 20 then
+      json_insert(json_remove(faults, '$[10]'), '$[#]', json(json_extract(j.value, '$[3]')))
+    else substr(faults, 1, length(faults) - 1) || ',' || json_extract(j.value, '$[3]') || ']' end
+from json_each(?1) j
 where message.seq = json_extract(j.value, '$[0]') and message.lane = 'leased' and message.fence = json_extract(j.value, '$[1]')
 
 -- name: held_now
