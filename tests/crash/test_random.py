@@ -12,7 +12,7 @@ from .children import Child, balanced, run, until
 from .ledger import handled, produced, read
 from .programs import Plan
 
-PAUSE_S = 0.25  # the longest between the first sign of life of a process and its death
+PAUSE_S = 0.4  # the longest between the first sign of life of a process and its death
 HASTY = 5  # one kill in so many does not wait for a sign of life
 
 
@@ -31,9 +31,10 @@ def _kill_at_random(place: Path, seed: int, *, kills: int, messages: int) -> Non
     rng = random.Random(seed)
     victims = (["worker", "worker", "producer"] * kills)[:kills]
     rng.shuffle(victims)
+    # Runs are short against a worker's life: what is cut off ten times goes to quarantine, as it should.
     plans = {
         "worker": Plan(place=str(place), concurrency=8, prefetch=8, drain=False),
-        "producer": Plan(place=str(place), count=messages, pace_ms=60, run_ms=120),
+        "producer": Plan(place=str(place), count=messages, pace_ms=60, run_ms=60),
     }
     journals = {"worker": handled(place), "producer": produced(place)}
     children = {role: Child(role, plan) for role, plan in plans.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import math
 import os
 import re
 import threading
@@ -274,7 +275,7 @@ def test_using_sets_what_it_says(app: App) -> None:
     assert (m.key, m.group, m.queue, m.priority, dict(m.headers), m.correlation_id) == (
         "order-42", "tenant-7", "bulk", 1, {"a": "b"}, "c-1",
     )  # fmt: skip
-    assert m.deadline_ms == round(deadline.timestamp() * 1000)
+    assert m.deadline_ms == math.ceil(deadline.timestamp() * 1000)
     plain = stored(app, push.enqueue(1))
     assert (plain.key, plain.group, plain.queue, plain.priority, plain.deadline_ms) == (None, None, "default", 2, None)
 

@@ -589,7 +589,7 @@ def test_each_settled_message_has_one_fate_that_says_what_happened(app: App) -> 
         0,
         "c",
     )
-    assert done.run_ms is not None and done.run_ms >= 10 and before_ms <= done.at_ms <= app.store.now_ms()
+    assert done.run_ms is not None and done.run_ms >= 9 and before_ms <= done.at_ms <= app.store.now_ms()
     assert (done.delay_ms, done.fault, done.error, done.text, done.reason) == (None,) * 5
     assert "tester" in done.worker and done.worker == dead.worker
     assert (retry.attempt, retry.fault, retry.error, retry.text) == (1, "transient", "ConnectionError", "down")

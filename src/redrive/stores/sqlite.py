@@ -71,6 +71,7 @@ LOOK_EVERY_S = 0.25  # how often an idle waiter looks whether another process ch
 CANCELLED_KEPT_MS = 24 * 3600 * 1000  # a cancelled message can be looked up that long
 SWEEP_EVERY_MS = 60_000
 _MIGRATIONS = ("migration_1",)
+_tuple = tuple.__new__
 
 
 def _statements() -> dict[str, str]:
@@ -315,7 +316,8 @@ class SqliteStore:
         c.execute(self._sql["claim"], (until, ask.worker, text([row[0] for row in rows])))
         for row in rows:
             fence = row[7] + 1
-            deliveries.append(Delivery(claimed_message(row, fence, until, ask.worker), Receipt(row[0], fence), until))
+            receipt = _tuple(Receipt, (row[0], fence))  # half the time that Receipt(…) takes
+            deliveries.append(Delivery(claimed_message(row, fence, until, ask.worker), receipt, until))
 
     def extend(self, receipts: Sequence[Receipt], *, lease_ms: int) -> list[Hold]:
         def work(c: sqlite3.Connection) -> list[Hold]:

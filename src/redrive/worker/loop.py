@@ -12,7 +12,6 @@ import contextlib
 import math
 import os
 import signal
-import sys
 import threading
 import time
 from collections import Counter, deque
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from ..app import App, Queue
 
 BATCH_MAX = 1000
-SWITCH_INTERVAL_S = 0.0005
 UNWIND_S = 0.5  # how long a cancelled coroutine may take to end before it is left behind
 BEAT_EVERY_S = 1.0  # how often the store thread shows its supervisor that it lives, at least
 STORE_RETRY_S = (0.05, 2.0)  # the first and the longest pause while the store cannot be reached
@@ -444,9 +442,6 @@ def run(worker: Worker) -> None:
     Under a supervisor only the supervisor says when to release: a service manager signals the whole group, and once
     must not count twice.
     """
-
-    # Beside a busy event loop the store thread waits this long for the interpreter at every step of a statement.
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
