@@ -1,11 +1,21 @@
-"""Durable background work whose heart is the failure path."""
+"""Durable background work whose heart is the failure path.
+
+The names below are imported when they are first used, so that a command which only prints its help stays quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
-from .app import App
-from .context import Context, context
-from .errors import Quarantine, RedriveError, Reject, RetryAfter, Snooze
-from .message import Draft
-from .policy import Backoff, Retry, presets
+
+if TYPE_CHECKING:
+    from ._context import Context, context
+    from .app import App
+    from .errors import Quarantine, RedriveError, Reject, RetryAfter, Snooze
+    from .message import Draft
+    from .policy import Backoff, Retry, presets
 
 __all__ = [
     "App",
@@ -22,3 +32,27 @@ __all__ = [
     "context",
     "presets",
 ]
+
+_HOMES = {
+    "app": ["App"],
+    "_context": ["Context", "context"],
+    "errors": ["Quarantine", "RedriveError", "Reject", "RetryAfter", "Snooze"],
+    "message": ["Draft"],
+    "policy": ["Backoff", "Retry", "presets"],
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_MODULES = frozenset({"app", "errors", "events", "fault", "message", "policy", "store", "stores", "testing"})
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name, or a public module such as `redrive.fault`, at its first use (PEP 562)."""
+    if name in _MODULES:
+        return import_module(f".{name}", __name__)
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = globals()[name] = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
+from ._context import Context
 from .config import settings
-from .context import Context
 from .decide import Policy
 from .duration import Duration, seconds
 from .errors import ConfigError

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 
+from ._context import Context, context, current, enter, leave
 from .codec import Codec
-from .context import Context, context, current, enter, leave
 from .decide import Policy
 from .duration import Duration, milliseconds
 from .errors import ConfigError

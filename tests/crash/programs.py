@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 
 import redrive
-from redrive.context import Context
+from redrive import Context
 from redrive.errors import StoreError
 from redrive.events import Event, Fate, Notice
 from redrive.ids import new_id

@@ -17,10 +17,10 @@ from urllib.request import getproxies, proxy_bypass
 import httpx
 from msgspec import Struct
 
+from .._context import Context
 from .._version import __version__
 from ..app import App
 from ..codec import Codec
-from ..context import Context
 from ..errors import ConfigError
 from ..fault import Kind
 from ..policy import Retry

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ..context import Cancelled, Context
+from .._context import Cancelled, Context
 from ..decide import Policy, decide, with_fate
 from ..errors import LeaseLost
 from ..fault import Fault, Kind, classify

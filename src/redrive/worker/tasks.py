@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ..context import enter
+from .._context import enter
 from .run import Run, fault_of
 
 if TYPE_CHECKING:

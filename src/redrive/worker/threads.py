@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from ..context import enter, leave
+from .._context import enter, leave
 from .run import Run, fault_of
 
 if TYPE_CHECKING:
