@@ -301,18 +301,16 @@ class Worker:
         self._loop.call_soon_threadsafe(self._start, runs)
 
     def _start(self, runs: Sequence[Run]) -> None:
-        """Admit what was claimed and give it to the executors, a batch per queue. On the event loop's thread."""
+        """Admit what was claimed and start what its gate lets in, in the order it was claimed. On the event loop's
+        thread.
+        """
         now_ms, tasks = self._store.now_ms(), self.app.tasks
         admitted = [run for run in runs if admit_run(run, tasks, now_ms)]
         if len(admitted) < len(runs):
             self._finish([run for run in runs if run.verdict is not None])
-        for _, of_queue in groupby(admitted, key=_queue_of):
-            batch = list(of_queue)
-            for_loop = [run for run in batch if run.task.is_async]
-            if for_loop:
-                self._tasks.feed(for_loop)
-            if len(for_loop) < len(batch):
-                self._threads.feed([run for run in batch if not run.task.is_async])
+        for queue, of_queue in groupby(admitted, key=_queue_of):
+            for run in self._gates[queue].enter(list(of_queue)):
+                (self._tasks if run.task.is_async else self._threads).start(run)
 
     def _start_elsewhere(self, run: Run) -> None:
         """Start a run of the event loop's from a thread."""

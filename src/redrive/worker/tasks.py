@@ -37,11 +37,6 @@ class TaskExecutor:
         self._watch_at_s = float("inf")
         self._watcher: asyncio.TimerHandle | None = None
 
-    def feed(self, runs: Sequence[Run]) -> None:
-        """Start these runs of one queue, each when the gate lets it in."""
-        for run in runs[0].gate.enter(runs):
-            self.start(run)
-
     def start(self, run: Run) -> None:
         run.handle = self._loop.create_task(self._run(run))
 

@@ -32,11 +32,6 @@ class ThreadExecutor:
         self._lock = threading.Lock()
         self._threads = self._idle = 0
 
-    def feed(self, runs: Sequence[Run]) -> None:
-        """Start these runs of one queue, each when the gate lets it in."""
-        for run in runs[0].gate.enter(runs):
-            self.start(run)
-
     def start(self, run: Run) -> None:
         with self._lock:
             if self._idle > 0 or self._threads >= self._limit:
