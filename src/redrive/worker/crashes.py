@@ -89,6 +89,8 @@ class Slots:
 
     def settle(self) -> None:
         """Nothing of this identity's is leased any more: there is nothing to remember."""
+        if self._map is not None:
+            self._map.close()  # first: who wrote to it once the file is cut would be killed by SIGBUS
         os.ftruncate(self._file, 0)
 
     def close(self) -> None:

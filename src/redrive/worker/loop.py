@@ -115,14 +115,15 @@ class Worker:
         self._notice("started", f"queues {', '.join(self._places)}")
 
     async def wait(self) -> None:
-        """Return once the worker has stopped. Raises what ended it, if that was an error."""
+        """Return once the worker has stopped. Raises what ended it, if that was an error; any number may wait."""
         await self._stopped.wait()
         self._tasks.close()
         self._threads.close()
-        if self._slots is not None:
+        slots, self._slots = self._slots, None
+        if slots is not None:
             if not self._held:
-                self._slots.settle()
-            self._slots.close()
+                slots.settle()
+            slots.close()
         if self._error is not None:
             raise self._error
 
@@ -161,6 +162,7 @@ class Worker:
         except BaseException as error:
             self._error = error
         finally:
+            self._notice("stopped", f"{len(self._held)} still leased" + (f": {self._error!r}" if self._error else ""))
             with contextlib.suppress(RuntimeError):  # the loop may be gone already
                 self._loop.call_soon_threadsafe(self._stopped.set)
 
@@ -457,9 +459,32 @@ def run(worker: Worker) -> None:
             follow_parent(worker)
         await worker.wait()
 
+    loop = _new_loop()
+    try:
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(main())
+    finally:
+        try:
+            _cut_off(loop)
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
     except ImportError:
-        asyncio.run(main())
-    else:
-        uvloop.run(main())
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def _cut_off(loop: asyncio.AbstractEventLoop) -> None:
+    """What `asyncio.run` does at its end, but that would wait for ever for a coroutine that will not be cancelled, and
+    for a thread that a handler gave to the loop's executor."""
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.wait(left, timeout=UNWIND_S))
+    loop.run_until_complete(asyncio.wait([loop.create_task(loop.shutdown_asyncgens())], timeout=UNWIND_S))

@@ -49,6 +49,8 @@ class TaskExecutor:
         except (
             BaseException
         ) as error:  # whatever a handler raises is its message's business and must not end the worker
+            if isinstance(error, GeneratorExit) and self._loop.is_closed():
+                raise  # left behind by the worker, and now thrown away
             run.fault = fault_of(run, error)
         self._done(run)
 
