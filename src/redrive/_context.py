@@ -7,12 +7,8 @@ import threading
 import time
 from contextvars import ContextVar
 
-from .errors import LeaseLost, RedriveError
+from .errors import Cancelled, LeaseLost
 from .message import Message
-
-
-class Cancelled(RedriveError):
-    """Raised by `ctx.check()` when a cancel was asked for: stop, the message will be cancelled."""
 
 
 class Context:

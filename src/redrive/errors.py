@@ -13,7 +13,8 @@ RedriveError
 │   ├── Unsupported      this store does not promise that
 │   └── SchemaError      the stored schema is newer than this program
 ├── Refused              a safety check says no, with the fix in the message
-└── LeaseLost            the message is no longer this worker's
+├── LeaseLost            the message is no longer this worker's: raised by ctx.check()
+└── Cancelled            a cancel was asked for, or the worker stops: raised by ctx.check()
 
 Steer                    raised by handlers: not failures of redrive, but words to it
 ├── RetryAfter(delay)    try again, not before then (counts as an attempt)
@@ -81,6 +82,10 @@ class Refused(RedriveError):
 
 class LeaseLost(RedriveError):
     """The message was claimed by another worker, or its lease ended: stop working on it."""
+
+
+class Cancelled(RedriveError):
+    """A cancel was asked for, or the worker is told to stop: end this run."""
 
 
 class Steer(Exception):

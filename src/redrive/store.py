@@ -110,7 +110,7 @@ class Store(Protocol):
     def release(self, worker: str, started: Sequence[str] | None) -> tuple[int, int]:
         """Take back at once what a dead worker of this identity had leased: (released, lapsed).
 
-        Ids in `started` lapse: due now, and the next claim counts a crash. The others go back free, their attempt
+        Ids in `started` lapse: the next claim counts a crash. The others go back free, their attempt
         given back. None: nothing is known about what was started, so all lapse. Only for whoever holds the identity's
         lock.
         """

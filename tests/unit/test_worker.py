@@ -18,8 +18,7 @@ import pytest
 
 import redrive
 from redrive import App, Backoff, Context, Draft, Quarantine, Reject, Retry, RetryAfter, Snooze
-from redrive.context import Cancelled
-from redrive.errors import LeaseLost
+from redrive.errors import Cancelled, LeaseLost
 from redrive.message import Ask, Lane
 
 from .working import SOON, Heard, Watched, store_in, stored, until

@@ -68,13 +68,15 @@ def leased(message: Message, ask: Ask, now_ms: int) -> Message:
 
 
 def lapsed(message: Message, now_ms: int) -> Message:
-    """Its lease ends now, and it is nobody's: a second release must not take it for claimed and never started."""
-    return replace(message, due_ms=now_ms, worker=None)
+    """Its lease ends now, and it is nobody's: a second release must not take it for claimed and never started. It goes
+    before what was enqueued after it, so that a backlog does not hold up what a kill interrupted.
+    """
+    return replace(message, due_ms=min(now_ms, message.life_ms), worker=None)
 
 
 def given_back(message: Message, now_ms: int) -> Message:
-    """Leased, but never started."""
-    return replace(message, lane=Lane.READY, due_ms=now_ms, attempt=message.attempt - 1)
+    """Leased, but never started: back to its place before what was enqueued after it."""
+    return replace(message, lane=Lane.READY, due_ms=min(now_ms, message.life_ms), attempt=message.attempt - 1)
 
 
 def decided(message: Message, decision: Decision, fault: Fault | None, now_ms: int) -> Message:

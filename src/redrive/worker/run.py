@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from .._context import Cancelled, Context
+from .._context import Context
 from ..decide import Policy, decide, with_fate
-from ..errors import LeaseLost
+from ..errors import Cancelled, LeaseLost
 from ..fault import Fault, Kind, classify
 from ..message import Ack, Decision, Delivery, Message, RetryAt, Settlement
 

@@ -219,6 +219,17 @@ class LeaseRules(Contract):
         if store.traits.counts_crashes:
             assert [look(store, id).crashes for id in ids] == [1, 1]
 
+    def test_released_messages_go_before_what_was_enqueued_after_them(self, store: Store, clock: ManualClock) -> None:
+        lapsing, unstarted = put_one(store), put_one(store)
+        assert len(claimed_ids(store, worker="dead")) == 2
+        clock.advance("1s")
+        later = put_one(store)
+        clock.advance("1s")
+        assert store.release("dead", [lapsing]) == (1, 1)
+        claimed = claimed_ids(store, worker="next")
+        assert set(claimed[:2]) == {lapsing, unstarted}
+        assert claimed[2:] == [later]
+
     def test_what_lapsed_stays_lapsed_when_its_worker_is_released_again(self, store: Store) -> None:
         started = put_one(store)
         claim_one(store, worker="dead")
