@@ -38,7 +38,9 @@ class P(k.Peer):
 
     def worker(self) -> None:
         options = {"lease": "2s"} if k.RELIABLE else {}
-        app.run_worker(queues={"default": k.CONC or 500}, **options)
+        concurrency = k.CONC or 500
+        # Exchanges of a thousand: the sync of each is shared by more messages.
+        app.run_worker(queues={"default": concurrency}, prefetch=3 * concurrency, **options)
 
 
 if __name__ == "__main__":
