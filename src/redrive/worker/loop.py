@@ -26,7 +26,7 @@ from .admission import admit_run
 from .crashes import Slots, hold, left_behind
 from .fates import fate, fate_of_lost
 from .run import Gate, Hall, Outcome, Run, outcome, released
-from .supervisor import follow_parent, supervised
+from .supervisor import follow_parent, parent_fd
 from .tasks import TaskExecutor
 from .threads import ThreadExecutor
 
@@ -293,6 +293,8 @@ class Worker:
         """From here on these leases are renewed; the event loop admits and starts them."""
         runs = []
         for delivery in deliveries:
+            if delivery.message.crashes:
+                self._lose_earlier_run(delivery.message.id)
             queue = delivery.message.queue
             run = Run(delivery, self._gates[queue], until_s)
             if self._slots is not None:
@@ -359,6 +361,12 @@ class Worker:
             run.until_s = before_s + lease_ms / 1000
             if word is Hold.CANCEL and run.context is not None:
                 run.context.stop("cancel")
+
+    def _lose_earlier_run(self, id: str) -> None:
+        """The lease that ran out may have been this worker's own: its run still stands in the slots as started, and a
+        kill would count a second crash."""
+        for run in [run for run in self._held.values() if run.delivery.message.id == id]:
+            self._lose(run)
 
     def _lose(self, run: Run) -> None:
         if any(o.delivery.receipt == run.delivery.receipt for o in self._outcomes):
@@ -443,20 +451,22 @@ def run(worker: Worker) -> None:
     must not count twice.
     """
 
+    supervised = parent_fd()
+
     async def main() -> None:
         loop = asyncio.get_running_loop()
         asked: list[int] = []
 
         def ask(number: int) -> None:
             asked.append(number)
-            worker.drain() if len(asked) == 1 or supervised() else worker.release_now()
+            worker.drain() if len(asked) == 1 or supervised is not None else worker.release_now()
 
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, ask, number)
         worker.start()
-        if supervised():
-            follow_parent(worker)
+        if supervised is not None:
+            follow_parent(worker, supervised)
         await worker.wait()
 
     loop = _new_loop()

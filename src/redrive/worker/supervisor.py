@@ -8,6 +8,7 @@ kill -9, the child reads the end of the pipe and drains by itself.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import select
 import signal
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 PARENT_FD = "REDRIVE_PARENT_FD"
 DRAIN, RELEASE = b"d", b"r"
 HUNG_AFTER_S = 10.0  # at least; a lease if that is longer
+END_AFTER_S = 5.0  # how long a child may take to end after its grace, or after a release
 RESTART_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # pauses before a child that keeps dying young is started again
 YOUNG_S = 10.0
 LOOK_EVERY_S = 0.5
@@ -57,10 +59,19 @@ class Supervisor:
     """Keeps `processes` children of `argv` running until they are done or it is told to stop."""
 
     def __init__(
-        self, argv: Sequence[str], *, processes: int, state_dir: Path | None, lease_s: float, grace_s: float
+        self,
+        argv: Sequence[str],
+        *,
+        processes: int,
+        state_dir: Path | None,
+        lease_s: float,
+        grace_s: float,
+        hung_after_s: float = HUNG_AFTER_S,
+        end_after_s: float = END_AFTER_S,
     ) -> None:
         self._argv, self._state_dir = list(argv), state_dir
-        self._hung_after_s, self._grace_s = max(HUNG_AFTER_S, lease_s), grace_s
+        self._hung_after_s, self._grace_s, self._end_after_s = max(hung_after_s, lease_s), grace_s, end_after_s
+        self._end_at_s = float("inf")  # when what has not ended is killed
         self._children: list[_Child] = []
         self._starts: list[tuple[float, int]] = [
             (0.0, 0)
@@ -84,6 +95,7 @@ class Supervisor:
                     os.read(wake, 512)
                 self._bury()
                 self._kill_hung()
+                self._kill_late()
         finally:
             signal.set_wakeup_fd(old_fd)
             for number, handler in old.items():
@@ -100,15 +112,17 @@ class Supervisor:
         """SIGTERM or SIGINT: ask the children to drain; the second time, to release at once."""
         self._asked += 1
         self._starts.clear()
+        grace_s = self._grace_s if self._asked == 1 else 0.0
+        self._end_at_s = min(self._end_at_s, time.monotonic() + grace_s + self._end_after_s)
         for child in self._children:
             child.tell(DRAIN if self._asked == 1 else RELEASE)
 
     def _start_due(self) -> None:
         now = time.monotonic()
-        due = [start for start in self._starts if start[0] <= now]
-        for start in due:
-            self._starts.remove(start)
-            child = _Child(self._argv, start[1])
+        while due := [start for start in self._starts if start[0] <= now]:  # a signal may empty it at any time
+            with contextlib.suppress(ValueError):
+                self._starts.remove(due[0])
+            child = _Child(self._argv, due[0][1])
             self._children.append(child)
             if self._asked:  # a signal came between
                 child.tell(DRAIN)
@@ -138,13 +152,21 @@ class Supervisor:
             return
         beats = {b.pid: b for b in all_beats(self._state_dir)}
         for child in self._children:
-            why = self._hung(beats.get(child.process.pid))
+            why = self._hung(beats.get(child.process.pid), child.born_s)
             if why is not None:
                 _say(f"worker process {child.process.pid} {why}; it is killed and replaced")
                 child.process.kill()
 
-    def _hung(self, beats: Beats | None) -> str | None:
-        if beats is None:
+    def _kill_late(self) -> None:
+        """A handler may have left a thread that keeps its process from ending; its message was released."""
+        if time.monotonic() < self._end_at_s:
+            return
+        for child in self._children:
+            _say(f"worker process {child.process.pid} has not ended in time; it is killed")
+            child.process.kill()
+
+    def _hung(self, beats: Beats | None, born_s: float) -> str | None:
+        if beats is None or beats.store_s < born_s:  # of an earlier process that had this pid
             return None
         now = time.monotonic()
         if now - beats.store_s > self._hung_after_s:
@@ -154,25 +176,49 @@ class Supervisor:
         return None
 
 
-def supervise(argv: Sequence[str], *, processes: int, state_dir: Path | None, lease_s: float, grace_s: float) -> int:
-    """Run `argv` in that many processes until they are done, or until SIGTERM or SIGINT; returns the exit code."""
-    return Supervisor(argv, processes=processes, state_dir=state_dir, lease_s=lease_s, grace_s=grace_s).run()
+def supervise(
+    argv: Sequence[str],
+    *,
+    processes: int,
+    state_dir: Path | None,
+    lease_s: float,
+    grace_s: float,
+    hung_after_s: float = HUNG_AFTER_S,
+    end_after_s: float = END_AFTER_S,
+) -> int:
+    """Run `argv` in that many processes until they are done, or until SIGTERM or SIGINT; returns the exit code.
+
+    A child that shows no sign of life for `hung_after_s`, or for a lease if that is longer, is killed and replaced. One
+    that has not ended `end_after_s` after its grace, or after the second signal, is killed.
+    """
+    return Supervisor(
+        argv,
+        processes=processes,
+        state_dir=state_dir,
+        lease_s=lease_s,
+        grace_s=grace_s,
+        hung_after_s=hung_after_s,
+        end_after_s=end_after_s,
+    ).run()
 
 
-def supervised() -> bool:
-    """Whether this process was started by a supervisor."""
-    return PARENT_FD in os.environ
+@functools.cache
+def parent_fd() -> int | None:
+    """Our end of the pipe to the supervisor that started this process. Taken out of the environment: a program that a
+    handler starts has another parent."""
+    found = os.environ.pop(PARENT_FD, None)
+    return None if found is None else int(found)
 
 
-def follow_parent(worker: Worker) -> None:
+def follow_parent(worker: Worker, fd: int) -> None:
     """Do what the parent asks through its pipe; drain when it is gone, and end for certain a little after the grace."""
-    fd = int(os.environ[PARENT_FD])
 
     def follow() -> None:
-        while asked := os.read(fd, 1):
-            worker.drain() if asked == DRAIN else worker.release_now()
-        worker.drain()
-        time.sleep(worker.grace_s + 5.0)
+        with contextlib.suppress(RuntimeError):  # the worker has ended, and its event loop with it
+            while asked := os.read(fd, 1):
+                worker.drain() if asked == DRAIN else worker.release_now()
+            worker.drain()
+        time.sleep(worker.grace_s + END_AFTER_S)
         os._exit(1)
 
     threading.Thread(target=follow, name="redrive-parent", daemon=True).start()
