@@ -1,0 +1,303 @@
+"""What type checkers accept and what they refuse. Read by mypy and pyright, never run.
+
+Each `type: ignore` marks a line that must be an error: both checkers report one that is not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, assert_type
+
+import redrive
+from redrive import App, Backoff, Context, Draft, Quarantine, Reject, Retry, RetryAfter, Snooze, presets
+from redrive.errors import Cancelled, RedriveError, StoreUnavailable
+from redrive.events import Event, Fate, Notice
+from redrive.fault import Fault, classify, parse_retry_after
+from redrive.message import Counts, DeadLetter, Decision, Message, Put, RetryAt
+from redrive.store import Store
+from redrive.stores.memory import MemoryStore
+from redrive.stores.sqlite import SqliteStore
+from redrive.task import Bound, Ref, Task
+
+app = App("sqlite:///work.db")
+assert_type(App.from_env(), App)
+App(store=MemoryStore())
+App(store=object())  # type: ignore[arg-type]
+
+# -- declaring
+
+
+@app.task(name="crm.push", queue="crm", timeout="30s", retry=Retry(max_attempts=8))
+async def push(record_id: int, *, dry: bool = False) -> str:
+    return str(record_id)
+
+
+@app.task(timeout=timedelta(minutes=1), retry="payments", rules=[(ValueError, "permanent"), ("busy", "transient")])
+def pull(name: str, count: int = 1) -> float:
+    return float(count)
+
+
+@app.task(ctx=True, retry=presets["standard_api"])
+async def with_context(ctx: Context, record_id: int) -> bytes | None:
+    assert_type(ctx.message_id, str)
+    assert_type(ctx.attempt, int)
+    assert_type(ctx.remaining, float)
+    assert_type(ctx.cancelled, bool)
+    assert_type(ctx.idempotency_key, str)
+    return ctx.progress
+
+
+@app.task(ctx=True)
+def sync_with_context(ctx: Context, *, name: str) -> None:
+    ctx.check()
+
+
+@app.task(ctx=False)
+def plainly_without(record_id: int) -> None: ...
+
+
+@app.task(ctx=True)  # type: ignore[arg-type]
+def misses_its_context(record_id: int) -> None: ...
+
+
+@app.task  # type: ignore[call-overload]
+def misses_its_parentheses() -> None: ...
+
+
+@app.task(timeout=None)  # type: ignore[call-overload, untyped-decorator]
+def has_no_timeout() -> None: ...
+
+
+@app.task(retry=Backoff())  # type: ignore[call-overload, untyped-decorator]
+def has_a_backoff_for_a_retry() -> None: ...
+
+
+@app.task(attempts=3)  # type: ignore[call-overload, untyped-decorator]
+def has_an_unknown_option() -> None: ...
+
+
+# -- enqueueing: the handler's own arguments, without the context
+
+
+def sync_code() -> None:
+    ref = push.enqueue(42)
+    assert_type(ref, Ref)
+    assert_type((ref.id, ref.state, ref.duplicate), tuple[str, str, bool])
+    push.enqueue(record_id=42, dry=True)
+    pull.enqueue("x", 3)
+    with_context.enqueue(1)
+    sync_with_context.enqueue(name="x")
+    plainly_without.enqueue(1)
+
+    push.enqueue("42")  # type: ignore[arg-type]
+    push.enqueue()  # type: ignore[call-arg]
+    push.enqueue(1, True)  # type: ignore[call-arg]
+    push.enqueue(1, dry="yes")  # type: ignore[arg-type]
+    push.enqueue(1, wet=True)  # type: ignore[call-arg]
+    pull.enqueue(1)  # type: ignore[arg-type]
+    with_context.enqueue("x")  # type: ignore[arg-type]
+    sync_with_context.enqueue("x")  # type: ignore[call-arg]
+
+
+async def async_code() -> None:
+    assert_type(await push.aenqueue(42, dry=True), Ref)
+    await push.aenqueue("42")  # type: ignore[arg-type]
+    await with_context.aenqueue()  # type: ignore[call-arg]
+    await push.enqueue(42)  # type: ignore[misc]
+
+
+def drafts() -> None:
+    assert_type(push.draft(1), Draft)
+    push.draft("1")  # type: ignore[arg-type]
+    refs = app.enqueue_many([push.draft(1), pull.using(group="tenant-7").draft("x"), Draft(task="t", body=b"")])
+    assert_type(refs, list[Ref])
+    app.enqueue_many(push.draft(n) for n in range(3))
+    app.enqueue_many([1])  # type: ignore[list-item]
+    app.enqueue_many(push.draft(1))  # type: ignore[arg-type]
+
+
+async def adrafts() -> None:
+    assert_type(await app.aenqueue_many([push.draft(1)]), list[Ref])
+
+
+def using() -> None:
+    bound = push.using(
+        delay="5m",
+        key="order-42",
+        for_=timedelta(minutes=10),
+        group="tenant-7",
+        queue="bulk",
+        priority=1,
+        deadline=datetime.now(UTC),
+        headers={"a": "b"},
+        correlation_id="c",
+    )
+    bound.enqueue(42, dry=True)
+    push.using(at=datetime.now(UTC)).enqueue(42)
+    push.using(delay=1.5).draft(42)
+
+    bound.enqueue("42")  # type: ignore[arg-type]
+    bound.enqueue(42, wet=True)  # type: ignore[call-arg]
+    push.using(delay=datetime.now(UTC))  # type: ignore[arg-type]
+    push.using(at="tomorrow")  # type: ignore[arg-type]
+    push.using(key=42)  # type: ignore[arg-type]
+    push.using(headers={"a": 1})  # type: ignore[dict-item]
+    push.using("5m")  # type: ignore[call-arg]
+    push.using(retries=3)  # type: ignore[call-arg]
+
+
+async def using_in_async_code() -> None:
+    assert_type(await push.using(delay=5).aenqueue(42), Ref)
+    await push.using(delay=5).aenqueue("42")  # type: ignore[arg-type]
+
+
+# -- a plain call stays a plain call
+
+
+async def direct() -> None:
+    assert_type(await push(42), str)
+    assert_type(pull("x"), float)
+    assert_type(await with_context(1), bytes | None)
+    sync_with_context(name="x")
+
+    number: int = await push(42)  # type: ignore[assignment]
+    await push("42")  # type: ignore[arg-type]
+    await pull("x")  # type: ignore[misc]
+    await with_context(redrive.context(), 1)  # type: ignore[call-arg, arg-type]
+    del number
+
+
+def kept_as_values(
+    a: Task[[int], None], b: Task[[], Coroutine[Any, Any, int]], c: Bound[[str], float]
+) -> Task[[str, int], float]:
+    a.enqueue(1)
+    b.enqueue()
+    c.enqueue("x")
+    a.enqueue("x")  # type: ignore[arg-type]
+    b.enqueue(1)  # type: ignore[call-arg]
+    c.enqueue(1)  # type: ignore[arg-type]
+    a = plainly_without
+    return push  # type: ignore[return-value]
+
+
+# -- policies
+
+
+def policies() -> None:
+    backoff = Backoff(base="2s", factor=3, cap=timedelta(minutes=1), jitter="equal", share=0.2)
+    assert_type(backoff.seconds(3, 0.5), float)
+    assert_type(backoff.seconds(3, 0.5, previous=1.0), float)
+    assert_type(Backoff.fixed("60s"), Backoff)
+    assert_type(Backoff.linear("5s", step="5s"), Backoff)
+    assert_type(Backoff.custom(lambda n, fault: 2.0 * n), Backoff)
+    Retry(
+        max_attempts=8,
+        max_elapsed="24h",
+        backoff=backoff,
+        on={"throttled": Backoff.fixed(60), ConnectionError: Retry(max_attempts=3), "httpx.ReadTimeout": backoff},
+        never=(ValueError, "permanent"),
+        only=[ConnectionError],
+        override=rarely,
+    )
+    Retry(max_elapsed=None)
+    assert_type(presets["standard_api"], Retry)
+
+    Backoff(base=None)  # type: ignore[arg-type]
+    Backoff(jitter="some")  # type: ignore[arg-type]
+    Backoff.custom(lambda: 1.0)  # type: ignore[arg-type, misc]
+    Retry(max_attempts="8")  # type: ignore[arg-type]
+    Retry(backoff="2s")  # type: ignore[arg-type]
+    Retry(on={"throttled": "60s"})  # type: ignore[dict-item]
+    Retry(override=never)  # type: ignore[arg-type]
+    backoff.base = 3.0  # type: ignore[misc]
+
+
+def rarely(message: Message, fault: Fault, delay_s: float) -> Decision | None:
+    if message.attempt > 3:
+        return DeadLetter("permanent", fault.text)
+    return RetryAt(message.life_ms + int(delay_s * 1000)) if fault.retry_after_s else None
+
+
+def never(message: Message) -> bool:
+    return False
+
+
+def faults() -> None:
+    fault = classify(ValueError("x"), [(ValueError, "permanent")])
+    assert_type(fault.errors, tuple[str, ...])
+    assert_type(fault.retry_after_s, float | None)
+    assert_type(parse_retry_after("120", datetime.now(UTC)), float | None)
+
+
+def steering(how: str) -> None:
+    if how == "later":
+        raise RetryAfter("30s")
+    if how == "snooze":
+        raise Snooze(timedelta(seconds=30), "why")
+    if how == "reject":
+        raise Reject("why")
+    raise Quarantine()
+
+
+def steering_wrongly() -> None:
+    raise RetryAfter()  # type: ignore[call-arg]
+
+
+# -- looking, working and watching
+
+
+def looking() -> None:
+    assert_type(app.counts("crm"), Counts)
+    assert_type(app.job("id"), Message | None)
+    assert_type(app.cancel("id"), str)
+    assert_type(redrive.context(), Context)
+    [put] = app.store.put([Draft(task="t", queue="q", body=b"\x00", content="raw")])
+    assert_type(put, Put)
+    Draft("t")  # type: ignore[call-arg]
+    app.store.put(["t"])  # type: ignore[list-item]
+
+
+def stores() -> list[Store]:
+    return [MemoryStore(), SqliteStore("work.db"), app.store]
+
+
+def working() -> None:
+    app.queue("crm", concurrency=20, weight=2)
+    app.run_worker(queues=["crm"], burst=True)
+    app.run_worker({"crm": 5, "bulk": 1}, drain=True)
+    app.worker(["crm"], lease="30s", grace=5, prefetch=0, concurrency=8, name="w")
+    app.worker(lease=None)
+    app.worker(leese="30s")  # type: ignore[call-arg]
+
+
+async def embedding() -> None:
+    async with app.worker(queues=["crm"]) as worker:
+        worker.drain()
+        await worker.wait()
+
+
+def watching() -> None:
+    end = app.subscribe(observe)
+    end()
+    app.subscribe(lambda events: print(len(events)))
+    app.subscribe(never)  # type: ignore[arg-type]
+
+
+def observe(events: Sequence[Event]) -> None:
+    for event in events:
+        match event:
+            case Fate():
+                assert_type(event.outcome, str)
+                assert_type(event.run_ms, float | None)
+            case Notice():
+                assert_type(event.text, str)
+
+
+def errors() -> None:
+    try:
+        push.enqueue(1)
+    except StoreUnavailable as error:
+        raise SystemExit(str(error)) from error
+    except (Cancelled, RedriveError):
+        raise
