@@ -18,8 +18,7 @@ import pytest
 
 import redrive
 from redrive import App, Backoff, Context, Retry
-from redrive._context import Cancelled
-from redrive.errors import LeaseLost, StoreUnavailable
+from redrive.errors import Cancelled, LeaseLost, StoreUnavailable
 from redrive.message import Ask, Lane
 from redrive.stores import sqlite
 from redrive.worker.crashes import hold

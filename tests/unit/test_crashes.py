@@ -1,0 +1,180 @@
+"""The slot files of the crash ledger: who holds an identity, what it had started, and what a damaged one means."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive import App
+from redrive.ids import new_id
+from redrive.message import Ask, Lane
+from redrive.worker.crashes import Slots, all_beats, boot_id, hold, left_behind
+
+IDS = [new_id(n) for n in range(4)]
+
+
+def opened(folder: Path, name: str = "w") -> Slots:
+    slots = hold(folder, name)
+    slots.open(10)
+    return slots
+
+
+def test_an_identity_is_the_first_number_that_nobody_holds(tmp_path: Path) -> None:
+    first, second = hold(tmp_path / "new" / "folder", "w"), hold(tmp_path / "new" / "folder", "w")
+    assert [first.name, second.name] == ["w-0", "w-1"]
+    assert first.worker == f"{os.uname().nodename}/w-0"
+    other = hold(tmp_path / "new" / "folder", "other")
+    assert other.name == "other-0"
+    first.close()
+    third = hold(tmp_path / "new" / "folder", "w")
+    assert third.name == "w-0"
+    for slots in (second, third, other):
+        slots.close()
+
+
+def test_the_next_holder_knows_what_had_started_and_was_not_settled(tmp_path: Path) -> None:
+    slots = opened(tmp_path)
+    started, unstarted, settled, again = (slots.take(id) for id in IDS)
+    slots.start(started)
+    slots.start(settled)
+    slots.give(settled)
+    slots.start(again)
+    slots.give(again)
+    slots.take(IDS[3])  # the same slot, not started this time
+    assert unstarted >= 0
+    slots.close()
+    after = hold(tmp_path, "w")
+    assert (after.same_boot, after.started) == (True, [IDS[0]])
+    after.open(10)
+    after.close()
+    last = hold(tmp_path, "w")
+    assert last.started == []  # opening forgets
+    last.close()
+
+
+def test_a_run_without_a_slot_starts_nothing(tmp_path: Path) -> None:
+    slots = opened(tmp_path)
+    slots.start(-1)
+    slots.close()
+    after = hold(tmp_path, "w")
+    assert after.started == []
+    after.close()
+
+
+def test_what_the_dead_left_is_found_once_and_never_the_livings_or_the_settled(tmp_path: Path) -> None:
+    dead, living, settled = (opened(tmp_path, name) for name in ("dead", "living", "settled"))
+    dead.start(dead.take(IDS[0]))
+    dead.close()
+    settled.settle()
+    settled.close()
+    found = [(slots.name, slots.started) for slots in left_behind(tmp_path)]
+    assert found == [("dead-0", [IDS[0]])]
+    for slots in left_behind(tmp_path):
+        slots.settle()
+    assert list(left_behind(tmp_path)) == []
+    living.close()
+
+
+def test_what_is_found_is_held_while_it_is_looked_at(tmp_path: Path) -> None:
+    opened(tmp_path, "dead").close()
+    looking = left_behind(tmp_path)
+    next(looking)
+    assert hold(tmp_path, "dead").name == "dead-1"
+    assert list(looking) == []
+
+
+def test_after_settling_a_late_write_is_an_error_and_no_bus_fault(tmp_path: Path) -> None:
+    slots = opened(tmp_path)
+    slot = slots.take(IDS[0])
+    slots.settle()
+    with pytest.raises(ValueError, match="closed"):
+        slots.start(slot)
+    slots.close()
+
+
+def test_beats_tell_of_every_holder(tmp_path: Path) -> None:
+    before_s = time.monotonic()
+    slots = opened(tmp_path)
+    slots.beat_store(before_s + 1, before_s + 9)
+    slots.beat_loop(before_s + 2)
+    (tmp_path / "garbage-0.slots").write_bytes(b"nonsense")
+    (tmp_path / "empty-0.slots").touch()
+    [beats] = all_beats(tmp_path)
+    assert (beats.pid, beats.store_s, beats.busy_until_s, beats.loop_s) == (
+        os.getpid(), before_s + 1, before_s + 9, before_s + 2,
+    )  # fmt: skip
+    slots.close()
+
+
+@given(st.binary(max_size=400), st.sampled_from([b"", b"redrive1", b"redrive1" + boot_id().encode()]))
+def test_a_damaged_file_holds_nobody_up(tail: bytes, head: bytes) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder)
+        (path / "w-0.slots").write_bytes(head + tail)
+        for slots in left_behind(path):
+            assert slots.started is None or all(isinstance(id, str) for id in slots.started)
+        slots = hold(path, "w")
+        for id in slots.started or []:
+            id.encode()
+        all_beats(path)
+        slots.open(1)
+        slots.close()
+        again = hold(path, "w")
+        assert again.started == []
+        again.close()
+
+
+# -- what a worker makes of it
+
+
+def work(tmp_path: Path, before: Callable[[Path, str], None]) -> tuple[App, str]:
+    """A message leased to a dead worker, its slot file as `before` leaves it, and a worker that comes after."""
+    app = App(f"sqlite:///{tmp_path / 'work.db'}")
+    folder = app.store.state_dir
+    assert folder is not None
+
+    @app.task(name="t")
+    async def task() -> None: ...
+
+    dead = opened(folder, "dead")
+    ref = task.enqueue()
+    [delivery] = app.store.exchange([], [Ask("default", 1, 600_000, worker=dead.worker)]).deliveries
+    dead.start(dead.take(delivery.message.id))
+    dead.close()
+    before(folder / "dead-0.slots", delivery.message.id)
+    app.run_worker(["another queue"], burst=True, name="new")
+    return app, ref.id
+
+
+def test_a_file_from_before_the_machine_started_takes_nothing_back(tmp_path: Path) -> None:
+    def reboot(path: Path, id: str) -> None:
+        path.write_bytes(path.read_bytes().replace(boot_id().encode(), b"0" * len(boot_id())))
+
+    app, id = work(tmp_path, reboot)
+    message = app.job(id)
+    assert message is not None and message.lane is Lane.LEASED and message.worker is not None
+    app.store.close()
+
+
+def test_a_file_that_cannot_be_read_counts_a_crash_for_all_it_held(tmp_path: Path) -> None:
+    app, id = work(tmp_path, lambda path, id: path.write_bytes(b"not ours any more"))
+    [delivery] = app.store.exchange([], [Ask("default", 1, 1000, worker="me")]).deliveries
+    assert (delivery.message.id, delivery.message.attempt, delivery.message.crashes) == (id, 1, 1)
+    app.store.close()
+
+
+def test_a_slot_that_was_not_started_goes_back_free(tmp_path: Path) -> None:
+    def unstart(path: Path, id: str) -> None:
+        path.write_bytes(path.read_bytes().replace(id.encode() + b"\x01", id.encode() + b"\x00"))
+
+    app, id = work(tmp_path, unstart)
+    message = app.job(id)
+    assert message is not None and (message.lane, message.attempt, message.crashes) == (Lane.READY, 0, 0)
+    app.store.close()
