@@ -153,7 +153,7 @@ class SqliteStore:
                 f"{self.path}: journal mode is {mode!r}, but redrive needs WAL; is it on a network file system?"
             )
         c.execute(f"pragma synchronous={self._synchronous}")
-        c.execute("pragma cache_size=-32000")
+        c.execute("pragma cache_size=-8000")
         return c
 
     def _migrate(self, reader: sqlite3.Connection) -> None:
