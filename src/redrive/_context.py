@@ -56,7 +56,7 @@ class Context:
 
     @property
     def remaining(self) -> float:
-        """Seconds until this run's timeout, never below 0; infinite in a direct call."""
+        """Seconds until this run's timeout, never below 0. A direct call has the timeout too, but nothing ends it."""
         return max(0.0, self._deadline_s - time.monotonic())
 
     @property

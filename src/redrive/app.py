@@ -143,7 +143,7 @@ class App:
         """Put all drafts in one commit; durable when it returns. Raises RuntimeError inside a running event loop: use
         `aenqueue_many` there.
         """
-        _refuse_loop()
+        _refuse_loop("enqueue()", "await ….aenqueue(…)")
         listed = list(drafts)
         return self._refs(listed, self.store.put(listed))
 
@@ -230,6 +230,7 @@ class App:
         """
         from .worker.loop import run
 
+        _refuse_loop("run_worker()", "async with app.worker(…)")
         run(self.worker(queues, **options))
 
     def _worked(self, queues: Sequence[str] | Mapping[str, int] | None) -> list[Queue]:
@@ -262,12 +263,10 @@ def _name(handler: Callable[..., Any]) -> str:
     return name if module in ("__main__", "", None) else f"{module}.{name}"
 
 
-def _refuse_loop() -> None:
-    """A commit inside a running loop would hold up every coroutine on it. asyncio is not imported for the sake of
-    asking.
-    """
+def _refuse_loop(what: str, instead: str) -> None:
+    """What blocks would hold up every coroutine on a running loop. asyncio is not imported for the sake of asking."""
     events = sys.modules.get("asyncio.events")
     if events is not None and events._get_running_loop() is not None:
         raise RuntimeError(
-            "enqueue() was called inside a running event loop, which it would block; use `await ….aenqueue(…)` there"
+            f"{what} was called inside a running event loop, which it would block; use `{instead}` there"
         )

@@ -149,6 +149,16 @@ def test_enqueue_inside_a_running_loop_raises_and_names_aenqueue(app: App) -> No
     assert app.counts().ready == 1
 
 
+def test_run_worker_inside_a_running_loop_raises_and_names_the_way_to_embed_one(app: App) -> None:
+    task_of(app)
+
+    async def main() -> None:
+        with pytest.raises(RuntimeError, match=r"async with app\.worker"):
+            app.run_worker(burst=True)
+
+    asyncio.run(main())
+
+
 # -- aenqueue shares commits
 
 
