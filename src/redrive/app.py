@@ -155,7 +155,7 @@ class App:
         return self._refs(listed, await batch_of(self.store, self._batches).put(listed))
 
     def _refs(self, drafts: Sequence[Draft], puts: Sequence[Any]) -> list[Ref]:
-        return [Ref(p.id, d.task, d.queue, p.duplicate, self, p.state) for d, p in zip(drafts, puts, strict=True)]
+        return [Ref(p.id, d.task, d.queue, p.duplicate, self) for d, p in zip(drafts, puts, strict=True)]
 
     # -- looking and changing
 

@@ -34,7 +34,6 @@ class Ref(msgspec.Struct, frozen=True):
     queue: str
     duplicate: bool
     _app: Any
-    _state: str
 
     @property
     def state(self) -> str:
@@ -73,14 +72,8 @@ class Task(Generic[P, R]):
         rules: Sequence[Any],
         takes_context: bool,
     ) -> None:
-        self.app, self.handler, self.name, self.queue, self.policy, self.rules = (
-            app,
-            handler,
-            name,
-            queue,
-            policy,
-            tuple(rules),
-        )
+        self.app, self.handler, self.name, self.queue = app, handler, name, queue
+        self.policy, self.rules = policy, tuple(rules)
         self.takes_context = takes_context
         self.codec = Codec(handler, name, skip_first=takes_context)
         self.is_async = _is_any(inspect.iscoroutinefunction, handler)

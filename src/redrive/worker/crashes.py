@@ -23,9 +23,8 @@ from typing import Any
 from ..errors import Refused, StoreFull, StoreUnavailable
 
 _MAGIC = b"redrive1"
-_HEADER = struct.Struct(
-    "<8s40sdddI"
-)  # magic, boot id, store thread's beat, end of the last running timeout, event loop's beat, pid
+# Magic, boot id, store thread's beat, end of the last running timeout, event loop's beat, pid.
+_HEADER = struct.Struct("<8s40sdddI")
 _HEADER_SIZE = 128
 _STORE_BEAT, _STORE_BEAT_AT = struct.Struct("<dd"), 48
 _LOOP_BEAT, _LOOP_BEAT_AT = struct.Struct("<d"), 64

@@ -72,7 +72,7 @@ class Run(Struct, gc=False, eq=False):
             return
         self.cause = cause
         if self.context is not None:
-            self.context.stop("lease" if cause == "lease" else cause)
+            self.context.stop(cause)
         if self.handle is not None and self.started_s:  # one not begun must still begin, to find that it may not
             self.handle.cancel()
 

@@ -73,9 +73,8 @@ class Supervisor:
         self._hung_after_s, self._grace_s, self._end_after_s = max(hung_after_s, lease_s), grace_s, end_after_s
         self._end_at_s = float("inf")  # when what has not ended is killed
         self._children: list[_Child] = []
-        self._starts: list[tuple[float, int]] = [
-            (0.0, 0)
-        ] * processes  # when to start the missing ones, and how often they died young
+        # When to start the missing ones, and how often they died young.
+        self._starts: list[tuple[float, int]] = [(0.0, 0)] * processes
         self._asked = 0
         self._code = 0
 

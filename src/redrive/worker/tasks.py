@@ -46,9 +46,7 @@ class TaskExecutor:
             if run.deadline_s < self._watch_at_s:
                 self._watch_from(run.deadline_s)
             await run.task.handler(*run.args, **run.kwargs)
-        except (
-            BaseException
-        ) as error:  # whatever a handler raises is its message's business and must not end the worker
+        except BaseException as error:  # whatever it is, it is its message's business and must not end the worker
             if isinstance(error, GeneratorExit) and self._loop.is_closed():
                 raise  # left behind by the worker, and now thrown away
             run.fault = fault_of(run, error)
