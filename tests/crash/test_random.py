@@ -9,7 +9,7 @@ from time import sleep
 import pytest
 
 from .children import Child, balanced, run, until
-from .ledger import handled, produced, read
+from .ledger import Ledger, handled, produced, read
 from .programs import Plan
 
 PAUSE_S = 0.4  # the longest between the first sign of life of a process and its death
@@ -23,10 +23,10 @@ def test_a_sixth_of_the_random_kills_loses_nothing(seed: int, tmp_path: Path) ->
 
 @pytest.mark.soak
 def test_200_random_kills_over_2000_messages_lose_nothing(seed: int, tmp_path: Path) -> None:
-    _kill_at_random(tmp_path, seed, kills=200, messages=2000)
+    assert _kill_at_random(tmp_path, seed, kills=200, messages=2000).unstarted() > 0
 
 
-def _kill_at_random(place: Path, seed: int, *, kills: int, messages: int) -> None:
+def _kill_at_random(place: Path, seed: int, *, kills: int, messages: int) -> Ledger:
     print(f"seed {seed}: {kills} kills over {messages} messages")
     rng = random.Random(seed)
     victims = (["worker", "worker", "producer"] * kills)[:kills]
@@ -58,7 +58,9 @@ def _kill_at_random(place: Path, seed: int, *, kills: int, messages: int) -> Non
     print(f"{len(ledger.killed)} workers killed: {ledger.crashed()} runs cut off, {ledger.unstarted()} were unstarted")
     assert len(ledger.kind) == messages
     assert len(ledger.killed) >= sum(role == "worker" for number, role in enumerate(victims) if number % HASTY)
-    assert ledger.crashed() > 0 and ledger.unstarted() > 0
+    # That an unstarted message goes back uncounted is shown in test_workers: twenty kills may well hit none.
+    assert ledger.crashed() > 0
+    return ledger
 
 
 def _await_life(child: Child, journal: Path, since: int) -> None:
