@@ -25,6 +25,8 @@ class Fate(Struct, frozen=True, kw_only=True):
     at_ms: int = 0
     run_ms: float | None = None  # how long the handler ran; None if it did not
     delay_ms: int | None = None  # until it is due again
+    age_ms: int = 0  # since its present life began
+    degraded: str | None = None  # what a done one had to do without
     fault: str | None = None  # the fault's kind
     error: str | None = None
     text: str | None = None

@@ -48,6 +48,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     key_for_ms: int = 0  # and at least that long
     group: str | None = None
     deadline_ms: int | None = None
+    keep_ms: int = 0  # how long it is kept, with its result, once it is done; 0: as its queue's retention says
     version: int = 1
     headers: Mapping[str, str] | None = None
     correlation_id: str | None = None  # None: the message's own id
@@ -79,7 +80,7 @@ class Message(Struct, frozen=True, gc=False):
     correlation_id: str  # its own id unless another was given
     lane: Lane = Lane.READY
     priority: int = NORMAL
-    due_ms: int | None = None  # None while resting
+    due_ms: int | None = None  # None while resting, and while parked for a place in its group
     fence: int = 0
     attempt: int = 0
     enqueued_ms: int = 0
@@ -106,12 +107,13 @@ class Message(Struct, frozen=True, gc=False):
     headers: Mapping[str, str] = {}
     causation_id: str | None = None
     traceparent: str | None = None
+    keep_ms: int = 0
     faults: tuple[Fault, ...] = ()  # oldest first; the first and last ten
 
     def state(self, now_ms: int) -> str:
-        """The word people read: `scheduled` for a ready message whose time has not come, `cancelled` for a done one
-        that never ran."""
-        if self.lane is Lane.READY and (self.due_ms or 0) > now_ms:
+        """The word people read: `scheduled` for a ready message whose time or turn has not come, `cancelled` for a
+        done one that never ran."""
+        if self.lane is Lane.READY and (self.due_ms is None or self.due_ms > now_ms):
             return "scheduled"
         return "cancelled" if self.reason == "cancelled" else self.lane.value
 
@@ -135,9 +137,11 @@ class Delivery(Struct, frozen=True, gc=False):
 
 
 class Ack(Struct, frozen=True, gc=False):
-    """Done."""
+    """Done: removed, or kept with its result in the done lane for `keep_ms` (None: until retention removes it).
+    `degraded` says what it had to do without."""
 
     degraded: str | None = None
+    keep_ms: int | None = 0
 
 
 class RetryAt(Struct, frozen=True, gc=False):
@@ -286,6 +290,41 @@ class FailureGroup(Struct, frozen=True):
     first_ms: int
     last_ms: int
     sample_id: str
+
+
+class Group(Struct, frozen=True):
+    """A group that holds messages or a width of its own: how many of its `width` places are taken, how many messages
+    are parked for one, and the dead message that blocks it."""
+
+    queue: str
+    name: str
+    width: int
+    taken: int = 0
+    parked: int = 0
+    blocked_by: str | None = None
+
+
+class GroupOrder(StrEnum):
+    """How a queue's groups are served. `turns`: up to `width` at once, a waiting message gives its place up. `strict`:
+    one at a time in the order of enqueue; the head keeps its place through delay and retry."""
+
+    TURNS = "turns"
+    STRICT = "strict"
+
+
+class OnDead(StrEnum):
+    """What the death of a strict group's head does: `skip` goes on with the next, `block` holds the group until the
+    dead one is redriven or discarded, or the group is resumed."""
+
+    SKIP = "skip"
+    BLOCK = "block"
+
+
+class Keep(Struct, frozen=True):
+    """What may stay of a lane: the newest `count`, none older than `age_ms`; None bounds nothing."""
+
+    count: int | None = None
+    age_ms: int | None = None
 
 
 class Handle(NamedTuple):

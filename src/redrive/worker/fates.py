@@ -13,7 +13,7 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
     """The fate of one settled delivery; `attempt` is what the message has spent, so a free one gives its own back."""
     decision, fault, message = o.settlement.decision, o.settlement.fault, o.delivery.message
     outcome, free = "done", False
-    reason = delay_ms = None
+    reason = delay_ms = degraded = None
     match decision:
         case RetryAt():
             free = not decision.counts
@@ -23,8 +23,8 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
             free = not decision.counts
             outcome = "dead" if isinstance(decision, DeadLetter) else "quarantined"
             reason = decision.reason
-        case Ack():
-            pass
+        case Ack(why):
+            degraded = why
     return Fate(
         outcome=outcome if word is Settled.OK else word.value,
         id=message.id,
@@ -38,6 +38,8 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
         at_ms=now_ms,
         run_ms=None if o.run_s is None else round(o.run_s * 1000, 3),
         delay_ms=delay_ms,
+        age_ms=max(0, now_ms - message.life_ms),
+        degraded=degraded,
         fault=None if fault is None else fault.kind.value,
         error=None if fault is None else fault.error,
         text=None if fault is None else fault.text,
