@@ -6,20 +6,42 @@ from __future__ import annotations
 import threading
 import time
 from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, ParamSpec
 
-from .errors import Cancelled, LeaseLost
-from .message import Message
+from msgspec import Struct
+
+from .errors import Cancelled, EnqueueError, LeaseLost
+from .message import Draft, Message, Receipt
+from .store import Traits
+
+if TYPE_CHECKING:
+    from .task import Bound, Ref, Task
+
+P = ParamSpec("P")
+FOLLOW_UPS_MAX = 10_000  # of one run: they are kept in memory, and written in one commit
+_LOCAL = Traits(name="a direct call")
+_making = threading.Lock()
 
 
-class Context:
+class Extras(Struct, eq=False):
+    """What a handler said beside its return value. Made when there is something to say."""
+
+    follow_ups: list[Draft] = []
+
+
+class Context(Struct, eq=False):
     """The run of one message. Made by the worker; a direct call of a task gets a local one."""
 
-    __slots__ = ("_deadline_s", "_stop", "message")
+    message: Message
+    _deadline_s: float = float("inf")  # time.monotonic() when its timeout ends
+    _task: Any = None  # the Task that runs
+    _receipt: Receipt | None = None  # None in a direct call
+    _stop: str | None = None  # "cancel" | "lease" | "drain"
+    _over: bool = False
+    _extras: Extras | None = None
 
-    def __init__(self, message: Message, deadline_s: float = float("inf")) -> None:
-        self.message = message
-        self._deadline_s = deadline_s  # time.monotonic() when its timeout ends
-        self._stop: str | None = None  # "cancel" | "lease" | "drain"
+    def __repr__(self) -> str:
+        return f"<redrive context of message {self.message.id}>"
 
     @property
     def message_id(self) -> str:
@@ -74,9 +96,67 @@ class Context:
         if self._stop is not None:
             raise Cancelled(f"message {self.message.id}: {self._stop} was asked for")
 
+    def enqueue(self, task: Task[P, Any] | Bound[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Ref:
+        """Enqueue a follow-up with this message's ack: both or neither. From coroutines and any thread of the handler.
+
+        `task` is a task of the same app, or `task.using(…)`. The follow-up is written when the handler has returned
+        and its message is settled as done, and is dropped if the run fails or its lease is lost: a retry makes its
+        own. The ref has its id at once, though nothing is stored under it until then; where the follow-up's key is
+        held by then, it is dropped as a duplicate. In a direct call nothing is queued: look into `follow_ups`. Raises
+        TypeError or EnqueueError for what cannot be enqueued, RuntimeError once the run is over.
+        """
+        make = getattr(task, "_follow_up", None)
+        if make is None:
+            raise TypeError(f"ctx.enqueue({task!r}, …): expected a task, or task.using(…), before its arguments")
+        draft: Draft
+        ref: Ref
+        draft, ref = make(self, args, kwargs)
+        follow_ups = self._said().follow_ups
+        if len(follow_ups) >= FOLLOW_UPS_MAX:
+            raise EnqueueError(
+                f"message {self.message.id} has {FOLLOW_UPS_MAX} follow-ups, as many as one commit may carry; "
+                "enqueue fewer, each of which enqueues its part"
+            )
+        follow_ups.append(draft)
+        self._refuse_over("a follow-up")  # looked at last: what was appended before the end is part of it
+        return ref
+
+    @property
+    def follow_ups(self) -> tuple[Draft, ...]:
+        """What `enqueue` collected so far, in order."""
+        extras = self._extras
+        return () if extras is None else tuple(extras.follow_ups)
+
+    def _said(self) -> Extras:
+        extras = self._extras
+        if extras is None:
+            with _making:
+                extras = self._extras  # another thread of the handler may have been quicker
+                if extras is None:
+                    extras = self._extras = Extras()
+        return extras
+
+    def _refuse_over(self, what: str) -> None:
+        if self._over:
+            raise RuntimeError(f"the run of message {self.message.id} is over: {what} can no longer go with its end")
+
+    def _traits(self) -> Traits:
+        """What the store takes that this run's follow-ups go to."""
+        traits: Traits = _LOCAL if self._receipt is None else self._task.app.store.traits
+        return traits
+
+    def _now_ms(self) -> int:
+        now_ms: int = time.time_ns() // 1_000_000 if self._receipt is None else self._task.app.store.now_ms()
+        return now_ms
+
     def stop(self, why: str) -> None:
         """Tell the handler to end: the worker's call."""
         self._stop = why
+
+    def end(self) -> Extras | None:
+        """What the handler said, now that it has ended: the worker's call. Nothing can be said after it."""
+        self._over = True
+        return self._extras
 
 
 _current: ContextVar[Context | None] = ContextVar("redrive_context", default=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
@@ -17,6 +17,7 @@ from .duration import Duration, milliseconds
 from .errors import ConfigError
 from .ids import new_id
 from .message import NORMAL, PRIORITIES, Draft, Lane, Message
+from .stores._door import admit as check_drafts
 
 if TYPE_CHECKING:
     from .app import App
@@ -111,7 +112,7 @@ class Task(Generic[P, R]):
         now = int(time.time() * 1000)
         id = new_id(now)
         message = Message(id, self.name, self.queue, b"", id, lane=Lane.LEASED, attempt=1, fence=1, enqueued_ms=now)
-        return Context(message, time.monotonic() + self.policy.timeout_s)
+        return Context(message, time.monotonic() + self.policy.timeout_s, self)
 
     def using(
         self,
@@ -168,6 +169,9 @@ class Task(Generic[P, R]):
         """As `enqueue`, without holding up the event loop; concurrent calls share a commit."""
         return await self._bound.aenqueue(*args, **kwargs)
 
+    def _follow_up(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Draft, Ref]:
+        return self._bound._follow_up(ctx, args, kwargs)
+
 
 class Bound(Generic[P, R]):
     """A task with options: what `task.using(…)` returns."""
@@ -177,9 +181,14 @@ class Bound(Generic[P, R]):
 
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
         """As `Task.draft`."""
+        return self._draft(current(), args, kwargs)
+
+    def _draft(
+        self, parent: Context | None, args: Sequence[Any], kwargs: Mapping[str, Any], id: str | None = None
+    ) -> Draft:
         task, o = self._task, self._options
-        parent = current()
         return Draft(
+            id=id,
             task=task.name,
             queue=o.queue or task.queue,
             body=task.codec.encode(args, kwargs),
@@ -203,6 +212,18 @@ class Bound(Generic[P, R]):
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref:
         """As `Task.aenqueue`."""
         return (await self._task.app.aenqueue_many([self.draft(*args, **kwargs)]))[0]
+
+    def _follow_up(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Draft, Ref]:
+        """A draft to go with the end of that run, refused here if the store would: then, it would be too late."""
+        app = self._task.app
+        if ctx._task is not None and ctx._task.app is not app:
+            raise ConfigError(
+                f"task {self._task.name!r} belongs to another app than {ctx._task.name!r}, so they share no commit; "
+                "use its own enqueue()"
+            )
+        draft = self._draft(ctx, args, kwargs, new_id(ctx._now_ms()))
+        check_drafts((draft,), ctx._traits())
+        return draft, Ref(draft.id or "", draft.task, draft.queue, False, app)
 
 
 def _is_any(kind: Callable[[Any], bool], handler: Callable[..., Any]) -> bool:

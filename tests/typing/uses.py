@@ -168,6 +168,21 @@ async def direct() -> None:
     del number
 
 
+# -- inside a handler
+
+
+@app.task(ctx=True)
+async def follow_ups(ctx: Context) -> None:
+    assert_type(ctx.enqueue(push, 42, dry=True), Ref)
+    ctx.enqueue(push.using(delay="5m"), 42)
+    ctx.enqueue(with_context, 1)
+    assert_type(ctx.follow_ups, tuple[Draft, ...])
+
+    ctx.enqueue(push, "42")  # type: ignore[arg-type]
+    ctx.enqueue(push.using(delay="5m"), wet=True)  # type: ignore[call-arg]
+    ctx.enqueue(print, "42")  # type: ignore[arg-type]
+
+
 def kept_as_values(
     a: Task[[int], None], b: Task[[], Coroutine[Any, Any, int]], c: Bound[[str], float]
 ) -> Task[[str, int], float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..events import Fate
 from ..message import Ack, DeadLetter, Message, Quarantine, RetryAt, Settled
-from .run import Outcome
+from .outcomes import Outcome
 
 _FREE = {"snooze": "snoozed", "interrupted": "released"}  # the other free waits are held
 

@@ -19,13 +19,14 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from ..errors import StoreError
+from ..errors import EnqueueError, StoreError
 from ..events import Notice
-from ..message import Ask, Delivery, Hold, Receipt
+from ..message import Ask, Delivery, Hold, Receipt, Settled
 from .admission import admit_run
 from .crashes import Slots, hold, left_behind
 from .fates import fate, fate_of_lost
-from .run import Gate, Hall, Outcome, Run, outcome, released
+from .outcomes import Outcome, outcome, refused, released
+from .run import Gate, Hall, Run
 from .supervisor import follow_parent, parent_fd
 from .tasks import TaskExecutor
 from .threads import ThreadExecutor
@@ -263,16 +264,38 @@ class Worker:
                 raise  # whoever holds this identity next takes back what could not be settled
             self._store_failed(error)
             return
+        except EnqueueError:  # and the same for ever, with a follow-up among them that no store takes
+            self._settle_one_by_one(outcomes)
+            return
         self._store_works()
         self._outcomes = []
-        for o in outcomes:
-            self._forget(o.delivery.receipt)
-        if self.app.events and outcomes:
-            now_ms, pairs = self._store.now_ms(), zip(outcomes, result.settled, strict=True)
-            self.app.events.emit([fate(o, word, now_ms, self.name) for o, word in pairs])
+        self._settled(outcomes, result.settled)
         self._note_dry(asks, result.deliveries)
         if result.deliveries:
             self._hold(result.deliveries, before_s + self._lease_s)
+
+    def _settled(self, outcomes: Sequence[Outcome], words: Sequence[Settled]) -> None:
+        for o in outcomes:
+            self._forget(o.delivery.receipt)
+        if self.app.events and outcomes:
+            now_ms, pairs = self._store.now_ms(), zip(outcomes, words, strict=True)
+            self.app.events.emit([fate(o, word, now_ms, self.name) for o, word in pairs])
+
+    def _settle_one_by_one(self, outcomes: Sequence[Outcome]) -> None:
+        """Those with follow-ups each by itself, so that one that is refused holds up no other; the rest, and what it
+        comes to instead, goes with the next exchange."""
+        left = [o for o in outcomes if not o.settlement.follow_ups]
+        for o in [o for o in outcomes if o.settlement.follow_ups]:
+            try:
+                result = self._store.exchange([o.settlement], [])
+            except StoreError:
+                left.append(o)
+            except EnqueueError as error:
+                policy = self.app.tasks[o.delivery.message.task].policy
+                left.append(refused(o, error, policy, self._store.now_ms(), self.name))
+            else:
+                self._settled([o], result.settled)
+        self._outcomes = left
 
     def _note_dry(self, asks: Sequence[Ask], deliveries: Sequence[Delivery]) -> None:
         given = Counter(delivery.message.queue for delivery in deliveries)

@@ -1,11 +1,11 @@
-"""One delivery on its way through the worker, and the places it may have to wait for."""
+"""One delivery on its way through the worker, and the places it may have to wait for. What its end comes to stands in
+outcomes.py."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
-from asyncio import CancelledError
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,16 +13,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from .._context import Context
-from ..decide import Policy, decide, with_fate
-from ..errors import Cancelled, LeaseLost
-from ..fault import Fault, Kind, classify
-from ..message import Ack, Decision, Delivery, Message, RetryAt, Settlement
+from ..errors import LeaseLost
+from ..fault import Fault
+from ..message import Decision, Delivery
 
 if TYPE_CHECKING:
     from .crashes import Slots
-
-_ACK = Ack()
-_DEFAULT = Policy()
 
 
 class Run(Struct, gc=False, eq=False):
@@ -55,7 +51,10 @@ class Run(Struct, gc=False, eq=False):
         self.started_s = now
         if slots is not None:
             slots.start(self.slot)
-        context = self.context = Context(self.delivery.message, self.started_s + self.task.policy.timeout_s)
+        delivery = self.delivery
+        context = self.context = Context(
+            delivery.message, now + self.task.policy.timeout_s, self.task, delivery.receipt
+        )
         if self.task.takes_context:
             self.args = (context, *self.args)
         return context
@@ -128,62 +127,3 @@ class Gate:
             unstarted = list(self._waiting)
             self._waiting.clear()
             return unstarted
-
-
-class Outcome(Struct, frozen=True, gc=False):
-    """A settlement, and what an observer wants to know beside it."""
-
-    settlement: Settlement
-    delivery: Delivery
-    run_s: float | None = None
-
-
-def outcome(run: Run, now_ms: int, worker: str) -> Outcome:
-    """What to settle a run with that finished, or was not admitted."""
-    if run.verdict is not None:
-        return Outcome(_settlement(run.delivery, run.verdict, run.fault, now_ms, worker), run.delivery)
-    run_s = run.finished_s - run.started_s if run.started_s else None
-    if run.fault is None:
-        return Outcome(Settlement(run.delivery.receipt, _ACK), run.delivery, run_s)
-    decision, fault = _decide(run.delivery.message, run.fault, run.task.policy, now_ms)
-    return Outcome(_settlement(run.delivery, decision, fault, now_ms, worker), run.delivery, run_s)
-
-
-def _decide(message: Message, fault: Fault, policy: Policy, now_ms: int) -> tuple[Decision, Fault]:
-    """The policy's decision; where a function of its own fails, the default's, with that failure as the fault."""
-    try:
-        return decide(message, fault, policy, now_ms), fault
-    except Exception as error:  # a custom delay or override: neither the message nor the worker shall pay for its bug
-        text = f"the retry policy failed on {fault.error or fault.kind.value} ({fault.text[:200]}): {error!r}"
-        failed = classify(RuntimeError(text).with_traceback(error.__traceback__))
-        return decide(message, failed, _DEFAULT, now_ms), failed
-
-
-def released(run: Run, now_ms: int) -> Outcome:
-    """What to settle a run with that was never started, or cut off by the worker's end: free, due at once."""
-    return Outcome(Settlement(run.delivery.receipt, RetryAt(now_ms, "interrupted", counts=False)), run.delivery)
-
-
-def _settlement(delivery: Delivery, decision: Decision, fault: Fault | None, now_ms: int, worker: str) -> Settlement:
-    free = isinstance(decision, RetryAt) and not decision.counts
-    if fault is None or free:  # a snooze or an interruption is not a failure: nothing to remember
-        return Settlement(delivery.receipt, decision)
-    return Settlement(delivery.receipt, decision, with_fate(fault, delivery.message, decision, now_ms, worker))
-
-
-def fault_of(run: Run, error: BaseException) -> Fault:
-    """What the run's end was: the handler's own failure, its timeout, or the worker's wish."""
-    if isinstance(error, CancelledError | Cancelled | LeaseLost | TimeoutError) and run.cause is not None:
-        if run.cause == "timeout":
-            return classify(_timed_out(run, error))
-        return Fault(Kind.INTERRUPTED, type(error).__name__, f"the worker ended it: {run.cause}")
-    if isinstance(error, CancelledError):  # the handler's own coroutine cancelled itself
-        text = "the handler ended with CancelledError, though nobody asked it to stop"
-        return classify(RuntimeError(text).with_traceback(error.__traceback__))
-    return classify(error, run.task.rules)
-
-
-def _timed_out(run: Run, error: BaseException) -> TimeoutError:
-    return TimeoutError(f"ran longer than its timeout of {run.task.policy.timeout_s:g} s").with_traceback(
-        error.__traceback__
-    )

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from .._context import enter
-from .run import Run, fault_of
+from .outcomes import fault_of
+from .run import Run
 
 if TYPE_CHECKING:
     from .crashes import Slots

@@ -10,7 +10,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from .._context import enter, leave
-from .run import Run, fault_of
+from .outcomes import fault_of
+from .run import Run
 
 if TYPE_CHECKING:
     from .crashes import Slots
