@@ -84,6 +84,7 @@ class App:
         timeout: Duration = ...,
         retry: Retry | str | None = ...,
         rules: Sequence[Any] = ...,
+        on_dead: Task[..., Any] | str | None = ...,
     ) -> Callable[[Callable[Concatenate[Context, P], R]], Task[P, R]]: ...
 
     @overload
@@ -96,6 +97,7 @@ class App:
         timeout: Duration = ...,
         retry: Retry | str | None = ...,
         rules: Sequence[Any] = ...,
+        on_dead: Task[..., Any] | str | None = ...,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(
@@ -107,12 +109,16 @@ class App:
         timeout: Duration = "5m",
         retry: Retry | str | None = None,
         rules: Sequence[Any] = (),
+        on_dead: Task[..., Any] | str | None = None,
     ) -> Callable[[Callable[..., R]], Task[..., R]]:
         """Register a handler, `def` or `async def`.
 
         `name` stays the same for as long as messages of the task may be stored (default: module and name of the
         function). `timeout` bounds one run. `retry` is a Retry or a preset's name. `rules` classify its exceptions
         first: (exception class, pattern or predicate, fault kind). `ctx=True` passes a Context as the first argument.
+        `on_dead` is a task, or its name, with the same parameters: it is enqueued with the death of a message of this
+        one, in the same commit, and gets its arguments; `context().message.headers` says why (`redrive-dead-id`,
+        `redrive-dead-reason`, `redrive-dead-error`).
         Raises ConfigError for a name that is taken, or a signature that cannot be stored.
         """
         if misplaced:
@@ -122,9 +128,13 @@ class App:
         def register(handler: Callable[..., R]) -> Task[..., R]:
             called = name or _name(handler)
             checked = check_rules(rules, f"rules of task {called!r}")
-            task: Task[..., R] = Task(self, handler, called, queue, policy, checked, ctx)
+            task: Task[..., R] = Task(self, handler, called, queue, policy, checked, ctx, on_dead)
             if task.name in self.tasks:
                 raise ConfigError(f"task {task.name!r} is registered twice; give one of them another name=")
+            if isinstance(on_dead, Task):
+                if on_dead.app is not self:
+                    raise ConfigError(f"task {called!r}: on_dead={on_dead.name!r} belongs to another app")
+                task.check_takes_over(on_dead)
             self.tasks[task.name] = task
             return task
 
@@ -207,6 +217,8 @@ class App:
         """
         from .worker.loop import Worker
 
+        for task in self.tasks.values():
+            task.check_on_dead()
         chosen = settings()
         if lease is not None and seconds(lease, "lease") <= 0:
             raise ConfigError(f"lease={lease!r}: expected more than 0")

@@ -12,6 +12,7 @@ import msgspec
 
 from ._context import Context, context, current, enter, leave
 from .codec import Codec
+from .config import near_miss
 from .decide import Policy
 from .duration import Duration, milliseconds
 from .errors import ConfigError
@@ -72,10 +73,12 @@ class Task(Generic[P, R]):
         policy: Policy,
         rules: Sequence[Any],
         takes_context: bool,
+        on_dead: Task[..., Any] | str | None = None,
     ) -> None:
         self.app, self.handler, self.name, self.queue = app, handler, name, queue
         self.policy, self.rules = policy, tuple(rules)
         self.takes_context = takes_context
+        self.on_dead = on_dead.name if isinstance(on_dead, Task) else on_dead
         self.codec = Codec(handler, name, skip_first=takes_context)
         self.is_async = _is_any(inspect.iscoroutinefunction, handler)
         if _is_any(inspect.isgeneratorfunction, handler) or _is_any(inspect.isasyncgenfunction, handler):
@@ -84,6 +87,30 @@ class Task(Generic[P, R]):
         self.__doc__ = handler.__doc__
         self.__wrapped__ = handler
         self._bound: Bound[P, R] = Bound(self, Options())
+
+    def check_on_dead(self) -> None:
+        """Raises ConfigError where the task named by `on_dead=` could not take this one's dead messages."""
+        seen, task = [self.name], self
+        while task.on_dead is not None:
+            other = self.app.tasks.get(task.on_dead)
+            if other is None:
+                near = near_miss(task.on_dead, self.app.tasks)
+                meant = f"; did you mean {near!r}?" if near else f"; known: {', '.join(sorted(self.app.tasks))}"
+                raise ConfigError(f"task {task.name!r}: no task {task.on_dead!r} is registered for on_dead={meant}")
+            task.check_takes_over(other)
+            if other.name in seen:
+                raise ConfigError(f"on_dead goes in a circle, and a death would never end: {' -> '.join(seen)} -> …")
+            seen.append(other.name)
+            task = other
+
+    def check_takes_over(self, other: Task[..., Any]) -> None:
+        """Raises ConfigError where `other` does not take the arguments of this one's dead messages."""
+        mine, others = self.codec.signature, other.codec.signature
+        if mine.parameters.keys() != others.parameters.keys():
+            raise ConfigError(
+                f"on_dead of {self.name}{mine} is {other.name}{others}: it gets the dead message's body, so its "
+                "parameters must have the same names"
+            )
 
     def __repr__(self) -> str:
         return f"<redrive task {self.name!r} on queue {self.queue!r}>"

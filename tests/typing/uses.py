@@ -53,6 +53,18 @@ def sync_with_context(ctx: Context, *, name: str) -> None:
     ctx.check()
 
 
+@app.task(on_dead=push)
+def undone_by_a_task(record_id: int, dry: bool) -> None: ...
+
+
+@app.task(ctx=True, on_dead="crm.push")
+def undone_by_a_name(ctx: Context, record_id: int) -> None: ...
+
+
+@app.task(on_dead=42)  # type: ignore[call-overload, untyped-decorator]
+def undone_by_no_task(record_id: int) -> None: ...
+
+
 @app.task(ctx=False)
 def plainly_without(record_id: int) -> None: ...
 

@@ -291,8 +291,8 @@ class Worker:
             except StoreError:
                 left.append(o)
             except EnqueueError as error:
-                policy = self.app.tasks[o.delivery.message.task].policy
-                left.append(refused(o, error, policy, self._store.now_ms(), self.name))
+                task = self.app.tasks[o.delivery.message.task]
+                left.append(refused(o, error, task, self._store.now_ms(), self.name))
             else:
                 self._settled([o], result.settled)
         self._outcomes = left

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asyncio import CancelledError
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -10,9 +11,10 @@ from msgspec.structs import replace
 from ..decide import Policy, decide, with_fate
 from ..errors import Cancelled, EnqueueError, LeaseLost
 from ..fault import Fault, Kind, classify
-from ..message import Ack, Decision, Delivery, Message, RetryAt, Settlement
+from ..message import Ack, DeadLetter, Decision, Delivery, Draft, Message, Quarantine, RetryAt, Settlement
 from .run import Run
 
+ERROR_MAX = 500  # characters of the header that tells an on_dead task of the fault
 _ACK = Ack()
 _DEFAULT = Policy()
 
@@ -28,22 +30,22 @@ class Outcome(Struct, frozen=True, gc=False):
 def outcome(run: Run, now_ms: int, worker: str) -> Outcome:
     """What to settle a run with that finished, or was not admitted."""
     if run.verdict is not None:
-        return Outcome(_settlement(run.delivery, run.verdict, run.fault, now_ms, worker), run.delivery)
+        return Outcome(_settlement(run.delivery, run.verdict, run.fault, run.task, now_ms, worker), run.delivery)
     run_s = run.finished_s - run.started_s if run.started_s else None
     extras = None if run.context is None else run.context.end()
     if run.fault is None:
         follow_ups = () if extras is None else tuple(extras.follow_ups)
         return Outcome(Settlement(run.delivery.receipt, _ACK, None, follow_ups), run.delivery, run_s)
     decision, fault = _decide(run.delivery.message, run.fault, run.task.policy, now_ms)
-    return Outcome(_settlement(run.delivery, decision, fault, now_ms, worker), run.delivery, run_s)
+    return Outcome(_settlement(run.delivery, decision, fault, run.task, now_ms, worker), run.delivery, run_s)
 
 
-def refused(o: Outcome, error: EnqueueError, policy: Policy, now_ms: int, worker: str) -> Outcome:
+def refused(o: Outcome, error: EnqueueError, task: Any, now_ms: int, worker: str) -> Outcome:
     """What to settle with instead of an outcome whose follow-ups the store refuses: a run that ended so failed."""
     if not isinstance(o.settlement.decision, Ack):
         return replace(o, settlement=replace(o.settlement, follow_ups=()))
-    decision, fault = _decide(o.delivery.message, classify(error), policy, now_ms)
-    return replace(o, settlement=_settlement(o.delivery, decision, fault, now_ms, worker))
+    decision, fault = _decide(o.delivery.message, classify(error), task.policy, now_ms)
+    return replace(o, settlement=_settlement(o.delivery, decision, fault, task, now_ms, worker))
 
 
 def _decide(message: Message, fault: Fault, policy: Policy, now_ms: int) -> tuple[Decision, Fault]:
@@ -61,11 +63,42 @@ def released(run: Run, now_ms: int) -> Outcome:
     return Outcome(Settlement(run.delivery.receipt, RetryAt(now_ms, "interrupted", counts=False)), run.delivery)
 
 
-def _settlement(delivery: Delivery, decision: Decision, fault: Fault | None, now_ms: int, worker: str) -> Settlement:
-    free = isinstance(decision, RetryAt) and not decision.counts
-    if fault is None or free:  # a snooze or an interruption is not a failure: nothing to remember
-        return Settlement(delivery.receipt, decision)
-    return Settlement(delivery.receipt, decision, with_fate(fault, delivery.message, decision, now_ms, worker))
+def _settlement(
+    delivery: Delivery, decision: Decision, fault: Fault | None, task: Any, now_ms: int, worker: str
+) -> Settlement:
+    if isinstance(decision, DeadLetter | Quarantine):
+        follow_ups = _compensation(delivery.message, decision, fault, task)
+    else:
+        follow_ups = ()
+        if isinstance(decision, RetryAt) and not decision.counts:
+            fault = None  # a snooze or an interruption is not a failure: nothing to remember
+    if fault is not None:
+        fault = with_fate(fault, delivery.message, decision, now_ms, worker)
+    return Settlement(delivery.receipt, decision, fault, follow_ups)
+
+
+def _compensation(
+    message: Message, decision: DeadLetter | Quarantine, fault: Fault | None, task: Any
+) -> tuple[Draft, ...]:
+    """What `on_dead=` enqueues with the death: the dead one's very body, for another task."""
+    if task is None or task.on_dead is None or message.cancel:
+        return ()
+    error = decision.why if fault is None else f"{fault.error}: {fault.text}"
+    dead = {"id": message.id, "reason": decision.reason, "error": error[:ERROR_MAX].replace("\0", "")}
+    other = task.app.tasks[task.on_dead]
+    draft = Draft(
+        task=other.name,
+        queue=other.queue,
+        body=message.body,
+        content=message.content,
+        version=message.version,
+        headers={**message.headers, **{f"redrive-dead-{name}": text for name, text in dead.items()}},
+        correlation_id=message.correlation_id,
+        causation_id=message.id,
+        producer=task.app.producer,
+        traceparent=message.traceparent,
+    )
+    return (draft,)
 
 
 def fault_of(run: Run, error: BaseException) -> Fault:
