@@ -1,7 +1,12 @@
 """Arguments to bytes and back, by the handler's annotations. JSON only; nothing in a body names code.
 
 A body is a JSON object of arguments by name, so that it can be read, searched, edited and lifted to a later version.
-Where JSON repeats a key, the last one wins.
+Where JSON repeats a key, the last one wins. A handler's result is written in the same way, by its return annotation.
+
+Besides plain JSON an annotation may name dataclasses, msgspec Structs, pydantic models, TypedDicts, NamedTuples, enums
+of text or of whole numbers, `datetime`, `date`, `time`, `timedelta`, `Decimal` (kept digit by digit), `UUID`, `bytes`
+and `bytearray` (as base64), `Path`, `set`, `frozenset`, `tuple`, `Literal`, and any of them inside another. A union may
+hold what JSON tells apart. UTC offsets are kept to the minute, whole numbers to 4,300 digits.
 """
 
 from __future__ import annotations
@@ -17,17 +22,30 @@ from typing import Any
 
 import msgspec
 
+from ._models import dump, load, opened
 from .errors import ConfigError, EncodeError, Unreadable
 
-_to_json = msgspec.json.Encoder(decimal_format="string").encode
+Upcast = Callable[[dict[str, Any]], dict[str, Any]]
+
+_to_json = msgspec.json.Encoder(decimal_format="string", enc_hook=dump).encode
+_to_object = msgspec.json.Decoder(dict[str, Any]).decode
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class Codec:
-    """Encodes and decodes the arguments of one handler. `skip_first` leaves out a leading Context parameter."""
+    """Encodes and decodes the arguments and the result of one handler.
 
-    def __init__(self, handler: Callable[..., Any], name: str, *, skip_first: bool = False) -> None:
-        self.name = name
+    `skip_first` leaves out a leading Context parameter. `version` is what `encode` writes: a body of an older version
+    is lifted to it by the functions given to `upcast`, one step after another, each time it is decoded; the stored
+    bytes stay as they are. `upcasts` maps the version a step starts from to its function.
+    """
+
+    def __init__(self, handler: Callable[..., Any], name: str, *, skip_first: bool = False, version: int = 1) -> None:
+        if version < 1:
+            raise ConfigError(f"task {name!r}: version={version}; expected 1 or more")
+        self.name, self.version = name, version
+        self.upcasts: dict[int, Upcast] = {}
+        self._handler = handler
         parameters = list(inspect.signature(handler).parameters.values())
         if skip_first and not (parameters and parameters.pop(0).kind in _POSITIONAL):
             raise ConfigError(f"task {name!r}: with ctx=True its first parameter takes the Context; it has none")
@@ -42,32 +60,41 @@ class Codec:
         self._names = frozenset(p.name for p in parameters)
         self._required = frozenset(p.name for p in parameters if p.default is inspect.Parameter.empty)
         self.struct = _struct(handler, name, parameters)
-        self._decode = msgspec.json.Decoder(self.struct).decode
+        self._decode = msgspec.json.Decoder(self.struct, dec_hook=load).decode
         self._fields = self.struct.__struct_fields__
         self._all_required = len(self._required) == len(parameters)
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
         """The body for a call with these arguments. Raises TypeError for those that do not fit the handler, by name or
         by annotation, EncodeError for what JSON cannot hold."""
-        if len(args) <= len(self._positional):
+        if not kwargs and len(args) == len(self._positional) == len(self._fields):
             named = dict(zip(self._positional, args, strict=False))
-            named.update(kwargs)
-            fits = (
-                len(named) == len(args) + len(kwargs) and named.keys() <= self._names and named.keys() >= self._required
-            )
-        if len(args) > len(self._positional) or not fits or self._only_positional:
-            named = self._bind(args, kwargs)
+        else:
+            named = self._named(args, kwargs)
         try:
             body = _to_json(named)
-        except (TypeError, ValueError, OverflowError, RecursionError, UnicodeEncodeError) as error:
-            raise EncodeError(f"task {self.name!r}: an argument cannot be written as JSON: {error}") from error
-        if b"null" in body:
-            self._refuse_nan(named)
+            if b"null" in body:
+                _refuse_nan(named)
+        except Exception as error:  # a model's own code may fail in any way
+            raise self._unwritable("an argument", error) from error
         try:
             self._decode(body)
         except Exception as error:  # said here, to who wrote the call, and not hours later by the dead lane
+            if type(error) is msgspec.DecodeError:  # no JSON at all: a model wrote its part in its own way
+                raise self._unwritable("an argument", error) from error
             raise TypeError(f"task {self.name!r}: {_printable(error)}; it takes {self.signature}") from None
         return body
+
+    def _unwritable(self, what: str, error: Exception) -> EncodeError:
+        return EncodeError(f"task {self.name!r}: {what} cannot be written as JSON: {_printable(error)}")
+
+    def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        if len(args) <= len(self._positional) and not self._only_positional:
+            named = dict(zip(self._positional, args, strict=False))
+            named.update(kwargs)
+            if len(named) == len(args) + len(kwargs) and self._required <= named.keys() <= self._names:
+                return named
+        return self._bind(args, kwargs)
 
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -75,30 +102,96 @@ class Codec:
         except TypeError as error:
             raise TypeError(f"task {self.name!r}: {error}; it takes {self.signature}") from None
 
-    def _refuse_nan(self, named: Mapping[str, Any]) -> None:
-        """JSON has no NaN: the encoder writes null for it, and the handler would get something else than was sent."""
-        todo: list[Any] = [msgspec.to_builtins(named)]  # opens dataclasses, Structs and enums: it may hide in any
-        while todo:
-            value = todo.pop()
-            if isinstance(value, float) and not math.isfinite(value):
-                raise EncodeError(
-                    f"task {self.name!r}: an argument holds {value}, which JSON cannot write; send None or text instead"
-                )
-            if isinstance(value, Mapping):
-                todo.extend(value.values())
-            elif isinstance(value, list | tuple):
-                todo.extend(value)
+    def decode(self, body: bytes, version: int | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments to call the handler with, from a body of `version` (None: the codec's own).
 
-    def decode(self, body: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments to call the handler with. Raises Unreadable, whatever the bytes are."""
+        An older body goes through `upcasts` first, step by step. Raises Unreadable, whatever the bytes and the steps
+        are; also for a newer version, which the caller parks before it comes here.
+        """
         try:
+            if version is not None and version != self.version:
+                body = self._lifted(body, version)
             fields = self._decode(body)
+        except Unreadable:
+            raise
         except Exception as error:  # the bytes may also make a dataclass's own code fail, in any way
-            raise Unreadable(f"body does not fit {self.name}{self.signature}: {_printable(error)}") from None
+            old = "" if version in (None, self.version) else f" of version {version}, lifted to {self.version},"
+            raise Unreadable(f"body{old} does not fit {self.name}{self.signature}: {_printable(error)}") from None
         if self._all_required and len(self._positional) == len(self._fields):
             return msgspec.structs.astuple(fields), {}
         named = {name: value for name in self._fields if (value := getattr(fields, name)) is not msgspec.UNSET}
         return self._leading(named), named
+
+    # -- versions
+
+    def upcast(self, version: int, step: Upcast) -> None:
+        """Let `step` lift bodies of `version` to `version + 1`: it gets the arguments by name as plain JSON values, to
+        change or replace, and returns the next version's. Raises ConfigError for a step that could never run."""
+        where = f"task {self.name!r}: @task.upcast({version!r})"
+        if version not in range(1, self.version):
+            known = f"from 1 to {self.version - 1}" if self.version > 1 else "none, as the task has version=1"
+            raise ConfigError(f"{where}: no body has that version and needs lifting; expected {known}")
+        if version in self.upcasts:
+            raise ConfigError(f"{where} is given twice; one step leads from {version} to {version + 1}")
+        if inspect.iscoroutinefunction(step):
+            raise ConfigError(f"{where}: expected a plain function from dict to dict, got {step!r}")
+        self.upcasts[version] = step
+
+    def _lifted(self, body: bytes, version: int) -> bytes:
+        if version > self.version:
+            raise Unreadable(f"body of version {version} is newer than {self.name}, which takes {self.version} here")
+        named = _to_object(body)
+        for at in range(version, self.version):
+            try:
+                named = self._step(at, named)
+            except Exception as error:
+                step = f"{self.name} from version {at} to {at + 1}"
+                raise Unreadable(f"body cannot be lifted for {step}: {_printable(error)}") from error
+        lifted = _to_json(named)
+        if b"null" in lifted:
+            _refuse_nan(named)
+        return lifted
+
+    def _step(self, at: int, named: dict[str, Any]) -> dict[str, Any]:
+        step = self.upcasts.get(at)
+        if step is None:
+            raise LookupError(f"no function is declared for that step; add one with @task.upcast({at})")
+        try:
+            lifted = step(named)
+        except Exception as error:
+            raise ValueError(f"@task.upcast({at}) raised {type(error).__name__}: {_printable(error)}") from error
+        if not isinstance(lifted, dict):
+            raise TypeError(f"@task.upcast({at}) returned {type(lifted).__name__}, expected a dict of arguments")
+        return lifted
+
+    # -- results
+
+    def encode_result(self, value: Any) -> bytes:
+        """What the handler returned, as JSON. Raises EncodeError for what JSON cannot hold."""
+        try:
+            written = _to_json(value)
+            if b"null" in written:
+                _refuse_nan(value)
+        except Exception as error:
+            raise self._unwritable("its result", error) from error
+        return written
+
+    def decode_result(self, written: bytes) -> Any:
+        """The result by the handler's return annotation; plain JSON values where there is none, or none that JSON can
+        be read by. Raises Unreadable where the two do not fit."""
+        try:
+            return self._result(written)
+        except Exception as error:
+            raise Unreadable(f"result does not fit what {self.name} returns: {_printable(error)}") from None
+
+    @functools.cached_property
+    def _result(self) -> Callable[[bytes], Any]:
+        annotation = inspect.signature(self._handler).return_annotation
+        hints = {} if annotation is inspect.Signature.empty else _hints(self._handler, {"return": annotation})
+        try:
+            return msgspec.json.Decoder(hints.get("return", Any), dec_hook=load).decode
+        except (TypeError, ValueError):  # not refused earlier: most results are never stored
+            return msgspec.json.Decoder().decode
 
     def _leading(self, named: dict[str, Any]) -> tuple[Any, ...]:
         """Take the positional-only arguments out. One that is missing before another needs its default: it cannot be
@@ -107,12 +200,30 @@ class Codec:
         return tuple(named.pop(name, self.signature.parameters[name].default) for name in self._only_positional[:count])
 
 
+def _refuse_nan(value: Any) -> None:
+    """JSON has no NaN: the encoder writes null for it, and the handler would get something else than was sent."""
+    todo: list[Any] = [msgspec.to_builtins(value, enc_hook=opened)]  # opens models and enums: it may hide in any
+    while todo:
+        value = todo.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"it holds {value}, which JSON has no word for; send None or text instead")
+        if isinstance(value, Mapping):
+            todo.extend(value.values())
+            todo.extend(value)
+        elif isinstance(value, list | tuple):
+            todo.extend(value)
+
+
 def _printable(error: Exception) -> str:
-    return str(error).encode(errors="replace").decode()[:300]
+    try:
+        text = str(error)
+    except Exception:  # its own code fails too
+        text = type(error).__name__
+    return " ".join(text[:300].encode(errors="replace").decode().split())
 
 
 def _struct(handler: Callable[..., Any], name: str, parameters: Sequence[inspect.Parameter]) -> type[msgspec.Struct]:
-    hints = _hints(handler, parameters)
+    hints = _hints(handler, {p.name: p.annotation for p in parameters if p.annotation is not inspect.Parameter.empty})
     fields: list[Any] = []
     for p in parameters:
         kind = hints.get(p.name, Any)
@@ -128,15 +239,13 @@ def _struct(handler: Callable[..., Any], name: str, parameters: Sequence[inspect
     return struct
 
 
-def _hints(handler: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> dict[str, Any]:
+def _hints(handler: Callable[..., Any], annotations: Mapping[str, Any]) -> dict[str, Any]:
     scope = _scope(handler)
     hints: dict[str, Any] = {}
-    for p in parameters:
-        if p.annotation is inspect.Parameter.empty:
-            continue
+    for name, annotation in annotations.items():
         # One by one: a name only known to type checkers makes its own argument plain JSON, and no other.
         with contextlib.suppress(NameError, AttributeError):
-            one = types.SimpleNamespace(__annotations__={p.name: p.annotation})
+            one = types.SimpleNamespace(__annotations__={name: annotation})
             hints |= typing.get_type_hints(one, scope, include_extras=True)
     return hints
 

@@ -1,0 +1,79 @@
+"""What msgspec does not know by itself: pydantic models (version 2) and paths. Pydantic is never imported here; a model
+is known by its methods."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Any
+
+import msgspec
+
+_encode = msgspec.json.Encoder(decimal_format="string").encode
+_MASKED = b'"**********"'  # what pydantic writes for a SecretStr
+
+
+def is_model(kind: Any) -> bool:
+    """Whether this class is a pydantic model."""
+    return callable(getattr(kind, "model_validate_json", None)) and callable(getattr(kind, "model_dump_json", None))
+
+
+def by_name(kind: Any) -> bool:
+    """Whether its fields can be read back by their own names where they have aliases: pydantic from 2.11 on. Before
+    that models are written and read by alias."""
+    return "by_name" in (getattr(kind.model_validate_json, "__kwdefaults__", None) or ())
+
+
+def dump(value: Any) -> Any:
+    """For an encoder: what to write for it. Raises TypeError for what it does not know either, ValueError for a model
+    that would not come back."""
+    kind = type(value)
+    if is_model(kind):
+        written = value.model_dump_json(by_alias=not by_name(kind), round_trip=True).encode()
+        if _MASKED in written:
+            _refuse_secrets(value)
+        return msgspec.Raw(written)
+    if isinstance(value, PurePath):
+        return str(value)
+    raise TypeError(f"Encoding objects of type {kind.__name__} is unsupported")
+
+
+def load(kind: Any, value: Any) -> Any:
+    """For a decoder: the value of that kind that was read as plain JSON. Raises ValueError for what does not fit."""
+    if is_model(kind):
+        names = {"by_alias": True, "by_name": True} if by_name(kind) else {}
+        try:  # as JSON, not as objects: only so does a strict model take a date from text
+            return kind.model_validate_json(_encode(value), **names)
+        except Exception as error:
+            raise ValueError(f"{kind.__name__}: {_errors(error)}") from None
+    if isinstance(kind, type) and issubclass(kind, PurePath) and isinstance(value, str):
+        return kind(value)
+    return value  # the decoder says that it is not one
+
+
+def opened(value: Any) -> Any:
+    """For a look inside: a model's values as they are, None for anything else."""
+    return value.model_dump(round_trip=True) if is_model(type(value)) else None
+
+
+def _refuse_secrets(model: Any) -> None:
+    todo: list[Any] = [model.model_dump(round_trip=True)]
+    while todo:
+        value = todo.pop()
+        if callable(getattr(value, "get_secret_value", None)):
+            raise ValueError(
+                f"{type(model).__name__} holds a {type(value).__name__}, which is written as asterisks; "
+                "send a name under which the handler finds the secret"
+            )
+        if isinstance(value, dict):
+            todo.extend(value.values())
+        elif isinstance(value, list | tuple | set | frozenset):
+            todo.extend(value)
+
+
+def _errors(error: Exception) -> str:
+    """A ValidationError's own list in one line, without the values that were refused and links."""
+    try:
+        listed = error.errors()  # type: ignore[attr-defined]
+        return "; ".join(f"{'.'.join(map(str, one['loc'])) or 'value'}: {one['msg']}" for one in listed)
+    except Exception:
+        return f"{type(error).__name__}: {error}"
