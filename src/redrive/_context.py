@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ParamSpec
 
+import msgspec
 from msgspec import Struct
 
-from .errors import Cancelled, EnqueueError, LeaseLost
+from .codec import to_json
+from .errors import Cancelled, EnqueueError, LeaseLost, TooLarge
 from .message import Draft, Message, Receipt
 from .store import Traits
 
@@ -27,6 +30,7 @@ class Extras(Struct, eq=False):
     """What a handler said beside its return value. Made when there is something to say."""
 
     follow_ups: list[Draft] = []
+    progress: bytes | None = None  # the last checkpoint
 
 
 class Context(Struct, eq=False):
@@ -72,9 +76,45 @@ class Context(Struct, eq=False):
         return self.message.id
 
     @property
-    def progress(self) -> bytes | None:
-        """What an earlier attempt kept, or None."""
-        return self.message.progress
+    def progress(self) -> Any:
+        """The last checkpoint's state, this run's or an earlier attempt's, as plain JSON values; None if there is none.
+        What is no JSON comes as bytes."""
+        extras = self._extras
+        kept = None if extras is None else extras.progress
+        return progress_of(self.message.progress if kept is None else kept)
+
+    def checkpoint(self, state: Any) -> None:
+        """Keep `state`, any JSON value, with the message: once this returns the next attempt finds it in `progress`,
+        however this one ends. Each replaces the one before.
+
+        For sync handlers and threads; in a coroutine use `await ctx.acheckpoint(state)`. A direct call keeps it in this
+        context only. Raises LeaseLost when the message is no longer this worker's, EncodeError or TooLarge for a state
+        that cannot be kept, StoreError when the store failed, RuntimeError inside a running event loop.
+        """
+        refuse_loop("ctx.checkpoint()", "await ctx.acheckpoint(…)")
+        self._keep(self._state(state))
+
+    async def acheckpoint(self, state: Any) -> None:
+        """As `checkpoint`, without holding up the event loop."""
+        import asyncio
+
+        written = self._state(state)
+        await asyncio.to_thread(self._keep, written)
+
+    def _state(self, state: Any) -> bytes:
+        written = to_json(state, f"a checkpoint of message {self.message.id}")
+        most = self._traits().body_bytes_max
+        if len(written) > most:
+            raise TooLarge(
+                f"a checkpoint of message {self.message.id} has {len(written)} bytes; this store takes {most}"
+            )
+        return written
+
+    def _keep(self, state: bytes) -> None:
+        if self._receipt is not None and not self._task.app.store.checkpoint(self._receipt, state):
+            self._stop = self._stop or "lease"
+            raise LeaseLost(f"message {self.message.id} is no longer leased to this worker: its checkpoint is not kept")
+        self._said().progress = state
 
     @property
     def remaining(self) -> float:
@@ -173,3 +213,20 @@ def context() -> Context:
             f"no redrive message is being handled in this task or thread ({threading.current_thread().name})"
         )
     return found
+
+
+def progress_of(kept: bytes | None) -> Any:
+    """A checkpoint as plain JSON values, or as it is where it is no JSON."""
+    try:
+        return None if kept is None else msgspec.json.decode(kept)
+    except (ValueError, RecursionError):
+        return kept
+
+
+def refuse_loop(what: str, instead: str) -> None:
+    """What blocks would hold up every coroutine on a running loop. asyncio is not imported for the sake of asking."""
+    events = sys.modules.get("asyncio.events")
+    if events is not None and events._get_running_loop() is not None:
+        raise RuntimeError(
+            f"{what} was called inside a running event loop, which it would block; use `{instead}` there"
+        )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
-from ._context import Context
+from ._context import Context, refuse_loop
 from .config import settings
 from .decide import Policy
 from .duration import Duration, seconds
@@ -153,7 +152,7 @@ class App:
         """Put all drafts in one commit; durable when it returns. Raises RuntimeError inside a running event loop: use
         `aenqueue_many` there.
         """
-        _refuse_loop("enqueue()", "await ….aenqueue(…)")
+        refuse_loop("enqueue()", "await ….aenqueue(…)")
         listed = list(drafts)
         return self._refs(listed, self.store.put(listed))
 
@@ -242,7 +241,7 @@ class App:
         """
         from .worker.loop import run
 
-        _refuse_loop("run_worker()", "async with app.worker(…)")
+        refuse_loop("run_worker()", "async with app.worker(…)")
         run(self.worker(queues, **options))
 
     def _worked(self, queues: Sequence[str] | Mapping[str, int] | None) -> list[Queue]:
@@ -273,12 +272,3 @@ def _retry(retry: Retry | str | None) -> Retry:
 def _name(handler: Callable[..., Any]) -> str:
     module, name = getattr(handler, "__module__", ""), getattr(handler, "__qualname__", type(handler).__qualname__)
     return name if module in ("__main__", "", None) else f"{module}.{name}"
-
-
-def _refuse_loop(what: str, instead: str) -> None:
-    """What blocks would hold up every coroutine on a running loop. asyncio is not imported for the sake of asking."""
-    events = sys.modules.get("asyncio.events")
-    if events is not None and events._get_running_loop() is not None:
-        raise RuntimeError(
-            f"{what} was called inside a running event loop, which it would block; use `{instead}` there"
-        )

@@ -168,13 +168,7 @@ class Codec:
 
     def encode_result(self, value: Any) -> bytes:
         """What the handler returned, as JSON. Raises EncodeError for what JSON cannot hold."""
-        try:
-            written = _to_json(value)
-            if b"null" in written:
-                _refuse_nan(value)
-        except Exception as error:
-            raise self._unwritable("its result", error) from error
-        return written
+        return to_json(value, f"task {self.name!r}: its result")
 
     def decode_result(self, written: bytes) -> Any:
         """The result by the handler's return annotation; plain JSON values where there is none, or none that JSON can
@@ -198,6 +192,17 @@ class Codec:
         skipped."""
         count = max((at for at, name in enumerate(self._only_positional, 1) if name in named), default=0)
         return tuple(named.pop(name, self.signature.parameters[name].default) for name in self._only_positional[:count])
+
+
+def to_json(value: Any, what: str) -> bytes:
+    """Any value that an annotation could name, as JSON. Raises EncodeError, which begins with `what`."""
+    try:
+        written = _to_json(value)
+        if b"null" in written:
+            _refuse_nan(value)
+    except Exception as error:  # a model's own code may fail in any way
+        raise EncodeError(f"{what} cannot be written as JSON: {_printable(error)}") from error
+    return written
 
 
 def _refuse_nan(value: Any) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 
-from ._context import Context, context, current, enter, leave
+from ._context import Context, context, current, enter, leave, progress_of
 from .codec import Codec
 from .config import near_miss
 from .decide import Policy
@@ -43,6 +43,12 @@ class Ref(msgspec.Struct, frozen=True):
         one that is gone is done."""
         message = self._app.job(self.id)
         return "done" if message is None else message.state(self._app.store.now_ms())
+
+    @property
+    def progress(self) -> Any:
+        """The last checkpoint's state, as plain JSON values; None if there is none, or the message is gone."""
+        message = self._app.job(self.id)
+        return None if message is None else progress_of(message.progress)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):

@@ -188,6 +188,19 @@ def test_pinned_fields_of_job_show_and_dlq_list(redrive: Call) -> None:
     assert row["died_at"].endswith("Z") and len(row["died_at"]) == len("2026-01-31T15:04:05.678Z")
 
 
+def test_job_show_tells_how_far_a_message_came(redrive: Call, home: Path) -> None:
+    store = SqliteStore(home / "work.db")
+    [put] = store.put([Draft(task="ok", queue="crm")])
+    [delivery] = store.exchange([], [Ask("crm", 1, 60_000)]).deliveries
+    shown = json.loads(good(redrive("job", "show", put.id, "--app", "tasks:app", "-o", "json")))
+    assert shown["progress"] is None
+    assert store.checkpoint(delivery.receipt, b'{"page": 3}')
+    store.close()
+    shown = json.loads(good(redrive("job", "show", put.id, "--app", "tasks:app", "-o", "json")))
+    assert shown["progress"] == {"page": 3}
+    assert '"page": 3' in good(redrive("job", "show", put.id, "--app", "tasks:app", "-o", "table"))
+
+
 @pytest.mark.parametrize(
     "body, expected",
     [

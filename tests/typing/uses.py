@@ -195,6 +195,15 @@ async def follow_ups(ctx: Context) -> None:
     ctx.enqueue(print, "42")  # type: ignore[arg-type]
 
 
+@app.task(ctx=True)
+async def checkpoints(ctx: Context) -> None:
+    assert_type(await ctx.acheckpoint({"page": 3}), None)
+    ctx.checkpoint([1, "two"])
+    page: int = ctx.progress["page"]
+    assert_type(push.enqueue(page).progress, Any)
+    ctx.checkpoint()  # type: ignore[call-arg]
+
+
 def kept_as_values(
     a: Task[[int], None], b: Task[[], Coroutine[Any, Any, int]], c: Bound[[str], float]
 ) -> Task[[str, int], float]:

@@ -107,14 +107,15 @@ def _lines(record: dict[str, Any], message: Message, out: Output) -> Iterator[st
     shown = {name: record[name] for name in _FIRST}
     if record["reason"]:
         shown["state"] = f"{record['state']} ({record['reason']})"
-    more = (name for name in record if name not in (*_FIRST, "reason", "body", "faults"))
+    more = (name for name in record if name not in (*_FIRST, "reason", "body", "progress", "faults"))
     shown |= {name: record[name] for name in more if record[name] not in (None, "", False, {})}
-    return chain(fields(shown), ["", out.dim("body"), *_body(record)], *(_fault(f, out) for f in record["faults"]))
+    values = (_value(name, record[name], out) for name in ("body", "progress") if record[name] is not None)
+    return chain(fields(shown), *values, *(_fault(f, out) for f in record["faults"]))
 
 
-def _body(record: dict[str, Any]) -> list[str]:
-    text = msgspec.json.format(msgspec.json.encode(record["body"]), indent=2).decode()
-    return [f"  {one_line(line)}" for line in text.splitlines()]
+def _value(name: str, value: Any, out: Output) -> list[str]:
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    return ["", out.dim(name), *(f"  {one_line(line)}" for line in text.splitlines())]
 
 
 def _fault(fault: dict[str, Any], out: Output) -> Iterator[str]:

@@ -16,14 +16,14 @@ def time(ms: int | None) -> str | None:
     return None if ms is None else rfc3339(ms)
 
 
-def body(message: Message) -> Any:
-    """The body as it is, if it is JSON; else `{"base64": …}`."""
+def as_json(found: bytes) -> Any:
+    """A body or a checkpoint as it is, if it is JSON; else `{"base64": …}`."""
     try:
-        msgspec.json.decode(message.body)
-        message.body.decode()
+        msgspec.json.decode(found)
+        found.decode()
     except (ValueError, RecursionError):
-        return {"base64": base64.b64encode(message.body).decode()}
-    return msgspec.Raw(message.body)  # not decoded: no digit or repeated key is lost
+        return {"base64": base64.b64encode(found).decode()}
+    return msgspec.Raw(found)  # not decoded: no digit or repeated key is lost
 
 
 def brief(message: Message, now_ms: int) -> dict[str, Any]:
@@ -64,7 +64,8 @@ def full(message: Message, now_ms: int) -> dict[str, Any]:
         "version": message.version,
         "headers": dict(message.headers),
         "content": message.content,
-        "body": body(message),
+        "body": as_json(message.body),
+        "progress": None if message.progress is None else as_json(message.progress),
         "faults": [fault(f) for f in message.faults],
     }
 
