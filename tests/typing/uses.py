@@ -45,7 +45,8 @@ async def with_context(ctx: Context, record_id: int) -> bytes | None:
     assert_type(ctx.remaining, float)
     assert_type(ctx.cancelled, bool)
     assert_type(ctx.idempotency_key, str)
-    return ctx.progress
+    assert_type(ctx.progress, Any)
+    return None
 
 
 @app.task(ctx=True)
