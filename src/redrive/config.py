@@ -20,6 +20,7 @@ from .duration import seconds
 from .errors import ConfigError
 
 LOGS = ("auto", "json", "text", "off")
+LOOPBACK = "127.0.0.1"
 OUTPUTS = ("auto", "table", "tsv", "json", "jsonl", "ids")
 _FILES = ("redrive.toml", "pyproject.toml")
 _SQLITE = "sqlite:///"
@@ -41,6 +42,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     burst: bool = False
     drain: bool = False
     name: str | None = None
+    metrics: str | None = None  # HOST:PORT
     log: str = "auto"
     output: str = "auto"
     folder: str | None = None  # where the settings file lies
@@ -126,6 +128,14 @@ def _app(value: object) -> str:
     return str(value)
 
 
+def address(value: object) -> str:
+    """`9464` or `0.0.0.0:9464` as HOST:PORT, on loopback where no host is named. Raises ValueError."""
+    host, _, port = str(value).strip().rpartition(":")
+    if not (port.isascii() and port.isdigit() and int(port) < 65_536):
+        raise ValueError(f"{port!r} is no port")
+    return f"{host or LOOPBACK}:{int(port)}"
+
+
 def _period(value: object) -> float:
     return seconds(value)  # type: ignore[arg-type]  # it refuses what is none
 
@@ -189,6 +199,7 @@ _SETTINGS = {
     "burst": _Setting("burst", _switch, "true or false"),
     "drain": _Setting("drain", _switch, "true or false"),
     "name": _Setting("name", _name, "a short word for this worker that stays the same over its restarts"),
+    "metrics": _Setting("metrics", address, "a port, or HOST:PORT, such as 9464"),
     "log": _Setting("log", _one_of(LOGS), f"one of {', '.join(LOGS)}"),
     "output": _Setting("output", _one_of(OUTPUTS), f"one of {', '.join(OUTPUTS)}"),
 }

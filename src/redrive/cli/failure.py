@@ -16,6 +16,7 @@ _EXTRAS = {
     "psycopg": "postgres",
     "redis": "redis",
     "boto3": "aws",
+    "prometheus_client": "prometheus",
     "starlette": "web",
     "textual": "top",
 }

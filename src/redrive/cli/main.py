@@ -29,6 +29,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "job": "Show, list and cancel messages.",
         "queue": "List, pause and resume queues.",
         "dlq": "List, show, group and retry dead messages.",
+        "metrics": "Serve or print Prometheus metrics.",
     },
     "Plan and keep": {
         "policy": "See what a retry policy does before it runs.",

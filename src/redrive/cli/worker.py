@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -53,9 +55,21 @@ from .place import app_option, load_app, move, url_option
     type=click.Choice(LOGS),
     help="a line per fate on stderr (default: text on a terminal, else json) [REDRIVE_LOG]",
 )
+@click.option(
+    "--metrics",
+    metavar="[HOST:]PORT",
+    help="serve Prometheus metrics of all its processes (default: none; host: 127.0.0.1) [REDRIVE_METRICS]",
+)
+@click.option("--metrics-dir", hidden=True)  # where a child counts for its parent
 @click.option("--child", is_flag=True, hidden=True)
 def worker(
-    app_argument: str | None, app: str | None, url: str | None, child: bool, queues: tuple[str, ...], **flags: Any
+    app_argument: str | None,
+    app: str | None,
+    url: str | None,
+    child: bool,
+    metrics_dir: str | None,
+    queues: tuple[str, ...],
+    **flags: Any,
 ) -> int:
     """Run the messages of an app's queues until SIGTERM or Ctrl-C.
 
@@ -77,24 +91,35 @@ def worker(
     found = load_app(chosen.app, chosen.folder)
     if url is not None:
         move(found, chosen.url)
-    store = found.store
-    if child or not store.traits.shared:
-        return _work(found, chosen)
+    if child or not found.store.traits.shared:
+        return _work(found, chosen, metrics_dir, child)
     _warn(found, chosen)
-    state_dir = store.state_dir
-    store.close()
-    return supervise(
-        _child(chosen, url),
-        processes=chosen.processes,
-        state_dir=state_dir,
-        lease_s=chosen.lease_s,
-        grace_s=chosen.grace_s,
-    )
+    return _supervise(found, chosen, url)
 
 
-def _child(chosen: Settings, url: str | None) -> list[str]:
+def _supervise(app: App, chosen: Settings, url: str | None) -> int:
+    store, directory = app.store, None
+    with contextlib.ExitStack() as ending:
+        if chosen.metrics is None:
+            store.close()
+        else:
+            from .metrics import serve_workers
+
+            ending.callback(store.close)
+            directory = ending.enter_context(serve_workers(store, chosen.metrics))
+        return supervise(
+            _child(chosen, url, directory),
+            processes=chosen.processes,
+            state_dir=store.state_dir,
+            lease_s=chosen.lease_s,
+            grace_s=chosen.grace_s,
+        )
+
+
+def _child(chosen: Settings, url: str | None, metrics_dir: Path | None) -> list[str]:
     """The command of a child: what was settled here, so that nothing it reads later can differ."""
     flags: dict[str, object] = {
+        "--metrics-dir": metrics_dir,
         "--app": chosen.app,
         "--url": url,
         "--processes": chosen.processes,
@@ -113,7 +138,20 @@ def _child(chosen: Settings, url: str | None) -> list[str]:
     return argv + [flag for flag, on in (("--burst", chosen.burst), ("--drain", chosen.drain)) if on]
 
 
-def _work(app: App, chosen: Settings) -> int:
+def _work(app: App, chosen: Settings, metrics_dir: str | None, child: bool) -> int:
+    with contextlib.ExitStack() as ending:
+        if metrics_dir is not None:
+            from ..observe.shared_tally import share
+
+            share(app, Path(metrics_dir))
+        elif chosen.metrics is not None and not child:  # a store in this process's memory: no parent, no child
+            from .metrics import serve_app
+
+            ending.enter_context(serve_app(app, chosen.metrics))
+        return _run(app, chosen)
+
+
+def _run(app: App, chosen: Settings) -> int:
     from ..worker.loop import run
 
     log = chosen.log if chosen.log != "auto" else "text" if sys.stderr.isatty() else "json"

@@ -1,0 +1,201 @@
+"""Prometheus metrics: `Metrics(app).register()`, and whatever serves `prometheus_client` shows them.
+
+Names begin with `redrive_`, units are seconds, labels are queue and task and, where they take few values, outcome,
+reason, kind, lane or attempt. What workers did is counted in this process; how much lies where is asked of the store
+when somebody scrapes, by queue.
+
+| metric | labels beside queue, task | says |
+|---|---|---|
+| `redrive_deliveries_total` | outcome | what became of deliveries, `stale` and `lost` leases among them |
+| `redrive_done_total` | attempt | success by attempt number: 1 to 5, 6-10, 11+ |
+| `redrive_time_to_done_seconds` | retried | enqueue (or redrive) to done: first try against after retries |
+| `redrive_retry_delay_seconds` | | how long retries wait |
+| `redrive_attempts` | outcome | attempts a message took until it was done, dead, quarantined or cancelled |
+| `redrive_faults_total` | kind | runs that failed |
+| `redrive_run_seconds` | | how long handlers ran |
+| `redrive_dead_total`, `redrive_quarantined_total` | reason | what came to rest, and why |
+| `redrive_degraded_total` | | done in part |
+| `redrive_crashes_total` | | leases that ran out unsettled; counted when the message's life ends |
+| `redrive_worker_notices_total` | (notice only) | workers started, draining, stopped; store_unavailable, … |
+| `redrive_queue_messages` | (queue, lane) | depth: ready, scheduled, leased, dead, quarantine, done |
+| `redrive_queue_oldest_age_seconds` | (queue) | how long the first of the ready ones has been due |
+| `redrive_queue_paused` | (queue) | 1 where it is |
+| `redrive_store_up` | (none) | 0 while the store cannot be read: then the depths are left out, the counters stay |
+
+Several processes that serve the same store show the same depths: take their `max`, not their `sum`. A task that is
+not registered here is `(other)`, so that no producer's typing error can make series without end.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import ConfigError
+from ..message import Counts
+from .tally import SHAPES, Counting, Labels, Series, done_by_attempt, empty
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+    from prometheus_client.registry import CollectorRegistry
+
+    from ..app import App
+    from ..store import Store
+
+LANES = ("ready", "scheduled", "leased", "dead", "quarantine", "done")
+FRESH_S = 1.0  # how long what the store said is served again, at least
+LOOK_SHARE = 0.05  # of its time that a store may spend on being scraped: where a look takes 200 ms, one in 4 s
+_BY_ATTEMPT = ("queue", "task", "attempt")
+
+
+class Metrics:
+    """The metrics of an app's workers in this process, and of its store.
+
+    `Metrics(app).register()` puts them into prometheus_client's default registry, or `register(registry)` into
+    another. `store=False` leaves the depths out, for all but one of many processes. Raises ModuleNotFoundError where
+    the extra is not installed (`pip install 'redrive[prometheus]'`), ValueError where the registry has them already.
+    """
+
+    def __init__(self, app: App, *, store: bool = True) -> None:
+        self._app = app
+        self._counting = Counting(app.tasks)
+        self._depths = Depths(lambda: app.store) if store else None
+        self._undo: list[Callable[[], object]] = []
+
+    def register(self, registry: CollectorRegistry | None = None) -> Metrics:
+        """Begin to count, and to show it in `registry`. Once only."""
+        if self._undo:
+            raise ConfigError("these metrics are registered already; make another Metrics(app) for another registry")
+        found = registry if registry is not None else _client().REGISTRY
+        found.register(self)
+        self._undo = [lambda: found.unregister(self), self._app.subscribe(self._counting)]
+        return self
+
+    def unregister(self) -> None:
+        """End what `register` began."""
+        while self._undo:
+            self._undo.pop()()
+
+    def describe(self) -> Iterable[Metric]:
+        """The families without samples: registering asks no store."""
+        yield from families(empty())
+        if self._depths is not None:
+            yield from self._depths.describe()
+
+    def collect(self) -> Iterable[Metric]:
+        """The families as they are now."""
+        self._counting.expect((task.queue, task.name) for task in list(self._app.tasks.values()))
+        yield from families(self._counting.copy())
+        if self._depths is not None:
+            yield from self._depths.collect()
+
+
+class Counters:
+    """A collector of what `read` gives: for a process that serves what others counted."""
+
+    def __init__(self, read: Callable[[], Series]) -> None:
+        self._read = read
+
+    def describe(self) -> Iterable[Metric]:
+        """The families without samples."""
+        return families(empty())
+
+    def collect(self) -> Iterable[Metric]:
+        """The families as they are now."""
+        return families(self._read())
+
+
+class _Look(NamedTuple):
+    counts: dict[str, Counts] | None  # None: the store could not be read
+    paused: frozenset[str]
+    until_s: float
+
+
+class Depths:
+    """A collector of how much lies where, asked of the store at most once a second, and so seldom that it spends no
+    more than a twentieth of its time on it. `store` gives the store, and may raise; `clock` counts seconds."""
+
+    def __init__(self, store: Callable[[], Store], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._clock = store, clock
+        self._lock = threading.Lock()
+        self._last = _Look(None, frozenset(), -math.inf)
+
+    def describe(self) -> Iterable[Metric]:
+        """The families without samples."""
+        return _gauges(_Look({}, frozenset(), 0.0))
+
+    def collect(self) -> Iterable[Metric]:
+        """The families as they are now, or were a moment ago."""
+        with self._lock:  # scrapes at once share a look
+            if self._clock() >= self._last.until_s:
+                self._last = self._look()
+            return _gauges(self._last)
+
+    def _look(self) -> _Look:
+        began_s = self._clock()
+        try:
+            store = self._store()
+            counts: dict[str, Counts] | None = {name: store.counts(name) for name in store.queues()}
+            paused = store.paused()
+        except Exception:  # whatever it is: a scrape that fails would hide the counters too
+            counts, paused = None, frozenset()
+        now_s = self._clock()
+        return _Look(counts, paused, now_s + max(FRESH_S, (now_s - began_s) / LOOK_SHARE))
+
+
+def families(series: Series) -> Iterator[Metric]:
+    """Counters and histograms as prometheus_client has them."""
+    core = _client().core
+    for shape in SHAPES:
+        of = series[shape.name]
+        if shape.bounds:
+            family = core.HistogramMetricFamily(shape.name, shape.help, labels=shape.labels)
+            for labels, numbers in sorted(of.items()):
+                family.add_metric(labels, _buckets(shape.bounds, numbers), numbers[-1])
+            yield family
+        else:
+            yield _counter(shape.name, shape.help, shape.labels, {labels: n[0] for labels, n in of.items()})
+    yield _counter("redrive_done", "Messages done, by the attempt that did it.", _BY_ATTEMPT, done_by_attempt(series))
+
+
+def _buckets(bounds: Sequence[float], numbers: Sequence[float]) -> list[tuple[str, float]]:
+    found, sum_ = [], 0.0
+    for bound, count in zip((*bounds, math.inf), numbers, strict=False):
+        sum_ += count
+        found.append(("+Inf" if bound == math.inf else repr(bound), sum_))
+    return found
+
+
+def _counter(name: str, help: str, labels: Labels, values: dict[Labels, float]) -> Metric:
+    family = _client().core.CounterMetricFamily(name, help, labels=labels)
+    for of, value in sorted(values.items()):
+        family.add_metric(of, value)
+    return family  # type: ignore[no-any-return]
+
+
+def _gauges(look: _Look) -> Iterator[Metric]:
+    family = _client().core.GaugeMetricFamily
+    yield family("redrive_store_up", "1 where the store could be read.", value=float(look.counts is not None))
+    depth = family("redrive_queue_messages", "Messages by queue and lane.", labels=("queue", "lane"))
+    oldest = family(
+        "redrive_queue_oldest_age_seconds", "How long the first ready message has been due.", labels=("queue",)
+    )
+    paused = family("redrive_queue_paused", "1 where the queue is paused.", labels=("queue",))
+    for name, counts in (look.counts or {}).items():
+        for lane in LANES:
+            depth.add_metric((name, lane), getattr(counts, lane))
+        oldest.add_metric((name,), counts.oldest_age_s)
+        paused.add_metric((name,), float(name in look.paused))
+    yield from (depth, oldest, paused)
+
+
+def _client() -> Any:
+    try:
+        import prometheus_client.core
+    except ModuleNotFoundError as error:
+        install = "pip install 'redrive[prometheus]'"
+        raise ModuleNotFoundError(f"metrics need prometheus_client: {install}", name=error.name) from error
+    return prometheus_client

@@ -1,0 +1,219 @@
+"""What the engine's events add up to: counters and histograms as plain lists of numbers, cheap to count, easy to merge.
+
+`Counting` is the observer; `prometheus.py` shows what it counted. No metric's label can take more values than there
+are queues, tasks and words of ours: never an id, never a text.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from ..events import Event, Fate
+from ..fault import Kind
+
+Labels = tuple[str, ...]
+Numbers = list[float]  # a counter: [n]. A histogram: how many per bucket, the last above all bounds, and then the sum
+Series = dict[str, dict[Labels, Numbers]]  # by metric, by label values
+
+
+class Shape(NamedTuple):
+    """A metric: its name, what it says, its labels; a histogram's upper bounds, none for a counter."""
+
+    name: str
+    help: str
+    labels: Labels
+    bounds: tuple[float, ...] = ()
+
+
+# From 1 ms, what a no-op takes, over 5 min, a task's timeout unless it says another, to an hour.
+RUN_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
+# From 10 ms, what an idle worker takes, to 24 h, after which the default policy gives up. 30 s is a usual objective.
+DONE_S = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 43200.0, 86400.0)
+# From sub-second backoffs over the caps of the presets (10 s to 10 min) and of the default (1 h) to the 6 h that a
+# Retry-After may ask for.
+DELAY_S = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 21600.0)
+# The first five one by one, since most of what succeeds does so there; then to 25, the default's and 50, the longest
+# preset's limit.
+ATTEMPTS = (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 25.0, 50.0)
+
+_OF = ("queue", "task")
+DELIVERIES = Shape("redrive_deliveries", "Deliveries by what became of them.", (*_OF, "outcome"))
+RUN = Shape("redrive_run_seconds", "How long handlers ran, whatever came of it.", _OF, RUN_S)
+DONE = Shape(
+    "redrive_time_to_done_seconds",
+    "From enqueue, or the last redrive, to done; retried is false where the first try did it.",
+    (*_OF, "retried"),
+    DONE_S,
+)
+ENDED = Shape(
+    "redrive_attempts",
+    "Attempts that a message's life took, by how it ended: done, dead, quarantined or cancelled.",
+    (*_OF, "outcome"),
+    ATTEMPTS,
+)
+DELAY = Shape("redrive_retry_delay_seconds", "How long retries were told to wait.", _OF, DELAY_S)
+FAULTS = Shape("redrive_faults", "Runs that failed, by the kind of fault.", (*_OF, "kind"))
+DEAD = Shape("redrive_dead", "Messages that died, by reason.", (*_OF, "reason"))
+QUARANTINED = Shape("redrive_quarantined", "Messages put into quarantine, by reason.", (*_OF, "reason"))
+DEGRADED = Shape("redrive_degraded", "Done, but in part only.", _OF)
+CRASHES = Shape("redrive_crashes", "Leases that ran out unsettled, counted when the message's life ends.", _OF)
+NOTICES = Shape("redrive_worker_notices", "What workers told of themselves, such as store_unavailable.", ("notice",))
+SHAPES = (DELIVERIES, RUN, DONE, ENDED, DELAY, FAULTS, DEAD, QUARANTINED, DEGRADED, CRASHES, NOTICES)
+
+REASONS = frozenset(
+    ("exhausted", "permanent", "elapsed", "deadline", "budget", "rejected", "unreadable", "unroutable", "crashed")
+)
+KINDS = frozenset(kind.value for kind in Kind)
+OTHER = "(other)"  # a label that would take its value from outside: a task nobody registered, a reason of an override
+_ENDS = frozenset({"done", "dead", "quarantined", "cancelled"})
+_AT_ONCE = ("done", "retry", "dead")  # begin at 0, so that rate() sees the first of them
+
+
+class _Bound(Struct):
+    """The numbers that a fate of one queue, task and outcome adds to, looked up once."""
+
+    labels: Labels
+    total: Numbers
+    run: Numbers
+    ended: Numbers | None
+    delay: Numbers | None
+    first: Numbers | None
+    retried: Numbers | None
+
+
+class Counting:
+    """An observer that counts. `tasks`: the names that may stand in a label; what is not in it counts as `(other)`."""
+
+    def __init__(self, tasks: Mapping[str, object]) -> None:
+        self._tasks = tasks
+        self._lock = threading.Lock()
+        self._series = empty()
+        self._bound: dict[Labels, _Bound] = {}
+
+    def __call__(self, events: Sequence[Event]) -> None:
+        with self._lock:
+            for event in events:
+                if isinstance(event, Fate):
+                    self._count(event)
+                else:
+                    self._add(NOTICES, (event.name,))
+
+    def expect(self, tasks: Iterable[Labels]) -> None:
+        """Begin the series of these (queue, task) at 0."""
+        with self._lock:
+            for queue, task in tasks:
+                for outcome in _AT_ONCE:
+                    self._bind(queue, task, outcome)
+
+    def copy(self) -> Series:
+        """What was counted up to now."""
+        with self._lock:
+            return {name: {labels: list(n) for labels, n in of.items()} for name, of in self._series.items()}
+
+    def add(self, series: Series) -> None:
+        """Count on from these."""
+        with self._lock:
+            merge(self._series, series)
+
+    # -- with the lock held; once per message, so lean
+
+    def _count(self, fate: Fate) -> None:
+        bound = self._bound.get((fate.queue, fate.task, fate.outcome))
+        if bound is None:
+            bound = self._bind(fate.queue, fate.task, fate.outcome)
+        bound.total[0] += 1
+        if fate.run_ms is not None:
+            seconds, run = fate.run_ms / 1000, bound.run
+            run[bisect_left(RUN_S, seconds)] += 1
+            run[-1] += seconds
+        if bound.ended is not None:
+            self._end(fate, bound, bound.ended)
+        elif bound.delay is not None and fate.delay_ms is not None:
+            _observe(DELAY_S, bound.delay, fate.delay_ms / 1000)
+        if fate.fault is not None:
+            self._add(FAULTS, (*bound.labels, fate.fault if fate.fault in KINDS else OTHER))
+
+    def _end(self, fate: Fate, bound: _Bound, ended: Numbers) -> None:
+        ended[bisect_left(ATTEMPTS, fate.attempt)] += 1
+        ended[-1] += fate.attempt
+        if bound.first is not None and bound.retried is not None:
+            seconds = fate.age_ms / 1000
+            numbers = bound.first if fate.attempt <= 1 and not fate.crashes else bound.retried
+            numbers[bisect_left(DONE_S, seconds)] += 1
+            numbers[-1] += seconds
+        if fate.degraded is not None:
+            self._add(DEGRADED, bound.labels)
+        if fate.crashes:
+            self._add(CRASHES, bound.labels, fate.crashes)
+        if fate.reason is not None and fate.outcome in ("dead", "quarantined"):
+            shape = DEAD if fate.outcome == "dead" else QUARANTINED
+            self._add(shape, (*bound.labels, fate.reason if fate.reason in REASONS else OTHER))
+
+    def _bind(self, queue: str, task: str, outcome: str) -> _Bound:
+        known = task in self._tasks
+        of = (queue, task if known else OTHER)
+        done = outcome == "done"
+        bound = _Bound(
+            of,
+            self._numbers(DELIVERIES, (*of, outcome)),
+            self._numbers(RUN, of),
+            self._numbers(ENDED, (*of, outcome)) if outcome in _ENDS else None,
+            self._numbers(DELAY, of) if outcome == "retry" else None,
+            self._numbers(DONE, (*of, "false")) if done else None,
+            self._numbers(DONE, (*of, "true")) if done else None,
+        )
+        if known:  # names from outside must not fill this either
+            self._bound[queue, task, outcome] = bound
+        return bound
+
+    def _add(self, shape: Shape, labels: Labels, count: float = 1) -> None:
+        self._numbers(shape, labels)[0] += count
+
+    def _numbers(self, shape: Shape, labels: Labels) -> Numbers:
+        of = self._series[shape.name]
+        found = of.get(labels)
+        if found is None:
+            found = of[labels] = zeros(shape)
+        return found
+
+
+def empty() -> Series:
+    """No series of any metric."""
+    return {shape.name: {} for shape in SHAPES}
+
+
+def zeros(shape: Shape) -> Numbers:
+    """A series that has counted nothing."""
+    return [0] * (len(shape.bounds) + 2) if shape.bounds else [0]
+
+
+def merge(into: Series, more: Series) -> None:
+    """Add `more` to `into`. What is of another shape, as another version of this program wrote it, is left out."""
+    for shape in SHAPES:
+        size = len(zeros(shape))
+        for labels, numbers in more.get(shape.name, {}).items():
+            if len(numbers) == size and len(labels) == len(shape.labels):
+                old = into[shape.name].setdefault(labels, zeros(shape))
+                old[:] = [a + b for a, b in zip(old, numbers, strict=True)]
+
+
+def done_by_attempt(series: Series) -> dict[Labels, float]:
+    """How many were done at which attempt: 1 to 5, 6-10, 11+; by queue, task and attempt."""
+    found: dict[Labels, float] = {}
+    for (queue, task, outcome), numbers in series[ENDED.name].items():
+        if outcome == "done":
+            counts = numbers[:-1]
+            names = [*map(str, range(1, 6)), "6-10", "11+"]
+            for name, count in zip(names, [*counts[:6], sum(counts[6:])], strict=True):
+                found[queue, task, name] = count
+    return found
+
+
+def _observe(bounds: tuple[float, ...], numbers: Numbers, value: float) -> None:
+    numbers[bisect_left(bounds, value)] += 1
+    numbers[-1] += value
