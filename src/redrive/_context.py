@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .task import Bound, Ref, Task
 
 P = ParamSpec("P")
+R = TypeVar("R")
+WHY_MAX = 500  # characters of what a partial result had to do without
 FOLLOW_UPS_MAX = 10_000  # of one run: they are kept in memory, and written in one commit
 _LOCAL = Traits(name="a direct call")
 _making = threading.Lock()
@@ -31,6 +33,8 @@ class Extras(Struct, eq=False):
 
     follow_ups: list[Draft] = []
     progress: bytes | None = None  # the last checkpoint
+    degraded: str | None = None  # why the result is partial
+    partial: Any = None  # that result
 
 
 class Context(Struct, eq=False):
@@ -166,6 +170,17 @@ class Context(Struct, eq=False):
         """What `enqueue` collected so far, in order."""
         extras = self._extras
         return () if extras is None else tuple(extras.follow_ups)
+
+    def partial(self, result: R, why: str) -> R:
+        """Say that this run does what it can, though not all: `return ctx.partial(result, "no prices")`.
+
+        Once the handler returns, the message is done as ever, only marked as degraded with `why` (its first 500
+        characters) in the fate event and wherever done messages are shown. Returns `result`; it is the run's result
+        also where the handler returns None. Without effect if the run fails.
+        """
+        said = self._said()
+        said.partial, said.degraded = result, str(why)[:WHY_MAX] or "partial"
+        return result
 
     def _said(self) -> Extras:
         extras = self._extras

@@ -197,6 +197,14 @@ async def follow_ups(ctx: Context) -> None:
 
 
 @app.task(ctx=True)
+def degrades(ctx: Context, name: str) -> float:
+    if not name:
+        ctx.partial(0.0)  # type: ignore[call-arg]
+        return ctx.partial("0", "no name")  # type: ignore[return-value]
+    return assert_type(ctx.partial(float(name), "no prices"), float)
+
+
+@app.task(ctx=True)
 async def checkpoints(ctx: Context) -> None:
     assert_type(await ctx.acheckpoint({"page": 3}), None)
     ctx.checkpoint([1, "two"])

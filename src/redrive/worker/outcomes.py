@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from .._context import Extras
 from ..decide import Policy, decide, with_fate
 from ..errors import Cancelled, EnqueueError, LeaseLost
 from ..fault import Fault, Kind, classify
@@ -34,10 +35,16 @@ def outcome(run: Run, now_ms: int, worker: str) -> Outcome:
     run_s = run.finished_s - run.started_s if run.started_s else None
     extras = None if run.context is None else run.context.end()
     if run.fault is None:
-        follow_ups = () if extras is None else tuple(extras.follow_ups)
-        return Outcome(Settlement(run.delivery.receipt, _ACK, None, follow_ups), run.delivery, run_s)
+        return Outcome(_done(run.delivery, extras), run.delivery, run_s)
     decision, fault = _decide(run.delivery.message, run.fault, run.task.policy, now_ms)
     return Outcome(_settlement(run.delivery, decision, fault, run.task, now_ms, worker), run.delivery, run_s)
+
+
+def _done(delivery: Delivery, extras: Extras | None) -> Settlement:
+    if extras is None:
+        return Settlement(delivery.receipt, _ACK)
+    ack = _ACK if extras.degraded is None else Ack(extras.degraded)
+    return Settlement(delivery.receipt, ack, follow_ups=tuple(extras.follow_ups))
 
 
 def refused(o: Outcome, error: EnqueueError, task: Any, now_ms: int, worker: str) -> Outcome:
