@@ -213,8 +213,7 @@ def _refuse_nan(value: Any) -> None:
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"it holds {value}, which JSON has no word for; send None or text instead")
         if isinstance(value, Mapping):
-            todo.extend(value.values())
-            todo.extend(value)
+            todo.extend(value.values())  # as a key it is written as text, and read back
         elif isinstance(value, list | tuple):
             todo.extend(value)
 

@@ -1,0 +1,321 @@
+"""Every type an annotation may name arrives as an equal value of the same type, whatever the value is."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
+from uuid import UUID
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.codec import Codec
+from redrive.errors import EncodeError, Unreadable
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Word(enum.StrEnum):
+    YES = "yes"
+    NO = "no"
+
+
+class Level(enum.IntEnum):
+    LOW = -1
+    HIGH = 2**40
+
+
+class Rights(enum.IntFlag):
+    READ = 1
+    WRITE = 2
+
+
+class Number(enum.Enum):
+    ONE = 1
+    TWO = 2
+
+
+@dataclass(frozen=True)
+class Money:
+    amount: Decimal
+    currency: Literal["EUR", "USD"] = "EUR"
+
+
+@dataclass
+class Tree:
+    value: int
+    children: list[Tree] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class Slotted:
+    at: datetime | None
+    tags: frozenset[str]
+
+
+class Event(msgspec.Struct, frozen=True):
+    id: UUID
+    at: datetime
+    cost: Money | None = None
+
+
+class Circle(msgspec.Struct, tag="circle"):
+    radius: float
+
+
+class Square(msgspec.Struct, tag="square"):
+    side: float
+
+
+class Short(msgspec.Struct, array_like=True, rename="camel"):
+    first_name: str
+    age: int
+
+
+class Point(NamedTuple):
+    x: float
+    y: float = 0.0
+
+
+class Row(TypedDict):
+    id: int
+    note: NotRequired[str]
+
+
+def minutes(offset: int) -> timezone:
+    return timezone(timedelta(minutes=offset))
+
+
+text = st.text(max_size=20)
+floats = st.floats(allow_nan=False, allow_infinity=False)
+decimals = st.decimals(allow_nan=False)
+zones = st.just(UTC) | st.integers(-1439, 1439).map(minutes)
+naive = st.datetimes()
+aware = st.datetimes(datetime(1, 1, 3), datetime(9999, 12, 29), timezones=zones)  # noqa: DTZ001  bounds are naive
+money = st.builds(Money, decimals, st.sampled_from(["EUR", "USD"]))
+trees = st.recursive(
+    st.builds(Tree, st.integers()),
+    lambda inner: st.builds(Tree, st.integers(), st.lists(inner, max_size=3)),
+    max_leaves=8,
+)
+events = st.builds(Event, st.uuids(), aware, st.none() | money)
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | floats | text,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(text, inner, max_size=4),
+    max_leaves=10,
+)
+
+EVERY: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
+    "none": (None, st.none()),
+    "bool": (bool, st.booleans()),
+    "int": (int, st.integers()),
+    "float": (float, floats),
+    "str": (str, text),
+    "bytes": (bytes, st.binary()),
+    "bytearray": (bytearray, st.binary().map(bytearray)),
+    "naive datetime": (datetime, naive),
+    "aware datetime": (datetime, aware),
+    "date": (date, st.dates()),
+    "time": (time, st.times(timezones=st.none() | zones)),
+    "timedelta": (timedelta, st.timedeltas()),
+    "decimal": (Decimal, decimals),
+    "uuid": (UUID, st.uuids()),
+    "path": (Path, text.filter(lambda t: "\0" not in t).map(Path)),
+    "posix path": (PurePosixPath, text.map(PurePosixPath)),
+    "enum of text": (Colour, st.sampled_from(Colour)),
+    "enum of numbers": (Number, st.sampled_from(Number)),
+    "StrEnum": (Word, st.sampled_from(Word)),
+    "IntEnum": (Level, st.sampled_from(Level)),
+    "IntFlag": (Rights, st.sampled_from([Rights.READ, Rights.WRITE, Rights.READ | Rights.WRITE, Rights(0)])),
+    "Literal": (Literal["a", 1, None], st.sampled_from(["a", 1, None])),
+    "dataclass": (Money, money),
+    "recursive dataclass": (Tree, trees),
+    "slotted dataclass": (Slotted, st.builds(Slotted, at=st.none() | aware, tags=st.frozensets(text, max_size=3))),
+    "Struct": (Event, events),
+    "array Struct": (Short, st.builds(Short, text, st.integers())),
+    "tagged Structs": (Circle | Square, st.builds(Circle, floats) | st.builds(Square, floats)),
+    "NamedTuple": (Point, st.builds(Point, floats, floats)),
+    "TypedDict": (Row, st.fixed_dictionaries({"id": st.integers()}, optional={"note": text})),
+    "list": (list[Money], st.lists(money, max_size=4)),
+    "set": (set[date], st.sets(st.dates(), max_size=4)),
+    "frozenset": (frozenset[UUID], st.frozensets(st.uuids(), max_size=4)),
+    "set of dataclasses": (set[Money], st.sets(money, max_size=4)),
+    "tuple": (tuple[int, str, bytes], st.tuples(st.integers(), text, st.binary())),
+    "long tuple": (tuple[Decimal, ...], st.lists(decimals, max_size=4).map(tuple)),
+    "Sequence": (Sequence[timedelta], st.lists(st.timedeltas(), max_size=4)),
+    "Mapping": (Mapping[str, Event], st.dictionaries(text, events, max_size=3)),
+    "dict by int": (dict[int, bytes], st.dictionaries(st.integers(), st.binary(), max_size=3)),
+    "dict by float": (dict[float, int], st.dictionaries(floats, st.integers(), max_size=3)),
+    "dict by date": (dict[date, Money], st.dictionaries(st.dates(), money, max_size=3)),
+    "dict by datetime": (dict[datetime, None], st.dictionaries(aware, st.none(), max_size=3)),
+    "dict by UUID": (dict[UUID, Decimal], st.dictionaries(st.uuids(), decimals, max_size=3)),
+    "dict by enum": (dict[Colour, Level], st.dictionaries(st.sampled_from(Colour), st.sampled_from(Level))),
+    "optional": (Event | None, st.none() | events),
+    "union": (int | str | list[int] | None, st.none() | st.integers() | text | st.lists(st.integers(), max_size=3)),
+    "plain": (Any, plain),
+    "bare dict": (dict, st.dictionaries(text, plain, max_size=3)),
+}
+
+
+def codec_of(annotation: Any) -> Codec:
+    def handler(value: Any) -> None: ...
+
+    handler.__annotations__ |= {"value": annotation, "return": annotation}
+    return Codec(handler, "t")
+
+
+CODECS = {name: codec_of(annotation) for name, (annotation, _) in EVERY.items()}
+
+
+def same(found: Any, sent: Any) -> bool:
+    """Equal, of one type, and for numbers digit by digit."""
+    if isinstance(sent, Decimal | float):
+        return repr(found) == repr(sent)
+    return found == sent and type(found) is type(sent)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_value_of_the_type_arrives_as_it_was_sent(name: str) -> None:
+    codec = CODECS[name]
+
+    @given(EVERY[name][1])
+    def arrives(value: Any) -> None:
+        (found,), _ = codec.decode(codec.encode((value,), {}))
+        assert same(found, value)
+        assert same(codec.decode_result(codec.encode_result(value)), value)
+
+    arrives()
+
+
+@given(st.data(), st.sets(st.sampled_from(sorted(set(EVERY) - {"none"})), min_size=1, max_size=6))
+def test_all_of_them_travel_together_as_fields_of_one_argument(data: st.DataObject, names: set[str]) -> None:
+    fields = {f"f{at}": EVERY[name] for at, name in enumerate(sorted(names))}
+    kind = msgspec.defstruct("Whole", [(at, annotation) for at, (annotation, _) in fields.items()])
+    value = kind(**{at: data.draw(strategy) for at, (_, strategy) in fields.items()})
+    codec = codec_of(list[kind])  # type: ignore[valid-type]
+    assert codec.decode(codec.encode(([value],), {}))[0] == ([value],)
+
+
+@given(aware)
+def test_an_aware_datetime_keeps_its_offset(when: datetime) -> None:
+    codec = CODECS["aware datetime"]
+    (found,), _ = codec.decode(codec.encode((when,), {}))
+    assert found.utcoffset() == when.utcoffset()
+
+
+# -- odd values and bodies
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_whole_number_is_exact_up_to_4300_digits_and_refused_beyond(sign: int) -> None:
+    codec = CODECS["int"]
+    for digits in (18, 19, 20, 21, 300, 4_299):
+        assert codec.decode(codec.encode((sign * (10**digits - 1),), {}))[0] == (sign * (10**digits - 1),)
+    with pytest.raises(EncodeError, match="4300 digits"):
+        codec.encode((sign * 10**4_300,), {})
+
+
+@pytest.mark.parametrize("annotation", [int, float, Decimal, Any, dict[str, Any]], ids=str)
+def test_a_number_of_a_million_digits_is_unreadable_or_read(annotation: Any) -> None:
+    codec = codec_of(annotation)
+    for number in (b"9" * 10**6, b"-" + b"9" * 5_000, b"1e999999999", b"1E-999999999", b"0." + b"1" * 10**5):
+        with contextlib.suppress(Unreadable):
+            (found,), _ = codec.decode(b'{"value":' + number + b"}")
+            assert isinstance(found, int | float | Decimal) and found < math.inf
+
+
+def test_ten_megabytes_of_text_and_numbers_travel() -> None:
+    for annotation, value in ((str, "ü" * 5_000_000), (list[int], list(range(10**6))), (bytes, bytes(7_500_000))):
+        codec = codec_of(annotation)
+        body = codec.encode((value,), {})
+        assert len(body) > 6_000_000
+        assert codec.decode(body) == ((value,), {})
+
+
+def test_ten_megabytes_that_do_not_fit_are_refused_in_a_few_words() -> None:
+    body = b'{"value":"' + b"x" * 10_000_000 + b'"}'
+    with pytest.raises(Unreadable) as caught:
+        CODECS["enum of text"].decode(body)
+    assert len(str(caught.value)) < 500
+    with pytest.raises(TypeError) as refused:
+        CODECS["enum of text"].encode(("x" * 10_000_000,), {})
+    assert len(str(refused.value)) < 1_000
+
+
+@pytest.mark.parametrize("depth", [100, sys.getrecursionlimit(), 50_000])
+@pytest.mark.parametrize("annotation", [Any, Tree, list[Any]], ids=str)
+def test_nesting_of_any_depth_is_read_or_unreadable(annotation: Any, depth: int) -> None:
+    opened, closed = (b'{"value":1,"children":[', b"]}") if annotation is Tree else (b"[", b"]")
+    try:
+        codec_of(annotation).decode(b'{"value":' + opened * depth + closed * depth + b"}")
+    except Unreadable:
+        assert depth > 100
+
+
+def test_a_tree_nested_too_deep_to_write_is_an_encode_error() -> None:
+    tree = Tree(1)
+    for _ in range(50_000):
+        tree = Tree(1, [tree])
+    with pytest.raises(EncodeError):
+        CODECS["recursive dataclass"].encode((tree,), {})
+    flat, tree = tree, Tree(1)  # taken apart one by one: freeing it whole would recurse as deep
+    while flat.children:
+        flat = flat.children.pop()
+
+
+def test_nan_and_infinity_travel_as_keys() -> None:
+    codec = codec_of(dict[float, None])
+    (found,), _ = codec.decode(codec.encode(({math.inf: None, math.nan: None},), {}))
+    assert repr(found) == "{inf: None, nan: None}"
+
+
+@given(text, st.sampled_from(["\ud800", "\udc80", "\udfff\ud800"]), text)
+def test_lone_surrogates_are_an_encode_error_wherever_they_stand(before: str, lone: str, after: str) -> None:
+    word = before + lone + after
+    for value in (word, {word: 1}, [word], Money(Decimal(1), word), Path(word.replace("\0", ""))):  # type: ignore[arg-type]
+        with pytest.raises(EncodeError, match="'t'"):
+            CODECS["plain"].encode((value,), {})
+
+
+def test_escaped_lone_surrogates_in_a_stored_body_are_unreadable() -> None:
+    for body in (b'{"value":"\\ud800"}', b'{"value":{"\\udfff":1}}', b'{"value":"\xed\xa0\x80"}'):
+        with pytest.raises(Unreadable):
+            CODECS["plain"].decode(body)
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@dataclass
+class Spiteful:
+    n: int
+
+    def __post_init__(self) -> None:
+        raise Mute
+
+
+def test_an_error_whose_text_fails_is_unreadable_by_its_name() -> None:
+    with pytest.raises(Unreadable, match="Mute"):
+        codec_of(Spiteful).decode(b'{"value":{"n":1}}')
+
+
+def test_what_json_cannot_hold_by_kind_is_refused_by_its_name() -> None:
+    names: dict[Any, str] = {1j: "complex", range(3): "range", object: "type", Callable: "ABCMeta"}
+    for value, name in names.items():
+        with pytest.raises(EncodeError, match=name):
+            CODECS["plain"].encode((value,), {})
