@@ -3,6 +3,7 @@
 import os
 import random
 import sys
+from importlib import import_module
 
 import pytest
 from hypothesis import settings
@@ -13,7 +14,10 @@ settings.register_profile("soak", deadline=None, print_blob=True, max_examples=5
 settings.load_profile("gate")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    # Its entry point is known once redrive is installed anew; an environment may be older than the plugin.
+    if not config.pluginmanager.has_plugin("redrive"):
+        config.pluginmanager.register(import_module("redrive.testing.plugin"), "redrive")
     # In the environment because the xdist workers must draw the same tests from the same seed.
     os.environ.setdefault("TEST_SEED", str(random.SystemRandom().randrange(1_000_000)))
 

@@ -1,16 +1,38 @@
-"""For the tests of programs that use redrive, and of stores: a manual clock, and the contract every store keeps.
+"""For the tests of programs that use redrive, and of stores: the `rd` fixture's Kit, a manual clock, and the contract
+every store keeps.
 
-Needs pytest, which nothing else in redrive imports.
+Needs pytest, which nothing else in redrive imports. The names below are imported when they are first used: pytest
+imports this package in every run, for the plugin beside it.
 """
 
 from __future__ import annotations
 
-import pytest
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-# Before they are imported, else a failing assert in them would say nothing but AssertionError.
-pytest.register_assert_rewrite("redrive.testing._contract")
+if TYPE_CHECKING:
+    from .clock import ManualClock
+    from .contract import StoreContract
+    from .kit import Kit
+    from .kit_faults import Crash
 
-from .clock import ManualClock  # noqa: E402
-from .contract import StoreContract  # noqa: E402
+__all__ = ["Crash", "Kit", "ManualClock", "StoreContract"]
 
-__all__ = ["ManualClock", "StoreContract"]
+_HOME = {"Crash": "kit_faults", "Kit": "kit", "ManualClock": "clock", "StoreContract": "contract"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name at its first use (PEP 562)."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    if name == "StoreContract":
+        import pytest
+
+        # Before they are imported, else a failing assert in them would say nothing but AssertionError.
+        pytest.register_assert_rewrite("redrive.testing._contract")
+    value = globals()[name] = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
