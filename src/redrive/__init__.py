@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from ._context import Context, context
+    from ._context import Context, Wrap, context
     from .app import App
     from .errors import Quarantine, RedriveError, Reject, RetryAfter, Snooze
     from .message import Draft
@@ -28,6 +28,7 @@ __all__ = [
     "Retry",
     "RetryAfter",
     "Snooze",
+    "Wrap",
     "__version__",
     "context",
     "presets",
@@ -35,7 +36,7 @@ __all__ = [
 
 _HOMES = {
     "app": ["App"],
-    "_context": ["Context", "context"],
+    "_context": ["Context", "Wrap", "context"],
     "errors": ["Quarantine", "RedriveError", "Reject", "RetryAfter", "Snooze"],
     "message": ["Draft"],
     "policy": ["Backoff", "Retry", "presets"],

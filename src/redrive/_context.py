@@ -6,6 +6,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -213,6 +215,15 @@ class Context(Struct, eq=False):
         self._over = True
         return self._extras
 
+
+#: What `app.wrap` takes: a generator function of the Context that yields once, sync or async, as it is or with
+#: contextlib's decorator.
+Wrap = (
+    Callable[[Context], Iterator[None]]
+    | Callable[[Context], AsyncIterator[None]]
+    | Callable[[Context], AbstractContextManager[None]]
+    | Callable[[Context], AbstractAsyncContextManager[None]]
+)
 
 _current: ContextVar[Context | None] = ContextVar("redrive_context", default=None)
 current = _current.get

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
-from ._context import Context, refuse_loop
+from ._context import Context, Wrap, refuse_loop
 from .config import settings
 from .decide import Policy
 from .duration import Duration, seconds
@@ -23,9 +23,11 @@ from .task import Ref, Task
 if TYPE_CHECKING:
     from .triage.dlq import DeadLetters
     from .worker.loop import Worker
+    from .worker.wraps import Opener
 
 P = ParamSpec("P")
 R = TypeVar("R")
+W = TypeVar("W", bound=Wrap)
 DEFAULT_CONCURRENCY = 10
 
 
@@ -51,6 +53,7 @@ class App:
         self.url = url if url is not None or store is not None else settings().url
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.queues: dict[str, Queue] = {}
+        self._wraps: list[Opener] = []
         self.events = Events()
         self.producer = f"{os.uname().nodename}:{os.getpid()}"
         self._store = store
@@ -134,10 +137,42 @@ class App:
                 if on_dead.app is not self:
                     raise ConfigError(f"task {called!r}: on_dead={on_dead.name!r} belongs to another app")
                 task.check_takes_over(on_dead)
+            self._surround(task, self._wraps)
             self.tasks[task.name] = task
             return task
 
         return register
+
+    def wrap(self, fn: W) -> W:
+        """Run `fn(ctx)` around every handler a worker of this app runs: a generator function that yields once, where
+        the handler runs; `@contextmanager` may stand on it. Usable as a decorator; the first one is outermost.
+
+        For sessions, tracing, tenants: a failure of the handler is raised at the yield, so that it can be seen and
+        cleaned up after, but it stands whatever the wrap makes of it. An error of the wrap's own, before the yield or
+        after a handler that returned, is that run's failure and is retried as such: a commit that failed was no
+        success. Async handlers take sync and async wraps, sync handlers only sync ones: ConfigError otherwise, here or
+        where the task is declared. A direct call of a task runs no wraps.
+        """
+        from .worker.wraps import Opener
+
+        wraps = [*self._wraps, Opener(fn)]
+        for task in self.tasks.values():  # all checked before any is changed
+            self._refuse_wraps(task, wraps)
+        for task in self.tasks.values():
+            self._surround(task, wraps)
+        self._wraps = wraps
+        return fn
+
+    def _surround(self, task: Task[Any, Any], wraps: Sequence[Opener]) -> None:
+        if wraps:
+            from .worker.wraps import around
+
+            self._refuse_wraps(task, wraps)
+            task.entry = around(task.handler, task.is_async, wraps)
+
+    def _refuse_wraps(self, task: Task[Any, Any], wraps: Sequence[Opener]) -> None:
+        for opener in wraps if not task.is_async else ():
+            opener.refuse(task.name)
 
     def queue(self, name: str, *, concurrency: int = DEFAULT_CONCURRENCY, weight: int = 1) -> Queue:
         """Say how a queue is worked: `concurrency` messages at once per worker process; `weight` shares a worker's

@@ -82,6 +82,7 @@ class Task(Generic[P, R]):
         on_dead: Task[..., Any] | str | None = None,
     ) -> None:
         self.app, self.handler, self.name, self.queue = app, handler, name, queue
+        self.entry: Callable[..., Any] = handler  # what a worker calls: the handler, with the app's wraps around it
         self.policy, self.rules = policy, tuple(rules)
         self.takes_context = takes_context
         self.on_dead = on_dead.name if isinstance(on_dead, Task) else on_dead

@@ -5,12 +5,13 @@ Each `type: ignore` marks a line that must be an error: both checkers report one
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
 import redrive
-from redrive import App, Backoff, Context, Draft, Quarantine, Reject, Retry, RetryAfter, Snooze, presets
+from redrive import App, Backoff, Context, Draft, Quarantine, Reject, Retry, RetryAfter, Snooze, Wrap, presets
 from redrive.errors import Cancelled, RedriveError, StoreUnavailable
 from redrive.events import Event, Fate, Notice
 from redrive.fault import Fault, classify, parse_retry_after
@@ -211,6 +212,45 @@ async def checkpoints(ctx: Context) -> None:
     page: int = ctx.progress["page"]
     assert_type(push.enqueue(page).progress, Any)
     ctx.checkpoint()  # type: ignore[call-arg]
+
+
+# -- around handlers
+
+
+@app.wrap
+def session(ctx: Context) -> Iterator[None]:
+    yield
+
+
+@app.wrap
+async def tracing(ctx: Context) -> AsyncIterator[None]:
+    yield
+
+
+@app.wrap
+@contextmanager
+def managed(ctx: Context) -> Generator[None]:
+    yield
+
+
+@app.wrap
+@asynccontextmanager
+async def amanaged(ctx: Context) -> AsyncGenerator[None]:
+    yield
+
+
+as_it_was: Callable[[Context], Iterator[None]] = session
+a_wrap: Wrap = managed
+
+
+@app.wrap  # type: ignore[type-var]
+def no_generator(ctx: Context) -> int:
+    return 1
+
+
+@app.wrap  # type: ignore[type-var]
+def takes_no_context() -> Iterator[None]:
+    yield
 
 
 def kept_as_values(

@@ -46,7 +46,7 @@ class TaskExecutor:
             enter(run.begin(self._slots))
             if run.deadline_s < self._watch_at_s:
                 self._watch_from(run.deadline_s)
-            await run.task.handler(*run.args, **run.kwargs)
+            await run.task.entry(*run.args, **run.kwargs)
         except BaseException as error:  # whatever it is, it is its message's business and must not end the worker
             if isinstance(error, GeneratorExit) and self._loop.is_closed():
                 raise  # left behind by the worker, and now thrown away

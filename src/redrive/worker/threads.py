@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from .._context import enter, leave
 from .outcomes import fault_of
 from .run import Run
+from .wraps import refuse_coroutine
 
 if TYPE_CHECKING:
     from .crashes import Slots
@@ -54,10 +54,7 @@ class ThreadExecutor:
         token = None
         try:
             token = enter(run.begin(self._slots))
-            result = run.task.handler(*run.args, **run.kwargs)
-            if inspect.iscoroutine(result):  # a plain function around an async one: done is what it is not
-                result.close()
-                raise TypeError("the handler returned a coroutine instead of running it; declare it with async def")
+            refuse_coroutine(run.task.entry(*run.args, **run.kwargs))
         except BaseException as error:  # also SystemExit: a handler must not end the worker
             run.fault = fault_of(run, error)
         if token is not None:
