@@ -21,6 +21,7 @@ from .stores import open_store
 from .task import Ref, Task
 
 if TYPE_CHECKING:
+    from .schedule import Schedule, Scheduler
     from .triage.dlq import DeadLetters
     from .worker.loop import Worker
     from .worker.wraps import Opener
@@ -54,6 +55,7 @@ class App:
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.queues: dict[str, Queue] = {}
         self._wraps: list[Opener] = []
+        self.schedules: dict[str, Schedule] = {}
         self.events = Events()
         self.producer = f"{os.uname().nodename}:{os.getpid()}"
         self._store = store
@@ -181,6 +183,62 @@ class App:
         self.queues[name] = Queue(name, concurrency, weight)
         return self.queues[name]
 
+    def periodic(
+        self,
+        cron: str | None = None,
+        *,
+        every: Duration | None = None,
+        tz: str = "UTC",
+        name: str | None = None,
+        missed: str = "last",
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        key: str | None = None,
+        group: str | None = None,
+        jitter: Duration = 0,
+        **task_options: Any,
+    ) -> Callable[[Callable[P, R]], Task[P, R]]:
+        """Enqueue a task by the clock, each tick once, while at least one scheduler runs (`redrive scheduler`,
+        `redrive worker --scheduler`, `app.run_scheduler()`, `async with app.scheduler()`).
+
+        Stands above `@app.task(…)`, or above a plain function, which it registers; `**task_options` (`retry=`,
+        `timeout=`, …) are then those of `app.task`, and `name` and `queue` go to the task too.
+
+        `cron`: five fields, six with seconds first, or `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`; read by
+        the clocks of `tz`. `every="30s"` instead: the multiples of a period since the epoch. Where clocks change, an
+        expression that names minute and hour keeps Debian's rule: in the hour that is left out it runs when that hour
+        is over, in the one that comes twice the first time only. One with `*` as its minute or hour, or with seconds,
+        follows the clock: nothing runs in the hour that is left out, and the hour that comes twice runs twice.
+
+        `missed` says what becomes of ticks at which no scheduler ran, or the schedule was paused: `last` enqueues the
+        latest one, `all` each (at most the last 1,000), `skip` none. A schedule that is new, or whose expression
+        changed, starts from now. A parameter `tick: datetime` is given the tick's time, with its zone's offset;
+        `args` and `kwargs` are the same each time. Messages carry the headers `redrive-schedule` and `redrive-tick`.
+
+        `name` (default: the task's) is that of the schedule: its state is kept by it. `queue`, `priority`, `key` and
+        `group` are as in `using`: with a `key`, a tick is left out while the message of an earlier one is not done.
+        `jitter` spreads the messages over that long after their ticks. Raises ConfigError for what cannot be meant.
+        """
+        from .schedule import periodic
+
+        declare: Callable[[Callable[P, R]], Task[P, R]] = periodic(
+            self,
+            cron,
+            every=every,
+            tz=tz,
+            name=name,
+            missed=missed,
+            args=args,
+            kwargs=kwargs,
+            queue=queue,
+            jitter=jitter,
+            using={"priority": priority, "key": key, "group": group},
+            task_options=task_options,
+        )
+        return declare
+
     # -- enqueueing
 
     def enqueue_many(self, drafts: Iterable[Draft]) -> list[Ref]:
@@ -279,14 +337,25 @@ class App:
         refuse_loop("run_worker()", "async with app.worker(…)")
         run(self.worker(queues, **options))
 
+    def scheduler(self) -> Scheduler:
+        """A scheduler to embed: `async with app.scheduler():` enqueues the ticks of `app.schedules` until the block
+        ends."""
+        from .schedule import Scheduler
+
+        return Scheduler(self)
+
+    def run_scheduler(self) -> None:
+        """Enqueue the ticks of `app.schedules` until SIGTERM or SIGINT. Any number may run: each tick comes once."""
+        from .schedule.runner import run
+
+        refuse_loop("run_scheduler()", "async with app.scheduler()")
+        run(self.scheduler())
+
     def _worked(self, queues: Sequence[str] | Mapping[str, int] | None) -> list[Queue]:
         if isinstance(queues, str):
             raise ConfigError(f"queues={queues!r}: expected a list of names, such as [{queues!r}]")
-        names = (
-            list(queues)
-            if queues
-            else sorted({task.queue for task in self.tasks.values()} | set(self.queues)) or ["default"]
-        )
+        named = {t.queue for t in self.tasks.values()} | {s.queue for s in self.schedules.values()} | set(self.queues)
+        names = list(queues) if queues else sorted(named) or ["default"]
         sizes = queues if isinstance(queues, Mapping) else {}
         known = [self.queues.get(name) or Queue(name) for name in names]
         return [Queue(q.name, q.concurrency if (n := sizes.get(q.name)) is None else n, q.weight) for q in known]

@@ -41,6 +41,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     prefetch: int | None = None
     burst: bool = False
     drain: bool = False
+    scheduler: bool = False  # a worker enqueues the app's schedules too
     name: str | None = None
     metrics: str | None = None  # HOST:PORT
     log: str = "auto"
@@ -198,6 +199,7 @@ _SETTINGS = {
     "prefetch": _Setting("prefetch", _not_negative, "a whole number from 0 up"),
     "burst": _Setting("burst", _switch, "true or false"),
     "drain": _Setting("drain", _switch, "true or false"),
+    "scheduler": _Setting("scheduler", _switch, "true or false"),
     "name": _Setting("name", _name, "a short word for this worker that stays the same over its restarts"),
     "metrics": _Setting("metrics", address, "a port, or HOST:PORT, such as 9464"),
     "log": _Setting("log", _one_of(LOGS), f"one of {', '.join(LOGS)}"),

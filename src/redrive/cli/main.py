@@ -23,12 +23,14 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "Work": {
         "worker": "Run the messages of an app's queues.",
+        "scheduler": "Enqueue an app's schedules, each tick once.",
         "enqueue": "Put a message on a queue.",
     },
     "Look and mend": {
         "job": "Show, list and cancel messages.",
         "queue": "List, pause and resume queues.",
         "dlq": "List, show, group and retry dead messages.",
+        "schedule": "List schedules, see their times, run, pause and resume them.",
         "metrics": "Serve or print Prometheus metrics.",
     },
     "Plan and keep": {

@@ -157,7 +157,7 @@ def _no_module(name: str, path: str) -> Failure:
 
 
 def _again(spec: str) -> str:
-    flag = "" if command().endswith(" worker") else "--app "
+    flag = "" if command().endswith((" worker", " scheduler")) else "--app "
     return f"{command()} {flag}{spec}"
 
 

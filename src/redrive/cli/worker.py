@@ -12,10 +12,10 @@ import click
 
 from ..app import App, Queue
 from ..config import LOGS, Settings, near_miss, settings
-from ..observe.logs import JsonLog, TextLog
 from ..worker.supervisor import supervise
 from .failure import USAGE, Failure, note, program
 from .place import app_option, load_app, move, url_option
+from .scheduler import warn_without_schedules, write_log
 
 
 @click.command()
@@ -50,6 +50,7 @@ from .place import app_option, load_app, move, url_option
 @click.option(
     "--name", help="a name that stays the same over restarts, to take its own leases back at once [REDRIVE_NAME]"
 )
+@click.option("--scheduler", is_flag=True, default=None, help="enqueue the app's schedules too [REDRIVE_SCHEDULER]")
 @click.option(
     "--log",
     type=click.Choice(LOGS),
@@ -135,7 +136,8 @@ def _child(chosen: Settings, url: str | None, metrics_dir: Path | None) -> list[
     argv = [sys.executable, "-m", "redrive", "worker", "--child"]
     for flag, value in flags.items():
         argv += [flag, str(value)] if value is not None else []
-    return argv + [flag for flag, on in (("--burst", chosen.burst), ("--drain", chosen.drain)) if on]
+    switches = (("--burst", chosen.burst), ("--drain", chosen.drain), ("--scheduler", chosen.scheduler))
+    return argv + [flag for flag, on in switches if on]
 
 
 def _work(app: App, chosen: Settings, metrics_dir: str | None, child: bool) -> int:
@@ -154,21 +156,19 @@ def _work(app: App, chosen: Settings, metrics_dir: str | None, child: bool) -> i
 def _run(app: App, chosen: Settings) -> int:
     from ..worker.loop import run
 
-    log = chosen.log if chosen.log != "auto" else "text" if sys.stderr.isatty() else "json"
-    if log != "off":
-        app.subscribe(JsonLog(sys.stderr) if log == "json" else TextLog(sys.stderr))
-    run(
-        app.worker(
-            _sizes(app, chosen.queues),
-            concurrency=chosen.concurrency,
-            lease=chosen.lease_s,
-            grace=chosen.grace_s,
-            prefetch=chosen.prefetch,
-            burst=chosen.burst,
-            drain=chosen.drain,
-            name=chosen.name,
-        )
+    write_log(app, chosen.log)
+    worker = app.worker(
+        _sizes(app, chosen.queues),
+        concurrency=chosen.concurrency,
+        lease=chosen.lease_s,
+        grace=chosen.grace_s,
+        prefetch=chosen.prefetch,
+        burst=chosen.burst,
+        drain=chosen.drain,
+        name=chosen.name,
     )
+    with app.scheduler() if chosen.scheduler else contextlib.nullcontext():
+        run(worker)
     return 0
 
 
@@ -182,7 +182,9 @@ def _warn(app: App, chosen: Settings) -> None:
     """What is allowed, and is probably a slip."""
     if not app.tasks:
         note(f"warning: {chosen.app} has no tasks; every message it meets becomes unroutable")
-    known = {task.queue for task in app.tasks.values()} | set(app.queues)
+    if chosen.scheduler:
+        warn_without_schedules(app, str(chosen.app))
+    known = {task.queue for task in app.tasks.values()} | {s.queue for s in app.schedules.values()} | set(app.queues)
     for name in chosen.queues or ():
         if name not in known:
             near = near_miss(name, known)

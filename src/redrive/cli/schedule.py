@@ -1,0 +1,147 @@
+"""`redrive schedule`: what the clock enqueues, when, and by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..config import near_miss, settings
+from . import views
+from .failure import USAGE, Failure, note, program
+from .main import Subcommands
+from .output import Column, Output, age
+from .place import Place, app_option, at_store, load_app, output_option
+from .types import TIME
+
+if TYPE_CHECKING:
+    from ..app import App
+    from ..schedule import Schedule
+
+_COLUMNS = (
+    Column("name", shrinks=True),
+    Column("cron"),
+    Column("tz"),
+    Column("task", shrinks=True),
+    Column("queue", shrinks=True, spare=True),
+    Column("missed", spare=True),
+    Column("last_at"),
+    Column("next_at"),
+    Column("late_s", "late", age, spare=True),
+    Column("paused"),
+)
+
+
+@click.group(cls=Subcommands)
+def schedule() -> None:
+    """List schedules, see their times, run, pause and resume them."""
+
+
+@schedule.command("list")
+@at_store()
+def list_(place: Place, out: Output) -> None:
+    """List an app's schedules.
+
+    `last_at` is the last tick that was enqueued, `next_at` the next one to come. `late` is how long the first tick
+    that no scheduler has enqueued yet is overdue.
+    """
+    rows = [_row(place, found) for found in _schedules(place.app).values()]
+    if not out.rows(rows, _COLUMNS, id="name", limit=0):
+        note("no schedules; declare one with @app.periodic(…)")
+
+
+def _row(place: Place, found: Schedule) -> dict[str, Any]:
+    state, now_ms = found.state(), place.store.now_ms()
+    known = state is not None and state.spec == found.times.spec
+    waiting_ms = next(found.times.after(state.seen_ms), None) if state and known and not state.paused else None
+    return {
+        "name": found.name,
+        "cron": found.times.shown,
+        "tz": found.times.tz,
+        "task": found.task.name,
+        "queue": found.queue,
+        "missed": str(found.missed),
+        "last_at": views.time(state.last_ms) if state else None,
+        "next_at": views.time(next(found.times.after(now_ms), None)),
+        "late_s": (now_ms - waiting_ms) / 1000 if waiting_ms is not None and waiting_ms < now_ms else None,
+        "paused": state.paused if state else False,
+    }
+
+
+@schedule.command("next")
+@click.argument("name")
+@click.option("-n", "count", type=click.IntRange(1, 10_000), default=5, help="how many [5]")
+@click.option("--after", type=TIME, help="later than this point in time (default: now)")
+@app_option
+@output_option
+def next_(name: str, count: int, after: datetime | None, app: str | None, output: str | None) -> None:
+    """Show the next times of a schedule, in UTC and on the clocks of its zone."""
+    chosen = settings({"app": app, "output": output})  # no store: times are those of the calendar
+    found = _found(load_app(chosen.app, chosen.folder) if chosen.app else None, name)
+    rows = [
+        {"at": views.time(_ms(at)), "local": at.isoformat(sep=" "), "tz": found.times.tz}
+        for at in found.next(count, after or datetime.now(UTC))
+    ]
+    Output(chosen.output).rows(rows, (Column("at", "UTC"), Column("local"), Column("tz")), id="at", limit=0)
+
+
+@schedule.command()
+@click.argument("name")
+@at_store(create=True)
+def run(place: Place, out: Output, name: str) -> None:
+    """Enqueue one message of a schedule now, outside its ticks, and print its id."""
+    ref = _found(place.app, name).run()
+    if ref.duplicate:
+        note(f"not put: message {ref.id} holds the schedule's key")
+    record = {"id": ref.id, "task": ref.task, "queue": ref.queue, "duplicate": ref.duplicate}
+    if out.form in ("json", "jsonl"):
+        out.record(record)
+    else:
+        click.echo(ref.id)
+
+
+@schedule.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME…")
+@at_store(create=True)
+def pause(place: Place, out: Output, names: tuple[str, ...]) -> None:
+    """Enqueue no more ticks of schedules, whatever schedulers run."""
+    _set(place, out, names, lambda found: found.pause(), paused=True)
+
+
+@schedule.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME…")
+@at_store(create=True)
+def resume(place: Place, out: Output, names: tuple[str, ...]) -> None:
+    """Go on with paused schedules; what they missed meanwhile follows their `missed=`."""
+    _set(place, out, names, lambda found: found.resume(), paused=False)
+
+
+def _set(
+    place: Place, out: Output, names: tuple[str, ...], change: Callable[[Schedule], None], *, paused: bool
+) -> None:
+    for found in [_found(place.app, name) for name in names]:  # all are known, or none is changed
+        change(found)
+    rows = [{"name": name, "paused": paused} for name in names]
+    out.rows(rows, (Column("name"), Column("paused")), id="name", limit=0)
+
+
+def _found(app: App | None, name: str) -> Schedule:
+    known = _schedules(app)
+    if name in known:
+        return known[name]
+    near = near_miss(name, known)
+    why = f"its schedules: {', '.join(known) or 'none'}" + (f"; did you mean '{near}'?" if near else "")
+    raise Failure(f"the app has no schedule '{name}'", why, f"{program()} schedule list", USAGE)
+
+
+def _schedules(app: App | None) -> dict[str, Schedule]:
+    if app is None:
+        why = "schedules are declared in an app; a store alone does not know them"
+        raise Failure("which app has the schedules?", why, f"{program()} schedule list --app tasks:app", USAGE)
+    return app.schedules
+
+
+def _ms(at: datetime) -> int:
+    return round(at.astimezone(UTC).timestamp() * 1000)

@@ -1,0 +1,70 @@
+"""`redrive scheduler`: enqueue an app's schedules, tick by tick."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from ..config import LOGS, settings
+from ..observe.logs import JsonLog, TextLog
+from .failure import REFUSED, USAGE, Failure, note, program
+from .place import app_option, load_app, move, url_option
+
+if TYPE_CHECKING:
+    from ..app import App
+
+
+@click.command()
+@click.argument("app_argument", required=False, metavar="[MODULE:APP]")
+@app_option
+@url_option
+@click.option(
+    "--log",
+    type=click.Choice(LOGS),
+    help="a line per tick on stderr (default: text on a terminal, else json) [REDRIVE_LOG]",
+)
+def scheduler(app_argument: str | None, app: str | None, url: str | None, log: str | None) -> int:
+    """Enqueue the ticks of an app's schedules until SIGTERM or Ctrl-C.
+
+    Any number may run, on any machine: each tick is enqueued once, and one that is killed leaves nothing behind. It
+    runs no messages; `redrive worker --scheduler` does both.
+
+    \b
+      redrive scheduler tasks:app
+    """
+    if app_argument and app and app_argument != app:
+        fix = f"{program()} scheduler {app_argument}"
+        raise Failure("give the app once", f"'{app_argument}' and --app {app} differ", fix, USAGE)
+    chosen = settings({"app": app_argument or app, "url": url, "log": log})
+    if chosen.app is None:
+        why = "neither an argument, REDRIVE_APP nor redrive.toml names it"
+        raise Failure("whose schedules shall be run?", why, f"{program()} scheduler tasks:app", USAGE)
+    found = load_app(chosen.app, chosen.folder)
+    if url is not None:
+        move(found, chosen.url)
+    if not found.store.traits.shared:
+        why = "what it enqueues in its own memory no worker can see; a worker can run the schedules itself"
+        fix = f"{program()} worker {chosen.app} --scheduler"
+        raise Failure(f"a scheduler cannot work on the store {found.store.traits.name}", why, fix, REFUSED)
+    warn_without_schedules(found, chosen.app)
+    write_log(found, chosen.log)
+    try:
+        found.run_scheduler()
+    finally:
+        found.store.close()
+    return 0
+
+
+def warn_without_schedules(app: App, named: str) -> None:
+    """What is allowed, and is probably a slip."""
+    if not app.schedules:
+        note(f"warning: {named} has no schedules; declare one with @app.periodic(…)")
+
+
+def write_log(app: App, log: str) -> None:
+    """Write the app's events as lines on stderr, in the form that was chosen."""
+    form = log if log != "auto" else "text" if sys.stderr.isatty() else "json"
+    if form != "off":
+        app.subscribe(JsonLog(sys.stderr) if form == "json" else TextLog(sys.stderr))

@@ -1,0 +1,200 @@
+"""What a schedule is: times, a task, and how each tick becomes a message."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..config import near_miss
+from ..duration import Duration, milliseconds
+from ..errors import ConfigError, Conflict, EnqueueError
+from ..message import Cell, Draft, Swap
+from ..task import Ref, Task
+from ..times import rfc3339
+from .times import Cron, Every, times
+from .turn import Missed, State, resumed
+
+if TYPE_CHECKING:
+    from ..app import App
+
+NAME_HEADER, TICK_HEADER = "redrive-schedule", "redrive-tick"
+_TRIES = 100  # of a swap; each one that fails is another's success
+_to_state = msgspec.json.Decoder(State).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """A task that is enqueued by the clock. Made by `@app.periodic(…)`; found in `app.schedules` by its name."""
+
+    name: str
+    times: Cron | Every
+    task: Task[Any, Any]
+    missed: Missed = Missed.LAST
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = {}
+    options: Mapping[str, Any] = {}  # of task.using
+    jitter_ms: int = 0
+
+    @property
+    def key(self) -> str:
+        """The key of the cell that holds its state."""
+        return f"schedule:{self.name}"
+
+    @property
+    def queue(self) -> str:
+        """The queue its messages go to."""
+        return str(self.options.get("queue", self.task.queue))
+
+    def draft(self, tick_ms: int) -> Draft:
+        """The message of a tick, with the headers `redrive-schedule` and `redrive-tick` (RFC 3339, UTC)."""
+        return self._draft(tick_ms, {NAME_HEADER: self.name, TICK_HEADER: rfc3339(tick_ms)})
+
+    def _draft(self, tick_ms: int, headers: dict[str, str], delayed: bool = True) -> Draft:
+        kwargs = dict(self.kwargs)
+        if "tick" in self.task.codec.signature.parameters:
+            kwargs["tick"] = self.times.at(tick_ms)
+        delay = timedelta(milliseconds=self._jitter_ms(tick_ms)) if delayed and self.jitter_ms else None
+        return self.task.using(**self.options, headers=headers, delay=delay).draft(*self.args, **kwargs)
+
+    def _jitter_ms(self, tick_ms: int) -> int:
+        """The same at every scheduler: from a hash of name and tick."""
+        return zlib.crc32(f"{self.name} {tick_ms}".encode()) * self.jitter_ms >> 32
+
+    # -- by hand
+
+    def run(self) -> Ref:
+        """Enqueue one message now, outside the ticks: it has the header `redrive-schedule` and no `redrive-tick`; a
+        parameter `tick` gets the time it is now."""
+        app = self.task.app
+        return app.enqueue_many([self._draft(app.store.now_ms(), {NAME_HEADER: self.name}, delayed=False)])[0]
+
+    def next(self, n: int = 1, after: datetime | None = None) -> list[datetime]:
+        """The next `n` ticks, in the schedule's zone, later than `after` (default: now, by the store's clock)."""
+        after_ms = self.task.app.store.now_ms() if after is None else round(after.timestamp() * 1000)
+        return [self.times.at(tick_ms) for tick_ms in islice(self.times.after(after_ms), n)]
+
+    def state(self) -> State | None:
+        """Where it stands in the store; None where no scheduler has seen it yet."""
+        return state_in(self.task.app.store.cells.read([self.key])[0])
+
+    def pause(self) -> None:
+        """Enqueue no more ticks, for every scheduler, until `resume`."""
+        self._set(True)
+
+    def resume(self) -> None:
+        """Go on. Ticks that came meanwhile were missed: `missed=` says what becomes of them."""
+        self._set(False)
+
+    def _set(self, paused: bool) -> None:
+        store = self.task.app.store
+        for _ in range(_TRIES):
+            cell, now_ms = store.cells.read([self.key])[0], store.now_ms()
+            state = state_in(cell) or State(self.times.spec, now_ms)
+            wanted = resumed(state, self.missed, paused, now_ms)
+            if store.cells.swap([swap_of(self, cell, wanted)])[0]:
+                return
+        raise Conflict(f"schedule {self.name!r} changed {_TRIES} times while it was read; try again")
+
+
+def state_in(cell: Cell | None) -> State | None:
+    """The state that a cell holds; one that cannot be read counts as none, so that the schedule starts anew."""
+    try:
+        return None if cell is None else _to_state(cell.value)
+    except msgspec.DecodeError:
+        return None
+
+
+def swap_of(schedule: Schedule, cell: Cell | None, state: State) -> Swap:
+    """What writes the state over the cell as it was read."""
+    return Swap(schedule.key, cell.version if cell is not None else 0, _encode(state))
+
+
+def periodic(
+    app: App,
+    cron: str | None,
+    *,
+    every: Duration | None,
+    tz: str,
+    name: str | None,
+    missed: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    queue: str | None,
+    jitter: Duration,
+    using: Mapping[str, Any],
+    task_options: Mapping[str, Any],
+) -> Any:
+    """What `App.periodic` does; it documents the options."""
+    ticks = times(cron, every, tz)
+    policy = _missed(missed)
+    try:
+        jitter_ms = milliseconds(jitter, "jitter")
+    except (ValueError, TypeError) as error:
+        raise ConfigError(str(error)) from None
+
+    def declare(handler: Callable[..., Any]) -> Task[..., Any]:
+        task = handler if isinstance(handler, Task) else _register(app, handler, name, queue, task_options)
+        if task is handler:
+            _check(app, task, task_options)
+        options = {key: value for key, value in {"queue": queue, **using}.items() if value is not None}
+        schedule = Schedule(
+            name=name or task.name,
+            times=ticks,
+            task=task,
+            missed=policy,
+            args=tuple(args),
+            kwargs=dict(kwargs or {}),
+            options=options,
+            jitter_ms=jitter_ms,
+        )
+        _check_draft(schedule)
+        if schedule.name in app.schedules:
+            raise ConfigError(f"schedule {schedule.name!r} is declared twice; give one of them another name=")
+        app.schedules[schedule.name] = schedule
+        return task
+
+    return declare
+
+
+def _register(
+    app: App, handler: Callable[..., Any], name: str | None, queue: str | None, options: Mapping[str, Any]
+) -> Task[..., Any]:
+    if not callable(handler):
+        raise ConfigError(f"@app.periodic(…) stands above a task or a function, not {handler!r}")
+    placed: dict[str, Any] = {} if queue is None else {"queue": queue}
+    register: Any = app.task  # its overloads are for people
+    task: Task[..., Any] = register(name=name, **placed, **options)(handler)
+    return task
+
+
+def _check(app: App, task: Task[..., Any], task_options: Mapping[str, Any]) -> None:
+    if task.app is not app:
+        raise ConfigError(f"task {task.name!r} belongs to another app; declare its schedule there")
+    if task_options:
+        words = ", ".join(f"{option}=" for option in task_options)
+        raise ConfigError(f"{words} of task {task.name!r}: give it to @app.task(…), below @app.periodic(…)")
+
+
+def _check_draft(schedule: Schedule) -> None:
+    """Arguments that do not fit are told where they are written, and not at the first tick."""
+    what = f"schedule {schedule.name!r}"
+    if "tick" in schedule.kwargs:
+        raise ConfigError(f"{what}: parameter 'tick' is given the tick's time; leave it out of kwargs=")
+    try:
+        schedule.draft(int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000))
+    except (TypeError, EnqueueError, ConfigError) as error:
+        raise ConfigError(f"{what}: {error}") from None
+
+
+def _missed(word: str) -> Missed:
+    try:
+        return Missed(word)
+    except ValueError:
+        near = near_miss(str(word), list(Missed))
+        meant = f"did you mean {str(near)!r}? " if near else ""
+        raise ConfigError(f"missed={word!r}: {meant}expected one of {', '.join(Missed)}") from None
