@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
@@ -642,3 +642,22 @@ def test_a_drain_of_many_is_quick_enough_to_use(rd: Kit, program: Program) -> No
 
 def test_the_store_is_of_this_test_alone(rd: Kit, program: Program) -> None:
     assert rd.store.peek(None).messages == [] and rd.store.peek(Lane.DEAD).messages == []
+
+
+def test_the_apps_wraps_run_around_what_is_made_to_fail(rd: Kit, program: Program) -> None:
+    seen: list[str] = []
+
+    @program.app.wrap
+    def session(ctx: Context) -> Iterator[None]:
+        try:
+            yield
+        except ConnectionError:
+            seen.append("rolled back")
+            raise
+        seen.append("committed")
+
+    rd.fail_next(program.mail)
+    program.mail.enqueue(1)
+    program.push.enqueue(2)
+    rd.drain()
+    assert sorted(seen) == ["committed", "committed", "rolled back"]

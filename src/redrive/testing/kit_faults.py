@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from ..worker.run import Run
+from ..worker.wraps import around
 
 
 class Crash(BaseException):
@@ -43,7 +44,8 @@ class RiggedTask:
 
     def __init__(self, run: Run, act: Act | None) -> None:
         self._task, self._run, self._act = run.task, run, act
-        self.handler = self._acall if self._task.is_async else self._call
+        rigged = self._acall if self._task.is_async else self._call
+        self.entry = around(rigged, self._task.is_async, self._task.app._wraps)
         self.result: Any = None
         self.escaped: BaseException | None = None
 
