@@ -1,6 +1,6 @@
 # `make demo` and `make test` need nothing but this checkout: they make .venv and install what is missing.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test check bench soak
+.PHONY: help setup setup-dev demo test check docs bench soak
 # Another tree's modules or interpreter must not leak into this one's.
 unexport PYTHONPATH PYTHONHOME
 
@@ -14,7 +14,7 @@ setup:
 	@scripts/setup-venv http
 
 setup-dev:
-	@scripts/setup-venv http dev
+	@scripts/setup-venv http dev docs
 
 demo: setup ## deliver 329 real webhooks to an endpoint that misbehaves, and prove that none is lost
 	@.venv/bin/redrive demo $(ARGS)
@@ -23,8 +23,12 @@ test: setup-dev ## run every test and check that gates a commit (ARGS="-k name" 
 	@scripts/setup-servers
 	@$(PYTEST) $(ARGS)
 
-check: setup-dev ## lint, format, types and the import tree
+check: setup-dev ## lint, format, types, the import tree and the site
 	@scripts/check
+
+docs: setup-dev ## build the site into build/site
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs --quiet build
+	@echo "build/site/index.html"
 
 bench: setup-dev ## measure speed, lateness, latency, memory and start-up (ARGS="--help" for the choices)
 	@$(PY) -m benchmarks $(ARGS)

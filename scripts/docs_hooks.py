@@ -1,0 +1,120 @@
+"""What the site's build adds: parts made from the program itself, and a look at what the pages would load.
+
+A line `<!-- made: NAME -->` in a page is replaced by what NAME makes of the installed redrive, so it is never stale.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from redrive import errors, presets
+from redrive.cli.main import COMMANDS, cli
+from redrive.config import _SETTINGS, _VARIABLES, sources
+from redrive.duration import show
+
+_MADE = re.compile(r"^<!-- made: (\w+) -->$", re.MULTILINE)
+_LOADS = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
+_TEMPLATES = {"link": ("stylesheet", "preconnect", "preload", "icon")}
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    return _MADE.sub(lambda found: "\n".join(_MAKERS[found[1]]()), markdown)
+
+
+def on_post_build(config: Any) -> None:
+    """Raise if a page would fetch anything from elsewhere when it is read."""
+    for page in sorted(Path(config.site_dir).rglob("*.html")):
+        loads = _Loads()
+        loads.feed(page.read_text(encoding="utf-8"))
+        if loads.foreign:
+            raise ValueError(f"{page.relative_to(config.site_dir)} loads from elsewhere: {', '.join(loads.foreign)}")
+
+
+class _Loads(HTMLParser):
+    """Collects what a page loads by itself from another host; links to follow are none of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.foreign: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        address = given.get(_LOADS.get(tag, "")) or ""
+        followed = tag == "link" and given.get("rel") in ("canonical", "prev", "next", "alternate")
+        if re.match(r"(https?:)?//", address) and not followed:
+            self.foreign.append(address)
+
+
+def command_line() -> Iterator[str]:
+    """Every command with its help, as `--help` prints it."""
+    context = click.Context(cli, info_name="redrive", max_content_width=110, terminal_width=110)
+    yield from _help("redrive", cli, context)
+    for section, names in COMMANDS.items():
+        yield f"\n## {section}\n"
+        for name in names:
+            yield from _commands(name, cli.get_command(context, name), context)
+
+
+def _commands(name: str, command: click.Command | None, parent: click.Context) -> Iterator[str]:
+    assert command is not None
+    context = click.Context(command, info_name=name, parent=parent, max_content_width=110, terminal_width=110)
+    yield f"\n### `{context.command_path}` {{ #{context.command_path.replace(' ', '-')} }}\n"
+    yield from _help(context.command_path, command, context)
+    if isinstance(command, click.Group):
+        for sub in command.list_commands(context):
+            yield from _commands(sub, command.get_command(context, sub), context)
+
+
+def _help(path: str, command: click.Command, context: click.Context) -> Iterator[str]:
+    yield f'```text title="{path} --help"\n{command.get_help(context)}\n```'
+
+
+def settings_table() -> Iterator[str]:
+    """Every setting: its key in a file, its variable, its flag, its default and what it takes."""
+    yield "| key | variable | default | takes |\n|---|---|---|---|"
+    defaults = {sourced.name: sourced.value for sourced in sources() if sourced.source == "default"}
+    for name, setting in _SETTINGS.items():
+        default = "–" if defaults.get(name) in (None, "") else f"`{_written(defaults[name])}`"
+        yield f"| `{name}` | `{_VARIABLES[name]}` | {default} | {setting.expected} |"
+
+
+def _written(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def error_tree() -> Iterator[str]:
+    """The tree as it is drawn where the errors are defined."""
+    drawn = inspect.getdoc(errors) or ""
+    yield f"```text\n{drawn.partition(chr(10) * 2)[2]}\n```"
+
+
+def preset_table() -> Iterator[str]:
+    """The presets' numbers."""
+    yield "| preset | attempts | ends after | backoff | for some kinds |\n|---|---|---|---|---|"
+    for name, retry in presets.items():
+        ends = "–" if retry.max_elapsed is None else show(retry.max_elapsed)
+        special = "; ".join(f"{kind}: {_backoff(entry)}" for kind, entry in retry.on.items())
+        yield f"| `{name}` | {retry.max_attempts} | {ends} | {_backoff(retry.backoff)} | {special or '–'} |"
+
+
+def _backoff(entry: Any) -> str:
+    jitter = entry.jitter if entry.jitter in ("none", "full", "equal") else f"{entry.jitter} {entry.share:.0%}"
+    if entry.factor == 1:
+        return f"{show(entry.base)} each time, jitter {jitter}"
+    return f"{show(entry.base)} × {entry.factor:g}ⁿ up to {show(entry.cap)}, jitter {jitter}"
+
+
+_MAKERS = {
+    "command_line": command_line,
+    "settings": settings_table,
+    "errors": error_tree,
+    "presets": preset_table,
+}

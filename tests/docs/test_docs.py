@@ -1,0 +1,135 @@
+"""Every block of the README and the site runs, or says why not."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.docs.pages import PROSE, ROOT, RUN, blocks, pages
+from tests.docs.transcript import commands, matched, substituted
+
+import redrive
+
+PAGES = pages()
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+NOT_RUN_MAX = 3  # raise it only with a reason in the page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if any(b.language in RUN for b in blocks(page))])
+def test_every_block_of_a_page_runs_and_prints_what_the_page_shows(page: str, tmp_path: Path) -> None:
+    done = run_page(page, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def run_page(page: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.docs.run_page", page],
+        cwd=folder,
+        env=_environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+
+
+def _environment(home: Path) -> dict[str, str]:
+    """As on a terminal 140 cells wide, but for colours; no setting of this machine."""
+    plain = {name: text for name, text in os.environ.items() if not name.startswith(("REDRIVE_", "PYTEST_"))}
+    return plain | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *(p for p in [os.environ.get("PYTHONPATH")] if p)]),
+        "PYTHONUNBUFFERED": "1",
+        "HOME": str(home),
+        "NO_COLOR": "1",
+        "COLUMNS": "140",
+        "REDRIVE_OUTPUT": "table",
+        "REDRIVE_LOG": "text",
+    }
+
+
+def test_every_block_names_a_language_that_is_run_or_prose() -> None:
+    assert [b.place for b in BLOCKS if b.language not in (*RUN, *PROSE)] == []
+
+
+def test_a_block_of_prose_holds_no_command_and_no_code() -> None:
+    code = re.compile(r"^\s*(\$ |>>> |import |from \w+ import |redrive )", re.MULTILINE)
+    assert [b.place for b in BLOCKS if b.language in PROSE and code.search(b.text)] == []
+
+
+def test_few_blocks_are_not_run_and_each_says_why() -> None:
+    left_out = [f"{block.place}: {block.why_not}" for block in BLOCKS if block.why_not is not None]
+    assert len(left_out) <= NOT_RUN_MAX, "\n".join(left_out)
+
+
+def test_every_marker_stands_before_a_block() -> None:
+    markers = sum((ROOT / page).read_text().count("<!-- not run:") for page in PAGES)
+    assert markers == sum(block.why_not is not None for block in BLOCKS)
+
+
+def test_every_page_of_the_site_is_in_its_navigation() -> None:
+    listed = re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text())
+    assert sorted(f"docs/{page}" for page in listed) == sorted(page for page in PAGES if page != "README.md")
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    reference = "".join(path.read_text() for path in sorted((ROOT / "docs/reference").glob("*.md")))
+    named = set(re.findall(r"^::: redrive(?:\.\w+)*\.(\w+)$", reference, re.MULTILINE))
+    assert set(redrive.__all__) - {"__version__", "RedriveError"} <= named
+
+
+# -- the runner itself: it must be able to fail
+
+BAD_PAGES = {
+    "code that raises": "```python\nassert 1 + 1 == 3\n```",
+    "other output than shown": "```python\nprint(1 + 1)\n```\n\n```output\n3\n```",
+    "a file that cannot be imported": '```python title="tasks.py"\nimport no_such_module\n```',
+    "a command that prints something else": "```console\n$ echo one\ntwo\n```",
+    "a command that fails": "```console\n$ redrive dlq lst\n```",
+    "an extra that is not there": "```console\n$ pip install 'redrive[httpx]'\n```",
+    "a broken table": "```toml\nlease = 30s\n```",
+    "a block that is not closed": "```python\nprint(1)\n",
+}
+
+
+@pytest.mark.parametrize("page", BAD_PAGES.values(), ids=BAD_PAGES)
+def test_a_page_fails_with(page: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.md").write_text(page)
+    done = run_page(str(tmp_path / "bad.md"), tmp_path)
+    assert done.returncode == 1
+    assert "bad.md:" in done.stdout + done.stderr
+
+
+def test_a_marked_block_is_not_run(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text("<!-- not run: it would fail -->\n\n```python\nassert False\n```\n")
+    assert run_page(str(tmp_path / "page.md"), tmp_path).returncode == 0
+
+
+def test_a_page_that_shows_something_else_does_not_match() -> None:
+    assert matched(("pushed 42",), "pushed 43\n", {}) is None
+    assert matched(("pushed 42",), "pushed 42\nand more\n", {}) is None
+    assert matched(("pushed 42", "…"), "pushed 42\nand more\n", {}) == {}
+    assert matched(("pushed … in 1s",), "pushed 42 in 1s\n", {}) == {}
+
+
+def test_a_sample_id_stands_for_one_real_id() -> None:
+    sample, real, other = (f"019b{n}000-0000-7000-8000-000000000000" for n in "abc")
+    known = matched((f"id  {sample}", f"again {sample}"), f"id    {real}\nagain {real}\n", {})
+    assert known == {sample: real}
+    assert matched((sample, sample), f"{real}\n{other}\n", {}) is None
+    assert matched((sample,), f"{other}\n", {sample: real}) is None
+    assert substituted(f"redrive job show {sample}", {sample: real}) == f"redrive job show {real}"
+
+
+def test_commands_are_told_from_what_they_print() -> None:
+    first, second = commands(
+        "$ redrive enqueue x \\\n>   --delay 5m\n0198\n$ redrive worker a:b\nrunning\n^C\nstopped\n"
+    )
+    assert first == ("redrive enqueue x \\\n  --delay 5m", ("0198",), None)
+    assert second == ("redrive worker a:b", ("running", "stopped"), 1)
+    with pytest.raises(ValueError, match="starts with a command"):
+        commands("just output\n")
