@@ -18,12 +18,13 @@ import redrive
 
 from .harness import Broken, Options, Reading, as_json, table
 from .startup import startup
+from .testkit import testkit
 from .throughput import failing, noop
 from .timing import idle, latency, lateness
 from .volume import backlog, enqueue, memory
 
 BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
-    f.__name__: f for f in (noop, failing, lateness, latency, idle, backlog, enqueue, memory, startup)
+    f.__name__: f for f in (noop, failing, lateness, latency, idle, backlog, enqueue, memory, startup, testkit)
 }
 
 
@@ -69,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--backlog", type=int, default=100_000, help="backlog: delayed messages that wait")
     p.add_argument("--memory", type=int, default=100_000, help="memory: messages run in all")
     p.add_argument("--idle-s", type=float, default=10.0, help="idle: seconds watched per round")
-    p.add_argument("--starts", type=int, default=11, help="startup: starts of each program")
+    p.add_argument("--starts", type=int, default=11, help="startup: starts of each program; testkit: tests")
     p.add_argument("--folder", type=Path, help="where the stores lie: on a real disk, for tmpfs syncs nothing")
     p.add_argument("--json", type=Path, metavar="FILE", help="keep every value of every round here")
     return p

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -109,3 +110,17 @@ def test_a_run_that_does_not_use_the_fixture_imports_nothing_for_it(project: Pat
     )
     done = run(project, "-m", "pytest", "-p", "no:cacheprovider")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_files_of_the_docs_page_pass_as_a_project(project: Path) -> None:
+    page = (ROOT / "docs" / "testing.md").read_text()
+    files = dict(re.findall(r"^```\w+\n# ([\w.]+)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE))
+    assert {"tasks.py", "pyproject.toml", "test_push.py", "test_trouble.py", "test_signup.py"} <= files.keys()
+    for old in ("pytest.ini", "test_tasks.py"):
+        (project / old).unlink()
+    for name, text in files.items():
+        (project / name).write_text(text)
+    done = run(project, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error")
+    tests = sum(text.count("def test_") for text in files.values())
+    assert done.returncode == 0 and f"{tests} passed" in done.stdout, done.stdout + done.stderr
+    assert not (project / "work.db").exists()
