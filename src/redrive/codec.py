@@ -59,7 +59,8 @@ class Codec:
         self._only_positional = tuple(p.name for p in parameters if p.kind is inspect.Parameter.POSITIONAL_ONLY)
         self._names = frozenset(p.name for p in parameters)
         self._required = frozenset(p.name for p in parameters if p.default is inspect.Parameter.empty)
-        self.struct = _struct(handler, name, parameters)
+        self.kinds = _kinds(handler, parameters)
+        self.struct = _struct(name, parameters, self.kinds)
         self._decode = msgspec.json.Decoder(self.struct, dec_hook=load).decode
         self._fields = self.struct.__struct_fields__
         self._all_required = len(self._required) == len(parameters)
@@ -226,11 +227,16 @@ def _printable(error: Exception) -> str:
     return " ".join(text[:300].encode(errors="replace").decode().split())
 
 
-def _struct(handler: Callable[..., Any], name: str, parameters: Sequence[inspect.Parameter]) -> type[msgspec.Struct]:
+def _kinds(handler: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> dict[str, Any]:
+    """Each argument's type; Any where none is known."""
     hints = _hints(handler, {p.name: p.annotation for p in parameters if p.annotation is not inspect.Parameter.empty})
+    return {p.name: hints.get(p.name, Any) for p in parameters}
+
+
+def _struct(name: str, parameters: Sequence[inspect.Parameter], kinds: Mapping[str, Any]) -> type[msgspec.Struct]:
     fields: list[Any] = []
     for p in parameters:
-        kind = hints.get(p.name, Any)
+        kind = kinds[p.name]
         if p.default is inspect.Parameter.empty:
             fields.append((p.name, kind))
         else:  # the handler's own default applies at the call, so it need not be a JSON value
