@@ -15,6 +15,7 @@ from .fault import Fault
 
 PRIORITIES = (0, 1, 2, 3)  # 0 is served first
 NORMAL = 2
+DEGRADED = "degraded"  # the reason of a kept message that was done without something
 FAULTS_KEPT_EACH_END = 10  # of a message's fault history: the first and the last ten
 
 
@@ -80,7 +81,7 @@ class Message(Struct, frozen=True, gc=False):
     correlation_id: str  # its own id unless another was given
     lane: Lane = Lane.READY
     priority: int = NORMAL
-    due_ms: int | None = None  # None while resting, and while parked for a place in its group
+    due_ms: int | None = None  # None while resting; while parked, None or when it may be due
     fence: int = 0
     attempt: int = 0
     enqueued_ms: int = 0
@@ -108,12 +109,13 @@ class Message(Struct, frozen=True, gc=False):
     causation_id: str | None = None
     traceparent: str | None = None
     keep_ms: int = 0
+    parked: bool = False  # it has no place in its group: it waits for its time, or its turn
     faults: tuple[Fault, ...] = ()  # oldest first; the first and last ten
 
     def state(self, now_ms: int) -> str:
         """The word people read: `scheduled` for a ready message whose time or turn has not come, `cancelled` for a
         done one that never ran."""
-        if self.lane is Lane.READY and (self.due_ms is None or self.due_ms > now_ms):
+        if self.lane is Lane.READY and (self.parked or (self.due_ms or 0) > now_ms):
             return "scheduled"
         return "cancelled" if self.reason == "cancelled" else self.lane.value
 

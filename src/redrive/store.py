@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -20,10 +20,14 @@ from .message import (
     Draft,
     Exchange,
     FailureGroup,
+    Group,
+    GroupOrder,
     Handle,
     Hold,
+    Keep,
     Lane,
     Message,
+    OnDead,
     Page,
     Put,
     Receipt,
@@ -73,12 +77,13 @@ class Store(Protocol):
         """The store's clock, the only wall clock redrive goes by."""
         ...
 
-    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = ()) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
         """Write all drafts (and swaps) in one commit; durable when it returns.
 
-        A draft whose unique key is held yields the holder, `duplicate=True`, and is not written. Raises Conflict if a
-        swap does not apply, EnqueueError for a draft no store could take, StoreError if the commit failed: then
-        nothing was written.
+        A draft whose unique key is held yields the holder, `duplicate=True`, and is not written. With `tx`, an open
+        connection or session on the same database, they are written in its transaction: there once it commits.
+        Raises Conflict if a swap does not apply, EnqueueError for a draft no store could take, Unsupported for a `tx`
+        it cannot write in, StoreError if the commit failed: then nothing was written.
         """
         ...
 
@@ -150,8 +155,34 @@ class Store(Protocol):
         late."""
         ...
 
-    def configure(self, queue: str, *, paused: bool | None = None) -> None:
-        """Change a queue's settings for every process; None leaves one as it is. A paused queue is not claimed from."""
+    def configure(
+        self,
+        queue: str,
+        *,
+        paused: bool | None = None,
+        group_width: int | None = None,
+        group_order: GroupOrder | None = None,
+        on_dead: OnDead | None = None,
+    ) -> None:
+        """Change a queue's settings for every process; None leaves one as it is. A paused queue is not claimed from.
+
+        `group_width` is how many messages of one group may run at once (1 until said otherwise). Raises ConfigError
+        for a strict order with another width than 1, and for `block` without strict order.
+        """
+        ...
+
+    def configure_group(self, queue: str, group: str | None, *, width: int | None = None, resume: bool = False) -> None:
+        """Give one group, or (None) all groups of the queue, a width that wins over what `configure` said; 0 takes it
+        back. `resume` lets a group go on that a dead message blocks. Raises ConfigError as `configure`."""
+        ...
+
+    def groups(self, queue: str) -> list[Group]:
+        """The queue's groups that hold messages in line or a width of their own, by name."""
+        ...
+
+    def retain(self, queue: str, *, done: Keep = Keep(), dead: Keep = Keep()) -> tuple[int, int]:
+        """Remove what the queue's done and dead lanes hold beyond these bounds; how many of each. At most a thousand
+        of each in one call; those longest at rest go first."""
         ...
 
     def paused(self) -> frozenset[str]:

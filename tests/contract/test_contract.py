@@ -49,10 +49,10 @@ class ModestStore(MemoryStore):
         exact_counts=False,
     )
 
-    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = ()) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
         if any(draft.key is not None for draft in drafts):
             raise Unsupported("this store knows no unique keys")
-        return super().put(drafts, swaps=swaps)
+        return super().put(drafts, swaps=swaps, tx=tx)
 
     def exchange(
         self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()

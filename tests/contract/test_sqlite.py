@@ -502,6 +502,8 @@ def test_claims_and_waits_walk_the_due_index_in_its_order(store: SqliteStore, pa
     details = plan(path, name, args)
     touched = [detail for detail in details if "message" in detail]
     walks = [detail for detail in touched if detail != "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)"]
+    if name == "next_due":
+        assert "INDEX message_wake (queue=? AND wake_ms>?)" in walks.pop()  # who waits without a place in its group
     assert len(walks) == 4  # one per priority; what they find is looked up by seq
     assert all("SEARCH message USING" in walk and "INDEX message_due (queue=? AND priority=?" in walk for walk in walks)
     assert not [detail for detail in details if "TEMP B-TREE" in detail]
@@ -518,13 +520,19 @@ def test_claims_and_waits_walk_the_due_index_in_its_order(store: SqliteStore, pa
         ("checkpoint", 3, "INTEGER PRIMARY KEY"),
         ("cancel", 2, "message_id"),
         ("discard", 3, "message_id"),
-        ("sweep", 1, "message_rest"),
+        ("sweep", 1, "message_expires"),
+        ("admit", 4, "message_group (queue=? AND grp=? AND turn"),
+        ("woken", 3, "message_wake (queue=? AND wake_ms<?)"),
+        ("touched", 1, "INTEGER PRIMARY KEY"),
+        ("settled_in_groups", 5, "INTEGER PRIMARY KEY"),
+        ("park", 1, "INTEGER PRIMARY KEY"),
+        ("resume", 2, "message_group (queue=? AND grp=? AND turn=?)"),
     ],
 )
 def test_no_statement_of_the_hot_path_scans_the_messages(
     store: SqliteStore, path: Path, name: str, args: int, index: str
 ) -> None:
-    touching = [detail for detail in plan(path, name, args) if re.search(r"\b(message|m)\b", detail)]
+    touching = [detail for detail in plan(path, name, args) if re.search(r"\b(message|m|p|t)\b", detail)]
     assert any(index in detail for detail in touching), touching
     assert not [detail for detail in touching if detail.startswith("SCAN")], touching
 
@@ -540,8 +548,12 @@ def test_no_statement_of_the_hot_path_scans_the_messages(
 def test_what_looks_at_all_that_can_become_due_reads_an_index_for_it(
     store: SqliteStore, path: Path, name: str, args: int, index: str
 ) -> None:
-    (scan,) = [detail for detail in plan(path, name, args) if "message" in detail]
+    scan, *rest = [detail for detail in plan(path, name, args) if "message" in detail]
     assert scan == f"SCAN message USING {index}"
+    # counts reads two more: who is parked, and who waits, without a place in their groups
+    assert [re.search("message_[a-z]+", detail)[0] for detail in rest] == (  # type: ignore[index]
+        ["message_group", "message_wake"] if name == "counts" else []
+    )
 
 
 def steps(store: SqliteStore, work: Callable[[], object]) -> int:

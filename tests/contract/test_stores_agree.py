@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from redrive.errors import Conflict, EnqueueError
+from redrive.errors import ConfigError, Conflict, EnqueueError
 from redrive.fault import Fault, Kind
 from redrive.ids import new_id
 from redrive.message import (
@@ -19,9 +19,12 @@ from redrive.message import (
     Delivery,
     Discard,
     Draft,
+    GroupOrder,
     Handle,
     Isolate,
+    Keep,
     Lane,
+    OnDead,
     Page,
     Quarantine,
     Receipt,
@@ -39,6 +42,7 @@ from redrive.testing import ManualClock
 
 STEPS = 300
 QUEUES, TASKS, WORKERS = ("default", "q"), ("a", "b", "c"), ("w1", "w2")
+GROUPS = ("g1", "g2", "ж")
 
 
 class Pair:
@@ -53,6 +57,9 @@ class Pair:
     def both(self, name: str, *args: Any, **parts: Any) -> Any:
         """The answer of both; arguments that are pairs are for one each."""
         answers = [self._one(n, name, args, parts) for n in (0, 1)]
+        if name == "find":  # one by one, so that a failure names the message
+            for one, other in zip(*answers, strict=True):
+                assert one == other
         assert answers[0] == answers[1], (name, args, parts)
         return answers[0]
 
@@ -62,14 +69,14 @@ class Pair:
             target = getattr(target, word)
         try:
             return target(*[arg[n] if isinstance(arg, tuple) else arg for arg in args], **parts)
-        except (Conflict, EnqueueError) as error:
+        except (Conflict, EnqueueError, ConfigError) as error:
             return type(error)
 
     # -- random parts
 
-    def draft(self) -> Draft:
+    def draft(self, *, known_id: bool = False) -> Draft:
         rng = self.rng
-        id = rng.choice(self.ids) if self.ids and rng.random() < 0.02 else new_id(self.clock())
+        id = rng.choice(self.ids) if self.ids and known_id else new_id(self.clock())
         self.ids.append(id)
         return Draft(
             task=rng.choice(TASKS),
@@ -82,6 +89,8 @@ class Pair:
             key_for_ms=rng.choice((0, 0, 90_000)),
             deadline_ms=rng.choice((None, self.clock() + 1000)),
             headers=rng.choice((None, {"a": "1"})),
+            keep_ms=rng.choice((0, 0, 1000)),
+            group=rng.choice((None, *GROUPS)),
         )
 
     def swaps(self) -> list[Swap]:
@@ -93,7 +102,7 @@ class Pair:
     def decision(self) -> Decision:
         rng, counts = self.rng, self.rng.random() < 0.8
         decisions: list[Decision] = [
-            Ack(),
+            Ack(rng.choice((None, "no cache")), rng.choice((0, 0, 500, None))),
             RetryAt(self.clock() + rng.choice((0, 700)), counts=counts, held=rng.random() < 0.3),
             DeadLetter(rng.choice(("exhausted", "permanent")), counts=counts),
             Quarantine(counts=counts),
@@ -110,7 +119,8 @@ class Pair:
         for delivery in chosen:
             parts = (self.decision(), self.fault(), tuple(self.draft() for _ in range(self.rng.choice((0, 0, 1)))))
             swaps = tuple(self.swaps())
-            pairs.append([Settlement(d.receipt, *parts, swaps=swaps) for d in delivery])
+            result = self.rng.choice((None, b"7"))
+            pairs.append([Settlement(d.receipt, *parts, result, swaps) for d in delivery])
         return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
     def receipts(self) -> tuple[list[Receipt], list[Receipt]]:
@@ -127,7 +137,10 @@ class Pair:
     # -- steps
 
     def put(self) -> None:
-        self.both("put", [self.draft() for _ in range(self.rng.choice((1, 2, 5)))], swaps=self.swaps())
+        drafts = [self.draft() for _ in range(self.rng.choice((1, 2, 5)))]
+        if self.rng.random() < 0.06:
+            drafts = [self.draft(known_id=True)]
+        self.both("put", drafts, swaps=self.swaps())
 
     def exchange(self) -> None:
         rng = self.rng
@@ -140,7 +153,8 @@ class Pair:
             return
         assert answers[0].settled == answers[1].settled
         given = list(zip(answers[0].deliveries, answers[1].deliveries, strict=True))
-        assert all(a.message == b.message and a.until_ms == b.until_ms for a, b in given)
+        for one, other in given:
+            assert (one.message, one.until_ms) == (other.message, other.until_ms)
         self.deliveries += given
 
     def extend(self) -> None:
@@ -170,6 +184,21 @@ class Pair:
     def configure(self) -> None:
         self.both("configure", self.rng.choice(QUEUES), paused=self.rng.choice((None, True, False, False)))
 
+    def configure_groups(self) -> None:
+        rng = self.rng
+        order, on_dead = rng.choice((None, *GroupOrder)), rng.choice((None, *OnDead))
+        width = rng.choice((None, 1, 1, 2, 3))
+        self.both("configure", rng.choice(QUEUES), group_width=width, group_order=order, on_dead=on_dead)
+
+    def configure_group(self) -> None:
+        rng, width = self.rng, self.rng.choice((None, 0, 0, 1, 2))
+        group = rng.choice((*GROUPS, None))
+        self.both("configure_group", rng.choice(QUEUES), group, width=width, resume=rng.random() < 0.5)
+
+    def retain(self) -> None:
+        keeps = [Keep(self.rng.choice((None, 0, 2, 5)), self.rng.choice((None, 5000))) for _ in range(2)]
+        self.both("retain", self.rng.choice(QUEUES), done=keeps[0], dead=keeps[1])
+
     def advance(self) -> None:
         self.clock.advance(self.rng.choice((0.001, 0.5, 2, 2.5, 61)))
 
@@ -182,7 +211,9 @@ class Pair:
             self._pages(lane, self.where())
         self.both("queues")
         self.both("paused")
-        self.both("check")
+        assert self.both("check") == []
+        for queue in QUEUES:
+            self.both("groups", queue)
         self.both("cells.read", ["x", "y", "z"])
         groups = [store.failure_groups() for store in self.stores]
         assert groups[0] == groups[1]
@@ -210,6 +241,9 @@ WEIGHTS = {
     "triage": 3,
     "swap": 1,
     "configure": 1,
+    "configure_groups": 1,
+    "configure_group": 1,
+    "retain": 1,
     "advance": 6,
 }
 

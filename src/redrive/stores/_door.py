@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..errors import EnqueueError, TooLarge
+from ..errors import ConfigError, EnqueueError, TooLarge
 from ..ids import is_id
 from ..message import PRIORITIES, Draft
 from ..store import Traits
 
 INT_MAX = 2**62  # stores keep 64-bit integers; the rest is room for sums
+WIDTH_MAX = 100_000
 
 
 def admit(drafts: Iterable[Draft], traits: Traits) -> None:
@@ -24,12 +25,18 @@ def admit(drafts: Iterable[Draft], traits: Traits) -> None:
             raise EnqueueError(f"a message of task {draft.task!a} is refused: {why}; nothing was written")
 
 
+def admit_width(width: int | None, least: int) -> None:
+    """Raises ConfigError for a group width that cannot be meant."""
+    if width is not None and not least <= width <= WIDTH_MAX:
+        raise ConfigError(f"group width is {width}, expected {least} to {WIDTH_MAX}")
+
+
 def _numbers(draft: Draft, traits: Traits) -> str | None:
     if draft.priority not in PRIORITIES:
         return f"priority is {draft.priority!r}, expected one of {', '.join(map(str, PRIORITIES))}"
     if not 0 <= draft.delay_ms <= (traits.delay_ms_max or INT_MAX):
         return f"delay_ms is {draft.delay_ms}, expected 0 to {traits.delay_ms_max or INT_MAX}"
-    for name in ("due_ms", "deadline_ms", "key_for_ms", "version"):
+    for name in ("due_ms", "deadline_ms", "key_for_ms", "keep_ms", "version"):
         value = getattr(draft, name)
         if value is not None and not 0 <= value <= INT_MAX:
             return f"{name} is {value}, expected 0 to {INT_MAX}"
@@ -39,8 +46,8 @@ def _numbers(draft: Draft, traits: Traits) -> str | None:
 
 
 def _texts(draft: Draft) -> str | None:
-    if not draft.task or not draft.queue:
-        return "task and queue must be named"
+    if not draft.task or not draft.queue or draft.group == "":
+        return "task, queue and group must have names"
     texts = [draft.task, draft.queue, draft.content, draft.key, draft.group, draft.producer, draft.traceparent]
     texts += [draft.correlation_id, draft.causation_id]
     for name, value in (draft.headers or {}).items():

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from ..fault import Fault
 from ..message import (
+    DEGRADED,
     FAULTS_KEPT_EACH_END,
     Ack,
     Ask,
@@ -50,6 +51,7 @@ def enqueued(draft: Draft, id: str, now_ms: int) -> Message:
         causation_id=draft.causation_id,
         producer=draft.producer,
         traceparent=draft.traceparent,
+        keep_ms=draft.keep_ms,
     )
 
 
@@ -94,6 +96,12 @@ def decided(message: Message, decision: Decision, fault: Fault | None, now_ms: i
     attempt = message.attempt - (not counts)
     moved = replace(moved, attempt=attempt, faults=_history(message.faults, fault))
     return cancelled(moved, now_ms) if message.cancel else moved
+
+
+def done(message: Message, ack: Ack, result: bytes | None, now_ms: int) -> Message:
+    """After an ack that keeps it."""
+    kept = replace(message, lane=Lane.DONE, due_ms=None, rested_ms=now_ms, result=result)
+    return replace(kept, reason=None if ack.degraded is None else DEGRADED)
 
 
 def rested(message: Message, lane: Lane, reason: str, now_ms: int) -> Message:

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 
 from ..fault import Fault
-from ..message import DeadLetter, Draft, Lane, Message, Quarantine, Receipt, RetryAt, Settlement
+from ..message import DEGRADED, Ack, DeadLetter, Draft, Lane, Message, Quarantine, Receipt, RetryAt, Settlement
 
 HOT = """seq id task queue lane priority due_ms fence attempt enqueued_ms life_ms worker producer
  hex(body)""".split()  # noqa: SIM905 - a list of names reads best as text
 # An empty blob is not none, but hex() of both is the empty text.
 COLD = [
     *"""crashes crashes_alone redrives suspect cancel held_ms deadline_ms attempts_allowed version key grp run reason
-     rested_ms meta faults""".split(),  # noqa: SIM905
+     rested_ms wake_ms meta faults""".split(),  # noqa: SIM905
     "iif(progress is null, null, hex(progress))",
     "iif(result is null, null, hex(result))",
 ]
@@ -43,6 +43,7 @@ class _Cold(msgspec.Struct, array_like=True, gc=False):
     run: str | None
     reason: str | None
     rested_ms: int | None
+    wake_ms: int | None
     meta: str | None
     faults: str | None
     progress: str | None
@@ -60,6 +61,7 @@ class _Meta(msgspec.Struct, omit_defaults=True, gc=False):
     correlation_id: str | None = None
     causation_id: str | None = None
     traceparent: str | None = None
+    keep_ms: int = 0
 
 
 _encode = msgspec.json.Encoder().encode
@@ -81,9 +83,11 @@ def fences_of(receipts: Sequence[Receipt]) -> dict[int | str, int]:
 
 def insert_row(draft: Draft, id: str, due: int, now: int) -> tuple[Any, ...]:
     meta = None
-    if draft.headers or draft.correlation_id or draft.causation_id or draft.traceparent or draft.content != "json":
+    rare = draft.headers or draft.correlation_id or draft.causation_id or draft.traceparent or draft.keep_ms
+    if rare or draft.content != "json":
         correlation = draft.correlation_id if draft.correlation_id != id else None
-        meta = text(_Meta(draft.content, dict(draft.headers or {}), correlation, draft.causation_id, draft.traceparent))
+        headers = dict(draft.headers or {})
+        meta = text(_Meta(draft.content, headers, correlation, draft.causation_id, draft.traceparent, draft.keep_ms))
     head = (id, draft.task, draft.queue, draft.priority, due, now, now, draft.deadline_ms)
     return (*head, draft.version, draft.key, draft.group, draft.producer, meta, draft.body)
 
@@ -140,6 +144,8 @@ def to_message(row: Row) -> Message:
     head = (lane, priority, due, fence, attempt, enqueued, life, worker, producer)
     if cold is None:
         return Message(id, task, queue, bytes.fromhex(body), id, *head)
+    if cold.wake_ms is not None:  # it has no place in its group
+        head = (lane, priority, cold.wake_ms, fence, attempt, enqueued, life, worker, producer)
     meta = _meta(cold.meta) if cold.meta is not None else _NO_META
     return Message(
         id,
@@ -168,6 +174,8 @@ def to_message(row: Row) -> Message:
         headers=meta.headers,
         causation_id=meta.causation_id,
         traceparent=meta.traceparent,
+        keep_ms=meta.keep_ms,
+        parked=lane is Lane.READY and due is None,
         faults=read_faults(cold.faults) if cold.faults is not None else (),
     )
 
@@ -178,6 +186,13 @@ def retry_row(s: Settlement) -> list[Any] | None:
     if type(decision) is not RetryAt or not decision.counts or decision.held or s.fault is None:
         return None
     return [*s.receipt, decision.at_ms, text(s.fault)]
+
+
+def kept_row(s: Settlement, ack: Ack, now: int) -> tuple[Any, ...]:
+    """An ack of what is kept, as the statement `keep` takes it."""
+    expires = None if ack.keep_ms is None else now + ack.keep_ms
+    reason = None if ack.degraded is None else DEGRADED
+    return (now, expires, reason, s.result, *s.receipt)
 
 
 def move_row(s: Settlement, now: int) -> list[Any]:

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from ..errors import Conflict
 from ..fault import Fault
 from ..message import PRIORITIES, Ask, Cell, Lane, Message, Put, Receipt, Swap
+from ._groups import PLACE, Line, Name, Settings, admitted, free_places, joined, refuse
 
-Line = list[tuple[int, Lane, int]]  # (due_ms, lane, seq), sorted
+Due = list[tuple[int, Lane, int]]  # (due_ms, lane, seq), sorted
+_UNSAID = Settings()
 
 
 class Kept(NamedTuple):
-    """A stored message, and the fault that brought it to rest, by which it is found and grouped."""
+    """A stored message, the fault that brought it to rest, by which it is found and grouped, and its turn in its group:
+    PLACE, a higher one while it is parked, else None. `expires_ms`: when a done one is removed."""
 
     message: Message
     fault: Fault | None = None
+    turn: int | None = None
+    expires_ms: int | None = None
 
 
 class _Holder(NamedTuple):
@@ -42,8 +50,12 @@ class Tables:
     def __init__(self) -> None:
         self.kept: dict[int | str, Kept] = {}  # by seq: the receipt's handle, never used twice
         self.seqs: dict[str, int] = {}  # by id
-        self.paused: dict[str, bool] = {}  # by queue
-        self._lines: dict[str, tuple[Line, ...]] = {}  # by queue, then priority: all that can become due
+        self.settings: dict[str, Settings] = {}  # by queue
+        self.own_widths: dict[tuple[str, str | None], int] = {}  # by queue and group; None: of all its groups
+        self.groups: dict[Name, Line] = {}
+        self._waiting: dict[str, list[tuple[int, int]]] = {}  # by queue: (due_ms, seq) of who waits without a place
+        self._touched: set[Name] = set()  # groups in which a place may be free, or somebody came
+        self._lines: dict[str, tuple[Due, ...]] = {}  # by queue, then priority: all that can become due
         self._holders: dict[tuple[str, str], _Holder] = {}  # by (task, key)
         self._cells: dict[str, _CellRow] = {}
         self._undo: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
@@ -58,26 +70,90 @@ class Tables:
         while len(self._undo) > mark:
             do, args = self._undo.pop()
             do(*args)
+        if not self._undo:
+            self._touched.clear()
 
     def commit(self) -> None:
         self._undo.clear()
+        self._touched.clear()
 
-    def add(self, message: Message) -> None:
-        self.write(next(self._next_seq), Kept(message))
+    def add(self, message: Message, now_ms: int) -> None:
+        seq, turn = next(self._next_seq), None
+        if message.group is not None:
+            self._touched.add((message.queue, message.group))
+            message, turn = joined(message, self.rules(message.queue), seq, message.due_ms or 0, now_ms)
+        self.write(seq, Kept(message, turn=turn))
+
+    def change(self, seq: int, message: Message) -> None:
+        """It stays where it lies."""
+        self.write(seq, self.kept[seq]._replace(message=message))
 
     def write(self, seq: int, kept: Kept | None) -> None:
         """Keep this under `seq` instead of what is there. None removes it, and frees a key held for its life only."""
+        if kept is not None and kept.message.group is not None:
+            kept = kept._replace(message=_seen(kept.message, kept.turn))
         old = self.kept.get(seq)
         self._undo.append((self._place, (seq, old)))
         self._place(seq, kept)
+        if old is not None and old.turn == PLACE and old.message.group is not None:
+            self._touched.add((old.message.queue, old.message.group))
         if kept is None and old is not None and old.message.key is not None:
             name = (old.message.task, old.message.key)
             if self._holders.get(name) == (old.message.id, 0):
                 self._set(self._holders, name, None)
 
-    def pause(self, queue: str, paused: bool | None) -> None:
-        """Make the queue's settings; None leaves the pause as it is."""
-        self._set(self.paused, queue, self.paused.get(queue, False) if paused is None else paused)
+    def configure(self, queue: str, changes: dict[str, Any], now_ms: int) -> None:
+        """Make the queue's settings, or change them. Raises ConfigError where they then contradict each other."""
+        self._set(self.settings, queue, replace(self.rules_said(queue), **changes))
+        self._refuse(queue)
+        if not self.rules(queue).strict:  # what is not due yet does not stand in line where turns are taken
+            for seq, kept in [*self.kept.items()]:
+                message = kept.message
+                if message.queue == queue and (kept.turn or 0) > PLACE and (message.due_ms or 0) > now_ms:
+                    self.write(int(seq), kept._replace(turn=None))
+        self._touch_all(queue)
+
+    def set_width(self, queue: str, group: str | None, width: int) -> None:
+        """0 takes the own width back."""
+        self._set(self.own_widths, (queue, group), width or None)
+        self._refuse(queue)
+        self._touch_all(queue)
+
+    def _refuse(self, queue: str) -> None:
+        said, own = self.rules_said(queue), any(of == queue and group for of, group in self.own_widths)
+        refuse(queue, self.rules(queue).width, own, said.order, said.on_dead)
+
+    def _touch_all(self, queue: str) -> None:
+        self._touched |= {name for name, line in self.groups.items() if name[0] == queue and line.parked}
+
+    def rejoin(self, seq: int, message: Message, now_ms: int) -> None:
+        """A redriven message goes to the tail of its group, or stays the head that it was."""
+        old = self.kept[seq]
+        if message.group is None or (old.turn == PLACE and old.message.queue == message.queue):
+            self.write(seq, Kept(message, turn=old.turn))
+            return
+        number = next(self._next_seq)
+        message, turn = joined(message, self.rules(message.queue), number, message.due_ms or 0, now_ms)
+        self.write(seq, Kept(message, turn=turn))
+        self._touched.add((message.queue, message.group or ""))
+
+    def wake(self, queue: str, limit: int, now_ms: int) -> None:
+        """Let those whose wait is over join their lines, the longest due first."""
+        for due_ms, seq in self._waiting.get(queue, [])[:limit]:
+            if due_ms > now_ms:
+                return
+            message = self.kept[seq].message
+            message, turn = joined(message, self.rules(queue), next(self._next_seq), due_ms, now_ms)
+            self.write(seq, Kept(message, turn=turn))
+            self._touched.add((queue, message.group or ""))
+
+    def admit(self, now_ms: int) -> None:
+        """Give free places to those who are parked, in their order."""
+        for name in self._touched & self.groups.keys():
+            for seq in free_places(self.groups[name], partial(self.width, *name)):
+                message = admitted(self.kept[seq].message, now_ms)
+                self.write(seq, Kept(message, turn=PLACE))
+        self._touched.clear()
 
     def hold_key(self, task: str, key: str, id: str, until_ms: int) -> None:
         self._set(self._holders, (task, key), _Holder(id, until_ms))
@@ -98,10 +174,10 @@ class Tables:
                     f"cell {swap.key!r} is not at version {swap.version}; nothing was written, read it again"
                 )
 
-    def sweep(self, rested_before_ms: int, now_ms: int) -> None:
-        """Forget done messages, and keys whose time is over and whose message is gone."""
-        for seq, (message, _) in [*self.kept.items()]:
-            if message.lane is Lane.DONE and (message.rested_ms or 0) < rested_before_ms:
+    def sweep(self, now_ms: int) -> None:
+        """Forget done messages that were kept long enough, and keys whose time is over and whose message is gone."""
+        for seq, kept in [*self.kept.items()]:
+            if kept.expires_ms is not None and kept.expires_ms < now_ms:
                 self.write(int(seq), None)
         for name, held in [*self._holders.items()]:
             if held.until_ms <= now_ms and held.id not in self.seqs:
@@ -132,9 +208,25 @@ class Tables:
 
     def lines(self, ask: Ask) -> Iterator[Iterator[tuple[int, int]]]:
         """Per priority (due_ms, seq) of what the ask may get now or later, in the order of due times."""
-        if not self.paused.get(ask.queue):
+        if not self.rules_said(ask.queue).paused:
             for line in self._lines.get(ask.queue, ()):
                 yield ((due_ms, seq) for due_ms, _, seq in line if self.kept[seq].message.task not in ask.skip)
+
+    def waiting(self, queue: str) -> Iterator[int]:
+        """When those may be due who wait for their time without a place in their group, in order."""
+        if not self.rules_said(queue).paused:
+            yield from (due_ms for due_ms, _ in self._waiting.get(queue, ()))
+
+    def rules_said(self, queue: str) -> Settings:
+        return self.settings.get(queue, _UNSAID)
+
+    def rules(self, queue: str) -> Settings:
+        """As said, with the width that was set at run time."""
+        said, width = self.rules_said(queue), self.own_widths.get((queue, None))
+        return said if width is None else replace(said, width=width)
+
+    def width(self, queue: str, group: str) -> int:
+        return self.own_widths.get((queue, group)) or self.rules(queue).width
 
     def in_line(self) -> int:
         """How many messages stand in all lines."""
@@ -156,20 +248,42 @@ class Tables:
         old = self.kept.pop(seq, None)
         if old is not None:
             del self.seqs[old.message.id]
-            if old.message.due_ms is not None:
-                line = self._line(old.message)
-                del line[bisect_left(line, (old.message.due_ms, old.message.lane, seq))]
+            for line, place in self._places(seq, old):
+                del line[bisect_left(line, place)]
+            if old.turn is not None:
+                self._group(old.message).remove(seq, old.turn)
         if kept is not None:
             self.kept[seq] = kept
             self.seqs[kept.message.id] = seq
-            if kept.message.due_ms is not None:
-                insort(self._line(kept.message), (kept.message.due_ms, kept.message.lane, seq))
+            for line, place in self._places(seq, kept):
+                insort(line, place)
+            if kept.turn is not None:
+                self._group(kept.message).add(seq, kept.turn)
 
-    def _line(self, message: Message) -> Line:
+    def _places(self, seq: int, kept: Kept) -> Iterator[tuple[list[Any], tuple[Any, ...]]]:
+        """The sorted list in which it stands, if any, and as what."""
+        message = kept.message
+        if message.due_ms is None:
+            return
+        if message.group is None or kept.turn == PLACE:
+            yield self._line(message), (message.due_ms, message.lane, seq)
+        elif kept.turn is None:
+            yield self._waiting.setdefault(message.queue, []), (message.due_ms, seq)
+
+    def _group(self, message: Message) -> Line:
+        return self.groups.setdefault((message.queue, message.group or ""), Line())
+
+    def _line(self, message: Message) -> Due:
         lines = self._lines.get(message.queue)
         if lines is None:
             lines = self._lines[message.queue] = tuple([] for _ in PRIORITIES)
         return lines[message.priority]
+
+
+def _seen(message: Message, turn: int | None) -> Message:
+    """As whoever looks at it shall see it."""
+    parked = message.lane is Lane.READY and turn != PLACE
+    return message if message.parked == parked else replace(message, parked=parked)
 
 
 def _assign(table: dict[Any, Any], key: Any, value: Any) -> None:

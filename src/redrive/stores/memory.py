@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice, takewhile
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
-from ..errors import EnqueueError, StoreError
+from ..errors import EnqueueError, StoreError, Unsupported
 from ..ids import new_id
 from ..message import (
     RESTING,
@@ -30,11 +31,15 @@ from ..message import (
     Draft,
     Exchange,
     FailureGroup,
+    Group,
+    GroupOrder,
     Handle,
     Hold,
     Isolate,
+    Keep,
     Lane,
     Message,
+    OnDead,
     Page,
     Put,
     Receipt,
@@ -48,10 +53,13 @@ from ..message import (
 )
 from ..store import Cells, Traits
 from . import _door, _lifecycle
+from ._groups import PLACE, Line, settled
 from ._tables import Kept, Tables
 
 CANCELLED_KEPT_MS = 24 * 3600 * 1000  # a cancelled message can be looked up that long
 SWEEP_EVERY_MS = 60_000
+RETAIN_MAX = 1000
+WOKEN_MIN = 100  # how many waiting messages an exchange lets into the lines at least
 LOOK_EVERY_S = 0.01  # how often a waiter looks at a clock that is not the wall clock
 _CURSOR = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
 
@@ -100,10 +108,13 @@ class MemoryStore:
 
     # -- putting
 
-    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = ()) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
+        if tx is not None:
+            raise Unsupported("this memory store has no transactions to write in; enqueue without tx=")
         _door.admit(drafts, self.traits)
         with self._commit() as (tables, now):
             puts = [_put(tables, draft, now) for draft in drafts]
+            tables.admit(now)
             tables.swap_all(swaps, now)
             return puts
 
@@ -116,13 +127,14 @@ class MemoryStore:
         with self._commit() as (tables, now):
             settled = [_settle(tables, settlement, now) for settlement in settlements]
             for settlement, word in zip(settlements, settled, strict=True):
-                if word is not Settled.STALE:  # last, so that a key which an ack frees is free for them
+                if word is Settled.OK:  # last, so that a key which an ack frees is free for them
                     for draft in settlement.follow_ups:
                         _put(tables, draft, now)
             tables.swap_all(swaps, now)
+            tables.admit(now)
             deliveries = [delivery for ask in asks for delivery in _claim(tables, ask, now)]
             if now - self._swept_ms >= SWEEP_EVERY_MS:
-                tables.sweep(now - CANCELLED_KEPT_MS, now)
+                tables.sweep(now)
                 self._swept_ms = now
             return Exchange(settled, deliveries)
 
@@ -133,14 +145,15 @@ class MemoryStore:
     def release(self, worker: str, started: Sequence[str] | None) -> tuple[int, int]:
         with self._commit() as (tables, now):
             released = lapsed = 0
-            for seq, (message, _) in [*tables.kept.items()]:
+            for seq, kept in [*tables.kept.items()]:
+                message = kept.message
                 if message.lane is not Lane.LEASED or message.worker != worker:
                     continue
                 if started is None or message.id in started:
-                    tables.write(int(seq), Kept(_lifecycle.lapsed(message, now)))
+                    tables.change(int(seq), _lifecycle.lapsed(message, now))
                     lapsed += 1
                 else:
-                    tables.write(int(seq), Kept(_lifecycle.given_back(message, now)))
+                    tables.change(int(seq), _lifecycle.given_back(message, now))
                     released += 1
             return released, lapsed
 
@@ -149,7 +162,7 @@ class MemoryStore:
             message = tables.held(receipt)
             if message is None:
                 return False
-            tables.write(int(receipt.handle), Kept(replace(message, progress=state)))
+            tables.change(int(receipt.handle), replace(message, progress=state))
             return True
 
     # -- waiting
@@ -171,8 +184,10 @@ class MemoryStore:
         return seen != self._nudges
 
     def _next_due_ms(self, asks: Sequence[Ask]) -> float:
-        lines = (line for ask in asks if ask.limit > 0 for line in self._tables.lines(ask))
-        return min((due_ms for line in lines for due_ms, _ in islice(line, 1)), default=float("inf"))
+        asks = [ask for ask in asks if ask.limit > 0]
+        firsts = [due_ms for ask in asks for line in self._tables.lines(ask) for due_ms, _ in islice(line, 1)]
+        firsts += [due_ms for ask in asks for due_ms in islice(self._tables.waiting(ask.queue), 1)]
+        return min(firsts, default=float("inf"))
 
     def nudge(self) -> None:
         with self._changed:
@@ -189,7 +204,7 @@ class MemoryStore:
         with self._look() as (tables, now):
             found = dict.fromkeys(("ready", "scheduled", "leased", "dead", "quarantine", "done"), 0)
             oldest_ms = now
-            for message, _ in tables.kept.values():
+            for message in (kept.message for kept in tables.kept.values()):
                 if queue in (None, message.queue):
                     lane = "done" if message.lane is Lane.DONE else message.state(now)
                     found[lane] += 1
@@ -199,14 +214,14 @@ class MemoryStore:
 
     def queues(self) -> list[str]:
         with self._look() as (tables, _):
-            return sorted({message.queue for message, _ in tables.kept.values()} | tables.paused.keys())
+            return sorted({kept.message.queue for kept in tables.kept.values()} | tables.settings.keys())
 
     def peek(self, lane: Lane | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None) -> Page:
         after = _cursor(cursor)
         with self._look() as (tables, _):
             found = sorted(
                 (message.rested_ms or 0, int(seq))
-                for seq, (message, fault) in tables.kept.items()
+                for seq, (message, fault, *_) in tables.kept.items()
                 if lane in (None, message.lane) and _lifecycle.matches(message, fault, where)
             )
             page = list(islice((place for place in found if place > after), limit))
@@ -217,7 +232,7 @@ class MemoryStore:
         groups: dict[tuple[str, str], list[Kept]] = {}
         with self._look() as (tables, _):
             for kept in tables.kept.values():
-                if kept.message.lane is Lane.DEAD and _lifecycle.matches(*kept, where):
+                if kept.message.lane is Lane.DEAD and _lifecycle.matches(kept.message, kept.fault, where):
                     fingerprint = kept.fault.fingerprint if kept.fault else ""
                     groups.setdefault((fingerprint, kept.message.task), []).append(kept)
         found = [_failure_group(fingerprint, task, members) for (fingerprint, task), members in groups.items()]
@@ -227,28 +242,71 @@ class MemoryStore:
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict) -> list[bool]:
         with self._commit() as (tables, now):
-            return [_judge(tables, handle, verdict, now) for handle in handles]
+            moved = [_judge(tables, handle, verdict, now) for handle in handles]
+            tables.admit(now)
+            return moved
 
     def cancel(self, ids: Sequence[str]) -> list[Cancel]:
         with self._commit() as (tables, now):
             found = {id: _cancel(tables, id, now) for id in dict.fromkeys(ids)}
+            tables.admit(now)
             return [found[id] for id in ids]
 
-    def configure(self, queue: str, *, paused: bool | None = None) -> None:
-        with self._commit() as (tables, _):
-            tables.pause(queue, paused)
+    def configure(
+        self,
+        queue: str,
+        *,
+        paused: bool | None = None,
+        group_width: int | None = None,
+        group_order: GroupOrder | None = None,
+        on_dead: OnDead | None = None,
+    ) -> None:
+        _door.admit_width(group_width, 1)
+        said = {"paused": paused, "width": group_width, "order": group_order, "on_dead": on_dead}
+        with self._commit() as (tables, now):
+            tables.configure(queue, {name: value for name, value in said.items() if value is not None}, now)
+            tables.admit(now)
+
+    def configure_group(self, queue: str, group: str | None, *, width: int | None = None, resume: bool = False) -> None:
+        _door.admit_width(width, 0)
+        with self._commit() as (tables, now):
+            if width is not None:
+                tables.set_width(queue, group, width)
+            line = tables.groups.get((queue, group or ""))
+            for seq in [*line.taken] if line is not None and resume else ():
+                if tables.kept[seq].message.lane in RESTING:
+                    tables.write(seq, tables.kept[seq]._replace(turn=None))
+            tables.admit(now)
+
+    def groups(self, queue: str) -> list[Group]:
+        with self._look() as (tables, _):
+            names = {name for (of, name), line in tables.groups.items() if of == queue and (line.taken or line.parked)}
+            names |= {name for of, name in tables.own_widths if of == queue and name is not None}
+            return [_group(tables, queue, name) for name in sorted(names, key=str.encode)]
+
+    def retain(self, queue: str, *, done: Keep = Keep(), dead: Keep = Keep()) -> tuple[int, int]:
+        with self._commit() as (tables, now):
+            removed = [_retain(tables, queue, lane, keep, now) for lane, keep in ((Lane.DONE, done), (Lane.DEAD, dead))]
+            tables.admit(now)
+            return removed[0], removed[1]
 
     def paused(self) -> frozenset[str]:
         with self._look() as (tables, _):
-            return frozenset(queue for queue, paused in tables.paused.items() if paused)
+            return frozenset(queue for queue, settings in tables.settings.items() if settings.paused)
 
     # -- keeping
 
     def check(self) -> list[str]:
         with self._look() as (tables, _):
-            due = sum(message.due_ms is not None for message, _ in tables.kept.values())
+            alive = [kept for kept in tables.kept.values() if kept.message.lane in (Lane.READY, Lane.LEASED)]
+            due = sum(kept.message.group is None or kept.turn == PLACE for kept in alive)
             stand = tables.in_line()
-            return [] if due == stand else [f"{due} messages can become due, but {stand} stand in line"]
+            found = [] if due == stand else [f"{due} messages can become due, but {stand} stand in line"]
+            return found + [
+                f"queue {queue!r}, group {name!r}: a message is parked though a place is free"
+                for (queue, name), line in tables.groups.items()
+                if line.parked and len(line.taken) < tables.width(queue, name)
+            ]
 
     def close(self) -> None:
         with self._changed:
@@ -285,16 +343,19 @@ def _put(tables: Tables, draft: Draft, now: int) -> Put:
     if id in tables.seqs:
         raise EnqueueError(f"a message with id {id} is already stored; nothing was written")
     message = _lifecycle.enqueued(draft, id, now)
-    tables.add(message)
+    tables.add(message, now)
     return Put(id, False, message.state(now))
 
 
 def _claim(tables: Tables, ask: Ask, now: int) -> list[Delivery]:
+    if ask.limit > 0:
+        tables.wake(ask.queue, max(ask.limit, WOKEN_MIN), now)
+        tables.admit(now)
     due = (seq for line in tables.lines(ask) for _, seq in takewhile(lambda place: place[0] <= now, line))
     deliveries = []
     for seq in [*islice(due, max(0, ask.limit))]:  # listed first: leasing changes the lines
         message = _lifecycle.leased(tables.kept[seq].message, ask, now)
-        tables.write(seq, Kept(message))
+        tables.change(seq, message)
         deliveries.append(Delivery(message, Receipt(seq, message.fence), now + ask.lease_ms))
     return deliveries
 
@@ -305,20 +366,30 @@ def _settle(tables: Tables, settlement: Settlement, now: int) -> Settled:
     if message is None or not all(tables.swap(swap, now) for swap in settlement.swaps):
         tables.undo(mark)
         return Settled.STALE
+    seq = int(settlement.receipt.handle)
     if isinstance(settlement.decision, Ack):
-        tables.write(int(settlement.receipt.handle), None)
+        tables.write(seq, _acked(message, settlement.decision, settlement.result, now))
         return Settled.OK
     moved = _lifecycle.decided(message, settlement.decision, settlement.fault, now)
     fatal = None if isinstance(settlement.decision, RetryAt) else settlement.fault
-    tables.write(int(settlement.receipt.handle), Kept(moved, fatal))
+    turn = settled(moved, tables.rules(moved.queue), now) if tables.kept[seq].turn == PLACE else None
+    expires = now + CANCELLED_KEPT_MS if moved.lane is Lane.DONE else None
+    tables.write(seq, Kept(moved, fatal, turn, expires))
     return Settled.CANCELLED if message.cancel else Settled.OK
+
+
+def _acked(message: Message, ack: Ack, result: bytes | None, now: int) -> Kept | None:
+    if ack.keep_ms == 0:
+        return None
+    done = _lifecycle.done(message, ack, result, now)
+    return Kept(done, expires_ms=None if ack.keep_ms is None else now + ack.keep_ms)
 
 
 def _extend(tables: Tables, receipt: Receipt, until_ms: int) -> Hold:
     message = tables.held(receipt)
     if message is None:
         return Hold.LOST
-    tables.write(int(receipt.handle), Kept(replace(message, due_ms=until_ms)))
+    tables.change(int(receipt.handle), replace(message, due_ms=until_ms))
     return Hold.CANCEL if message.cancel else Hold.HELD
 
 
@@ -326,16 +397,16 @@ def _judge(tables: Tables, handle: Handle, verdict: Verdict, now: int) -> bool:
     seq = tables.seqs.get(handle.id)
     if seq is None:
         return False
-    message, fault = tables.kept[seq]
+    message = tables.kept[seq].message
     if message.lane not in RESTING or (message.redrives, message.lane) != (handle.redrives, handle.lane):
         return False
     match verdict:
         case Redrive():
-            tables.write(seq, Kept(_lifecycle.redriven(message, verdict, now)))
+            tables.rejoin(seq, _lifecycle.redriven(message, verdict, now), now)
         case Discard():
             tables.write(seq, None)
         case Isolate():
-            tables.write(seq, Kept(_lifecycle.isolated(message, verdict, now), fault))
+            tables.change(seq, _lifecycle.isolated(message, verdict, now))
     return True
 
 
@@ -345,12 +416,34 @@ def _cancel(tables: Tables, id: str, now: int) -> Cancel:
         return Cancel.UNKNOWN
     message = tables.kept[seq].message
     if message.lane is Lane.READY:
-        tables.write(seq, Kept(_lifecycle.cancelled(message, now)))
+        tables.write(seq, Kept(_lifecycle.cancelled(message, now), expires_ms=now + CANCELLED_KEPT_MS))
         return Cancel.CANCELLED
     if message.lane is Lane.LEASED:
-        tables.write(seq, Kept(replace(message, cancel=True)))
+        tables.change(seq, replace(message, cancel=True))
         return Cancel.REQUESTED
     return Cancel.TOO_LATE
+
+
+def _group(tables: Tables, queue: str, name: str) -> Group:
+    line = tables.groups.get((queue, name)) or Line()
+    held = [message for seq in line.taken if (message := tables.kept[seq].message).lane in RESTING]
+    blocked_by = max((message.id for message in held), default=None)
+    return Group(queue, name, tables.width(queue, name), len(line.taken), len(line.parked), blocked_by)
+
+
+def _retain(tables: Tables, queue: str, lane: Lane, keep: Keep, now: int) -> int:
+    found = sorted(
+        (message.rested_ms or 0, int(seq))
+        for seq, (message, *_) in tables.kept.items()
+        if message.lane is lane and message.queue == queue
+    )
+    kept = len(found) if keep.count is None else keep.count
+    beyond = [seq for _, seq in found[: max(0, len(found) - kept)]]
+    old = [seq for rested_ms, seq in found if keep.age_ms is not None and rested_ms < now - keep.age_ms]
+    going = [seq for _, seq in found if seq in {*beyond, *old}][:RETAIN_MAX]
+    for seq in going:
+        tables.write(seq, None)
+    return len(going)
 
 
 def _cursor(cursor: str | None) -> tuple[int, int]:

@@ -34,10 +34,14 @@ from ..message import (
     Draft,
     Exchange,
     FailureGroup,
+    Group,
+    GroupOrder,
     Handle,
     Hold,
+    Keep,
     Lane,
     Message,
+    OnDead,
     Page,
     Put,
     Receipt,
@@ -50,11 +54,13 @@ from ..message import (
 )
 from ..store import Cells, Traits
 from . import _door
+from ._sqlite_groups import Groups, Touched, to_group
 from ._sqlite_rows import (
     COLUMNS,
     claimed_message,
     fences_of,
     insert_row,
+    kept_row,
     move_row,
     read_faults,
     read_rows,
@@ -62,15 +68,15 @@ from ._sqlite_rows import (
     text,
     to_message,
 )
+from ._sqlite_tx import after_commit, connection_of, within
 from ._sqlite_writer import Writer, store_error
 from ._wake import Waiter, Waker, wake_dir
 
 T = TypeVar("T")
 BUSY_TIMEOUT_S = 5.0
 LOOK_EVERY_S = 0.25  # how often an idle waiter looks whether another process changed the file without waking it
-CANCELLED_KEPT_MS = 24 * 3600 * 1000  # a cancelled message can be looked up that long
-SWEEP_EVERY_MS = 60_000
-_MIGRATIONS = ("migration_1",)
+SWEEP_EVERY_MS, SWEEP_MAX = 60_000, 1000
+_MIGRATIONS = ("migration_1", "migration_2")
 _tuple = tuple.__new__
 
 
@@ -103,6 +109,7 @@ class SqliteStore:
         self._synchronous = synchronous.lower()
         self._clock_ms = clock_ms or _wall_ms
         self._sql = _statements()
+        self._groups = Groups(self._sql)
         self.seam: Callable[[str], None] = _no_seam  # tests put a function here that kills or fails at a named point
         self._read_lock = threading.RLock()
         self._open()
@@ -176,7 +183,7 @@ class SqliteStore:
 
     # -- putting
 
-    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = ()) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
         _door.admit(drafts, self.traits)
 
         def work(c: sqlite3.Connection) -> list[Put]:
@@ -186,13 +193,25 @@ class SqliteStore:
             self._swap_all(c, swaps, now)
             return puts
 
+        if tx is not None:
+            return self._put_within(tx, work)
         puts = self._writer.run(work)
         self._waker.wake_all()
         self.seam("acknowledge")
         return puts
 
+    def _put_within(self, tx: Any, work: Callable[[sqlite3.Connection], list[Put]]) -> list[Put]:
+        connection = connection_of(tx)
+        try:
+            with within(connection, self.path) as c:
+                puts = work(c)
+        except sqlite3.Error as error:
+            raise store_error(error, "SQLite could not write in the transaction of tx=") from error
+        after_commit(tx, self._waker.wake_all)
+        return puts
+
     def _insert(self, c: sqlite3.Connection, drafts: Sequence[Draft], now: int) -> list[Put]:
-        puts, rows = [], []
+        puts, rows, written = [], [], []
         keyed: dict[tuple[str, str], Put] = {}  # by earlier drafts of this batch, whose rows are not written yet
         for draft in drafts:
             id = draft.id or new_id(now)
@@ -207,9 +226,14 @@ class SqliteStore:
             rows.append(insert_row(draft, id, due, now))
             puts.append(Put(id, False, "scheduled" if due > now else "ready"))
             if draft.key is not None:
-                keyed[draft.task, draft.key] = Put(id, True, puts[-1].state)
+                # one of a group is parked until the end of this put
+                keyed[draft.task, draft.key] = Put(id, True, puts[-1].state if draft.group is None else "scheduled")
+            written.append(draft)
         try:
-            c.executemany(self._sql["put"], rows)
+            if any(draft.group is not None for draft in written):
+                self._groups.put(c, written, rows, now)
+            else:
+                c.executemany(self._sql["put"], rows)
         except sqlite3.IntegrityError as error:
             raise EnqueueError(f"a message with one of these ids is already stored ({error})") from error
         return puts
@@ -220,7 +244,11 @@ class SqliteStore:
             return None
         id, until, lane, due, reason = row
         state = (
-            "scheduled" if lane == "ready" and due > now else "cancelled" if reason == "cancelled" else lane or "done"
+            "scheduled"
+            if lane == "ready" and (due is None or due > now)
+            else "cancelled"
+            if reason == "cancelled"
+            else lane or "done"
         )
         free = lane is None or lane == "done"
         return None if free and until <= now else Put(id, True, state)
@@ -230,18 +258,24 @@ class SqliteStore:
     def exchange(
         self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
-        plain = all(type(s.decision) is Ack and not s.follow_ups and not s.swaps for s in settlements)
+        plain = all(
+            type(s.decision) is Ack and s.decision.keep_ms == 0 and not s.follow_ups and not s.swaps
+            for s in settlements
+        )
         if not plain:
             _door.admit((draft for s in settlements for draft in s.follow_ups), self.traits)
 
         def work(c: sqlite3.Connection) -> Exchange:
             now = self._clock_ms()
-            settled = self._settle(c, settlements, plain, now) if settlements else []
+            grouped = self._groups.any(c)
+            settled = self._settle(c, settlements, plain, grouped, now) if settlements else []
             self._swap_all(c, swaps, now)
             self.seam("settled")
             deliveries: list[Delivery] = []
             for ask in asks:
                 if ask.limit > 0:
+                    if grouped:
+                        self._groups.wake(c, ask.queue, ask.limit, now)
                     self._claim(c, ask, now, deliveries)
             self._sweep(c, now)
             return Exchange(settled, deliveries)
@@ -253,16 +287,32 @@ class SqliteStore:
             self._waker.wake_all()
         return result
 
-    def _settle(self, c: sqlite3.Connection, settlements: Sequence[Settlement], plain: bool, now: int) -> list[Settled]:
+    def _settle(
+        self, c: sqlite3.Connection, settlements: Sequence[Settlement], plain: bool, grouped: bool, now: int
+    ) -> list[Settled]:
         fences = fences_of([s.receipt for s in settlements])
-        if plain:
-            c.execute("savepoint acks")
-            if len(fences) == len(settlements) == c.execute(self._sql["ack"], (text(fences),)).rowcount:
-                c.execute("release acks")
-                return [Settled.OK] * len(settlements)
-            c.execute("rollback to acks")
+        touched = self._groups.touched(c, fences) if grouped else Touched()
+        words = self._acked(c, settlements, fences) if plain else None
+        if words is not None:
+            self._groups.admit(c, touched, now)
+            return words
+        words = self._settle_each(c, settlements, fences, now)
+        if touched:
+            moved = [s.receipt.handle for s, word in zip(settlements, words, strict=True) if word is not Settled.STALE]
+            self._groups.settled(c, moved, touched, now)
+        return words
+
+    def _acked(
+        self, c: sqlite3.Connection, settlements: Sequence[Settlement], fences: dict[int | str, int]
+    ) -> list[Settled] | None:
+        """All of them acked, or None: then none was."""
+        c.execute("savepoint acks")
+        if len(fences) == len(settlements) == c.execute(self._sql["ack"], (text(fences),)).rowcount:
             c.execute("release acks")
-        return self._settle_each(c, settlements, fences, now)
+            return [Settled.OK] * len(settlements)
+        c.execute("rollback to acks")
+        c.execute("release acks")
+        return None
 
     def _settle_each(
         self, c: sqlite3.Connection, settlements: Sequence[Settlement], fences: dict[int | str, int], now: int
@@ -272,6 +322,7 @@ class SqliteStore:
         }
         words: list[Settled] = []
         acks: dict[int | str, int] = {}
+        kept: list[tuple[Any, ...]] = []
         moves: list[list[Any]] = []
         retries: list[list[Any]] = []
         drafts: list[Draft] = []
@@ -281,18 +332,25 @@ class SqliteStore:
             if cancel is None or not self._swaps_apply(c, s.swaps, now):
                 words.append(Settled.STALE)
                 continue
-            drafts.extend(s.follow_ups)
             if type(s.decision) is Ack:
-                acks[s.receipt.handle] = s.receipt.fence
-                words.append(Settled.OK)
-            elif not cancel and (retry := retry_row(s)) is not None:
+                if s.decision.keep_ms == 0:
+                    acks[s.receipt.handle] = s.receipt.fence
+                else:
+                    kept.append(kept_row(s, s.decision, now))
+            elif cancel:
+                moves.append(move_row(s, now))
+                words.append(Settled.CANCELLED)  # its end is not what was decided, so nothing follows from that
+                continue
+            elif (retry := retry_row(s)) is not None:
                 retries.append(retry)
-                words.append(Settled.OK)
             else:
                 moves.append(move_row(s, now))
-                words.append(Settled.CANCELLED if cancel else Settled.OK)
+            words.append(Settled.OK)
+            drafts.extend(s.follow_ups)
         if acks:
             c.execute(self._sql["ack"], (text(acks),))
+        if kept:
+            c.executemany(self._sql["keep"], kept)
         if retries:
             c.execute(self._sql["retry"], (text(retries),))
         if moves:
@@ -425,12 +483,12 @@ class SqliteStore:
 
     def counts(self, queue: str | None = None) -> Counts:
         now = self._clock_ms()
-        ready, scheduled, leased, oldest = self._read(self._sql["counts"], now, queue)[0]
+        ready, scheduled, leased, oldest, without_place = self._read(self._sql["counts"], now, queue)[0]
         resting = dict(self._read(self._sql["resting_counts"], queue))
         age_s = (now - oldest) / 1000 if oldest is not None else 0.0
         return Counts(
             ready,
-            scheduled,
+            scheduled + without_place,
             leased,
             resting.get("dead", 0),
             resting.get("quarantine", 0),
@@ -460,42 +518,97 @@ class SqliteStore:
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict) -> list[bool]:
         def work(c: sqlite3.Connection) -> list[bool]:
-            now = self._clock_ms()
-            return [self._judge(c, handle, verdict, now) for handle in handles]
+            now, touched = self._clock_ms(), Touched()
+            moved = [self._judge(c, handle, verdict, touched, now) for handle in handles]
+            self._groups.admit(c, touched, now)
+            return moved
 
         moved = self._writer.run(work)
         self._waker.wake_all()
         return moved
 
-    def _judge(self, c: sqlite3.Connection, handle: Handle, verdict: Verdict, now: int) -> bool:
+    def _judge(self, c: sqlite3.Connection, handle: Handle, verdict: Verdict, touched: Touched, now: int) -> bool:
         seen = (handle.id, handle.redrives, str(handle.lane))
         if handle.lane not in (Lane.DEAD, Lane.QUARANTINE):
             return False
+        place = c.execute(self._sql["place_of"], (handle.id,)).fetchone()  # None unless it is of a group
         match verdict:
             case Redrive():
                 due = now + verdict.delay_ms + (verdict.delay_ms > 0)
                 fresh = (now, due, verdict.to_queue, verdict.attempts, verdict.run, verdict.keep_deadline)
-                return c.execute(self._sql["redrive"], (*fresh, *seen)).rowcount == 1
+                moved = c.execute(self._sql["redrive"], (*fresh, *seen)).rowcount == 1
+                if moved and place is not None:
+                    touched.update(self._groups.rejoin(c, place, verdict.to_queue or place[1], due, now))
             case Discard():
-                return c.execute(self._sql["discard"], seen).rowcount == 1
+                moved = c.execute(self._sql["discard"], seen).rowcount == 1
             case _:
-                return c.execute(self._sql["isolate"], (verdict.why, now, *seen)).rowcount == 1
+                moved = c.execute(self._sql["isolate"], (verdict.why, now, *seen)).rowcount == 1
+        if moved and place is not None:
+            touched.add((place[1], place[2]))
+        return moved
 
     def cancel(self, ids: Sequence[str]) -> list[Cancel]:
         def work(c: sqlite3.Connection) -> list[Cancel]:
-            listed = text(list(ids))
-            found = dict(
-                c.execute("select id, lane from message where id in (select value from json_each(?))", (listed,))
-            )
-            c.execute(self._sql["cancel"], (self._clock_ms(), listed))
+            listed, now = text(list(ids)), self._clock_ms()
+            rows = c.execute(
+                "select id, seq, lane from message where id in (select value from json_each(?))", (listed,)
+            ).fetchall()
+            found = {id: lane for id, _, lane in rows}
+            touched = self._groups.touched(c, [seq for _, seq, lane in rows if lane == Lane.READY])
+            c.execute(self._sql["cancel"], (now, listed))
             c.execute(self._sql["request_cancel"], (listed,))
+            self._groups.admit(c, touched, now)
             return [_CANCEL[found.get(id)] for id in ids]
 
         return self._writer.run(work)
 
-    def configure(self, queue: str, *, paused: bool | None = None) -> None:
-        self._writer.run(lambda c: c.execute(self._sql["configure"], (queue, paused)))
+    def configure(
+        self,
+        queue: str,
+        *,
+        paused: bool | None = None,
+        group_width: int | None = None,
+        group_order: GroupOrder | None = None,
+        on_dead: OnDead | None = None,
+    ) -> None:
+        _door.admit_width(group_width, 1)
+
+        def work(c: sqlite3.Connection) -> None:
+            self._groups.configure(c, queue, paused, group_width, group_order, on_dead, self._clock_ms())
+
+        self._writer.run(work)
         self._waker.wake_all()
+
+    def configure_group(self, queue: str, group: str | None, *, width: int | None = None, resume: bool = False) -> None:
+        _door.admit_width(width, 0)
+        self._writer.run(lambda c: self._groups.configure_group(c, queue, group, width, resume, self._clock_ms()))
+        self._waker.wake_all()
+
+    def groups(self, queue: str) -> list[Group]:
+        width = self._read(self._sql["group_settings"], queue)[0][0]
+        return [to_group(queue, row) for row in self._read(self._sql["groups"], queue, width)]
+
+    def retain(self, queue: str, *, done: Keep = Keep(), dead: Keep = Keep()) -> tuple[int, int]:
+        def work(c: sqlite3.Connection) -> tuple[int, int]:
+            now = self._clock_ms()
+            return self._retain(c, Lane.DONE, queue, done, now), self._retain(c, Lane.DEAD, queue, dead, now)
+
+        return self._writer.run(work)
+
+    def _retain(self, c: sqlite3.Connection, lane: Lane, queue: str, keep: Keep, now: int) -> int:
+        newest = None
+        if keep.count is not None:
+            newest = c.execute(self._sql["nth_newest"], (lane, queue, max(0, keep.count - 1))).fetchone()
+            if keep.count == 0 and newest is not None:
+                newest = (newest[0], newest[1] + 1)
+        before = None if keep.age_ms is None else now - keep.age_ms
+        if newest is None and before is None:
+            return 0
+        bounds = (*(newest or (None, None)), before)
+        going = self._groups.touched_by_rest(c, lane, queue, bounds) if lane is Lane.DEAD else Touched()
+        removed = c.execute(self._sql["retain"], (lane, queue, *bounds)).rowcount
+        self._groups.admit(c, going, now)
+        return removed
 
     def paused(self) -> frozenset[str]:
         return frozenset(row[0] for row in self._read("select name from queue where paused"))
@@ -504,7 +617,8 @@ class SqliteStore:
         if now - self._swept_ms < SWEEP_EVERY_MS:
             return
         self._swept_ms = now
-        c.execute(self._sql["sweep"], (now - CANCELLED_KEPT_MS,))
+        if c.execute(self._sql["sweep"], (now,)).rowcount == SWEEP_MAX:
+            self._swept_ms = now - SWEEP_EVERY_MS  # there is more: go on with the next exchange
         c.execute(self._sql["sweep_keys"], (now,))
 
     # -- swaps
@@ -535,11 +649,17 @@ class SqliteStore:
     def check(self) -> list[str]:
         try:
             found = [row[0] for row in self._read("pragma integrity_check")]
+            found += [stuck for queue in self.queues() for stuck in self._stuck_groups(queue)]
         except StoreUnavailable:
             raise
         except StoreError as error:  # too damaged to be looked through
             return [str(error)]
-        return [] if found == ["ok"] else found
+        return [line for line in found if line != "ok"]
+
+    def _stuck_groups(self, queue: str) -> list[str]:
+        width = self._read(self._sql["group_settings"], queue)[0][0]
+        stuck = self._read(self._sql["stuck_groups"], queue, width)
+        return [f"queue {queue!r}, group {row[0]!r}: a message is parked though a place is free" for row in stuck]
 
     def close(self) -> None:
         _open_stores.discard(self)
@@ -626,8 +746,10 @@ def _split(script: str) -> Iterator[str]:
 def _where(where: Where, lane: Lane | None) -> tuple[list[str], list[Any]]:
     clauses: list[str] = ["1"]
     args: list[Any] = []
-    if lane in (Lane.READY, Lane.LEASED):
+    if lane is Lane.LEASED:
         clauses.append("due_ms is not null")
+    elif lane is Lane.READY:
+        clauses.append("rested_ms is null")
     elif lane is not None:
         clauses.append("rested_ms is not null")
     wanted = {

@@ -66,9 +66,32 @@ create table cell (
   expires_ms integer
 ) without rowid;
 
+-- name: migration_2
+alter table message add column turn integer;       -- of a grouped message: null out of line, 0 with a place, above that parked in this order
+alter table message add column wake_ms integer;    -- of a grouped message without a place: when it may be due
+alter table message add column expires_ms integer; -- of a done message: when it is removed
+create index message_group on message(queue, grp, turn) where turn is not null;
+create index message_wake on message(queue, wake_ms) where wake_ms is not null and turn is null;
+create index message_expires on message(expires_ms) where expires_ms is not null;
+alter table queue add column group_width integer;
+alter table queue add column group_order text;
+alter table queue add column on_dead text;
+create table group_width (
+  queue text not null,
+  name text not null,                     -- of the group; empty: of every group of the queue
+  width integer not null,
+  primary key (queue, name)
+) without rowid;
+update message set expires_ms = rested_ms + 86400000 where lane = 'done';
+-- Messages of a group that stand here already stay as they are: each is due by itself, as when it was put.
+
 -- name: put
 insert into message(id, task, queue, priority, due_ms, enqueued_ms, life_ms, deadline_ms, version, key, grp, producer, meta, body)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: put_grouped
+insert into message(id, task, queue, priority, due_ms, enqueued_ms, life_ms, deadline_ms, version, key, grp, producer, meta, body, turn, wake_ms)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: key_holder
 select k.id, k.until_ms, m.lane, m.due_ms, m.reason
@@ -117,7 +140,9 @@ select min(due_ms) from (
     and (?2 is null or task not in (select value from json_each(?2))) order by due_ms limit 1)
   union all
   select * from (select due_ms from message where queue = ?1 and priority = 3 and due_ms is not null
-    and (?2 is null or task not in (select value from json_each(?2))) order by due_ms limit 1))
+    and (?2 is null or task not in (select value from json_each(?2))) order by due_ms limit 1)
+  union all
+  select * from (select wake_ms from message where queue = ?1 and wake_ms is not null and turn is null order by wake_ms limit 1))
 where not exists (select 1 from queue where name = ?1 and paused)
 
 -- name: ack
@@ -125,6 +150,11 @@ where not exists (select 1 from queue where name = ?1 and paused)
 delete from message where seq in (
   select m.seq from json_each(?1) j cross join message m on m.seq = cast(j.key as integer)
   where m.lane = 'leased' and m.fence = j.value)
+
+-- name: keep
+-- ?1 now, ?2 expires or null, ?3 reason, ?4 result, ?5 seq, ?6 fence: an ack of what is kept
+update message set lane = 'done', due_ms = null, turn = null, rested_ms = ?1, expires_ms = ?2, reason = ?3, result = ?4
+where seq = ?5 and fence = ?6 and lane = 'leased'
 
 -- name: settle
 -- ?1 now, ?2 [[seq, fence, lane, due, counts, held, reason, fingerprint, error, fault], …]; a cancelled message is done, whatever was decided
@@ -135,6 +165,7 @@ update message set
   held_ms = held_ms + json_extract(j.value, '$[5]'),
   reason = case when cancel then 'cancelled' else json_extract(j.value, '$[6]') end,
   rested_ms = case when cancel or json_extract(j.value, '$[3]') is null then ?1 end,
+  expires_ms = case when cancel then ?1 + 86400000 end,
   fingerprint = json_extract(j.value, '$[7]'),
   error = json_extract(j.value, '$[8]'),
   faults = case
@@ -183,7 +214,8 @@ update message set progress = ?3 where seq = ?1 and fence = ?2 and lane = 'lease
 
 -- name: cancel
 -- ?1 now, ?2 ids (JSON)
-update message set lane = 'done', due_ms = null, reason = 'cancelled', rested_ms = ?1
+update message set lane = 'done', due_ms = null, turn = null, wake_ms = null, reason = 'cancelled', rested_ms = ?1,
+  expires_ms = ?1 + 86400000
 where id in (select value from json_each(?2)) and lane = 'ready'
 
 -- name: request_cancel
@@ -209,7 +241,9 @@ select
   count(*) filter (where lane = 'ready' and due_ms <= ?1),
   count(*) filter (where lane = 'ready' and due_ms > ?1),
   count(*) filter (where lane = 'leased'),
-  min(due_ms) filter (where lane = 'ready' and due_ms <= ?1)
+  min(due_ms) filter (where lane = 'ready' and due_ms <= ?1),
+  (select count(*) from message where turn > 0 and (?2 is null or queue = ?2))
+    + (select count(*) from message where wake_ms is not null and turn is null and (?2 is null or queue = ?2))
 from message where due_ms is not null and (?2 is null or queue = ?2)
 
 -- name: resting_counts
@@ -217,6 +251,7 @@ select lane, count(*) from message where rested_ms is not null and (?1 is null o
 
 -- name: queues
 select queue from message where due_ms is not null group by queue
+union select queue from message where wake_ms is not null and turn is null group by queue
 union select queue from message where rested_ms is not null group by queue
 union select name from queue
 
@@ -227,16 +262,116 @@ select g.fingerprint, g.task, m.error, m.faults, g.count, g.first_ms, g.last_ms,
 join message m on m.id = g.sample order by g.count desc, g.fingerprint, g.task
 
 -- name: sweep
--- forget done messages, and keys whose message is gone: ?1 rested before, ?2 now
-delete from message where seq in (
-  select seq from message where lane = 'done' and rested_ms < ?1 limit 1000)
+-- ?1 now: forget what was kept long enough
+delete from message where seq in (select seq from message where expires_ms < ?1 order by expires_ms limit 1000)
+
+-- name: nth_newest
+-- ?1 lane, ?2 queue, ?3 n from 0
+select rested_ms, seq from message where lane = ?1 and rested_ms is not null and queue = ?2
+order by rested_ms desc, seq desc limit 1 offset ?3
+
+-- name: retain
+-- ?1 lane, ?2 queue, ?3 (rested, ?4 seq) and ?5 rested: remove what is older than either
+delete from message where seq in (select seq from message where lane = ?1 and rested_ms is not null and queue = ?2
+  and ((rested_ms, seq) < (?3, ?4) or rested_ms < ?5) order by rested_ms, seq limit 1000)
 
 -- name: sweep_keys
 delete from unique_key where until_ms > 0 and until_ms <= ?1 and not exists (select 1 from message m where m.id = unique_key.id)
 
 -- name: configure
-insert into queue(name, paused) values (?1, coalesce(?2, 0))
-on conflict(name) do update set paused = coalesce(?2, paused)
+insert into queue(name, paused, group_width, group_order, on_dead) values (?1, coalesce(?2, 0), ?3, ?4, ?5)
+on conflict(name) do update set paused = coalesce(?2, paused), group_width = coalesce(?3, group_width),
+  group_order = coalesce(?4, group_order), on_dead = coalesce(?5, on_dead)
+
+-- name: group_settings
+-- ?1 queue: the width of its groups, their order, what a death does, and whether a group has a width of its own
+select coalesce((select width from group_width where queue = ?1 and name = ''), q.group_width, 1), coalesce(q.group_order, 'turns'),
+  coalesce(q.on_dead, 'skip'), exists (select 1 from group_width where queue = ?1 and name > '')
+from (select 1) left join queue q on q.name = ?1
+
+-- name: set_group_width
+insert into group_width(queue, name, width) values (?1, ?2, ?3) on conflict(queue, name) do update set width = excluded.width
+
+-- name: unset_group_width
+delete from group_width where queue = ?1 and name = ?2
+
+-- name: grouped
+select exists (select 1 from message where turn is not null) or exists (select 1 from message where wake_ms is not null and turn is null)
+
+-- name: touched
+-- ?1 seqs (JSON): the groups in which they hold places
+select json_group_array(distinct json_array(queue, grp)) from message where seq in (select value from json_each(?1)) and turn = 0
+
+-- name: settled_in_groups
+-- ?1 now, ?2 seqs (JSON), ?3 queue, ?4 strict, ?5 block: what was settled keeps its place if its wait has no length, or if its group is
+-- strict and it is neither done nor skipped. (A plus keeps the planner off the index of the groups.)
+update message set
+  turn = case when lane = 'ready' and (due_ms <= ?1 or ?4) then 0 when lane in ('dead', 'quarantine') and ?5 then 0 end,
+  wake_ms = case when lane = 'ready' and due_ms > ?1 and not ?4 then due_ms end,
+  due_ms = case when lane = 'ready' and due_ms > ?1 and not ?4 then null else due_ms end
+where seq in (select value from json_each(?2)) and +queue = ?3 and +turn = 0 and lane <> 'leased'
+
+-- name: touched_by_rest
+-- ?1 lane, ?2 queue, ?3 ?4 ?5 as `retain`: the groups that are held by what it removes
+select json_group_array(distinct json_array(queue, grp)) from (
+  select queue, grp, turn from message where lane = ?1 and rested_ms is not null and queue = ?2
+  and ((rested_ms, seq) < (?3, ?4) or rested_ms < ?5) order by rested_ms, seq limit 1000) where turn = 0
+
+-- name: woken
+-- ?1 queue, ?2 now, ?3 limit: those whose wait is over, as [[seq, group, priority], …]
+select json_group_array(json_array(seq, grp, priority)) from (
+  select seq, grp, priority from message where queue = ?1 and wake_ms <= ?2 and turn is null order by wake_ms, seq limit ?3)
+
+-- name: park
+-- ?1 [[seq, turn], …]
+update message set turn = json_extract(j.value, '$[1]'), wake_ms = null
+from json_each(?1) j where message.seq = json_extract(j.value, '$[0]')
+
+-- name: admit
+-- ?1 queue, ?2 groups (JSON), ?3 now, ?4 their width: one more message of each group that has a place free
+update message set turn = 0, due_ms = max(?3, coalesce(wake_ms, 0)), wake_ms = null where seq in (
+  select (select p.seq from message p where p.queue = ?1 and p.grp = g.value and p.turn > 0 order by p.turn limit 1)
+  from json_each(?2) g
+  where (select count(*) from message t where t.queue = ?1 and t.grp = g.value and t.turn = 0)
+    < coalesce((select width from group_width w where w.queue = ?1 and w.name = g.value), ?4))
+
+-- name: place_of
+-- ?1 id
+select seq, queue, grp, priority, turn from message where id = ?1 and grp is not null
+
+-- name: rejoin
+-- ?1 seq, ?2 turn, ?3 wake
+update message set turn = ?2, wake_ms = ?3, due_ms = null where seq = ?1
+
+-- name: unpark_waiting
+-- ?1 queue, ?2 now: of a queue that is strict no more, those whose time has not come
+update message set turn = null where queue = ?1 and turn > 0 and wake_ms > ?2
+
+-- name: parked_groups
+-- ?1 queue
+select json_group_array(distinct grp) from message where queue = ?1 and turn > 0
+
+-- name: resume
+update message set turn = null where queue = ?1 and grp = ?2 and turn = 0 and rested_ms is not null
+
+-- name: groups
+-- ?1 queue, ?2 width
+select m.grp, coalesce(w.width, ?2), m.taken, m.parked, m.blocked from (
+  select grp, count(*) filter (where turn = 0) taken, count(*) filter (where turn > 0) parked,
+    max(iif(turn = 0 and rested_ms is not null, id, null)) blocked
+  from message where queue = ?1 and turn is not null group by grp) m
+  left join group_width w on w.queue = ?1 and w.name = m.grp
+union all
+select name, width, 0, 0, null from group_width w where queue = ?1 and name > ''
+  and not exists (select 1 from message where queue = ?1 and grp = w.name and turn is not null)
+order by 1
+
+-- name: stuck_groups
+-- ?1 queue: groups in which a message is parked though a place is free
+select g.grp from (
+  select queue, grp, count(*) filter (where turn = 0) taken from message
+  where queue = ?1 and turn is not null group by grp having count(*) filter (where turn > 0) > 0) g
+where taken < coalesce((select width from group_width w where w.queue = ?1 and w.name = g.grp), ?2)
 
 -- name: read_cells
 select key, version, value from cell

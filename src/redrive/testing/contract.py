@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from ._contract.cells import CellRules
 from ._contract.claiming import ClaimRules
+from ._contract.grouping import GroupRules, StrictRules, WidthRules
+from ._contract.keeping import KeepRules
 from ._contract.leasing import LeaseRules
 from ._contract.looking import LookRules
 from ._contract.putting import PutRules
@@ -21,7 +23,20 @@ from ._contract.triaging import TriageRules
 from ._contract.waiting import WaitRules
 
 
-class StoreContract(PutRules, ClaimRules, LeaseRules, SettleRules, TriageRules, LookRules, WaitRules, CellRules):
+class StoreContract(
+    PutRules,
+    ClaimRules,
+    LeaseRules,
+    SettleRules,
+    TriageRules,
+    LookRules,
+    WaitRules,
+    CellRules,
+    GroupRules,
+    StrictRules,
+    WidthRules,
+    KeepRules,
+):
     """Subclasses define `make_store(clock, place)`; the tests take seconds and never sleep long.
 
     `clock` is a ManualClock the store must go by. `place` is a directory of the test's own and the name of the data:

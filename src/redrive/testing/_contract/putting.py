@@ -173,6 +173,10 @@ class PutRules(Contract):
             store.put([draft(), draft(body=bytes(store.traits.body_bytes_max + 1))])
         assert store.counts() == Counts()
 
+    def test_a_transaction_that_is_none_is_refused(self, store: Store) -> None:
+        with pytest.raises(Unsupported):
+            store.put([draft()], tx=object())
+
     def test_an_id_is_stored_once(self, store: Store) -> None:
         id, other = fresh_id(store), fresh_id(store)
         for batch in ([draft(id=id), draft(id=other), draft(id=id)], [draft(id=other), draft(id=id), draft(id=id)]):

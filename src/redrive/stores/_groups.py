@@ -1,0 +1,89 @@
+"""Groups in stores that keep whole messages: who of a group has a place, who is parked for one, who waits.
+
+The same rules as in `_sqlite_groups.py`, said once more in plain Python.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..errors import ConfigError
+from ..message import GroupOrder, Lane, Message, OnDead
+
+Name = tuple[str, str]  # (queue, group)
+PLACE = 0  # the turn of whoever holds a place; parked ones have higher turns, all others none
+
+
+class Settings(Struct, frozen=True):
+    """What a queue was told by `configure`."""
+
+    paused: bool = False
+    width: int = 1
+    order: GroupOrder = GroupOrder.TURNS
+    on_dead: OnDead = OnDead.SKIP
+
+    @property
+    def strict(self) -> bool:
+        return self.order is GroupOrder.STRICT
+
+
+class Line:
+    """One group: who holds a place, and who is parked, in order."""
+
+    __slots__ = ("parked", "taken")
+
+    def __init__(self) -> None:
+        self.taken: set[int] = set()
+        self.parked: list[tuple[int, int]] = []  # (turn, seq), sorted
+
+    def add(self, seq: int, turn: int) -> None:
+        if turn == PLACE:
+            self.taken.add(seq)
+        else:
+            insort(self.parked, (turn, seq))
+
+    def remove(self, seq: int, turn: int) -> None:
+        if turn == PLACE:
+            self.taken.discard(seq)
+        else:
+            del self.parked[bisect_left(self.parked, (turn, seq))]
+
+
+def joined(message: Message, settings: Settings, number: int, due_ms: int, now_ms: int) -> tuple[Message, int | None]:
+    """The message and its turn as it joins its group. `number` rises with every one that joins. Strict groups go by it
+    alone; others by priority first, and what is not due yet does not join before its time."""
+    later = due_ms if due_ms > now_ms else None
+    turn = number if settings.strict else None if later else message.priority << 56 | number
+    return replace(message, due_ms=later), turn
+
+
+def settled(message: Message, settings: Settings, now_ms: int) -> int | None:
+    """The turn of a message that held a place when it was settled as this. It keeps its place if its wait has no
+    length, or if its group is strict and it is neither done nor skipped."""
+    if message.lane is Lane.READY:
+        return PLACE if settings.strict or (message.due_ms or 0) <= now_ms else None
+    held = message.lane in (Lane.DEAD, Lane.QUARANTINE) and settings.strict and settings.on_dead is OnDead.BLOCK
+    return PLACE if held else None
+
+
+def admitted(message: Message, now_ms: int) -> Message:
+    """With a place, it is due when it was admitted: that is how groups take turns."""
+    return replace(message, due_ms=max(now_ms, message.due_ms or 0))
+
+
+def refuse(queue: str, width: int, own_widths: bool, order: GroupOrder, on_dead: OnDead) -> None:
+    """Raises ConfigError for settings of a queue's groups that contradict each other."""
+    if order is GroupOrder.STRICT and (width != 1 or own_widths):
+        raise ConfigError(f"queue {queue!r}: strict groups run one message at a time; expected group width 1")
+    if on_dead is OnDead.BLOCK and order is not GroupOrder.STRICT:
+        raise ConfigError(f"queue {queue!r}: on_dead='block' holds a line; it needs group_order='strict'")
+
+
+def free_places(line: Line, width: Callable[[], int]) -> Iterator[int]:
+    """The seqs to be admitted now, in order."""
+    while line.parked and len(line.taken) < width():
+        yield line.parked[0][1]

@@ -1,0 +1,365 @@
+"""Groups: at most so many of one key at once, in turns or in strict order, however messages come and go."""
+
+from __future__ import annotations
+
+import pytest
+
+from ...errors import ConfigError
+from ...message import (
+    Ack,
+    DeadLetter,
+    Delivery,
+    Discard,
+    Group,
+    GroupOrder,
+    Isolate,
+    Lane,
+    OnDead,
+    Quarantine,
+    Redrive,
+    RetryAt,
+    Settled,
+    Settlement,
+)
+from ...store import Store
+from ..clock import ManualClock
+from .base import LEASE_MS, Contract, OpenStore, ask, claim, claim_one, claimed_ids, draft, handle, look, put, put_one
+from .base import settle as settle_one
+
+
+class GroupRules(Contract):
+    def test_a_group_runs_one_at_a_time_until_told_otherwise(self, store: Store) -> None:
+        ids = put(store, *[draft(group="g") for _ in range(3)])
+        for id in ids:
+            (delivery,) = claim(store)
+            assert delivery.message.id == id and delivery.message.group == "g"
+            assert claim(store) == []
+            assert settle_one(store, delivery, Ack()) is Settled.OK
+        assert claim(store) == []
+
+    def test_groups_and_ungrouped_messages_do_not_hold_each_other_up(self, store: Store) -> None:
+        ids = put(store, draft(group="a"), draft(group="a"), draft(group="b"), draft(), draft(group="a"))
+        assert claimed_ids(store) == [ids[0], ids[2], ids[3]]
+
+    def test_the_same_name_in_another_queue_is_another_group(self, store: Store) -> None:
+        put(store, draft(group="g"), draft(group="g", queue="q"))
+        assert len(claim(store)) == len(claim(store, "q")) == 1
+
+    @pytest.mark.parametrize("width", [1, 3])
+    def test_a_group_has_at_most_its_width_of_messages_at_once(self, store: Store, width: int) -> None:
+        store.configure("default", group_width=width)
+        put(store, *[draft(group="g") for _ in range(7)])
+        deliveries = claim(store)
+        assert len(deliveries) == width
+        done = store.exchange([Settlement(d.receipt, Ack()) for d in deliveries], [ask()])
+        assert len(done.deliveries) == width  # the places an ack frees are taken in the same exchange
+
+    def test_parked_messages_are_scheduled(self, store: Store, clock: ManualClock) -> None:
+        ids = put(store, *[draft(group="g") for _ in range(3)], draft(group="g", delay_ms=5000))
+        assert [look(store, id).state(clock()) for id in ids] == ["ready", "scheduled", "scheduled", "scheduled"]
+        assert [look(store, id).parked for id in ids] == [False, True, True, True]
+        if store.traits.exact_counts:
+            counts = store.counts("default")
+            assert (counts.ready, counts.scheduled, counts.leased) == (1, 3, 0)
+            assert store.counts() == counts
+        assert [message.id for message in store.peek(Lane.READY).messages] == ids
+        assert store.queues() == ["default"]
+
+    def test_groups_take_turns(self, store: Store, clock: ManualClock) -> None:
+        """However many one group has waiting, each of the others goes before its second."""
+        big = put(store, *[draft(group="big") for _ in range(20)])
+        clock.advance("1s")
+        small = put(store, *[draft(group=f"small{n}") for n in range(3) for _ in range(2)])
+        clock.advance("1s")
+        order = []
+        for _ in range(8):
+            (delivery,) = claim(store, limit=1)
+            order.append(delivery.message.id)
+            settle_one(store, delivery, Ack())
+            clock.advance("1s")
+        assert order == [big[0], small[0], small[2], small[4], big[1], small[1], small[3], small[5]]
+
+    def test_a_wait_gives_the_place_up(self, store: Store, clock: ManualClock) -> None:
+        first, second, third = put(store, *[draft(group="g") for _ in range(3)])
+        settle_one(store, claim_one(store), RetryAt(clock() + 5000))
+        delivery = claim_one(store)
+        assert delivery.message.id == second
+        clock.advance("5s")
+        assert claim(store) == []  # its time came, and it stands in line
+        settle_one(store, delivery, Ack())
+        assert claimed_ids(store) == [third]
+        settle_one(store, claim_all_of(store, clock)[0], Ack())
+        assert claimed_ids(store) == [first]
+
+    def test_a_wait_of_no_length_keeps_the_place(self, store: Store, clock: ManualClock) -> None:
+        first, _ = put(store, draft(group="g"), draft(group="g"))
+        settle_one(store, claim_one(store), RetryAt(clock(), counts=False))
+        assert claimed_ids(store) == [first]
+
+    def test_delayed_messages_join_when_their_time_comes(self, store: Store, clock: ManualClock) -> None:
+        late, now = put(store, draft(group="g", delay_ms=5000), draft(group="g"))
+        settle_one(store, claim_one(store), Ack())
+        assert claim(store) == []
+        clock.advance("6s")
+        assert claimed_ids(store) == [late]
+        assert now != late
+
+    def test_priorities_hold_within_a_group(self, store: Store) -> None:
+        first = put_one(store, group="g", priority=2)
+        low, high = put(store, draft(group="g", priority=3), draft(group="g", priority=0))
+        for id in (first, high, low):
+            delivery = claim_one(store)
+            assert delivery.message.id == id
+            settle_one(store, delivery, Ack())
+
+    def test_a_lost_lease_keeps_its_place(self, store: Store, clock: ManualClock) -> None:
+        first, _ = put(store, draft(group="g"), draft(group="g"))
+        claim_one(store)
+        clock.advance(LEASE_MS / 1000 + 1)
+        assert claimed_ids(store) == [first]
+
+    @pytest.mark.parametrize("started", [None, []])
+    def test_what_a_dead_worker_held_keeps_its_place(self, store: Store, started: list[str] | None) -> None:
+        first, _ = put(store, draft(group="g"), draft(group="g"))
+        claim_one(store, worker="dead")
+        store.release("dead", started)
+        assert claimed_ids(store) == [first]
+
+    @pytest.mark.parametrize("decision", [Ack(), Ack(keep_ms=1000), DeadLetter("permanent"), Quarantine()])
+    def test_the_end_of_one_lets_the_next_in(self, store: Store, decision: Ack | DeadLetter | Quarantine) -> None:
+        _, second = put(store, draft(group="g"), draft(group="g"))
+        done = store.exchange([Settlement(claim_one(store).receipt, decision)], [ask()])
+        assert [delivery.message.id for delivery in done.deliveries] == [second]
+
+    def test_a_cancel_lets_the_next_in(self, store: Store) -> None:
+        ids = put(store, *[draft(group="g") for _ in range(4)])
+        store.cancel([ids[0], ids[2]])
+        delivery = claim_one(store)
+        assert delivery.message.id == ids[1]
+        store.cancel([ids[1]])
+        assert settle_one(store, delivery, RetryAt(store.now_ms() + 1000)) is Settled.CANCELLED
+        assert claimed_ids(store) == [ids[3]]
+
+    def test_follow_ups_stand_in_line(self, store: Store) -> None:
+        put(store, draft(group="g"), draft(group="g"))
+        delivery = claim_one(store)
+        follow_ups = (draft(group="g"), draft(group="h"))
+        store.exchange([Settlement(delivery.receipt, Ack(), follow_ups=follow_ups)], [])
+        assert sorted(d.message.group or "" for d in claim(store)) == ["g", "h"]
+
+    def test_a_redriven_message_joins_at_the_tail(self, store: Store) -> None:
+        first, second, third = put(store, *[draft(group="g") for _ in range(3)])
+        settle_one(store, claim_one(store), DeadLetter("permanent"))
+        assert store.triage([handle(store, first)], Redrive()) == [True]
+        for id in (second, third, first):
+            delivery = claim_one(store)
+            assert delivery.message.id == id
+            settle_one(store, delivery, Ack())
+
+    def test_a_redrive_to_another_queue_joins_the_group_there(self, store: Store) -> None:
+        (first,) = put(store, draft(group="g"))
+        settle_one(store, claim_one(store), DeadLetter("permanent"))
+        held = put(store, draft(group="g", queue="q"))
+        assert store.triage([handle(store, first)], Redrive(to_queue="q")) == [True]
+        delivery = claim_one(store, queue="q")
+        assert [delivery.message.id] == held
+        settle_one(store, delivery, Ack())
+        assert claimed_ids(store, "q") == [first]
+
+
+class StrictRules(Contract):
+    """Strict order: one at a time, by enqueue; the head keeps its place through delay and retry."""
+
+    def strict(self, store: Store, on_dead: OnDead = OnDead.SKIP) -> None:
+        store.configure("default", group_width=1, group_order=GroupOrder.STRICT, on_dead=on_dead)
+
+    def test_the_head_keeps_its_place_through_retries(self, store: Store, clock: ManualClock) -> None:
+        self.strict(store)
+        ids = put(store, *[draft(group="g") for _ in range(3)])
+        settle_one(store, claim_one(store), RetryAt(clock() + 5000))
+        assert claim(store) == []
+        clock.advance("5s")
+        for id in ids:
+            delivery = claim_one(store)
+            assert delivery.message.id == id
+            settle_one(store, delivery, Ack())
+
+    def test_the_head_keeps_its_place_through_its_delay(self, store: Store, clock: ManualClock) -> None:
+        self.strict(store)
+        late, next_one = put(store, draft(group="g", delay_ms=5000), draft(group="g"))
+        assert claim(store) == []
+        clock.advance("6s")
+        assert claimed_ids(store) == [late]
+        assert next_one != late
+
+    def test_a_delayed_one_in_line_holds_up_those_behind_it(self, store: Store, clock: ManualClock) -> None:
+        self.strict(store)
+        first, late, last = put(store, draft(group="g"), draft(group="g", delay_ms=5000), draft(group="g"))
+        settle_one(store, claim_one(store), Ack())
+        assert claim(store) == []
+        assert look(store, late).state(clock()) == "scheduled"
+        clock.advance("6s")
+        assert claimed_ids(store) == [late]
+        assert first != last
+
+    def test_order_beats_priority(self, store: Store) -> None:
+        self.strict(store)
+        ids = put(store, *[draft(group="g", priority=n) for n in (2, 3, 0)])
+        for id in ids:
+            delivery = claim_one(store)
+            assert delivery.message.id == id
+            settle_one(store, delivery, Ack())
+
+    @pytest.mark.parametrize("fatal", [DeadLetter("permanent"), Quarantine()])
+    def test_a_dead_head_is_skipped(self, store: Store, fatal: DeadLetter | Quarantine) -> None:
+        self.strict(store)
+        first, second, third = put(store, *[draft(group="g") for _ in range(3)])
+        settle_one(store, claim_one(store), fatal)
+        assert store.triage([handle(store, first)], Redrive()) == [True]
+        for id in (second, third, first):
+            delivery = claim_one(store)
+            assert delivery.message.id == id
+            settle_one(store, delivery, Ack())
+
+    @pytest.mark.parametrize("fatal", [DeadLetter("permanent"), Quarantine()])
+    def test_a_dead_head_blocks_and_a_redrive_makes_it_head_again(
+        self, store: Store, clock: ManualClock, fatal: DeadLetter | Quarantine
+    ) -> None:
+        self.strict(store, OnDead.BLOCK)
+        ids = put(store, *[draft(group="g") for _ in range(3)])
+        settle_one(store, claim_one(store), fatal)
+        assert claim(store) == []
+        assert store.groups("default") == [Group("default", "g", 1, 1, 2, ids[0])]
+        assert store.triage([handle(store, ids[0])], Redrive(delay_ms=1000)) == [True]
+        assert claim(store) == []
+        clock.advance("2s")
+        for id in ids:
+            delivery = claim_one(store)
+            assert delivery.message.id == id
+            settle_one(store, delivery, Ack())
+
+    def test_a_discard_lets_a_blocked_group_go_on(self, store: Store) -> None:
+        first, second = self.blocked(store)
+        store.triage([handle(store, first)], Isolate("poison"))
+        assert claim(store) == []  # still its head
+        store.triage([handle(store, first)], Discard("seen"))
+        assert claimed_ids(store) == [second]
+
+    def test_a_resume_lets_a_blocked_group_go_on(self, store: Store) -> None:
+        first, second = self.blocked(store)
+        store.configure_group("default", "other", resume=True)
+        assert claim(store) == []
+        store.configure_group("default", "g", resume=True)
+        delivery = claim_one(store)
+        assert delivery.message.id == second
+        store.triage([handle(store, first)], Redrive())
+        settle_one(store, delivery, Ack())
+        assert claimed_ids(store) == [first]  # not head any more: it joined at the tail
+
+    def test_a_redrive_to_another_queue_lets_a_blocked_group_go_on(self, store: Store) -> None:
+        first, second = self.blocked(store)
+        store.triage([handle(store, first)], Redrive(to_queue="q"))
+        assert claimed_ids(store) == [second]
+        assert claimed_ids(store, "q") == [first]
+
+    def blocked(self, store: Store) -> list[str]:
+        self.strict(store, OnDead.BLOCK)
+        ids = put(store, draft(group="g"), draft(group="g"))
+        settle_one(store, claim_one(store), DeadLetter("permanent"))
+        return ids
+
+
+class WidthRules(Contract):
+    """Widths, set per queue and per group while messages stand in line."""
+
+    def test_a_greater_width_lets_more_in_at_once(self, store: Store) -> None:
+        put(store, *[draft(group="g") for _ in range(5)])
+        assert len(claim(store)) == 1
+        store.configure("default", group_width=3)
+        assert len(claim(store)) == 2
+        store.configure_group("default", "g", width=4)
+        assert len(claim(store)) == 1
+        assert store.groups("default") == [Group("default", "g", 4, 4, 1)]
+
+    def test_a_smaller_width_holds_once_places_are_free(self, store: Store) -> None:
+        store.configure("default", group_width=3)
+        put(store, *[draft(group="g") for _ in range(6)])
+        deliveries = claim(store)
+        store.configure_group("default", "g", width=1)
+        settle_all(store, deliveries[:2])
+        assert claim(store) == []
+        settle_all(store, deliveries[2:])
+        assert len(claim(store)) == 1
+
+    def test_what_was_set_for_all_groups_at_run_time_wins_over_what_was_declared(self, store: Store) -> None:
+        store.configure_group("default", None, width=2)
+        store.configure("default", group_width=3)  # as every start of the app declares
+        store.configure_group("default", "own", width=1)
+        put(store, *[draft(group=name) for name in ("g", "own") for _ in range(4)])
+        assert sorted(d.message.group or "" for d in claim(store)) == ["g", "g", "own"]
+        store.configure_group("default", None, width=0)
+        store.configure_group("default", "own", width=0)
+        assert len(claim(store)) == 1 + 2
+        assert [group.width for group in store.groups("default")] == [3, 3]
+
+    def test_another_handle_sees_the_widths(self, store: Store, open_store: OpenStore) -> None:
+        store.configure("default", group_width=2)
+        other = open_store() if store.traits.shared else store
+        put(other, *[draft(group="g") for _ in range(3)])
+        assert len(claim(other)) == 2
+
+    def test_settings_that_contradict_each_other_are_refused(self, store: Store) -> None:
+        for settings in (
+            {"group_width": 0},
+            {"group_width": 2, "group_order": GroupOrder.STRICT},
+            {"on_dead": OnDead.BLOCK},
+        ):
+            with pytest.raises(ConfigError):
+                store.configure("default", **settings)
+        store.configure("default", group_order=GroupOrder.STRICT)
+        for width in (2, -1):
+            with pytest.raises(ConfigError):
+                store.configure_group("default", "g", width=width)
+        put(store, draft(group="g"), draft(group="g"))
+        assert len(claim(store)) == 1
+
+    def test_strict_order_can_be_given_up(self, store: Store, clock: ManualClock) -> None:
+        store.configure("default", group_order=GroupOrder.STRICT)
+        _, late, last = put(store, draft(group="g"), draft(group="g", delay_ms=5000), draft(group="g"))
+        settle_one(store, claim_one(store), Ack())
+        store.configure("default", group_order=GroupOrder.TURNS, group_width=2)
+        assert claimed_ids(store) == [last]
+        clock.advance("6s")
+        assert claimed_ids(store) == [late]
+
+    def test_groups_are_listed_while_somebody_stands_in_them(self, store: Store) -> None:
+        assert store.groups("default") == []
+        put(store, draft(group="b"), draft(group="a"), draft(group="b"))
+        assert store.groups("default") == [Group("default", "a", 1, 1), Group("default", "b", 1, 1, 1)]
+        settle_all(store, claim(store))
+        assert store.groups("default") == [Group("default", "b", 1, 1)]
+        assert store.groups("other") == []
+
+    def test_a_paused_queue_keeps_its_lines(self, store: Store) -> None:
+        ids = put(store, draft(group="g"), draft(group="g"))
+        store.configure("default", paused=True)
+        assert claim(store) == []
+        store.configure("default", paused=False)
+        assert claimed_ids(store) == ids[:1]
+
+    def test_a_wait_ends_when_a_member_may_join(self, store: Store, clock: ManualClock) -> None:
+        put_one(store, group="g", delay_ms=1000)
+        clock.advance("2s")
+        store.wait([ask()], timeout_ms=60_000)  # returns at once: else the test would time out
+        assert len(claim(store)) == 1
+
+
+def settle_all(store: Store, deliveries: list[Delivery]) -> None:
+    words = store.exchange([Settlement(delivery.receipt, Ack()) for delivery in deliveries], []).settled
+    assert set(words) == {Settled.OK}
+
+
+def claim_all_of(store: Store, clock: ManualClock) -> list[Delivery]:
+    """Claim again what is leased, by letting the leases run out."""
+    clock.advance(LEASE_MS / 1000 + 1)
+    return claim(store)
