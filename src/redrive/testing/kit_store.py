@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -30,7 +30,8 @@ class KitStore(MemoryStore):
         self.noted: list[Noted] = []
         self.seen_queues: dict[str, None] = {}  # in the order they came
 
-    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = ()) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
+        """At once, also where the program under test names a transaction `tx` of its database."""
         puts = super().put([self._exact(draft) for draft in drafts], swaps=swaps)
         for draft, put in zip(drafts, puts, strict=True):
             if not put.duplicate:
