@@ -17,6 +17,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tomllib
@@ -31,6 +32,7 @@ from tests.docs.transcript import Command, commands, matched, substituted
 
 COMMAND_S = 60.0
 EVENTS = b"".join(b'{"event": "order.paid", "order": %d}\n' % number for number in (1, 2, 3))
+PORTS = ("8000", "9464")  # on pages; each stands for a free one
 _SITE = re.compile(r"https://(?:[a-z]+\.)?example\.com")
 
 
@@ -44,6 +46,7 @@ class PageRun:
     def __init__(self, base_url: str, page: list[Block]) -> None:
         self.base_url = base_url
         self.typed = "".join(block.text for block in page if block.language == "console")
+        self.ports = {port: str(_free_port()) for port in PORTS}
         self.namespace: dict[str, Any] = {"__name__": "page"}
         self.known: dict[str, str] = {}
         self.printed = ""
@@ -51,11 +54,23 @@ class PageRun:
 
     def run(self, block: Block) -> None:
         """Run one block. Raises what its code raises, or Failed."""
-        text = _SITE.sub(self.base_url, block.text)
-        if block.file is not None:
-            self._write(block.file, text)
-        else:
+        text = self._here(block.text)
+        if block.language in ("console", "output"):
             self._kinds()[block.language](text, block)
+            return
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            if block.file is not None:
+                self._write(block.file, text)
+            else:
+                self._kinds()[block.language](text, block)
+        self.printed = out.getvalue()
+
+    def _here(self, text: str) -> str:
+        """The text with the addresses that hold while it runs: of our endpoint, and ports that are free."""
+        text = _SITE.sub(self.base_url, text)
+        for port, free in self.ports.items():
+            text = re.sub(rf"(?<![\w-]){port}(?![\w-])", free, text)
+        return text
 
     def _kinds(self) -> dict[str, Callable[[str, Block], None]]:
         return {
@@ -81,12 +96,10 @@ class PageRun:
             tomllib.loads(text)
 
     def _python(self, text: str, block: Block) -> None:
-        with contextlib.redirect_stdout(io.StringIO()) as out:
-            if text.lstrip().startswith(">>>"):
-                self._doctest(text, block)
-            else:
-                exec(compile("\n" * block.line + text, ROOT / block.page, "exec"), self.namespace)
-        self.printed = out.getvalue()
+        if text.lstrip().startswith(">>>"):
+            self._doctest(text, block)
+        else:
+            exec(compile("\n" * block.line + text, ROOT / block.page, "exec"), self.namespace)
 
     def _doctest(self, text: str, block: Block) -> None:
         flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -150,6 +163,13 @@ def _until_shown(process: subprocess.Popen[str], lines: int) -> str:
     printed = "".join(process.stdout.readline() for _ in range(lines))
     os.killpg(process.pid, signal.SIGINT)
     return printed
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
 
 
 def _check_install(command: str) -> None:
