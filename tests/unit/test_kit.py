@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +133,79 @@ def test_a_handler_that_comes_back_for_ever_is_an_error_that_shows_it(rd: Kit, p
     with pytest.raises(AssertionError, match=r"20 runs, and 20m after.*\n(.*again\(\)  snoozed in 1m\n?){5}"):
         rd.drain(max_runs=20)
     assert rd.run_due().runs == 0, "the kit can be used again"
+
+
+def test_advance_goes_to_a_time_but_never_back(rd: Kit, program: Program) -> None:
+    goal = rd.now + timedelta(hours=3)
+    rd.advance(goal)
+    assert rd.now == goal
+    program.push.using(delay="1h").enqueue(1)
+    assert rd.drain(until=goal + timedelta(hours=2)).done == 1 and rd.now == goal + timedelta(hours=2)
+    with pytest.raises(ConfigError, match="time does not go back"):
+        rd.advance(goal)
+    with pytest.raises(ConfigError, match="no time zone"):
+        rd.advance(datetime(2100, 1, 1))  # noqa: DTZ001
+
+
+# -- schedules
+
+
+class Ticks:
+    """An app with a nightly task, and what it saw."""
+
+    def __init__(self, missed: str) -> None:
+        self.app = app = App("memory://")
+        self.seen: list[datetime] = []
+
+        @app.periodic("0 3 * * *", tz="Europe/Berlin", missed=missed)
+        @app.task(name="nightly")
+        def nightly(tick: datetime) -> None:
+            self.seen.append(tick)
+
+        self.nightly = nightly
+
+
+def test_tick_jumps_to_the_next_one_and_a_scheduler_enqueues_it(rd: Kit) -> None:
+    ticks = Ticks("last")
+    rd.use(ticks.app)
+    first = rd.tick("nightly")
+    assert rd.now == first and (first.hour, first.minute) == (3, 0) and str(first.tzinfo) == "Europe/Berlin"
+    assert rd.run_due().done == 1 and rd.drain().left == 0
+    second = rd.tick(ticks.nightly)
+    rd.drain()
+    assert ticks.seen == [first, second] and second.date() - first.date() == timedelta(days=1)
+    rd.assert_enqueued(ticks.nightly, tick=second, times=1)
+
+
+@pytest.mark.parametrize(("missed", "days"), [("last", [0, 3, 4]), ("all", [0, 1, 2, 3, 4]), ("skip", [0, 4])])
+def test_ticks_that_time_passed_over_are_missed(rd: Kit, missed: str, days: list[int]) -> None:
+    ticks = Ticks(missed)
+    rd.use(ticks.app)
+    first = rd.tick(ticks.nightly)
+    rd.advance("3d12h")
+    rd.tick(ticks.nightly)
+    rd.drain()
+    assert [(tick.date() - first.date()).days for tick in ticks.seen] == days
+
+
+def test_a_tick_keeps_to_local_time_over_a_change_of_it(rd: Kit) -> None:
+    ticks = Ticks("last")
+    rd.use(ticks.app)
+    year = rd.now.year + 1
+    rd.advance(datetime(year, 10, 20, 12, tzinfo=UTC))
+    made = []
+    for _ in range(14):
+        made.append(rd.tick(ticks.nightly))
+        assert rd.now == made[-1] and rd.run_due().done == 1
+    assert {tick.astimezone(UTC).hour for tick in made} == {1, 2} and ticks.seen == made
+
+
+def test_a_schedule_that_is_not_there_is_named(rd: Kit, program: Program) -> None:
+    rd.use(Ticks("last").app)
+    with pytest.raises(ConfigError, match="no schedule 'nightley' in this test's apps; known: 'nightly'"):
+        rd.tick("nightley")
+    with pytest.raises(ConfigError, match=r"no schedule <redrive task 'crm.push'"):
+        rd.tick(program.push)
 
 
 # -- the app

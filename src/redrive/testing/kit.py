@@ -37,10 +37,12 @@ from .kit_store import KitStore, Noted
 
 if TYPE_CHECKING:
     from ..app import App
+    from ..schedule import Schedule
 
 RUNS_MAX = 10_000
 REPORTED_MAX = 50  # lines of each kind beside a test that failed
 AnyTask = Task[..., Any] | Bound[..., Any] | str  # a task, task.using(…) or a task's name
+Until = Duration | datetime | Callable[[], object] | None
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STATE = ("_store", "_batches")  # of an App: what belongs to its store
 
@@ -98,26 +100,38 @@ class Kit:
         """The store's time."""
         return _EPOCH + timedelta(milliseconds=self.clock.now_ms())
 
-    def advance(self, by: Duration) -> None:
-        """Let time pass, running nothing: then `run_due()` runs what has come due."""
-        self.clock.advance(by)
+    def advance(self, by: Duration | datetime) -> None:
+        """Let time pass, by a duration or up to a time, and run nothing: then `run_due()` runs what has come due.
+        Raises ConfigError for a time that has passed."""
+        self.clock.advance(by if not isinstance(by, datetime) else self._until(by))
+
+    def tick(self, schedule: Schedule | AnyTask) -> datetime:
+        """Jump to the next tick of a schedule (its name, or its task, will do) and enqueue it as a scheduler does;
+        returns its time, in the schedule's zone. Run it by `run_due` or `drain`.
+
+        Ticks that `advance` or `drain` passed over since the last one were missed: first the schedule's `missed=` is
+        obeyed. A schedule that was never ticked has missed none. Other schedules stand still. Raises ConfigError for a
+        schedule that this test's apps do not have.
+        """
+        from .kit_ticks import find_schedule, jump_to_tick
+
+        wanted = schedule._task if isinstance(schedule, Bound) else schedule
+        return jump_to_tick(find_schedule(self._engine.apps, wanted), self.clock)
 
     # -- running
 
-    def drain(self, until: Duration | Callable[[], object] | None = None, *, max_runs: int = RUNS_MAX) -> Drained:
+    def drain(self, until: Until = None, *, max_runs: int = RUNS_MAX) -> Drained:
         """Run everything that is due, and jump to what is due next, until nothing is scheduled.
 
-        `until` ends it earlier: a duration (work through that much virtual time, which has passed afterwards), or a
-        function that is asked before each message. Retries, snoozes, follow-ups and what handlers enqueue are all
+        `until` ends it earlier: a duration or a time (work through the time till then, which has passed afterwards),
+        or a function that is asked before each message. Retries, snoozes, follow-ups and what handlers enqueue are all
         run. Raises AssertionError after `max_runs` runs; what a handler raises is its message's business, as in a
         worker, but KeyboardInterrupt and pytest's own (fail, skip) come through. In asyncio code use `adrain`.
         """
         refuse_loop("rd.drain()", "await rd.adrain()")
         return self._run(self._plan(until, max_runs))
 
-    async def adrain(
-        self, until: Duration | Callable[[], object] | None = None, *, max_runs: int = RUNS_MAX
-    ) -> Drained:
+    async def adrain(self, until: Until = None, *, max_runs: int = RUNS_MAX) -> Drained:
         """As `drain`, in an asynchronous test: async handlers run on the test's own event loop, sync ones in a
         thread."""
         return await self._arun(self._plan(until, max_runs))
@@ -245,12 +259,20 @@ class Kit:
             return f"{text}  [behind others of group {message.group!r}]"
         return f"{text}  [due in {show(max(0, message.due_ms - self.clock.now_ms()) / 1000)}]"
 
-    def _plan(self, until: Duration | Callable[[], object] | None, max_runs: int) -> Plan:
+    def _plan(self, until: Until, max_runs: int) -> Plan:
         if until is None:
             return Plan(math.inf, _never, max_runs)
         if callable(until):
             return Plan(math.inf, until, max_runs)
-        return Plan(self.clock.now_ms() + milliseconds(until, "until"), _never, max_runs)
+        length = self._until(until) if isinstance(until, datetime) else until
+        return Plan(self.clock.now_ms() + milliseconds(length, "until"), _never, max_runs)
+
+    def _until(self, when: datetime) -> timedelta:
+        if when.tzinfo is None:
+            raise ConfigError(f"{when!r} has no time zone; give rd.now + … or another aware datetime")
+        if when < self.now:
+            raise ConfigError(f"{when} has passed; it is {self.now}, and time does not go back")
+        return when - self.now
 
     def _run(self, plan: Plan) -> Drained:
         tally, from_ms = Tally(), self.clock.now_ms()
