@@ -3,6 +3,10 @@ is known by its methods."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import sys
+import typing
 from pathlib import PurePath
 from typing import Any
 
@@ -53,6 +57,26 @@ def load(kind: Any, value: Any) -> Any:
 def opened(value: Any) -> Any:
     """For a look inside: a model's values as they are, None for anything else."""
     return value.model_dump(round_trip=True) if is_model(type(value)) else None
+
+
+def unvalidated(kind: Any) -> type | None:
+    """A pydantic dataclass in this type, if there is one: the decoder takes it for a plain one and would fill it
+    without its validation and with its fields' descriptions for defaults."""
+    todo: list[Any] = [kind]
+    seen: dict[int, Any] = {}  # holds them, so that no other gets the same id
+    while todo and "pydantic" in sys.modules:
+        kind = todo.pop()
+        if id(kind) in seen:
+            continue
+        seen[id(kind)] = kind
+        if isinstance(kind, type):
+            if dataclasses.is_dataclass(kind) and hasattr(kind, "__pydantic_validator__"):
+                return kind
+            if not is_model(kind) and getattr(kind, "__annotations__", None):
+                with contextlib.suppress(Exception):  # a name that only type checkers know is the decoder's to refuse
+                    todo.extend(typing.get_type_hints(kind).values())
+        todo.extend(typing.get_args(kind))
+    return None
 
 
 def _refuse_secrets(model: Any) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from ._models import dump, load, opened
+from ._models import dump, load, opened, unvalidated
 from .errors import ConfigError, EncodeError, Unreadable
 
 Upcast = Callable[[dict[str, Any]], dict[str, Any]]
@@ -237,6 +237,11 @@ def _struct(name: str, parameters: Sequence[inspect.Parameter], kinds: Mapping[s
     fields: list[Any] = []
     for p in parameters:
         kind = kinds[p.name]
+        if odd := unvalidated(kind):
+            raise ConfigError(
+                f"task {name!r}: {odd.__name__} is a pydantic dataclass, whose validation would not run here; "
+                "make it a BaseModel or a plain dataclass"
+            )
         if p.default is inspect.Parameter.empty:
             fields.append((p.name, kind))
         else:  # the handler's own default applies at the call, so it need not be a JSON value

@@ -17,6 +17,7 @@ from uuid import UUID
 
 import msgspec
 import pydantic
+import pydantic.dataclasses
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -324,6 +325,34 @@ def test_models_that_json_cannot_tell_apart_are_refused_when_the_task_is_declare
     for annotation in (Cat | Dog, Cat | dict[str, int], list[Cat | str]):
         with pytest.raises(ConfigError, match=r"'t'.*annotations"):
             Codec(handler_of(annotation), "t")
+
+
+@pydantic.dataclasses.dataclass
+class Validated:
+    n: int = Field(gt=0)
+
+
+@dataclass
+class Holder:
+    inside: dict[str, list[Validated | None]]
+    again: Holder | None = None
+
+
+@pytest.mark.parametrize(
+    "annotation", [Validated, Validated | None, list[Validated], Holder, Annotated[Holder, "x"]], ids=str
+)
+def test_a_pydantic_dataclass_is_refused_as_its_validation_would_not_run(annotation: Any) -> None:
+    with pytest.raises(ConfigError, match=r"Validated is a pydantic dataclass.*BaseModel"):
+        Codec(handler_of(annotation), "t")
+
+
+def test_a_pydantic_dataclass_inside_a_model_is_the_models_own() -> None:
+    class Whole(BaseModel):
+        inside: Validated
+
+    assert there_and_back(Whole, Whole(inside=Validated(n=1))) == Whole(inside=Validated(n=1))
+    with pytest.raises(Unreadable, match="greater than 0"):
+        Codec(handler_of(Whole), "t").decode(b'{"value":{"inside":{"n":0}}}')
 
 
 @given(st.binary(max_size=100))
