@@ -91,6 +91,24 @@ def has_a_backoff_for_a_retry() -> None: ...
 def has_an_unknown_option() -> None: ...
 
 
+@app.periodic("30 2 * * *", tz="Europe/Zurich", missed="all", kwargs={"name": "x"})
+@app.task(name="nightly")
+def nightly(name: str, tick: datetime) -> int:
+    return 0
+
+
+@app.periodic(every=timedelta(seconds=30), name="beat", queue="quick", retry="payments")
+async def beat(tick: datetime) -> None: ...
+
+
+assert_type(nightly(name="x", tick=datetime.now(UTC)), int)
+assert_type(beat.enqueue(datetime.now(UTC)), Ref)
+beat.enqueue()  # type: ignore[call-arg]
+app.periodic(7)  # type: ignore[arg-type]
+app.periodic("@daily", tz=None)  # type: ignore[arg-type]
+app.periodic("@daily")(3)  # type: ignore[arg-type]
+
+
 # -- enqueueing: the handler's own arguments, without the context
 
 
