@@ -48,12 +48,16 @@ class App:
 
     `url`: `memory://`, `sqlite:///relative.db`, `sqlite:////absolute.db`. The store is opened when it is first
     needed, so declaring tasks touches no file. Raises ConfigError for a URL it does not know, then.
+
+    `park_for`: how long a message whose task, or whose version of it, no worker here knows waits for a newer worker
+    before it is dead as `unroutable` (default: the setting `park_for`, 5m; 0: at once).
     """
 
-    def __init__(self, url: str | None = None, *, store: Store | None = None) -> None:
+    def __init__(self, url: str | None = None, *, store: Store | None = None, park_for: Duration | None = None) -> None:
         self.url = url if url is not None or store is not None else settings().url
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.queues: dict[str, Queue] = {}
+        self.park_for_s = None if park_for is None else seconds(park_for, "park_for")
         self._wraps: list[Opener] = []
         self.schedules: dict[str, Schedule] = {}
         self.events = Events()
@@ -88,6 +92,7 @@ class App:
         timeout: Duration = ...,
         retry: Retry | str | None = ...,
         rules: Sequence[Any] = ...,
+        version: int = ...,
         on_dead: Task[..., Any] | str | None = ...,
     ) -> Callable[[Callable[Concatenate[Context, P], R]], Task[P, R]]: ...
 
@@ -101,6 +106,7 @@ class App:
         timeout: Duration = ...,
         retry: Retry | str | None = ...,
         rules: Sequence[Any] = ...,
+        version: int = ...,
         on_dead: Task[..., Any] | str | None = ...,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
@@ -113,6 +119,7 @@ class App:
         timeout: Duration = "5m",
         retry: Retry | str | None = None,
         rules: Sequence[Any] = (),
+        version: int = 1,
         on_dead: Task[..., Any] | str | None = None,
     ) -> Callable[[Callable[..., R]], Task[..., R]]:
         """Register a handler, `def` or `async def`.
@@ -120,6 +127,8 @@ class App:
         `name` stays the same for as long as messages of the task may be stored (default: module and name of the
         function). `timeout` bounds one run. `retry` is a Retry or a preset's name. `rules` classify its exceptions
         first: (exception class, pattern or predicate, fault kind). `ctx=True` passes a Context as the first argument.
+        `version` is that of the parameters: raise it when they change, and lift stored messages by `@task.upcast(…)`;
+        a message of a newer version than this waits for a newer worker (see `park_for`).
         `on_dead` is a task, or its name, with the same parameters: it is enqueued with the death of a message of this
         one, in the same commit, and gets its arguments; `context().message.headers` says why (`redrive-dead-id`,
         `redrive-dead-reason`, `redrive-dead-error`).
@@ -132,7 +141,7 @@ class App:
         def register(handler: Callable[..., R]) -> Task[..., R]:
             called = name or _name(handler)
             checked = check_rules(rules, f"rules of task {called!r}")
-            task: Task[..., R] = Task(self, handler, called, queue, policy, checked, ctx, on_dead)
+            task: Task[..., R] = Task(self, handler, called, queue, policy, checked, ctx, on_dead, version)
             if task.name in self.tasks:
                 raise ConfigError(f"task {task.name!r} is registered twice; give one of them another name=")
             if isinstance(on_dead, Task):
@@ -326,6 +335,7 @@ class App:
             burst=burst or drain,
             drain=drain,
             name=name,
+            park_for_s=chosen.park_for_s if self.park_for_s is None else self.park_for_s,
         )
 
     def run_worker(self, queues: Sequence[str] | Mapping[str, int] | None = None, **options: Any) -> None:

@@ -36,6 +36,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     queues: dict[str, int | None] | None = None  # to their concurrency, in order of preference
     lease_s: float = 30.0
     grace_s: float = 30.0
+    park_for_s: float = 300.0
     processes: int = 1
     concurrency: int | None = None
     prefetch: int | None = None
@@ -194,6 +195,7 @@ _SETTINGS = {
     "queues": _Setting("queues", queue_sizes, "queue names, with their concurrency where you like: 'crm:20,bulk'"),
     "lease": _Setting("lease_s", _some_period, "a duration above 0 such as '30s'", "30s"),
     "grace": _Setting("grace_s", _period, "a duration such as '30s'", "30s"),
+    "park_for": _Setting("park_for_s", _period, "a duration such as '5m'; 0 for none", "5m"),
     "processes": _Setting("processes", _positive, "a whole number from 1 up"),
     "concurrency": _Setting("concurrency", _positive, "a whole number from 1 up"),
     "prefetch": _Setting("prefetch", _not_negative, "a whole number from 0 up"),
@@ -239,7 +241,7 @@ def _chosen(
         for name, value in (_table(file.path, file.stamp) or {}).items():
             written[name] = Sourced(name, _anchored(name, value, file), str(file.path))
     written |= {name: Sourced(name, text, _VARIABLES[name]) for name, text in environment}
-    written |= {name: Sourced(name, value, f"--{name}") for name, value in flags}
+    written |= {name: Sourced(name, value, f"--{name.replace('_', '-')}") for name, value in flags}
     return {name: (_value(sourced), sourced) for name, sourced in written.items()}
 
 

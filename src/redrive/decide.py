@@ -14,6 +14,7 @@ from .fault import Fault, Kind
 from .message import DeadLetter, Decision, Message, Quarantine, RetryAt
 from .policy import Backoff, Retry, draw
 
+PARK_LOOK_MS = 10_000  # how often a parked message looks for a worker that knows its task
 ASKED_SPREAD = 0.2  # what was asked to wait for r comes back within [r, 1.2·r]
 
 
@@ -32,10 +33,12 @@ class Run(Struct, frozen=True):
 
 
 class Signals(Struct, frozen=True):
-    """What the worker knows about a message beyond the message: why its body or task cannot be used, if so."""
+    """What the worker knows about a message beyond the message: why its body or task cannot be used, if so, and how
+    long one that is unroutable here waits for a worker that knows better."""
 
     unreadable: str | None = None
     unroutable: str | None = None
+    park_ms: int = 0
 
 
 RUN = Run()
@@ -46,19 +49,36 @@ def admit(message: Message, policy: Policy, signals: Signals, now_ms: int) -> Ru
     """What to do with a message that was just claimed. Every answer but Run gives the attempt back."""
     if message.cancel:
         return RetryAt(now_ms, "cancelled", counts=False)  # the store ends it: a cancelled message is never retried
-    if signals.unroutable is not None:
-        return DeadLetter("unroutable", signals.unroutable, counts=False)
-    if signals.unreadable is not None:
-        return DeadLetter("unreadable", signals.unreadable, counts=False)
     if message.deadline_ms is not None and now_ms >= message.deadline_ms:
         why = f"its deadline passed {now_ms - message.deadline_ms} ms before it could run"
         return DeadLetter("deadline", why, counts=False)
+    if signals.unroutable is not None:
+        return _parked(message, signals.unroutable, signals.park_ms, now_ms)
+    if signals.unreadable is not None:
+        return DeadLetter("unreadable", signals.unreadable, counts=False)
     if message.crashes_alone >= policy.crashes_alone_max or message.crashes >= policy.crashes_max:
         return Quarantine(f"its worker died {message.crashes} times while running it", counts=False)
     asked_ms = _asked_until_ms(message, policy.retry)
     if now_ms < asked_ms:
         return RetryAt(min(asked_ms, now_ms + _ceil_ms(policy.retry.max_retry_after_s)), "asked", counts=False)
     return RUN
+
+
+def _parked(message: Message, why: str, park_ms: int, now_ms: int) -> RetryAt | DeadLetter:
+    """It waits from when it was first seen, to be looked at now and then; what such a wait is over for is dead."""
+    since_ms = parked_since_ms(message)
+    left_ms = park_ms if since_ms is None else since_ms + park_ms - now_ms
+    if left_ms <= 0:
+        return DeadLetter("unroutable", why, counts=False)
+    return RetryAt(now_ms + min(left_ms, PARK_LOOK_MS), "parked", counts=False, held=True)
+
+
+def parked_since_ms(message: Message) -> int | None:
+    """When it was first parked, if no run of it has failed since: the fault kept then says so."""
+    last = message.faults[-1] if message.faults else None
+    if last is None or last.kind is not Kind.UNROUTABLE or last.at_ms < message.life_ms:
+        return None
+    return last.at_ms
 
 
 def decide(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decision:
@@ -101,17 +121,22 @@ def _steered(fault: Fault, now_ms: int) -> Decision | None:
 
 def _asked_until_ms(message: Message, retry: Retry) -> int:
     """Until when the last fault of this life asked to be left alone, where that is longer than one wait may be."""
-    last = message.faults[-1] if message.faults else None
+    last = _last_failure(message)
     if last is None or last.retry_after_s is None or last.retry_after_s <= retry.max_retry_after_s:
         return 0
     return last.at_ms + _ceil_ms(last.retry_after_s) if last.at_ms >= message.life_ms else 0
 
 
+def _last_failure(message: Message) -> Fault | None:
+    """The fault of its last run that failed: one that was kept when it was parked is none."""
+    return next((fault for fault in reversed(message.faults) if fault.kind is not Kind.UNROUTABLE), None)
+
+
 def _delay_s(message: Message, fault: Fault, retry: Retry, backoff: Backoff) -> float:
     """max(backoff, r + U(0, 0.2·r)) with r the asked delay, at most `max_retry_after`."""
     u = draw(message.id, message.redrives, message.fence)
-    previous_ms = message.faults[-1].delay_ms if message.faults else None
-    previous_s = None if previous_ms is None else previous_ms / 1000
+    last = _last_failure(message)
+    previous_s = None if last is None or last.delay_ms is None else last.delay_ms / 1000
     delay_s = backoff.seconds(max(0, message.attempt - 1), u, previous_s, fault)
     if fault.retry_after_s is None:
         return delay_s

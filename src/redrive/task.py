@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 import msgspec
 
 from ._context import Context, context, current, enter, leave, progress_of
-from .codec import Codec
+from .codec import Codec, Upcast
 from .config import near_miss
 from .decide import Policy
 from .duration import Duration, milliseconds
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 P = ParamSpec("P")
 R = TypeVar("R")
+U = TypeVar("U", bound=Upcast)
 
 
 class Ref(msgspec.Struct, frozen=True):
@@ -80,13 +81,15 @@ class Task(Generic[P, R]):
         rules: Sequence[Any],
         takes_context: bool,
         on_dead: Task[..., Any] | str | None = None,
+        version: int = 1,
     ) -> None:
         self.app, self.handler, self.name, self.queue = app, handler, name, queue
         self.entry: Callable[..., Any] = handler  # what a worker calls: the handler, with the app's wraps around it
         self.policy, self.rules = policy, tuple(rules)
         self.takes_context = takes_context
         self.on_dead = on_dead.name if isinstance(on_dead, Task) else on_dead
-        self.codec = Codec(handler, name, skip_first=takes_context)
+        self.codec = Codec(handler, name, skip_first=takes_context, version=version)
+        self.version = version
         self.is_async = _is_any(inspect.iscoroutinefunction, handler)
         if _is_any(inspect.isgeneratorfunction, handler) or _is_any(inspect.isasyncgenfunction, handler):
             raise ConfigError(f"task {name!r}: a generator would be made and never run; use a handler without yield")
@@ -117,6 +120,11 @@ class Task(Generic[P, R]):
             raise ConfigError(
                 f"on_dead of {self.name}{mine} is {other.name}{others}: it gets the dead message's body, so its "
                 "parameters must have the same names"
+            )
+        if self.version != other.version:
+            raise ConfigError(
+                f"on_dead of {self.name!r} with version={self.version} is {other.name!r} with version={other.version}: "
+                "it gets the dead message's body, so both must have the same version"
             )
 
     def __repr__(self) -> str:
@@ -190,6 +198,30 @@ class Task(Generic[P, R]):
         )
         return Bound(self, options)
 
+    def upcast(self, version: int) -> Callable[[U], U]:
+        """Declare the function that lifts stored arguments of `version` to `version + 1`.
+
+        It gets a dict of arguments by name, as plain JSON values, and returns the next version's dict. A body of an
+        older version goes through these functions one after another each time it is read; the stored bytes stay as
+        they are. Where a step is missing or fails the message is dead, `unreadable`, its bytes intact. Raises
+        ConfigError for a version that needs no lifting, or that has its function already.
+
+        @push.upcast(1)
+        def _(old: dict[str, Any]) -> dict[str, Any]:
+            return {"record_id": old["id"]}
+        """
+
+        def register(step: U) -> U:
+            self.codec.upcast(version, step)
+            return step
+
+        return register
+
+    @property
+    def upcasts(self) -> Mapping[int, Upcast]:
+        """The functions given to `upcast`, by the version that each starts from."""
+        return self.codec.upcasts
+
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
         """The message a call with these arguments would enqueue, for `app.enqueue_many`."""
         return self._bound.draft(*args, **kwargs)
@@ -233,6 +265,7 @@ class Bound(Generic[P, R]):
             key_for_ms=o.key_for_ms,
             group=o.group,
             deadline_ms=o.deadline_ms,
+            version=task.version,
             headers=o.headers,
             correlation_id=o.correlation_id or (parent.correlation_id if parent else None),
             causation_id=parent.message_id if parent else None,

@@ -61,7 +61,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 def make_app(place: Path, journal: Journal) -> redrive.App:
     """The app both programs share. Every handler writes down its start and its end."""
-    app = redrive.App(f"sqlite:///{database(place)}")
+    app = redrive.App(f"sqlite:///{database(place)}", park_for=0)
     soon = redrive.Retry(max_attempts=4, backoff=redrive.Backoff.fixed("30ms"))
 
     @contextlib.contextmanager

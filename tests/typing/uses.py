@@ -25,6 +25,7 @@ app = App("sqlite:///work.db")
 assert_type(App.from_env(), App)
 App(store=MemoryStore())
 App(store=object())  # type: ignore[arg-type]
+App("memory://", park_for="10m")
 
 # -- declaring
 
@@ -65,6 +66,23 @@ def undone_by_a_name(ctx: Context, record_id: int) -> None: ...
 
 @app.task(on_dead=42)  # type: ignore[call-overload, untyped-decorator]
 def undone_by_no_task(record_id: int) -> None: ...
+
+
+@app.task(version=3)
+def third_version(record_id: int) -> None: ...
+
+
+@third_version.upcast(1)
+def second_version(old: dict[str, Any]) -> dict[str, Any]:
+    return {"id": old["key"]}
+
+
+@third_version.upcast(2)  # type: ignore[type-var]
+def no_upcast(old: int) -> int:
+    return old
+
+
+assert_type(second_version({}), dict[str, Any])
 
 
 @app.task(ctx=False)

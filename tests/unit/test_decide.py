@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from redrive.decide import RUN, Policy, Signals, admit, decide, with_fate
 from redrive.fault import Fault, Kind, classify
@@ -56,6 +57,51 @@ def test_too_many_crashes_convict(fields: dict[str, Any]) -> None:
     verdict = admit(message(**fields), FIXED, Signals(), NOW)
     assert isinstance(verdict, Quarantine)
     assert verdict.counts is False
+
+
+MINUTES_5 = Signals(unroutable="w", park_ms=300_000)
+
+
+def parked(at_ms: int, **fields: Any) -> Message:
+    return message(faults=(fault("transient", at_ms=NOW), fault("unroutable", at_ms=at_ms)), **fields)
+
+
+PARKED = [
+    ("first seen", message(), MINUTES_5, 10_000),
+    ("first seen, for a moment", message(), Signals(unroutable="w", park_ms=300), 300),
+    ("first seen, for no time", message(), Signals(unroutable="w"), None),
+    ("seen a second ago", parked(NOW - 1000), MINUTES_5, 10_000),
+    ("four seconds are left", parked(NOW - 296_000), MINUTES_5, 4_000),
+    ("one millisecond is left", parked(NOW - 299_999), MINUTES_5, 1),
+    ("the wait is over", parked(NOW - 300_000), MINUTES_5, None),
+    ("seen in an earlier life", parked(NOW - 300_000, life_ms=NOW - 299_000), MINUTES_5, 10_000),
+    ("a run failed since", message(faults=(*parked(NOW - 300_000).faults, fault())), MINUTES_5, 10_000),
+]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "signals", "wait_ms"),
+    [(row[1] if row[1].life_ms < NOW else replace(row[1], life_ms=NOW - 10**6), *row[2:]) for row in PARKED],
+    ids=[row[0] for row in PARKED],
+)
+def test_what_nobody_here_knows_is_parked_and_then_dead(
+    waiting: Message, signals: Signals, wait_ms: int | None
+) -> None:
+    expected: object = DeadLetter("unroutable", "w", counts=False)
+    if wait_ms is not None:
+        expected = RetryAt(NOW + wait_ms, "parked", counts=False, held=True)
+    assert admit(waiting, FIXED, signals, NOW) == expected
+
+
+def test_a_deadline_ends_the_wait_of_a_parked_message() -> None:
+    verdict = admit(message(deadline_ms=NOW), FIXED, MINUTES_5, NOW)
+    assert isinstance(verdict, DeadLetter) and verdict.reason == "deadline"
+
+
+def test_what_was_asked_before_a_message_was_parked_still_holds() -> None:
+    hours_6 = 6 * 3_600_000
+    waiting = message(faults=(*asked(15).faults, fault("unroutable", at_ms=NOW + hours_6, delay_ms=10_000)))
+    assert admit(waiting, FIXED, Signals(), NOW + hours_6) == RetryAt(NOW + 2 * hours_6, "asked", counts=False)
 
 
 def test_cancel_comes_before_everything_else() -> None:

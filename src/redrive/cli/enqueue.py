@@ -130,6 +130,7 @@ def _draft(
         queue=options["queue"] or (known.queue if known is not None else "default"),
         body=body,
         content=content,
+        version=1 if known is None else known.version,
         delay_ms=_ms(options["delay"]),
         due_ms=_at_ms(options["at"]),
         key=options["key"],

@@ -48,6 +48,11 @@ from .scheduler import warn_without_schedules, write_log
     "--grace", metavar="DURATION", help="how long to let runs finish at the end (default: 30s) [REDRIVE_GRACE]"
 )
 @click.option(
+    "--park-for",
+    metavar="DURATION",
+    help="how long messages of unknown tasks wait for a newer worker (default: 5m) [REDRIVE_PARK_FOR]",
+)
+@click.option(
     "--name", help="a name that stays the same over restarts, to take its own leases back at once [REDRIVE_NAME]"
 )
 @click.option("--scheduler", is_flag=True, default=None, help="enqueue the app's schedules too [REDRIVE_SCHEDULER]")
@@ -92,6 +97,8 @@ def worker(
     found = load_app(chosen.app, chosen.folder)
     if url is not None:
         move(found, chosen.url)
+    if flags["park_for"] is not None:
+        found.park_for_s = chosen.park_for_s
     if child or not found.store.traits.shared:
         return _work(found, chosen, metrics_dir, child)
     _warn(found, chosen)
@@ -109,7 +116,7 @@ def _supervise(app: App, chosen: Settings, url: str | None) -> int:
             ending.callback(store.close)
             directory = ending.enter_context(serve_workers(store, chosen.metrics))
         return supervise(
-            _child(chosen, url, directory),
+            _child(chosen, url, directory, app.park_for_s),
             processes=chosen.processes,
             state_dir=store.state_dir,
             lease_s=chosen.lease_s,
@@ -117,7 +124,7 @@ def _supervise(app: App, chosen: Settings, url: str | None) -> int:
         )
 
 
-def _child(chosen: Settings, url: str | None, metrics_dir: Path | None) -> list[str]:
+def _child(chosen: Settings, url: str | None, metrics_dir: Path | None, park_for_s: float | None) -> list[str]:
     """The command of a child: what was settled here, so that nothing it reads later can differ."""
     flags: dict[str, object] = {
         "--metrics-dir": metrics_dir,
@@ -128,6 +135,7 @@ def _child(chosen: Settings, url: str | None, metrics_dir: Path | None) -> list[
         "--prefetch": chosen.prefetch,
         "--lease": f"{chosen.lease_s!r}s",
         "--grace": f"{chosen.grace_s!r}s",
+        "--park-for": None if park_for_s is None else f"{park_for_s!r}s",
         "--name": chosen.name,
         "--log": chosen.log,
     }
@@ -181,7 +189,7 @@ def _sizes(app: App, queues: Mapping[str, int | None] | None) -> dict[str, int] 
 def _warn(app: App, chosen: Settings) -> None:
     """What is allowed, and is probably a slip."""
     if not app.tasks:
-        note(f"warning: {chosen.app} has no tasks; every message it meets becomes unroutable")
+        note(f"warning: {chosen.app} has no tasks; what it meets waits for a newer worker, then it is unroutable")
     if chosen.scheduler:
         warn_without_schedules(app, str(chosen.app))
     known = {task.queue for task in app.tasks.values()} | {s.queue for s in app.schedules.values()} | set(app.queues)

@@ -5,38 +5,50 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..decide import NO_SIGNALS, Policy, Signals, admit
+from ..decide import NO_SIGNALS, Policy, Signals, admit, parked_since_ms
 from ..decide import Run as Admitted
 from ..errors import RedriveError, Unreadable
 from ..fault import Fault, Kind, classify
+from ..message import DeadLetter, Message
 from .run import Run
 
 _NO_POLICY = Policy()
 
 
 class Unroutable(RedriveError):
-    """No task of that name is registered."""
+    """No task of that name, or none of that version, is registered."""
 
 
-def admit_run(run: Run, tasks: Mapping[str, Any], now_ms: int) -> bool:
-    """Set the run's task and arguments and return True, or its verdict and fault and return False."""
+def admit_run(run: Run, tasks: Mapping[str, Any], now_ms: int, park_ms: int = 0) -> bool:
+    """Set the run's task and arguments and return True, or its verdict and fault and return False.
+
+    What no task here can take waits `park_ms` for a worker that knows better.
+    """
     message = run.delivery.message
     task = tasks.get(message.task)
     signals = NO_SIGNALS
-    if task is None:
-        known = ", ".join(sorted(tasks)) or "none"
-        signals = Signals(unroutable=f"no task {message.task!r} is registered here; known: {known}")
+    if task is None or message.version > task.version:
+        signals = Signals(unroutable=_unroutable(message, task, tasks), park_ms=park_ms)
+        task = None
     else:
         try:
             run.task = task
-            run.args, run.kwargs = task.codec.decode(message.body)
+            run.args, run.kwargs = task.codec.decode(message.body, message.version)
         except Unreadable as error:
             signals = Signals(unreadable=str(error))
     verdict = admit(message, _NO_POLICY if task is None else task.policy, signals, now_ms)
     if isinstance(verdict, Admitted):
         return True
-    run.verdict, run.fault = verdict, _fault(signals)
+    run.verdict = verdict
+    if isinstance(verdict, DeadLetter) or (verdict.why == "parked" and parked_since_ms(message) is None):
+        run.fault = _fault(signals)
     return False
+
+
+def _unroutable(message: Message, task: Any, tasks: Mapping[str, Any]) -> str:
+    if task is not None:
+        return f"version {message.version} of task {message.task!r} is newer than {task.version}, the one known here"
+    return f"no task {message.task!r} is registered here; known: {', '.join(sorted(tasks)) or 'none'}"
 
 
 def _fault(signals: Signals) -> Fault | None:

@@ -56,10 +56,11 @@ class Worker:
         burst: bool,
         drain: bool,
         name: str | None,
+        park_for_s: float,
     ) -> None:
         self.app, self.queues = app, list(queues)
         self._store = app.store
-        self._lease_s, self.grace_s = lease_s, grace_s
+        self._lease_s, self.grace_s, self._park_ms = lease_s, grace_s, math.ceil(park_for_s * 1000)
         self._burst, self._until_empty = burst, drain
         self._total = total or sum(q.concurrency for q in queues)
         hall, weighted = Hall(self._total), any(q.weight != 1 for q in queues)
@@ -332,7 +333,7 @@ class Worker:
         thread.
         """
         now_ms, tasks = self._store.now_ms(), self.app.tasks
-        admitted = [run for run in runs if admit_run(run, tasks, now_ms)]
+        admitted = [run for run in runs if admit_run(run, tasks, now_ms, self._park_ms)]
         if len(admitted) < len(runs):
             self._finish([run for run in runs if run.verdict is not None])
         for queue, of_queue in groupby(admitted, key=_queue_of):

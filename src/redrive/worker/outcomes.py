@@ -36,7 +36,7 @@ def outcome(run: Run, now_ms: int, worker: str) -> Outcome:
     extras = None if run.context is None else run.context.end()
     if run.fault is None:
         return Outcome(_done(run.delivery, extras), run.delivery, run_s)
-    decision, fault = _decide(run.delivery.message, run.fault, run.task.policy, now_ms)
+    decision, fault = _failed(run.delivery.message, run.fault, run.task.policy, now_ms)
     return Outcome(_settlement(run.delivery, decision, fault, run.task, now_ms, worker), run.delivery, run_s)
 
 
@@ -51,8 +51,14 @@ def refused(o: Outcome, error: EnqueueError, task: Any, now_ms: int, worker: str
     """What to settle with instead of an outcome whose follow-ups the store refuses: a run that ended so failed."""
     if not isinstance(o.settlement.decision, Ack):
         return replace(o, settlement=replace(o.settlement, follow_ups=()))
-    decision, fault = _decide(o.delivery.message, classify(error), task.policy, now_ms)
+    decision, fault = _failed(o.delivery.message, classify(error), task.policy, now_ms)
     return replace(o, settlement=_settlement(o.delivery, decision, fault, task, now_ms, worker))
+
+
+def _failed(message: Message, fault: Fault, policy: Policy, now_ms: int) -> tuple[Decision, Fault | None]:
+    decision, fault = _decide(message, fault, policy, now_ms)
+    free = isinstance(decision, RetryAt) and not decision.counts
+    return decision, None if free else fault  # a snooze or an interruption is not a failure: nothing to remember
 
 
 def _decide(message: Message, fault: Fault, policy: Policy, now_ms: int) -> tuple[Decision, Fault]:
@@ -73,12 +79,9 @@ def released(run: Run, now_ms: int) -> Outcome:
 def _settlement(
     delivery: Delivery, decision: Decision, fault: Fault | None, task: Any, now_ms: int, worker: str
 ) -> Settlement:
+    follow_ups: tuple[Draft, ...] = ()
     if isinstance(decision, DeadLetter | Quarantine):
         follow_ups = _compensation(delivery.message, decision, fault, task)
-    else:
-        follow_ups = ()
-        if isinstance(decision, RetryAt) and not decision.counts:
-            fault = None  # a snooze or an interruption is not a failure: nothing to remember
     if fault is not None:
         fault = with_fate(fault, delivery.message, decision, now_ms, worker)
     return Settlement(delivery.receipt, decision, fault, follow_ups)
