@@ -133,6 +133,10 @@ class Store(Protocol):
         """How many messages lie in each lane."""
         ...
 
+    def counts_by_queue(self) -> dict[str, Counts]:
+        """What `counts` says of each queue that `queues` names, found in one look."""
+        ...
+
     def queues(self) -> list[str]:
         """The names of all queues that hold messages or settings, sorted."""
         ...

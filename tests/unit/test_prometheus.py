@@ -50,14 +50,11 @@ class Watched(MemoryStore):
         super().__init__()
         self.looks, self.down = 0, False
 
-    def queues(self) -> list[str]:
+    def counts_by_queue(self) -> dict[str, Counts]:
         self.looks += 1
-        return super().queues()
-
-    def counts(self, queue: str | None = None) -> Counts:
         if self.down:
             raise StoreUnavailable("it is out")
-        return super().counts(queue)
+        return super().counts_by_queue()
 
 
 def fate(outcome: str = "done", **more: object) -> Fate:

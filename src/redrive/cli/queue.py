@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from ..config import near_miss
+from ..message import Counts
 from .failure import note
 from .main import Subcommands
 from .output import Column, Output, age
@@ -35,19 +36,23 @@ def list_(place: Place, out: Output, limit: int | None) -> None:
     `scheduled` are delayed and retrying messages; `oldest` is how long the first of the ready ones has been due.
     """
     paused = place.store.paused()
-    count = out.rows((_row(place, name, name in paused) for name in _names(place)), _COLUMNS, id="queue", limit=limit)
+    found = {**dict.fromkeys(_declared(place), Counts()), **place.store.counts_by_queue()}
+    rows = (_row(name, counts, name in paused) for name, counts in sorted(found.items()))
+    count = out.rows(rows, _COLUMNS, id="queue", limit=limit)
     if not count:
         note(f"no queues: nothing was ever enqueued in {place.url}")
 
 
 def _names(place: Place) -> list[str]:
     """Those of the store, and those that the app's tasks name."""
-    declared = {task.queue for task in place.app.tasks.values()} | set(place.app.queues) if place.app else set()
-    return sorted({*place.store.queues(), *declared})
+    return sorted({*place.store.queues(), *_declared(place)})
 
 
-def _row(place: Place, name: str, paused: bool) -> dict[str, Any]:
-    counts = place.store.counts(name)
+def _declared(place: Place) -> set[str]:
+    return {task.queue for task in place.app.tasks.values()} | set(place.app.queues) if place.app else set()
+
+
+def _row(name: str, counts: Counts, paused: bool) -> dict[str, Any]:
     lanes = {lane: getattr(counts, lane) for lane in _LANES}
     return {"queue": name, **lanes, "oldest_age_s": counts.oldest_age_s, "paused": paused}
 

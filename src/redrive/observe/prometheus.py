@@ -138,7 +138,7 @@ class Depths:
         began_s = self._clock()
         try:
             store = self._store()
-            counts: dict[str, Counts] | None = {name: store.counts(name) for name in store.queues()}
+            counts: dict[str, Counts] | None = store.counts_by_queue()
             paused = store.paused()
         except Exception:  # whatever it is: a scrape that fails would hide the counters too
             counts, paused = None, frozenset()
@@ -184,7 +184,7 @@ def _gauges(look: _Look) -> Iterator[Metric]:
         "redrive_queue_oldest_age_seconds", "How long the first ready message has been due.", labels=("queue",)
     )
     paused = family("redrive_queue_paused", "1 where the queue is paused.", labels=("queue",))
-    for name, counts in (look.counts or {}).items():
+    for name, counts in sorted((look.counts or {}).items()):
         for lane in LANES:
             depth.add_metric((name, lane), getattr(counts, lane))
         oldest.add_metric((name,), counts.oldest_age_s)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice, takewhile
 from pathlib import Path
@@ -202,15 +202,15 @@ class MemoryStore:
 
     def counts(self, queue: str | None = None) -> Counts:
         with self._look() as (tables, now):
-            found = dict.fromkeys(("ready", "scheduled", "leased", "dead", "quarantine", "done"), 0)
-            oldest_ms = now
-            for message in (kept.message for kept in tables.kept.values()):
-                if queue in (None, message.queue):
-                    lane = "done" if message.lane is Lane.DONE else message.state(now)
-                    found[lane] += 1
-                    if lane == "ready":
-                        oldest_ms = min(oldest_ms, message.due_ms or 0)
-            return Counts(**found, oldest_age_s=(now - oldest_ms) / 1000)
+            messages = (kept.message for kept in tables.kept.values())
+            return _counted((message for message in messages if queue in (None, message.queue)), now)
+
+    def counts_by_queue(self) -> dict[str, Counts]:
+        with self._look() as (tables, now):
+            queues: dict[str, list[Message]] = {name: [] for name in tables.settings}
+            for kept in tables.kept.values():
+                queues.setdefault(kept.message.queue, []).append(kept.message)
+            return {queue: _counted(messages, now) for queue, messages in queues.items()}
 
     def queues(self) -> list[str]:
         with self._look() as (tables, _):
@@ -444,6 +444,17 @@ def _retain(tables: Tables, queue: str, lane: Lane, keep: Keep, now: int) -> int
     for seq in going:
         tables.write(seq, None)
     return len(going)
+
+
+def _counted(messages: Iterable[Message], now: int) -> Counts:
+    found = dict.fromkeys(("ready", "scheduled", "leased", "dead", "quarantine", "done"), 0)
+    oldest_ms = now
+    for message in messages:
+        lane = "done" if message.lane is Lane.DONE else message.state(now)
+        found[lane] += 1
+        if lane == "ready":
+            oldest_ms = min(oldest_ms, message.due_ms or 0)
+    return Counts(**found, oldest_age_s=(now - oldest_ms) / 1000)
 
 
 def _cursor(cursor: str | None) -> tuple[int, int]:

@@ -496,6 +496,10 @@ class SqliteStore:
             age_s,
         )
 
+    def counts_by_queue(self) -> dict[str, Counts]:
+        rows = self._read(self._sql["counts_by_queue"], self._clock_ms())
+        return {queue: Counts(*numbers) for queue, *numbers in rows}
+
     def queues(self) -> list[str]:
         return sorted(row[0] for row in self._read(self._sql["queues"]))
 

@@ -249,6 +249,24 @@ from message where due_ms is not null and (?2 is null or queue = ?2)
 -- name: resting_counts
 select lane, count(*) from message where rested_ms is not null and (?1 is null or queue = ?1) group by lane
 
+-- name: counts_by_queue
+-- ?1 now; a pass over each index that holds all of a lane, whatever the number of queues
+select queue, sum(ready), sum(scheduled), sum(leased), sum(dead), sum(quarantine), sum(done),
+  coalesce((?1 - min(oldest)) / 1000.0, 0.0) from (
+  select queue,
+    count(*) filter (where lane = 'ready' and due_ms <= ?1) ready,
+    count(*) filter (where lane = 'ready' and due_ms > ?1) scheduled,
+    count(*) filter (where lane = 'leased') leased,
+    0 dead, 0 quarantine, 0 done,
+    min(due_ms) filter (where lane = 'ready' and due_ms <= ?1) oldest
+  from message where due_ms is not null group by queue
+  union all select queue, 0, count(*), 0, 0, 0, 0, null from message where turn > 0 group by queue
+  union all select queue, 0, count(*), 0, 0, 0, 0, null from message where wake_ms is not null and turn is null group by queue
+  union all select queue, 0, 0, 0, count(*) filter (where lane = 'dead'), count(*) filter (where lane = 'quarantine'),
+    count(*) filter (where lane = 'done'), null from message where rested_ms is not null group by queue
+  union all select name, 0, 0, 0, 0, 0, 0, null from queue)
+group by queue
+
 -- name: queues
 select queue from message where due_ms is not null group by queue
 union select queue from message where wake_ms is not null and turn is null group by queue

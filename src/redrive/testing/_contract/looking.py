@@ -40,6 +40,24 @@ class LookRules(Contract):
             assert counts[3] == Counts()
         assert all(number >= 0 for found in counts for number in _numbers(found))
 
+    def test_counts_by_queue_say_what_counts_says_of_each(self, store: Store, clock: ManualClock) -> None:
+        assert store.counts_by_queue() == {}
+        for lane in (Lane.DEAD, Lane.QUARANTINE):
+            bury(store, lane)
+            bury(store, lane, queue="q")
+        put(store, draft(), draft(delay_ms=10), draft(queue="q"), draft(queue="later", delay_ms=60_000))
+        put(store, draft(), draft(delay_ms=60_000))
+        put(store, *[draft(queue="g", group="a") for _ in range(3)], draft(queue="g", group="b", delay_ms=60_000))
+        a, b = claim(store, limit=2)
+        settle(store, a, Ack(keep_ms=60_000))
+        store.cancel([b.message.id])
+        store.configure("quiet", paused=True)
+        clock.advance("5s")
+        found = store.counts_by_queue()
+        assert sorted(found) == store.queues()
+        if store.traits.exact_counts:
+            assert found == {queue: store.counts(queue) for queue in store.queues()}
+
     def test_scheduled_messages_become_ready_with_time(self, store: Store, clock: ManualClock) -> None:
         put(store, draft(due_ms=clock() + 1000), draft(due_ms=clock() + 2000))
         for ready in (0, 1, 2):
