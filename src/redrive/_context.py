@@ -55,6 +55,7 @@ class Context(Struct, eq=False):
 
     @property
     def message_id(self) -> str:
+        """The message's id, the same through every retry and redrive."""
         return self.message.id
 
     @property
@@ -74,6 +75,7 @@ class Context(Struct, eq=False):
 
     @property
     def correlation_id(self) -> str:
+        """What this message shares with the work that caused it, and passes on to its follow-ups."""
         return self.message.correlation_id
 
     @property

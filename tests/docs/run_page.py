@@ -50,7 +50,7 @@ class PageRun:
         self.namespace: dict[str, Any] = {"__name__": "page"}
         self.known: dict[str, str] = {}
         self.printed = ""
-        self.background: list[subprocess.Popen[str]] = []
+        self.background: list[subprocess.Popen[bytes]] = []
 
     def run(self, block: Block) -> None:
         """Run one block. Raises what its code raises, or Failed."""
@@ -124,7 +124,8 @@ class PageRun:
 
     def _start(self, command: Command) -> None:
         text = substituted(command.text, self.known).removesuffix(" &")
-        self.background.append(subprocess.Popen(["bash", "-c", f"exec {text}"], text=True, start_new_session=True))
+        argv = ["bash", "-c", f"exec {text}"]
+        self.background.append(subprocess.Popen(argv, stdout=subprocess.DEVNULL, start_new_session=True))
 
     def _call(self, command: Command) -> None:
         text = substituted(command.text, self.known)
