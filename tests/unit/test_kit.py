@@ -28,7 +28,7 @@ from redrive import (
 )
 from redrive.errors import ConfigError
 from redrive.events import Event
-from redrive.message import Lane
+from redrive.message import GroupOrder, Lane, OnDead
 from redrive.testing import Crash, Kit
 
 HOURS = Retry(max_attempts=9, max_elapsed="1d", backoff=Backoff(base="100s", factor=2, cap="1d", jitter="none"))
@@ -597,6 +597,56 @@ def test_a_paused_queue_is_left_alone(rd: Kit, program: Program) -> None:
     assert rd.drain().left == 1
     rd.store.configure("crm", paused=False)
     assert rd.drain().done == 1
+
+
+# -- groups and versions
+
+
+def test_a_strict_group_keeps_its_order_through_retries(rd: Kit, program: Program) -> None:
+    rd.store.configure("crm", group_order=GroupOrder.STRICT)
+    program.app.enqueue_many(program.push.using(group=f"g{n % 2}").draft(n) for n in range(6))
+    rd.fail_next(program.push, times=3)
+    assert rd.drain().done == 6
+    order = [n for _, n in program.sent]
+    assert [n for n in order if n % 2 == 0] == [0, 2, 4] and [n for n in order if n % 2] == [1, 3, 5]
+
+
+def test_a_dead_head_blocks_its_group_and_the_drain_ends(rd: Kit, program: Program) -> None:
+    rd.store.configure("crm", group_order=GroupOrder.STRICT, on_dead=OnDead.BLOCK)
+    program.app.enqueue_many(program.push.using(group="g").draft(n) for n in range(3))
+    rd.fail_next(program.push, Reject("no"))
+    summary = rd.drain()
+    assert (summary.dead, summary.done, summary.left) == (1, 0, 2)
+    assert "crm.push(record_id=1, dry=False)  [behind others of group 'g']" in rd.report()
+    program.app.dlq.retry(all=True)
+    assert rd.drain().done == 3 and [n for _, n in program.sent] == [0, 1, 2]
+
+
+def test_a_crowd_that_wakes_in_a_group_at_once_does_not_end_the_drain(rd: Kit, program: Program) -> None:
+    drafts = [program.push.using(group="crowd", delay="70s").draft(n) for n in range(350)]
+    program.app.enqueue_many([program.push.using(group="crowd").draft(-1), *drafts])
+    rd.crash_next(program.push, times=3)  # its place is taken till 90 s: while the crowd wakes, nothing can be claimed
+    assert rd.drain().left == 0 and len(program.sent) == 351
+
+
+def test_arguments_of_old_versions_are_shown_lifted(rd: Kit, program: Program) -> None:
+    @program.app.task(name="ship", version=2)
+    def ship(order: int) -> None: ...
+
+    @ship.upcast(1)
+    def _(old: dict[str, Any]) -> dict[str, Any]:
+        return {"order": old["id"]}
+
+    rd.store.put([Draft(task="ship", body=b'{"id": 5}', version=1)])
+    assert rd.drain().done == 1 and rd.runs[0].args == {"order": 5}
+    rd.assert_enqueued(ship, 5, times=1)
+
+
+def test_what_no_task_knows_waits_for_a_newer_worker_and_dies(rd: Kit, program: Program) -> None:
+    rd.store.put([Draft(task="unknown")])
+    summary = rd.drain()
+    assert (summary.runs, summary.dead) == (0, 1) and 300 <= summary.elapsed_s < 400
+    assert [dead.reason for dead in rd.dead()] == ["unroutable"]
 
 
 # -- where handlers run

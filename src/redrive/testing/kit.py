@@ -24,7 +24,7 @@ import msgspec
 from .._context import refuse_loop
 from ..duration import Duration, milliseconds, show
 from ..errors import ConfigError
-from ..message import Counts, Lane, Message
+from ..message import Counts, Draft, Lane, Message
 from ..task import Bound, Task
 from ..triage.dlq import DeadLetters
 from .clock import ManualClock
@@ -254,10 +254,11 @@ class Kit:
         return f"after {show(self._since_start_s())} of virtual time: {len(self.runs)} runs; {stored}"
 
     def _waits(self, message: Message) -> str:
-        text = call(message.task, self._read(message.task, message.body))
-        if message.due_ms is None:
+        text = call(message.task, self._read(message))
+        left_ms = (message.due_ms or 0) - self.clock.now_ms()
+        if message.parked and left_ms <= 0:
             return f"{text}  [behind others of group {message.group!r}]"
-        return f"{text}  [due in {show(max(0, message.due_ms - self.clock.now_ms()) / 1000)}]"
+        return f"{text}  [due in {show(max(0, left_ms) / 1000)}]"
 
     def _plan(self, until: Until, max_runs: int) -> Plan:
         if until is None:
@@ -326,7 +327,7 @@ class Kit:
             id=noted.id,
             task=draft.task,
             queue=draft.queue,
-            args=self._read(draft.task, draft.body),
+            args=self._read(draft),
             at_s=self._engine.since_start_s(noted.at_ms),
             delay_s=max(0, due_ms - noted.at_ms) / 1000,
             key=draft.key,
@@ -342,7 +343,7 @@ class Kit:
             id=message.id,
             task=message.task,
             queue=message.queue,
-            args=self._read(message.task, message.body),
+            args=self._read(message),
             lane=message.lane.value,
             reason=message.reason,
             attempt=message.attempt,
@@ -352,9 +353,9 @@ class Kit:
             body=message.body,
         )
 
-    def _read(self, task: str, body: bytes) -> dict[str, Any]:
-        known = self._engine.tasks.get(task)
-        return arguments(None if known is None else known.codec, body)
+    def _read(self, of: Message | Draft) -> dict[str, Any]:
+        known = self._engine.tasks.get(of.task)
+        return arguments(None if known is None else known.codec, of.body, of.version)
 
     def _since_start_s(self) -> float:
         return self._engine.since_start_s(self.clock.now_ms())

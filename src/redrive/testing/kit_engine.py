@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 _DEAD = ("dead", "quarantined")
 WORKER = "kit"
-LEASE_MS = 30_000  # a worker's default; it ends early for nobody, as nothing else claims meanwhile
+LOOKS_MAX = 1_000
+LEASE_MS = 30_000  # a worker's default, as the next one; a test shall not depend on the machine's settings
+PARK_S = 300.0
 
 
 class Plan(Struct, frozen=True):
@@ -78,12 +80,15 @@ class Engine:
         self.tasks: ChainMap[str, Task[Any, Any]] = ChainMap()
         self.acts = Acts()
         self.runs: list[Ran] = []
+        self._park_ms = 0
         self._gate = Gate(1, Hall(1))
         self._busy = False
 
     def add(self, app: App) -> None:
         self.apps.append(app)
         self.tasks.maps.append(app.tasks)
+        park_s = PARK_S if app.park_for_s is None else app.park_for_s
+        self._park_ms = max(self._park_ms, math.ceil(park_s * 1000))
 
     def turns(self, plan: Plan, tally: Tally) -> Generator[Run]:
         """Each admitted message, one of each queue in turn, to be run before the next is asked for."""
@@ -95,14 +100,14 @@ class Engine:
             raise RuntimeError("this test's messages are being run already; a handler cannot run them too")
         self._busy = True
         try:
-            idle = False
-            while not idle or self._jump(plan.end_ms):
-                idle = True
+            idle = 0  # looks that found nothing, one after another
+            while not idle or self._jump(plan.end_ms, idle):
+                idle += 1
                 for queue in [*self.store.seen_queues]:
                     if plan.enough():
                         return
                     for run in self._claim(queue):
-                        idle = False
+                        idle = 0
                         yield from self._turn(run, plan, tally)
         finally:
             self._busy = False
@@ -126,10 +131,12 @@ class Engine:
         deliveries = self.store.exchange([], [Ask(queue, 1, LEASE_MS, worker=WORKER)]).deliveries
         return [Run(delivery, self._gate, math.inf) for delivery in deliveries]
 
-    def _jump(self, end_ms: float) -> bool:
+    def _jump(self, end_ms: float, idle: int) -> bool:
         """Move the clock to where something is due; False where nothing will be until `end_ms`."""
         due_ms, now_ms = self.store.next_due_ms(), self._clock.now_ms()
-        if due_ms == math.inf or not now_ms < due_ms <= end_ms:
+        if due_ms <= now_ms:  # each look lets some of those whose wait is over join the line of their group
+            return idle < LOOKS_MAX
+        if due_ms == math.inf or due_ms > end_ms:
             return False
         self._clock.advance((due_ms - now_ms) / 1000)
         return True
@@ -138,7 +145,7 @@ class Engine:
         if tally.deliveries >= plan.deliveries_max:
             raise AssertionError(self._endless(plan))
         tally.deliveries += 1
-        if not admit_run(run, self.tasks, self._clock.now_ms()):
+        if not admit_run(run, self.tasks, self._clock.now_ms(), self._park_ms):
             tally.add_unrun(self._settle(run)[0])
             return
         act = self.acts.take(run.task.name)

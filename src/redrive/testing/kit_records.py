@@ -20,12 +20,12 @@ _short.maxstring = _short.maxother = 60
 _short.maxdict = _short.maxlist = _short.maxtuple = 6
 
 
-def arguments(codec: Codec | None, body: bytes) -> dict[str, Any]:
+def arguments(codec: Codec | None, body: bytes, version: int) -> dict[str, Any]:
     """A body's arguments by name, read as the handler would read them, defaults included; of a task that is not known,
     as they stand in the JSON; empty for what cannot be read."""
     try:
         if codec is not None:
-            return named(codec, *codec.decode(body))
+            return named(codec, *codec.decode(body, version))
         found = msgspec.json.decode(body)
         return found if isinstance(found, dict) else {}
     except (Unreadable, msgspec.DecodeError, UnicodeDecodeError):
