@@ -16,6 +16,7 @@ import msgspec
 
 import redrive
 
+from .groups import before, groups
 from .harness import Broken, Options, Reading, as_json, table
 from .startup import startup
 from .testkit import testkit
@@ -24,8 +25,10 @@ from .timing import idle, latency, lateness
 from .volume import backlog, enqueue, memory
 
 BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
-    f.__name__: f for f in (noop, failing, lateness, latency, idle, backlog, enqueue, memory, startup, testkit)
+    f.__name__: f
+    for f in (noop, failing, groups, before, lateness, latency, idle, backlog, enqueue, memory, startup, testkit)
 }
+PATHS = ("folder", "before")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sizes = {name: getattr(arguments, name) for name in Options.__struct_fields__ if name != "folder"}
         options = Options(folder=Path(folder), **sizes)
         readings: list[tuple[str, Reading]] = []
-        for name in arguments.benchmark or BENCHMARKS:
+        for name in arguments.benchmark or [name for name in BENCHMARKS if name != "before" or arguments.before]:
             print(f"{name}: {(BENCHMARKS[name].__doc__ or '').splitlines()[0]}", file=sys.stderr, flush=True)
             try:
                 readings += [(name, reading) for reading in BENCHMARKS[name](options)]
@@ -71,6 +74,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--memory", type=int, default=100_000, help="memory: messages run in all")
     p.add_argument("--idle-s", type=float, default=10.0, help="idle: seconds watched per round")
     p.add_argument("--starts", type=int, default=11, help="startup: starts of each program; testkit: tests")
+    p.add_argument("--before", type=Path, metavar="DIR", help="before: another checkout of this project")
     p.add_argument("--folder", type=Path, help="where the stores lie: on a real disk, for tmpfs syncs nothing")
     p.add_argument("--json", type=Path, metavar="FILE", help="keep every value of every round here")
     return p
@@ -83,7 +87,7 @@ def _report(options: Options, readings: Sequence[tuple[str, Reading]]) -> dict[s
         "sqlite": sqlite3.sqlite_version,
         "system": platform.platform(),
         "cores": os.cpu_count(),
-        "options": {name: value for name, value in msgspec.structs.asdict(options).items() if name != "folder"},
+        "options": {name: value for name, value in msgspec.structs.asdict(options).items() if name not in PATHS},
         "readings": [as_json(name, reading) for name, reading in readings],
     }
 

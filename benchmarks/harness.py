@@ -46,6 +46,7 @@ class Options(Struct, frozen=True):
     memory: int
     idle_s: float
     starts: int
+    before: Path | None = None  # another checkout
 
 
 class Reading(Struct, frozen=True):
@@ -120,14 +121,19 @@ def put(app: App, task: str, indexes: range) -> None:
 class Child:
     """A measured process, and the records it writes. Killed, by its own pid, when the block ends."""
 
-    def __init__(self, folder: Path, role: str, *arguments: object) -> None:
+    def __init__(self, folder: Path, role: str, *arguments: object, root: Path = ROOT) -> None:
+        """`root`: the checkout whose code it runs."""
+        self._root = root
         self.records = folder / f"{role}.records"
         self._log = folder / f"{role}.log"
         self._argv = [sys.executable, "-m", "benchmarks.child", role, *map(str, arguments)]
 
     def __enter__(self) -> Child:
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(self._argv, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            environment = os.environ | {"PYTHONPATH": str(self._root / "src")}
+            self.process = subprocess.Popen(
+                self._argv, cwd=self._root, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
         return self
 
     def __exit__(self, *exc: object) -> None:

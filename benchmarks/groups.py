@@ -1,0 +1,104 @@
+"""What groups cost: those who use them, and those who do not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from .harness import (
+    CONCURRENCY,
+    PUT_AT_ONCE,
+    ROOT,
+    Broken,
+    Child,
+    Options,
+    Reading,
+    cpu_of_all,
+    fresh,
+    interleaved,
+    need_all_once,
+    rate,
+    ratio,
+    url_in,
+    worker,
+)
+from .tasks import make_app
+
+GROUPS = 1000
+WANTED, WANTED_BEFORE = "≥ 0.6", "≤ 1.1"
+
+
+def groups(options: Options) -> list[Reading]:
+    """No-op messages, each in one of 1,000 groups of width 1, beside the same without groups."""
+    runs = interleaved(options.rounds, {"plain": lambda: _run(options, 0), "grouped": lambda: _run(options, GROUPS)})
+    speeds = {name: [per_s for per_s, _ in group] for name, group in runs.items()}
+    cpu = {name: [cpu_us for _, cpu_us in group] for name, group in runs.items()}
+    return [
+        Reading("no-op without groups", "messages/s", speeds["plain"]),
+        Reading("no-op in 1,000 groups", "messages/s", speeds["grouped"]),
+        ratio("in groups / without", speeds["grouped"], speeds["plain"], WANTED),
+        Reading("in groups, worker CPU", "µs/message", cpu["grouped"]),
+    ]
+
+
+def before(options: Options) -> list[Reading]:
+    """No-op messages without groups, with this checkout and with another one (`--before DIR`), in pairs."""
+    if options.before is None:
+        raise Broken("name the other checkout: --before DIR (git worktree add DIR COMMIT makes one)")
+    sides = {"then": options.before.absolute(), "now": ROOT}
+    runs = interleaved(options.rounds, {name: lambda root=root: _run_at(options, root) for name, root in sides.items()})  # type: ignore[misc]
+    cpu = {name: [cpu_us for _, cpu_us in group] for name, group in runs.items()}
+    speeds = {name: [per_s for per_s, _ in group] for name, group in runs.items()}
+    return [
+        Reading("CPU then", "µs/message", cpu["then"]),
+        Reading("CPU now", "µs/message", cpu["now"]),
+        ratio("CPU now / then", cpu["now"], cpu["then"], WANTED_BEFORE),
+        ratio("throughput now / then", speeds["now"], speeds["then"]),
+    ]
+
+
+def _run(options: Options, count: int) -> tuple[float, float]:
+    """Messages a second and worker CPU in µs a message; `count` groups, 0 for none."""
+    folder = fresh(options, "groups")
+    url = url_in(folder)
+    app = make_app(url)
+    app.store.configure("default", paused=True)
+    noop = app.tasks["noop"]
+    tasks = [noop.using(group=f"tenant-{n}") for n in range(count)] or [noop]
+    drafts = [tasks[i % len(tasks)].draft(i) for i in range(options.messages)]
+    for at in range(0, len(drafts), PUT_AT_ONCE):
+        app.enqueue_many(drafts[at : at + PUT_AT_ONCE])
+    app.store.close()
+    with worker(folder) as child:
+        cpu_s = cpu_of_all(child, url, options.messages)
+        child.stop()
+        records = child.read()
+    need_all_once(records, options.messages)
+    return rate(records, options.messages), cpu_s / options.messages * 1e6
+
+
+def _run_at(options: Options, root: Path) -> tuple[float, float]:
+    """The same with the code in `root`: also what fills and resumes, for no code may touch a schema of other code's."""
+    folder = fresh(options, "before")
+    url = url_in(folder)
+    _python(root, "from benchmarks.harness import fill", f"fill({url!r}, 'noop', {options.messages})")
+    resume = ("a.store.configure('default', paused=False)", "a.store.close()")
+    arguments = (url, CONCURRENCY, folder / "worker.records", "")
+    with Child(folder, "worker", *arguments, root=root) as child:
+        child.rest()
+        from_s = child.cpu_s()
+        _python(root, "from benchmarks.tasks import make_app", f"a = make_app({url!r})", *resume)
+        child.await_records(options.messages)
+        child.rest()
+        cpu_s = child.cpu_s() - from_s
+        child.stop()
+        records = child.read()
+    need_all_once(records, options.messages)
+    return rate(records, options.messages), cpu_s / options.messages * 1e6
+
+
+def _python(root: Path, *lines: str) -> None:
+    environment = os.environ | {"PYTHONPATH": str(root / "src")}
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=root, env=environment, check=True)
