@@ -18,7 +18,7 @@ import pytest
 
 from redrive import Draft, Reject
 from redrive.fault import classify
-from redrive.message import Ask, DeadLetter, Settlement
+from redrive.message import Ask, DeadLetter, GroupOrder, OnDead, Settlement
 from redrive.stores.sqlite import SqliteStore
 
 COMMAND = [sys.executable, "-m", "redrive"]
@@ -502,6 +502,31 @@ def test_paused_queue_is_not_worked_until_it_is_resumed(redrive: Call) -> None:
     good(redrive("queue", "resume", "crm", "--app", "tasks:app"))
     good(redrive("worker", "tasks:app", "--burst", "--log", "off"))
     assert good(redrive("job", "list", "--app", "tasks:app", "-o", "ids")) == ""
+
+
+def test_groups_are_listed_widened_and_resumed(redrive: Call, home: Path) -> None:
+    url = f"sqlite:///{home / 'g.db'}"
+    store = SqliteStore(home / "g.db")
+    store.configure("crm", group_order=GroupOrder.STRICT, on_dead=OnDead.BLOCK)
+    dead, _ = store.put([Draft(task="t", queue="crm", group="tenant-7")] * 2)
+    store.put([Draft(task="t", queue="bulk", group="a")] * 3)
+    (delivery,) = store.exchange([], [Ask("crm", 9, 1000)]).deliveries
+    store.exchange([Settlement(delivery.receipt, DeadLetter("permanent"))], [])
+    store.close()
+    listed = json.loads(redrive("group", "list", "crm", "--blocked", "-o", "json", "--url", url).stdout)
+    expected = {"group": "tenant-7", "queue": "crm", "width": 1, "taken": 1, "parked": 1, "blocked_by": dead.id}
+    assert listed == [expected]
+    wrong = redrive("group", "resume", "crm", "tenant-8", "--url", url)
+    assert wrong.returncode == 4 and "blocked there: tenant-7" in wrong.stderr
+    redrive("group", "resume", "crm", "tenant-7", "--url", url)
+    assert redrive("group", "list", "crm", "-o", "ids", "--blocked", "--url", url).stdout == ""
+    redrive("group", "width", "bulk", "2", "--url", url)
+    redrive("group", "width", "bulk", "3", "--group", "a", "--url", url)
+    assert json.loads(redrive("group", "list", "bulk", "-o", "json", "--url", url).stdout)[0]["taken"] == 3
+    redrive("group", "width", "bulk", "--reset", "--group", "a", "--url", url)
+    assert json.loads(redrive("group", "list", "bulk", "-o", "json", "--url", url).stdout)[0]["width"] == 2
+    assert "strict" in redrive("group", "width", "crm", "2", "--url", url).stderr
+    assert redrive("group", "width", "crm", "--url", url).returncode == 2
 
 
 def test_store_check_says_ok_and_exits_1_on_damage(redrive: Call, home: Path) -> None:

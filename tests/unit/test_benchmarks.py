@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from benchmarks.__main__ import BENCHMARKS, main
-from benchmarks.harness import Broken, Child, Reading, interleaved, need_all_once, ratio, table
+from benchmarks.harness import ROOT, Broken, Child, Reading, interleaved, need_all_once, ratio, table
 from benchmarks.tasks import Boom
 from benchmarks.throughput import need_evidence
 
@@ -23,7 +23,8 @@ def test_benchmark_tells_its_figures_and_cleans_up(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = tmp_path / "out.json"
-    assert main([name, *TINY.split(), "--starts", "1", "--folder", str(tmp_path), "--json", str(kept)]) == 0
+    places = ["--folder", str(tmp_path), "--json", str(kept), "--before", str(ROOT)]
+    assert main([name, *TINY.split(), "--starts", "1", *places]) == 0
     readings, shown = json.loads(kept.read_text())["readings"], capsys.readouterr().out
     assert readings
     for reading in readings:

@@ -29,6 +29,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Look and mend": {
         "job": "Show, list and cancel messages.",
         "queue": "List, pause and resume queues.",
+        "group": "List groups, set their widths, resume blocked ones.",
         "dlq": "List, show, group and retry dead messages.",
         "schedule": "List schedules, see their times, run, pause and resume them.",
         "metrics": "Serve or print Prometheus metrics.",

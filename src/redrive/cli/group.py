@@ -1,0 +1,84 @@
+"""`redrive group`: who has a place, who waits for one, and widths set while the workers run."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from ..message import Group
+from .failure import REFUSED, Failure, note, program
+from .main import Subcommands
+from .output import Column, Output
+from .place import Place, at_store
+
+_COLUMNS = (
+    Column("group", shrinks=True),
+    Column("width"),
+    Column("taken"),
+    Column("parked"),
+    Column("blocked_by", "blocked by", lambda id: id or ""),
+)
+
+
+@click.group(cls=Subcommands)
+def group() -> None:
+    """List groups, set their widths, resume blocked ones."""
+
+
+@group.command("list")
+@click.argument("queue")
+@click.option("--blocked", is_flag=True, help="only those that a dead message blocks")
+@click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
+@at_store()
+def list_(place: Place, out: Output, queue: str, blocked: bool, limit: int | None) -> None:
+    """List the groups of a queue that hold messages or have a width of their own.
+
+    `taken` places are of messages that run or run next; `parked` ones wait for a place. A blocked group goes on when
+    the dead message is redriven or discarded, or by `redrive group resume`.
+    """
+    found = [group for group in place.store.groups(queue) if group.blocked_by or not blocked]
+    if not out.rows(map(_row, found), _COLUMNS, id="group", limit=limit):
+        note(f"no {'blocked ' if blocked else ''}groups in queue '{queue}'")
+
+
+@group.command()
+@click.argument("queue")
+@click.argument("number", type=click.IntRange(1), required=False)
+@click.option("--group", "name", help="for this group only (default: for all of the queue)")
+@click.option("--reset", is_flag=True, help="back to what the app declared")
+@at_store()
+def width(place: Place, out: Output, queue: str, number: int | None, name: str | None, reset: bool) -> None:
+    """Set how many messages of a group may run at once. It holds for every worker, at once, and over restarts."""
+    if (number is None) != reset:
+        raise click.UsageError("give a NUMBER, or --reset")
+    place.store.configure_group(queue, name, width=number or 0)
+    row = {"queue": queue, "group": name, "width": number}
+    columns = (
+        Column("queue"),
+        Column("group", None, lambda n: n or "all"),
+        Column("width", None, lambda n: n or "as declared"),
+    )
+    out.rows([row], columns, id="queue", limit=0)
+
+
+@group.command()
+@click.argument("queue")
+@click.argument("names", nargs=-1, required=True, metavar="GROUP…")
+@at_store()
+def resume(place: Place, out: Output, queue: str, names: tuple[str, ...]) -> None:
+    """Let groups go on that a dead message blocks; it stays dead, and joins at the tail if it is redriven."""
+    blocked = {group.name: group for group in place.store.groups(queue) if group.blocked_by}
+    unknown = [name for name in names if name not in blocked]
+    if unknown:
+        why = f"blocked there: {', '.join(list(blocked)[:5]) or 'none'}"
+        raise Failure(
+            f"group '{unknown[0]}' of queue '{queue}' is not blocked", why, f"{program()} group list {queue}", REFUSED
+        )
+    for name in names:
+        place.store.configure_group(queue, name, resume=True)
+    out.rows((_row(blocked[name]) for name in names), _COLUMNS, id="group", limit=0)
+
+
+def _row(group: Group) -> dict[str, object]:
+    row = msgspec.structs.asdict(group)
+    return {"group": row.pop("name"), **row}
