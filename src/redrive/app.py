@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 from ._context import Context, Wrap, refuse_loop
 from .config import settings
 from .decide import Policy
-from .duration import Duration, seconds
+from .duration import Duration, milliseconds, seconds
 from .errors import ConfigError
 from .events import Events, Observer
 from .fault import check_rules
@@ -51,9 +51,19 @@ class App:
 
     `park_for`: how long a message whose task, or whose version of it, no worker here knows waits for a newer worker
     before it is dead as `unroutable` (default: the setting `park_for`, 5m; 0: at once).
+
+    `blobs`: `file:///srv/blobs` keeps bodies over `blob_threshold` (200 KB) as files in that directory, which every
+    producer and worker of the store must reach. By default bodies lie in the store, which bounds their size.
     """
 
-    def __init__(self, url: str | None = None, *, store: Store | None = None, park_for: Duration | None = None) -> None:
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        store: Store | None = None,
+        park_for: Duration | None = None,
+        blobs: str | None = None,
+    ) -> None:
         self.url = url if url is not None or store is not None else settings().url
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.queues: dict[str, Queue] = {}
@@ -62,7 +72,8 @@ class App:
         self.schedules: dict[str, Schedule] = {}
         self.events = Events()
         self.producer = f"{os.uname().nodename}:{os.getpid()}"
-        self._store = store
+        self.blobs = blobs
+        self._store = None if store is None else _with_blobs(store, blobs)
         self._lock = threading.Lock()
         self._batches: dict[int, Any] = {}
 
@@ -77,7 +88,7 @@ class App:
         if self._store is None:
             with self._lock:
                 if self._store is None:
-                    self._store = open_store(self.url or settings().url)
+                    self._store = _with_blobs(open_store(self.url or settings().url), self.blobs)
         return self._store
 
     # -- declaring
@@ -285,6 +296,16 @@ class App:
         found: Cancel = self.store.cancel([id])[0]
         return found.value
 
+    def collect_blobs(self, older_than: Duration = "1h") -> int:
+        """Remove blobs that no message refers to and that were written longer ago than that; returns how many.
+
+        What a crash left behind: workers do the same once an hour. A put, or the transaction it is part of, must not
+        take longer than `older_than`. Raises ConfigError where no `blobs` are set, StoreError.
+        """
+        from .blobs import collect
+
+        return collect(self.store, milliseconds(older_than, "older_than"))
+
     @property
     def dlq(self) -> DeadLetters:
         """The dead lane: list, show and retry."""
@@ -369,6 +390,15 @@ class App:
         sizes = queues if isinstance(queues, Mapping) else {}
         known = [self.queues.get(name) or Queue(name) for name in names]
         return [Queue(q.name, q.concurrency if (n := sizes.get(q.name)) is None else n, q.weight) for q in known]
+
+
+def _with_blobs(store: Store, url: str | None) -> Store:
+    url = url or settings().blobs
+    if url is None:
+        return store
+    from .blobs import with_blobs
+
+    return with_blobs(store, url)
 
 
 def _retry(retry: Retry | str | None) -> Retry:

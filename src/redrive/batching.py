@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from .errors import StoreError
+from .errors import BlobsUnavailable, StoreError
 from .message import Draft, Put
 from .store import Store
 
@@ -43,6 +43,8 @@ class Batch:
         try:
             puts = iter(self._store.put([draft for drafts, _ in taken for draft in drafts]))
             return [([next(puts) for _ in drafts], future) for drafts, future in taken]
+        except BlobsUnavailable:  # only those with large bodies are concerned
+            return [(self._write_one(drafts), future) for drafts, future in taken]
         except StoreError as error:
             return [(error, future) for _, future in taken]
         except Exception:  # one caller's draft was refused: the others must not suffer for it

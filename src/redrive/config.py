@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -24,6 +25,7 @@ LOOPBACK = "127.0.0.1"
 OUTPUTS = ("auto", "table", "tsv", "json", "jsonl", "ids")
 _FILES = ("redrive.toml", "pyproject.toml")
 _SQLITE = "sqlite:///"
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _NO_FLAGS: Mapping[str, Any] = MappingProxyType({})
 
@@ -45,6 +47,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     scheduler: bool = False  # a worker enqueues the app's schedules too
     name: str | None = None
     metrics: str | None = None  # HOST:PORT
+    blobs: str | None = None  # where large bodies lie: file:///DIRECTORY
+    blob_threshold: int = 200_000  # bytes; a body over it goes there
+    blob_max: int = 512 * 1024 * 1024  # bytes; a body over it is refused
     log: str = "auto"
     output: str = "auto"
     folder: str | None = None  # where the settings file lies
@@ -164,6 +169,16 @@ def _not_negative(value: object) -> int:
     return _count(value, 0)
 
 
+def _size(value: object) -> int:
+    """Bytes, as a number or with a unit: 200_000, "200KB", "512MiB"."""
+    match = re.fullmatch(r"\s*([0-9_]+)\s*([A-Za-z]*)\s*", value) if isinstance(value, str) else None
+    if match is None:
+        return _not_negative(value)
+    if match[2].upper() not in _UNITS:
+        raise ValueError(f"{match[2]!r} is no unit of size; known: {', '.join(_UNITS)}")
+    return int(match[1]) * _UNITS[match[2].upper()]
+
+
 def _switch(value: object) -> bool:
     if isinstance(value, bool):
         return value
@@ -204,6 +219,9 @@ _SETTINGS = {
     "scheduler": _Setting("scheduler", _switch, "true or false"),
     "name": _Setting("name", _name, "a short word for this worker that stays the same over its restarts"),
     "metrics": _Setting("metrics", address, "a port, or HOST:PORT, such as 9464"),
+    "blobs": _Setting("blobs", _url, "a directory for large bodies such as 'file:///srv/blobs'"),
+    "blob_threshold": _Setting("blob_threshold", _size, "bytes, or a size such as '200KB'", "200KB"),
+    "blob_max": _Setting("blob_max", _size, "bytes, or a size such as '512MiB'", "512MiB"),
     "log": _Setting("log", _one_of(LOGS), f"one of {', '.join(LOGS)}"),
     "output": _Setting("output", _one_of(OUTPUTS), f"one of {', '.join(OUTPUTS)}"),
 }

@@ -17,6 +17,8 @@ from .policy import Backoff, Retry, draw
 PARK_LOOK_MS = 10_000  # how often a parked message looks for a worker that knows its task
 ASKED_SPREAD = 0.2  # what was asked to wait for r comes back within [r, 1.2·r]
 
+FETCH_AGAIN_S = 30.0  # what waits for blob storage comes back after half to one and a half times that
+
 
 class Policy(Struct, frozen=True):
     """What a task says about its failures. `crashes_alone_max`: crashes while it ran alone that convict it;
@@ -39,6 +41,7 @@ class Signals(Struct, frozen=True):
     unreadable: str | None = None
     unroutable: str | None = None
     park_ms: int = 0
+    unfetched: str | None = None  # its blob cannot be read just now
 
 
 RUN = Run()
@@ -61,6 +64,9 @@ def admit(message: Message, policy: Policy, signals: Signals, now_ms: int) -> Ru
     asked_ms = _asked_until_ms(message, policy.retry)
     if now_ms < asked_ms:
         return RetryAt(min(asked_ms, now_ms + _ceil_ms(policy.retry.max_retry_after_s)), "asked", counts=False)
+    if signals.unfetched is not None:
+        wait_s = FETCH_AGAIN_S * (0.5 + draw(message.id, message.redrives, message.fence))
+        return RetryAt(now_ms + _ceil_ms(wait_s), "blob unavailable", counts=False, held=True)
     return RUN
 
 

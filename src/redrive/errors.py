@@ -8,7 +8,8 @@ RedriveError
 ├── Unreadable           a stored body does not fit its task (never raised into a handler)
 ├── StoreError           the store refused or failed; what was asked was not done
 │   ├── StoreUnavailable   unreachable, locked or an I/O error: the same call may work later
-│   │   └── StoreFull      out of space
+│   │   ├── StoreFull      out of space
+│   │   └── BlobsUnavailable   the place where large bodies lie cannot be reached, read or written
 │   ├── Conflict         a cell had another version; nothing of the commit was written
 │   ├── Unsupported      this store does not promise that
 │   └── SchemaError      the stored schema is newer than this program
@@ -62,6 +63,10 @@ class StoreUnavailable(StoreError):
 
 class StoreFull(StoreUnavailable):
     """The store is out of space; nothing was acknowledged."""
+
+
+class BlobsUnavailable(StoreUnavailable):
+    """Blob storage cannot be reached, read or written just now; the same call may work later."""
 
 
 class Conflict(StoreError):

@@ -16,6 +16,7 @@ from .fault import Fault
 PRIORITIES = (0, 1, 2, 3)  # 0 is served first
 NORMAL = 2
 DEGRADED = "degraded"  # the reason of a kept message that was done without something
+BLOB = "blob+json"  # the content of a message whose body is a reference to a blob
 FAULTS_KEPT_EACH_END = 10  # of a message's fault history: the first and the last ten
 
 

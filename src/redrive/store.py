@@ -44,6 +44,7 @@ class Traits(Struct, frozen=True):
     name: str
     batch_max: int = 1000  # messages per call of put, exchange or extend
     body_bytes_max: int = 64 * 1024 * 1024
+    blob_threshold: int | None = None  # bodies over it lie in blob storage; None: there is none
     delay_ms_max: int | None = None  # None: any length
     durable: bool = True  # an acknowledged put survives kill -9 of every process
     shared: bool = True  # several processes may use it at once

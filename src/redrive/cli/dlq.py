@@ -12,7 +12,7 @@ from ..message import RESTING, Lane, Where
 from ..triage.dlq import DeadLetters, Retried
 from . import views
 from .failure import DONE, FAILED, PARTIAL, USAGE, Failure, note, program
-from .job import found, write_message
+from .job import body_option, found, write_message
 from .main import Subcommands
 from .output import Column, Output
 from .place import Place, at_store
@@ -89,14 +89,15 @@ def list_(place: Place, out: Output, where: Where, quarantine: bool, limit: int 
 
 @dlq.command()
 @click.argument("id")
+@body_option
 @at_store()
-def show(place: Place, out: Output, id: str) -> None:
+def show(place: Place, out: Output, id: str, body: bool) -> None:
     """Show a dead message with its body and every fault kept."""
     message = found(place, id)
     if message.lane not in RESTING:
         state = message.state(place.store.now_ms())
         raise Failure(f"message {id} is not dead", f"it is {state}", f"{program()} job show {id}")
-    write_message(place, out, message)
+    write_message(place, out, message, body=body)
 
 
 @dlq.command()

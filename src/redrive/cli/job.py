@@ -9,6 +9,7 @@ from typing import Any
 import click
 import msgspec
 
+from ..blobs import whole_body
 from ..duration import show as show_duration
 from ..message import Cancel, Lane, Message, Where
 from ..observe.logs import one_line
@@ -37,12 +38,16 @@ def job() -> None:
     """Show, list and cancel messages."""
 
 
+body_option = click.option("--body", is_flag=True, help="show a body that lies in blob storage, not its reference")
+
+
 @job.command()
 @click.argument("id")
+@body_option
 @at_store()
-def show(place: Place, out: Output, id: str) -> None:
+def show(place: Place, out: Output, id: str, body: bool) -> None:
     """Show a message: its state, its body and every fault kept."""
-    write_message(place, out, found(place, id))
+    write_message(place, out, found(place, id), body=body)
 
 
 def found(place: Place, id: str) -> Message:
@@ -54,8 +59,10 @@ def found(place: Place, id: str) -> Message:
     return message
 
 
-def write_message(place: Place, out: Output, message: Message) -> None:
+def write_message(place: Place, out: Output, message: Message, *, body: bool = False) -> None:
     record = views.full(message, place.store.now_ms())
+    if body:
+        record["body"] = views.as_json(whole_body(place.store, message))
     out.record(record, id="id", table=lambda: _lines(record, message, out))
 
 

@@ -95,7 +95,15 @@ def find(chosen: Settings, *, app_flag: bool = False, url_flag: bool = False, cr
         return Place(_existing(app, create), app, redact(app.url or app.store.traits.name))
     if not create:
         _require(chosen.url)
-    return Place(open_store(chosen.url), None, redact(chosen.url))
+    return Place(_with_blobs(open_store(chosen.url), chosen.blobs), None, redact(chosen.url))
+
+
+def _with_blobs(store: Store, url: str | None) -> Store:
+    if url is None:
+        return store
+    from ..blobs import with_blobs
+
+    return with_blobs(store, url)
 
 
 def move(app: App, url: str) -> None:

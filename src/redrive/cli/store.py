@@ -8,10 +8,12 @@ from typing import Any
 import click
 import msgspec
 
+from ..duration import milliseconds
 from .failure import DONE, FAILED, note, program
 from .main import Subcommands
 from .output import Output
 from .place import Place, at_store
+from .types import DURATION
 
 
 @click.group(cls=Subcommands)
@@ -41,6 +43,21 @@ def info(place: Place, out: Output) -> None:
     out.record({"url": place.url, **_file(place), **counts, "queues": place.store.queues(), **traits})
     if out.is_table:
         note(f"{program()} queue list shows the queues one by one")
+
+
+@store.command()
+@click.option("--older-than", type=DURATION, default="1h", help="leave blobs younger than this [1h]")
+@at_store()
+def sweep(place: Place, out: Output, older_than: float) -> None:
+    """Remove blobs that no message refers to.
+
+    Crashes leave them; workers do this once an hour. No put or transaction may take longer than --older-than: its blobs
+    are written first.
+    """
+    from ..blobs import collect
+
+    count = collect(place.store, milliseconds(older_than))
+    out.record({"removed": count}, table=lambda: [f"{count:,} blobs removed"])
 
 
 def _file(place: Place) -> dict[str, Any]:

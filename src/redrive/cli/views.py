@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 from typing import Any
 
 import msgspec
 
+from ..blobs import read_reference
+from ..errors import Unreadable
 from ..fault import Fault
-from ..message import FailureGroup, Message
+from ..message import BLOB, FailureGroup, Message
 from ..times import rfc3339
 
 
@@ -42,8 +45,17 @@ def brief(message: Message, now_ms: int) -> dict[str, Any]:
     }
 
 
+def size(message: Message) -> dict[str, Any]:
+    """How long the body is, and where it lies: inline, or in which blob."""
+    if message.content == BLOB:
+        with contextlib.suppress(Unreadable):
+            reference = read_reference(message.body)
+            return {"content": reference.content, "bytes": reference.bytes, "body_in": f"blob {reference.blob}"}
+    return {"content": message.content, "bytes": len(message.body), "body_in": "inline"}
+
+
 def full(message: Message, now_ms: int) -> dict[str, Any]:
-    """All that is known of a message."""
+    """All that is known of a message. The body of one that lies in a blob is its reference."""
     return {
         **brief(message, now_ms),
         "reason": message.reason,
@@ -63,7 +75,7 @@ def full(message: Message, now_ms: int) -> dict[str, Any]:
         "traceparent": message.traceparent,
         "version": message.version,
         "headers": dict(message.headers),
-        "content": message.content,
+        **size(message),
         "body": as_json(message.body),
         "progress": None if message.progress is None else as_json(message.progress),
         "faults": [fault(f) for f in message.faults],

@@ -9,6 +9,8 @@ from ..ids import is_id
 from ..message import PRIORITIES, Draft
 from ..store import Traits
 
+_USE_BLOBS = 'keep large bodies in files with App(…, blobs="file:///DIRECTORY"), or REDRIVE_BLOBS'
+_RAISE_MAX = "blob_max (REDRIVE_BLOB_MAX) bounds what blob storage takes"
 INT_MAX = 2**62  # stores keep 64-bit integers; the rest is room for sums
 WIDTH_MAX = 100_000
 
@@ -18,7 +20,8 @@ def admit(drafts: Iterable[Draft], traits: Traits) -> None:
     for draft in drafts:
         if len(draft.body) > traits.body_bytes_max:
             raise TooLarge(
-                f"body of task {draft.task!r} has {len(draft.body)} bytes; this store takes {traits.body_bytes_max}"
+                f"body of task {draft.task!r} has {len(draft.body)} bytes; this store takes {traits.body_bytes_max}; "
+                + (_USE_BLOBS if traits.blob_threshold is None else _RAISE_MAX)
             )
         why = _numbers(draft, traits) or _texts(draft)
         if why is not None:

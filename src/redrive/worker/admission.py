@@ -9,7 +9,7 @@ from ..decide import NO_SIGNALS, Policy, Signals, admit, parked_since_ms
 from ..decide import Run as Admitted
 from ..errors import RedriveError, Unreadable
 from ..fault import Fault, Kind, classify
-from ..message import DeadLetter, Message
+from ..message import BLOB, DeadLetter, Message
 from .run import Run
 
 _NO_POLICY = Policy()
@@ -33,10 +33,17 @@ def admit_run(run: Run, tasks: Mapping[str, Any], now_ms: int, park_ms: int = 0)
     else:
         try:
             run.task = task
-            run.args, run.kwargs = task.codec.decode(message.body, message.version)
+            if message.content != BLOB:  # that is read when the run begins, not on this thread
+                run.args, run.kwargs = task.codec.decode(message.body, message.version)
         except Unreadable as error:
             signals = Signals(unreadable=str(error))
-    verdict = admit(message, _NO_POLICY if task is None else task.policy, signals, now_ms)
+    return judge(run, signals, now_ms)
+
+
+def judge(run: Run, signals: Signals, now_ms: int) -> bool:
+    """Whether `admit` lets it in; else set the run's verdict and fault."""
+    message, policy = run.delivery.message, _NO_POLICY if run.task is None else run.task.policy
+    verdict = admit(message, policy, signals, now_ms)
     if isinstance(verdict, Admitted):
         return True
     run.verdict = verdict

@@ -19,9 +19,12 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
+from ..blobs import ClaimCheck, Cleaner
 from ..errors import EnqueueError, StoreError
 from ..events import Notice
-from ..message import Ask, Delivery, Hold, Receipt, Settled
+from ..message import Ack, Ask, Delivery, Hold, Receipt, Settled
 from .admission import admit_run
 from .crashes import Slots, hold, left_behind
 from .fates import fate, fate_of_lost
@@ -60,6 +63,8 @@ class Worker:
     ) -> None:
         self.app, self.queues = app, list(queues)
         self._store = app.store
+        self._checked: ClaimCheck | None = self._store if isinstance(self._store, ClaimCheck) else None
+        self._cleaner: Cleaner | None = None
         self._lease_s, self.grace_s, self._park_ms = lease_s, grace_s, math.ceil(park_for_s * 1000)
         self._burst, self._until_empty = burst, drain
         self._total = total or sum(q.concurrency for q in queues)
@@ -112,6 +117,8 @@ class Worker:
             self._lease_s / 6,
         )
         self._tasks.watch()
+        if self._checked is not None:
+            self._cleaner = Cleaner(self._checked, self._notice)
         self._thread = threading.Thread(target=self._work, name="redrive-store", daemon=True)
         self._thread.start()
         self._notice("started", f"queues {', '.join(self._places)}")
@@ -121,6 +128,8 @@ class Worker:
         await self._stopped.wait()
         self._tasks.close()
         self._threads.close()
+        if self._cleaner is not None:
+            await asyncio.to_thread(self._cleaner.close)
         slots, self._slots = self._slots, None
         if slots is not None:
             if not self._held:
@@ -208,7 +217,18 @@ class Worker:
         while self._finished and len(self._outcomes) < BATCH_MAX:
             run = self._finished.popleft()
             if run.delivery.receipt in self._held:
-                self._outcomes.append(outcome(run, now_ms, self.name))
+                self._outcomes.append(self._deposited(outcome(run, now_ms, self.name), now_ms))
+
+    def _deposited(self, o: Outcome, now_ms: int) -> Outcome:
+        """With the large bodies of its follow-ups in blob storage; where they cannot be put there, the run failed."""
+        follow_ups = o.settlement.follow_ups
+        if not follow_ups or self._checked is None:
+            return o
+        try:
+            deposited = tuple(self._checked.deposit(follow_ups))
+        except (EnqueueError, StoreError) as error:
+            return refused(o, error, self.app.tasks[o.delivery.message.task], now_ms, self.name)
+        return replace(o, settlement=replace(o.settlement, follow_ups=deposited))
 
     def _release_unstarted(self) -> None:
         now_ms = self._store.now_ms()
@@ -278,6 +298,8 @@ class Worker:
     def _settled(self, outcomes: Sequence[Outcome], words: Sequence[Settled]) -> None:
         for o in outcomes:
             self._forget(o.delivery.receipt)
+        if self._cleaner is not None:
+            self._cleaner.settled([o.delivery.message for o in outcomes if isinstance(o.settlement.decision, Ack)])
         if self.app.events and outcomes:
             now_ms, pairs = self._store.now_ms(), zip(outcomes, words, strict=True)
             self.app.events.emit([fate(o, word, now_ms, self.name) for o, word in pairs])

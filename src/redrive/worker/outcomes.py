@@ -10,12 +10,13 @@ from msgspec.structs import replace
 
 from .._context import Extras
 from ..decide import Policy, decide, with_fate
-from ..errors import Cancelled, EnqueueError, LeaseLost
+from ..errors import Cancelled, EnqueueError, LeaseLost, StoreError
 from ..fault import Fault, Kind, classify
 from ..message import Ack, DeadLetter, Decision, Delivery, Draft, Message, Quarantine, RetryAt, Settlement
 from .run import Run
 
 ERROR_MAX = 500  # characters of the header that tells an on_dead task of the fault
+_DIE_LATER_MS = 30_000
 _ACK = Ack()
 _DEFAULT = Policy()
 
@@ -47,9 +48,12 @@ def _done(delivery: Delivery, extras: Extras | None) -> Settlement:
     return Settlement(delivery.receipt, ack, follow_ups=tuple(extras.follow_ups))
 
 
-def refused(o: Outcome, error: EnqueueError, task: Any, now_ms: int, worker: str) -> Outcome:
+def refused(o: Outcome, error: EnqueueError | StoreError, task: Any, now_ms: int, worker: str) -> Outcome:
     """What to settle with instead of an outcome whose follow-ups the store refuses: a run that ended so failed."""
     if not isinstance(o.settlement.decision, Ack):
+        if isinstance(error, StoreError):  # a death waits for what goes with it
+            again = RetryAt(now_ms + _DIE_LATER_MS, "held", counts=False, held=True)
+            return replace(o, settlement=Settlement(o.settlement.receipt, again))
         return replace(o, settlement=replace(o.settlement, follow_ups=()))
     decision, fault = _failed(o.delivery.message, classify(error), task.policy, now_ms)
     return replace(o, settlement=_settlement(o.delivery, decision, fault, task, now_ms, worker))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from .._context import enter
+from .bodies import READERS, TIMED_OUT, Fetched, fetch, lies_elsewhere, take
 from .outcomes import fault_of
 from .run import Run
 
@@ -35,6 +37,7 @@ class TaskExecutor:
         self._loop, self._finish, self._start_other, self._runs, self._slots = loop, finish, start_other, runs, slots
         self._margin_s = margin_s
         self._finished: list[Run] = []
+        self._readers: ThreadPoolExecutor | None = None
         self._watch_at_s = float("inf")
         self._watcher: asyncio.TimerHandle | None = None
 
@@ -46,12 +49,24 @@ class TaskExecutor:
             enter(run.begin(self._slots))
             if run.deadline_s < self._watch_at_s:
                 self._watch_from(run.deadline_s)
-            await run.task.entry(*run.args, **run.kwargs)
+            if not lies_elsewhere(run) or take(run, await self._fetched(run)):
+                await run.task.entry(*run.args, **run.kwargs)
         except BaseException as error:  # whatever it is, it is its message's business and must not end the worker
             if isinstance(error, GeneratorExit) and self._loop.is_closed():
                 raise  # left behind by the worker, and now thrown away
             run.fault = fault_of(run, error)
         self._done(run)
+
+    async def _fetched(self, run: Run) -> Fetched:
+        """Its body, read in a thread of its own pool: a slow disk holds up neither the loop nor those who enqueue."""
+        if self._readers is None:
+            self._readers = ThreadPoolExecutor(READERS, "redrive-reader")
+        try:
+            return await self._loop.run_in_executor(self._readers, fetch, run)
+        except asyncio.CancelledError:
+            if run.cause != "timeout":
+                raise
+            return TIMED_OUT
 
     def _done(self, run: Run) -> None:
         run.finished_s = time.monotonic()
@@ -98,3 +113,5 @@ class TaskExecutor:
     def close(self) -> None:
         if self._watcher is not None:
             self._watcher.cancel()
+        if self._readers is not None:
+            self._readers.shutdown(wait=False, cancel_futures=True)

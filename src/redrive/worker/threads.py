@@ -9,6 +9,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from .._context import enter, leave
+from .bodies import fetch, lies_elsewhere, take
 from .outcomes import fault_of
 from .run import Run
 from .wraps import refuse_coroutine
@@ -54,7 +55,8 @@ class ThreadExecutor:
         token = None
         try:
             token = enter(run.begin(self._slots))
-            refuse_coroutine(run.task.entry(*run.args, **run.kwargs))
+            if not lies_elsewhere(run) or take(run, fetch(run)):
+                refuse_coroutine(run.task.entry(*run.args, **run.kwargs))
         except BaseException as error:  # also SystemExit: a handler must not end the worker
             run.fault = fault_of(run, error)
         if token is not None:

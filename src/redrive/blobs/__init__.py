@@ -1,0 +1,92 @@
+"""Large bodies beside the store: `App(url, blobs="file:///srv/blobs")` keeps bodies over a threshold in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..config import near_miss, settings
+from ..errors import BlobsUnavailable, ConfigError
+from ..message import BLOB, Message
+from ..store import Store
+from .claims import ClaimCheck, Reference, as_store, read_reference
+from .cleaner import Cleaner
+from .files import FileBlobs
+from .place import Blobs
+
+__all__ = [
+    "Blobs",
+    "ClaimCheck",
+    "Cleaner",
+    "FileBlobs",
+    "Reference",
+    "collect",
+    "open_blobs",
+    "read_reference",
+    "whole_body",
+    "with_blobs",
+]
+
+_KNOWN = ("file",)
+
+
+def open_blobs(url: str, place: str) -> Blobs:
+    """The storage that `url` names, at the part of it that `place` names. Touches nothing.
+
+    `file:///srv/blobs` is a directory, by its absolute path. Raises ConfigError for a URL it does not know.
+    """
+    from urllib.parse import unquote, urlsplit
+
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"blobs URL {url!r} cannot be read: {error}; known: file:///DIRECTORY") from error
+    if parts.scheme not in _KNOWN:
+        near = near_miss(parts.scheme, _KNOWN)
+        meant = f"did you mean {near!r}? " if near else ""
+        raise ConfigError(f"blobs URL {url!r}: unknown scheme {parts.scheme!r}; {meant}known: file:///DIRECTORY")
+    path = unquote(parts.path)
+    if parts.netloc or not path.startswith("/") or parts.query or parts.fragment or "\0" in path:
+        raise ConfigError(f"blobs URL {url!r}: expected file:///DIRECTORY, with three slashes, and nothing more")
+    return FileBlobs(Path(path) / place)
+
+
+def with_blobs(store: Store, url: str | None = None) -> Store:
+    """The store with a claim check before it, where `url` or the settings name a place for blobs; else as it is.
+
+    Raises ConfigError for a URL it does not know.
+    """
+    chosen = settings()
+    where = url or chosen.blobs
+    if where is None or isinstance(store, ClaimCheck):
+        return store
+    open_blobs(where, "")  # a wrong URL is refused now, and not with the first large body
+    if chosen.blob_max < chosen.blob_threshold:
+        raise ConfigError(
+            f"blob_max is {chosen.blob_max} bytes, and blob_threshold {chosen.blob_threshold}; expected no less than it"
+        )
+    return as_store(
+        ClaimCheck(
+            store,
+            lambda place: open_blobs(where, place),
+            threshold=chosen.blob_threshold,
+            blob_max=chosen.blob_max,
+        )
+    )
+
+
+def collect(store: object, older_than_ms: int) -> int:
+    """As `App.collect_blobs`."""
+    if not isinstance(store, ClaimCheck):
+        raise ConfigError('there is no blob storage to collect in; set blobs="file:///DIRECTORY" (REDRIVE_BLOBS)')
+    return store.collect(older_than_ms)
+
+
+def whole_body(store: object, message: Message) -> bytes:
+    """The message's body, fetched where it lies in a blob. Raises Unreadable, BlobsUnavailable."""
+    if isinstance(store, ClaimCheck):
+        return store.body(message)
+    if message.content == BLOB:
+        raise BlobsUnavailable(
+            f"the body of message {message.id} lies in blob storage, and none is named here; set blobs (REDRIVE_BLOBS)"
+        )
+    return message.body

@@ -1,0 +1,300 @@
+"""The claim check: a store whose large bodies lie as blobs beside it, while their messages carry a reference.
+
+A blob is written before its message and removed after it, so a crash can leave a blob without a message, which
+`collect` finds, and never a message without its blob.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from ..errors import BlobsUnavailable, Conflict, EnqueueError, StoreError, Unreadable, Unsupported
+from ..ids import new_id
+from ..message import BLOB, Discard, Draft, Exchange, Handle, Message, Put, Settlement, Swap, Verdict
+from ..store import Store
+from ..stores._door import admit as check_drafts
+from .place import Blobs, is_key, new_key, owner, written_ms
+
+PLACE_CELL = "redrive:blobs:place"  # names the part of the blob storage that is this store's
+SWEPT_CELL = "redrive:blobs:swept"  # when blobs were last collected, in the store's milliseconds
+SWEEP_EVERY_MS = 3_600_000
+LOOKED_UP = 500  # messages that are looked up at a time
+COMPLAIN_EVERY_S = 60.0
+
+
+class Reference(msgspec.Struct, frozen=True):
+    """The body of a message whose own lies in a blob. `content` is what the message's would be.
+
+    It names no place: the key leads nowhere but to this store's blobs, and only to one of the message itself.
+    """
+
+    blob: str
+    bytes: int
+    sha256: str
+    content: str
+
+
+_encode, _decode = msgspec.json.encode, msgspec.json.Decoder(Reference).decode
+
+
+class ClaimCheck:
+    """A `Store` like the one within, for bodies up to `blob_max` bytes: those over `threshold` go to blob storage.
+
+    `open_place` gives the storage by the name of this store's part of it. Messages that are looked at carry their
+    reference; `body` has what it stands for.
+    """
+
+    def __init__(self, store: Store, open_place: Callable[[str], Blobs], *, threshold: int, blob_max: int) -> None:
+        self.store = store
+        self._threshold = min(threshold, store.traits.body_bytes_max)
+        self.traits = replace(store.traits, body_bytes_max=blob_max, blob_threshold=self._threshold)
+        self._open_place = open_place
+        self._opened: Blobs | None = None
+        self._lock = threading.Lock()
+        self._complained_s = float("-inf")
+        self.seam: Callable[[str], None] = _no_seam  # tests put a function here that kills at a named point
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    # -- where the blobs are
+
+    @property
+    def blobs(self) -> Blobs:
+        """This store's blobs. The first use by any process makes the place for them."""
+        if self._opened is None:
+            with self._lock:
+                if self._opened is None:
+                    self._opened = self._open_place(self._place() or self._made_place())
+        return self._opened
+
+    def _place(self) -> str | None:
+        cell = self.store.cells.read([PLACE_CELL])[0]
+        return None if cell is None else cell.value.decode()
+
+    def _made_place(self) -> str:
+        """The place is made before the store names it. So one that is named but not there is a disk that is gone, and
+        neither is a message without its blob taken for damaged nor does a new one go astray."""
+        name = new_id(self.store.now_ms())
+        self._open_place(name).make()
+        self.store.cells.swap([Swap(PLACE_CELL, 0, name.encode())])  # lost to another process: its name is as good
+        return self._place() or name
+
+    # -- in
+
+    def put(self, drafts: Sequence[Draft], **rest: Any) -> list[Put]:
+        """As the store's. Raises also BlobsUnavailable; then nothing was put."""
+        deposited = self.deposit(drafts)
+        if deposited is drafts:
+            return self.store.put(drafts, **rest)
+        self.seam("deposited")
+        try:
+            puts = self.store.put(deposited, **rest)
+        except (EnqueueError, Conflict, Unsupported):
+            self._discard(_deposited_keys(drafts, deposited))
+            raise
+        # After another StoreError it is not known for every store that nothing was written: they are left to `collect`.
+        refused = [(d, e) for d, e, put in zip(drafts, deposited, puts, strict=True) if put.id != e.id]
+        if refused:
+            self._discard(_deposited_keys(*zip(*refused, strict=True)))
+        return puts
+
+    def deposit(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
+        """The drafts as they go to the store, their large bodies durably in blobs; the same object if there are none.
+
+        A reference that is put under another id, as the follow-up of a message that died carries one, gets a blob of
+        its own: every blob belongs to one message. Raises EnqueueError, BlobsUnavailable.
+        """
+        if not any(len(draft.body) > self._threshold or draft.content == BLOB for draft in drafts):
+            return drafts
+        check_drafts(drafts, self.traits)
+        bodies: dict[str, bytes] = {}
+        deposited = [self._copied(d) if d.content == BLOB else self._split(d, bodies) for d in drafts]
+        if bodies:
+            try:
+                self.blobs.put(bodies)
+            except BlobsUnavailable:
+                self._discard(bodies)
+                raise
+        return deposited
+
+    def _split(self, draft: Draft, bodies: dict[str, bytes]) -> Draft:
+        if len(draft.body) <= self._threshold:
+            return draft
+        from hashlib import sha256
+
+        key, id = self._key_for(draft)
+        bodies[key] = draft.body
+        reference = Reference(key, len(draft.body), sha256(draft.body).hexdigest(), draft.content)
+        return replace(draft, id=id, body=_encode(reference), content=BLOB)
+
+    def _copied(self, draft: Draft) -> Draft:
+        try:
+            reference = read_reference(draft.body)
+        except Unreadable:
+            return draft  # it dies of that where it can be seen
+        if owner(reference.blob) == draft.id:
+            return draft
+        key, id = self._key_for(draft)
+        if not self.blobs.copy(reference.blob, key):
+            return draft
+        return replace(draft, id=id, body=_encode(replace(reference, blob=key)))
+
+    def _key_for(self, draft: Draft) -> tuple[str, str]:
+        now_ms = self.store.now_ms()
+        id = draft.id or new_id(now_ms)
+        return new_key(id, now_ms), id
+
+    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[Any], **rest: Any) -> Exchange:
+        """As the store's. Raises also BlobsUnavailable; then nothing was settled."""
+        if any(s.follow_ups for s in settlements):
+            settlements = [self._with_deposits(s) if s.follow_ups else s for s in settlements]
+        return self.store.exchange(settlements, asks, **rest)
+
+    def _with_deposits(self, settlement: Settlement) -> Settlement:
+        deposited = self.deposit(settlement.follow_ups)
+        if deposited is settlement.follow_ups:
+            return settlement
+        return replace(settlement, follow_ups=tuple(deposited))
+
+    # -- out
+
+    def body(self, message: Message) -> bytes:
+        """The message's body, from its blob where it lies in one, checked by length and digest.
+
+        Raises Unreadable if the blob is missing or damaged or the reference is none, BlobsUnavailable if the storage
+        cannot be read just now.
+        """
+        if message.content != BLOB:
+            return message.body
+        from hashlib import sha256
+
+        reference = read_reference(message.body)
+        key = reference.blob
+        if owner(key) != message.id:
+            raise Unreadable(f"its body refers to blob {key}, which belongs to another message")
+        found = self.blobs.get(key, reference.bytes + 1)
+        if found is None:
+            raise Unreadable(f"its body of {reference.bytes} bytes is gone: there is no blob {key}")
+        if len(found) != reference.bytes:
+            word = "more" if len(found) > reference.bytes else f"only {len(found)}"
+            raise Unreadable(f"its blob {key} is damaged: it has {word} instead of {reference.bytes} bytes")
+        if sha256(found).hexdigest() != reference.sha256:
+            raise Unreadable(f"its blob {key} is damaged: its {len(found)} bytes do not have the SHA-256 they had")
+        return found
+
+    def complains(self) -> bool:
+        """Whether trouble with the storage shall be told now: once a minute is enough."""
+        now_s = time.monotonic()
+        if now_s - self._complained_s < COMPLAIN_EVERY_S:
+            return False
+        self._complained_s = now_s
+        return True
+
+    # -- gone
+
+    def triage(self, handles: Sequence[Handle], verdict: Verdict) -> list[bool]:
+        """As the store's; what is discarded loses its blob."""
+        if not isinstance(verdict, Discard):
+            return self.store.triage(handles, verdict)
+        found = self.store.find([handle.id for handle in handles])
+        done = self.store.triage(handles, verdict)
+        self._discard(key for m, gone in zip(found, done, strict=True) if gone and m for key in _keys_of(m))
+        return done
+
+    def remove(self, settled: Sequence[Message]) -> None:
+        """Remove the blobs of those of these messages that are not stored any more. Raises StoreError."""
+        keys = [key for message in settled for key in _keys_of(message)]
+        self.seam("settled")
+        self.blobs.delete(self._unreferred(keys))
+
+    def collect(self, older_than_ms: int = SWEEP_EVERY_MS) -> int:
+        """Remove every blob that was written longer ago than that and that no message refers to; returns how many.
+
+        A put writes its blob first, so the bound must be longer than any put or transaction takes. Raises StoreError.
+        """
+        if self._place() is None:
+            return 0
+        before_ms = self.store.now_ms() - older_than_ms
+        old = (key for key in self.blobs.listed() if written_ms(key) <= before_ms)
+        count = 0
+        while keys := list(islice(old, LOOKED_UP)):
+            orphans = self._unreferred(keys)
+            self.blobs.delete(orphans)
+            count += len(orphans)
+        return count
+
+    def collect_if_due(self) -> int | None:
+        """`collect`, if no process did in the last hour; None if one did. Raises StoreError."""
+        now_ms, cell = self.store.now_ms(), self.store.cells.read([SWEPT_CELL])[0]
+        if cell is not None and now_ms - int(cell.value) < SWEEP_EVERY_MS:
+            return None
+        version = 0 if cell is None else cell.version
+        if not self.store.cells.swap([Swap(SWEPT_CELL, version, str(now_ms).encode())])[0]:
+            return None
+        return self.collect()  # killed here, it is the next hour's
+
+    def _unreferred(self, keys: Sequence[str]) -> list[str]:
+        """Those of these blobs whose message is gone, or refers to another blob or none."""
+        owners = list(dict.fromkeys(map(owner, keys)))
+        stored: dict[str, Message] = {}
+        for at in range(0, len(owners), LOOKED_UP):
+            stored |= {m.id: m for m in self.store.find(owners[at : at + LOOKED_UP]) if m is not None}
+        return [key for key in keys if (m := stored.get(owner(key))) is None or not _may_refer(m, key)]
+
+    def _discard(self, keys: Iterable[str]) -> None:
+        """Best effort: what stays is collected."""
+        keys = list(keys)
+        if keys:
+            with contextlib.suppress(StoreError):
+                self.blobs.delete(keys)
+
+
+def read_reference(body: bytes) -> Reference:
+    """The reference that this body is. Raises Unreadable."""
+    try:
+        reference = _decode(body)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise Unreadable(f"its reference to a blob cannot be read: {error}") from None
+    if not is_key(reference.blob) or reference.bytes < 0:
+        raise Unreadable(f"its reference names no blob: {reference.blob[:100]!a}")
+    return reference
+
+
+def _keys_of(message: Message) -> Iterator[str]:
+    if message.content == BLOB:
+        with contextlib.suppress(Unreadable):
+            key = read_reference(message.body).blob
+            if owner(key) == message.id:
+                yield key
+
+
+def _may_refer(message: Message, key: str) -> bool:
+    if message.content != BLOB:
+        return False
+    try:
+        return read_reference(message.body).blob == key
+    except Unreadable:
+        return True  # a person may mend it, if only the blob is kept
+
+
+def _deposited_keys(drafts: Sequence[Draft], deposited: Sequence[Draft]) -> list[str]:
+    changed = [after for before, after in zip(drafts, deposited, strict=True) if after is not before]
+    return [read_reference(draft.body).blob for draft in changed]
+
+
+def _no_seam(point: str) -> None:
+    pass
+
+
+def as_store(checked: ClaimCheck) -> Store:
+    """What it does not do itself it hands on, so it is a store though no type checker sees it."""
+    return cast(Store, checked)

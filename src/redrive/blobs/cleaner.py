@@ -1,0 +1,69 @@
+"""Removes blobs beside a worker, off its hot path: of messages that are done, and once an hour those of nobody."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+
+from ..errors import StoreError
+from ..message import BLOB, Message
+from .claims import LOOKED_UP, ClaimCheck
+
+PENDING_MAX = 10_000  # messages whose blobs are about to be removed; those of more are left to the hourly sweep
+LOOK_EVERY_S = 300.0  # how often a worker looks whether the hourly sweep is due
+LAST_REMOVALS_S = 5.0  # how long a worker that stops waits for them
+
+
+class Cleaner:
+    """A daemon thread for one worker. `tell(name, text)` says what a person may want to know."""
+
+    def __init__(self, checked: ClaimCheck, tell: Callable[[str, str], None]) -> None:
+        self._checked, self._tell = checked, tell
+        self._settled: SimpleQueue[Message | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="redrive-blobs", daemon=True)
+        self._thread.start()
+
+    def settled(self, messages: Sequence[Message]) -> None:
+        """These were acked. Never blocks and never fails; what is not removed now is collected later."""
+        for message in messages:
+            if message.content == BLOB and self._settled.qsize() < PENDING_MAX:
+                self._settled.put(message)
+
+    def close(self) -> None:
+        """Remove what is pending, for a few seconds at most."""
+        self._settled.put(None)
+        self._thread.join(LAST_REMOVALS_S)
+
+    def _work(self) -> None:
+        look_at_s = time.monotonic()
+        while True:
+            try:
+                batch = self._batch(max(0.0, look_at_s - time.monotonic()))
+                removed = [message for message in batch if message is not None]
+                if removed:
+                    self._checked.remove(removed)
+                if None in batch:
+                    return
+                if time.monotonic() >= look_at_s:
+                    look_at_s = time.monotonic() + LOOK_EVERY_S
+                    self._sweep()
+            except StoreError as error:
+                if self._checked.complains():
+                    self._tell("blobs_unavailable", str(error))
+
+    def _batch(self, timeout_s: float) -> list[Message | None]:
+        batch: list[Message | None] = []
+        try:
+            batch.append(self._settled.get(timeout=timeout_s))
+            while len(batch) < LOOKED_UP:
+                batch.append(self._settled.get_nowait())
+        except Empty:
+            pass
+        return batch
+
+    def _sweep(self) -> None:
+        count = self._checked.collect_if_due()
+        if count:
+            self._tell("collected_blobs", f"{count} blobs that no message referred to")

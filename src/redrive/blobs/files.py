@@ -1,0 +1,119 @@
+"""Blobs as files in one directory."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from ..errors import BlobsUnavailable
+from .place import is_key
+
+_PART = ".part"  # what is being written; an interrupted put leaves it
+_NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
+
+
+class FileBlobs:
+    """Blobs in `folder`, one file each, named by their key. The disk may be shared by many machines."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def make(self) -> None:
+        with _told(f"cannot make {self.folder}"):
+            missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for path in missing:
+                _sync(path.parent)
+
+    def put(self, blobs: Mapping[str, bytes]) -> None:
+        with _told(f"cannot write a blob into {self.folder}"):
+            for key, body in blobs.items():
+                self._write(key, body)
+            _sync(self.folder)  # the names; each file was synced before it got its own
+
+    def _write(self, key: str, body: bytes) -> None:
+        """Under its name it is whole: a crash leaves a part, or a blob of no message. Both are collected."""
+        path = self._path(key)
+        part = path.with_name(path.name + _PART)
+        try:
+            with part.open("xb", buffering=0) as file:
+                left = memoryview(body)
+                while left:
+                    left = left[file.write(left) :]
+                os.fsync(file.fileno())
+            part.rename(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise
+
+    def get(self, key: str, bytes_max: int) -> bytes | None:
+        with _told(f"cannot read blob {key} in {self.folder}"):
+            try:
+                file = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            except FileNotFoundError:
+                self._require_folder()
+                return None
+            with os.fdopen(file, "rb") as opened:
+                found = os.fstat(file)
+                if not stat.S_ISREG(found.st_mode):
+                    raise OSError(errno.EINVAL, "it is not a regular file")
+                return opened.read(min(bytes_max, found.st_size))
+
+    def _require_folder(self) -> None:
+        """Without it a disk is not mounted, and no blob is lost."""
+        if not self.folder.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "the folder is not there; mount its disk, or make it again")
+
+    def copy(self, key: str, to: str) -> bool:
+        with _told(f"cannot copy blob {key} in {self.folder}"):
+            try:
+                os.link(self._path(key), self._path(to), follow_symlinks=False)  # each name keeps the bytes by itself
+            except FileNotFoundError:
+                self._require_folder()
+                return False
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                self._write(to, self._path(key).read_bytes())
+            _sync(self.folder)
+            return True
+
+    def delete(self, keys: Iterable[str]) -> None:
+        with _told(f"cannot remove a blob from {self.folder}"):
+            for key in keys:
+                path = self._path(key)
+                path.unlink(missing_ok=True)
+                path.with_name(path.name + _PART).unlink(missing_ok=True)
+
+    def listed(self) -> Iterator[str]:
+        with _told(f"cannot list {self.folder}"), os.scandir(self.folder) as entries:
+            for entry in entries:
+                key = entry.name.removesuffix(_PART)
+                if is_key(key):  # other files in the folder are not ours
+                    yield key
+
+    def _path(self, key: str) -> Path:
+        if not is_key(key):  # whoever calls has looked; this is the last door before the file system
+            raise ValueError(f"{key!r} is not a blob's key")
+        return self.folder / key
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BlobsUnavailable(f"{what}: {error.strerror or error}") from error
+
+
+def _sync(folder: Path) -> None:
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

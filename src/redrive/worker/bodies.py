@@ -1,0 +1,64 @@
+"""Bodies that lie in blob storage. They are read when a run has begun: the worker then holds the bodies of what runs,
+and not of what it claimed ahead, and a body that kills its reader counts a crash."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from ..blobs import ClaimCheck, whole_body
+from ..decide import NO_SIGNALS, Signals
+from ..errors import BlobsUnavailable, LeaseLost, Unreadable
+from ..events import Notice
+from ..message import BLOB
+from .admission import judge
+from .run import Run
+
+READERS = 8  # blobs that one worker reads at once for async handlers
+
+
+class Fetched(Struct, frozen=True):
+    """A body that was read, as arguments; or why it was not."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    signals: Signals = NO_SIGNALS
+
+
+TIMED_OUT = Fetched(signals=Signals(unfetched="its body was not read from blob storage within the task's timeout"))
+
+
+def lies_elsewhere(run: Run) -> bool:
+    return run.delivery.message.content == BLOB
+
+
+def fetch(run: Run) -> Fetched:
+    """Read and decode the body. Blocks for as long as the storage takes, and leaves the run as it is: it may have
+    ended meanwhile."""
+    message, store = run.delivery.message, run.task.app.store
+    try:
+        args, kwargs = run.task.codec.decode(whole_body(store, message), message.version)
+    except Unreadable as error:
+        return Fetched(signals=Signals(unreadable=str(error)))
+    except BlobsUnavailable as error:
+        _tell(run, store, str(error))
+        return Fetched(signals=Signals(unfetched=str(error)))
+    return Fetched(args, kwargs)
+
+
+def take(run: Run, fetched: Fetched) -> bool:
+    """Whether the handler can be called; else the run has its verdict. Raises LeaseLost if it was told to end."""
+    if run.cause == "timeout":
+        fetched = TIMED_OUT
+    elif run.cause is not None:
+        raise LeaseLost(f"message {run.delivery.message.id} was not held until its body was read")
+    context = (run.context,) if run.task.takes_context else ()
+    run.args, run.kwargs = (*context, *fetched.args), fetched.kwargs
+    return judge(run, fetched.signals, run.task.app.store.now_ms())
+
+
+def _tell(run: Run, store: Any, text: str) -> None:
+    events, worker = run.task.app.events, run.delivery.message.worker or ""
+    if events and not (isinstance(store, ClaimCheck) and not store.complains()):
+        events.emit([Notice(name="blobs_unavailable", worker=worker, at_ms=store.now_ms(), text=text)])
