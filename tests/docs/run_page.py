@@ -66,8 +66,8 @@ class PageRun:
         self.printed = out.getvalue()
 
     def _here(self, text: str) -> str:
-        """The text with the addresses that hold while it runs: of our endpoint, and ports that are free."""
-        text = _SITE.sub(self.base_url, text)
+        """The text with what holds while it runs: our endpoint's address, the working directory, free ports."""
+        text = _SITE.sub(self.base_url, text).replace("/srv/app", str(Path.cwd()))
         for port, free in self.ports.items():
             text = re.sub(rf"(?<![\w-]){port}(?![\w-])", free, text)
         return text
