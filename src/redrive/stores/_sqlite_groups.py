@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..errors import ConfigError
-from ..message import Draft, Group, GroupOrder, OnDead
+from ..message import Group, GroupOrder, OnDead
 from ._sqlite_rows import text
 
 Touched = set[tuple[str, str]]  # (queue, group)
@@ -62,19 +62,22 @@ class Groups:
 
     # -- joining
 
-    def put(self, c: sqlite3.Connection, drafts: Sequence[Draft], rows: Sequence[tuple[Any, ...]], now: int) -> None:
-        """Insert rows of which some are grouped, in their order."""
+    def put(
+        self, c: sqlite3.Connection, groups: Sequence[str | None], rows: Sequence[tuple[Any, ...]], now: int
+    ) -> None:
+        """Insert rows, some of them of these groups, in their order."""
         rules: dict[str, Rules] = {}
         touched, placed, first = Touched(), [], self._last_number(c) + 1
-        for number, (draft, row) in enumerate(zip(drafts, rows, strict=True), first):
-            if draft.group is None:
+        for number, (group, row) in enumerate(zip(groups, rows, strict=True), first):
+            if group is None:
                 placed.append((*row, None, None))
                 continue
-            if draft.queue not in rules:
-                rules[draft.queue] = self.rules(c, draft.queue)
-            at = spot(rules[draft.queue].strict, draft.priority, number, row[4], now)
+            queue, priority, due = row[2:5]
+            if queue not in rules:
+                rules[queue] = self.rules(c, queue)
+            at = spot(rules[queue].strict, priority, number, due, now)
             placed.append((*row[:4], None, *row[5:], *at))
-            touched.add((draft.queue, draft.group))
+            touched.add((queue, group))
         c.executemany(self._sql["put_grouped"], placed)
         self.admit(c, touched, now)
 

@@ -211,7 +211,7 @@ class SqliteStore:
         return puts
 
     def _insert(self, c: sqlite3.Connection, drafts: Sequence[Draft], now: int) -> list[Put]:
-        puts, rows, written = [], [], []
+        puts, rows, groups = [], [], []
         keyed: dict[tuple[str, str], Put] = {}  # by earlier drafts of this batch, whose rows are not written yet
         for draft in drafts:
             id = draft.id or new_id(now)
@@ -228,10 +228,10 @@ class SqliteStore:
             if draft.key is not None:
                 # one of a group is parked until the end of this put
                 keyed[draft.task, draft.key] = Put(id, True, puts[-1].state if draft.group is None else "scheduled")
-            written.append(draft)
+            groups.append(draft.group)
         try:
-            if any(draft.group is not None for draft in written):
-                self._groups.put(c, written, rows, now)
+            if any(groups):
+                self._groups.put(c, groups, rows, now)
             else:
                 c.executemany(self._sql["put"], rows)
         except sqlite3.IntegrityError as error:
