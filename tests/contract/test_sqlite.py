@@ -255,6 +255,18 @@ def test_a_put_wakes_a_waiter_in_another_process_through_its_socket(path: Path, 
     assert time.monotonic() - start_s < PATIENCE_S
 
 
+@pytest.mark.parametrize("case", ["retry", "next of its group"])
+def test_what_a_settlement_brings_wakes_who_waits_elsewhere(path: Path, store: SqliteStore, case: str) -> None:
+    group = "g" if case == "next of its group" else None
+    ids = [put.id for put in store.put([draft(group=group), draft(group=group)])]
+    deliveries = store.exchange([], [ASK]).deliveries
+    child = waiting_child(path, 3600)  # it does not look by itself
+    now_ms = store.now_ms()
+    decision = RetryAt(now_ms) if group is None else Ack()
+    store.exchange([Settlement(deliveries[0].receipt, decision)], [])  # with no room for more
+    assert finish(child).strip() == ids[0 if group is None else 1]
+
+
 def test_a_waiter_whose_wake_up_is_lost_looks_by_itself(path: Path, store: SqliteStore) -> None:
     child = waiting_child(path, 0.05)
     for socket in wake_dir(path).glob("*"):

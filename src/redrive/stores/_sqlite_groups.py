@@ -50,6 +50,7 @@ class Groups:
 
     def __init__(self, statements: Mapping[str, str]) -> None:
         self._sql = statements
+        self.admitted = 0  # how many were given a place since whoever reads this set it to 0
 
     def rules(self, c: sqlite3.Connection, queue: str) -> Rules:
         width, order, on_dead, own = c.execute(self._sql["group_settings"], (queue,)).fetchone()
@@ -137,8 +138,10 @@ class Groups:
             rules = self.rules(c, queue)
             names = text([group for of, group in touched if of == queue])
             several = rules.width > 1 or rules.own_widths
-            while c.execute(self._sql["admit"], (queue, names, now, rules.width)).rowcount and several:
-                pass
+            while admitted := c.execute(self._sql["admit"], (queue, names, now, rules.width)).rowcount:
+                self.admitted += admitted
+                if not several:
+                    break
 
     # -- settings
 

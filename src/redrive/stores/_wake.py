@@ -91,7 +91,8 @@ class Waker:
         except OSError:
             pass  # gone meanwhile; waiters look by themselves
 
-    def wake_all(self) -> None:
+    def wake_all(self, but: str | None = None) -> None:
+        """Wake every waiter of every process, but for the one at that path."""
         try:
             changed_ns = self._folder.stat().st_mtime_ns
         except FileNotFoundError:
@@ -101,7 +102,8 @@ class Waker:
             self._paths = [str(path) for path in self._folder.iterdir()]
             self._seen_ns = changed_ns if self._folder.stat().st_mtime_ns < time.time_ns() - 50_000_000 else -1
         for path in self._paths:
-            self.wake(path)
+            if path != but:
+                self.wake(path)
 
     def close(self) -> None:
         self._socket.close()

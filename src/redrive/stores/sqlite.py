@@ -131,6 +131,7 @@ class SqliteStore:
         self._waker = Waker(self._wake_folder)
         self._waiters: dict[int, Waiter] = {}
         self._nudges = 0
+        self._for_others = False  # whether the last exchange let more join their queue than it claimed
         self._swept_ms = self._clock_ms()
         _open_stores.add(self)
 
@@ -267,6 +268,7 @@ class SqliteStore:
 
         def work(c: sqlite3.Connection) -> Exchange:
             now = self._clock_ms()
+            self._groups.admitted = 0
             grouped = self._groups.any(c)
             settled = self._settle(c, settlements, plain, grouped, now) if settlements else []
             self._swap_all(c, swaps, now)
@@ -278,13 +280,16 @@ class SqliteStore:
                         self._groups.wake(c, ask.queue, ask.limit, now)
                     self._claim(c, ask, now, deliveries)
             self._sweep(c, now)
+            self._for_others = self._groups.admitted > len(deliveries)
             return Exchange(settled, deliveries)
 
         # A claim alone need not be synced: a power cut that takes it back takes the claimant with it, as all that use
         # the file are on this machine, and the message is ready again. What acknowledges anything is synced.
         result = self._writer.run(work, synced=bool(settlements or swaps))
-        if not plain and any(s.follow_ups for s in settlements):
-            self._waker.wake_all()
+        # Whoever settles claims what comes of it, if it has room. Others, who may have, must be told.
+        if self._for_others or not plain:
+            waiter = self._waiters.get(threading.get_ident())
+            self._waker.wake_all(but=None if waiter is None else waiter.path)
         return result
 
     def _settle(
