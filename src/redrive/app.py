@@ -104,6 +104,7 @@ class App:
         retry: Retry | str | None = ...,
         rules: Sequence[Any] = ...,
         version: int = ...,
+        keep_result: Duration | None = ...,
         on_dead: Task[..., Any] | str | None = ...,
     ) -> Callable[[Callable[Concatenate[Context, P], R]], Task[P, R]]: ...
 
@@ -118,6 +119,7 @@ class App:
         retry: Retry | str | None = ...,
         rules: Sequence[Any] = ...,
         version: int = ...,
+        keep_result: Duration | None = ...,
         on_dead: Task[..., Any] | str | None = ...,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
@@ -131,6 +133,7 @@ class App:
         retry: Retry | str | None = None,
         rules: Sequence[Any] = (),
         version: int = 1,
+        keep_result: Duration | None = None,
         on_dead: Task[..., Any] | str | None = None,
     ) -> Callable[[Callable[..., R]], Task[..., R]]:
         """Register a handler, `def` or `async def`.
@@ -140,6 +143,7 @@ class App:
         first: (exception class, pattern or predicate, fault kind). `ctx=True` passes a Context as the first argument.
         `version` is that of the parameters: raise it when they change, and lift stored messages by `@task.upcast(…)`;
         a message of a newer version than this waits for a newer worker (see `park_for`).
+        `keep_result` keeps done messages of the task that long, with what the handler returned, for `ref.wait()`.
         `on_dead` is a task, or its name, with the same parameters: it is enqueued with the death of a message of this
         one, in the same commit, and gets its arguments; `context().message.headers` says why (`redrive-dead-id`,
         `redrive-dead-reason`, `redrive-dead-error`).
@@ -147,12 +151,13 @@ class App:
         """
         if misplaced:
             raise ConfigError("write @app.task(…) with parentheses, also when nothing stands between them")
+        keep_ms = 0 if keep_result is None else milliseconds(keep_result, "keep_result")
         policy = Policy(retry=_retry(retry), timeout_s=seconds(timeout, "timeout"))
 
         def register(handler: Callable[..., R]) -> Task[..., R]:
             called = name or _name(handler)
             checked = check_rules(rules, f"rules of task {called!r}")
-            task: Task[..., R] = Task(self, handler, called, queue, policy, checked, ctx, on_dead, version)
+            task: Task[..., R] = Task(self, handler, called, queue, policy, checked, ctx, on_dead, version, keep_ms)
             if task.name in self.tasks:
                 raise ConfigError(f"task {task.name!r} is registered twice; give one of them another name=")
             if isinstance(on_dead, Task):
@@ -261,19 +266,24 @@ class App:
 
     # -- enqueueing
 
-    def enqueue_many(self, drafts: Iterable[Draft]) -> list[Ref]:
-        """Put all drafts in one commit; durable when it returns. Raises RuntimeError inside a running event loop: use
-        `aenqueue_many` there.
+    def enqueue_many(self, drafts: Iterable[Draft], *, tx: Any = None) -> list[Ref]:
+        """Put all drafts in one commit; durable when it returns. With `tx`, a connection or session of yours on the
+        store's own database, they are written in its transaction: there with your data, or not at all.
+
+        Raises EnqueueError for a draft no store could take, StoreError when nothing was written, RuntimeError inside a
+        running event loop: use `aenqueue_many` there.
         """
         refuse_loop("enqueue()", "await ….aenqueue(…)")
         listed = list(drafts)
-        return self._refs(listed, self.store.put(listed))
+        return self._refs(listed, self.store.put(listed) if tx is None else self.store.put(listed, tx=tx))
 
-    async def aenqueue_many(self, drafts: Iterable[Draft]) -> list[Ref]:
+    async def aenqueue_many(self, drafts: Iterable[Draft], *, tx: Any = None) -> list[Ref]:
         """As `enqueue_many`, for asyncio code; concurrent calls share a commit."""
         from .batching import batch_of
 
         listed = list(drafts)
+        if tx is not None:  # here and now: nothing is committed, and what it writes to belongs to this thread
+            return self._refs(listed, self.store.put(listed, tx=tx))
         return self._refs(listed, await batch_of(self.store, self._batches).put(listed))
 
     def _refs(self, drafts: Sequence[Draft], puts: Sequence[Any]) -> list[Ref]:

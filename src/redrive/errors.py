@@ -13,6 +13,7 @@ RedriveError
 │   ├── Conflict         a cell had another version; nothing of the commit was written
 │   ├── Unsupported      this store does not promise that
 │   └── SchemaError      the stored schema is newer than this program
+├── NotDone              ref.wait(): the message died or was cancelled, so it has no result
 ├── Refused              a safety check says no, with the fix in the message
 ├── LeaseLost            the message is no longer this worker's: raised by ctx.check()
 └── Cancelled            a cancel was asked for, or the worker stops: raised by ctx.check()
@@ -79,6 +80,19 @@ class Unsupported(StoreError):
 
 class SchemaError(StoreError):
     """The stored schema is not one this program can use."""
+
+
+class NotDone(RedriveError):
+    """A message that was waited for came to rest without being done: `state` is dead, quarantine or cancelled,
+    `reason` says why it died, `text` is its last fault."""
+
+    def __init__(self, id: str, task: str, state: str, reason: str | None = None, text: str = "") -> None:
+        self.id, self.task, self.state, self.reason, self.text = id, task, state, reason, text
+        why = f" ({reason})" if reason not in (None, state) else ""
+        super().__init__(f"message {id} of task {task!r} is {state}{why}" + (f": {text}" if text else ""))
+
+    def __reduce__(self) -> tuple[type[NotDone], tuple[str | None, ...]]:
+        return NotDone, (self.id, self.task, self.state, self.reason, self.text)
 
 
 class Refused(RedriveError):

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import inspect
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 
-from ._context import Context, context, current, enter, leave, progress_of
+from ._context import Context, context, current, enter, leave, progress_of, refuse_loop
 from .codec import Codec, Upcast
 from .config import near_miss
 from .decide import Policy
-from .duration import Duration, milliseconds
-from .errors import ConfigError
+from .duration import Duration, milliseconds, seconds
+from .errors import ConfigError, NotDone
 from .ids import new_id
-from .message import NORMAL, PRIORITIES, Draft, Lane, Message
+from .message import NORMAL, PRIORITIES, RESTING, Draft, Lane, Message
 from .stores._door import admit as check_drafts
 
 if TYPE_CHECKING:
     from .app import App
 
+LOOK_S = (0.005, 0.25)  # how long ref.wait pauses between its first two looks, and at most
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,6 +53,58 @@ class Ref(msgspec.Struct, frozen=True):
         message = self._app.job(self.id)
         return None if message is None else progress_of(message.progress)
 
+    def wait(self, timeout: Duration | None = None) -> Any:
+        """Wait until the message is done, and return its result: what the handler returned, read by its return
+        annotation, where `keep_result=` keeps it; else None.
+
+        Looks every few milliseconds at first, four times a second in the end. Raises NotDone when the message is dead
+        or cancelled (a redrive may still bring it back), TimeoutError after `timeout`, RuntimeError inside a running
+        event loop: use `await_` there. A message that is gone counts as done.
+        """
+        refuse_loop("ref.wait()", "await ref.await_(…)")
+        pauses = self._pauses(timeout)
+        while (message := self._app.job(self.id)) is not None and message.lane is not Lane.DONE:
+            self._refuse_resting(message)
+            time.sleep(next(pauses))
+        return self._result(message)
+
+    async def await_(self, timeout: Duration | None = None) -> Any:
+        """As `wait`, for asyncio code."""
+        import asyncio
+
+        pauses = self._pauses(timeout)
+        while (
+            message := await asyncio.to_thread(self._app.job, self.id)
+        ) is not None and message.lane is not Lane.DONE:
+            self._refuse_resting(message)
+            await asyncio.sleep(next(pauses))
+        return self._result(message)
+
+    def _pauses(self, timeout: Duration | None) -> Iterator[float]:
+        """The seconds to wait before each further look. Raises TimeoutError when the time is over."""
+        timeout_s = math.inf if timeout is None else seconds(timeout, "timeout")
+        end_s, pause_s = time.monotonic() + timeout_s, LOOK_S[0]
+        while (left_s := end_s - time.monotonic()) > 0:
+            yield min(pause_s, left_s)
+            pause_s = min(pause_s * 1.5, LOOK_S[1])
+        raise TimeoutError(f"message {self.id} of task {self.task!r} was not done within {timeout_s:g} s")
+
+    def _refuse_resting(self, message: Message) -> None:
+        if message.lane in RESTING:
+            last = message.faults[-1] if message.faults else None
+            text = "" if last is None else f"{last.error}: {last.text}"
+            raise NotDone(self.id, self.task, message.lane.value, message.reason, text)
+
+    def _result(self, message: Message | None) -> Any:
+        if message is None:
+            return None
+        if message.reason == "cancelled":
+            raise NotDone(self.id, self.task, "cancelled")
+        task = self._app.tasks.get(self.task)
+        if message.result is None:
+            return None
+        return msgspec.json.decode(message.result) if task is None else task.codec.decode_result(message.result)
+
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """How a message is put, beyond its arguments: what `using` sets."""
@@ -65,6 +119,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     deadline_ms: int | None = None
     headers: dict[str, str] | None = None
     correlation_id: str | None = None
+    keep_ms: int | None = None
+    tx: Any = None
 
 
 class Task(Generic[P, R]):
@@ -82,6 +138,7 @@ class Task(Generic[P, R]):
         takes_context: bool,
         on_dead: Task[..., Any] | str | None = None,
         version: int = 1,
+        keep_ms: int = 0,
     ) -> None:
         self.app, self.handler, self.name, self.queue = app, handler, name, queue
         self.entry: Callable[..., Any] = handler  # what a worker calls: the handler, with the app's wraps around it
@@ -89,7 +146,7 @@ class Task(Generic[P, R]):
         self.takes_context = takes_context
         self.on_dead = on_dead.name if isinstance(on_dead, Task) else on_dead
         self.codec = Codec(handler, name, skip_first=takes_context, version=version)
-        self.version = version
+        self.version, self.keep_ms = version, keep_ms
         self.is_async = _is_any(inspect.iscoroutinefunction, handler)
         if _is_any(inspect.isgeneratorfunction, handler) or _is_any(inspect.isasyncgenfunction, handler):
             raise ConfigError(f"task {name!r}: a generator would be made and never run; use a handler without yield")
@@ -169,12 +226,16 @@ class Task(Generic[P, R]):
         deadline: datetime | None = None,
         headers: dict[str, str] | None = None,
         correlation_id: str | None = None,
+        keep_result: Duration | None = None,
+        tx: Any = None,
     ) -> Bound[P, R]:
         """This task with settings for what is enqueued through it.
 
         `delay` or `at`: when it may run first. `key`: unique per task until the message is done, cancelled or
         discarded, and at least `for_` long. `priority` 0 (first) to 3. `deadline`: past it the message dies unrun.
-        Raises ConfigError for values that cannot be meant.
+        `keep_result`: how long the message is kept with its result once it is done, for `ref.wait()`. `tx`: a
+        connection or session of yours on the store's own database: the message is written in its transaction, and
+        there once you commit. Raises ConfigError for values that cannot be meant.
         """
         if priority not in PRIORITIES:
             raise ConfigError(f"priority {priority!r}: expected one of {PRIORITIES}, 0 is served first")
@@ -195,6 +256,8 @@ class Task(Generic[P, R]):
             deadline_ms=_ms(deadline, "deadline"),
             headers=headers,
             correlation_id=_text(correlation_id, "correlation_id"),
+            keep_ms=None if keep_result is None else milliseconds(keep_result, "keep_result"),
+            tx=tx,
         )
         return Bound(self, options)
 
@@ -247,6 +310,7 @@ class Bound(Generic[P, R]):
 
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
         """As `Task.draft`."""
+        self._refuse_tx("a draft is written by whoever puts it: give tx= to app.enqueue_many(…)")
         return self._draft(current(), args, kwargs)
 
     def _draft(
@@ -265,6 +329,7 @@ class Bound(Generic[P, R]):
             key_for_ms=o.key_for_ms,
             group=o.group,
             deadline_ms=o.deadline_ms,
+            keep_ms=task.keep_ms if o.keep_ms is None else o.keep_ms,
             version=task.version,
             headers=o.headers,
             correlation_id=o.correlation_id or (parent.correlation_id if parent else None),
@@ -274,14 +339,21 @@ class Bound(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref:
         """As `Task.enqueue`."""
-        return self._task.app.enqueue_many([self.draft(*args, **kwargs)])[0]
+        draft = self._draft(current(), args, kwargs)
+        return self._task.app.enqueue_many([draft], tx=self._options.tx)[0]
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref:
         """As `Task.aenqueue`."""
-        return (await self._task.app.aenqueue_many([self.draft(*args, **kwargs)]))[0]
+        draft = self._draft(current(), args, kwargs)
+        return (await self._task.app.aenqueue_many([draft], tx=self._options.tx))[0]
+
+    def _refuse_tx(self, why: str) -> None:
+        if self._options.tx is not None:
+            raise ConfigError(f"task {self._task.name!r}: using(tx=…) has no meaning here: {why}")
 
     def _follow_up(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Draft, Ref]:
         """A draft to go with the end of that run, refused here if the store would: then, it would be too late."""
+        self._refuse_tx("a follow-up is written with the ack")
         app = self._task.app
         if ctx._task is not None and ctx._task.app is not app:
             raise ConfigError(

@@ -12,7 +12,7 @@ from typing import Any, assert_type
 
 import redrive
 from redrive import App, Backoff, Context, Draft, Quarantine, Reject, Retry, RetryAfter, Snooze, Wrap, presets
-from redrive.errors import Cancelled, RedriveError, StoreUnavailable
+from redrive.errors import Cancelled, NotDone, RedriveError, StoreUnavailable
 from redrive.events import Event, Fate, Notice
 from redrive.fault import Fault, classify, parse_retry_after
 from redrive.message import Counts, DeadLetter, Decision, Message, Put, RetryAt
@@ -66,6 +66,11 @@ def undone_by_a_name(ctx: Context, record_id: int) -> None: ...
 
 @app.task(on_dead=42)  # type: ignore[call-overload, untyped-decorator]
 def undone_by_no_task(record_id: int) -> None: ...
+
+
+@app.task(keep_result="1h")
+async def with_a_result(record_id: int) -> int:
+    return record_id
 
 
 @app.task(version=3)
@@ -135,6 +140,9 @@ def sync_code() -> None:
     assert_type(ref, Ref)
     assert_type((ref.id, ref.state, ref.duplicate), tuple[str, str, bool])
     push.enqueue(record_id=42, dry=True)
+    assert_type(ref.wait(), Any)
+    ref.wait(timeout="5s")
+    ref.wait(timeout=datetime.now(UTC))  # type: ignore[arg-type]
     pull.enqueue("x", 3)
     with_context.enqueue(1)
     sync_with_context.enqueue(name="x")
@@ -163,12 +171,14 @@ def drafts() -> None:
     refs = app.enqueue_many([push.draft(1), pull.using(group="tenant-7").draft("x"), Draft(task="t", body=b"")])
     assert_type(refs, list[Ref])
     app.enqueue_many(push.draft(n) for n in range(3))
+    app.enqueue_many([push.draft(1)], tx=object())
     app.enqueue_many([1])  # type: ignore[list-item]
     app.enqueue_many(push.draft(1))  # type: ignore[arg-type]
 
 
 async def adrafts() -> None:
     assert_type(await app.aenqueue_many([push.draft(1)]), list[Ref])
+    assert_type(await (await push.aenqueue(1)).await_("5s"), Any)
 
 
 def using() -> None:
@@ -182,6 +192,8 @@ def using() -> None:
         deadline=datetime.now(UTC),
         headers={"a": "b"},
         correlation_id="c",
+        keep_result="1h",
+        tx=object(),
     )
     bound.enqueue(42, dry=True)
     push.using(at=datetime.now(UTC)).enqueue(42)
@@ -420,5 +432,7 @@ def errors() -> None:
         push.enqueue(1)
     except StoreUnavailable as error:
         raise SystemExit(str(error)) from error
+    except NotDone as error:
+        assert_type((error.state, error.reason), tuple[str, str | None])
     except (Cancelled, RedriveError):
         raise

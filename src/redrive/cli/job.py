@@ -114,9 +114,9 @@ def _lines(record: dict[str, Any], message: Message, out: Output) -> Iterator[st
     shown = {name: record[name] for name in _FIRST}
     if record["reason"]:
         shown["state"] = f"{record['state']} ({record['reason']})"
-    more = (name for name in record if name not in (*_FIRST, "reason", "body", "progress", "faults"))
+    more = (name for name in record if name not in (*_FIRST, "reason", "body", "result", "progress", "faults"))
     shown |= {name: record[name] for name in more if record[name] not in (None, "", False, {})}
-    values = (_value(name, record[name], out) for name in ("body", "progress") if record[name] is not None)
+    values = (_value(name, record[name], out) for name in ("body", "result", "progress") if record[name] is not None)
     return chain(fields(shown), *values, *(_fault(f, out) for f in record["faults"]))
 
 

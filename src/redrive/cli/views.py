@@ -77,6 +77,7 @@ def full(message: Message, now_ms: int) -> dict[str, Any]:
         "headers": dict(message.headers),
         **size(message),
         "body": as_json(message.body),
+        "result": None if message.result is None else as_json(message.result),
         "progress": None if message.progress is None else as_json(message.progress),
         "faults": [fault(f) for f in message.faults],
     }

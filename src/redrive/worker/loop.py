@@ -218,6 +218,8 @@ class Worker:
             run = self._finished.popleft()
             if run.delivery.receipt in self._held:
                 self._outcomes.append(self._deposited(outcome(run, now_ms, self.name), now_ms))
+                if run.complaint is not None:
+                    self._notice("result_dropped", f"{run.delivery.message.id} is done without result: {run.complaint}")
 
     def _deposited(self, o: Outcome, now_ms: int) -> Outcome:
         """With the large bodies of its follow-ups in blob storage; where they cannot be put there, the run failed."""

@@ -36,16 +36,17 @@ def outcome(run: Run, now_ms: int, worker: str) -> Outcome:
     run_s = run.finished_s - run.started_s if run.started_s else None
     extras = None if run.context is None else run.context.end()
     if run.fault is None:
-        return Outcome(_done(run.delivery, extras), run.delivery, run_s)
+        return Outcome(_done(run, extras), run.delivery, run_s)
     decision, fault = _failed(run.delivery.message, run.fault, run.task.policy, now_ms)
     return Outcome(_settlement(run.delivery, decision, fault, run.task, now_ms, worker), run.delivery, run_s)
 
 
-def _done(delivery: Delivery, extras: Extras | None) -> Settlement:
-    if extras is None:
-        return Settlement(delivery.receipt, _ACK)
-    ack = _ACK if extras.degraded is None else Ack(extras.degraded)
-    return Settlement(delivery.receipt, ack, follow_ups=tuple(extras.follow_ups))
+def _done(run: Run, extras: Extras | None) -> Settlement:
+    receipt, keep_ms = run.delivery.receipt, run.delivery.message.keep_ms
+    if extras is None and not keep_ms:
+        return Settlement(receipt, _ACK)
+    degraded, follow_ups = (None, ()) if extras is None else (extras.degraded, tuple(extras.follow_ups))
+    return Settlement(receipt, Ack(degraded, keep_ms), None, follow_ups, run.result)
 
 
 def refused(o: Outcome, error: EnqueueError | StoreError, task: Any, now_ms: int, worker: str) -> Outcome:
@@ -106,6 +107,7 @@ def _compensation(
         body=message.body,
         content=message.content,
         version=message.version,
+        keep_ms=other.keep_ms,
         headers={**message.headers, **{f"redrive-dead-{name}": text for name, text in dead.items()}},
         correlation_id=message.correlation_id,
         causation_id=message.id,

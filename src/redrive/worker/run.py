@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from .._context import Context
-from ..errors import LeaseLost
+from ..errors import EncodeError, LeaseLost
 from ..fault import Fault
 from ..message import Decision, Delivery
 
@@ -33,6 +33,8 @@ class Run(Struct, gc=False, eq=False):
     kwargs: dict[str, Any] = {}
     verdict: Decision | None = None  # set where it was not admitted
     fault: Fault | None = None  # how its run ended, or why it was not admitted
+    result: bytes | None = None  # what the handler returned, where that is to be kept
+    complaint: str | None = None  # why it cannot be
     started_s: float = 0.0
     finished_s: float = 0.0
     context: Context | None = None
@@ -58,6 +60,22 @@ class Run(Struct, gc=False, eq=False):
         if self.task.takes_context:
             self.args = (context, *self.args)
         return context
+
+    def keep(self, result: Any) -> None:
+        """Write down what the handler returned: now, as what it refers to may change later."""
+        extras = None if self.context is None else self.context._extras
+        if result is None and extras is not None:
+            result = extras.partial
+        try:
+            written = self.task.codec.encode_result(result)
+        except EncodeError as error:
+            self.complaint = str(error)
+            return
+        most = self.task.app.store.traits.body_bytes_max
+        if len(written) > most:
+            self.complaint = f"task {self.task.name!r}: its result has {len(written)} bytes; this store takes {most}"
+        else:
+            self.result = written
 
     @property
     def deadline_s(self) -> float:

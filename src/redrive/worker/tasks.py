@@ -50,7 +50,9 @@ class TaskExecutor:
             if run.deadline_s < self._watch_at_s:
                 self._watch_from(run.deadline_s)
             if not lies_elsewhere(run) or take(run, await self._fetched(run)):
-                await run.task.entry(*run.args, **run.kwargs)
+                result = await run.task.entry(*run.args, **run.kwargs)
+                if run.delivery.message.keep_ms:
+                    run.keep(result)
         except BaseException as error:  # whatever it is, it is its message's business and must not end the worker
             if isinstance(error, GeneratorExit) and self._loop.is_closed():
                 raise  # left behind by the worker, and now thrown away

@@ -56,7 +56,9 @@ class ThreadExecutor:
         try:
             token = enter(run.begin(self._slots))
             if not lies_elsewhere(run) or take(run, fetch(run)):
-                refuse_coroutine(run.task.entry(*run.args, **run.kwargs))
+                result = refuse_coroutine(run.task.entry(*run.args, **run.kwargs))
+                if run.delivery.message.keep_ms:
+                    run.keep(result)
         except BaseException as error:  # also SystemExit: a handler must not end the worker
             run.fault = fault_of(run, error)
         if token is not None:
