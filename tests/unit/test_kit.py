@@ -27,7 +27,7 @@ from redrive import (
     context,
 )
 from redrive.errors import ConfigError
-from redrive.events import Event
+from redrive.events import Event, Notice
 from redrive.message import GroupOrder, Lane, OnDead
 from redrive.testing import Crash, Kit
 
@@ -458,6 +458,33 @@ def test_a_checkpoint_outlives_a_crash(rd: Kit, program: Program) -> None:
     steps.enqueue()
     assert rd.drain().done == 1
     assert seen == [None, {"row": 10}] and rd.runs[-1].degraded == "no prices"
+
+
+def test_kept_results_can_be_waited_for_and_go_when_their_time_is_over(rd: Kit, program: Program) -> None:
+    ref = program.push.using(keep_result="1h").enqueue(42)
+    rd.run_due()
+    assert ref.wait(0) == "pushed 42" and rd.counts().done == 1
+    rd.advance("2h")
+    assert rd.run_due().runs == 0 and rd.counts().done == 0
+
+
+def test_an_enqueue_in_the_callers_transaction_is_there_at_once(rd: Kit, program: Program) -> None:
+    program.push.using(tx=object()).enqueue(42)
+    rd.assert_enqueued(program.push, 42, times=1)
+    assert rd.drain().done == 1
+
+
+def test_a_result_that_json_cannot_hold_is_told_of(rd: Kit, program: Program) -> None:
+    events: list[Event] = []
+    program.app.subscribe(events.extend)
+
+    @program.app.task(name="odd", keep_result="1h")
+    def odd() -> Any:
+        return object()
+
+    odd.enqueue()
+    assert rd.drain().done == 1
+    assert [event.name for event in events if isinstance(event, Notice)] == ["result_dropped"]
 
 
 # -- looking

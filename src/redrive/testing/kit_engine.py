@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from ..duration import show
 from ..errors import ConfigError, EnqueueError
-from ..events import Fate
+from ..events import Fate, Notice
 from ..fault import Fault
 from ..message import Ask
 from ..worker.admission import admit_run
@@ -172,7 +172,8 @@ class Engine:
             word = self.store.exchange([ended.settlement], []).settled[0]
         told = fate(ended, word, now_ms, WORKER)
         owner = next((app for app in self.apps if told.task in app.tasks), self.apps[0])
-        owner.events.emit([told])
+        dropped = Notice(name="result_dropped", worker=WORKER, at_ms=now_ms, text=f"{told.id}: {run.complaint}")
+        owner.events.emit([told] if run.complaint is None else [dropped, told])
         return told, ended.settlement.fault
 
     def _ran(
