@@ -6,7 +6,7 @@ app = App("sqlite:///work.db")
 
 
 @app.task(name="greet", retry=Retry(max_attempts=3, backoff=Backoff.fixed("1s")))
-def greet(name: str) -> None:
+async def greet(name: str) -> None:
     print(f"hello {name}", flush=True)
 
 
