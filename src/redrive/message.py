@@ -90,9 +90,9 @@ class Message(Struct, frozen=True, gc=False):
     worker: str | None = None  # who holds, or held, the lease
     producer: str | None = None
     crashes: int = 0
-    crashes_alone: int = 0
+    crashes_alone: int = 0  # those of its crashes that hit it while it ran alone in its process
     redrives: int = 0
-    suspect: bool = False
+    suspect: bool = False  # its last run was cut off, so it may be what kills workers; a counted run clears it
     cancel: bool = False  # a cancel was asked for
     held_ms: int = 0
     deadline_ms: int | None = None

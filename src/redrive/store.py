@@ -109,8 +109,12 @@ class Store(Protocol):
         """End every wait of this store object, now or the next one."""
         ...
 
-    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int) -> list[Hold]:
-        """Push the end of these leases to now + lease_ms, in one commit."""
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
+        """Push the end of these leases to now + lease_ms, in one commit.
+
+        `alone` says that from now on each of these runs alone in its process: a lease that then runs out, or lapses,
+        raises `crashes_alone` too.
+        """
         ...
 
     def release(self, worker: str, started: Sequence[str] | None) -> tuple[int, int]:

@@ -66,8 +66,9 @@ class ModestStore(MemoryStore):
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         return [message and replace(message, crashes=0) for message in super().find(ids)]
 
-    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int) -> list[Hold]:
-        return [Hold.HELD if word is Hold.LOST else word for word in super().extend(receipts, lease_ms=lease_ms)]
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
+        words = super().extend(receipts, lease_ms=lease_ms, alone=alone)
+        return [Hold.HELD if word is Hold.LOST else word for word in words]
 
     def counts(self, queue: str | None = None) -> Counts:
         return Counts()

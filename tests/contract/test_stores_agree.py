@@ -158,7 +158,7 @@ class Pair:
         self.deliveries += given
 
     def extend(self) -> None:
-        self.both("extend", self.receipts(), lease_ms=self.rng.choice((100, 4000)))
+        self.both("extend", self.receipts(), lease_ms=self.rng.choice((100, 4000)), alone=self.rng.random() < 0.3)
 
     def checkpoint(self) -> None:
         for pair in zip(*self.receipts(), strict=True):

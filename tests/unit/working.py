@@ -103,10 +103,10 @@ class Watched(SqliteStore):
         self.most_held = max(self.most_held, len(self.held))
         return result
 
-    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int) -> list[Hold]:
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
         self._refuse("extend")
         self.extended.append((time.monotonic(), lease_ms, list(receipts)))
-        return super().extend(receipts, lease_ms=lease_ms)
+        return super().extend(receipts, lease_ms=lease_ms, alone=alone)
 
     def wait(self, asks: Sequence[Ask], *, timeout_ms: int) -> None:
         self._refuse("wait")

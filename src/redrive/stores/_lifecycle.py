@@ -55,8 +55,9 @@ def enqueued(draft: Draft, id: str, now_ms: int) -> Message:
     )
 
 
-def leased(message: Message, ask: Ask, now_ms: int) -> Message:
-    """The claim is counted before it runs. What was still leased had run out: that is a crash, not an attempt."""
+def leased(message: Message, ask: Ask, alone: bool, now_ms: int) -> Message:
+    """The claim is counted before it runs. What was still leased had run out: that is a crash, not an attempt.
+    `alone`: it had run alone."""
     ran_out = message.lane is Lane.LEASED
     return replace(
         message,
@@ -65,6 +66,8 @@ def leased(message: Message, ask: Ask, now_ms: int) -> Message:
         fence=message.fence + 1,
         attempt=message.attempt + (not ran_out),
         crashes=message.crashes + ran_out,
+        crashes_alone=message.crashes_alone + (ran_out and alone),
+        suspect=message.suspect or ran_out,
         worker=ask.worker,
     )
 
@@ -94,7 +97,8 @@ def decided(message: Message, decision: Decision, fault: Fault | None, now_ms: i
         case Ack():
             raise TypeError("an acked message is removed, not changed")
     attempt = message.attempt - (not counts)
-    moved = replace(moved, attempt=attempt, faults=_history(message.faults, fault))
+    suspect = message.suspect and not counts
+    moved = replace(moved, attempt=attempt, suspect=suspect, faults=_history(message.faults, fault))
     return cancelled(moved, now_ms) if message.cancel else moved
 
 

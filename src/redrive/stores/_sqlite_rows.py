@@ -99,6 +99,8 @@ def claimed_message(row: Row, fence: int, until: int, worker: str) -> Message:
         attempt += 1
     elif cold is not None:
         cold.crashes += 1
+        cold.crashes_alone += cold.suspect == 2
+        cold.suspect = 1
     if cold is None:  # the way of most messages: as few steps as there can be
         crashes = 1 if lane is Lane.LEASED else 0
         return Message(
@@ -117,6 +119,7 @@ def claimed_message(row: Row, fence: int, until: int, worker: str) -> Message:
             worker,
             producer,
             crashes,
+            suspect=lane is Lane.LEASED,
         )
     return to_message(
         (

@@ -21,12 +21,14 @@ _UNSAID = Settings()
 
 class Kept(NamedTuple):
     """A stored message, the fault that brought it to rest, by which it is found and grouped, and its turn in its group:
-    PLACE, a higher one while it is parked, else None. `expires_ms`: when a done one is removed."""
+    PLACE, a higher one while it is parked, else None. `expires_ms`: when a done one is removed. `alone`: it is leased
+    and runs alone in its process."""
 
     message: Message
     fault: Fault | None = None
     turn: int | None = None
     expires_ms: int | None = None
+    alone: bool = False
 
 
 class _Holder(NamedTuple):

@@ -138,9 +138,9 @@ class MemoryStore:
                 self._swept_ms = now
             return Exchange(settled, deliveries)
 
-    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int) -> list[Hold]:
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
         with self._commit() as (tables, now):
-            return [_extend(tables, receipt, now + lease_ms) for receipt in receipts]
+            return [_extend(tables, receipt, now + lease_ms, alone) for receipt in receipts]
 
     def release(self, worker: str, started: Sequence[str] | None) -> tuple[int, int]:
         with self._commit() as (tables, now):
@@ -153,7 +153,8 @@ class MemoryStore:
                     tables.change(int(seq), _lifecycle.lapsed(message, now))
                     lapsed += 1
                 else:
-                    tables.change(int(seq), _lifecycle.given_back(message, now))
+                    given_back = _lifecycle.given_back(message, now)
+                    tables.write(int(seq), kept._replace(message=given_back, alone=False))
                     released += 1
             return released, lapsed
 
@@ -354,8 +355,9 @@ def _claim(tables: Tables, ask: Ask, now: int) -> list[Delivery]:
     due = (seq for line in tables.lines(ask) for _, seq in takewhile(lambda place: place[0] <= now, line))
     deliveries = []
     for seq in [*islice(due, max(0, ask.limit))]:  # listed first: leasing changes the lines
-        message = _lifecycle.leased(tables.kept[seq].message, ask, now)
-        tables.change(seq, message)
+        kept = tables.kept[seq]
+        message = _lifecycle.leased(kept.message, ask, kept.alone, now)
+        tables.write(seq, kept._replace(message=message, alone=False))
         deliveries.append(Delivery(message, Receipt(seq, message.fence), now + ask.lease_ms))
     return deliveries
 
@@ -385,11 +387,14 @@ def _acked(message: Message, ack: Ack, result: bytes | None, now: int) -> Kept |
     return Kept(done, expires_ms=None if ack.keep_ms is None else now + ack.keep_ms)
 
 
-def _extend(tables: Tables, receipt: Receipt, until_ms: int) -> Hold:
+def _extend(tables: Tables, receipt: Receipt, until_ms: int, alone: bool) -> Hold:
     message = tables.held(receipt)
     if message is None:
         return Hold.LOST
-    tables.change(int(receipt.handle), replace(message, due_ms=until_ms))
+    seq = int(receipt.handle)
+    kept = tables.kept[seq]
+    held = replace(message, due_ms=until_ms, suspect=message.suspect or alone)
+    tables.write(seq, kept._replace(message=held, alone=kept.alone or alone))
     return Hold.CANCEL if message.cancel else Hold.HELD
 
 

@@ -377,12 +377,15 @@ class SqliteStore:
         until = now + ask.lease_ms
         self.seam("claim")
         c.execute(self._sql["claim"], (until, ask.worker, text([row[0] for row in rows])))
+        lapsed = [row[0] for row in rows if row[4] is Lane.LEASED]
+        if lapsed:
+            c.execute(self._sql["claim_lapsed"], (text(lapsed),))
         for row in rows:
             fence = row[7] + 1
             receipt = _tuple(Receipt, (row[0], fence))  # half the time that Receipt(…) takes
             deliveries.append(Delivery(claimed_message(row, fence, until, ask.worker), receipt, until))
 
-    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int) -> list[Hold]:
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
         def work(c: sqlite3.Connection) -> list[Hold]:
             fences = fences_of(receipts)
             self.seam("extend")
@@ -390,7 +393,10 @@ class SqliteStore:
                 (seq, fence): cancel
                 for seq, fence, cancel in msgspec.json.decode(self._one(c, "held_now", text(fences)))
             }
-            c.execute(self._sql["extend"], (self._clock_ms() + lease_ms, text([seq for seq, _ in held])))
+            seqs = text([seq for seq, _ in held])
+            c.execute(self._sql["extend"], (self._clock_ms() + lease_ms, seqs))
+            if alone:
+                c.execute(self._sql["run_alone"], (seqs,))
             return [
                 Hold.LOST if (cancel := held.get((r.handle, r.fence))) is None else Hold.CANCEL if cancel else Hold.HELD
                 for r in receipts

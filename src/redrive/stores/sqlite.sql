@@ -17,7 +17,7 @@ create table message (
   crashes integer not null default 0,
   crashes_alone integer not null default 0,
   redrives integer not null default 0,
-  suspect integer not null default 0,
+  suspect integer not null default 0,     -- 1: its last run was cut off; 2: and it runs alone now
   cancel integer not null default 0,
   enqueued_ms integer not null,
   life_ms integer not null,
@@ -127,6 +127,11 @@ update message set
   attempt = attempt + (lane = 'ready'), crashes = crashes + (lane = 'leased'), lane = 'leased'
 where seq in (select value from json_each(?3))
 
+-- name: claim_lapsed
+-- ?1 seqs (JSON): beside `claim`, for those whose lease ran out
+update message set crashes_alone = crashes_alone + (suspect = 2), suspect = 1
+where seq in (select value from json_each(?1))
+
 -- name: next_due
 -- ?1 queue, ?2 tasks to skip (JSON) or null
 select min(due_ms) from (
@@ -162,6 +167,7 @@ update message set
   lane = case when cancel then 'done' else json_extract(j.value, '$[2]') end,
   due_ms = case when cancel then null else json_extract(j.value, '$[3]') end,
   attempt = attempt - not json_extract(j.value, '$[4]'),
+  suspect = iif(json_extract(j.value, '$[4]'), 0, min(suspect, 1)),
   held_ms = held_ms + json_extract(j.value, '$[5]'),
   reason = case when cancel then 'cancelled' else json_extract(j.value, '$[6]') end,
   rested_ms = case when cancel or json_extract(j.value, '$[3]') is null then ?1 end,
@@ -179,7 +185,7 @@ where message.seq = json_extract(j.value, '$[0]') and message.lane = 'leased' an
 
 -- name: retry
 -- ?1 [[seq, fence, due, fault], …]: `settle` for the most frequent of its cases, a counted retry of what nobody cancelled
-update message set lane = 'ready', due_ms = json_extract(j.value, '$[2]'), faults = case
+update message set lane = 'ready', suspect = 0, due_ms = json_extract(j.value, '$[2]'), faults = case
     when faults is null then '[' || json_extract(j.value, '$[3]') || ']'
     when json_array_length(faults) >= 20 then
       json_insert(json_remove(faults, '$[10]'), '$[#]', json(json_extract(j.value, '$[3]')))
@@ -197,6 +203,10 @@ where m.lane = 'leased' and m.fence = j.value
 -- ?1 lease end, ?2 seqs (JSON)
 update message set due_ms = ?1 where seq in (select value from json_each(?2))
 
+-- name: run_alone
+-- ?1 seqs (JSON)
+update message set suspect = 2 where seq in (select value from json_each(?1))
+
 -- name: lapse
 -- ?1 now, ?2 worker, ?3 ids (JSON) or null for all: their leases end now. Nobody's from then on: a worker of that name that is killed
 -- before it claimed them must not find them among what it had claimed and not started. They go before what was enqueued after them.
@@ -205,7 +215,7 @@ and (?3 is null or id in (select value from json_each(?3)))
 
 -- name: give_back
 -- ?1 now, ?2 worker, ?3 ids (JSON) that stay leased: the others were never started
-update message set lane = 'ready', due_ms = min(?1, life_ms), attempt = attempt - 1
+update message set lane = 'ready', due_ms = min(?1, life_ms), attempt = attempt - 1, suspect = min(suspect, 1)
 where due_ms is not null and lane = 'leased' and worker = ?2
 and id not in (select value from json_each(?3))
 

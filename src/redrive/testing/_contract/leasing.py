@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ...message import Ack, DeadLetter, Hold, Lane, Receipt, Redrive, RetryAt, Settled, Settlement
 from ...store import Store
 from ..clock import ManualClock
@@ -35,6 +37,41 @@ class LeaseRules(Contract):
             else:
                 assert message.crashes == 0
             assert look(store, id) == message
+
+    def test_a_crash_makes_a_suspect_and_one_alone_is_counted_so(self, store: Store, clock: ManualClock) -> None:
+        id = put_one(store)
+        assert not claim_one(store).message.suspect
+        for alone in (False, True, True):
+            clock.advance(LEASE_MS / 1000 + 1)
+            delivery = claim_one(store)
+            if alone:
+                store.extend([delivery.receipt], lease_ms=LEASE_MS, alone=True)
+                store.extend([delivery.receipt], lease_ms=LEASE_MS)  # a heartbeat does not take it back
+        clock.advance(LEASE_MS / 1000 + 1)
+        message = claim_one(store).message
+        if store.traits.counts_crashes:
+            assert (message.suspect, message.crashes, message.crashes_alone) == (True, 4, 2)
+        assert look(store, id).suspect == message.suspect
+
+    def test_what_is_given_back_runs_alone_no_more(self, store: Store, clock: ManualClock) -> None:
+        put_one(store)
+        store.extend([claim_one(store).receipt], lease_ms=LEASE_MS, alone=True)
+        store.release("w1", [])
+        claim_one(store)
+        clock.advance(LEASE_MS / 1000 + 1)
+        message = claim_one(store).message
+        assert message.crashes_alone == 0
+        if store.traits.counts_crashes:
+            assert (message.crashes, message.suspect) == (1, True)
+
+    @pytest.mark.parametrize("counts", [True, False])
+    def test_a_counted_run_clears_the_suspicion(self, store: Store, clock: ManualClock, counts: bool) -> None:
+        put_one(store)
+        claim_one(store)
+        clock.advance(LEASE_MS / 1000 + 1)
+        settle(store, claim_one(store), RetryAt(clock(), counts=counts))
+        if store.traits.counts_crashes:
+            assert claim_one(store).message.suspect is not counts
 
     def test_a_retry_after_a_crash_counts_on(self, store: Store, clock: ManualClock) -> None:
         put_one(store)
