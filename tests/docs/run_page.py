@@ -32,6 +32,7 @@ from tests.docs.transcript import Command, commands, matched, substituted
 
 COMMAND_S = 60.0
 EVENTS = b"".join(b'{"event": "order.paid", "order": %d}\n' % number for number in (1, 2, 3))
+SHOWN_MAX = 80  # lines of what a failed command printed
 PORTS = ("8000", "9464")  # on pages; each stands for a free one
 _SITE = re.compile(r"https://(?:[a-z]+\.)?example\.com")
 
@@ -144,11 +145,11 @@ class PageRun:
         """Where a page shows nothing, nothing is compared: but a traceback is never meant."""
         if not shown:
             if "Traceback (most recent" in printed or "\nerror: " in f"\n{printed}":
-                raise Failed(f"{what} failed:\n{printed}")
+                raise Failed(f"{what} failed:\n{_cut(printed)}")
             return
         found = matched(shown, printed, self.known)
         if found is None:
-            raise Failed(f"{what} prints\n\n{printed}\nbut the page shows\n\n" + "\n".join(shown))
+            raise Failed(f"{what} prints\n\n{_cut(printed)}\nbut the page shows\n\n" + "\n".join(shown))
         self.known = found
 
     def close(self) -> None:
@@ -164,6 +165,13 @@ def _until_shown(process: subprocess.Popen[str], lines: int) -> str:
     printed = "".join(process.stdout.readline() for _ in range(lines))
     os.killpg(process.pid, signal.SIGINT)
     return printed
+
+
+def _cut(printed: str) -> str:
+    lines = printed.splitlines(keepends=True)
+    return "".join(lines[:SHOWN_MAX]) + (
+        f"… and {len(lines) - SHOWN_MAX} lines more\n" if len(lines) > SHOWN_MAX else ""
+    )
 
 
 def _free_port() -> int:

@@ -56,7 +56,7 @@ def width(place: Place, out: Output, queue: str, number: int | None, name: str |
     columns = (
         Column("queue"),
         Column("group", None, lambda n: n or "all"),
-        Column("width", None, lambda n: n or "as declared"),
+        Column("width", None, lambda n: f"{n:,}" if n else "as declared"),
     )
     out.rows([row], columns, id="queue", limit=0)
 
