@@ -395,8 +395,8 @@ def _given_back_with_its_attempt(message: Message, now_ms: int) -> Message:
     return msgspec.structs.replace(message, lane=Lane.READY, due_ms=now_ms)
 
 
-def _leased_without_a_fence(message: Message, ask: Ask, now_ms: int) -> Message:
-    return msgspec.structs.replace(LEASED(message, ask, now_ms), fence=1)
+def _leased_without_a_fence(message: Message, ask: Ask, alone: bool, now_ms: int) -> Message:
+    return msgspec.structs.replace(LEASED(message, ask, alone, now_ms), fence=1)
 
 
 def _decided_though_cancelled(message: Message, *args: Any) -> Message:
