@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .errors import Quarantine, RedriveError, Reject, RetryAfter, Snooze
     from .message import Draft
     from .policy import Backoff, Retry, presets
+    from .retention import Retention
 
 __all__ = [
     "App",
@@ -25,6 +26,7 @@ __all__ = [
     "Quarantine",
     "RedriveError",
     "Reject",
+    "Retention",
     "Retry",
     "RetryAfter",
     "Snooze",
@@ -40,6 +42,7 @@ _HOMES = {
     "errors": ["Quarantine", "RedriveError", "Reject", "RetryAfter", "Snooze"],
     "message": ["Draft"],
     "policy": ["Backoff", "Retry", "presets"],
+    "retention": ["Retention"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = frozenset({"app", "errors", "events", "fault", "message", "policy", "store", "stores", "testing"})

@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ._context import Context, Wrap, refuse_loop
 from .config import settings
@@ -14,8 +18,9 @@ from .duration import Duration, milliseconds, seconds
 from .errors import ConfigError
 from .events import Events, Observer
 from .fault import check_rules
-from .message import Cancel, Counts, Draft, Message
+from .message import Cancel, Counts, Draft, GroupOrder, Message, OnDead
 from .policy import Retry, presets
+from .retention import Retention
 from .store import Store
 from .stores import open_store
 from .task import Ref, Task
@@ -28,19 +33,48 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+E = TypeVar("E", bound=StrEnum)
 W = TypeVar("W", bound=Wrap)
 DEFAULT_CONCURRENCY = 10
 
 
-class Queue:
-    """What the app says of one queue: how many of its messages one worker process runs at once, and its weight among
-    queues.
+class Queue(Struct, frozen=True):
+    """What the app says of one queue: how many of its messages one worker process runs at once, its weight among
+    queues, how its groups are served (None: as the store has it), and what it keeps of what is over.
     """
 
-    def __init__(self, name: str, concurrency: int = DEFAULT_CONCURRENCY, weight: int = 1) -> None:
-        if concurrency < 1 or weight < 1:
-            raise ConfigError(f"queue {name!r}: concurrency={concurrency} weight={weight}; expected 1 or more")
-        self.name, self.concurrency, self.weight = name, concurrency, weight
+    name: str
+    concurrency: int = DEFAULT_CONCURRENCY
+    weight: int = 1
+    group_width: int | None = None
+    group_order: GroupOrder | None = None
+    on_dead: OnDead | None = None
+    retention: Retention = Retention()
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1 or self.weight < 1:
+            raise ConfigError(
+                f"queue {self.name!r}: concurrency={self.concurrency} weight={self.weight}; expected 1 or more"
+            )
+        strict = self.group_order is GroupOrder.STRICT
+        if self.group_width is not None and (self.group_width < 1 or (strict and self.group_width > 1)):
+            expected = "1 where group_order is 'strict': one after another" if strict else "1 or more"
+            raise ConfigError(f"queue {self.name!r}: group_width={self.group_width}; expected {expected}")
+        if self.on_dead is OnDead.BLOCK and not strict:
+            raise ConfigError(
+                f"queue {self.name!r}: on_dead='block' holds a group for its dead head, and only a queue with "
+                "group_order='strict' has one"
+            )
+
+    def tell(self, store: Store) -> None:
+        """Set in the store what is declared of the groups, and what follows from it."""
+        width, order, on_dead = self.group_width, self.group_order, self.on_dead
+        if order is GroupOrder.STRICT:
+            width = 1
+        elif order is GroupOrder.TURNS or (width or 1) > 1:
+            order, on_dead = GroupOrder.TURNS, OnDead.SKIP
+        if (width, order, on_dead) != (None, None, None):
+            store.configure(self.name, group_width=width, group_order=order, on_dead=on_dead)
 
 
 class App:
@@ -74,6 +108,7 @@ class App:
         self.producer = f"{os.uname().nodename}:{os.getpid()}"
         self.blobs = blobs
         self._store = None if store is None else _with_blobs(store, blobs)
+        self._untold: set[str] = set()  # queues whose declared settings the store does not know yet
         self._lock = threading.Lock()
         self._batches: dict[int, Any] = {}
 
@@ -84,12 +119,18 @@ class App:
 
     @property
     def store(self) -> Store:
-        """The store, opened at first use."""
-        if self._store is None:
-            with self._lock:
-                if self._store is None:
-                    self._store = _with_blobs(open_store(self.url or settings().url), self.blobs)
-        return self._store
+        """The store, opened at first use. It is told then of the groups' settings that the app declares."""
+        store = self._store
+        return self._opened() if store is None or self._untold else store
+
+    def _opened(self) -> Store:
+        with self._lock:
+            if self._store is None:
+                self._store = _with_blobs(open_store(self.url or settings().url), self.blobs)
+            for name in sorted(self._untold):
+                self.queues[name].tell(self._store)
+                self._untold.discard(name)
+            return self._store
 
     # -- declaring
 
@@ -201,11 +242,31 @@ class App:
         for opener in wraps if not task.is_async else ():
             opener.refuse(task.name)
 
-    def queue(self, name: str, *, concurrency: int = DEFAULT_CONCURRENCY, weight: int = 1) -> Queue:
+    def queue(
+        self,
+        name: str,
+        *,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        weight: int = 1,
+        group_width: int | None = None,
+        group_order: Literal["turns", "strict"] | None = None,
+        on_dead: Literal["skip", "block"] | None = None,
+        retention: Retention | None = None,
+    ) -> Queue:
         """Say how a queue is worked: `concurrency` messages at once per worker process; `weight` shares a worker's
         total among queues.
+
+        Of messages with the same `group`, `group_width` run at once over all workers (1 unless said otherwise), and
+        groups take turns. `group_order="strict"`: one after another in the order of enqueue, a retry before what came
+        later; with `on_dead="block"` a dead one holds its group until it is redriven or discarded, or the group is
+        resumed, with `"skip"` the next goes on. These are settings of the store: set when the app opens it, for every
+        process; None leaves one as it is. `retention` bounds what is kept of done and dead messages. Raises
+        ConfigError for what cannot be meant.
         """
-        self.queues[name] = Queue(name, concurrency, weight)
+        order = None if group_order is None else _word(GroupOrder, group_order, f"queue {name!r}: group_order")
+        dead = None if on_dead is None else _word(OnDead, on_dead, f"queue {name!r}: on_dead")
+        self.queues[name] = Queue(name, concurrency, weight, group_width, order, dead, retention or Retention())
+        self._untold.add(name)
         return self.queues[name]
 
     def periodic(
@@ -399,7 +460,14 @@ class App:
         names = list(queues) if queues else sorted(named) or ["default"]
         sizes = queues if isinstance(queues, Mapping) else {}
         known = [self.queues.get(name) or Queue(name) for name in names]
-        return [Queue(q.name, q.concurrency if (n := sizes.get(q.name)) is None else n, q.weight) for q in known]
+        return [q if (n := sizes.get(q.name)) is None else replace(q, concurrency=n) for q in known]
+
+
+def _word(kind: type[E], value: str, what: str) -> E:
+    try:
+        return kind(value)
+    except ValueError:
+        raise ConfigError(f"{what}={value!r}; expected one of {', '.join(map(repr, map(str, kind)))}") from None
 
 
 def _with_blobs(store: Store, url: str | None) -> Store:

@@ -11,7 +11,20 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
 import redrive
-from redrive import App, Backoff, Context, Draft, Quarantine, Reject, Retry, RetryAfter, Snooze, Wrap, presets
+from redrive import (
+    App,
+    Backoff,
+    Context,
+    Draft,
+    Quarantine,
+    Reject,
+    Retention,
+    Retry,
+    RetryAfter,
+    Snooze,
+    Wrap,
+    presets,
+)
 from redrive.errors import Cancelled, NotDone, RedriveError, StoreUnavailable
 from redrive.events import Event, Fate, Notice
 from redrive.fault import Fault, classify, parse_retry_after
@@ -397,6 +410,14 @@ def stores() -> list[Store]:
 
 def working() -> None:
     app.queue("crm", concurrency=20, weight=2)
+    app.queue("crm", group_width=5, group_order="turns", on_dead="skip", retention=Retention.emails)
+    app.queue(
+        "crm", retention=Retention(keep_done=100, keep_done_for="7d", keep_dead=500, keep_dead_for=timedelta(days=90))
+    )
+    app.queue("crm", group_order="fifo")  # type: ignore[arg-type]
+    app.queue("crm", on_dead="hold")  # type: ignore[arg-type]
+    app.queue("crm", retention=100)  # type: ignore[arg-type]
+    Retention(100)  # type: ignore[call-arg]
     app.run_worker(queues=["crm"], burst=True)
     app.run_worker({"crm": 5, "bulk": 1}, drain=True)
     app.worker(["crm"], lease="30s", grace=5, prefetch=0, concurrency=8, name="w")

@@ -25,6 +25,7 @@ from ..blobs import ClaimCheck, Cleaner
 from ..errors import EnqueueError, StoreError
 from ..events import Notice
 from ..message import Ack, Ask, Delivery, Hold, Receipt, Settled
+from ..retention import Retention
 from .admission import admit_run
 from .crashes import Slots, hold, left_behind
 from .fates import fate, fate_of_lost
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 BATCH_MAX = 1000
 UNWIND_S = 0.5  # how long a cancelled coroutine may take to end before it is left behind
 BEAT_EVERY_S = 1.0  # how often the store thread shows its supervisor that it lives, at least
+RETAIN_EVERY_S = 60.0
+RETAIN_MAX = 1000  # of a lane in one call, as Store.retain says
 STORE_RETRY_S = (0.05, 2.0)  # the first and the longest pause while the store cannot be reached
 
 
@@ -69,7 +72,11 @@ class Worker:
         self._burst, self._until_empty = burst, drain
         self._total = total or sum(q.concurrency for q in queues)
         hall, weighted = Hall(self._total), any(q.weight != 1 for q in queues)
-        self._gates = {q.name: Gate(q.concurrency, hall, q.weight if weighted else math.inf) for q in queues}
+        self._gates = {
+            q.name: Gate(q.concurrency, hall, q.weight if weighted else math.inf, q.retention.ack) for q in queues
+        }
+        self._retained = [q for q in queues if q.retention != Retention()]
+        self._retain_at_s = 0.0 if self._retained else math.inf
         self._places = {q.name: q.concurrency + (q.concurrency if prefetch is None else prefetch) for q in queues}
         self._capacity = min(
             sum(self._places.values()), self._total * 2 if prefetch is None else self._total + prefetch
@@ -183,10 +190,15 @@ class Worker:
             self._release_unstarted()
         self._collect()
         self._beat()
+        self._retain()
         asks = self._asks()
         if self._outcomes or asks:
             self._exchange(asks)
         elif self._idle_over():
+            if self._burst and self._retained:
+                self._retain_at_s = 0.0  # it may be long until the next one starts
+                while time.monotonic() >= self._retain_at_s:
+                    self._retain()
             return True
         elif not self._finished:
             self._wait()
@@ -447,6 +459,25 @@ class Worker:
                 "took_back", f"{lapsed} started and {free} unstarted messages that {slots.worker} held when it died"
             )
         return True
+
+    # -- retention
+
+    def _retain(self) -> None:
+        """Once a minute, remove what the queues' retention does not keep; more often while there is much of it."""
+        now = time.monotonic()
+        if now < self._retain_at_s:
+            return
+        self._retain_at_s = now + RETAIN_EVERY_S
+        for queue in self._retained:
+            try:
+                done, dead = self._store.retain(queue.name, done=queue.retention.done, dead=queue.retention.dead)
+            except StoreError as error:
+                self._store_failed(error)
+                return
+            if max(done, dead) >= RETAIN_MAX:
+                self._retain_at_s = now
+            if done or dead:
+                self._notice("removed", f"{done} done and {dead} dead messages of queue {queue.name}, by its retention")
 
     # -- the end
 

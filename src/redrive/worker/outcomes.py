@@ -17,7 +17,6 @@ from .run import Run
 
 ERROR_MAX = 500  # characters of the header that tells an on_dead task of the fault
 _DIE_LATER_MS = 30_000
-_ACK = Ack()
 _DEFAULT = Policy()
 
 
@@ -42,10 +41,11 @@ def outcome(run: Run, now_ms: int, worker: str) -> Outcome:
 
 
 def _done(run: Run, extras: Extras | None) -> Settlement:
-    receipt, keep_ms = run.delivery.receipt, run.delivery.message.keep_ms
-    if extras is None and not keep_ms:
-        return Settlement(receipt, _ACK)
+    receipt, ack, asked_ms = run.delivery.receipt, run.gate.ack, run.delivery.message.keep_ms
+    if extras is None and not asked_ms:
+        return Settlement(receipt, ack)
     degraded, follow_ups = (None, ()) if extras is None else (extras.degraded, tuple(extras.follow_ups))
+    keep_ms = None if ack.keep_ms is None else max(ack.keep_ms, asked_ms)
     return Settlement(receipt, Ack(degraded, keep_ms), None, follow_ups, run.result)
 
 

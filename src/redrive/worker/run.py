@@ -15,7 +15,7 @@ from msgspec import Struct
 from .._context import Context
 from ..errors import EncodeError, LeaseLost
 from ..fault import Fault
-from ..message import Decision, Delivery
+from ..message import Ack, Decision, Delivery
 
 if TYPE_CHECKING:
     from .crashes import Slots
@@ -110,8 +110,9 @@ class Gate:
     equal shares, so always with infinite weights, to the one that was made first.
     """
 
-    def __init__(self, limit: int, hall: Hall, weight: float = math.inf) -> None:
+    def __init__(self, limit: int, hall: Hall, weight: float = math.inf, ack: Ack = Ack()) -> None:
         self._limit, self._hall, self._weight = limit, hall, weight
+        self.ack = ack  # of the queue: its retention may keep what is done
         self._running = 0
         self._waiting: deque[Run] = deque()
         hall.gates.append(self)
