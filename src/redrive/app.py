@@ -367,6 +367,13 @@ class App:
         found: Cancel = self.store.cancel([id])[0]
         return found.value
 
+    def body(self, message: Message) -> bytes:
+        """The message's body as it was enqueued: from blob storage where it lies there, and `message.body` is but a
+        reference. Raises Unreadable if the blob is missing or damaged, BlobsUnavailable."""
+        from .blobs import whole_body
+
+        return whole_body(self.store, message)
+
     def collect_blobs(self, older_than: Duration = "1h") -> int:
         """Remove blobs that no message refers to and that were written longer ago than that; returns how many.
 

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -124,9 +125,15 @@ def test_body_a_byte_over_the_threshold_lies_in_a_blob(app: App) -> None:
     assert len(message.body) < 300
 
 
+def test_each_body_of_a_batch_is_measured_by_itself(app: App) -> None:
+    sizes = [THRESHOLD, THRESHOLD + 1, 10, MAX]
+    puts = app.store.put([Draft(task="t", body=body_of(size)) for size in sizes])
+    assert [stored(app, put.id).content for put in puts] == ["json", BLOB, "json", BLOB]
+
+
 @pytest.mark.parametrize("size", [MAX - 1, MAX])
 def test_body_up_to_the_maximum_is_taken(app: App, size: int) -> None:
-    assert whole_body(app.store, stored(app, put(app, size))) == body_of(size)
+    assert app.body(stored(app, put(app, size))) == body_of(size)
 
 
 def test_body_a_byte_over_the_maximum_is_refused_and_the_error_names_the_setting(app: App) -> None:
@@ -322,6 +329,87 @@ def test_transactional_put_writes_the_blob_before_and_a_rollback_leaves_it_to_be
     assert app.collect_blobs() == 0
     clock.advance("1h")
     assert app.collect_blobs() == 1 and not files(app)
+
+
+def test_enqueue_in_a_transaction_holds_with_it_and_leaves_an_orphan_where_it_is_rolled_back(tmp_path: Path) -> None:
+    app = App(f"sqlite:///{tmp_path}/db", blobs=f"file://{tmp_path}/blobs")
+    got = taking(app)
+    take = app.tasks["take"]
+    app.collect_blobs()  # or a worker, once
+    connection = sqlite3.connect(tmp_path / "db", isolation_level=None)
+    connection.execute("begin immediate")
+    rolled_back = take.using(tx=connection).enqueue(BIG + "1")
+    connection.execute("rollback")
+    connection.execute("begin immediate")
+    refs = [take.using(tx=connection).enqueue(BIG + n) for n in "23"]
+    assert [app.job(ref.id) for ref in refs] == [None, None]
+    connection.execute("commit")
+    connection.close()
+    assert app.job(rolled_back.id) is None and len(files(app)) == 3
+    app.run_worker(burst=True)
+    assert sorted(got) == [BIG + "2", BIG + "3"]
+    assert app.collect_blobs() == 0 and app.collect_blobs(0) == 1 and not files(app)
+    app.store.close()
+
+
+def test_first_large_body_ever_in_a_transaction_is_refused_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.stores.sqlite.BUSY_TIMEOUT_S", 0.05)
+    app = App(f"sqlite:///{tmp_path}/db", blobs=f"file://{tmp_path}/blobs")
+    taking(app)
+    app.counts()
+    connection = sqlite3.connect(tmp_path / "db", isolation_level=None)
+    connection.execute("begin immediate")
+    with pytest.raises(BlobsUnavailable, match="redrive store sweep"):
+        app.tasks["take"].using(tx=connection).enqueue(BIG)
+    connection.execute("rollback")
+    connection.close()
+    app.store.close()
+
+
+def test_old_body_is_lifted_to_the_version_of_its_task(app: App) -> None:
+    got: list[str] = []
+
+    @app.task(name="new", version=2)
+    async def new(words: str) -> None:
+        got.append(words)
+
+    @new.upcast(1)
+    def lift(body: dict[str, str]) -> dict[str, str]:
+        return {"words": body["text"]}
+
+    app.store.put([Draft(task="new", body=msgspec.json.encode({"text": BIG}), version=1)])
+    app.run_worker(burst=True)
+    assert got == [BIG] and not files(app)
+
+
+def test_message_kept_with_its_result_keeps_its_blob_until_the_row_is_gone(app: App, clock: ManualClock) -> None:
+    @app.task(name="answer", keep_result="1h")
+    async def answer(text: str) -> int:
+        return len(text)
+
+    ref = answer.enqueue(BIG)
+    app.run_worker(burst=True)
+    assert ref.wait(1) == len(BIG) and names(app) == keys(app, ref.id)
+    clock.advance("2h")
+    app.store.exchange([], [])  # sweeps what is kept no longer
+    assert app.job(ref.id) is None
+    app.run_worker(burst=True)
+    assert not files(app)
+
+
+def test_message_that_is_parked_for_a_newer_worker_is_not_read(app: App, tmp_path: Path, clock: ManualClock) -> None:
+    got = taking(app)
+    id = app.store.put([Draft(task="later", body=msgspec.json.encode({"text": BIG}))])[0].id
+    (tmp_path / "blobs").rename(tmp_path / "unmounted")
+    app.run_worker(burst=True)
+    assert stored(app, id).state(clock()) == "scheduled" and stored(app, id).faults[-1].kind == "unroutable"
+    (tmp_path / "unmounted").rename(tmp_path / "blobs")
+    app.tasks["later"] = app.tasks["take"]
+    clock.advance("10m")
+    app.run_worker(burst=True)
+    assert got == [BIG] and not files(app)
 
 
 def test_retry_and_death_keep_the_blob_a_redrive_runs_with_it_and_the_ack_removes_it(app: App) -> None:
@@ -689,8 +777,8 @@ def test_blob_of_a_message_whose_reference_is_broken_is_kept(app: App) -> None:
     assert app.collect_blobs(0) == 0
 
 
-def test_collecting_before_any_blob_was_written_touches_nothing(app: App, tmp_path: Path) -> None:
-    assert app.collect_blobs(0) == 0 and not (tmp_path / "blobs").exists()
+def test_collecting_before_any_blob_was_written_makes_the_place(app: App, tmp_path: Path) -> None:
+    assert app.collect_blobs(0) == 0 and len([*(tmp_path / "blobs").iterdir()]) == 1
 
 
 def test_collecting_without_blobs_is_a_mistake_that_is_told() -> None:

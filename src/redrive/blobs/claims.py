@@ -16,7 +16,7 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from ..errors import BlobsUnavailable, Conflict, EnqueueError, StoreError, Unreadable, Unsupported
+from ..errors import BlobsUnavailable, Conflict, EnqueueError, StoreError, StoreUnavailable, Unreadable, Unsupported
 from ..ids import new_id
 from ..message import BLOB, Discard, Draft, Exchange, Handle, Message, Put, Settlement, Swap, Verdict
 from ..store import Store
@@ -85,7 +85,13 @@ class ClaimCheck:
         neither is a message without its blob taken for damaged nor does a new one go astray."""
         name = new_id(self.store.now_ms())
         self._open_place(name).make()
-        self.store.cells.swap([Swap(PLACE_CELL, 0, name.encode())])  # lost to another process: its name is as good
+        try:
+            self.store.cells.swap([Swap(PLACE_CELL, 0, name.encode())])  # lost to another process: its name is as good
+        except StoreUnavailable as error:
+            raise BlobsUnavailable(
+                f"the place for this store's blobs cannot be noted in it: {error}; where the first large body ever is "
+                "put with tx=, the transaction itself is in the way: start a worker or run `redrive store sweep` first"
+            ) from error
         return self._place() or name
 
     # -- in
@@ -221,8 +227,6 @@ class ClaimCheck:
 
         A put writes its blob first, so the bound must be longer than any put or transaction takes. Raises StoreError.
         """
-        if self._place() is None:
-            return 0
         before_ms = self.store.now_ms() - older_than_ms
         old = (key for key in self.blobs.listed() if written_ms(key) <= before_ms)
         count = 0
