@@ -2,7 +2,7 @@
 
 A process of its own per page, so that pages share no modules, no signal handlers and no event loop. Blocks of Python
 share one namespace; one with a file's name is written, and if it is Python imported at once, unless a command of the
-page names the file. It ends at the first block that fails, with exit code 1.
+page names the file or its module. It ends at the first block that fails, with exit code 1.
 """
 
 from __future__ import annotations
@@ -88,8 +88,10 @@ class PageRun:
         path = Path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-        if path.suffix == ".py" and name not in self.typed:
-            module = ".".join(path.with_suffix("").parts)
+        module = ".".join(path.with_suffix("").parts)
+        if path.suffix == ".py" and not re.search(
+            rf"(?<![\w.]){re.escape(module)}(?!\w)|{re.escape(name)}", self.typed
+        ):
             sys.modules.pop(module, None)
             importlib.invalidate_caches()
             importlib.import_module(module)
