@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0  # for a child to end or to say something; far more than it needs
 SHARES = 6
 KILLED = -9
+PROGRAMS = {"worker": "programs", "producer": "programs", "follower": "following"}  # the module of each role
 
 
 class Child:
@@ -33,7 +34,7 @@ class Child:
 
     def __init__(self, role: str, plan: Plan, *, under: Sequence[str] = ()) -> None:
         self.place = Path(plan.place)
-        argv = [*under, sys.executable, "-m", "tests.crash.programs", role, msgspec.json.encode(plan).decode()]
+        argv = [*under, sys.executable, "-m", f"tests.crash.{PROGRAMS[role]}", role, msgspec.json.encode(plan).decode()]
         with (self.place / "stderr").open("ab") as stderr:
             self.process = subprocess.Popen(
                 argv, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=stderr, start_new_session=True
@@ -131,11 +132,12 @@ def balanced(place: Path, *, worked_off: bool = True, lost: Sequence[int] = ()) 
     return ledger
 
 
-def sweep(name: str, steps: int) -> pytest.MarkDecorator:
-    """Parametrize over steps 1 to `steps`: a sixth of them, turning with the seed, in every run, all in `make soak`."""
-    share = int(os.environ.get("TEST_SEED", "0")) % SHARES
+def sweep(name: str, steps: int, *, shares: int = SHARES) -> pytest.MarkDecorator:
+    """Parametrize over steps 1 to `steps`: one of `shares` parts, turning with the seed, in every run, all in `make
+    soak`."""
+    share = int(os.environ.get("TEST_SEED", "0")) % shares
     chosen = [
-        pytest.param(step, marks=pytest.mark.slow if step % SHARES == share else pytest.mark.soak)
+        pytest.param(step, marks=pytest.mark.slow if step % shares == share else pytest.mark.soak)
         for step in range(1, steps + 1)
     ]
     return pytest.mark.parametrize(name, chosen)

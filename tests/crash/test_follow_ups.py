@@ -1,0 +1,93 @@
+"""kill -9 of a worker whose handlers make follow-ups: the ack and all of them are there, or neither; and so are a death
+and its compensation. At every named point of the store, at every write and sync call, and at random."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+from time import sleep
+
+import pytest
+
+from .children import KILLED, Child, run, sweep, until
+from .following import KINDS, Books, fill
+from .programs import Plan
+from .test_sweeps import killed_at, traced
+
+PARENTS = len(KINDS)  # one of each
+CALLS, WRITES = 40, 150  # nearly all that a worker makes for them; the rest are the children's own
+PAUSE_S = 0.3
+
+
+def looked_at(place: Path, kinds: dict[str, str]) -> Books:
+    """The books after a kill. A copy of the store is opened: opening mends what a kill left, and that is for the next
+    worker to do."""
+    copy = place / "copy"
+    shutil.copytree(place, copy, ignore=shutil.ignore_patterns("work.db-wake", "copy"))
+    books = Books(copy, kinds)
+    shutil.rmtree(copy)
+    assert books.problems() == []
+    return books
+
+
+def worked_off(place: Path, kinds: dict[str, str]) -> Books:
+    """The books once another worker has done the rest."""
+    assert run("follower", Plan(place=str(place))) == 0
+    books = Books(place, kinds)
+    assert books.problems() == [] and books.left() == 0
+    assert books.settled() == len(books.kinds) > len(kinds), "no chain went on"
+    return books
+
+
+@sweep("step", CALLS)
+def test_worker_killed_at_a_store_call_writes_all_that_follows_or_nothing(step: int, tmp_path: Path) -> None:
+    kinds = fill(tmp_path, PARENTS)
+    assert run("follower", Plan(place=str(tmp_path), kill_at=step)) == KILLED
+    assert len(looked_at(tmp_path, kinds).points) == 1
+    worked_off(tmp_path, kinds)
+
+
+@pytest.fixture(scope="session")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, int]]:
+    place = tmp_path_factory.mktemp("traced-follower")
+    fill(place, PARENTS)
+    return traced("follower", Plan(place=str(place))).calls
+
+
+@pytest.mark.linux
+@sweep("step", WRITES, shares=15)
+def test_worker_killed_at_a_write_or_sync_writes_all_that_follows_or_nothing(
+    step: int, calls: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    kinds = fill(tmp_path, PARENTS)
+    assert killed_at("follower", Plan(place=str(tmp_path)), calls[step - 1]) == KILLED
+    looked_at(tmp_path, kinds)
+    worked_off(tmp_path, kinds)
+
+
+@pytest.mark.slow
+def test_random_kills_leave_no_half_of_an_ack_or_a_death(seed: int, tmp_path: Path) -> None:
+    _kill_at_random(tmp_path, seed, kills=3, parents=180)
+
+
+@pytest.mark.soak
+def test_60_random_kills_leave_no_half_of_an_ack_or_a_death(seed: int, tmp_path: Path) -> None:
+    _kill_at_random(tmp_path, seed, kills=60, parents=3000)
+
+
+def _kill_at_random(place: Path, seed: int, *, kills: int, parents: int) -> None:
+    print(f"seed {seed}: {kills} kills over {parents} parents")
+    rng = random.Random(seed)
+    kinds = fill(place, parents, pause_ms=15)
+    plan = Plan(place=str(place), concurrency=8, prefetch=8, drain=False)
+    settled = [0]
+    for _ in range(kills):
+        with Child("follower", plan) as child:
+            until("it runs something", lambda: child.starts() > 0, child=child)
+            sleep(rng.uniform(0, PAUSE_S))
+            child.kill()
+        settled.append(looked_at(place, kinds).settled())
+    books = worked_off(place, kinds)
+    print(f"settled after each kill: {settled[1:]}; in the end {books.settled()}")
+    assert settled[1] < books.settled(), "all was done before the first kill"
