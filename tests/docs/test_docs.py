@@ -49,6 +49,7 @@ def _environment(home: Path) -> dict[str, str]:
         "COLUMNS": "140",
         "REDRIVE_OUTPUT": "table",
         "REDRIVE_LOG": "text",
+        "PYTEST_ADDOPTS": "-p no:cacheprovider -p no:hypothesispytest -p no:anyio -p no:xdist",  # a second each
     }
 
 
