@@ -16,6 +16,7 @@ import msgspec
 
 import redrive
 
+from .fairness import fairness
 from .groups import before, groups
 from .harness import Broken, Options, Reading, as_json, table
 from .startup import startup
@@ -26,7 +27,21 @@ from .volume import backlog, enqueue, memory
 
 BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
     f.__name__: f
-    for f in (noop, failing, groups, before, lateness, latency, idle, backlog, enqueue, memory, startup, testkit)
+    for f in (
+        noop,
+        failing,
+        groups,
+        fairness,
+        before,
+        lateness,
+        latency,
+        idle,
+        backlog,
+        enqueue,
+        memory,
+        startup,
+        testkit,
+    )
 }
 PATHS = ("folder", "before")
 
@@ -74,6 +89,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--memory", type=int, default=100_000, help="memory: messages run in all")
     p.add_argument("--idle-s", type=float, default=10.0, help="idle: seconds watched per round")
     p.add_argument("--starts", type=int, default=11, help="startup: starts of each program; testkit: tests")
+    p.add_argument("--waiting", type=int, default=10_000, help="fairness: messages of the large tenant")
     p.add_argument("--before", type=Path, metavar="DIR", help="before: another checkout of this project")
     p.add_argument("--folder", type=Path, help="where the stores lie: on a real disk, for tmpfs syncs nothing")
     p.add_argument("--json", type=Path, metavar="FILE", help="keep every value of every round here")

@@ -46,6 +46,7 @@ class Options(Struct, frozen=True):
     memory: int
     idle_s: float
     starts: int
+    waiting: int = 10_000
     before: Path | None = None  # another checkout
 
 

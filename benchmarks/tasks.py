@@ -6,6 +6,7 @@ the handler's own and not a look at the queue from outside.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import struct
 import time
@@ -18,6 +19,7 @@ from redrive.fault import Fault
 
 RECORD = struct.Struct("<qd")
 FAIL_EVERY = 5
+BRIEF_S = 0.01  # how long `brief` runs
 
 
 class Boom(Exception):
@@ -46,7 +48,8 @@ def read_records(path: Path) -> list[tuple[int, float]]:
 def make_app(
     url: str, add: Callable[[int], None] = lambda index: None, retried: dict[int, tuple[Fault, ...]] | None = None
 ) -> App:
-    """Tasks `noop`; `failing`, which raises once for every fifth message; `dying`, which raises until those are dead.
+    """Tasks `noop`; `brief`, which waits a moment; `failing`, which raises once for every fifth message; `dying`,
+    which raises until those are dead.
 
     `add` is called in each run. `retried` collects the faults that retries of `failing` were claimed with, as stored.
     """
@@ -56,6 +59,11 @@ def make_app(
     @app.task(name="noop")
     async def noop(i: int) -> None:
         add(i)
+
+    @app.task(name="brief")
+    async def brief(i: int) -> None:
+        add(i)
+        await asyncio.sleep(BRIEF_S)
 
     @app.task(name="failing", ctx=True, retry=twice)
     async def failing(ctx: Context, i: int) -> None:
