@@ -587,6 +587,10 @@ class SqliteStore:
         on_dead: OnDead | None = None,
     ) -> None:
         _door.admit_width(group_width, 1)
+        said = (paused, group_width, group_order, on_dead)
+        set_now = self._read("select paused, group_width, group_order, on_dead from queue where name = ?", queue)
+        if set_now and all(new is None or new == now for new, now in zip(said, set_now[0], strict=True)):
+            return  # as every start of an app declares
 
         def work(c: sqlite3.Connection) -> None:
             self._groups.configure(c, queue, paused, group_width, group_order, on_dead, self._clock_ms())
