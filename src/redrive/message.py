@@ -128,6 +128,13 @@ class Receipt(NamedTuple):
     fence: int
 
 
+class Started(NamedTuple):
+    """A run that a worker began: the message, and the fence of the claim it was begun for."""
+
+    id: str
+    fence: int
+
+
 class Delivery(Struct, frozen=True, gc=False):
     """One claim of a message: what to run, the receipt to settle it with, and when the lease ends."""
 

@@ -32,6 +32,7 @@ from .message import (
     Put,
     Receipt,
     Settlement,
+    Started,
     Swap,
     Verdict,
     Where,
@@ -117,12 +118,12 @@ class Store(Protocol):
         """
         ...
 
-    def release(self, worker: str, started: Sequence[str] | None) -> tuple[int, int]:
+    def release(self, worker: str, started: Sequence[Started] | None) -> tuple[int, int]:
         """Take back at once what a dead worker of this identity had leased: (released, lapsed).
 
-        Ids in `started` lapse: the next claim counts a crash. The others go back free, their attempt
-        given back. None: nothing is known about what was started, so all lapse. Only for whoever holds the identity's
-        lock.
+        What stands in `started` lapses, if that is still its claim: the next one counts a crash. The others go back
+        free, their attempt given back. None: nothing is known about what was started, so all lapse. Only for whoever
+        holds the identity's lock.
         """
         ...
 

@@ -31,6 +31,7 @@ from redrive.message import (
     Redrive,
     RetryAt,
     Settlement,
+    Started,
     Swap,
     Verdict,
     Where,
@@ -165,7 +166,9 @@ class Pair:
             self.both("checkpoint", pair, self.rng.choice((b"", b"half")))
 
     def release(self) -> None:
-        self.both("release", self.rng.choice(WORKERS), self.rng.choice((None, [], self.some_ids())))
+        found = [message for message in self.stores[0].find(self.some_ids()) if message is not None]
+        started = [Started(message.id, message.fence - (self.rng.random() < 0.2)) for message in found]
+        self.both("release", self.rng.choice(WORKERS), self.rng.choice((None, [], started)))
 
     def cancel(self) -> None:
         self.both("cancel", self.some_ids())

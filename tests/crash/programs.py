@@ -28,7 +28,7 @@ from redrive import Context
 from redrive.errors import StoreError
 from redrive.events import Event, Fate, Notice
 from redrive.ids import new_id
-from redrive.message import Draft, Lane, Message
+from redrive.message import Draft, Lane, Message, Started
 from redrive.stores.sqlite import SqliteStore
 from redrive.worker.crashes import left_behind
 
@@ -201,12 +201,12 @@ def write_found(store: SqliteStore, journal: Journal) -> None:
         journal.write("found", m.id, attempt=m.attempt, crashes=m.crashes, fence=m.fence, note=how_left(m, dead))
 
 
-def how_left(m: Message, dead: Mapping[str, Sequence[str] | None]) -> str:
+def how_left(m: Message, dead: Mapping[str, Sequence[Started] | None]) -> str:
     """`lapsed`: an earlier worker took it back as a crash and died before it claimed it again."""
     if m.worker is None:
         return "lapsed"
     started = dead[m.worker]
-    return "started" if started is None or m.id in started else "unstarted"
+    return "started" if started is None or (m.id, m.fence) in started else "unstarted"
 
 
 def write_events(journal: Journal, events: Sequence[Event]) -> None:

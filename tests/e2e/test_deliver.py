@@ -245,7 +245,7 @@ def started_of(deliver: Deliver) -> set[str]:
     """The messages that the killed process had started and not settled, by its slot file."""
     (slots,) = left_behind(deliver.folder / "redrive.db-workers")
     assert slots.started is not None
-    return set(slots.started)
+    return {started.id for started in slots.started}
 
 
 def test_killed_while_enqueueing_again_and_again_no_line_is_enqueued_twice(deliver: Deliver, seed: int) -> None:

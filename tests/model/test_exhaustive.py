@@ -38,6 +38,7 @@ from redrive.message import (
     RetryAt,
     Settled,
     Settlement,
+    Started,
 )
 from redrive.policy import Backoff, Retry
 from redrive.stores import _lifecycle, memory
@@ -167,7 +168,7 @@ class World:
             return False
         current, before = self._is_current(hand), self.message
         self.hands[worker] = None
-        done = self.store.release(f"w{worker}", [ID] if hand.started else [])
+        done = self.store.release(f"w{worker}", [Started(ID, hand.delivery.message.fence)] if hand.started else [])
         assert done == ((0, 0) if not current else (0, 1) if hand.started else (1, 0)), "release miscounted"
         after = self.message
         if current:

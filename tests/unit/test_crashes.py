@@ -41,17 +41,17 @@ def test_an_identity_is_the_first_number_that_nobody_holds(tmp_path: Path) -> No
 
 def test_the_next_holder_knows_what_had_started_and_was_not_settled(tmp_path: Path) -> None:
     slots = opened(tmp_path)
-    started, unstarted, settled, again = (slots.take(id) for id in IDS)
+    started, unstarted, settled, again = (slots.take(id, 7) for id in IDS)
     slots.start(started)
     slots.start(settled)
     slots.give(settled)
     slots.start(again)
     slots.give(again)
-    slots.take(IDS[3])  # the same slot, not started this time
+    slots.take(IDS[3], 8)  # the same slot, not started this time
     assert unstarted >= 0
     slots.close()
     after = hold(tmp_path, "w")
-    assert (after.same_boot, after.started) == (True, [IDS[0]])
+    assert (after.same_boot, after.started) == (True, [(IDS[0], 7)])
     after.open(10)
     after.close()
     last = hold(tmp_path, "w")
@@ -70,12 +70,12 @@ def test_a_run_without_a_slot_starts_nothing(tmp_path: Path) -> None:
 
 def test_what_the_dead_left_is_found_once_and_never_the_livings_or_the_settled(tmp_path: Path) -> None:
     dead, living, settled = (opened(tmp_path, name) for name in ("dead", "living", "settled"))
-    dead.start(dead.take(IDS[0]))
+    dead.start(dead.take(IDS[0], 1))
     dead.close()
     settled.settle()
     settled.close()
     found = [(slots.name, slots.started) for slots in left_behind(tmp_path)]
-    assert found == [("dead-0", [IDS[0]])]
+    assert found == [("dead-0", [(IDS[0], 1)])]
     for slots in left_behind(tmp_path):
         slots.settle()
     assert list(left_behind(tmp_path)) == []
@@ -92,7 +92,7 @@ def test_what_is_found_is_held_while_it_is_looked_at(tmp_path: Path) -> None:
 
 def test_after_settling_a_late_write_is_an_error_and_no_bus_fault(tmp_path: Path) -> None:
     slots = opened(tmp_path)
-    slot = slots.take(IDS[0])
+    slot = slots.take(IDS[0], 1)
     slots.settle()
     with pytest.raises(ValueError, match="closed"):
         slots.start(slot)
@@ -113,16 +113,16 @@ def test_beats_tell_of_every_holder(tmp_path: Path) -> None:
     slots.close()
 
 
-@given(st.binary(max_size=400), st.sampled_from([b"", b"redrive1", b"redrive1" + boot_id().encode()]))
+@given(st.binary(max_size=400), st.sampled_from([b"", b"redrive2", b"redrive2" + boot_id().encode()]))
 def test_a_damaged_file_holds_nobody_up(tail: bytes, head: bytes) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder)
         (path / "w-0.slots").write_bytes(head + tail)
         for slots in left_behind(path):
-            assert slots.started is None or all(isinstance(id, str) for id in slots.started)
+            assert slots.started is None or all(isinstance(one.id, str) for one in slots.started)
         slots = hold(path, "w")
-        for id in slots.started or []:
-            id.encode()
+        for one in slots.started or []:
+            one.id.encode()
         all_beats(path)
         slots.open(1)
         slots.close()
@@ -146,7 +146,7 @@ def work(tmp_path: Path, before: Callable[[Path, str], None]) -> tuple[App, str]
     dead = opened(folder, "dead")
     ref = task.enqueue()
     [delivery] = app.store.exchange([], [Ask("default", 1, 600_000, worker=dead.worker)]).deliveries
-    dead.start(dead.take(delivery.message.id))
+    dead.start(dead.take(delivery.message.id, 1))
     dead.close()
     before(folder / "dead-0.slots", delivery.message.id)
     app.run_worker(["another queue"], burst=True, name="new")
@@ -172,7 +172,7 @@ def test_a_file_that_cannot_be_read_counts_a_crash_for_all_it_held(tmp_path: Pat
 
 def test_a_slot_that_was_not_started_goes_back_free(tmp_path: Path) -> None:
     def unstart(path: Path, id: str) -> None:
-        path.write_bytes(path.read_bytes().replace(id.encode() + b"\x01", id.encode() + b"\x00"))
+        path.write_bytes(path.read_bytes().replace(id.encode() + b"\x01\0\0\0\x01", id.encode() + b"\x01\0\0\0\0"))
 
     app, id = work(tmp_path, unstart)
     message = app.job(id)

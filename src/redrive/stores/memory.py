@@ -47,6 +47,7 @@ from ..message import (
     RetryAt,
     Settled,
     Settlement,
+    Started,
     Swap,
     Verdict,
     Where,
@@ -142,14 +143,14 @@ class MemoryStore:
         with self._commit() as (tables, now):
             return [_extend(tables, receipt, now + lease_ms, alone) for receipt in receipts]
 
-    def release(self, worker: str, started: Sequence[str] | None) -> tuple[int, int]:
+    def release(self, worker: str, started: Sequence[Started] | None) -> tuple[int, int]:
         with self._commit() as (tables, now):
             released = lapsed = 0
             for seq, kept in [*tables.kept.items()]:
                 message = kept.message
                 if message.lane is not Lane.LEASED or message.worker != worker:
                     continue
-                if started is None or message.id in started:
+                if started is None or (message.id, message.fence) in started:
                     tables.change(int(seq), _lifecycle.lapsed(message, now))
                     lapsed += 1
                 else:

@@ -48,6 +48,7 @@ from ..message import (
     Redrive,
     Settled,
     Settlement,
+    Started,
     Swap,
     Verdict,
     Where,
@@ -404,14 +405,14 @@ class SqliteStore:
 
         return self._writer.run(work, synced=False)
 
-    def release(self, worker: str, started: Sequence[str] | None) -> tuple[int, int]:
+    def release(self, worker: str, started: Sequence[Started] | None) -> tuple[int, int]:
         def work(c: sqlite3.Connection) -> tuple[int, int]:
             now = self._clock_ms()
             self.seam("release")
             released = 0
             if started is not None:
                 released = c.execute(self._sql["give_back"], (now, worker, text(list(started)))).rowcount
-            lapsed = c.execute(self._sql["lapse"], (now, worker, None)).rowcount
+            lapsed = c.execute(self._sql["lapse"], (now, worker)).rowcount
             return released, lapsed
 
         result = self._writer.run(work)

@@ -208,16 +208,15 @@ update message set due_ms = ?1 where seq in (select value from json_each(?2))
 update message set suspect = 2 where seq in (select value from json_each(?1))
 
 -- name: lapse
--- ?1 now, ?2 worker, ?3 ids (JSON) or null for all: their leases end now. Nobody's from then on: a worker of that name that is killed
+-- ?1 now, ?2 worker: all its leases end now. Nobody's from then on: a worker of that name that is killed
 -- before it claimed them must not find them among what it had claimed and not started. They go before what was enqueued after them.
 update message set due_ms = min(?1, life_ms), worker = null where due_ms is not null and lane = 'leased' and worker = ?2
-and (?3 is null or id in (select value from json_each(?3)))
 
 -- name: give_back
--- ?1 now, ?2 worker, ?3 ids (JSON) that stay leased: the others were never started
+-- ?1 now, ?2 worker, ?3 [[id, fence], …] that stay leased: the others were never started
 update message set lane = 'ready', due_ms = min(?1, life_ms), attempt = attempt - 1, suspect = min(suspect, 1)
 where due_ms is not null and lane = 'leased' and worker = ?2
-and id not in (select value from json_each(?3))
+and (id, fence) not in (select json_extract(value, '$[0]'), json_extract(value, '$[1]') from json_each(?3))
 
 -- name: checkpoint
 update message set progress = ?3 where seq = ?1 and fence = ?2 and lane = 'leased'

@@ -21,15 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Refused, StoreFull, StoreUnavailable
+from ..message import Started
 
-_MAGIC = b"redrive1"
+_MAGIC = b"redrive2"
 # Magic, boot id, store thread's beat, end of the last running timeout, event loop's beat, pid.
 _HEADER = struct.Struct("<8s40sdddI")
 _HEADER_SIZE = 128
 _STORE_BEAT, _STORE_BEAT_AT = struct.Struct("<dd"), 48
 _LOOP_BEAT, _LOOP_BEAT_AT = struct.Struct("<d"), 64
-_SLOT_SIZE = 40  # 36 characters of id, one byte of state
-_STATE_AT = 36
+_SLOT = struct.Struct("<36sIB3x")  # id, fence, state
+_STATE_AT = 40
 _IDENTITIES_MAX = 1000
 
 
@@ -55,27 +56,27 @@ class Slots:
         """Forget the last holder and make room for `count` messages. Only once its leases are taken back: a kill
         before must not lose what it had started."""
         os.ftruncate(self._file, 0)
-        _fill(self._file, _HEADER_SIZE + count * _SLOT_SIZE)
+        _fill(self._file, _HEADER_SIZE + count * _SLOT.size)
         self._map = mmap.mmap(self._file, 0)
         now = time.monotonic()
         self._map[: _HEADER.size] = _HEADER.pack(_MAGIC, boot_id().encode(), now, 0.0, now, os.getpid())
         self._free = list(range(count - 1, -1, -1))
 
-    def take(self, id: str) -> int:
+    def take(self, id: str, fence: int) -> int:
         """A slot for a message that was claimed and is not started yet. `id` has the 36 characters every id has."""
         slot = self._free.pop()
-        at = _HEADER_SIZE + slot * _SLOT_SIZE
-        self._map[at : at + _STATE_AT] = id.encode()
+        at = _HEADER_SIZE + slot * _SLOT.size
+        self._map[at : at + _SLOT.size] = _SLOT.pack(id.encode(), fence, 0)
         return slot
 
     def start(self, slot: int) -> None:
         """Its handler is about to be called: one byte, so that a kill finds it either set or not."""
         if slot >= 0:
-            self._map[_HEADER_SIZE + slot * _SLOT_SIZE + _STATE_AT] = 1
+            self._map[_HEADER_SIZE + slot * _SLOT.size + _STATE_AT] = 1
 
     def give(self, slot: int) -> None:
         """The message is settled."""
-        self._map[_HEADER_SIZE + slot * _SLOT_SIZE + _STATE_AT] = 0
+        self._map[_HEADER_SIZE + slot * _SLOT.size + _STATE_AT] = 0
         self._free.append(slot)
 
     def beat_store(self, now_s: float, busy_until_s: float) -> None:
@@ -153,14 +154,15 @@ def _lock(path: Path, flags: int = 0) -> int | None:
     return file
 
 
-def _read(file: int) -> tuple[bool, list[str] | None]:
-    """(written since the machine started, ids started); None for what cannot be read."""
+def _read(file: int) -> tuple[bool, list[Started] | None]:
+    """(written since the machine started, what was started); None for what cannot be read."""
     data = os.pread(file, os.fstat(file).st_size, 0)
     if len(data) < _HEADER_SIZE or data[:8] != _MAGIC:
         return True, None
     same_boot = data[8:48].rstrip(b"\0").decode(errors="replace") == boot_id()
-    slots = (data[at : at + _SLOT_SIZE] for at in range(_HEADER_SIZE, len(data), _SLOT_SIZE))
-    return same_boot, [slot[:_STATE_AT].decode(errors="replace") for slot in slots if slot[_STATE_AT:][:1] == b"\x01"]
+    whole = len(data) - (len(data) - _HEADER_SIZE) % _SLOT.size
+    slots = _SLOT.iter_unpack(data[_HEADER_SIZE:whole])
+    return same_boot, [Started(id.decode(errors="replace"), fence) for id, fence, state in slots if state == 1]
 
 
 @functools.cache

@@ -358,7 +358,7 @@ class Worker:
             queue = delivery.message.queue
             run = Run(delivery, self._gates[queue], until_s)
             if self._slots is not None:
-                run.slot = self._slots.take(delivery.message.id)
+                run.slot = self._slots.take(delivery.message.id, delivery.message.fence)
             self._held[delivery.receipt] = run
             self._count[queue] += 1
             runs.append(run)

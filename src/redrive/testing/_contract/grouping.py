@@ -20,6 +20,7 @@ from ...message import (
     RetryAt,
     Settled,
     Settlement,
+    Started,
 )
 from ...store import Store
 from ..clock import ManualClock
@@ -119,7 +120,7 @@ class GroupRules(Contract):
         assert claimed_ids(store) == [first]
 
     @pytest.mark.parametrize("started", [None, []])
-    def test_what_a_dead_worker_held_keeps_its_place(self, store: Store, started: list[str] | None) -> None:
+    def test_what_a_dead_worker_held_keeps_its_place(self, store: Store, started: list[Started] | None) -> None:
         first, _ = put(store, draft(group="g"), draft(group="g"))
         claim_one(store, worker="dead")
         store.release("dead", started)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ...message import Ack, DeadLetter, Hold, Lane, Receipt, Redrive, RetryAt, Settled, Settlement
+from ...message import Ack, DeadLetter, Hold, Lane, Receipt, Redrive, RetryAt, Settled, Settlement, Started
 from ...store import Store
 from ..clock import ManualClock
 from .base import (
@@ -236,7 +236,7 @@ class LeaseRules(Contract):
         started, waiting, other = put(store, draft(), draft(), draft())
         taken = claim(store, limit=2, worker="dead")
         claim(store, worker="alive")
-        assert store.release("dead", [started, "no such id"]) == (1, 1)
+        assert store.release("dead", [Started(started, 1), Started("no such id", 1)]) == (1, 1)
         back = look(store, waiting)
         assert (back.lane, back.attempt, back.crashes, back.fence) == (Lane.READY, 0, 0, 1)
         assert look(store, other).lane is Lane.LEASED
@@ -262,7 +262,7 @@ class LeaseRules(Contract):
         clock.advance("1s")
         later = put_one(store)
         clock.advance("1s")
-        assert store.release("dead", [lapsing]) == (1, 1)
+        assert store.release("dead", [Started(lapsing, 1)]) == (1, 1)
         claimed = claimed_ids(store, worker="next")
         assert set(claimed[:2]) == {lapsing, unstarted}
         assert claimed[2:] == [later]
@@ -270,12 +270,20 @@ class LeaseRules(Contract):
     def test_what_lapsed_stays_lapsed_when_its_worker_is_released_again(self, store: Store) -> None:
         started = put_one(store)
         claim_one(store, worker="dead")
-        assert store.release("dead", [started]) == (0, 1)
+        assert store.release("dead", [Started(started, 1)]) == (0, 1)
         assert store.release("dead", []) == (0, 0)
         message = claim_one(store, worker="dead").message
         assert message.attempt == 1
         if store.traits.counts_crashes:
             assert message.crashes == 1
+
+    def test_what_was_started_by_an_earlier_claim_is_unstarted_now(self, store: Store) -> None:
+        id = put_one(store)
+        settle(store, claim_one(store, worker="dead"), RetryAt(store.now_ms()))
+        assert claim_one(store, worker="dead").message.fence == 2
+        assert store.release("dead", [Started(id, 1)]) == (1, 0)
+        message = claim_one(store).message
+        assert (message.attempt, message.crashes) == (2, 0)
 
     def test_release_of_an_unknown_worker_does_nothing(self, store: Store) -> None:
         ids = put(store, draft(), draft())
