@@ -12,11 +12,13 @@ import pytest
 
 from .children import KILLED, Child, run, sweep, until
 from .following import KINDS, Books, fill
+from .ledger import handled, read
 from .programs import Plan
 from .test_sweeps import killed_at, traced
 
 PARENTS = len(KINDS)  # one of each
-CALLS, WRITES = 40, 150  # nearly all that a worker makes for them; the rest are the children's own
+CALLS, WRITES = 48, 180  # all that a worker makes for them and their children; fewer where it settles more at once,
+CALLS_MIN, WRITES_MIN = 28, 100  # though never fewer than these
 PAUSE_S = 0.3
 
 
@@ -43,8 +45,9 @@ def worked_off(place: Path, kinds: dict[str, str]) -> Books:
 @sweep("step", CALLS)
 def test_worker_killed_at_a_store_call_writes_all_that_follows_or_nothing(step: int, tmp_path: Path) -> None:
     kinds = fill(tmp_path, PARENTS)
-    assert run("follower", Plan(place=str(tmp_path), kill_at=step)) == KILLED
-    assert len(looked_at(tmp_path, kinds).points) == 1
+    code = run("follower", Plan(place=str(tmp_path), kill_at=step))
+    assert code == KILLED or step > CALLS_MIN
+    assert len(looked_at(tmp_path, kinds).points) == (code == KILLED)
     worked_off(tmp_path, kinds)
 
 
@@ -56,12 +59,16 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, int]]:
 
 
 @pytest.mark.linux
-@sweep("step", WRITES, shares=15)
+@sweep("step", WRITES, shares=18)
 def test_worker_killed_at_a_write_or_sync_writes_all_that_follows_or_nothing(
     step: int, calls: list[tuple[str, int]], tmp_path: Path
 ) -> None:
     kinds = fill(tmp_path, PARENTS)
-    assert killed_at("follower", Plan(place=str(tmp_path)), calls[step - 1]) == KILLED
+    if step <= len(calls):
+        code = killed_at("follower", Plan(place=str(tmp_path)), calls[step - 1])
+        assert code == KILLED or step > WRITES_MIN
+    else:
+        assert step > WRITES_MIN
     looked_at(tmp_path, kinds)
     worked_off(tmp_path, kinds)
 
@@ -72,8 +79,8 @@ def test_random_kills_leave_no_half_of_an_ack_or_a_death(seed: int, tmp_path: Pa
 
 
 @pytest.mark.soak
-def test_60_random_kills_leave_no_half_of_an_ack_or_a_death(seed: int, tmp_path: Path) -> None:
-    _kill_at_random(tmp_path, seed, kills=60, parents=3000)
+def test_40_random_kills_leave_no_half_of_an_ack_or_a_death(seed: int, tmp_path: Path) -> None:
+    _kill_at_random(tmp_path, seed, kills=40, parents=1800)
 
 
 def _kill_at_random(place: Path, seed: int, *, kills: int, parents: int) -> None:
@@ -83,11 +90,22 @@ def _kill_at_random(place: Path, seed: int, *, kills: int, parents: int) -> None
     plan = Plan(place=str(place), concurrency=8, prefetch=8, drain=False)
     settled = [0]
     for _ in range(kills):
+        since = handled(place).stat().st_size
         with Child("follower", plan) as child:
-            until("it runs something", lambda: child.starts() > 0, child=child)
+            _await_start(place, since, child)
             sleep(rng.uniform(0, PAUSE_S))
             child.kill()
-        settled.append(looked_at(place, kinds).settled())
+        books = looked_at(place, kinds)
+        settled.append(books.settled())
+        if books.left() == 0:  # a fast machine
+            break
     books = worked_off(place, kinds)
     print(f"settled after each kill: {settled[1:]}; in the end {books.settled()}")
-    assert settled[1] < books.settled(), "all was done before the first kill"
+    assert len(settled) > kills // 2 and settled[1] < books.settled()
+
+
+def _await_start(place: Path, since: int, child: Child) -> None:
+    def started() -> bool:
+        return any(r.what == "start" for r in read(handled(place), since))
+
+    until("it runs something", started, child=child)

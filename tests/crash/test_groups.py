@@ -222,6 +222,8 @@ def test_a_dead_head_holds_its_group_through_kills_until_it_is_redriven(seed: in
         for name, message in dead.items():
             handle = Handle(message.id, message.redrives, message.lane)
             what = _after(name or "")
+            if what != "redrive":
+                fleet.wanted[name or ""].discard(DYING)
             if what == "resume":
                 fleet.store.configure_group("default", name, resume=True)
             else:
