@@ -127,6 +127,8 @@ def _steered(fault: Fault, now_ms: int) -> Decision | None:
 
 def _asked_until_ms(message: Message, retry: Retry) -> int:
     """Until when the last fault of this life asked to be left alone, where that is longer than one wait may be."""
+    if not message.faults:  # most have none
+        return 0
     last = _last_failure(message)
     if last is None or last.retry_after_s is None or last.retry_after_s <= retry.max_retry_after_s:
         return 0

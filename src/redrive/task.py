@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
 
 import msgspec
 
@@ -310,7 +310,8 @@ class Bound(Generic[P, R]):
 
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
         """As `Task.draft`."""
-        self._refuse_tx("a draft is written by whoever puts it: give tx= to app.enqueue_many(…)")
+        if self._options.tx is not None:
+            self._refuse_tx("a draft is written by whoever puts it: give tx= to app.enqueue_many(…)")
         return self._draft(current(), args, kwargs)
 
     def _draft(
@@ -347,13 +348,13 @@ class Bound(Generic[P, R]):
         draft = self._draft(current(), args, kwargs)
         return (await self._task.app.aenqueue_many([draft], tx=self._options.tx))[0]
 
-    def _refuse_tx(self, why: str) -> None:
-        if self._options.tx is not None:
-            raise ConfigError(f"task {self._task.name!r}: using(tx=…) has no meaning here: {why}")
+    def _refuse_tx(self, why: str) -> NoReturn:
+        raise ConfigError(f"task {self._task.name!r}: using(tx=…) has no meaning here: {why}")
 
     def _follow_up(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Draft, Ref]:
         """A draft to go with the end of that run, refused here if the store would: then, it would be too late."""
-        self._refuse_tx("a follow-up is written with the ack")
+        if self._options.tx is not None:
+            self._refuse_tx("a follow-up is written with the ack")
         app = self._task.app
         if ctx._task is not None and ctx._task.app is not app:
             raise ConfigError(

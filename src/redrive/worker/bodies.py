@@ -11,7 +11,6 @@ from ..blobs import ClaimCheck, whole_body
 from ..decide import NO_SIGNALS, Signals
 from ..errors import BlobsUnavailable, LeaseLost, Unreadable
 from ..events import Notice
-from ..message import BLOB
 from .admission import judge
 from .run import Run
 
@@ -27,10 +26,6 @@ class Fetched(Struct, frozen=True):
 
 
 TIMED_OUT = Fetched(signals=Signals(unfetched="its body was not read from blob storage within the task's timeout"))
-
-
-def lies_elsewhere(run: Run) -> bool:
-    return run.delivery.message.content == BLOB
 
 
 def fetch(run: Run) -> Fetched:

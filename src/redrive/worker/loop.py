@@ -229,17 +229,17 @@ class Worker:
         while self._finished and len(self._outcomes) < BATCH_MAX:
             run = self._finished.popleft()
             if run.delivery.receipt in self._held:
-                self._outcomes.append(self._deposited(outcome(run, now_ms, self.name), now_ms))
+                o = outcome(run, now_ms, self.name)
+                if self._checked is not None and o.settlement.follow_ups:
+                    o = self._deposited(o, self._checked, now_ms)
+                self._outcomes.append(o)
                 if run.complaint is not None:
                     self._notice("result_dropped", f"{run.delivery.message.id} is done without result: {run.complaint}")
 
-    def _deposited(self, o: Outcome, now_ms: int) -> Outcome:
+    def _deposited(self, o: Outcome, checked: ClaimCheck, now_ms: int) -> Outcome:
         """With the large bodies of its follow-ups in blob storage; where they cannot be put there, the run failed."""
-        follow_ups = o.settlement.follow_ups
-        if not follow_ups or self._checked is None:
-            return o
         try:
-            deposited = tuple(self._checked.deposit(follow_ups))
+            deposited = tuple(checked.deposit(o.settlement.follow_ups))
         except (EnqueueError, StoreError) as error:
             return refused(o, error, self.app.tasks[o.delivery.message.task], now_ms, self.name)
         return replace(o, settlement=replace(o.settlement, follow_ups=deposited))

@@ -35,15 +35,15 @@ def outcome(run: Run, now_ms: int, worker: str) -> Outcome:
     run_s = run.finished_s - run.started_s if run.started_s else None
     extras = None if run.context is None else run.context.end()
     if run.fault is None:
-        return Outcome(_done(run, extras), run.delivery, run_s)
+        plain = extras is None and not run.delivery.message.keep_ms
+        settlement = Settlement(run.delivery.receipt, run.gate.ack) if plain else _done(run, extras)
+        return Outcome(settlement, run.delivery, run_s)
     decision, fault = _failed(run.delivery.message, run.fault, run.task.policy, now_ms)
     return Outcome(_settlement(run.delivery, decision, fault, run.task, now_ms, worker), run.delivery, run_s)
 
 
 def _done(run: Run, extras: Extras | None) -> Settlement:
     receipt, ack, asked_ms = run.delivery.receipt, run.gate.ack, run.delivery.message.keep_ms
-    if extras is None and not asked_ms:
-        return Settlement(receipt, ack)
     degraded, follow_ups = (None, ()) if extras is None else (extras.degraded, tuple(extras.follow_ups))
     keep_ms = None if ack.keep_ms is None else max(ack.keep_ms, asked_ms)
     return Settlement(receipt, Ack(degraded, keep_ms), None, follow_ups, run.result)

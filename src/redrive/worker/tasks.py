@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from .._context import enter
-from .bodies import READERS, TIMED_OUT, Fetched, fetch, lies_elsewhere, take
+from ..message import BLOB
+from .bodies import READERS, TIMED_OUT, Fetched, fetch, take
 from .outcomes import fault_of
 from .run import Run
 
@@ -49,7 +50,7 @@ class TaskExecutor:
             enter(run.begin(self._slots))
             if run.deadline_s < self._watch_at_s:
                 self._watch_from(run.deadline_s)
-            if not lies_elsewhere(run) or take(run, await self._fetched(run)):
+            if run.delivery.message.content != BLOB or take(run, await self._fetched(run)):
                 result = await run.task.entry(*run.args, **run.kwargs)
                 if run.delivery.message.keep_ms:
                     run.keep(result)

@@ -9,7 +9,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from .._context import enter, leave
-from .bodies import fetch, lies_elsewhere, take
+from ..message import BLOB
+from .bodies import fetch, take
 from .outcomes import fault_of
 from .run import Run
 from .wraps import refuse_coroutine
@@ -55,7 +56,7 @@ class ThreadExecutor:
         token = None
         try:
             token = enter(run.begin(self._slots))
-            if not lies_elsewhere(run) or take(run, fetch(run)):
+            if run.delivery.message.content != BLOB or take(run, fetch(run)):
                 result = refuse_coroutine(run.task.entry(*run.args, **run.kwargs))
                 if run.delivery.message.keep_ms:
                     run.keep(result)
