@@ -225,6 +225,26 @@ def test_raw_body_is_kept_to_the_byte_and_shown(redrive: Call, home: Path, body:
         assert json.loads(text)["body"] == expected
 
 
+def test_an_unknown_task_waits_as_long_as_park_for_says(redrive: Call, home: Path) -> None:
+    def state() -> tuple[str, str | None]:
+        shown = json.loads(good(redrive("job", "show", id, "--app", "tasks:app", "-o", "json")))
+        return shown["state"], shown["reason"]
+
+    worker = ("worker", "tasks:app", "-q", "later", "--burst", "--log", "off")
+    (home / "body").write_bytes(b"\xff")
+    for flags, variables, expected in (
+        ((), {}, ("scheduled", None)),
+        (("--park-for", "0"), {}, ("dead", "unroutable")),
+        ((), {"REDRIVE_PARK_FOR": "0"}, ("dead", "unroutable")),
+        (("--park-for", "1h"), {"REDRIVE_PARK_FOR": "0"}, ("scheduled", None)),
+    ):
+        where = ("-q", "later", "--url", "sqlite:///work.db")
+        id = good(redrive("enqueue", "not.yet", "--raw", "body", *where)).strip()
+        good(redrive(*worker, *flags, **variables))
+        assert state() == expected
+    assert failed(redrive(*worker, "--park-for", "soon"), 2)
+
+
 def test_raw_body_comes_from_stdin_and_keeps_the_queue_of_a_known_task(redrive: Call) -> None:
     done = redrive("enqueue", "ok", "--raw", "-", "--app", "tasks:app", "-o", "json", stdin=b'{"number": 1}')
     assert json.loads(good(done))["queue"] == "crm"
