@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 
 from .harness import (
     PUT_AT_ONCE,
@@ -27,8 +29,8 @@ WANTED = "≤ 3"
 
 def fairness(options: Options) -> list[Reading]:
     """Nine tenants with ten messages each, alone and beside one with 10,000: from enqueue to the first line."""
-    runs = {
-        f"{who}, {width}": lambda width=width, beside=beside: _p99_ms(options, width, beside)  # type: ignore[misc]
+    runs: dict[str, Callable[[], float]] = {
+        f"{who}, {width}": partial(_p99_ms, options, width, beside)
         for width in WIDTHS
         for who, beside in (("alone", 0), ("beside", options.waiting))
     }
