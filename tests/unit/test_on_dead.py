@@ -137,6 +137,20 @@ def test_a_cancelled_message_is_not_compensated(app: App) -> None:
     assert stored(app, ref.id).reason == "cancelled" and waiting(app) == []
 
 
+def test_a_message_that_is_cancelled_while_it_fails_is_not_compensated(app: App) -> None:
+    @app.task(queue="undo", name="undo")
+    def undo() -> None: ...
+
+    @app.task(queue="pay", on_dead=undo, ctx=True)
+    def pay(ctx: Context) -> None:
+        assert app.cancel(ctx.message_id) == "requested"
+        raise Reject("no")
+
+    ref = pay.enqueue()
+    app.run_worker(["pay"], burst=True)
+    assert stored(app, ref.id).reason == "cancelled" and waiting(app) == []
+
+
 def test_a_compensation_that_the_store_refuses_does_not_hold_up_the_death(monkeypatch: pytest.MonkeyPatch) -> None:
     app = App(store=Picky())
     heard = Heard(app)
