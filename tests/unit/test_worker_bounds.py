@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import redrive
-from redrive import App, Backoff, Retry
+from redrive import App, Backoff, Reject, Retry
 from redrive.message import Ask
 from redrive.task import Task
 
@@ -327,6 +327,22 @@ def test_a_paused_queue_is_not_claimed_from_until_it_resumes(app: App) -> None:
             await until(lambda: done == ["b", "a"])
 
     asyncio.run(main())
+
+
+def test_a_drain_ends_though_a_dead_head_holds_its_group(app: App) -> None:
+    app.queue("q", group_order="strict", on_dead="block")
+    ran: list[int] = []
+
+    @app.task(name="push", queue="q")
+    async def push(n: int) -> None:
+        ran.append(n)
+        if n == 1:
+            raise Reject("never")
+
+    app.enqueue_many([push.using(group=name).draft(n) for name, n in (("a", 1), ("a", 2), ("b", 3))])
+    app.run_worker(["q"], drain=True)
+    assert sorted(ran) == [1, 3]
+    assert app.counts("q").scheduled == 1
 
 
 def test_a_drain_ends_though_a_paused_queue_has_scheduled_ones(app: App) -> None:

@@ -495,8 +495,14 @@ class Worker:
     def _left_in(self, queue: str) -> bool:
         """Whether a burst is not over for this queue."""
         counts = self._store.counts(queue)
-        left = counts.ready or counts.leased or (self._until_empty and counts.scheduled)
-        return bool(left) and queue not in self._store.paused()
+        left = counts.ready or counts.leased
+        if not left and self._until_empty and counts.scheduled:
+            left = counts.scheduled - self._blocked_in(queue)
+        return left > 0 and queue not in self._store.paused()
+
+    def _blocked_in(self, queue: str) -> int:
+        """How many messages stand behind a dead one: they wait for a person, and a drain does not wait for that."""
+        return sum(group.parked for group in self._store.groups(queue) if group.blocked_by is not None)
 
     # -- telling
 
