@@ -21,6 +21,7 @@ from redrive.message import (
     Handle,
     Hold,
     Message,
+    Page,
     Put,
     Receipt,
     RetryAt,
@@ -69,6 +70,10 @@ class ModestStore(MemoryStore):
     def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
         words = super().extend(receipts, lease_ms=lease_ms, alone=alone)
         return [Hold.HELD if word is Hold.LOST else word for word in words]
+
+    def peek(self, *args: Any, **parts: Any) -> Page:
+        page = super().peek(*args, **parts)
+        return replace(page, messages=[replace(message, crashes=0) for message in page.messages])
 
     def counts(self, queue: str | None = None) -> Counts:
         return Counts()

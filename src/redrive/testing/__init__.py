@@ -1,8 +1,8 @@
-"""For the tests of programs that use redrive, and of stores: the `rd` fixture's Kit, a manual clock, and the contract
-every store keeps.
+"""For the tests of programs that use redrive, and of stores: the `rd` fixture's Kit, a manual clock, the contract every
+store keeps, and random calls on a store compared with a plain model.
 
-Needs pytest, which nothing else in redrive imports. The names below are imported when they are first used: pytest
-imports this package in every run, for the plugin beside it.
+Needs pytest (StoreModel: Hypothesis too), which nothing else in redrive imports. The names below are imported when
+they are first used: pytest imports this package in every run, for the plugin beside it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,17 @@ if TYPE_CHECKING:
     from .contract import StoreContract
     from .kit import Kit
     from .kit_faults import Crash
+    from .model import StoreModel
 
-__all__ = ["Crash", "Kit", "ManualClock", "StoreContract"]
+__all__ = ["Crash", "Kit", "ManualClock", "StoreContract", "StoreModel"]
 
-_HOME = {"Crash": "kit_faults", "Kit": "kit", "ManualClock": "clock", "StoreContract": "contract"}
+_HOME = {
+    "Crash": "kit_faults",
+    "Kit": "kit",
+    "ManualClock": "clock",
+    "StoreContract": "contract",
+    "StoreModel": "model",
+}
 
 
 def __getattr__(name: str) -> Any:

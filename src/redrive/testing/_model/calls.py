@@ -1,0 +1,199 @@
+"""Calls on a store, each drawn, made, and compared with what the model answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from ...message import Exchange, Handle, Lane, Started
+from . import draws
+from .draws import BEFORE, Ended, Exchanged, Wanted
+from .plain import Kept
+from .world import Draw, World
+
+
+class Calls(World):
+    """Each public method draws and makes one call, or a few that belong together."""
+
+    patience_ms: ClassVar[int] = 20_000  # only a wait that misses what is due lasts so long
+
+    # -- putting, settling, claiming
+
+    def put(self, draw: Draw) -> None:
+        drafts = [self._draft(one) for one in draw(draws.several_sent)][: self.traits.batch_max]
+        swaps = self._swaps(draw(draws.outer_swaps))
+        answer = self._call("put", drafts, swaps=swaps)
+
+        def work() -> Any:
+            puts = self.plain.put(drafts, self.now, answer if isinstance(answer, list) else None)
+            self.plain.swap_all(swaps, self.now)
+            return puts
+
+        expected = self._expect(work)
+        assert _same(answer, expected), f"put answered {answer}, expected {expected}"
+        if isinstance(answer, list):
+            self._remember(put.id for put in answer)
+
+    def claim(self, draw: Draw) -> None:
+        self._exchange((), draw(draws.several_wanted), ())
+
+    def settle(self, draw: Draw) -> None:
+        self._exchange(draw(draws.several_ended), (), draw(draws.outer_swaps))
+
+    def settle_and_claim(self, draw: Draw) -> None:
+        self._exchange(draw(draws.several_ended), draw(draws.several_wanted), draw(draws.outer_swaps))
+
+    def _exchange(self, ended: Sequence[Ended], wanted: Sequence[Wanted], exchanged: Sequence[Exchanged]) -> None:
+        given = self._pick([one.which for one in ended])
+        pairs = [(one, self._settlement(one, end)) for one, end in zip(given, ended, strict=False)]
+        asks = [self._ask(one) for one in wanted]
+        swaps = self._swaps(exchanged)
+        answer = self._call("exchange", [s for _, s in pairs], asks, swaps=swaps)
+
+        def work() -> Any:
+            settled = self.plain.settle(pairs, self.now)
+            self.plain.swap_all(swaps, self.now)
+            if isinstance(answer, Exchange):
+                self.given += self.plain.claim(asks, answer.deliveries, self.now)
+            return settled
+
+        expected = self._expect(work)
+        if isinstance(answer, Exchange):
+            assert answer.settled == expected, f"settled {answer.settled}, expected {expected}"
+            self._remember(draft.id for _, s in pairs for draft in s.follow_ups if draft.id is not None)
+        else:
+            assert _same(answer, expected), f"exchange answered {answer}, expected {expected}"
+
+    # -- leases
+
+    def extend(self, draw: Draw) -> None:
+        given = self._pick(draw(draws.ordinals))
+        lease_ms, first = draw(draws.leases), draw(draws.alone)
+        for alone in (first, False) if draw(draws.twice) else (first,):
+            answer = self._call("extend", [one.delivery.receipt for one in given], lease_ms=lease_ms, alone=alone)
+            expected = self.plain.extend(given, lease_ms, alone, self.now)
+            assert answer == expected, f"extend answered {answer}, expected {expected}"
+
+    def checkpoint(self, draw: Draw) -> None:
+        for given in self._pick([draw(draws.ordinal)]):
+            if not self.traits.fenced and self.plain.held(given) is None:
+                continue
+            state = draw(draws.states)
+            answer = self._call("checkpoint", given.delivery.receipt, state)
+            expected = self.plain.checkpoint(given, state)
+            assert answer == expected, f"checkpoint answered {answer}, expected {expected}"
+
+    def crash(self, draw: Draw) -> None:
+        """A worker is dead, and what it had is taken back."""
+        leased = [k for k in self.plain.kept.values() if k.lane is Lane.LEASED]
+        worker = leased[draw(draws.ordinal) % len(leased)].worker or draw(draws.workers)
+        mine, which = [k for k in leased if k.worker == worker], draw(draws.started)
+        started = None if which is None else [self._started(mine[n % len(mine)], n) for n in which if mine]
+        for known in (started, []) if draw(draws.twice) else (started,):
+            answer = self._call("release", worker, known)
+            expected = self.plain.release(worker, known)
+            assert answer == expected, f"release answered {answer}, expected {expected}"
+
+    def _started(self, k: Kept, n: int) -> Started:
+        """That its worker began to run this claim of it, or (now and then) the one before it."""
+        return Started(k.id, k.fence - (n == BEFORE))
+
+    # -- time and handles
+
+    def advance(self, draw: Draw) -> None:
+        """The clock goes on; leases end."""
+        by = draw(draws.advances)
+        if isinstance(by, str):
+            due_ms = self.plain.next_due_ms(self.now)
+            by = 0 if due_ms is None else due_ms - self.now - (by == "just before")
+        self.say(lambda: f"the clock goes on by {by} ms")
+        self.clock.advance(by / 1000)
+
+    def next_day(self, draw: Draw) -> None:
+        """What was done a day ago is forgotten, unless it is kept for retention."""
+        before = [k.id for k in self.plain.kept.values() if k.expires_ms is not None]
+        for by in ("1d", "2m"):
+            self.clock.advance(by)
+            self._call("exchange", [], [])
+        assert self.store.find(before) == [None] * len(before), "a done message is never forgotten"
+
+    def reopen(self, draw: Draw) -> None:
+        self.store.close()
+        self.handles.remove(self.store)
+        self.handles.append(self.open_store(self.clock))
+        self.store = self.handles[-1]
+
+    def use_another_handle(self, draw: Draw) -> None:
+        if len(self.handles) < 2:
+            self.handles.append(self.open_store(self.clock))
+        self.store = next(handle for handle in self.handles if handle is not self.store)
+
+    def wait(self, draw: Draw) -> None:
+        """A wait ends when something is due, and when it is nudged."""
+        asks = [self._ask(one) for one in draw(draws.several_wanted)]
+        due = any(ask.limit and self.plain.claimable(ask, self.now) for ask in asks)
+        if not due:
+            self.store.nudge()
+        before = time.monotonic()
+        self.store.wait(asks, timeout_ms=self.patience_ms)
+        why = "something was due" if due else "it was nudged"
+        assert time.monotonic() - before < self.patience_ms / 1000, f"wait({asks}) slept though {why}"
+
+    # -- by hand
+
+    def cancel(self, draw: Draw) -> None:
+        ids = self._some_ids(draw(draws.few))
+        answer = self._call("cancel", ids)
+        expected = self.plain.cancel(ids, self.now)
+        assert answer == expected, f"cancel answered {answer}, expected {expected}"
+
+    def triage(self, draw: Draw) -> None:
+        resting, (first, *others), stale = self._resting(), draw(draws.ordinals), draw(draws.stale)
+        every = list(self.plain.kept.values())
+        chosen = [
+            resting[first % len(resting)],
+            *((every if n % 3 else resting)[-1 - n % len(resting)] for n in others),
+        ]
+        handles = [_handle(Handle(k.id, k.redrives, k.lane), stale) for k in chosen]
+        verdict = draw(draws.verdicts)
+        answer = self._call("triage", handles, verdict)
+        expected = self.plain.triage(handles, verdict, self.now)
+        assert answer == expected, f"triage answered {answer}, expected {expected}"
+
+    def configure(self, draw: Draw) -> None:
+        queue, paused = draw(draws.queues), draw(draws.pauses)
+        self._call("configure", queue, paused=paused)
+        self.plain.configure(queue, paused)
+
+    def retain(self, draw: Draw) -> None:
+        queue, done, dead = draw(draws.queues), draw(draws.keeps), draw(draws.keeps)
+        answer = self._call("retain", queue, done=done, dead=dead)
+        found = self.store.find([*self.plain.kept])
+        expected = tuple(
+            self.plain.retain(queue, lane, keep, found, self.now)
+            for lane, keep in ((Lane.DONE, done), (Lane.DEAD, dead))
+        )
+        assert answer == expected, f"retain answered {answer}, expected {expected}"
+
+    def swap_cells(self, draw: Draw) -> None:
+        swaps = self._swaps(draw(draws.several_exchanged))
+        answer = self._call("cells.swap", swaps)
+        expected = [self.plain.cells.swap(swap, self.now) for swap in swaps]
+        assert answer == expected, f"swap answered {answer}, expected {expected}"
+
+
+def _handle(handle: Handle, stale: str | None) -> Handle:
+    match stale:
+        case "redrives":
+            return handle._replace(redrives=handle.redrives + 1)
+        case "lane":
+            return handle._replace(lane=Lane.DEAD if handle.lane is Lane.QUARANTINE else Lane.QUARANTINE)
+        case _:
+            return handle
+
+
+def _same(answer: Any, expected: Any) -> bool:
+    if isinstance(answer, type) and isinstance(expected, type):
+        return issubclass(answer, expected)
+    return bool(answer == expected)

@@ -1,0 +1,82 @@
+"""All that can be seen of a store, compared with the model."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from ...message import Lane, Message, Where
+from . import draws
+from .world import REMEMBERED, Draw, World
+
+
+class Looks(World):
+    """`peek` draws a filter; the others look at everything."""
+
+    def peek(self, draw: Draw) -> None:
+        lane, where, limit = draw(draws.lanes), draw(draws.filters), draw(draws.limits)
+        if lane in (None, Lane.DONE):  # what is done shows no fault
+            where = replace(where, error=None, fingerprint=None)
+        times = [k.enqueued_ms if k.rested_ms is None else k.rested_ms for k in self.plain.kept.values()] or [self.now]
+        at_ms = times[draw(draws.ordinal) % len(times)]
+        since, until = (None if at is None else at_ms for at in (where.since_ms, where.until_ms))
+        where = replace(where, since_ms=since, until_ms=until)
+        seen = self._pages(lane, where, limit)
+        for message in seen:
+            assert message.id in self.plain.kept, f"peek showed {message}, which is not stored"
+            self.plain.check(self.plain.kept[message.id], message)
+        ids = [message.id for message in seen]
+        assert len(set(ids)) == len(ids), f"peek showed a message twice: {ids}"
+        expected = self.plain.peek(lane, where)
+        assert set(ids) == expected, f"peek({lane}, {where}) showed {ids}, expected {expected}"
+        rested = [message.rested_ms or 0 for message in seen]
+        assert rested == sorted(rested), f"peek({lane}) is not oldest first"
+        assert self.store.check() == [], "the store says that it is damaged"
+
+    def _pages(self, lane: Lane | None, where: Where, limit: int) -> list[Message]:
+        page = self.store.peek(lane, where=where, limit=limit)
+        seen = list(page.messages)
+        while page.cursor is not None and len(seen) <= len(self.plain.kept):
+            assert len(page.messages) <= limit, "a page is longer than was asked"
+            page = self.store.peek(lane, where=where, limit=limit, cursor=page.cursor)
+            seen += page.messages
+        return seen
+
+    def _look_at_failure_groups(self) -> None:
+        expected = self.plain.failure_groups(Where())
+        found = self.store.failure_groups()
+        assert {(g.fingerprint, g.task) for g in found} == expected.keys(), f"failure groups {found}"
+        assert [g.count for g in found] == sorted((g.count for g in found), reverse=True), "not largest first"
+        for group in found:
+            members = expected[group.fingerprint, group.task]
+            rested = [k.rested_ms for k in members if k.rested_ms is not None]
+            assert (group.count, group.first_ms, group.last_ms) == (len(members), min(rested), max(rested)), group
+            sample = next((k.fatal for k in members if k.id == group.sample_id), None)
+            told = (sample.error, sample.text) if sample else ("", "")
+            assert group.sample_id in {k.id for k in members} and (group.error, group.text) == told, group
+
+    def agrees_with_the_model(self) -> None:
+        """Everything, after every step."""
+        ids = [*self.plain.kept, *self.ids[-REMEMBERED:]]
+        assert self.store.now_ms() == self.now
+        self.plain.find(ids, self.store.find(ids), self.now)
+        cells = self.store.cells.read(draws.CELLS)
+        for key, cell in zip(draws.CELLS, cells, strict=True):
+            self.plain.cells.check(key, cell, self.now)
+        assert self.store.paused() == {queue for queue, paused in self.plain.paused.items() if paused}
+        queues = self.store.queues()
+        assert queues == self.plain.queues(), f"queues are {queues}, expected {self.plain.queues()}"
+        self._look_at_failure_groups()
+
+    def nothing_is_lost_and_nothing_is_in_two_places(self) -> None:
+        self._looks += 1
+        seen = self._pages(None, Where(), 5 if self._looks % 4 == 0 else 50)
+        ids = sorted(message.id for message in seen)
+        assert ids == sorted(self.plain.kept), "what can be seen is not what was accepted and has not left"
+        assert len(ids) == self.plain.stored
+        if not self.traits.exact_counts:
+            return
+        for queue in (None, *draws.QUEUES):
+            counts, expected = self.store.counts(queue), self.plain.counts(queue, self.now)
+            assert counts == expected, f"counts({queue}) says {counts}, expected {expected}"
+        counted = {queue: self.plain.counts(queue, self.now) for queue in self.plain.queues()}
+        assert self.store.counts_by_queue() == counted, "counts_by_queue"

@@ -1,0 +1,501 @@
+"""What a store does, said once more in the plainest Python: a dict of messages and no index.
+
+Written from the documents and not from any store: it shares no code with `redrive.stores`, so that what is wrong
+there cannot be wrong here too. Where a store is free (which of several equal messages it gives, the id it makes), the
+model looks at what the store did, asserts that it was allowed, and goes on from there.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from ...errors import Conflict, EnqueueError, Unsupported
+from ...fault import Fault
+from ...message import (
+    Ack,
+    Ask,
+    Cancel,
+    Counts,
+    DeadLetter,
+    Delivery,
+    Discard,
+    Draft,
+    Handle,
+    Hold,
+    Isolate,
+    Keep,
+    Lane,
+    Message,
+    Put,
+    Quarantine,
+    Redrive,
+    RetryAt,
+    Settled,
+    Settlement,
+    Started,
+    Swap,
+    Verdict,
+    Where,
+)
+from ...store import Traits
+from .cells import PlainCells
+
+CANCELLED_KEPT_MS = 86_400_000  # a cancelled message can be looked up that long at least
+
+
+@dataclass(slots=True)
+class Kept:
+    """A message as the model has it; `place` counts what was ever accepted, so it is the order of putting."""
+
+    place: int
+    id: str
+    sent: Draft
+    queue: str
+    enqueued_ms: int
+    life_ms: int
+    due_ms: int | None
+    deadline_ms: int | None
+    due_least_ms: int | None = None  # the store was free to choose a due time from here to `due_ms`
+    lane: Lane = Lane.READY
+    worker: str | None = None
+    lapsed: bool = False  # its worker was released while it ran: the lease is nobody's
+    lost: bool = False  # a lease of it ever ran out
+    fence: int = 0
+    attempt: int = 0
+    crashes: int = 0
+    crashes_alone: int = 0
+    alone: bool = False  # it runs alone in its process
+    suspect: bool = False
+    redrives: int = 0
+    cancel: bool = False
+    held_ms: int = 0
+    attempts_allowed: int | None = None
+    run: str | None = None
+    reason: str | None = None
+    rested_ms: int | None = None
+    progress: bytes | None = None
+    faults: tuple[Fault, ...] = ()
+    fatal: Fault | None = None  # what brought it to rest
+    result: bytes | None = None
+    expires_ms: int | None = None  # from when on a done one may be forgotten
+
+    def state(self, now: int) -> str:
+        if self.lane is Lane.READY:
+            return "ready" if self.due_ms is not None and self.due_ms <= now else "scheduled"
+        return "cancelled" if self.reason == "cancelled" else self.lane.value
+
+    def rest(self, lane: Lane, reason: str | None, now: int) -> None:
+        self.lane, self.reason, self.rested_ms, self.due_ms = lane, reason, now, None
+
+
+class Given(NamedTuple):
+    """A delivery as the machine remembers it: an id may be used again once its message is gone, a place never is."""
+
+    delivery: Delivery
+    place: int
+
+
+class PlainStore:
+    """Call it after the store, with what the store answered; it raises what the store should have raised, returns what
+    it should have returned, and asserts the rest."""
+
+    def __init__(self, traits: Traits) -> None:
+        self.traits = traits
+        self.kept: dict[str, Kept] = {}
+        self.paused: dict[str, bool] = {}
+        self.holders: dict[tuple[str, str], tuple[str, int]] = {}  # (task, key): id, until_ms
+        self.cells = PlainCells()
+        self.accepted = 0
+        self.left = {"acked": 0, "discarded": 0, "swept": 0, "retired": 0}
+
+    def copy(self) -> PlainStore:
+        other = copy.copy(self)
+        other.kept = {id: replace(k) for id, k in self.kept.items()}
+        other.paused, other.holders, other.left = dict(self.paused), dict(self.holders), dict(self.left)
+        other.cells = self.cells.copy()
+        return other
+
+    # -- putting
+
+    def put(self, drafts: Sequence[Draft], now: int, answer: Sequence[Put] | None) -> list[Put]:
+        """`answer` tells the ids the store made; None where it refused."""
+        if not self.traits.unique and any(draft.key is not None for draft in drafts):
+            raise Unsupported("keys")
+        puts: list[Put] = []
+        for n, draft in enumerate(drafts):
+            made = answer[n].id if answer else f"one that was not made {n}"
+            puts.append(self._put(draft, made, now))
+        return puts
+
+    def _put(self, draft: Draft, made: str, now: int) -> Put:
+        name = (draft.task, draft.key or "")
+        if draft.key is not None:
+            if (holder := self._holder(name, now)) is not None:
+                return holder
+            self.holders[name] = (draft.id or made, now + draft.key_for_ms if draft.key_for_ms else 0)
+        id = draft.id or made
+        if id in self.kept:
+            raise EnqueueError(id)
+        k = self.kept[id] = Kept(
+            place=self.accepted,
+            id=id,
+            sent=draft,
+            queue=draft.queue,
+            enqueued_ms=now,
+            life_ms=now,
+            due_ms=draft.due_ms,
+            deadline_ms=draft.deadline_ms,
+        )
+        if draft.due_ms is None:
+            self._delay(k, draft.delay_ms, now)
+        self.accepted += 1
+        return Put(id, False, k.state(now))
+
+    def _delay(self, k: Kept, delay_ms: int, now: int) -> None:
+        """The millisecond that is under way may count or not."""
+        k.due_ms = now + delay_ms + (delay_ms > 0)
+        k.due_least_ms = now + delay_ms
+
+    def _holder(self, name: tuple[str, str], now: int) -> Put | None:
+        if name not in self.holders:
+            return None
+        id, until_ms = self.holders[name]
+        k = self.kept.get(id)
+        if k is not None and (k.sent.task, k.sent.key) != name:  # the id was used again
+            k = None
+        if (k is None or k.lane is Lane.DONE) and until_ms <= now:
+            return None
+        return Put(id, True, "done" if k is None else k.state(now))
+
+    def _remove(self, k: Kept, why: str) -> None:
+        del self.kept[k.id]
+        self.left[why] += 1
+
+    # -- settling and claiming
+
+    def held(self, given: Given) -> Kept | None:
+        """The message whose current claim this is; a lease that ran out holds until somebody claims."""
+        k = self.kept.get(given.delivery.message.id)
+        if k is None or k.place != given.place or k.lane is not Lane.LEASED:
+            return None
+        return k if k.fence == given.delivery.receipt.fence else None
+
+    def is_leased_anew(self, given: Given) -> bool:
+        """Whether somebody else has the message now."""
+        k = self.kept.get(given.delivery.message.id)
+        return k is not None and k.place == given.place and k.lane is Lane.LEASED and not self.held(given)
+
+    def settle(self, pairs: Sequence[tuple[Given, Settlement]], now: int) -> list[Settled]:
+        if not self.traits.atomic_moves and any(s.swaps for _, s in pairs):
+            raise Unsupported("swaps in a settlement")
+        drafts = [draft for _, s in pairs for draft in s.follow_ups]
+        if not self.traits.unique and any(draft.key is not None for draft in drafts):
+            raise Unsupported("keys")
+        words = [self._settle(self.held(given), s, now) for given, s in pairs]
+        for (_, s), word in zip(pairs, words, strict=True):
+            if word is Settled.OK:
+                self.put(s.follow_ups, now, None)
+        return words if self.traits.fenced else [Settled.OK if w is Settled.STALE else w for w in words]
+
+    def _settle(self, k: Kept | None, s: Settlement, now: int) -> Settled:
+        if k is None or not self.cells.swap_together(s.swaps, now):
+            return Settled.STALE
+        match s.decision:
+            case Ack(degraded, keep_ms):
+                if keep_ms == 0:
+                    self._remove(k, "acked")
+                    return Settled.OK
+                k.rest(Lane.DONE, None if degraded is None else "degraded", now)
+                k.result, k.expires_ms = s.result, None if keep_ms is None else now + keep_ms
+                return Settled.OK
+            case RetryAt(at_ms, _, counts, held):
+                k.lane, k.due_ms = Lane.READY, at_ms
+                k.held_ms += max(0, at_ms - now) if held else 0
+            case DeadLetter(reason, _, counts):
+                k.rest(Lane.DEAD, reason, now)
+                k.fatal = s.fault
+            case Quarantine(_, reason, counts):
+                k.rest(Lane.QUARANTINE, reason, now)
+                k.fatal = s.fault
+        k.attempt -= not counts
+        k.alone, k.suspect = False, k.suspect and not counts
+        if s.fault is not None:
+            every = (*k.faults, s.fault)
+            k.faults = every if len(every) <= 20 else every[:10] + every[-10:]
+        if not k.cancel:
+            return Settled.OK
+        self._end(k, now)
+        return Settled.CANCELLED
+
+    def _end(self, k: Kept, now: int) -> None:
+        k.rest(Lane.DONE, "cancelled", now)
+        k.expires_ms = now + CANCELLED_KEPT_MS
+
+    def swap_all(self, swaps: Sequence[Swap], now: int) -> None:
+        if not self.cells.swap_together(swaps, now):
+            raise Conflict("swaps")
+
+    def claimable(self, ask: Ask, now: int) -> list[Kept]:
+        if self.paused.get(ask.queue):
+            return []
+        return [
+            k
+            for k in self.kept.values()
+            if k.queue == ask.queue and k.sent.task not in ask.skip and k.due_ms is not None and k.due_ms <= now
+        ]
+
+    def claim(self, asks: Sequence[Ask], deliveries: Sequence[Delivery], now: int) -> list[Given]:
+        """Assert that these are what the asks had to get, in their order."""
+        given: list[Given] = []
+        rest = list(deliveries)
+        for ask in asks:
+            wanted = self.claimable(ask, now)
+            n = min(max(0, ask.limit), len(wanted))
+            mine, rest = rest[:n], rest[n:]
+            assert len(mine) == n, f"{ask} gave {len(mine)} deliveries; {n} were due"
+            taken = [self.kept[d.message.id] for d in mine if d.message.id in self.kept]
+            assert len(taken) == n, f"{ask} gave a message that is not stored"
+            _check_order(ask, wanted, taken)
+            given += [self._lease(k, ask, delivery, now) for k, delivery in zip(taken, mine, strict=True)]
+        assert not rest, f"given although nobody asked for them, or not in the order of the asks: {rest}"
+        return given
+
+    def _lease(self, k: Kept, ask: Ask, delivery: Delivery, now: int) -> Given:
+        if k.lane is Lane.LEASED:
+            k.lost = True
+            k.crashes += self.traits.counts_crashes
+            k.crashes_alone += k.alone
+            k.suspect = True
+        else:
+            k.attempt += 1
+        k.lane, k.worker, k.lapsed = Lane.LEASED, ask.worker, False
+        k.fence += 1
+        k.alone = False
+        k.due_ms, k.due_least_ms = now + ask.lease_ms, None
+        self.check(k, delivery.message)
+        assert (delivery.receipt.fence, delivery.until_ms) == (k.fence, k.due_ms), f"receipt or lease of {delivery}"
+        return Given(delivery, k.place)
+
+    # -- leases
+
+    def extend(self, given: Sequence[Given], lease_ms: int, alone: bool, now: int) -> list[Hold]:
+        words: list[Hold] = []
+        for one in given:
+            k = self.held(one)
+            if k is None:
+                words.append(Hold.LOST if self.traits.fenced else Hold.HELD)
+                continue
+            k.due_ms, k.due_least_ms = now + lease_ms, None
+            k.alone, k.suspect = k.alone or alone, k.suspect or alone
+            words.append(Hold.CANCEL if k.cancel else Hold.HELD)
+        return words
+
+    def checkpoint(self, given: Given, state: bytes) -> bool:
+        k = self.held(given)
+        if k is not None:
+            k.progress = state
+        return k is not None
+
+    def release(self, worker: str, started: Sequence[Started] | None) -> tuple[int, int]:
+        released = lapsed = 0
+        for k in self.kept.values():
+            if k.lane is not Lane.LEASED or k.worker != worker or k.lapsed:
+                continue
+            # Due at once, and before what was enqueued after it.
+            k.due_ms, k.due_least_ms = k.life_ms, 0
+            if started is None or (k.id, k.fence) in started:
+                k.lapsed = True
+                lapsed += 1
+            else:
+                k.lane = Lane.READY
+                k.attempt -= 1
+                k.alone = False
+                released += 1
+        return released, lapsed
+
+    # -- changing by hand
+
+    def triage(self, handles: Sequence[Handle], verdict: Verdict, now: int) -> list[bool]:
+        return [self._judge(handle, verdict, now) for handle in handles]
+
+    def _judge(self, handle: Handle, verdict: Verdict, now: int) -> bool:
+        k = self.kept.get(handle.id)
+        if k is None or k.lane not in (Lane.DEAD, Lane.QUARANTINE) or Handle(k.id, k.redrives, k.lane) != handle:
+            return False
+        match verdict:
+            case Discard():
+                self._remove(k, "discarded")
+            case Isolate(why):
+                k.rest(Lane.QUARANTINE, why, now)
+            case Redrive(to_queue, delay_ms, attempts, run, keep_deadline):
+                k.lane, k.queue = Lane.READY, to_queue or k.queue
+                self._delay(k, delay_ms, now)
+                k.redrives += 1
+                k.attempt = k.crashes = k.crashes_alone = k.held_ms = 0
+                k.life_ms, k.attempts_allowed, k.run = now, attempts, run
+                k.deadline_ms = k.deadline_ms if keep_deadline else None
+                k.reason = k.rested_ms = k.fatal = None
+                k.lost = k.suspect = False
+        return True
+
+    def cancel(self, ids: Sequence[str], now: int) -> list[Cancel]:
+        words: dict[str, Cancel] = {}
+        for id in ids:
+            if id not in words:
+                words[id] = self._cancel(id, now)
+        return [words[id] for id in ids]
+
+    def _cancel(self, id: str, now: int) -> Cancel:
+        k = self.kept.get(id)
+        if k is None:
+            return Cancel.UNKNOWN
+        if k.lane is Lane.READY:
+            self._end(k, now)
+            return Cancel.CANCELLED
+        if k.lane is Lane.LEASED:
+            k.cancel = True
+            return Cancel.REQUESTED
+        return Cancel.TOO_LATE
+
+    def retain(self, queue: str, lane: Lane, keep: Keep, found: Sequence[Message | None], now: int) -> int:
+        """How many are removed, those longest at rest first. `found` are those of the lane that are still stored; of
+        several that came to rest at the same time, which go is for the store to say."""
+        mine = [k for k in self.kept.values() if k.queue == queue and k.lane is lane]
+        times = sorted(k.rested_ms or 0 for k in mine)
+        old = sum(keep.age_ms is not None and at_ms < now - keep.age_ms for at_ms in times)
+        going = max(old, 0 if keep.count is None else len(mine) - keep.count)
+        stay = {message.id for message in found if message is not None}
+        gone = [k for k in mine if k.id not in stay]
+        assert sorted(k.rested_ms or 0 for k in gone) == times[:going], f"retain({queue}, {lane}) removed {gone}"
+        for k in gone:
+            self._remove(k, "retired")
+        return len(gone)
+
+    def configure(self, queue: str, paused: bool | None) -> None:
+        self.paused[queue] = self.paused.get(queue, False) if paused is None else paused
+
+    # -- looking
+
+    def check(self, k: Kept, message: Message) -> None:
+        """Assert that the store's message is ours."""
+        if k.due_least_ms is not None and k.due_least_ms <= (message.due_ms or 0) <= (k.due_ms or 0):
+            k.due_ms, k.due_least_ms = message.due_ms, None
+        if k.lost and not self.traits.counts_crashes:  # then how many attempts it had is for the store to say
+            k.attempt, k.crashes_alone, k.suspect = message.attempt, message.crashes_alone, message.suspect
+        worker = message.worker if k.lapsed and message.worker is None else k.worker
+        expected: dict[str, Any] = {
+            **{name: getattr(k.sent, name) for name in _SENT},
+            **{name: getattr(k, name) for name in _KEPT},
+            "worker": worker,
+            "headers": k.sent.headers or {},
+            "correlation_id": k.sent.correlation_id or k.id,
+        }
+        wrong = [
+            f"its {name} is {getattr(message, name)!r}, expected {value!r}"
+            for name, value in expected.items()
+            if getattr(message, name) != value
+        ]
+        assert not wrong, f"message {k.id}: {'; '.join(wrong)}"
+
+    def find(self, ids: Sequence[str], found: Sequence[Message | None], now: int) -> None:
+        assert len(found) == len(ids), "find gave another number of answers than were asked"
+        for id, message in zip(ids, found, strict=True):
+            k = self.kept.get(id)
+            if message is None:
+                if k is not None and self.may_be_swept(k, now):
+                    self._remove(k, "swept")
+                    k = None
+                assert k is None, f"message {id} is lost: it should lie in lane {k.lane}"
+            else:
+                assert k is not None, f"message {id} is stored, though it never was put, or is acked or discarded"
+                self.check(k, message)
+
+    def may_be_swept(self, k: Kept, now: int) -> bool:
+        return k.lane is Lane.DONE and k.expires_ms is not None and k.expires_ms <= now
+
+    def counts(self, queue: str | None, now: int) -> Counts:
+        mine = [k for k in self.kept.values() if queue in (None, k.queue)]
+        words = ["done" if k.lane is Lane.DONE else k.state(now) for k in mine]
+        lanes = ("ready", "scheduled", "leased", "dead", "quarantine", "done")
+        ages = [now - (k.due_ms or 0) for k, word in zip(mine, words, strict=True) if word == "ready"]
+        return Counts(**{lane: words.count(lane) for lane in lanes}, oldest_age_s=max(ages, default=0) / 1000)
+
+    def queues(self) -> list[str]:
+        return sorted({k.queue for k in self.kept.values()} | self.paused.keys())
+
+    def peek(self, lane: Lane | None, where: Where) -> set[str]:
+        return {k.id for k in self.kept.values() if lane in (None, k.lane) and _matches(k, where)}
+
+    def failure_groups(self, where: Where) -> dict[tuple[str, str], list[Kept]]:
+        """The dead by fingerprint and task."""
+        groups: dict[tuple[str, str], list[Kept]] = {}
+        for k in self.kept.values():
+            if k.lane is Lane.DEAD and _matches(k, where):
+                groups.setdefault((k.fatal.fingerprint if k.fatal else "", k.sent.task), []).append(k)
+        return groups
+
+    def next_due_ms(self, now: int) -> int | None:
+        return min((k.due_ms for k in self.kept.values() if k.due_ms is not None and k.due_ms > now), default=None)
+
+    @property
+    def stored(self) -> int:
+        """How many there must be: all that were accepted and have not left."""
+        return self.accepted - sum(self.left.values())
+
+
+_SENT = (
+    "keep_ms",
+    "task",
+    "body",
+    "priority",
+    "producer",
+    "version",
+    "key",
+    "group",
+    "content",
+    "causation_id",
+    "traceparent",
+)
+_KEPT = (
+    *("id", "queue", "lane", "due_ms", "fence", "attempt", "enqueued_ms", "life_ms", "crashes", "redrives", "cancel"),
+    *("crashes_alone", "suspect"),
+    *("held_ms", "deadline_ms", "attempts_allowed", "run", "reason", "rested_ms", "progress", "faults", "result"),
+)
+
+
+def _check_order(ask: Ask, wanted: Iterable[Kept], taken: Sequence[Kept]) -> None:
+    """By priority, then by due time; what was never claimed and is due at the same time, in the order of putting."""
+    ids = {k.id for k in wanted}
+    assert len({k.id for k in taken}) == len(taken), f"{ask} gave a message twice"
+    strangers = [k for k in taken if k.id not in ids]
+    assert not strangers, f"{ask} gave what is not for it, or not due: {strangers}"
+    order = sorted(map(_rank, wanted))[: len(taken)]
+    assert [_rank(k) for k in taken] == order, f"{ask} gave {taken} out of order"
+    for rank in set(order):
+        fresh = [k.place for k in wanted if _rank(k) == rank and k.fence == 0]
+        got = [k.place for k in taken if _rank(k) == rank and k.fence == 0]
+        assert got == sorted(fresh)[: len(got)], f"{ask} did not keep the order of putting"
+
+
+def _rank(k: Kept) -> tuple[int, int]:
+    return k.sent.priority, k.due_ms or 0
+
+
+def _matches(k: Kept, where: Where) -> bool:
+    since = k.enqueued_ms if k.rested_ms is None else k.rested_ms
+    told = [
+        (where.queue, k.queue),
+        (where.task, k.sent.task),
+        (where.reason, k.reason),
+        (where.fingerprint, k.fatal and k.fatal.fingerprint),
+        (where.error, k.fatal and k.fatal.error),
+    ]
+    return (
+        all(wanted is None or wanted == is_ for wanted, is_ in told)
+        and (where.ids is None or k.id in where.ids)
+        and (where.since_ms is None or where.since_ms <= since)
+        and (where.until_ms is None or since < where.until_ms)
+    )

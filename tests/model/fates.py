@@ -1,0 +1,151 @@
+"""What `admit` and `decide` must answer, said once more: a list of rows, the first that applies wins.
+
+Written from the words of the policy and not from `redrive.decide`. A retry is given as the earliest and the latest time
+it may start, as the spread of what was asked is a draw.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from redrive.decide import Policy, Run, Signals
+from redrive.fault import Fault, Kind
+from redrive.message import DeadLetter, Message, Quarantine, RetryAt
+from redrive.policy import Backoff, Retry
+
+
+@dataclass(frozen=True)
+class Fate:
+    """`where` it goes, why, whether the attempt counts, and from when to when a retry may start."""
+
+    where: str
+    reason: str = ""
+    counts: bool = True
+    least_ms: int = 0
+    most_ms: int = 0
+    held: bool = False
+    or_dead: str = ""  # whether it is this instead, the draw decides
+
+    def is_that_of(self, answer: object) -> bool:
+        match answer:
+            case Run():
+                return self.where == "run"
+            case RetryAt(at_ms, why, counts, held):
+                told = (self.where, self.reason, self.counts, self.held) == ("retry", why, counts, held)
+                return told and self.least_ms <= at_ms <= self.most_ms
+            case DeadLetter(reason, _, counts):
+                if reason == self.or_dead:
+                    return counts
+                return (self.where, self.reason, self.counts) == ("dead", reason, counts)
+            case Quarantine(_, reason, counts):
+                return (self.where, self.reason, self.counts) == ("quarantine", reason, counts)
+            case _:
+                return False
+
+
+def retry(why: str, at_ms: int, most_ms: int | None = None, *, counts: bool = True) -> Fate:
+    return Fate("retry", why, counts, at_ms, at_ms if most_ms is None else most_ms)
+
+
+def admitted(message: Message, policy: Policy, signals: Signals, now: int) -> Fate:
+    """Before a run: nothing that happens here costs an attempt."""
+    clamp_ms = int(policy.retry.max_retry_after * 1000)
+    asked_until_ms = 0
+    failures = [fault for fault in message.faults if fault.kind is not Kind.UNROUTABLE]  # the others say when it parked
+    for fault in failures[-1:]:
+        asked_ms = int((fault.retry_after_s or 0) * 1000)
+        if asked_ms > clamp_ms and fault.at_ms >= message.life_ms:
+            asked_until_ms = fault.at_ms + asked_ms
+    passed = message.deadline_ms is not None and message.deadline_ms <= now
+    poison = message.crashes_alone >= policy.crashes_alone_max or message.crashes >= policy.crashes_max
+    unknown, left_ms = signals.unroutable is not None, signals.park_ms
+    for fault in message.faults[-1:]:
+        if fault.kind is Kind.UNROUTABLE and fault.at_ms >= message.life_ms:
+            left_ms = fault.at_ms + signals.park_ms - now
+    unfetched = retry("blob unavailable", now + 15_000, now + 45_000, counts=False)
+    rows: list[tuple[bool, Fate]] = [
+        (message.cancel, retry("cancelled", now, counts=False)),
+        (passed, Fate("dead", "deadline", counts=False)),
+        (unknown and left_ms > 0, replace(retry("parked", now + min(left_ms, 10_000), counts=False), held=True)),
+        (unknown, Fate("dead", "unroutable", counts=False)),
+        (signals.unreadable is not None, Fate("dead", "unreadable", counts=False)),
+        (poison, Fate("quarantine", "crashed", counts=False)),
+        (now < asked_until_ms, retry("asked", min(asked_until_ms, now + clamp_ms), counts=False)),
+        (signals.unfetched is not None, replace(unfetched, held=True)),
+        (True, Fate("run")),
+    ]
+    return _first(rows)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A policy in whole seconds and without jitter, so that every delay is known."""
+
+    attempts: int
+    elapsed_s: int | None
+    base_s: int
+    factor: int
+    cap_s: int
+    on: tuple[tuple[str, int], ...]  # fixed delays by fault kind or class name
+    never: tuple[str, ...]
+    only: tuple[str, ...]
+    overrides: str | None  # the kind that an override retries in 7 s, whatever else is said
+    max_retry_after_s: int
+
+    def retry(self, now: int) -> Retry:
+        def override(message: Message, fault: Fault, delay_s: float) -> RetryAt | None:
+            return RetryAt(now + 7000, "mine") if fault.kind == self.overrides else None
+
+        return Retry(
+            self.attempts,
+            self.elapsed_s,
+            Backoff(self.base_s, self.factor, self.cap_s, "none"),
+            {name: Backoff.fixed(delay_s) for name, delay_s in self.on},
+            self.never,
+            self.only,
+            override if self.overrides else None,
+            self.max_retry_after_s,
+        )
+
+
+FINAL = (Kind.PERMANENT, Kind.UNREADABLE, Kind.UNROUTABLE)
+
+
+def decided(message: Message, fault: Fault, plan: Plan, now: int) -> Fate:
+    """After a run that failed."""
+    names = [*fault.errors, fault.kind.value]  # the most special class first, its kind last
+    on = dict(plan.on)
+    own = [name for name in names if name in on]
+    delay_s: float = on[own[0]] if own else min(plan.cap_s, plan.base_s * plan.factor ** max(0, message.attempt - 1))
+    least_ms = most_ms = int(delay_s * 1000)
+    if fault.retry_after_s is not None:
+        asked_ms = int(min(fault.retry_after_s, plan.max_retry_after_s) * 1000)
+        least_ms, most_ms = max(least_ms, asked_ms), max(most_ms, asked_ms + asked_ms // 5 + 1)
+    expected = bool(own) and own[0] != "Exception"  # the policy has an entry for just this
+    refused = (
+        any(name in plan.never for name in names)
+        or (bool(plan.only) and not any(name in plan.only for name in names))
+        or (fault.kind in FINAL and not expected)
+    )
+    allowed = plan.attempts if message.attempts_allowed is None else message.attempts_allowed
+    lived_ms = now - message.life_ms - message.held_ms
+    bound_ms = None if plan.elapsed_s is None else plan.elapsed_s * 1000
+    again = retry(fault.kind.value, now + least_ms, now + most_ms)
+    snooze_ms = int((fault.retry_after_s or 0) * 1000)
+    rows: list[tuple[bool, Fate]] = [
+        (fault.kind is Kind.INTERRUPTED, retry("interrupted", now, counts=False)),
+        (fault.steer == "snooze", retry("snooze", now + snooze_ms, counts=False)),
+        (fault.steer == "reject", Fate("dead", "rejected")),
+        (fault.steer == "quarantine", Fate("quarantine", "rejected")),
+        (fault.kind == plan.overrides, retry("mine", now + 7000)),
+        (refused, Fate("dead", "permanent")),
+        (message.attempt >= allowed, Fate("dead", "exhausted")),
+        (bound_ms is not None and lived_ms + least_ms > bound_ms, Fate("dead", "elapsed")),
+        (bound_ms is not None and lived_ms + most_ms > bound_ms, replace(again, or_dead="elapsed")),
+        (True, again),
+    ]
+    return _first(rows)
+
+
+def _first(rows: list[tuple[bool, Fate]]) -> Fate:
+    return next(fate for applies, fate in rows if applies)
