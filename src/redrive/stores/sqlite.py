@@ -21,8 +21,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from ..errors import ConfigError, Conflict, EnqueueError, SchemaError, StoreError, StoreUnavailable
-from ..ids import new_id
+from ..errors import ConfigError, SchemaError, StoreError, StoreUnavailable
 from ..message import (
     Ack,
     Ask,
@@ -30,7 +29,6 @@ from ..message import (
     Cell,
     Counts,
     Delivery,
-    Discard,
     Draft,
     Exchange,
     FailureGroup,
@@ -45,8 +43,6 @@ from ..message import (
     Page,
     Put,
     Receipt,
-    Redrive,
-    Settled,
     Settlement,
     Started,
     Swap,
@@ -55,17 +51,14 @@ from ..message import (
 )
 from ..store import Cells, Traits
 from . import _door
+from ._sqlite_changes import Changes
 from ._sqlite_groups import Groups, Touched, to_group
+from ._sqlite_looks import read_cursor, to_failure_group, where_of
 from ._sqlite_rows import (
     COLUMNS,
     claimed_message,
     fences_of,
-    insert_row,
-    kept_row,
-    move_row,
-    read_faults,
     read_rows,
-    retry_row,
     text,
     to_message,
 )
@@ -111,6 +104,7 @@ class SqliteStore:
         self._clock_ms = clock_ms or _wall_ms
         self._sql = _statements()
         self._groups = Groups(self._sql)
+        self._changes = Changes(self._sql, self._groups)
         self.seam: Callable[[str], None] = _no_seam  # tests put a function here that kills or fails at a named point
         self._read_lock = threading.RLock()
         self._open()
@@ -191,8 +185,8 @@ class SqliteStore:
         def work(c: sqlite3.Connection) -> list[Put]:
             now = self._clock_ms()
             self.seam("put")
-            puts = self._insert(c, drafts, now)
-            self._swap_all(c, swaps, now)
+            puts = self._changes.insert(c, drafts, now)
+            self._changes.swap_all(c, swaps, now)
             return puts
 
         if tx is not None:
@@ -212,49 +206,6 @@ class SqliteStore:
         after_commit(tx, self._waker.wake_all)
         return puts
 
-    def _insert(self, c: sqlite3.Connection, drafts: Sequence[Draft], now: int) -> list[Put]:
-        puts, rows, groups = [], [], []
-        keyed: dict[tuple[str, str], Put] = {}  # by earlier drafts of this batch, whose rows are not written yet
-        for draft in drafts:
-            id = draft.id or new_id(now)
-            if draft.key is not None:
-                held = keyed.get((draft.task, draft.key)) or self._holder(c, draft.task, draft.key, now)
-                if held is not None:
-                    puts.append(held)
-                    continue
-                until = now + draft.key_for_ms if draft.key_for_ms else 0
-                c.execute(self._sql["hold_key"], (draft.task, draft.key, id, until))
-            due = draft.due_ms if draft.due_ms is not None else now + draft.delay_ms + (draft.delay_ms > 0)
-            rows.append(insert_row(draft, id, due, now))
-            puts.append(Put(id, False, "scheduled" if due > now else "ready"))
-            if draft.key is not None:
-                # one of a group is parked until the end of this put
-                keyed[draft.task, draft.key] = Put(id, True, puts[-1].state if draft.group is None else "scheduled")
-            groups.append(draft.group)
-        try:
-            if any(groups):
-                self._groups.put(c, groups, rows, now)
-            else:
-                c.executemany(self._sql["put"], rows)
-        except sqlite3.IntegrityError as error:
-            raise EnqueueError(f"a message with one of these ids is already stored ({error})") from error
-        return puts
-
-    def _holder(self, c: sqlite3.Connection, task: str, key: str, now: int) -> Put | None:
-        row = c.execute(self._sql["key_holder"], (task, key)).fetchone()
-        if row is None:
-            return None
-        id, until, lane, due, reason = row
-        state = (
-            "scheduled"
-            if lane == "ready" and (due is None or due > now)
-            else "cancelled"
-            if reason == "cancelled"
-            else lane or "done"
-        )
-        free = lane is None or lane == "done"
-        return None if free and until <= now else Put(id, True, state)
-
     # -- settling and claiming
 
     def exchange(
@@ -271,8 +222,8 @@ class SqliteStore:
             now = self._clock_ms()
             self._groups.admitted = 0
             grouped = self._groups.any(c)
-            settled = self._settle(c, settlements, plain, grouped, now) if settlements else []
-            self._swap_all(c, swaps, now)
+            settled = self._changes.settle(c, settlements, plain, grouped, now) if settlements else []
+            self._changes.swap_all(c, swaps, now)
             self.seam("settled")
             deliveries: list[Delivery] = []
             for ask in asks:
@@ -292,78 +243,6 @@ class SqliteStore:
             waiter = self._waiters.get(threading.get_ident())
             self._waker.wake_all(but=None if waiter is None else waiter.path)
         return result
-
-    def _settle(
-        self, c: sqlite3.Connection, settlements: Sequence[Settlement], plain: bool, grouped: bool, now: int
-    ) -> list[Settled]:
-        fences = fences_of([s.receipt for s in settlements])
-        touched = self._groups.touched(c, fences) if grouped else Touched()
-        words = self._acked(c, settlements, fences) if plain else None
-        if words is not None:
-            self._groups.admit(c, touched, now)
-            return words
-        words = self._settle_each(c, settlements, fences, now)
-        if touched:
-            moved = [s.receipt.handle for s, word in zip(settlements, words, strict=True) if word is not Settled.STALE]
-            self._groups.settled(c, moved, touched, now)
-        return words
-
-    def _acked(
-        self, c: sqlite3.Connection, settlements: Sequence[Settlement], fences: dict[int | str, int]
-    ) -> list[Settled] | None:
-        """All of them acked, or None: then none was."""
-        c.execute("savepoint acks")
-        if len(fences) == len(settlements) == c.execute(self._sql["ack"], (text(fences),)).rowcount:
-            c.execute("release acks")
-            return [Settled.OK] * len(settlements)
-        c.execute("rollback to acks")
-        c.execute("release acks")
-        return None
-
-    def _settle_each(
-        self, c: sqlite3.Connection, settlements: Sequence[Settlement], fences: dict[int | str, int], now: int
-    ) -> list[Settled]:
-        held = {
-            (seq, fence): cancel for seq, fence, cancel in msgspec.json.decode(self._one(c, "held_now", text(fences)))
-        }
-        words: list[Settled] = []
-        acks: dict[int | str, int] = {}
-        kept: list[tuple[Any, ...]] = []
-        moves: list[list[Any]] = []
-        retries: list[list[Any]] = []
-        drafts: list[Draft] = []
-        for s in settlements:
-            # Popped: the same receipt twice is stale the second time.
-            cancel = held.pop((s.receipt.handle, s.receipt.fence), None)
-            if cancel is None or not self._swaps_apply(c, s.swaps, now):
-                words.append(Settled.STALE)
-                continue
-            if type(s.decision) is Ack:
-                if s.decision.keep_ms == 0:
-                    acks[s.receipt.handle] = s.receipt.fence
-                else:
-                    kept.append(kept_row(s, s.decision, now))
-            elif cancel:
-                moves.append(move_row(s, now))
-                words.append(Settled.CANCELLED)  # its end is not what was decided, so nothing follows from that
-                continue
-            elif (retry := retry_row(s)) is not None:
-                retries.append(retry)
-            else:
-                moves.append(move_row(s, now))
-            words.append(Settled.OK)
-            drafts.extend(s.follow_ups)
-        if acks:
-            c.execute(self._sql["ack"], (text(acks),))
-        if kept:
-            c.executemany(self._sql["keep"], kept)
-        if retries:
-            c.execute(self._sql["retry"], (text(retries),))
-        if moves:
-            c.execute(self._sql["settle"], (now, text(moves)))
-        if drafts:
-            self._insert(c, drafts, now)
-        return words
 
     def _claim(self, c: sqlite3.Connection, ask: Ask, now: int, deliveries: list[Delivery]) -> None:
         skip = text(sorted(ask.skip)) if ask.skip else None
@@ -516,8 +395,8 @@ class SqliteStore:
         return sorted(row[0] for row in self._read(self._sql["queues"]))
 
     def peek(self, lane: Lane | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None) -> Page:
-        since, after = _cursor(cursor)
-        clauses, args = _where(where, lane)
+        since, after = read_cursor(cursor)
+        clauses, args = where_of(where, lane)
         clauses.append("(coalesce(rested_ms, 0), seq) > (?, ?)")
         found = self._messages(
             " and ".join(clauses) + " order by coalesce(rested_ms, 0), seq limit ?", *args, since, after, limit
@@ -526,41 +405,21 @@ class SqliteStore:
         return Page([message for _, message in found], more)
 
     def failure_groups(self, *, where: Where = Where()) -> list[FailureGroup]:
-        clauses, args = _where(where, Lane.DEAD)
+        clauses, args = where_of(where, Lane.DEAD)
         rows = self._read(self._sql["failure_groups"].replace("{where}", " and ".join(clauses)), *args)
-        return [_failure_group(*row) for row in rows]
+        return [to_failure_group(*row) for row in rows]
 
     # -- changing by hand
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict) -> list[bool]:
         def work(c: sqlite3.Connection) -> list[bool]:
             now, touched = self._clock_ms(), Touched()
-            moved = [self._judge(c, handle, verdict, touched, now) for handle in handles]
+            moved = [self._changes.judge(c, handle, verdict, touched, now) for handle in handles]
             self._groups.admit(c, touched, now)
             return moved
 
         moved = self._writer.run(work)
         self._waker.wake_all()
-        return moved
-
-    def _judge(self, c: sqlite3.Connection, handle: Handle, verdict: Verdict, touched: Touched, now: int) -> bool:
-        seen = (handle.id, handle.redrives, str(handle.lane))
-        if handle.lane not in (Lane.DEAD, Lane.QUARANTINE):
-            return False
-        place = c.execute(self._sql["place_of"], (handle.id,)).fetchone()  # None unless it is of a group
-        match verdict:
-            case Redrive():
-                due = now + verdict.delay_ms + (verdict.delay_ms > 0)
-                fresh = (now, due, verdict.to_queue, verdict.attempts, verdict.run, verdict.keep_deadline)
-                moved = c.execute(self._sql["redrive"], (*fresh, *seen)).rowcount == 1
-                if moved and place is not None:
-                    touched.update(self._groups.rejoin(c, place, verdict.to_queue or place[1], due, now))
-            case Discard():
-                moved = c.execute(self._sql["discard"], seen).rowcount == 1
-            case _:
-                moved = c.execute(self._sql["isolate"], (verdict.why, now, *seen)).rowcount == 1
-        if moved and place is not None:
-            touched.add((place[1], place[2]))
         return moved
 
     def cancel(self, ids: Sequence[str]) -> list[Cancel]:
@@ -611,24 +470,11 @@ class SqliteStore:
     def retain(self, queue: str, *, done: Keep = Keep(), dead: Keep = Keep()) -> tuple[int, int]:
         def work(c: sqlite3.Connection) -> tuple[int, int]:
             now = self._clock_ms()
-            return self._retain(c, Lane.DONE, queue, done, now), self._retain(c, Lane.DEAD, queue, dead, now)
+            return self._changes.retain(c, Lane.DONE, queue, done, now), self._changes.retain(
+                c, Lane.DEAD, queue, dead, now
+            )
 
         return self._writer.run(work)
-
-    def _retain(self, c: sqlite3.Connection, lane: Lane, queue: str, keep: Keep, now: int) -> int:
-        newest = None
-        if keep.count is not None:
-            newest = c.execute(self._sql["nth_newest"], (lane, queue, max(0, keep.count - 1))).fetchone()
-            if keep.count == 0 and newest is not None:
-                newest = (newest[0], newest[1] + 1)
-        before = None if keep.age_ms is None else now - keep.age_ms
-        if newest is None and before is None:
-            return 0
-        bounds = (*(newest or (None, None)), before)
-        going = self._groups.touched_by_rest(c, lane, queue, bounds) if lane is Lane.DEAD else Touched()
-        removed = c.execute(self._sql["retain"], (lane, queue, *bounds)).rowcount
-        self._groups.admit(c, going, now)
-        return removed
 
     def paused(self) -> frozenset[str]:
         return frozenset(row[0] for row in self._read("select name from queue where paused"))
@@ -640,29 +486,6 @@ class SqliteStore:
         if c.execute(self._sql["sweep"], (now,)).rowcount == SWEEP_MAX:
             self._swept_ms = now - SWEEP_EVERY_MS  # there is more: go on with the next exchange
         c.execute(self._sql["sweep_keys"], (now,))
-
-    # -- swaps
-
-    def _swap_all(self, c: sqlite3.Connection, swaps: Sequence[Swap], now: int) -> None:
-        for swap in swaps:
-            if not self._swap(c, swap, now):
-                raise Conflict(
-                    f"cell {swap.key!r} is not at version {swap.version}; nothing was written, read it again"
-                )
-
-    def _swaps_apply(self, c: sqlite3.Connection, swaps: Sequence[Swap], now: int) -> bool:
-        if not swaps:
-            return True
-        c.execute("savepoint swaps")
-        applied = all(self._swap(c, swap, now) for swap in swaps)
-        if not applied:
-            c.execute("rollback to swaps")
-        c.execute("release swaps")
-        return applied
-
-    def _swap(self, c: sqlite3.Connection, swap: Swap, now: int) -> bool:
-        expires = None if swap.ttl_ms is None else now + swap.ttl_ms
-        return c.execute(self._sql["swap_cell"], (swap.key, swap.version, swap.value, expires, now)).rowcount == 1
 
     # -- keeping
 
@@ -731,7 +554,7 @@ class SqliteCells:
     def swap(self, swaps: Sequence[Swap]) -> list[bool]:
         def work(c: sqlite3.Connection) -> list[bool]:
             now = self._store.now_ms()
-            return [self._store._swap(c, swap, now) for swap in swaps]
+            return [self._store._changes.swap(c, swap, now) for swap in swaps]
 
         return self._store._writer.run(work)
 
@@ -761,50 +584,3 @@ def _split(script: str) -> Iterator[str]:
         if sqlite3.complete_statement(statement):
             yield statement
             statement = ""
-
-
-def _where(where: Where, lane: Lane | None) -> tuple[list[str], list[Any]]:
-    clauses: list[str] = ["1"]
-    args: list[Any] = []
-    if lane is Lane.LEASED:
-        clauses.append("due_ms is not null")
-    elif lane is Lane.READY:
-        clauses.append("rested_ms is null")
-    elif lane is not None:
-        clauses.append("rested_ms is not null")
-    wanted = {
-        "lane": lane,
-        "queue": where.queue,
-        "task": where.task,
-        "reason": where.reason,
-        "fingerprint": where.fingerprint,
-        "error": where.error,
-    }
-    for column, value in wanted.items():
-        if value is not None:
-            clauses.append(f"{column} = ?")
-            args.append(str(value))
-    if where.ids is not None:
-        clauses.append("id in (select value from json_each(?))")
-        args.append(text(list(where.ids)))
-    for bound, sign in ((where.since_ms, ">="), (where.until_ms, "<")):
-        if bound is not None:
-            clauses.append(f"coalesce(rested_ms, enqueued_ms) {sign} ?")
-            args.append(bound)
-    return clauses, args
-
-
-def _cursor(cursor: str | None) -> tuple[int, int]:
-    if cursor is None:
-        return -1, -1
-    match = re.fullmatch(r"([0-9]{1,18})\.([0-9]{1,18})", cursor)
-    if match is None:
-        raise ValueError(f"cursor {cursor!r} is not one this store gave; start again without one")
-    return int(match[1]), int(match[2])
-
-
-def _failure_group(
-    fingerprint: str, task: str, error: str | None, faults: str | None, count: int, first: int, last: int, sample: str
-) -> FailureGroup:
-    text = read_faults(faults)[-1].text if faults and error is not None else ""
-    return FailureGroup(fingerprint, task, error or "", text, count, first, last, sample)

@@ -1,0 +1,56 @@
+"""Filters and cursors of the SQLite store as SQL, and what they find as values."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ..message import FailureGroup, Lane, Where
+from ._sqlite_rows import read_faults, text
+
+
+def where_of(where: Where, lane: Lane | None) -> tuple[list[str], list[Any]]:
+    clauses: list[str] = ["1"]
+    args: list[Any] = []
+    if lane is Lane.LEASED:
+        clauses.append("due_ms is not null")
+    elif lane is Lane.READY:
+        clauses.append("rested_ms is null")
+    elif lane is not None:
+        clauses.append("rested_ms is not null")
+    wanted = {
+        "lane": lane,
+        "queue": where.queue,
+        "task": where.task,
+        "reason": where.reason,
+        "fingerprint": where.fingerprint,
+        "error": where.error,
+    }
+    for column, value in wanted.items():
+        if value is not None:
+            clauses.append(f"{column} = ?")
+            args.append(str(value))
+    if where.ids is not None:
+        clauses.append("id in (select value from json_each(?))")
+        args.append(text(list(where.ids)))
+    for bound, sign in ((where.since_ms, ">="), (where.until_ms, "<")):
+        if bound is not None:
+            clauses.append(f"coalesce(rested_ms, enqueued_ms) {sign} ?")
+            args.append(bound)
+    return clauses, args
+
+
+def read_cursor(cursor: str | None) -> tuple[int, int]:
+    if cursor is None:
+        return -1, -1
+    match = re.fullmatch(r"([0-9]{1,18})\.([0-9]{1,18})", cursor)
+    if match is None:
+        raise ValueError(f"cursor {cursor!r} is not one this store gave; start again without one")
+    return int(match[1]), int(match[2])
+
+
+def to_failure_group(
+    fingerprint: str, task: str, error: str | None, faults: str | None, count: int, first: int, last: int, sample: str
+) -> FailureGroup:
+    text = read_faults(faults)[-1].text if faults and error is not None else ""
+    return FailureGroup(fingerprint, task, error or "", text, count, first, last, sample)
