@@ -250,27 +250,29 @@ class Tables:
         old = self.kept.pop(seq, None)
         if old is not None:
             del self.seqs[old.message.id]
-            for line, place in self._places(seq, old):
+            if (found := self._stand(seq, old)) is not None:
+                line, place = found
                 del line[bisect_left(line, place)]
             if old.turn is not None:
                 self._group(old.message).remove(seq, old.turn)
         if kept is not None:
             self.kept[seq] = kept
             self.seqs[kept.message.id] = seq
-            for line, place in self._places(seq, kept):
-                insort(line, place)
+            if (found := self._stand(seq, kept)) is not None:
+                insort(*found)
             if kept.turn is not None:
                 self._group(kept.message).add(seq, kept.turn)
 
-    def _places(self, seq: int, kept: Kept) -> Iterator[tuple[list[Any], tuple[Any, ...]]]:
+    def _stand(self, seq: int, kept: Kept) -> tuple[list[Any], tuple[Any, ...]] | None:
         """The sorted list in which it stands, if any, and as what."""
         message = kept.message
         if message.due_ms is None:
-            return
+            return None
         if message.group is None or kept.turn == PLACE:
-            yield self._line(message), (message.due_ms, message.lane, seq)
-        elif kept.turn is None:
-            yield self._waiting.setdefault(message.queue, []), (message.due_ms, seq)
+            return self._line(message), (message.due_ms, message.lane, seq)
+        if kept.turn is None:
+            return self._waiting.setdefault(message.queue, []), (message.due_ms, seq)
+        return None
 
     def _group(self, message: Message) -> Line:
         return self.groups.setdefault((message.queue, message.group or ""), Line())
