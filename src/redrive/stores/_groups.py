@@ -15,6 +15,7 @@ from ..errors import ConfigError
 from ..message import GroupOrder, Lane, Message, OnDead
 
 Name = tuple[str, str]  # (queue, group)
+PRIORITY_SHIFT = 56  # a turn: the priority, where it counts, above the number by which one joined
 PLACE = 0  # the turn of whoever holds a place; parked ones have higher turns, all others none
 
 
@@ -57,8 +58,14 @@ def joined(message: Message, settings: Settings, number: int, due_ms: int, now_m
     """The message and its turn as it joins its group. `number` rises with every one that joins. Strict groups go by it
     alone; others by priority first, and what is not due yet does not join before its time."""
     later = due_ms if due_ms > now_ms else None
-    turn = number if settings.strict else None if later else message.priority << 56 | number
+    turn = None if later and not settings.strict else in_line(message, settings, number)
     return replace(message, due_ms=later), turn
+
+
+def in_line(message: Message, settings: Settings, turn: int) -> int:
+    """The turn of one that joined by this number, or was parked by this turn under another order."""
+    number = turn & ~(-1 << PRIORITY_SHIFT)
+    return number if settings.strict else message.priority << PRIORITY_SHIFT | number
 
 
 def settled(message: Message, settings: Settings, now_ms: int) -> int | None:

@@ -155,9 +155,13 @@ class Groups:
         on_dead: OnDead | None,
         now: int,
     ) -> None:
+        was_strict = self.rules(c, queue).strict
         c.execute(self._sql["configure"], (queue, paused, width, order, on_dead))
-        if order is not None and order is not GroupOrder.STRICT:
-            c.execute(self._sql["unpark_waiting"], (queue, now))
+        strict = self.rules(c, queue).strict
+        if strict != was_strict:
+            if not strict:
+                c.execute(self._sql["unpark_waiting"], (queue, now))
+            c.execute(self._sql["reorder"], (queue, strict))
         self._checked(c, queue)
         if (width, order, on_dead) != (None, None, None):
             self._admit_all(c, queue, now)

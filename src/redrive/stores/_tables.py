@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ..errors import Conflict
 from ..fault import Fault
 from ..message import PRIORITIES, Ask, Cell, Lane, Message, Put, Receipt, Swap
-from ._groups import PLACE, Line, Name, Settings, admitted, free_places, joined, refuse
+from ._groups import PLACE, Line, Name, Settings, admitted, free_places, in_line, joined, refuse
 
 Due = list[tuple[int, Lane, int]]  # (due_ms, lane, seq), sorted
 _UNSAID = Settings()
@@ -106,14 +106,21 @@ class Tables:
 
     def configure(self, queue: str, changes: dict[str, Any], now_ms: int) -> None:
         """Make the queue's settings, or change them. Raises ConfigError where they then contradict each other."""
+        was_strict = self.rules(queue).strict
         self._set(self.settings, queue, replace(self.rules_said(queue), **changes))
         self._refuse(queue)
-        if not self.rules(queue).strict:  # what is not due yet does not stand in line where turns are taken
-            for seq, kept in [*self.kept.items()]:
-                message = kept.message
-                if message.queue == queue and (kept.turn or 0) > PLACE and (message.due_ms or 0) > now_ms:
-                    self.write(int(seq), kept._replace(turn=None))
+        if self.rules(queue).strict != was_strict:
+            self._reorder(queue, now_ms)
         self._touch_all(queue)
+
+    def _reorder(self, queue: str, now_ms: int) -> None:
+        """Who stands in line stands there by the other order now; what is not due yet only where it is strict."""
+        rules = self.rules(queue)
+        for seq, kept in [*self.kept.items()]:
+            message, turn = kept.message, kept.turn
+            if message.queue == queue and turn is not None and turn > PLACE:
+                leaves = not rules.strict and (message.due_ms or 0) > now_ms
+                self.write(int(seq), kept._replace(turn=None if leaves else in_line(message, rules, turn)))
 
     def set_width(self, queue: str, group: str | None, width: int) -> None:
         """0 takes the own width back."""
@@ -122,7 +129,8 @@ class Tables:
         self._touch_all(queue)
 
     def _refuse(self, queue: str) -> None:
-        said, own = self.rules_said(queue), any(of == queue and group for of, group in self.own_widths)
+        said = self.rules_said(queue)
+        own = any(of == queue and group and width != 1 for (of, group), width in self.own_widths.items())
         refuse(queue, self.rules(queue).width, own, said.order, said.on_dead)
 
     def _touch_all(self, queue: str) -> None:
@@ -204,6 +212,8 @@ class Tables:
         if held is None:
             return None
         message = self.message(held.id)
+        if message is not None and (message.task, message.key) != (task, key):
+            message = None  # another message, put later under the id of one that is gone
         if (message is None or message.lane is Lane.DONE) and held.until_ms <= now_ms:
             return None
         return Put(held.id, True, message.state(now_ms) if message else "done")

@@ -95,7 +95,7 @@ values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: key_holder
 select k.id, k.until_ms, m.lane, m.due_ms, m.reason
-from unique_key k left join message m on m.id = k.id
+from unique_key k left join message m on m.id = k.id and m.task = k.task and m.key = k.key
 where k.task = ? and k.key = ?
 
 -- name: hold_key
@@ -311,9 +311,9 @@ on conflict(name) do update set paused = coalesce(?2, paused), group_width = coa
   group_order = coalesce(?4, group_order), on_dead = coalesce(?5, on_dead)
 
 -- name: group_settings
--- ?1 queue: the width of its groups, their order, what a death does, and whether a group has a width of its own
+-- ?1 queue: the width of its groups, their order, what a death does, and whether a group has a width of its own other than 1
 select coalesce((select width from group_width where queue = ?1 and name = ''), q.group_width, 1), coalesce(q.group_order, 'turns'),
-  coalesce(q.on_dead, 'skip'), exists (select 1 from group_width where queue = ?1 and name > '')
+  coalesce(q.on_dead, 'skip'), exists (select 1 from group_width where queue = ?1 and name > '' and width <> 1)
 from (select 1) left join queue q on q.name = ?1
 
 -- name: set_group_width
@@ -369,6 +369,10 @@ select seq, queue, grp, priority, turn from message where id = ?1 and grp is not
 -- name: rejoin
 -- ?1 seq, ?2 turn, ?3 wake
 update message set turn = ?2, wake_ms = ?3, due_ms = null where seq = ?1
+
+-- name: reorder
+-- ?1 queue, ?2 strict: who stands in line stands there by the other order now; the low 56 bits are the number he joined by
+update message set turn = (turn & 72057594037927935) | iif(?2, 0, priority << 56) where queue = ?1 and turn > 0
 
 -- name: unpark_waiting
 -- ?1 queue, ?2 now: of a queue that is strict no more, those whose time has not come

@@ -324,6 +324,27 @@ class WidthRules(Contract):
         put(store, draft(group="g"), draft(group="g"))
         assert len(claim(store)) == 1
 
+    def test_a_strict_group_may_be_told_the_one_place_it_has(self, store: Store) -> None:
+        store.configure("default", group_order=GroupOrder.STRICT)
+        store.configure_group("default", "g", width=1)
+        assert store.groups("default") == [Group("default", "g", 1)]
+
+    def test_who_stands_in_line_keeps_his_number_when_the_order_changes(self, store: Store) -> None:
+        """Strict goes by number alone, turns by priority first: also for those who joined under the other order."""
+        put_one(store, group="g")
+        running = claim_one(store)
+        first, second, high = put(store, *[draft(group="g", priority=n) for n in (3, 2, 1)])
+        store.configure("default", group_order=GroupOrder.STRICT)
+        last = put_one(store, group="g", priority=0)
+        settle_one(store, running, Ack())
+        running = claim_one(store)
+        assert running.message.id == first
+        store.configure("default", group_order=GroupOrder.TURNS)
+        for id in (last, high, second):
+            settle_one(store, running, Ack())
+            running = claim_one(store)
+            assert running.message.id == id
+
     def test_strict_order_can_be_given_up(self, store: Store, clock: ManualClock) -> None:
         store.configure("default", group_order=GroupOrder.STRICT)
         _, late, last = put(store, draft(group="g"), draft(group="g", delay_ms=5000), draft(group="g"))
