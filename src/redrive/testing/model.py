@@ -43,7 +43,7 @@ class StoreModel(ABC):
     """
 
     examples: ClassVar[int] = 20
-    walks: ClassVar[int] = 100
+    walks: ClassVar[int] = 150
     steps: ClassVar[int] = 80
 
     @abstractmethod

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from ...message import Exchange, Handle, Lane, Started
+from msgspec.structs import replace
+
+from ...message import Draft, Exchange, Handle, Lane, Put, Started
 from . import draws
 from .draws import BEFORE, Ended, Exchanged, Wanted
-from .plain import Kept
+from .kept import Kept
 from .world import Draw, World
 
 
@@ -27,10 +29,14 @@ class Calls(World):
 
         def work() -> Any:
             puts = self.plain.put(drafts, self.now, answer if isinstance(answer, list) else None)
+            self.plain.admit(self.now)
             self.plain.swap_all(swaps, self.now)
             return puts
 
         expected = self._expect(work)
+        if isinstance(answer, list) and isinstance(expected, list):
+            answer = [_however_parked(put, drafts) for put, drafts in zip(answer, drafts, strict=True)]
+            expected = [_however_parked(put, drafts) for put, drafts in zip(expected, drafts, strict=True)]
         assert _same(answer, expected), f"put answered {answer}, expected {expected}"
         if isinstance(answer, list):
             self._remember(put.id for put in answer)
@@ -162,9 +168,19 @@ class Calls(World):
         assert answer == expected, f"triage answered {answer}, expected {expected}"
 
     def configure(self, draw: Draw) -> None:
-        queue, paused = draw(draws.queues), draw(draws.pauses)
-        self._call("configure", queue, paused=paused)
-        self.plain.configure(queue, paused)
+        self.set_rules(draw(draws.queues), draw(draws.settings))
+
+    def set_rules(self, queue: str, said: Mapping[str, Any]) -> None:
+        answer = self._call("configure", queue, **said)
+        groups = {name: value for name, value in said.items() if name != "paused"}
+        expected = self._expect(lambda: self.plain.configure(queue, said.get("paused"), self.now, **groups))
+        assert _same(answer, expected), f"configure answered {answer}, expected {expected}"
+
+    def configure_group(self, draw: Draw) -> None:
+        queue, group, width, resume = (draw(pool) for pool in (draws.queues, draws.groups, draws.widths, draws.resumes))
+        answer = self._call("configure_group", queue, group, width=width, resume=resume)
+        expected = self._expect(lambda: self.plain.configure_group(queue, group, width, resume, self.now))
+        assert _same(answer, expected), f"configure_group answered {answer}, expected {expected}"
 
     def retain(self, draw: Draw) -> None:
         queue, done, dead = draw(draws.queues), draw(draws.keeps), draw(draws.keeps)
@@ -174,6 +190,7 @@ class Calls(World):
             self.plain.retain(queue, lane, keep, found, self.now)
             for lane, keep in ((Lane.DONE, done), (Lane.DEAD, dead))
         )
+        self.plain.admit(self.now)
         assert answer == expected, f"retain answered {answer}, expected {expected}"
 
     def swap_cells(self, draw: Draw) -> None:
@@ -191,6 +208,12 @@ def _handle(handle: Handle, stale: str | None) -> Handle:
             return handle._replace(lane=Lane.DEAD if handle.lane is Lane.QUARANTINE else Lane.QUARANTINE)
         case _:
             return handle
+
+
+def _however_parked(put: Put, draft: Draft) -> Put:
+    """Of a group, whether it is ready or stands in line is seen when the commit is over."""
+    waits = draft.group is not None and put.state in ("ready", "scheduled")
+    return replace(put, state="ready") if waits else put
 
 
 def _same(answer: Any, expected: Any) -> bool:

@@ -17,9 +17,11 @@ from ...message import (
     DeadLetter,
     Decision,
     Discard,
+    GroupOrder,
     Isolate,
     Keep,
     Lane,
+    OnDead,
     Quarantine,
     Redrive,
     RetryAt,
@@ -48,6 +50,7 @@ class Sent:
     key_for_ms: int = 0
     deadline_in_ms: int | None = None
     keep_ms: int = 0
+    group: str | None = None
     own_id: bool = True  # else the store makes one
     used_id: int | None = None  # the id of a message that was stored
 
@@ -56,13 +59,14 @@ class Sent:
         return cls(
             task=rng.choice((*TASKS, TASKS[0])),
             queue=_often(rng, *QUEUES),
-            priority=_often(rng, 2, 0, 1, 3),
+            priority=rng.choice((2, 2, 0, 1, 3)),
             delay_ms=_often(rng, 0, 1, 1500, 20_000),
             due_in_ms=_often(rng, None, -500, 0, 700),
             key=rng.choice((None, None, None, "k", "k", "k", "l")),
             key_for_ms=rng.choice((0, 2000, 600_000)),
             deadline_in_ms=_often(rng, None, 1000),
             keep_ms=_often(rng, 0, 1000),
+            group=rng.choice((None, None, None, "g", "g", "g", "h")),
             own_id=rng.random() < 0.7,
             used_id=rng.choice((0, 1, 2)) if rng.random() < 0.04 else None,
         )
@@ -189,7 +193,23 @@ outer_swaps = Pool([_none] * 7 + [(Exchanged(),), (Exchanged("y"), Exchanged(rig
 queues, workers = Pool(QUEUES), Pool(WORKERS)
 leases = Pool((1000, 30_000))
 limits = Pool((50, 1, 2, 3))
-pauses = Pool((False, True, None, None, False))
+_STRICT = {"group_order": GroupOrder.STRICT, "group_width": 1}
+_TURNS = {"group_order": GroupOrder.TURNS, "on_dead": OnDead.SKIP}
+settings: Pool[dict[str, Any]] = Pool(
+    (
+        *({"paused": False}, {"paused": True}, {"paused": None}, {"paused": False}),
+        *({"group_width": 2}, {"group_width": 1}, {"group_width": 3}, {"group_width": 0}),
+        *(_STRICT, _STRICT, {**_STRICT, "on_dead": OnDead.BLOCK}, {"group_order": GroupOrder.STRICT}),
+        *(_TURNS, _TURNS, {**_TURNS, "group_width": 2}),
+        *({"group_order": GroupOrder.TURNS}, {"on_dead": OnDead.BLOCK}, {"on_dead": OnDead.SKIP}),
+    )
+)
+starts: Pool[dict[str, Any]] = Pool(
+    ({}, {**_STRICT, "on_dead": OnDead.BLOCK}, {"group_width": 2}, _STRICT)
+)  # how a world's first queue begins
+groups = Pool(("g", "g", "h", None))
+widths = Pool((None, None, 0, 1, 2, 3, -1))
+resumes = Pool((True, False))
 states = Pool((b"", b"half\x00\xff"))
 ordinal = Pool(range(16))  # which of those there are; counted round
 ordinals = Pool([(n,) for n in range(12)] + [(n, m % 16, 2 * m % 16) for m in range(20) for n in range(4)])

@@ -66,6 +66,9 @@ class Looks(World):
         queues = self.store.queues()
         assert queues == self.plain.queues(), f"queues are {queues}, expected {self.plain.queues()}"
         self._look_at_failure_groups()
+        for queue in draws.QUEUES:
+            groups, lines = self.store.groups(queue), self.plain.lines.groups(queue, self.plain.kept.values())
+            assert groups == lines, f"groups({queue}) are {groups}, expected {lines}"
 
     def nothing_is_lost_and_nothing_is_in_two_places(self) -> None:
         self._looks += 1

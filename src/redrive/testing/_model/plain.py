@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ...errors import Conflict, EnqueueError, Unsupported
-from ...fault import Fault
 from ...message import (
     Ack,
     Ask,
@@ -42,60 +41,17 @@ from ...message import (
 )
 from ...store import Traits
 from .cells import PlainCells
+from .kept import Kept
+from .lines import PlainLines
 
 CANCELLED_KEPT_MS = 86_400_000  # a cancelled message can be looked up that long at least
 
 
-@dataclass(slots=True)
-class Kept:
-    """A message as the model has it; `place` counts what was ever accepted, so it is the order of putting."""
-
-    place: int
-    id: str
-    sent: Draft
-    queue: str
-    enqueued_ms: int
-    life_ms: int
-    due_ms: int | None
-    deadline_ms: int | None
-    due_least_ms: int | None = None  # the store was free to choose a due time from here to `due_ms`
-    lane: Lane = Lane.READY
-    worker: str | None = None
-    lapsed: bool = False  # its worker was released while it ran: the lease is nobody's
-    lost: bool = False  # a lease of it ever ran out
-    fence: int = 0
-    attempt: int = 0
-    crashes: int = 0
-    crashes_alone: int = 0
-    alone: bool = False  # it runs alone in its process
-    suspect: bool = False
-    redrives: int = 0
-    cancel: bool = False
-    held_ms: int = 0
-    attempts_allowed: int | None = None
-    run: str | None = None
-    reason: str | None = None
-    rested_ms: int | None = None
-    progress: bytes | None = None
-    faults: tuple[Fault, ...] = ()
-    fatal: Fault | None = None  # what brought it to rest
-    result: bytes | None = None
-    expires_ms: int | None = None  # from when on a done one may be forgotten
-
-    def state(self, now: int) -> str:
-        if self.lane is Lane.READY:
-            return "ready" if self.due_ms is not None and self.due_ms <= now else "scheduled"
-        return "cancelled" if self.reason == "cancelled" else self.lane.value
-
-    def rest(self, lane: Lane, reason: str | None, now: int) -> None:
-        self.lane, self.reason, self.rested_ms, self.due_ms = lane, reason, now, None
-
-
 class Given(NamedTuple):
-    """A delivery as the machine remembers it: an id may be used again once its message is gone, a place never is."""
+    """A delivery as the machine remembers it: an id may be used again once its message is gone, an order never is."""
 
     delivery: Delivery
-    place: int
+    order: int
 
 
 class PlainStore:
@@ -108,6 +64,7 @@ class PlainStore:
         self.paused: dict[str, bool] = {}
         self.holders: dict[tuple[str, str], tuple[str, int]] = {}  # (task, key): id, until_ms
         self.cells = PlainCells()
+        self.lines = PlainLines()
         self.accepted = 0
         self.left = {"acked": 0, "discarded": 0, "swept": 0, "retired": 0}
 
@@ -115,7 +72,7 @@ class PlainStore:
         other = copy.copy(self)
         other.kept = {id: replace(k) for id, k in self.kept.items()}
         other.paused, other.holders, other.left = dict(self.paused), dict(self.holders), dict(self.left)
-        other.cells = self.cells.copy()
+        other.cells, other.lines = self.cells.copy(), self.lines.copy()
         return other
 
     # -- putting
@@ -140,7 +97,7 @@ class PlainStore:
         if id in self.kept:
             raise EnqueueError(id)
         k = self.kept[id] = Kept(
-            place=self.accepted,
+            order=self.accepted,
             id=id,
             sent=draft,
             queue=draft.queue,
@@ -152,7 +109,13 @@ class PlainStore:
         if draft.due_ms is None:
             self._delay(k, draft.delay_ms, now)
         self.accepted += 1
+        if draft.group is not None:
+            self.lines.join(k, now)
         return Put(id, False, k.state(now))
+
+    def admit(self, now: int) -> None:
+        """Give free places of groups to those who stand in line: the end of all that may have freed one."""
+        self.lines.admit(self.kept.values(), now)
 
     def _delay(self, k: Kept, delay_ms: int, now: int) -> None:
         """The millisecond that is under way may count or not."""
@@ -179,14 +142,14 @@ class PlainStore:
     def held(self, given: Given) -> Kept | None:
         """The message whose current claim this is; a lease that ran out holds until somebody claims."""
         k = self.kept.get(given.delivery.message.id)
-        if k is None or k.place != given.place or k.lane is not Lane.LEASED:
+        if k is None or k.order != given.order or k.lane is not Lane.LEASED:
             return None
         return k if k.fence == given.delivery.receipt.fence else None
 
     def is_leased_anew(self, given: Given) -> bool:
         """Whether somebody else has the message now."""
         k = self.kept.get(given.delivery.message.id)
-        return k is not None and k.place == given.place and k.lane is Lane.LEASED and not self.held(given)
+        return k is not None and k.order == given.order and k.lane is Lane.LEASED and not self.held(given)
 
     def settle(self, pairs: Sequence[tuple[Given, Settlement]], now: int) -> list[Settled]:
         if not self.traits.atomic_moves and any(s.swaps for _, s in pairs):
@@ -210,6 +173,7 @@ class PlainStore:
                     return Settled.OK
                 k.rest(Lane.DONE, None if degraded is None else "degraded", now)
                 k.result, k.expires_ms = s.result, None if keep_ms is None else now + keep_ms
+                self.lines.settled(k, now)
                 return Settled.OK
             case RetryAt(at_ms, _, counts, held):
                 k.lane, k.due_ms = Lane.READY, at_ms
@@ -225,13 +189,15 @@ class PlainStore:
         if s.fault is not None:
             every = (*k.faults, s.fault)
             k.faults = every if len(every) <= 20 else every[:10] + every[-10:]
-        if not k.cancel:
-            return Settled.OK
-        self._end(k, now)
-        return Settled.CANCELLED
+        word = Settled.CANCELLED if k.cancel else Settled.OK
+        if k.cancel:
+            self._end(k, now)
+        self.lines.settled(k, now)
+        return word
 
     def _end(self, k: Kept, now: int) -> None:
         k.rest(Lane.DONE, "cancelled", now)
+        k.place = False
         k.expires_ms = now + CANCELLED_KEPT_MS
 
     def swap_all(self, swaps: Sequence[Swap], now: int) -> None:
@@ -244,18 +210,22 @@ class PlainStore:
         return [
             k
             for k in self.kept.values()
-            if k.queue == ask.queue and k.sent.task not in ask.skip and k.due_ms is not None and k.due_ms <= now
+            if k.queue == ask.queue and k.sent.task not in ask.skip and not k.parked and (k.due_ms or now + 1) <= now
         ]
 
     def claim(self, asks: Sequence[Ask], deliveries: Sequence[Delivery], now: int) -> list[Given]:
         """Assert that these are what the asks had to get, in their order."""
         given: list[Given] = []
         rest = list(deliveries)
+        self.admit(now)
         for ask in asks:
+            if ask.limit > 0:
+                self.lines.wake(ask.queue, self.kept.values(), now)
+                self.admit(now)
             wanted = self.claimable(ask, now)
             n = min(max(0, ask.limit), len(wanted))
             mine, rest = rest[:n], rest[n:]
-            assert len(mine) == n, f"{ask} gave {len(mine)} deliveries; {n} were due"
+            assert len(mine) == n, f"{ask} gave {len(mine)} deliveries; due were {n} of {[k.id for k in wanted]}"
             taken = [self.kept[d.message.id] for d in mine if d.message.id in self.kept]
             assert len(taken) == n, f"{ask} gave a message that is not stored"
             _check_order(ask, wanted, taken)
@@ -277,7 +247,7 @@ class PlainStore:
         k.due_ms, k.due_least_ms = now + ask.lease_ms, None
         self.check(k, delivery.message)
         assert (delivery.receipt.fence, delivery.until_ms) == (k.fence, k.due_ms), f"receipt or lease of {delivery}"
-        return Given(delivery, k.place)
+        return Given(delivery, k.order)
 
     # -- leases
 
@@ -319,7 +289,9 @@ class PlainStore:
     # -- changing by hand
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, now: int) -> list[bool]:
-        return [self._judge(handle, verdict, now) for handle in handles]
+        words = [self._judge(handle, verdict, now) for handle in handles]
+        self.admit(now)
+        return words
 
     def _judge(self, handle: Handle, verdict: Verdict, now: int) -> bool:
         k = self.kept.get(handle.id)
@@ -331,8 +303,11 @@ class PlainStore:
             case Isolate(why):
                 k.rest(Lane.QUARANTINE, why, now)
             case Redrive(to_queue, delay_ms, attempts, run, keep_deadline):
+                head = k.place and to_queue in (None, k.queue)  # it stays head of the line that it blocks
                 k.lane, k.queue = Lane.READY, to_queue or k.queue
                 self._delay(k, delay_ms, now)
+                if k.sent.group is not None and not head:
+                    self.lines.join(k, now)
                 k.redrives += 1
                 k.attempt = k.crashes = k.crashes_alone = k.held_ms = 0
                 k.life_ms, k.attempts_allowed, k.run = now, attempts, run
@@ -346,6 +321,7 @@ class PlainStore:
         for id in ids:
             if id not in words:
                 words[id] = self._cancel(id, now)
+        self.admit(now)
         return [words[id] for id in ids]
 
     def _cancel(self, id: str, now: int) -> Cancel:
@@ -374,8 +350,18 @@ class PlainStore:
             self._remove(k, "retired")
         return len(gone)
 
-    def configure(self, queue: str, paused: bool | None) -> None:
+    def configure(self, queue: str, paused: bool | None, now: int, **groups: Any) -> None:
+        self.lines.configure(queue, self.kept.values(), now, **groups)
         self.paused[queue] = self.paused.get(queue, False) if paused is None else paused
+        self.admit(now)
+
+    def configure_group(self, queue: str, group: str | None, width: int | None, resume: bool, now: int) -> None:
+        if width is not None:
+            self.lines.set_width(queue, group, width)
+        for k in self.kept.values():
+            if resume and group is not None and (k.queue, k.sent.group) == (queue, group):
+                k.place = k.place and k.lane not in (Lane.DEAD, Lane.QUARANTINE)
+        self.admit(now)
 
     # -- looking
 
@@ -461,7 +447,7 @@ _SENT = (
 )
 _KEPT = (
     *("id", "queue", "lane", "due_ms", "fence", "attempt", "enqueued_ms", "life_ms", "crashes", "redrives", "cancel"),
-    *("crashes_alone", "suspect"),
+    *("crashes_alone", "suspect", "parked"),
     *("held_ms", "deadline_ms", "attempts_allowed", "run", "reason", "rested_ms", "progress", "faults", "result"),
 )
 
@@ -475,8 +461,8 @@ def _check_order(ask: Ask, wanted: Iterable[Kept], taken: Sequence[Kept]) -> Non
     order = sorted(map(_rank, wanted))[: len(taken)]
     assert [_rank(k) for k in taken] == order, f"{ask} gave {taken} out of order"
     for rank in set(order):
-        fresh = [k.place for k in wanted if _rank(k) == rank and k.fence == 0]
-        got = [k.place for k in taken if _rank(k) == rank and k.fence == 0]
+        fresh = [k.order for k in wanted if _rank(k) == rank and k.fence == 0]
+        got = [k.order for k in taken if _rank(k) == rank and k.fence == 0]
         assert got == sorted(fresh)[: len(got)], f"{ask} did not keep the order of putting"
 
 

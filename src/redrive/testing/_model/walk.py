@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import cache
 
 from ...message import Lane
+from . import draws
 from .calls import Calls
 from .draws import Pool
 from .looks import Looks
@@ -24,7 +25,8 @@ WEIGHTS = {
     "crash": 2,
     "cancel": 1,
     "triage": 4,
-    "configure": 1,
+    "configure": 2,
+    "configure_group": 1,
     "retain": 1,
     "swap_cells": 1,
     "peek": 3,
@@ -41,7 +43,9 @@ class Walk(Calls, Looks):
     room: int | None = None
 
     def call(self, draw: Draw) -> None:
-        self.room = self.room or draw(ROOMS)
+        if self.room is None:
+            self.room, start = draw(ROOMS), draw(draws.starts)
+            self.set_rules("q", start)
         can = tuple(kind for kind in WEIGHTS if self._can(kind))
         getattr(self, draw(_kinds(can)))(draw)
 

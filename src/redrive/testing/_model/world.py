@@ -8,14 +8,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ...errors import Conflict, EnqueueError, StoreError, Unsupported
+from ...errors import ConfigError, Conflict, EnqueueError, StoreError, Unsupported
 from ...message import Ask, Draft, Lane, Settlement, Swap
 from ...store import Store
 from ..clock import ManualClock
 from .draws import QUEUES, Ended, Exchanged, Pool, Sent, Wanted
-from .plain import Given, Kept, PlainStore
+from .kept import Kept
+from .plain import Given, PlainStore
 
 REMEMBERED = 8  # deliveries of which one may be settled, extended, checkpointed
+REFUSALS = (ConfigError, Conflict, EnqueueError, Unsupported)
 NEVER = 10**12  # a version no cell has
 
 OpenStore = Callable[[ManualClock], Store]
@@ -60,7 +62,7 @@ class World:
             target = getattr(target, word)
         try:
             answer = target(*args, **parts)
-        except (Conflict, EnqueueError, Unsupported) as error:
+        except REFUSALS as error:
             answer = type(error)
         self.say(lambda: f"{name}{args}{parts or ''} -> {answer}")
         return answer
@@ -70,7 +72,7 @@ class World:
         before = self.plain.copy()
         try:
             return work()
-        except (Conflict, EnqueueError, Unsupported) as error:
+        except REFUSALS as error:
             self.plain = before
             return type(error)
 
@@ -98,6 +100,7 @@ class World:
             key_for_ms=sent.key_for_ms,
             deadline_ms=None if sent.deadline_in_ms is None else now + sent.deadline_in_ms,
             keep_ms=sent.keep_ms,
+            group=sent.group,
             version=1 + number % 3,
             headers={"n": str(number)} if number % 4 == 0 else None,
             correlation_id=f"c{number}" if number % 6 == 0 else None,

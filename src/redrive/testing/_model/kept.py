@@ -1,0 +1,61 @@
+"""A message as the model has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...fault import Fault
+from ...message import Draft, Lane
+
+
+@dataclass(slots=True)
+class Kept:
+    """A message as the model has it; `order` counts what was ever accepted, so it is the order of putting.
+
+    One of a group has a `place`, or a `number` in the line for one, or waits for its time."""
+
+    order: int
+    id: str
+    sent: Draft
+    queue: str
+    enqueued_ms: int
+    life_ms: int
+    due_ms: int | None
+    deadline_ms: int | None
+    due_least_ms: int | None = None  # the store was free to choose a due time from here to `due_ms`
+    lane: Lane = Lane.READY
+    worker: str | None = None
+    lapsed: bool = False  # its worker was released while it ran: the lease is nobody's
+    lost: bool = False  # a lease of it ever ran out
+    fence: int = 0
+    attempt: int = 0
+    crashes: int = 0
+    crashes_alone: int = 0
+    alone: bool = False  # it runs alone in its process
+    suspect: bool = False
+    redrives: int = 0
+    cancel: bool = False
+    held_ms: int = 0
+    attempts_allowed: int | None = None
+    run: str | None = None
+    reason: str | None = None
+    rested_ms: int | None = None
+    progress: bytes | None = None
+    faults: tuple[Fault, ...] = ()
+    fatal: Fault | None = None  # what brought it to rest
+    result: bytes | None = None
+    place: bool = False
+    number: int | None = None
+    expires_ms: int | None = None  # from when on a done one may be forgotten
+
+    @property
+    def parked(self) -> bool:
+        return self.sent.group is not None and self.lane is Lane.READY and not self.place
+
+    def state(self, now: int) -> str:
+        if self.lane is Lane.READY:
+            return "ready" if not self.parked and self.due_ms is not None and self.due_ms <= now else "scheduled"
+        return "cancelled" if self.reason == "cancelled" else self.lane.value
+
+    def rest(self, lane: Lane, reason: str | None, now: int) -> None:
+        self.lane, self.reason, self.rested_ms, self.due_ms, self.number = lane, reason, now, None, None
