@@ -31,6 +31,10 @@ class Settings(Struct, frozen=True):
     def strict(self) -> bool:
         return self.order is GroupOrder.STRICT
 
+    @property
+    def block(self) -> bool:
+        return self.strict and self.on_dead is OnDead.BLOCK
+
 
 class Line:
     """One group: who holds a place, and who is parked, in order."""
@@ -73,7 +77,7 @@ def settled(message: Message, settings: Settings, now_ms: int) -> int | None:
     length, or if its group is strict and it is neither done nor skipped."""
     if message.lane is Lane.READY:
         return PLACE if settings.strict or (message.due_ms or 0) <= now_ms else None
-    held = message.lane in (Lane.DEAD, Lane.QUARANTINE) and settings.strict and settings.on_dead is OnDead.BLOCK
+    held = message.lane in (Lane.DEAD, Lane.QUARANTINE) and settings.block
     return PLACE if held else None
 
 

@@ -161,8 +161,11 @@ class Groups:
         if strict != was_strict:
             if not strict:
                 c.execute(self._sql["unpark_waiting"], (queue, now))
+                c.execute(self._sql["give_way"], (queue, now))
             c.execute(self._sql["reorder"], (queue, strict))
         self._checked(c, queue)
+        if not self.rules(c, queue).block:
+            c.execute(self._sql["unblock"], (queue,))
         if (width, order, on_dead) != (None, None, None):
             self._admit_all(c, queue, now)
 

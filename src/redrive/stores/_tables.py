@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ..errors import Conflict
 from ..fault import Fault
-from ..message import PRIORITIES, Ask, Cell, Lane, Message, Put, Receipt, Swap
+from ..message import PRIORITIES, RESTING, Ask, Cell, Lane, Message, Put, Receipt, Swap
 from ._groups import PLACE, Line, Name, Settings, admitted, free_places, in_line, joined, refuse
 
 Due = list[tuple[int, Lane, int]]  # (due_ms, lane, seq), sorted
@@ -111,16 +111,24 @@ class Tables:
         self._refuse(queue)
         if self.rules(queue).strict != was_strict:
             self._reorder(queue, now_ms)
+        if not self.rules(queue).block:
+            for seq, kept in [*self.kept.items()]:
+                if kept.message.queue == queue and kept.turn == PLACE and kept.message.lane in RESTING:
+                    self.write(int(seq), kept._replace(turn=None))
         self._touch_all(queue)
 
     def _reorder(self, queue: str, now_ms: int) -> None:
-        """Who stands in line stands there by the other order now; what is not due yet only where it is strict."""
+        """Who stands in line stands there by the other order now; what is not due yet has a turn only where it is
+        strict."""
         rules = self.rules(queue)
         for seq, kept in [*self.kept.items()]:
             message, turn = kept.message, kept.turn
-            if message.queue == queue and turn is not None and turn > PLACE:
-                leaves = not rules.strict and (message.due_ms or 0) > now_ms
-                self.write(int(seq), kept._replace(turn=None if leaves else in_line(message, rules, turn)))
+            if message.queue != queue or turn is None or (turn == PLACE and message.lane is not Lane.READY):
+                continue
+            if not rules.strict and (message.due_ms or 0) > now_ms:
+                self.write(int(seq), kept._replace(turn=None))
+            elif turn > PLACE:
+                self.write(int(seq), kept._replace(turn=in_line(message, rules, turn)))
 
     def set_width(self, queue: str, group: str | None, width: int) -> None:
         """0 takes the own width back."""

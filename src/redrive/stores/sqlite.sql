@@ -378,6 +378,14 @@ update message set turn = (turn & 72057594037927935) | iif(?2, 0, priority << 56
 -- ?1 queue, ?2 now: of a queue that is strict no more, those whose time has not come
 update message set turn = null where queue = ?1 and turn > 0 and wake_ms > ?2
 
+-- name: give_way
+-- ?1 queue, ?2 now: of a queue that is strict no more, heads that kept their place through a wait
+update message set turn = null, wake_ms = due_ms, due_ms = null where queue = ?1 and turn = 0 and lane = 'ready' and due_ms > ?2
+
+-- name: unblock
+-- ?1 queue: no dead head holds a group here any more
+update message set turn = null where queue = ?1 and turn = 0 and rested_ms is not null
+
 -- name: parked_groups
 -- ?1 queue
 select json_group_array(distinct grp) from message where queue = ?1 and turn > 0

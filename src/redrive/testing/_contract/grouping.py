@@ -263,6 +263,18 @@ class StrictRules(Contract):
         assert claimed_ids(store) == [second]
         assert claimed_ids(store, "q") == [first]
 
+    @pytest.mark.parametrize("order", [None, GroupOrder.TURNS])
+    def test_a_queue_that_blocks_no_more_lets_its_groups_go_on(self, store: Store, order: GroupOrder | None) -> None:
+        first, second = self.blocked(store)
+        store.configure("default", group_order=order, on_dead=OnDead.SKIP)
+        assert store.groups("default") == [Group("default", "g", 1, 1)]
+        delivery = claim_one(store)
+        assert delivery.message.id == second
+        store.triage([handle(store, first)], Redrive())
+        assert claim(store) == []
+        settle_one(store, delivery, Ack())
+        assert claimed_ids(store) == [first]
+
     def blocked(self, store: Store) -> list[str]:
         self.strict(store, OnDead.BLOCK)
         ids = put(store, draft(group="g"), draft(group="g"))
@@ -353,6 +365,17 @@ class WidthRules(Contract):
         assert claimed_ids(store) == [last]
         clock.advance("6s")
         assert claimed_ids(store) == [late]
+
+    def test_a_head_that_waits_gives_way_when_strict_order_is_given_up(self, store: Store, clock: ManualClock) -> None:
+        store.configure("default", group_order=GroupOrder.STRICT)
+        first, second = put(store, draft(group="g"), draft(group="g"))
+        settle_one(store, claim_one(store), RetryAt(clock() + 5000))
+        store.configure("default", group_order=GroupOrder.TURNS)
+        delivery = claim_one(store)
+        assert delivery.message.id == second
+        settle_one(store, delivery, Ack())
+        clock.advance("6s")
+        assert claimed_ids(store) == [first]
 
     def test_groups_are_listed_while_somebody_stands_in_them(self, store: Store) -> None:
         assert store.groups("default") == []

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...errors import ConfigError
-from ...message import Group, GroupOrder, Lane, OnDead
+from ...message import RESTING, Group, GroupOrder, Lane, OnDead
 from .kept import Kept
 
 Name = tuple[str, str]
@@ -53,10 +53,12 @@ class PlainLines:
         if changed.group_width not in range(1, WIDTH_MAX + 1):
             raise ConfigError("width")
         self.rules[queue] = changed
-        if not changed.strict:  # who is not due yet has no number where turns are taken
-            for k in kept:
-                if k.queue == queue and k.number is not None and (k.due_ms or 0) > now:
-                    k.number = None
+        blocks = changed.strict and changed.on_dead is OnDead.BLOCK
+        for k in [k for k in kept if k.queue == queue]:
+            if k.lane is Lane.READY and (k.due_ms or 0) > now and not changed.strict:
+                k.place, k.number = False, None  # who is not due yet has neither where turns are taken
+            elif k.lane in RESTING and not blocks:
+                k.place = False
 
     def set_width(self, queue: str, group: str | None, width: int) -> None:
         """0 takes an own width back."""
