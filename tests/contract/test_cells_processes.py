@@ -1,0 +1,135 @@
+"""Cells under contention by processes: no update is lost, swaps of one commit are all or nothing, a cell that expires
+is taken by one alone. For every store that several processes may share."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from itertools import combinations
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+
+import pytest
+
+from redrive.errors import Conflict
+from redrive.message import Cell, Swap
+from redrive.store import Store
+from redrive.stores import open_store
+
+PROCESSES = 4
+NAMES = [f"process {n} is ready" for n in range(PROCESSES)]
+PATIENCE_S = 60.0
+GATE = "all begin once this cell is there"
+STORES: dict[str, Callable[[Path], str]] = {"sqlite": lambda place: f"sqlite:///{place / 'work.db'}?synchronous=normal"}
+
+
+@pytest.fixture(params=STORES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return STORES[request.param](tmp_path)
+
+
+def test_no_increment_is_lost(url: str, soak: bool) -> None:
+    times = 1_000 if soak else 60
+    counted = in_processes(url, "increment", times)
+    with closing(open_store(url)) as store:
+        (cell,) = store.cells.read(["n"])
+        assert cell == Cell(PROCESSES * times, b"%d" % (PROCESSES * times))
+    versions = [version for mine in counted for version in mine]
+    assert sorted(versions) == [*range(1, PROCESSES * times + 1)]  # each won by one
+
+
+def test_swaps_of_one_commit_are_all_or_nothing(url: str, soak: bool) -> None:
+    times = 500 if soak else 40
+    with closing(open_store(url)) as store:
+        store.cells.swap([Swap("a", 0, b"1000"), Swap("b", 0, b"1000")])
+    moved = sum(in_processes(url, "move", times))
+    with closing(open_store(url)) as store:
+        a, b = [int(cell.value) for cell in store.cells.read(["a", "b"]) if cell is not None]
+        assert (a, b) == (1000 - moved, 1000 + moved)
+    assert moved == PROCESSES * times
+
+
+def test_a_cell_that_expires_is_taken_by_one_alone(url: str) -> None:
+    """Each takes it whenever it is free and lets it expire: between two takes lies its whole time."""
+    ttl_ms, times = 40, 5
+    takes = [take for mine in in_processes(url, "take", times, ttl_ms) for take in mine]
+    assert len(takes) == PROCESSES * times
+    for (since_ms, until_ms), (other_since_ms, other_until_ms) in combinations(takes, 2):
+        assert max(until_ms, other_until_ms) - min(since_ms, other_since_ms) >= ttl_ms
+
+
+# -- what the processes do
+
+
+def increment(store: Store, times: int) -> list[int]:
+    """The versions this process wrote."""
+    won: list[int] = []
+    while len(won) < times:
+        (cell,) = store.cells.read(["n"])
+        version, value = (cell.version, int(cell.value)) if cell else (0, 0)
+        if store.cells.swap([Swap("n", version, b"%d" % (value + 1))]) == [True]:
+            won.append(version + 1)
+    return won
+
+
+def move(store: Store, times: int) -> int:
+    """How many were moved from `a` to `b`."""
+    moved = 0
+    while moved < times:
+        a, b = [(cell.version, int(cell.value)) for cell in store.cells.read(["a", "b"]) if cell is not None]
+        swaps = [Swap("a", a[0], b"%d" % (a[1] - 1)), Swap("b", b[0], b"%d" % (b[1] + 1))]
+        try:
+            store.put([], swaps=swaps if moved % 2 else swaps[::-1])
+        except Conflict:
+            continue
+        moved += 1
+    return moved
+
+
+def take(store: Store, times: int, ttl_ms: int) -> list[tuple[int, int]]:
+    """Between which times each take was made."""
+    takes: list[tuple[int, int]] = []
+    while len(takes) < times:
+        since_ms = store.now_ms()
+        if store.cells.swap([Swap("lock", 0, b"mine", ttl_ms)]) == [True]:
+            takes.append((since_ms, store.now_ms()))
+        else:
+            store.wait([], timeout_ms=2)
+    return takes
+
+
+def in_processes(url: str, work: str, *args: int) -> list[Any]:
+    """What this work gave in each of the processes, which all began together."""
+    command = [sys.executable, __file__, url, work, *map(str, args)]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with closing(open_store(url)) as store:
+        running = [subprocess.Popen([*command[:2], name, *command[2:]], stdout=PIPE, env=env) for name in NAMES]
+        try:
+            while None in store.cells.read(NAMES) and all(process.poll() is None for process in running):
+                store.wait([], timeout_ms=5)
+            store.cells.swap([Swap(GATE, 0, b"")])
+            outputs = [process.communicate(timeout=PATIENCE_S)[0] for process in running]
+        finally:
+            for process in running:
+                process.kill()
+                process.communicate()
+    assert [process.returncode for process in running] == [0] * PROCESSES
+    return [json.loads(output) for output in outputs]
+
+
+def main(name: str, url: str, work: str, *args: str) -> None:
+    with closing(open_store(url)) as store:
+        store.cells.swap([Swap(name, 0, b"")])
+        while store.cells.read([GATE]) == [None]:
+            store.wait([], timeout_ms=5)
+        works: dict[str, Callable[..., Any]] = {"increment": increment, "move": move, "take": take}
+        print(json.dumps(works[work](store, *map(int, args))))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
