@@ -86,7 +86,7 @@ def test_40_random_kills_leave_no_half_of_an_ack_or_a_death(seed: int, tmp_path:
 def _kill_at_random(place: Path, seed: int, *, kills: int, parents: int) -> None:
     print(f"seed {seed}: {kills} kills over {parents} parents")
     rng = random.Random(seed)
-    kinds = fill(place, parents, pause_ms=15)
+    kinds = fill(place, parents, pause_ms=40)  # so slow that the first kill comes before the end
     plan = Plan(place=str(place), concurrency=8, prefetch=8, drain=False)
     settled = [0]
     for _ in range(kills):

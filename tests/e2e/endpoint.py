@@ -49,7 +49,7 @@ class Endpoint:
     def bodies(self) -> list[bytes]:
         return [request.body for request in self.requests]
 
-    def wait_for(self, count: int, timeout_s: float = 20) -> None:
+    def wait_for(self, count: int, timeout_s: float = 60) -> None:
         """Until so many requests came."""
         end = time.monotonic() + timeout_s
         while len(self.requests) < count:

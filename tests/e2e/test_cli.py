@@ -746,10 +746,8 @@ def test_signal_drains_the_worker_within_its_grace_and_gives_back_uncounted(
     id = good(redrive("enqueue", "nap", "[30]", "--app", "tasks:app")).strip()
     with running(home, "tasks:app", "--grace", "100ms") as process:
         napping(process)
-        started_s = time.monotonic()
         process.send_signal(number)
-        assert process.wait(20) == 0
-        assert time.monotonic() - started_s < 15
+        assert process.wait(25) == 0  # the nap would take 30 s
     shown = json.loads(good(redrive("job", "show", id, "--app", "tasks:app", "-o", "json")))
     assert (shown["state"], shown["attempt"], shown["crashes"]) == ("ready", 0, 0)
 
@@ -764,5 +762,5 @@ def test_interrupted_command_exits_130(home: Path) -> None:
             time.sleep(0.02)  # the store is opened just before stdin is read
         time.sleep(0.2)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, b"") and b"Traceback" not in err

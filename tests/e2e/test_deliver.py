@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -215,19 +216,27 @@ def test_a_dead_line_that_is_put_back_is_sent_by_the_same_command(deliver: Deliv
 
 def test_a_request_over_its_timeout_is_retried_with_the_same_key(deliver: Deliver) -> None:
     deliver.write([1])
-    with Endpoint(lambda request: Answer(delay_s=2.0 if request.seen == 1 else 0)) as endpoint:
-        code, summary = deliver.summary(endpoint.url, "--timeout", "300ms", "--retry", "orchestration")
+    with Endpoint(lambda request: Answer(delay_s=4.0 if request.seen == 1 else 0)) as endpoint:
+        code, summary = deliver.summary(endpoint.url, "--timeout", "1s", "--retry", "orchestration")
     assert (code, summary["delivered"]) == (0, 1)
     assert endpoint.seen[endpoint.requests[0].key] == 2
 
 
 def test_killed_at_half_and_run_again_every_undisturbed_line_comes_exactly_once(deliver: Deliver) -> None:
     bodies = deliver.write([{"n": n} for n in range(600)])
-    with Endpoint(lambda request: Answer(delay_s=0.002)) as endpoint:
+    killed = threading.Event()
+
+    def answer(request: Request) -> Answer:
+        if len(endpoint.requests) >= 450:
+            killed.wait(60)  # so that the kill cannot come too late
+        return Answer(delay_s=0.002)
+
+    with Endpoint(answer) as endpoint:
         process = deliver.start(endpoint.url)
         endpoint.wait_for(300)
         process.send_signal(signal.SIGKILL)
         process.communicate()
+        killed.set()
         before = len(endpoint.requests)
         disturbed = started_of(deliver)
         code, summary = deliver.summary(endpoint.url)
@@ -258,7 +267,7 @@ def test_killed_while_enqueueing_again_and_again_no_line_is_enqueued_twice(deliv
             process.kill()
             process.communicate()
         process = deliver.start(endpoint.url)
-        store, end = deliver.store, time.monotonic() + 30
+        store, end = deliver.store, time.monotonic() + 90
         while sum(store.counts().__getattribute__(lane) for lane in ("ready", "scheduled", "leased")) < len(bodies):
             assert time.monotonic() < end
             time.sleep(0.05)
@@ -282,11 +291,11 @@ def all_messages(store: SqliteStore) -> list[Any]:
 
 def test_interrupted_it_finishes_what_is_under_way_and_goes_on_later(deliver: Deliver) -> None:
     deliver.write(list(range(200)))
-    with Endpoint(lambda request: Answer(delay_s=0.01)) as endpoint:
+    with Endpoint(lambda request: Answer(delay_s=0.04)) as endpoint:  # so slow that the signal comes before the end
         process = deliver.start(endpoint.url, "--concurrency", "4")
         endpoint.wait_for(50)
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=20)
+        _, told = process.communicate(timeout=60)
         code, summary = deliver.summary(endpoint.url)
     assert process.returncode == 130
     assert b"the same command" in told and b"Traceback" not in told
@@ -300,7 +309,7 @@ def test_a_line_that_waits_for_its_slot_is_given_back_at_once(deliver: Deliver) 
         process = deliver.start(endpoint.url, "--rate", "1/m")
         endpoint.wait_for(1)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
         waiting = all_messages(deliver.store)
     assert process.returncode == 130
     assert [(message.lane, message.attempt) for message in waiting] == [("ready", 0)] * 2

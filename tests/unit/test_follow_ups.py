@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,14 +18,7 @@ from redrive.store import Traits
 from redrive.stores.memory import MemoryStore
 from redrive.task import Ref
 
-from .working import SOON, Heard, store_in, stored, until
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
-    made = App(store=store_in(tmp_path, request.param))
-    yield made
-    made.store.close()
+from .working import SOON, Heard, stored, until
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])

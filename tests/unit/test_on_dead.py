@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -15,14 +13,7 @@ from redrive.message import Ask, Lane, Message
 from redrive.stores.memory import MemoryStore
 
 from .test_follow_ups import Picky
-from .working import SOON, Heard, store_in, stored
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
-    made = App(store=store_in(tmp_path, request.param))
-    yield made
-    made.store.close()
+from .working import SOON, Heard, stored
 
 
 def waiting(app: App, queue: str = "undo") -> list[Message]:

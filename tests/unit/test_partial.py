@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from redrive import App, Context
 
-from .working import SOON, Heard, store_in
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
-    made = App(store=store_in(tmp_path, request.param))
-    yield made
-    made.store.close()
+from .working import SOON, Heard
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import pickle
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,14 +20,7 @@ from redrive.stores.memory import MemoryStore
 from redrive.task import Ref
 from redrive.testing import ManualClock
 
-from .working import Heard, store_in, stored
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
-    made = App(store=store_in(tmp_path, request.param))
-    yield made
-    made.store.close()
+from .working import Heard, stored
 
 
 @dataclass

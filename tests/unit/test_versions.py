@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +12,7 @@ from redrive.message import Lane
 from redrive.stores.memory import MemoryStore
 from redrive.testing import ManualClock
 
-from .working import SOON, Heard, store_in, stored
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
-    made = App(store=store_in(tmp_path, request.param))
-    yield made
-    made.store.close()
+from .working import SOON, Heard, stored
 
 
 def version_of(app: App, version: int, ran: list[Any], **options: Any) -> Any:

@@ -19,13 +19,6 @@ from redrive.task import Task
 from .working import Crowd, Heard, Watched, store_in, until
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
-    made = App(store=store_in(tmp_path, request.param))
-    yield made
-    made.store.close()
-
-
 @pytest.fixture
 def watched(tmp_path: Path) -> Iterator[Watched]:
     store = Watched(tmp_path)
@@ -379,12 +372,13 @@ def test_an_idle_worker_wakes_for_what_is_put_and_for_what_comes_due(app: App) -
 
 def test_two_workers_share_the_work_and_run_each_message_once(app: App) -> None:
     seen: Counter[int] = Counter()
-    heard = Heard(app)
+    heard, at_work = Heard(app), set[str | None]()
 
     @app.task(retry=Retry(max_attempts=2, backoff=Backoff.fixed(0)))
     async def task(n: int) -> None:
         seen[n] += 1
-        await asyncio.sleep(0.001)
+        at_work.add(redrive.context().message.worker)
+        await until(lambda: len(at_work) == 2)  # or the first could be done before the second begins
 
     async def main() -> None:
         await app.aenqueue_many([task.draft(n) for n in range(100)])
