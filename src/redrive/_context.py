@@ -178,9 +178,9 @@ class Context(Struct, eq=False):
     def partial(self, result: R, why: str) -> R:
         """Say that this run does what it can, though not all: `return ctx.partial(result, "no prices")`.
 
-        Once the handler returns, the message is done as ever, only marked as degraded with `why` (its first 500
-        characters) in the fate event and wherever done messages are shown. Returns `result`; it is the run's result
-        also where the handler returns None. Without effect if the run fails.
+        Once the handler returns, the message is done as ever, only degraded: its fate event says `why` (the first 500
+        characters), metrics count it, and where it is kept its reason is `degraded`. Returns `result`; it is the run's
+        result also where the handler returns None. Without effect if the run fails.
         """
         said = self._said()
         said.partial, said.degraded = result, str(why)[:WHY_MAX] or "partial"

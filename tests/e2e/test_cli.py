@@ -502,6 +502,19 @@ def test_dlq_groups_count_by_fingerprint_and_lead_to_a_sample(redrive: Call, hom
     assert found.split() == ids
 
 
+def test_job_list_by_time_takes_what_rests_by_when_it_came_to_rest(redrive: Call, home: Path) -> None:
+    rests = dead(home)[0]
+    waits = good(redrive("enqueue", "ok", "[1]", "--app", "tasks:app")).strip()
+
+    def listed(*words: str) -> list[str]:
+        return good(redrive("job", "list", "--app", "tasks:app", "-o", "ids", *words)).split()
+
+    assert listed("--since", "1h") == [waits, rests]
+    assert listed("--since", "1h", "--until", "2000-01-01T00:00:00Z") == []
+    assert listed("--until", "1h") == []
+    assert listed("--since", "1h", "--state", "dead") == [rests]
+
+
 def test_job_cancel_ends_what_waits_and_says_what_it_found(redrive: Call, home: Path) -> None:
     rests = dead(home)[0]
     waits = good(redrive("enqueue", "ok", "[1]", "--app", "tasks:app")).strip()

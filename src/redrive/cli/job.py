@@ -18,6 +18,7 @@ from .failure import DONE, FAILED, PARTIAL, Failure, note, program
 from .main import Subcommands
 from .output import Column, Output, fields
 from .place import Place, at_store
+from .types import PAST
 
 STATES = ("ready", "scheduled", "leased", "dead", "quarantine", "done", "cancelled")
 _LANES = {"scheduled": Lane.READY, "cancelled": Lane.DONE}
@@ -63,19 +64,30 @@ def write_message(place: Place, out: Output, message: Message, *, body: bool = F
     record = views.full(message, place.store.now_ms())
     if body:
         record["body"] = views.as_json(whole_body(place.store, message))
-    out.record(record, id="id", table=lambda: _lines(record, message, out))
+    out.record(record, id="id", table=lambda: _lines(record, out))
 
 
 @job.command("list")
 @click.option("-q", "--queue", help="only messages of this queue")
 @click.option("--task", help="only messages of this task")
 @click.option("--state", type=click.Choice(STATES), help="only messages in this state")
+@click.option("--since", type=PAST, help="only those done or dead, or else enqueued, since then: 6h, or a time")
+@click.option("--until", type=PAST, help="only those done or dead, or else enqueued, before then")
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @at_store()
-def list_(place: Place, out: Output, queue: str | None, task: str | None, state: str | None, limit: int | None) -> None:
+def list_(
+    place: Place,
+    out: Output,
+    queue: str | None,
+    task: str | None,
+    state: str | None,
+    since: int | None,
+    until: int | None,
+    limit: int | None,
+) -> None:
     """List messages: those at work first, then those at rest by when they came to rest."""
     now_ms = place.store.now_ms()
-    where = Where(queue=queue, task=task)
+    where = Where(queue=queue, task=task, since_ms=since, until_ms=until)
     lane = None if state is None else _LANES.get(state) or Lane(state)
     rows = (views.brief(m, now_ms) for m in _walk(place, lane, where))
     out.rows((r for r in rows if state in (None, r["state"])), _COLUMNS, id="id", limit=limit)
@@ -109,7 +121,7 @@ def cancel(place: Place, out: Output, ids: tuple[str, ...]) -> int:
     return DONE if worked == len(ids) else PARTIAL if worked else FAILED
 
 
-def _lines(record: dict[str, Any], message: Message, out: Output) -> Iterator[str]:
+def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
     """For a terminal: what matters first, then what is set at all, the body, the faults."""
     shown = {name: record[name] for name in _FIRST}
     if record["reason"]:

@@ -106,6 +106,13 @@ def _with_blobs(store: Store, url: str | None) -> Store:
     return with_blobs(store, url)
 
 
+def one_app(argument: str | None, flag: str | None) -> str | None:
+    """The app that a command names by its argument or by --app. Raises Failure where they differ."""
+    if argument and flag and argument != flag:
+        raise Failure("give the app once", f"'{argument}' and --app {flag} differ", f"{command()} {argument}", USAGE)
+    return argument or flag
+
+
 def move(app: App, url: str) -> None:
     """Let an app that has not opened its store yet work on another."""
     if app.url is None:

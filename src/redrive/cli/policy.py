@@ -47,7 +47,7 @@ def list_(output: str | None) -> None:
         Column("total_s", "takes (mean)", show),
         Column("horizon_s", "horizon", show),
     )
-    out.rows([_summary(name, preview_of(retry), retry) for name, retry in presets.items()], columns, id="name")
+    out.rows([_summary(name, preview_of(retry)) for name, retry in presets.items()], columns, id="name")
 
 
 @policy.command()
@@ -83,7 +83,7 @@ def preview(
         what, _, why = str(problem).partition("; ")
         raise Failure(what, why, f"{program()} policy preview --help", USAGE) from None
     out = Output(chosen.output)
-    record = {**_summary(name, shown, retry), "kind": kind, "steps": [_step(s) for s in shown.steps]}
+    record = {**_summary(name, shown), "kind": kind, "steps": [_step(s) for s in shown.steps]}
     if out.form == "json":
         out.record(record)
         return
@@ -115,7 +115,7 @@ def _policy(preset: str | None, task: str | None, app: str | None, folder: str |
     return task, found[task].policy.retry
 
 
-def _summary(name: str, shown: Preview, retry: Retry) -> dict[str, Any]:
+def _summary(name: str, shown: Preview) -> dict[str, Any]:
     return {
         "name": name,
         "max_attempts": shown.chosen.max_attempts,
@@ -125,8 +125,8 @@ def _summary(name: str, shown: Preview, retry: Retry) -> dict[str, Any]:
         "retries": shown.retries,
         "retries_least": shown.retries_least,
         "retries_most": shown.retries_most,
-        "total_s": shown.total_s,
-        "horizon_s": shown.horizon_s,
+        "total_s": _plain(shown.total_s),
+        "horizon_s": _plain(shown.horizon_s),
         "why": shown.chosen.why,
     }
 
@@ -147,13 +147,18 @@ def _words(backoff: Backoff) -> str:
 def _step(step: Step) -> dict[str, Any]:
     return {
         "retry": step.n + 1,
-        "low_s": step.low_s,
-        "mean_s": step.mean_s,
-        "high_s": step.high_s,
-        "at_low_s": step.at_low_s,
-        "at_mean_s": step.at_mean_s,
-        "at_high_s": step.at_high_s,
+        "low_s": _plain(step.low_s),
+        "mean_s": _plain(step.mean_s),
+        "high_s": _plain(step.high_s),
+        "at_low_s": _plain(step.at_low_s),
+        "at_mean_s": _plain(step.at_mean_s),
+        "at_high_s": _plain(step.at_high_s),
     }
+
+
+def _plain(value_s: float) -> float:
+    """To the microsecond: sums of floats end in 27.299999999999997 else."""
+    return round(value_s, 6)
 
 
 def _columns(out: Output, shown: Preview) -> tuple[Column, ...]:

@@ -10,7 +10,7 @@ import click
 from ..config import LOGS, settings
 from ..observe.logs import JsonLog, TextLog
 from .failure import REFUSED, USAGE, Failure, note, program
-from .place import app_option, load_app, move, url_option
+from .place import app_option, load_app, move, one_app, url_option
 
 if TYPE_CHECKING:
     from ..app import App
@@ -34,10 +34,7 @@ def scheduler(app_argument: str | None, app: str | None, url: str | None, log: s
     \b
       redrive scheduler tasks:app
     """
-    if app_argument and app and app_argument != app:
-        fix = f"{program()} scheduler {app_argument}"
-        raise Failure("give the app once", f"'{app_argument}' and --app {app} differ", fix, USAGE)
-    chosen = settings({"app": app_argument or app, "url": url, "log": log})
+    chosen = settings({"app": one_app(app_argument, app), "url": url, "log": log})
     if chosen.app is None:
         why = "neither an argument, REDRIVE_APP nor redrive.toml names it"
         raise Failure("whose schedules shall be run?", why, f"{program()} scheduler tasks:app", USAGE)

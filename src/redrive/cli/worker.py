@@ -14,7 +14,7 @@ from ..app import App, Queue
 from ..config import LOGS, Settings, near_miss, settings
 from ..worker.supervisor import supervise
 from .failure import USAGE, Failure, note, program
-from .place import app_option, load_app, move, url_option
+from .place import app_option, load_app, move, one_app, url_option
 from .scheduler import warn_without_schedules, write_log
 
 
@@ -85,11 +85,7 @@ def worker(
     \b
       redrive worker tasks:app -q crm:20,bulk --lease 30s
     """
-    if app_argument and app and app_argument != app:
-        raise Failure(
-            "give the app once", f"'{app_argument}' and --app {app} differ", f"{program()} worker {app_argument}", USAGE
-        )
-    given = {"app": app_argument or app, "url": url, "queues": queues or None, **flags}
+    given = {"app": one_app(app_argument, app), "url": url, "queues": queues or None, **flags}
     chosen = settings(given)
     if chosen.app is None:
         why = "neither an argument, REDRIVE_APP nor redrive.toml names it"
