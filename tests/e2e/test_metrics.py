@@ -18,6 +18,7 @@ from tests.e2e.test_cli import home as home
 from tests.e2e.test_cli import redrive as redrive
 
 from redrive import App, Draft
+from redrive.worker.crashes import all_beats
 
 PATIENCE_S = 60.0
 
@@ -78,11 +79,6 @@ def put(home: Path, count: int, task: str = "ok", queue: str = "crm") -> None:
     store = App(f"sqlite:///{home}/work.db").store
     store.put([Draft(task=task, queue=queue, body=b'{"number": 1}' if task == "ok" else b"{}") for _ in range(count)])
     store.close()
-
-
-def children(process: subprocess.Popen[bytes]) -> list[int]:
-    found = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=False)
-    return [int(pid) for pid in found.stdout.split()]
 
 
 # -- metrics
@@ -156,7 +152,7 @@ def test_a_worker_s_processes_are_served_as_one_and_no_counter_falls_when_one_is
     done = {"queue": "crm", "task": "ok", "outcome": "done"}
     with serving(home, *words) as server:
         server.until(40, "redrive_deliveries_total", **done)
-        killed = children(server.process)[0]
+        killed = all_beats(home / "work.db-workers")[0].pid
         os.kill(killed, signal.SIGKILL)
         put(home, 40)
         seen = server.until(80, "redrive_deliveries_total", **done)
