@@ -240,7 +240,8 @@ class Retry:
     """Which faults are retried, how often, for how long and at what delays. Durations are kept as float seconds.
 
     - `max_attempts` bounds all counted attempts of one life, the first run included.
-    - `max_elapsed` bounds the start of the last retry, from the start of that life; None: no bound.
+    - `max_elapsed` bounds the start of the last retry, from the start of that life; None: no bound. The time
+      that a message was held, such as for a place in its group, does not count.
     - `on` maps a fault kind, an exception class or its qualified name to a Backoff, or to a Retry, which replaces the
       bounds too. The most special class of the exception wins, then its kind, then `backoff`. An entry stands alone:
       a smaller cap of `backoff` never clips it.

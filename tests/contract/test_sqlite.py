@@ -537,7 +537,7 @@ def test_claims_and_waits_walk_the_due_index_in_its_order(store: SqliteStore, pa
         ("woken", 3, "message_wake (queue=? AND wake_ms<?)"),
         ("touched", 1, "INTEGER PRIMARY KEY"),
         ("settled_in_groups", 5, "INTEGER PRIMARY KEY"),
-        ("park", 1, "INTEGER PRIMARY KEY"),
+        ("park", 2, "INTEGER PRIMARY KEY"),
         ("resume", 2, "message_group (queue=? AND grp=? AND turn=?)"),
     ],
 )

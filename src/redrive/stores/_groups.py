@@ -81,9 +81,11 @@ def settled(message: Message, settings: Settings, now_ms: int) -> int | None:
     return PLACE if held else None
 
 
-def admitted(message: Message, now_ms: int) -> Message:
-    """With a place, it is due when it was admitted: that is how groups take turns."""
-    return replace(message, due_ms=max(now_ms, message.due_ms or 0))
+def admitted(message: Message, parked_ms: int, now_ms: int) -> Message:
+    """With a place, it is due when it was admitted: that is how groups take turns. What it was due for before that,
+    its group held it."""
+    held_ms = message.held_ms + max(0, now_ms - max(parked_ms, message.due_ms or 0))
+    return replace(message, due_ms=max(now_ms, message.due_ms or 0), held_ms=held_ms)
 
 
 def refuse(queue: str, width: int, own_widths: bool, order: GroupOrder, on_dead: OnDead) -> None:

@@ -71,13 +71,13 @@ class Groups:
         touched, placed, first = Touched(), [], self._last_number(c) + 1
         for number, (group, row) in enumerate(zip(groups, rows, strict=True), first):
             if group is None:
-                placed.append((*row, None, None))
+                placed.append((*row, None, None, None))
                 continue
             queue, priority, due = row[2:5]
             if queue not in rules:
                 rules[queue] = self.rules(c, queue)
             at = spot(rules[queue].strict, priority, number, due, now)
-            placed.append((*row[:4], None, *row[5:], *at))
+            placed.append((*row[:4], None, *row[5:], *at, now))
             touched.add((queue, group))
         c.executemany(self._sql["put_grouped"], placed)
         self.admit(c, touched, now)
@@ -88,7 +88,7 @@ class Groups:
         if turn == 0 and queue == old_queue:
             return Touched()
         at = spot(self.rules(c, queue).strict, priority, self._next_numbers(c, 1), due, now)
-        c.execute(self._sql["rejoin"], (seq, *at))
+        c.execute(self._sql["rejoin"], (seq, *at, now))
         return {(old_queue, group), (queue, group)}
 
     def wake(self, c: sqlite3.Connection, queue: str, limit: int, now: int) -> None:
@@ -100,7 +100,7 @@ class Groups:
         turns = [
             (seq, spot(strict, priority, number, 0, now).turn) for number, (seq, _, priority) in enumerate(woken, first)
         ]
-        c.execute(self._sql["park"], (text(turns),))
+        c.execute(self._sql["park"], (text(turns), now))
         self.admit(c, {(queue, group) for _, group, _ in woken}, now)
 
     def _last_number(self, c: sqlite3.Connection) -> int:
@@ -133,7 +133,8 @@ class Groups:
         self.admit(c, touched, now)
 
     def admit(self, c: sqlite3.Connection, touched: Touched, now: int) -> None:
-        """Give the free places of these groups to those who are parked, in their order."""
+        """Give the free places of these groups to those who are parked, in their order. The time that they were
+        parked is time that they were held."""
         for queue in {queue for queue, _ in touched}:
             rules = self.rules(c, queue)
             names = text([group for of, group in touched if of == queue])

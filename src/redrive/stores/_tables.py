@@ -22,13 +22,14 @@ _UNSAID = Settings()
 class Kept(NamedTuple):
     """A stored message, the fault that brought it to rest, by which it is found and grouped, and its turn in its group:
     PLACE, a higher one while it is parked, else None. `expires_ms`: when a done one is removed. `alone`: it is leased
-    and runs alone in its process."""
+    and runs alone in its process. `parked_ms`: since when it is parked."""
 
     message: Message
     fault: Fault | None = None
     turn: int | None = None
     expires_ms: int | None = None
     alone: bool = False
+    parked_ms: int = 0
 
 
 class _Holder(NamedTuple):
@@ -84,7 +85,7 @@ class Tables:
         if message.group is not None:
             self._touched.add((message.queue, message.group))
             message, turn = joined(message, self.rules(message.queue), seq, message.due_ms or 0, now_ms)
-        self.write(seq, Kept(message, turn=turn))
+        self.write(seq, Kept(message, turn=turn, parked_ms=now_ms))
 
     def change(self, seq: int, message: Message) -> None:
         """It stays where it lies."""
@@ -152,7 +153,7 @@ class Tables:
             return
         number = next(self._next_seq)
         message, turn = joined(message, self.rules(message.queue), number, message.due_ms or 0, now_ms)
-        self.write(seq, Kept(message, turn=turn))
+        self.write(seq, Kept(message, turn=turn, parked_ms=now_ms))
         self._touched.add((message.queue, message.group or ""))
 
     def wake(self, queue: str, limit: int, now_ms: int) -> None:
@@ -162,15 +163,15 @@ class Tables:
                 return
             message = self.kept[seq].message
             message, turn = joined(message, self.rules(queue), next(self._next_seq), due_ms, now_ms)
-            self.write(seq, Kept(message, turn=turn))
+            self.write(seq, Kept(message, turn=turn, parked_ms=now_ms))
             self._touched.add((queue, message.group or ""))
 
     def admit(self, now_ms: int) -> None:
         """Give free places to those who are parked, in their order."""
         for name in self._touched & self.groups.keys():
             for seq in free_places(self.groups[name], partial(self.width, *name)):
-                message = admitted(self.kept[seq].message, now_ms)
-                self.write(seq, Kept(message, turn=PLACE))
+                kept = self.kept[seq]
+                self.write(seq, Kept(admitted(kept.message, kept.parked_ms, now_ms), turn=PLACE))
         self._touched.clear()
 
     def hold_key(self, task: str, key: str, id: str, until_ms: int) -> None:

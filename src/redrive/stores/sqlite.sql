@@ -69,6 +69,7 @@ create table cell (
 -- name: migration_2
 alter table message add column turn integer;       -- of a grouped message: null out of line, 0 with a place, above that parked in this order
 alter table message add column wake_ms integer;    -- of a grouped message without a place: when it may be due
+alter table message add column parked_ms integer;  -- of a parked message: since when; its group holds it from then on
 alter table message add column expires_ms integer; -- of a done message: when it is removed
 create index message_group on message(queue, grp, turn) where turn is not null;
 create index message_wake on message(queue, wake_ms) where wake_ms is not null and turn is null;
@@ -90,8 +91,9 @@ insert into message(id, task, queue, priority, due_ms, enqueued_ms, life_ms, dea
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: put_grouped
-insert into message(id, task, queue, priority, due_ms, enqueued_ms, life_ms, deadline_ms, version, key, grp, producer, meta, body, turn, wake_ms)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+insert into message(id, task, queue, priority, due_ms, enqueued_ms, life_ms, deadline_ms, version, key, grp, producer, meta, body, turn, wake_ms,
+  parked_ms)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: key_holder
 select k.id, k.until_ms, m.lane, m.due_ms, m.reason
@@ -350,13 +352,14 @@ select json_group_array(json_array(seq, grp, priority)) from (
   select seq, grp, priority from message where queue = ?1 and wake_ms <= ?2 and turn is null order by wake_ms, seq limit ?3)
 
 -- name: park
--- ?1 [[seq, turn], …]
-update message set turn = json_extract(j.value, '$[1]'), wake_ms = null
+-- ?1 [[seq, turn], …], ?2 now
+update message set turn = json_extract(j.value, '$[1]'), wake_ms = null, parked_ms = ?2
 from json_each(?1) j where message.seq = json_extract(j.value, '$[0]')
 
 -- name: admit
 -- ?1 queue, ?2 groups (JSON), ?3 now, ?4 their width: one more message of each group that has a place free
-update message set turn = 0, due_ms = max(?3, coalesce(wake_ms, 0)), wake_ms = null where seq in (
+update message set turn = 0, due_ms = max(?3, coalesce(wake_ms, 0)), wake_ms = null, parked_ms = null,
+  held_ms = held_ms + max(0, ?3 - max(coalesce(parked_ms, ?3), coalesce(wake_ms, 0))) where seq in (
   select (select p.seq from message p where p.queue = ?1 and p.grp = g.value and p.turn > 0 order by p.turn limit 1)
   from json_each(?2) g
   where (select count(*) from message t where t.queue = ?1 and t.grp = g.value and t.turn = 0)
@@ -367,8 +370,8 @@ update message set turn = 0, due_ms = max(?3, coalesce(wake_ms, 0)), wake_ms = n
 select seq, queue, grp, priority, turn from message where id = ?1 and grp is not null
 
 -- name: rejoin
--- ?1 seq, ?2 turn, ?3 wake
-update message set turn = ?2, wake_ms = ?3, due_ms = null where seq = ?1
+-- ?1 seq, ?2 turn, ?3 wake, ?4 now
+update message set turn = ?2, wake_ms = ?3, parked_ms = ?4, due_ms = null where seq = ?1
 
 -- name: reorder
 -- ?1 queue, ?2 strict: who stands in line stands there by the other order now; the low 56 bits are the number he joined by

@@ -105,6 +105,20 @@ class GroupRules(Contract):
         assert claimed_ids(store) == [late]
         assert now != late
 
+    def test_the_wait_for_a_place_is_time_held(self, store: Store, clock: ManualClock) -> None:
+        _, next, late = put(store, draft(group="g"), draft(group="g"), draft(group="g", delay_ms=5000))
+        delivery = claim_one(store, lease_ms=100_000)
+        assert delivery.message.held_ms == 0
+        clock.advance("10s")
+        assert claim(store) == []  # and `late` stands in line from here on
+        clock.advance("20s")
+        settle_one(store, delivery, Ack())
+        delivery = claim_one(store)
+        assert (delivery.message.id, delivery.message.held_ms) == (next, 30_000)
+        settle_one(store, delivery, Ack())
+        delivery = claim_one(store)
+        assert (delivery.message.id, delivery.message.held_ms) == (late, 20_000)
+
     def test_priorities_hold_within_a_group(self, store: Store) -> None:
         first = put_one(store, group="g", priority=2)
         low, high = put(store, draft(group="g", priority=3), draft(group="g", priority=0))
@@ -202,6 +216,15 @@ class StrictRules(Contract):
         clock.advance("6s")
         assert claimed_ids(store) == [late]
         assert first != last
+
+    def test_a_delay_in_line_is_not_time_held(self, store: Store, clock: ManualClock) -> None:
+        self.strict(store)
+        _, late = put(store, draft(group="g"), draft(group="g", due_ms=clock() + 5000))
+        delivery = claim_one(store, lease_ms=100_000)
+        clock.advance("8s")
+        settle_one(store, delivery, Ack())
+        message = claim_one(store).message
+        assert (message.id, message.held_ms) == (late, 3000)
 
     def test_order_beats_priority(self, store: Store) -> None:
         self.strict(store)

@@ -46,6 +46,7 @@ class Kept:
     result: bytes | None = None
     place: bool = False
     number: int | None = None
+    parked_ms: int = 0  # since when it has that number
     expires_ms: int | None = None  # from when on a done one may be forgotten
 
     @property

@@ -92,6 +92,7 @@ class PlainLines:
         if self._rules(k.queue).strict or later is None:
             self.joined += 1
             k.number = self.joined
+        k.parked_ms = now
         k.due_ms = later
         k.due_least_ms = None if later is None else k.due_least_ms
 
@@ -110,7 +111,8 @@ class PlainLines:
             self.join(k, now)
 
     def admit(self, kept: Iterable[Kept], now: int) -> None:
-        """Free places are given to the first in line; who gets one is due now, if its time has come."""
+        """Free places are given to the first in line; who gets one is due now, if its time has come. What it was
+        due for without one, it was held."""
         groups: dict[Name, list[Kept]] = {}
         for k in kept:
             if k.sent.group is not None:
@@ -119,6 +121,7 @@ class PlainLines:
             free = self.width(name) - sum(k.place for k in members)
             for k in self._line(name, members)[: max(0, free)]:
                 k.place, k.number = True, None
+                k.held_ms += max(0, now - max(k.parked_ms, k.due_ms or 0))
                 k.due_ms = max(now, k.due_ms or 0)
 
     def _line(self, name: Name, members: Iterable[Kept]) -> list[Kept]:
