@@ -441,7 +441,7 @@ class App:
         """Work until SIGTERM or SIGINT; options as `worker`. `burst=True` returns when nothing is due or leased,
         `drain=True` also waits for scheduled ones.
         """
-        from .worker.loop import run
+        from .worker.alone import run
 
         refuse_loop("run_worker()", "async with app.worker(…)")
         run(self.worker(queues, **options))

@@ -158,7 +158,7 @@ def _work(app: App, chosen: Settings, metrics_dir: str | None, child: bool) -> i
 
 
 def _run(app: App, chosen: Settings) -> int:
-    from ..worker.loop import run
+    from ..worker.alone import run
 
     write_log(app, chosen.log)
     worker = app.worker(

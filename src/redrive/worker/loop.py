@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import math
 import os
-import signal
 import threading
 import time
 from collections import Counter, deque
@@ -31,7 +30,6 @@ from .crashes import Slots, hold, left_behind
 from .fates import fate, fate_of_lost
 from .outcomes import Outcome, outcome, refused, released
 from .run import Gate, Hall, Run
-from .supervisor import follow_parent, parent_fd
 from .tasks import TaskExecutor
 from .threads import ThreadExecutor
 
@@ -526,60 +524,3 @@ class Worker:
 
 def _queue_of(run: Run) -> str:
     return run.delivery.message.queue
-
-
-def run(worker: Worker) -> None:
-    """Run a worker on an event loop of its own until it is done, or told by SIGTERM or SIGINT to drain (twice: to
-    release at once).
-
-    Under a supervisor only the supervisor says when to release: a service manager signals the whole group, and once
-    must not count twice.
-    """
-
-    supervised = parent_fd()
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        asked: list[int] = []
-
-        def ask(number: int) -> None:
-            asked.append(number)
-            worker.drain() if len(asked) == 1 or supervised is not None else worker.release_now()
-
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, ask, number)
-        worker.start()
-        if supervised is not None:
-            follow_parent(worker, supervised)
-        await worker.wait()
-
-    loop = _new_loop()
-    try:
-        asyncio.set_event_loop(loop)
-        loop.run_until_complete(main())
-    finally:
-        try:
-            _cut_off(loop)
-        finally:
-            asyncio.set_event_loop(None)
-            loop.close()
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
-
-
-def _cut_off(loop: asyncio.AbstractEventLoop) -> None:
-    """What `asyncio.run` does at its end, but that would wait for ever for a coroutine that will not be cancelled, and
-    for a thread that a handler gave to the loop's executor."""
-    left = asyncio.all_tasks(loop)
-    for task in left:
-        task.cancel()
-    if left:
-        loop.run_until_complete(asyncio.wait(left, timeout=UNWIND_S))
-    loop.run_until_complete(asyncio.wait([loop.create_task(loop.shutdown_asyncgens())], timeout=UNWIND_S))
