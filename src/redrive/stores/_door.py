@@ -39,10 +39,11 @@ def _numbers(draft: Draft, traits: Traits) -> str | None:
         return f"priority is {draft.priority!r}, expected one of {', '.join(map(str, PRIORITIES))}"
     if not 0 <= draft.delay_ms <= (traits.delay_ms_max or INT_MAX):
         return f"delay_ms is {draft.delay_ms}, expected 0 to {traits.delay_ms_max or INT_MAX}"
-    times = (draft.due_ms or 0, draft.deadline_ms or 0, draft.key_for_ms, draft.keep_ms, draft.version)
-    if min(times) < 0 or max(times) > INT_MAX:
-        for name, value in zip(("due_ms", "deadline_ms", "key_for_ms", "keep_ms", "version"), times, strict=True):
-            if not 0 <= value <= INT_MAX:
+    due_ms, deadline_ms = draft.due_ms or 0, draft.deadline_ms or 0
+    if (due_ms | deadline_ms | draft.key_for_ms | draft.keep_ms | draft.version) >> 62:  # one is negative, or so large
+        for name in ("due_ms", "deadline_ms", "key_for_ms", "keep_ms", "version"):
+            value = getattr(draft, name)
+            if value is not None and not 0 <= value <= INT_MAX:
                 return f"{name} is {value}, expected 0 to {INT_MAX}"
     if draft.id is not None and not is_id(draft.id):
         return f"id {draft.id!a} is not a UUIDv7 in lower case"

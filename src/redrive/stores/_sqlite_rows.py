@@ -11,10 +11,10 @@ from ..fault import Fault
 from ..message import DEGRADED, Ack, DeadLetter, Draft, Lane, Message, Quarantine, Receipt, RetryAt, Settlement
 
 HOT = """seq id task queue lane priority due_ms fence attempt enqueued_ms life_ms worker producer
- hex(body)""".split()  # noqa: SIM905 - a list of names reads best as text
+ grp hex(body)""".split()  # noqa: SIM905 - a list of names reads best as text
 # An empty blob is not none, but hex() of both is the empty text.
 COLD = [
-    *"""crashes crashes_alone redrives suspect cancel held_ms deadline_ms attempts_allowed version key grp run reason
+    *"""crashes crashes_alone redrives suspect cancel held_ms deadline_ms attempts_allowed version key run reason
      rested_ms wake_ms meta faults""".split(),  # noqa: SIM905
     "iif(progress is null, null, hex(progress))",
     "iif(result is null, null, hex(result))",
@@ -22,8 +22,8 @@ COLD = [
 # Most messages of a healthy queue are at the default in every cold column: then those are neither written to JSON nor
 # read from it.
 COLUMNS = f"""{", ".join(HOT)}, case when crashes + crashes_alone + redrives + suspect + cancel + held_ms
- + (version <> 1) or coalesce(deadline_ms, attempts_allowed, key, grp, run, reason, rested_ms, meta, faults, progress,
- result) is not null then json_array({", ".join(COLD)}) end"""
+ + (version <> 1) or coalesce(deadline_ms, attempts_allowed, key, run, reason, rested_ms, wake_ms, meta, faults,
+ progress, result) is not null then json_array({", ".join(COLD)}) end"""
 
 
 class _Cold(msgspec.Struct, array_like=True, gc=False):
@@ -39,7 +39,6 @@ class _Cold(msgspec.Struct, array_like=True, gc=False):
     attempts_allowed: int | None
     version: int
     key: str | None
-    group: str | None
     run: str | None
     reason: str | None
     rested_ms: int | None
@@ -50,7 +49,8 @@ class _Cold(msgspec.Struct, array_like=True, gc=False):
     result: str | None
 
 
-Row = tuple[int, str, str, str, Lane, int, int | None, int, int, int, int, str | None, str | None, str, _Cold | None]
+_Text = str | None
+Row = tuple[int, str, str, str, Lane, int, int | None, int, int, int, int, _Text, _Text, _Text, str, _Cold | None]
 
 
 class _Meta(msgspec.Struct, omit_defaults=True, gc=False):
@@ -94,7 +94,7 @@ def insert_row(draft: Draft, id: str, due: int, now: int) -> tuple[Any, ...]:
 
 def claimed_message(row: Row, fence: int, until: int, worker: str) -> Message:
     """The message as the claim leaves it."""
-    _, id, task, queue, lane, priority, _, _, attempt, enqueued, life, _, producer, body, cold = row
+    _, id, task, queue, lane, priority, _, _, attempt, enqueued, life, _, producer, group, body, cold = row
     if lane is not Lane.LEASED:
         attempt += 1
     elif cold is not None:
@@ -120,6 +120,7 @@ def claimed_message(row: Row, fence: int, until: int, worker: str) -> Message:
             producer,
             crashes,
             suspect=lane is Lane.LEASED,
+            group=group,
         )
     return to_message(
         (
@@ -136,6 +137,7 @@ def claimed_message(row: Row, fence: int, until: int, worker: str) -> Message:
             life,
             worker,
             producer,
+            group,
             body,
             cold,
         )
@@ -143,10 +145,11 @@ def claimed_message(row: Row, fence: int, until: int, worker: str) -> Message:
 
 
 def to_message(row: Row) -> Message:
-    _, id, task, queue, lane, priority, due, fence, attempt, enqueued, life, worker, producer, body, cold = row
+    _, id, task, queue, lane, priority, due, fence, attempt, enqueued, life, worker, producer, group, body, cold = row
     head = (lane, priority, due, fence, attempt, enqueued, life, worker, producer)
     if cold is None:
-        return Message(id, task, queue, bytes.fromhex(body), id, *head)
+        parked = due is None and lane is Lane.READY
+        return Message(id, task, queue, bytes.fromhex(body), id, *head, group=group, parked=parked)
     if cold.wake_ms is not None:  # it has no place in its group
         head = (lane, priority, cold.wake_ms, fence, attempt, enqueued, life, worker, producer)
     meta = _meta(cold.meta) if cold.meta is not None else _NO_META
@@ -167,7 +170,7 @@ def to_message(row: Row) -> Message:
         attempts_allowed=cold.attempts_allowed,
         version=cold.version,
         key=cold.key,
-        group=cold.group,
+        group=group,
         run=cold.run,
         reason=cold.reason,
         rested_ms=cold.rested_ms,
