@@ -14,7 +14,8 @@ from ...store import Store
 from ..clock import ManualClock
 from .draws import QUEUES, Ended, Exchanged, Pool, Sent, Wanted
 from .kept import Kept
-from .plain import Given, PlainStore
+from .plain import PlainStore
+from .stored import Given
 
 REMEMBERED = 8  # deliveries of which one may be settled, extended, checkpointed
 REFUSALS = (ConfigError, Conflict, EnqueueError, Unsupported)
