@@ -11,17 +11,17 @@ from ..fault import Fault
 from ..message import DEGRADED, Ack, DeadLetter, Draft, Lane, Message, Quarantine, Receipt, RetryAt, Settlement
 
 HOT = """seq id task queue lane priority due_ms fence attempt enqueued_ms life_ms worker producer
- grp hex(body)""".split()  # noqa: SIM905 - a list of names reads best as text
+ grp held_ms hex(body)""".split()  # noqa: SIM905 - a list of names reads best as text
 # An empty blob is not none, but hex() of both is the empty text.
 COLD = [
-    *"""crashes crashes_alone redrives suspect cancel held_ms deadline_ms attempts_allowed version key run reason
+    *"""crashes crashes_alone redrives suspect cancel deadline_ms attempts_allowed version key run reason
      rested_ms wake_ms meta faults""".split(),  # noqa: SIM905
     "iif(progress is null, null, hex(progress))",
     "iif(result is null, null, hex(result))",
 ]
 # Most messages of a healthy queue are at the default in every cold column: then those are neither written to JSON nor
 # read from it.
-COLUMNS = f"""{", ".join(HOT)}, case when crashes + crashes_alone + redrives + suspect + cancel + held_ms
+COLUMNS = f"""{", ".join(HOT)}, case when crashes + crashes_alone + redrives + suspect + cancel
  + (version <> 1) or coalesce(deadline_ms, attempts_allowed, key, run, reason, rested_ms, wake_ms, meta, faults,
  progress, result) is not null then json_array({", ".join(COLD)}) end"""
 
@@ -34,7 +34,6 @@ class _Cold(msgspec.Struct, array_like=True, gc=False):
     redrives: int
     suspect: int
     cancel: int
-    held_ms: int
     deadline_ms: int | None
     attempts_allowed: int | None
     version: int
@@ -50,7 +49,7 @@ class _Cold(msgspec.Struct, array_like=True, gc=False):
 
 
 _Text = str | None
-Row = tuple[int, str, str, str, Lane, int, int | None, int, int, int, int, _Text, _Text, _Text, str, _Cold | None]
+Row = tuple[int, str, str, str, Lane, int, int | None, int, int, int, int, _Text, _Text, _Text, int, str, _Cold | None]
 
 
 class _Meta(msgspec.Struct, omit_defaults=True, gc=False):
@@ -94,7 +93,7 @@ def insert_row(draft: Draft, id: str, due: int, now: int) -> tuple[Any, ...]:
 
 def claimed_message(row: Row, fence: int, until: int, worker: str) -> Message:
     """The message as the claim leaves it."""
-    _, id, task, queue, lane, priority, _, _, attempt, enqueued, life, _, producer, group, body, cold = row
+    _, id, task, queue, lane, priority, _, _, attempt, enqueued, life, _, producer, group, held, body, cold = row
     if lane is not Lane.LEASED:
         attempt += 1
     elif cold is not None:
@@ -120,6 +119,7 @@ def claimed_message(row: Row, fence: int, until: int, worker: str) -> Message:
             producer,
             crashes,
             suspect=lane is Lane.LEASED,
+            held_ms=held,
             group=group,
         )
     return to_message(
@@ -138,6 +138,7 @@ def claimed_message(row: Row, fence: int, until: int, worker: str) -> Message:
             worker,
             producer,
             group,
+            held,
             body,
             cold,
         )
@@ -145,11 +146,29 @@ def claimed_message(row: Row, fence: int, until: int, worker: str) -> Message:
 
 
 def to_message(row: Row) -> Message:
-    _, id, task, queue, lane, priority, due, fence, attempt, enqueued, life, worker, producer, group, body, cold = row
+    (
+        _,
+        id,
+        task,
+        queue,
+        lane,
+        priority,
+        due,
+        fence,
+        attempt,
+        enqueued,
+        life,
+        worker,
+        producer,
+        group,
+        held,
+        body,
+        cold,
+    ) = row
     head = (lane, priority, due, fence, attempt, enqueued, life, worker, producer)
     if cold is None:
         parked = due is None and lane is Lane.READY
-        return Message(id, task, queue, bytes.fromhex(body), id, *head, group=group, parked=parked)
+        return Message(id, task, queue, bytes.fromhex(body), id, *head, held_ms=held, group=group, parked=parked)
     if cold.wake_ms is not None:  # it has no place in its group
         head = (lane, priority, cold.wake_ms, fence, attempt, enqueued, life, worker, producer)
     meta = _meta(cold.meta) if cold.meta is not None else _NO_META
@@ -165,7 +184,7 @@ def to_message(row: Row) -> Message:
         redrives=cold.redrives,
         suspect=cold.suspect != 0,
         cancel=cold.cancel != 0,
-        held_ms=cold.held_ms,
+        held_ms=held,
         deadline_ms=cold.deadline_ms,
         attempts_allowed=cold.attempts_allowed,
         version=cold.version,
