@@ -23,7 +23,8 @@ def test_a_sixth_of_the_random_kills_loses_nothing(seed: int, tmp_path: Path) ->
 
 @pytest.mark.soak
 def test_200_random_kills_over_2000_messages_lose_nothing(seed: int, tmp_path: Path) -> None:
-    assert _kill_at_random(tmp_path, seed, kills=200, messages=2000).unstarted() > 0
+    ledger = _kill_at_random(tmp_path, seed, kills=200, messages=2000)
+    assert ledger.crashed() > 0 and ledger.unstarted() > 0
 
 
 def _kill_at_random(place: Path, seed: int, *, kills: int, messages: int) -> Ledger:
@@ -58,8 +59,7 @@ def _kill_at_random(place: Path, seed: int, *, kills: int, messages: int) -> Led
     print(f"{len(ledger.killed)} workers killed: {ledger.crashed()} runs cut off, {ledger.unstarted()} were unstarted")
     assert len(ledger.kind) == messages
     assert len(ledger.killed) >= sum(role == "worker" for number, role in enumerate(victims) if number % HASTY)
-    # That an unstarted message goes back uncounted is shown in test_workers: twenty kills may well hit none.
-    assert ledger.crashed() > 0
+    # A few kills may hit nothing that runs, or nothing that waits; what becomes of both is shown in test_workers.
     return ledger
 
 

@@ -20,6 +20,7 @@ NOT_RUN_MAX = 3  # raise it only with a reason in the page
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", [page for page in PAGES if any(b.language in RUN for b in blocks(page))])
 def test_every_block_of_a_page_runs_and_prints_what_the_page_shows(page: str, tmp_path: Path) -> None:
     done = run_page(page, tmp_path)
@@ -33,7 +34,7 @@ def run_page(page: str, folder: Path) -> subprocess.CompletedProcess[str]:
         env=_environment(folder),
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
     )
 
 
