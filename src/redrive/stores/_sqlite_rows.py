@@ -146,31 +146,13 @@ def claimed_message(row: Row, fence: int, until: int, worker: str) -> Message:
 
 
 def to_message(row: Row) -> Message:
-    (
-        _,
-        id,
-        task,
-        queue,
-        lane,
-        priority,
-        due,
-        fence,
-        attempt,
-        enqueued,
-        life,
-        worker,
-        producer,
-        group,
-        held,
-        body,
-        cold,
-    ) = row
-    head = (lane, priority, due, fence, attempt, enqueued, life, worker, producer)
+    _, id, task, queue, lane, priority, due, *others, group, held, body, cold = row
+    head: tuple[Any, ...] = (lane, priority, due, *others)
     if cold is None:
         parked = due is None and lane is Lane.READY
         return Message(id, task, queue, bytes.fromhex(body), id, *head, held_ms=held, group=group, parked=parked)
     if cold.wake_ms is not None:  # it has no place in its group
-        head = (lane, priority, cold.wake_ms, fence, attempt, enqueued, life, worker, producer)
+        head = (lane, priority, cold.wake_ms, *others)
     meta = _meta(cold.meta) if cold.meta is not None else _NO_META
     return Message(
         id,
