@@ -146,13 +146,14 @@ def claimed_message(row: Row, fence: int, until: int, worker: str) -> Message:
 
 
 def to_message(row: Row) -> Message:
-    _, id, task, queue, lane, priority, due, *others, group, held, body, cold = row
-    head: tuple[Any, ...] = (lane, priority, due, *others)
+    id, task, queue, lane, priority, due = row[1:7]
+    group, held, body, cold = row[13:]
+    head = (lane, priority, due, *row[7:13])
     if cold is None:
         parked = due is None and lane is Lane.READY
         return Message(id, task, queue, bytes.fromhex(body), id, *head, held_ms=held, group=group, parked=parked)
     if cold.wake_ms is not None:  # it has no place in its group
-        head = (lane, priority, cold.wake_ms, *others)
+        head = (lane, priority, cold.wake_ms, *row[7:13])
     meta = _meta(cold.meta) if cold.meta is not None else _NO_META
     return Message(
         id,
