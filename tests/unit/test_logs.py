@@ -55,6 +55,18 @@ def test_json_line_of_a_fate_holds_what_happened_and_why() -> None:
     ]
 
 
+def test_what_is_done_in_part_says_why() -> None:
+    part = Fate(
+        outcome="done", id="i1", task="t", queue="q", attempt=1, degraded="no prices\nKEY=sk_live_0123456789abcdef"
+    )
+    (line,) = json_lines(part)
+    stream = io.StringIO()
+    TextLog(stream)([part])
+    assert str(line["degraded"]).startswith("no prices")
+    assert " attempt 1 degraded: no prices\\n" in stream.getvalue()
+    assert "0123456789" not in stream.getvalue() + str(line)
+
+
 def test_json_line_of_a_notice_names_it() -> None:
     assert json_lines(Notice(name="started", worker="w", at_ms=0, text="queues crm")) == [
         {"time": "1970-01-01T00:00:00.000Z", "level": "info", "notice": "started", "text": "queues crm", "worker": "w"}

@@ -42,6 +42,7 @@ class FateLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str | None = None
     text: str | None = None
     reason: str | None = None
+    degraded: str | None = None
     correlation_id: str = ""
     run_ms: float | None = None
     worker: str = ""
@@ -97,6 +98,8 @@ def _details(fate: Fate) -> str:
         parts.append(f" ran {show(fate.run_ms / 1000)}")
     if fate.delay_ms is not None:
         parts.append(f" again in {show(fate.delay_ms / 1000)}")
+    if fate.degraded is not None:
+        parts.append(f" degraded: {one_line(_short(fate.degraded))}")
     if fate.reason:
         parts.append(f" {fate.reason}:")
     if fate.fault and fate.fault != fate.reason:
@@ -134,6 +137,7 @@ def _line(event: Event) -> FateLine | NoticeLine:
         error=event.error,
         text=None if event.text is None else _short(event.text),
         reason=event.reason,
+        degraded=None if event.degraded is None else _short(event.degraded),
         correlation_id=event.correlation_id,
         run_ms=event.run_ms,
         worker=event.worker,
