@@ -23,7 +23,7 @@ from .policy import Retry, presets
 from .retention import Retention
 from .store import Store
 from .stores import open_store
-from .task import Ref, Task
+from .task import Ref, Task, as_text
 
 if TYPE_CHECKING:
     from .schedule import Schedule, Scheduler
@@ -52,6 +52,7 @@ class Queue(Struct, frozen=True):
     retention: Retention = Retention()
 
     def __post_init__(self) -> None:
+        self._check_types()
         if self.concurrency < 1 or self.weight < 1:
             raise ConfigError(
                 f"queue {self.name!r}: concurrency={self.concurrency} weight={self.weight}; expected 1 or more"
@@ -65,6 +66,17 @@ class Queue(Struct, frozen=True):
                 f"queue {self.name!r}: on_dead='block' holds a group for its dead head, and only a queue with "
                 "group_order='strict' has one"
             )
+
+    def _check_types(self) -> None:
+        as_text(self.name or "", "queue name")
+        for what in ("concurrency", "weight", "group_width"):
+            value = getattr(self, what)
+            if not isinstance(value, int) and not (value is None and what == "group_width"):
+                raise ConfigError(f"queue {self.name!r}: {what}={value!r}; expected a whole number from 1 up")
+        retention: object = self.retention
+        if not isinstance(retention, Retention):
+            meant = "expected a Retention, such as Retention(keep_done=100)"
+            raise ConfigError(f"queue {self.name!r}: retention={retention!r}; {meant}")
 
     def tell(self, store: Store) -> None:
         """Set in the store what is declared of the groups, and what follows from it."""
@@ -98,6 +110,8 @@ class App:
         park_for: Duration | None = None,
         blobs: str | None = None,
     ) -> None:
+        if url is not None and not isinstance(url, str):
+            raise ConfigError(f"url={url!r}: expected the store's URL as text, such as 'sqlite:///work.db'")
         self.url = url if url is not None or store is not None else settings().url
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.queues: dict[str, Queue] = {}
@@ -192,8 +206,14 @@ class App:
         """
         if misplaced:
             raise ConfigError("write @app.task(…) with parentheses, also when nothing stands between them")
+        as_text(name, "task name")
+        as_text(queue or "", "task queue")
         keep_ms = 0 if keep_result is None else milliseconds(keep_result, "keep_result")
         policy = Policy(retry=_retry(retry), timeout_s=seconds(timeout, "timeout"))
+        if policy.timeout_s <= 0:
+            raise ConfigError(f"timeout={timeout!r}: expected more than 0, as it bounds each run")
+        if not isinstance(on_dead, Task | str | None):
+            raise ConfigError(f"on_dead={on_dead!r}: expected a task of this app, or its name")
 
         def register(handler: Callable[..., R]) -> Task[..., R]:
             called = name or _name(handler)

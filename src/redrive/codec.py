@@ -41,8 +41,9 @@ class Codec:
     """
 
     def __init__(self, handler: Callable[..., Any], name: str, *, skip_first: bool = False, version: int = 1) -> None:
-        if version < 1:
-            raise ConfigError(f"task {name!r}: version={version}; expected 1 or more")
+        given: object = version
+        if not isinstance(given, int) or given < 1:
+            raise ConfigError(f"task {name!r}: version={version!r}; expected a whole number from 1 up")
         self.name, self.version = name, version
         self.upcasts: dict[int, Upcast] = {}
         self._handler = handler
@@ -134,7 +135,8 @@ class Codec:
             raise ConfigError(f"{where}: no body has that version and needs lifting; expected {known}")
         if version in self.upcasts:
             raise ConfigError(f"{where} is given twice; one step leads from {version} to {version + 1}")
-        if inspect.iscoroutinefunction(step):
+        given: object = step
+        if not callable(given) or inspect.iscoroutinefunction(step):
             raise ConfigError(f"{where}: expected a plain function from dict to dict, got {step!r}")
         self.upcasts[version] = step
 

@@ -243,19 +243,19 @@ class Task(Generic[P, R]):
             raise ConfigError("give delay= or at=, not both")
         if for_ is not None and key is None:
             raise ConfigError("for_= says how long key= is held; give key= too")
-        if not all(isinstance(text, str) for item in (headers or {}).items() for text in item):
+        if headers is not None and not _are_texts(headers):
             raise ConfigError(f"headers={headers!r}: expected names and values as text")
         options = Options(
             delay_ms=0 if delay is None else milliseconds(delay, "delay"),
             due_ms=_ms(at, "at"),
-            key=_text(key, "key"),
+            key=as_text(key, "key"),
             key_for_ms=0 if for_ is None else milliseconds(for_, "for_"),
-            group=_text(group, "group"),
-            queue=_text(queue, "queue"),
+            group=as_text(group, "group"),
+            queue=as_text(queue, "queue"),
             priority=priority,
             deadline_ms=_ms(deadline, "deadline"),
             headers=headers,
-            correlation_id=_text(correlation_id, "correlation_id"),
+            correlation_id=as_text(correlation_id, "correlation_id"),
             keep_ms=None if keep_result is None else milliseconds(keep_result, "keep_result"),
             tx=tx,
         )
@@ -273,6 +273,11 @@ class Task(Generic[P, R]):
         def _(old: dict[str, Any]) -> dict[str, Any]:
             return {"record_id": old["id"]}
         """
+
+        if not isinstance(version, int):
+            raise ConfigError(
+                f"task {self.name!r}: write @task.upcast(1), with the version that the function gets; got {version!r}"
+            )
 
         def register(step: U) -> U:
             self.codec.upcast(version, step)
@@ -371,15 +376,22 @@ def _is_any(kind: Callable[[Any], bool], handler: Callable[..., Any]) -> bool:
     return kind(handler) or kind(type(handler).__call__)
 
 
-def _text(value: Any, what: str) -> str | None:
+def as_text(value: Any, what: str) -> str | None:
+    """The value, if it is None or text that is not empty. Raises ConfigError else."""
     if value is None or (isinstance(value, str) and value):
         return value
     raise ConfigError(f"{what}={value!r}: expected text that is not empty")
 
 
+def _are_texts(headers: Any) -> bool:
+    return isinstance(headers, Mapping) and all(isinstance(text, str) for item in headers.items() for text in item)
+
+
 def _ms(when: datetime | None, what: str) -> int | None:
     if when is None:
         return None
+    if not isinstance(when, datetime):
+        raise ConfigError(f"{what}={when!r}: expected a datetime with a time zone, such as datetime.now(UTC) + …")
     if when.tzinfo is None:
         raise ConfigError(f"{what}={when!r} has no time zone; give datetime.now(UTC) + … or another aware datetime")
     return -((_EPOCH - when) // timedelta(milliseconds=1))  # rounded up, so that nothing is early

@@ -331,6 +331,9 @@ def test_at_means_that_instant_in_any_time_zone(app: App) -> None:
         ({"priority": -1}, "priority"),
         ({"priority": "1"}, "priority"),
         ({"headers": {"a": 1}}, "headers"),
+        ({"headers": "a"}, "headers='a'"),
+        ({"at": "tomorrow"}, "at='tomorrow': expected a datetime"),
+        ({"deadline": 60}, "deadline=60: expected a datetime"),
     ],
     ids=str,
 )
@@ -637,6 +640,10 @@ async def _async_generator(n: int) -> AsyncIterator[int]:
         ({"retry": 5}, lambda: None, "retry=5"),
         ({"timeout": "soon"}, lambda: None, "timeout"),
         ({"timeout": -1}, lambda: None, "timeout"),
+        ({"timeout": "0s"}, lambda: None, "timeout='0s': expected more than 0"),
+        ({"queue": ""}, lambda: None, "task queue=''"),
+        ({"version": "2"}, lambda: None, "version='2'; expected a whole number"),
+        ({"on_dead": len}, lambda: None, "on_dead=<built-in function len>: expected a task"),
         ({"ctx": True}, lambda: None, "Context"),
         ({"ctx": True}, lambda *, ctx: None, "Context"),
         ({"rules": [(ValueError, "nonsense")]}, lambda: None, "rule.*permanent"),
@@ -653,6 +660,18 @@ def test_a_declaration_that_cannot_work_is_refused(options: Any, handler: Callab
     with pytest.raises((ConfigError, ValueError), match=names):
         app.task(name="t", **options)(handler)
     assert app.tasks == {}
+
+
+@pytest.mark.parametrize("name", ["", 5])
+def test_a_task_name_is_text(name: Any) -> None:
+    with pytest.raises(ConfigError, match=f"task name={name!r}: expected text"):
+        App("memory://").task(name=name)
+
+
+@pytest.mark.parametrize("url", [5, Path("work.db")])
+def test_a_url_that_is_no_text_is_refused_at_once(url: Any) -> None:
+    with pytest.raises(ConfigError, match="expected the store's URL as text"):
+        App(url)
 
 
 def test_presets_are_found_by_name() -> None:

@@ -212,7 +212,7 @@ def test_blobs_are_named_by_argument_variable_or_file(tmp_path: Path, monkeypatc
         ("file://host/x", "three slashes"),
         ("file://x", "three slashes"),
         ("file:///x?y=1", "nothing more"),
-        ("/srv/blobs", "unknown scheme ''"),
+        ("/srv/blobs", "it has no scheme; known: file:///DIRECTORY"),
         ("file:///%00", "nothing more"),
     ],
 )

@@ -129,6 +129,10 @@ def test_a_kit_is_told_as_any_store(store: Store) -> None:
     [
         ({"group_width": 0}, "group_width=0; expected 1 or more"),
         ({"group_width": 2, "group_order": "strict"}, "group_width=2; expected 1 where"),
+        ({"group_width": "2"}, "group_width='2'; expected a whole number"),
+        ({"concurrency": None}, "concurrency=None; expected a whole number"),
+        ({"weight": 1.5}, "weight=1.5; expected a whole number"),
+        ({"retention": "7d"}, "retention='7d'; expected a Retention"),
         ({"group_order": "fifo"}, "group_order='fifo'; expected one of 'turns', 'strict'"),
         ({"on_dead": "stop"}, "on_dead='stop'; expected one of 'skip', 'block'"),
         ({"on_dead": "block"}, "on_dead='block' holds a group"),
@@ -140,6 +144,12 @@ def test_what_cannot_be_meant_is_refused(declared: dict[str, Any], text: str) ->
     with pytest.raises(ConfigError, match=f"queue 'q': {text}"):
         app.queue("q", **declared)
     assert app.queues == {}
+
+
+@pytest.mark.parametrize("name", ["", 3, None])
+def test_a_queue_name_is_text(name: Any) -> None:
+    with pytest.raises(ConfigError, match=r"queue name=.*: expected text that is not empty"):
+        App("memory://").queue(name)
 
 
 def test_a_workers_own_concurrency_changes_nothing_else(store: Store) -> None:

@@ -58,6 +58,12 @@ def another(app: App, **options: Any) -> App:
 # -- old bodies
 
 
+def test_upcast_without_its_version_is_refused() -> None:
+    task = App("memory://").task(name="t", version=2)(lambda n: None)
+    with pytest.raises(ConfigError, match=r"'t': write @task.upcast\(1\)"):
+        task.upcast(lambda body: body)  # type: ignore[arg-type]
+
+
 def test_an_old_body_is_lifted_step_by_step(app: App) -> None:
     ran: list[Any] = []
     for version, app_then in ((1, another(app)), (2, another(app)), (3, another(app))):

@@ -321,6 +321,21 @@ def test_what_is_no_generator_function_is_refused(app: App, wrap: Any) -> None:
         app.wrap(wrap)
 
 
+def _takes_nothing() -> Iterator[None]:
+    yield
+
+
+def _takes_two(ctx: Context, session: object) -> Iterator[None]:
+    yield
+
+
+@pytest.mark.parametrize("wrap", [_takes_nothing, _takes_two])
+def test_what_cannot_be_called_with_the_context_is_refused(app: App, wrap: Any) -> None:
+    with pytest.raises(ConfigError, match=r"wrap _takes_.*: it is called with the Context alone"):
+        app.wrap(wrap)
+    assert app._wraps == []
+
+
 def test_a_direct_call_runs_no_wraps(app: App) -> None:
     app.wrap(breaks_before)
     assert declare(app, "sync", lambda: 5)() == 5

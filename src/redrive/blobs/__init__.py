@@ -43,7 +43,8 @@ def open_blobs(url: str, place: str) -> Blobs:
     if parts.scheme not in _KNOWN:
         near = near_miss(parts.scheme, _KNOWN)
         meant = f"did you mean {near!r}? " if near else ""
-        raise ConfigError(f"blobs URL {url!r}: unknown scheme {parts.scheme!r}; {meant}known: file:///DIRECTORY")
+        what = f"unknown scheme {parts.scheme!r}" if parts.scheme else "it has no scheme"
+        raise ConfigError(f"blobs URL {url!r}: {what}; {meant}known: file:///DIRECTORY")
     path = unquote(parts.path)
     if parts.netloc or not path.startswith("/") or parts.query or parts.fragment or "\0" in path:
         raise ConfigError(f"blobs URL {url!r}: expected file:///DIRECTORY, with three slashes, and nothing more")
@@ -77,7 +78,9 @@ def with_blobs(store: Store, url: str | None = None) -> Store:
 def collect(store: object, older_than_ms: int) -> int:
     """As `App.collect_blobs`."""
     if not isinstance(store, ClaimCheck):
-        raise ConfigError('there is no blob storage to collect in; set blobs="file:///DIRECTORY" (REDRIVE_BLOBS)')
+        raise ConfigError(
+            'no blob storage is named, so nothing can be swept; set blobs="file:///DIRECTORY" (REDRIVE_BLOBS)'
+        )
     return store.collect(older_than_ms)
 
 

@@ -39,4 +39,5 @@ def open_store(url: str) -> Store:
         if options:
             raise ConfigError(f"store URL {url!r}: unknown option {sorted(options)[0]!r}; known: synchronous")
         return SqliteStore(path, synchronous=synchronous)
-    raise ConfigError(f"store URL {url!r}: unknown scheme {parts.scheme!r}; known: {_SCHEMES}")
+    what = f"unknown scheme {parts.scheme!r}" if parts.scheme else "it has no scheme"
+    raise ConfigError(f"store URL {url!r}: {what}; known: {_SCHEMES}")

@@ -96,7 +96,8 @@ class SqliteStore:
             raise ConfigError(f"SQLite {sqlite3.sqlite_version} is too old; redrive needs 3.35 or later")
         if synchronous.lower() not in ("full", "normal", "extra"):
             raise ConfigError(
-                f"synchronous={synchronous!r}; expected full, extra, or normal (opts out of durability on power loss)"
+                f"store option synchronous={synchronous!r}; expected full, extra, or normal (opts out of durability on "
+                "power loss)"
             )
         self.path = Path(path).absolute()
         self.state_dir: Path | None = self.path.with_name(self.path.name + "-workers")

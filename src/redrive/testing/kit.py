@@ -85,6 +85,8 @@ class Kit:
     def use(self, app: App) -> Kit:
         """Put `app` on this store until the test ends: its tasks are enqueued here, and run by `drain`. Several apps
         may share it. Returns the kit."""
+        if not all(name in getattr(app, "__dict__", ()) for name in _STATE):
+            raise ConfigError(f"rd.use({app!r}): expected an App")
         if app not in self._engine.apps:
             self._own.append((app, {name: vars(app)[name] for name in _STATE}))
             vars(app).update(_store=self.store, _batches={}, _untold={*app.queues})

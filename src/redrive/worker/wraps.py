@@ -29,6 +29,13 @@ class Opener:
                 f"wrap {self.name}: expected a generator function that takes the Context and yields once, where the "
                 "handler shall run; such as `def session(ctx): with Session(): yield`"
             )
+        try:
+            inspect.signature(self.open).bind(None)
+        except TypeError as error:
+            raise ConfigError(
+                f"wrap {self.name}{inspect.signature(self.open)}: it is called with the Context alone, and that does "
+                f"not fit: {error}"
+            ) from None
 
     def refuse(self, task: str) -> None:
         """Raises ConfigError where it cannot go around the handler of this task, a sync one."""
