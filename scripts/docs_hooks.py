@@ -21,6 +21,7 @@ from redrive.config import _SETTINGS, _VARIABLES, sources
 from redrive.duration import show
 
 _MADE = re.compile(r"^<!-- made: (\w+) -->$", re.MULTILINE)
+_WIDTH: dict[str, Any] = {"max_content_width": 80, "terminal_width": 80, "help_option_names": ["-h", "--help"]}
 _LOADS = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
 _TEMPLATES = {"link": ("stylesheet", "preconnect", "preload", "icon")}
 
@@ -55,7 +56,7 @@ class _Loads(HTMLParser):
 
 def command_line() -> Iterator[str]:
     """Every command with its help, as `--help` prints it."""
-    context = click.Context(cli, info_name="redrive", max_content_width=110, terminal_width=110)
+    context = click.Context(cli, info_name="redrive", **_WIDTH)
     yield from _help("redrive", cli, context)
     for section, names in COMMANDS.items():
         yield f"\n## {section}\n"
@@ -65,7 +66,7 @@ def command_line() -> Iterator[str]:
 
 def _commands(name: str, command: click.Command | None, parent: click.Context) -> Iterator[str]:
     assert command is not None
-    context = click.Context(command, info_name=name, parent=parent, max_content_width=110, terminal_width=110)
+    context = click.Context(command, info_name=name, parent=parent, **_WIDTH)
     yield f"\n### `{context.command_path}` {{ #{context.command_path.replace(' ', '-')} }}\n"
     yield from _help(context.command_path, command, context)
     if isinstance(command, click.Group):
