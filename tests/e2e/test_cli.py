@@ -551,7 +551,10 @@ def test_groups_are_listed_widened_and_resumed(redrive: Call, home: Path) -> Non
     assert listed == [expected]
     wrong = redrive("group", "resume", "crm", "tenant-8", "--url", url)
     assert wrong.returncode == 4 and "blocked there: tenant-7" in wrong.stderr
-    redrive("group", "resume", "crm", "tenant-7", "--url", url)
+    resumed = json.loads(redrive("group", "resume", "crm", "tenant-7", "-o", "json", "--url", url).stdout)
+    assert resumed == [expected | {"parked": 0, "blocked_by": None}]  # as it is now: the next one has the place
+    assert "did you mean 'bulk'" in redrive("group", "width", "bulc", "2", "--url", url).stderr
+    assert "'x' is not a whole number" in redrive("group", "width", "bulk", "x", "--url", url).stderr
     assert redrive("group", "list", "crm", "-o", "ids", "--blocked", "--url", url).stdout == ""
     redrive("group", "width", "bulk", "2", "--url", url)
     redrive("group", "width", "bulk", "3", "--group", "a", "--url", url)

@@ -79,6 +79,7 @@ def _usage(error: click.UsageError) -> Failure:
     path = error.ctx.command_path if error.ctx is not None else program()
     usage = error.ctx.get_usage().partition(" ")[2] if error.ctx is not None else f"{path} [OPTIONS]"
     what, _, why = error.format_message().rstrip(".").partition("; expected ")
+    what = what.replace("is not a valid integer range", "is not a whole number")  # click names its type there
     return Failure(what[:1].lower() + what[1:], f"expected: {why or usage}", f"{path} --help", USAGE)
 
 

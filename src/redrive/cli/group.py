@@ -9,7 +9,7 @@ from ..message import Group
 from .failure import REFUSED, Failure, note, program
 from .main import Subcommands
 from .output import Column, Output
-from .place import Place, at_store
+from .place import Place, at_store, note_unknown_queues
 
 _COLUMNS = (
     Column("group", shrinks=True),
@@ -51,6 +51,7 @@ def width(place: Place, out: Output, queue: str, number: int | None, name: str |
     """Set how many messages of a group may run at once. It holds for every worker, at once, and over restarts."""
     if (number is None) != reset:
         raise click.UsageError("give a NUMBER, or --reset")
+    note_unknown_queues(place, [queue])
     place.store.configure_group(queue, name, width=number or 0)
     row = {"queue": queue, "group": name, "width": number}
     columns = (
@@ -76,7 +77,12 @@ def resume(place: Place, out: Output, queue: str, names: tuple[str, ...]) -> Non
         )
     for name in names:
         place.store.configure_group(queue, name, resume=True)
-    out.rows((_row(blocked[name]) for name in names), _COLUMNS, id="group", limit=0)
+    now = {group.name: group for group in place.store.groups(queue)}  # one that held nothing more is gone
+    out.rows((_row(now.get(name) or _emptied(blocked[name])) for name in names), _COLUMNS, id="group", limit=0)
+
+
+def _emptied(group: Group) -> Group:
+    return msgspec.structs.replace(group, taken=0, parked=0, blocked_by=None)
 
 
 def _row(group: Group) -> dict[str, object]:

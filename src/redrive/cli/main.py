@@ -58,6 +58,12 @@ class Subcommands(click.Group):
         ctx.meta[CALLED] = f"{ctx.command_path} {args[0]}" if args else ctx.command_path
         return super().resolve_command(ctx, args)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        names = self.list_commands(ctx)
+        commands = [(name, found) for name in names if (found := self.get_command(ctx, name)) is not None]
+        with formatter.section("Commands"):  # whole sentences: click would cut them at the width of a line
+            formatter.write_dl([(name, found.get_short_help_str(limit=1000)) for name, found in commands])
+
 
 class Commands(Subcommands):
     """The commands, imported one by one."""

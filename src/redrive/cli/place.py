@@ -6,16 +6,16 @@ import functools
 import importlib
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import click
 
-from ..config import OUTPUTS, Settings, near_miss, settings
+from ..config import OUTPUTS, Settings, near_miss, settings, sources
 from ..observe.redact import redact
-from .failure import REFUSED, UNREACHABLE, USAGE, Failure, command, program
+from .failure import REFUSED, UNREACHABLE, USAGE, Failure, command, note, program
 from .output import Output
 
 if TYPE_CHECKING:
@@ -51,10 +51,11 @@ def url_option(command: F) -> F:
     return click.option("--url", metavar="URL", help="the store, such as sqlite:///work.db [REDRIVE_URL]")(command)
 
 
-def at_store(*, create: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def at_store(*, create: bool = False, absent: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command its Place and Output as first arguments, and close the store when it is done.
 
     Without `create`, a store that does not exist is an error: to look must leave no empty file in the wrong directory.
+    With `absent`, an app's store that does not exist yet looks empty.
     """
 
     def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -64,8 +65,9 @@ def at_store(*, create: bool = False) -> Callable[[Callable[..., Any]], Callable
         @functools.wraps(command)
         def run(*args: Any, app: str | None, url: str | None, output: str | None, **options: Any) -> Any:
             chosen = settings({"app": app, "url": url, "output": output})
-            place = find(chosen, app_flag=app is not None, url_flag=url is not None, create=create)
-            _refuse_private(place)
+            place = find(chosen, app_flag=app is not None, url_flag=url is not None, create=create, absent=absent)
+            if not absent:
+                _refuse_private(place)
             try:
                 return command(place, Output(chosen.output), *args, **options)
             finally:
@@ -84,7 +86,9 @@ def _refuse_private(place: Place) -> None:
         )
 
 
-def find(chosen: Settings, *, app_flag: bool = False, url_flag: bool = False, create: bool = False) -> Place:
+def find(
+    chosen: Settings, *, app_flag: bool = False, url_flag: bool = False, create: bool = False, absent: bool = False
+) -> Place:
     """The place that flags and settings name: an app goes before a URL, unless only the URL is a flag."""
     from ..stores import open_store
 
@@ -92,9 +96,13 @@ def find(chosen: Settings, *, app_flag: bool = False, url_flag: bool = False, cr
         app = load_app(chosen.app, chosen.folder)
         if url_flag:
             move(app, chosen.url)
-        return Place(_existing(app, create), app, redact(app.url or app.store.traits.name))
+        shown = redact(app.url or app.store.traits.name)
+        if absent and app.url is not None and _missing(app.url):
+            note(f"{shown} is not there yet: nothing was ever enqueued in it")
+            app.url = "memory://"
+        return Place(_existing(app, create), app, shown)
     if not create:
-        _require(chosen.url)
+        _require(chosen.url, named=url_flag or _is_named("url"))
     return Place(_with_blobs(open_store(chosen.url), chosen.blobs), None, redact(chosen.url))
 
 
@@ -193,11 +201,40 @@ def _existing(app: App, create: bool) -> Store:
     return app.store
 
 
-def _require(url: str) -> None:
-    """Raise if the store is a file that is not there."""
+def _missing(url: str) -> Path | None:
+    """The file of the store, if it is one that is not there."""
     parts = urlsplit(url)
     path = Path(unquote(parts.path)[1:])
-    if parts.scheme != "sqlite" or parts.netloc or not parts.path[1:] or path.exists():
+    there = parts.scheme != "sqlite" or parts.netloc or not parts.path[1:] or path.exists()
+    return None if there else path.absolute()
+
+
+def _is_named(setting: str) -> bool:
+    return any(sourced.name == setting and sourced.source != "default" for sourced in sources())
+
+
+def _require(url: str, *, named: bool = True) -> None:
+    """Raise if the store is a file that is not there. `named`: somebody said that it is this one."""
+    path = _missing(url)
+    if path is None:
         return
     why = "nothing was ever enqueued there, or the app's store is elsewhere"
-    raise Failure(f"there is no store at {path.absolute()}", why, f"{program()} config show", UNREACHABLE)
+    next = f"{program()} config show"
+    if not named:
+        why = "neither a flag, a REDRIVE_ variable nor redrive.toml names the app or the store, and this is the default"
+        next = f"{command()} --app tasks:app"
+    raise Failure(f"there is no store at {path}", why, next, UNREACHABLE)
+
+
+def declared_queues(place: Place) -> set[str]:
+    """The queues that the app and its tasks name."""
+    return {task.queue for task in place.app.tasks.values()} | set(place.app.queues) if place.app else set()
+
+
+def note_unknown_queues(place: Place, names: Sequence[str]) -> None:
+    """Say which of these queues neither the store nor the app has, and what may be meant."""
+    known = sorted({*place.store.queues(), *declared_queues(place)})
+    for name in names:
+        if name not in known:
+            near = near_miss(name, known)
+            note(f"queue '{name}' holds nothing yet" + (f"; did you mean '{near}'?" if near else ""))

@@ -6,12 +6,11 @@ from typing import Any
 
 import click
 
-from ..config import near_miss
 from ..message import Counts
 from .failure import note
 from .main import Subcommands
 from .output import Column, Output, age
-from .place import Place, at_store
+from .place import Place, at_store, declared_queues, note_unknown_queues
 
 _LANES = ("ready", "scheduled", "leased", "dead", "quarantine", "done")
 _COLUMNS = (
@@ -36,20 +35,11 @@ def list_(place: Place, out: Output, limit: int | None) -> None:
     `scheduled` are delayed and retrying messages; `oldest` is how long the first of the ready ones has been due.
     """
     paused = place.store.paused()
-    found = {**dict.fromkeys(_declared(place), Counts()), **place.store.counts_by_queue()}
+    found = {**dict.fromkeys(declared_queues(place), Counts()), **place.store.counts_by_queue()}
     rows = (_row(name, counts, name in paused) for name, counts in sorted(found.items()))
     count = out.rows(rows, _COLUMNS, id="queue", limit=limit)
     if not count:
         note(f"no queues: nothing was ever enqueued in {place.url}")
-
-
-def _names(place: Place) -> list[str]:
-    """Those of the store, and those that the app's tasks name."""
-    return sorted({*place.store.queues(), *_declared(place)})
-
-
-def _declared(place: Place) -> set[str]:
-    return {task.queue for task in place.app.tasks.values()} | set(place.app.queues) if place.app else set()
 
 
 def _row(name: str, counts: Counts, paused: bool) -> dict[str, Any]:
@@ -74,11 +64,8 @@ def resume(place: Place, out: Output, names: tuple[str, ...]) -> None:
 
 
 def _set(place: Place, out: Output, names: tuple[str, ...], *, paused: bool) -> None:
-    known = _names(place)
+    note_unknown_queues(place, names)
     for name in names:
-        if name not in known:
-            near = near_miss(name, known)
-            note(f"queue '{name}' holds nothing yet" + (f"; did you mean '{near}'?" if near else ""))
         place.store.configure(name, paused=paused)
     rows = [{"queue": name, "paused": paused} for name in names]
     out.rows(rows, (Column("queue"), Column("paused")), id="queue", limit=0)

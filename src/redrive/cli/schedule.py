@@ -40,7 +40,7 @@ def schedule() -> None:
 
 
 @schedule.command("list")
-@at_store()
+@at_store(absent=True)
 def list_(place: Place, out: Output) -> None:
     """List an app's schedules.
 

@@ -68,7 +68,7 @@ class Scheduler:
         try:
             self._loop()
         finally:
-            self._notice("stopped", "")
+            self._notice("stopped", "no more ticks from here")
 
     def _loop(self) -> None:
         wait_s = failed_s = 0.0
