@@ -7,15 +7,20 @@ two.
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 from msgspec.structs import replace
 
 from .fault import Fault, Kind
-from .message import DeadLetter, Decision, Message, Quarantine, RetryAt
+from .message import Ack, DeadLetter, Decision, Message, Quarantine, RetryAt
 from .policy import Backoff, Retry, draw
 
 PARK_LOOK_MS = 10_000  # how often a parked message looks for a worker that knows its task
 ASKED_SPREAD = 0.2  # what was asked to wait for r comes back within [r, 1.2·r]
+
+AT_MAX_MS = 2**62  # stores keep 64-bit integers
+WAIT_MAX_MS = 2**61
 
 FETCH_AGAIN_S = 30.0  # what waits for blob storage comes back after half to one and a half times that
 
@@ -100,7 +105,7 @@ def decide(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decis
     if retry.override is not None:
         overridden = retry.override(message, fault, delay_s)
         if overridden is not None:
-            return overridden
+            return _checked(overridden)
     if not chosen.retryable:
         return DeadLetter("permanent", chosen.why)
     if message.attempt >= allowed:
@@ -111,6 +116,24 @@ def decide(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decis
         why = f"its next attempt would start {elapsed_s:.1f} s into its life; allowed are {chosen.max_elapsed_s:g} s"
         return DeadLetter("elapsed", why)
     return RetryAt(at_ms, fault.kind.value)
+
+
+def _checked(decision: Any) -> Decision:
+    """What a function of the user's returned. Raises TypeError or ValueError for what no store could keep."""
+    match decision:
+        case RetryAt(at_ms):
+            if type(at_ms) is not int or not 0 <= at_ms <= AT_MAX_MS:
+                raise ValueError(f"override returned {decision!r}; expected at_ms as whole milliseconds of the epoch")
+        case DeadLetter(reason, why) | Quarantine(why, reason):
+            f"{reason}{why}".encode()
+            if not all(isinstance(word, str) for word in (reason, why)):
+                raise TypeError(f"override returned {decision!r}; expected its reason and its why as text")
+        case Ack():
+            pass
+        case _:
+            raise TypeError(f"override returned {decision!r}; expected a Decision or None")
+    chosen: Decision = decision
+    return chosen
 
 
 def _steered(fault: Fault, now_ms: int) -> Decision | None:
@@ -153,7 +176,7 @@ def _delay_s(message: Message, fault: Fault, retry: Retry, backoff: Backoff) -> 
 
 
 def _ceil_ms(seconds: float) -> int:
-    return -int(-seconds * 1000 // 1)  # up, so that nothing is early
+    return min(-int(-seconds * 1000 // 1), WAIT_MAX_MS)  # up, so that nothing is early
 
 
 def with_fate(fault: Fault, message: Message, decision: Decision, now_ms: int, worker: str) -> Fault:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from redrive.decide import RUN, Policy, Signals, admit, decide, with_fate
+from redrive.errors import Snooze
 from redrive.fault import Fault, Kind, classify
 from redrive.message import DeadLetter, Lane, Message, Quarantine, RetryAt
 from redrive.policy import Backoff, Retry
@@ -227,3 +228,20 @@ def test_a_kept_fault_says_when_by_whom_and_what_followed() -> None:
     kept = with_fate(classify(ValueError("x")), message(attempt=2), RetryAt(NOW + 9, "default"), NOW, "w")
     assert (kept.at_ms, kept.attempt, kept.worker, kept.delay_ms) == (NOW, 2, "w", 9)
     assert with_fate(kept, message(), DeadLetter("exhausted"), NOW, "w").delay_ms is None
+
+
+@pytest.mark.parametrize("asked_s", [1e16, 1e300])
+def test_a_wait_without_end_stays_a_time_that_stores_can_keep(asked_s: float) -> None:
+    snoozed = classify(Snooze(asked_s))
+    decision = decide(message(), snoozed, Policy(), NOW)
+    assert isinstance(decision, RetryAt) and NOW < decision.at_ms <= 2**62
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [5, RetryAt, RetryAt(1.5), RetryAt(2**70), RetryAt(-1), DeadLetter(7), DeadLetter("\ud800"), Quarantine(None)],
+)
+def test_an_override_that_returns_no_decision_a_store_could_keep_is_told_so(wrong: Any) -> None:
+    policy = Policy(Retry(override=lambda message, fault, delay_s: wrong))
+    with pytest.raises((TypeError, ValueError)):  # and the worker goes by the default policy then
+        decide(message(), classify(ValueError("x")), policy, NOW)
