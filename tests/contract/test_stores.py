@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from redrive.message import Ask, Draft
+from redrive.message import Ack, Ask, Counts, Draft, Settlement
 from redrive.store import Store
 from redrive.stores.memory import MemoryStore
 from redrive.stores.sqlite import SqliteStore
@@ -37,3 +37,12 @@ def test_on_the_wall_clock_nothing_is_early(open_store: Callable[[Path], Store],
         store.wait([ask], timeout_ms=60_000)
     assert time.time() - before_s >= 0.03
     store.close()
+
+
+def test_the_memory_store_forgets_groups_in_which_nobody_stands() -> None:
+    store = MemoryStore()
+    for number in range(10):
+        store.put([Draft(task="t", group=f"g{number}"), Draft(task="t", group=f"g{number}")])
+    while deliveries := store.exchange([], [Ask("default", 100, 1000)]).deliveries:
+        store.exchange([Settlement(delivery.receipt, Ack()) for delivery in deliveries], [])
+    assert store.counts() == Counts() and not store._tables.groups

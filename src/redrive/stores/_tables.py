@@ -281,6 +281,11 @@ class Tables:
                 insort(*found)
             if kept.turn is not None:
                 self._group(kept.message).add(seq, kept.turn)
+        if old is not None and old.turn is not None:
+            name = (old.message.queue, old.message.group or "")
+            group = self.groups.get(name)
+            if group is not None and not group.taken and not group.parked:
+                del self.groups[name]  # there may be a group for each of a million keys
 
     def _stand(self, seq: int, kept: Kept) -> tuple[list[Any], tuple[Any, ...]] | None:
         """The sorted list in which it stands, if any, and as what."""
