@@ -146,3 +146,21 @@ def test_a_sessions_commit_wakes_who_waits(store: SqliteStore, connection: sqlit
         session.commit()
         assert woken.is_set()
     engine.dispose()
+
+
+def test_a_session_that_lives_long_listens_once_and_wakes_once_a_commit(
+    store: SqliteStore, connection: sqlite3.Connection
+) -> None:
+    engine = create_engine(f"sqlite:///{store.path}")
+    woken: list[None] = []
+    store._waker.wake_all = lambda: woken.append(None)  # type: ignore[method-assign]
+    with Session(engine) as session:
+        for commits in (1, 2):
+            for _ in range(3):
+                store.put([DRAFT], tx=session)
+            session.commit()
+            assert len(woken) == commits
+        session.commit()
+        assert len(session.dispatch.after_commit) == 1
+        assert len(woken) == 2
+    engine.dispose()

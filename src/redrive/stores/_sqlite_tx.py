@@ -11,6 +11,8 @@ from typing import Any
 
 from ..errors import EnqueueError, Unsupported
 
+_WAITING = "redrive: calls after the commit"  # in the info of a session
+
 
 def connection_of(tx: Any) -> sqlite3.Connection:
     """The sqlite3 connection of a sqlite3 connection, or of a connection or session of SQLAlchemy's. Raises
@@ -77,4 +79,13 @@ def after_commit(tx: Any, do: Callable[[], None]) -> None:
     """Call `do` once a session of SQLAlchemy's commits. Other transactions tell nobody: waiters find out by looking."""
     orm, event = sys.modules.get("sqlalchemy.orm"), sys.modules.get("sqlalchemy.event")
     if orm is not None and event is not None and isinstance(tx, orm.Session):
-        event.listen(tx, "after_commit", lambda session: do(), once=True)
+        if _WAITING not in tx.info:  # one listener for a session's life: none is ever taken off, not even with once=
+            event.listen(tx, "after_commit", _call_waiting)
+        tx.info.setdefault(_WAITING, {})[do] = None
+
+
+def _call_waiting(session: Any) -> None:
+    waiting = session.info[_WAITING]
+    for do in [*waiting]:
+        do()
+    waiting.clear()
