@@ -267,6 +267,19 @@ def test_what_a_settlement_brings_wakes_who_waits_elsewhere(path: Path, store: S
     assert finish(child).strip() == ids[0 if group is None else 1]
 
 
+def test_a_cancel_wakes_and_an_ack_that_is_kept_does_not(store: SqliteStore) -> None:
+    store.put([draft(group="g"), draft()])
+    deliveries = store.exchange([], [ASK]).deliveries
+    [waits] = store.put([draft(group="g")])
+    woken: list[object] = []
+    store._waker.wake_all = lambda but=None: woken.append(but)  # type: ignore[method-assign]
+    [kept] = [delivery for delivery in deliveries if delivery.message.group is None]
+    store.exchange([Settlement(kept.receipt, Ack(keep_ms=None))], [])
+    assert not woken  # it brings nothing that anybody could run
+    store.cancel([waits.id])
+    assert woken
+
+
 def test_a_waiter_whose_wake_up_is_lost_looks_by_itself(path: Path, store: SqliteStore) -> None:
     child = waiting_child(path, 0.05)
     for socket in wake_dir(path).glob("*"):

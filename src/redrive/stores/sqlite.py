@@ -43,6 +43,7 @@ from ..message import (
     Page,
     Put,
     Receipt,
+    RetryAt,
     Settlement,
     Started,
     Swap,
@@ -240,7 +241,7 @@ class SqliteStore:
         # the file are on this machine, and the message is ready again. What acknowledges anything is synced.
         result = self._writer.run(work, synced=bool(settlements or swaps))
         # Whoever settles claims what comes of it, if it has room. Others, who may have, must be told.
-        if self._for_others or not plain:
+        if self._for_others or any(s.follow_ups or type(s.decision) is RetryAt for s in settlements):
             waiter = self._waiters.get(threading.get_ident())
             self._waker.wake_all(but=None if waiter is None else waiter.path)
         return result
@@ -436,7 +437,9 @@ class SqliteStore:
             self._groups.admit(c, touched, now)
             return [_CANCEL[found.get(id)] for id in ids]
 
-        return self._writer.run(work)
+        cancelled = self._writer.run(work)
+        self._waker.wake_all()  # it may have let others of its group in
+        return cancelled
 
     def configure(
         self,
