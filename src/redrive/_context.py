@@ -111,7 +111,7 @@ class Context(Struct, eq=False):
 
     def _state(self, state: Any) -> bytes:
         written = to_json(state, f"a checkpoint of message {self.message.id}")
-        most = self._traits().body_bytes_max
+        most = self._traits().state_bytes_max
         if len(written) > most:
             raise TooLarge(
                 f"a checkpoint of message {self.message.id} has {len(written)} bytes; this store takes {most}"

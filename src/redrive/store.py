@@ -46,6 +46,7 @@ class Traits(Struct, frozen=True):
     batch_max: int = 1000  # messages per call of put, exchange or extend
     body_bytes_max: int = 64 * 1024 * 1024
     blob_threshold: int | None = None  # bodies over it lie in blob storage; None: there is none
+    inline_bytes_max: int | None = None  # of what lies with the message in any case; None: as for a body
     delay_ms_max: int | None = None  # None: any length
     durable: bool = True  # an acknowledged put survives kill -9 of every process
     shared: bool = True  # several processes may use it at once
@@ -54,6 +55,11 @@ class Traits(Struct, frozen=True):
     counts_crashes: bool = True
     unique: bool = True
     exact_counts: bool = True
+
+    @property
+    def state_bytes_max(self) -> int:
+        """How long a checkpoint or a result may be: neither goes to blob storage."""
+        return self.body_bytes_max if self.inline_bytes_max is None else self.inline_bytes_max
 
 
 class Cells(Protocol):

@@ -18,13 +18,13 @@ import pytest
 from msgspec.structs import replace
 
 from redrive import App, Backoff, Context, Draft, Reject, Retry, context
-from redrive.blobs import Blobs, ClaimCheck, FileBlobs, open_blobs, read_reference, whole_body, with_blobs
-from redrive.blobs.claims import SWEEP_EVERY_MS
+from redrive.blobs import Blobs, ClaimCheck, Cleaner, FileBlobs, open_blobs, read_reference, whole_body, with_blobs
+from redrive.blobs.claims import SWEEP_EVERY_MS, SWEPT_CELL
 from redrive.blobs.place import is_key, new_key, owner, written_ms
 from redrive.config import settings
 from redrive.errors import BlobsUnavailable, ConfigError, Conflict, EnqueueError, TooLarge, Unreadable
 from redrive.ids import new_id
-from redrive.message import BLOB, Discard, Handle, Lane, Swap
+from redrive.message import BLOB, Discard, Handle, Lane, Message, Swap
 from redrive.store import Store, Traits
 from redrive.stores.memory import MemoryStore
 from redrive.stores.sqlite import SqliteStore
@@ -810,6 +810,44 @@ def test_of_two_that_would_collect_at_once_one_does(app: App) -> None:
     put(app)
     assert checked(app).collect_if_due() == 0
     assert checked(app).collect_if_due() is None
+
+
+def test_a_clock_that_was_ahead_once_does_not_put_off_what_is_collected(app: App, clock: ManualClock) -> None:
+    put(app)
+    ahead_ms = clock() + 400 * 86_400_000
+    assert app.store.cells.swap([Swap(SWEPT_CELL, 0, str(ahead_ms).encode())]) == [True]
+    assert checked(app).collect_if_due() == 0
+
+
+def test_a_cleaner_ends_though_its_last_removal_fails(app: App) -> None:
+    def fails(settled: Sequence[Message]) -> None:
+        raise BlobsUnavailable("the disk is gone")
+
+    message = stored(app, put(app))
+    cleaner = Cleaner(checked(app), lambda name, text: None)
+    cleaner.close()
+    checked(app).remove = fails  # type: ignore[method-assign]
+    cleaner.settled([message])
+    cleaner._settled.put(None)  # so both are one batch
+    again = threading.Thread(target=cleaner._work, daemon=True)
+    again.start()
+    again.join(10)
+    assert not again.is_alive()
+
+
+def test_checkpoints_and_results_are_bounded_by_the_store_as_they_go_to_no_blob(app: App) -> None:
+    assert app.store.traits.state_bytes_max == INLINE_MAX  # and not MAX
+    checked(app).traits = replace(app.store.traits, inline_bytes_max=100)
+
+    @app.task(ctx=True, keep_result="1h")
+    def take(ctx: Context) -> str:
+        with pytest.raises(TooLarge, match="this store takes 100"):
+            ctx.checkpoint(BIG)
+        return BIG
+
+    ref = take.enqueue()
+    app.run_worker(burst=True)
+    assert stored(app, ref.id).result is None
 
 
 # -- nothing in a message leads out of the storage

@@ -55,7 +55,10 @@ class ClaimCheck:
     def __init__(self, store: Store, open_place: Callable[[str], Blobs], *, threshold: int, blob_max: int) -> None:
         self.store = store
         self._threshold = min(threshold, store.traits.body_bytes_max)
-        self.traits = replace(store.traits, body_bytes_max=blob_max, blob_threshold=self._threshold)
+        inline_max = store.traits.body_bytes_max
+        self.traits = replace(
+            store.traits, body_bytes_max=blob_max, blob_threshold=self._threshold, inline_bytes_max=inline_max
+        )
         self._open_place = open_place
         self._opened: Blobs | None = None
         self._lock = threading.Lock()
@@ -239,8 +242,8 @@ class ClaimCheck:
     def collect_if_due(self) -> int | None:
         """`collect`, if no process did in the last hour; None if one did. Raises StoreError."""
         now_ms, cell = self.store.now_ms(), self.store.cells.read([SWEPT_CELL])[0]
-        if cell is not None and now_ms - int(cell.value) < SWEEP_EVERY_MS:
-            return None
+        if cell is not None and 0 <= now_ms - int(cell.value) < SWEEP_EVERY_MS:
+            return None  # a time ahead was noted under a clock that was wrong
         version = 0 if cell is None else cell.version
         if not self.store.cells.swap([Swap(SWEPT_CELL, version, str(now_ms).encode())])[0]:
             return None

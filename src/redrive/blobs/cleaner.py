@@ -39,19 +39,19 @@ class Cleaner:
     def _work(self) -> None:
         look_at_s = time.monotonic()
         while True:
+            batch = self._batch(max(0.0, look_at_s - time.monotonic()))
             try:
-                batch = self._batch(max(0.0, look_at_s - time.monotonic()))
                 removed = [message for message in batch if message is not None]
                 if removed:
                     self._checked.remove(removed)
-                if None in batch:
-                    return
-                if time.monotonic() >= look_at_s:
+                if None not in batch and time.monotonic() >= look_at_s:
                     look_at_s = time.monotonic() + LOOK_EVERY_S
                     self._sweep()
             except StoreError as error:
                 if self._checked.complains():
                     self._tell("blobs_unavailable", str(error))
+            if None in batch:
+                return
 
     def _batch(self, timeout_s: float) -> list[Message | None]:
         batch: list[Message | None] = []

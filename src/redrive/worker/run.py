@@ -71,7 +71,7 @@ class Run(Struct, gc=False, eq=False):
         except EncodeError as error:
             self.complaint = str(error)
             return
-        most = self.task.app.store.traits.body_bytes_max
+        most = self.task.app.store.traits.state_bytes_max
         if len(written) > most:
             self.complaint = f"task {self.task.name!r}: its result has {len(written)} bytes; this store takes {most}"
         else:
