@@ -34,6 +34,12 @@ def admit_width(width: int | None, least: int) -> None:
         raise ConfigError(f"group width is {width}, expected {least} to {WIDTH_MAX}")
 
 
+def admit_group(group: str | None) -> None:
+    """Raises ConfigError for a group without a name; None stands for all."""
+    if group == "":
+        raise ConfigError("the group has an empty name; name one, or give None for all groups of the queue")
+
+
 def _numbers(draft: Draft, traits: Traits) -> str | None:
     if draft.priority not in PRIORITIES:
         return f"priority is {draft.priority!r}, expected one of {', '.join(map(str, PRIORITIES))}"

@@ -271,6 +271,7 @@ class MemoryStore:
 
     def configure_group(self, queue: str, group: str | None, *, width: int | None = None, resume: bool = False) -> None:
         _door.admit_width(width, 0)
+        _door.admit_group(group)
         with self._commit() as (tables, now):
             if width is not None:
                 tables.set_width(queue, group, width)

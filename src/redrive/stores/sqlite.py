@@ -464,6 +464,7 @@ class SqliteStore:
 
     def configure_group(self, queue: str, group: str | None, *, width: int | None = None, resume: bool = False) -> None:
         _door.admit_width(width, 0)
+        _door.admit_group(group)
         self._writer.run(lambda c: self._groups.configure_group(c, queue, group, width, resume, self._clock_ms()))
         self._waker.wake_all()
 

@@ -352,6 +352,8 @@ class WidthRules(Contract):
         ):
             with pytest.raises(ConfigError):
                 store.configure("default", **settings)
+        with pytest.raises(ConfigError, match="empty name"):
+            store.configure_group("default", "", width=2)
         store.configure("default", group_order=GroupOrder.STRICT)
         for width in (2, -1):
             with pytest.raises(ConfigError):
