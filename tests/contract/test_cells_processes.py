@@ -21,6 +21,7 @@ from redrive.message import Cell, Swap
 from redrive.store import Store
 from redrive.stores import open_store
 
+pytestmark = pytest.mark.slow
 PROCESSES = 4
 NAMES = [f"process {n} is ready" for n in range(PROCESSES)]
 PATIENCE_S = 60.0

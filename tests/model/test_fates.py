@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from redrive import decide
 from redrive.decide import Policy, Signals
 from redrive.fault import Fault, Kind
@@ -14,6 +16,7 @@ from redrive.policy import Retry
 
 from .fates import Fate, Plan, admitted, decided
 
+pytestmark = pytest.mark.slow
 NOW = 1_750_000_000_000
 ID = "0197716a-5800-7abc-8def-0123456789ab"
 CASES = 4_000

@@ -22,6 +22,7 @@ from . import bugs_exchange, bugs_fate, bugs_groups, bugs_store
 from .bug import Bug
 from .test_fates import CASES, first_wrong, wrong_admission, wrong_decision
 
+pytestmark = pytest.mark.slow
 SEED = 1
 OF_STORES = [*bugs_exchange.BUGS, *bugs_store.BUGS, *bugs_groups.BUGS]
 OF_FATES = [*bugs_fate.BUGS]

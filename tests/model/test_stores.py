@@ -12,7 +12,7 @@ from redrive.stores.memory import MemoryStore
 from redrive.stores.sqlite import SqliteStore
 from redrive.testing import ManualClock, StoreModel
 
-pytestmark = pytest.mark.timeout(900)  # Hypothesis takes its time to shrink a failure
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]  # Hypothesis takes its time to shrink a failure
 
 
 class TestMemory(StoreModel):
