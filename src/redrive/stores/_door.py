@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from ..errors import ConfigError, EnqueueError, TooLarge
@@ -13,6 +14,7 @@ _USE_BLOBS = 'keep large bodies in files with App(…, blobs="file:///DIRECTORY"
 _RAISE_MAX = "blob_max (REDRIVE_BLOB_MAX) bounds what blob storage takes"
 INT_MAX = 2**62  # stores keep 64-bit integers; the rest is room for sums
 WIDTH_MAX = 100_000
+_CURSOR = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
 
 
 def admit(drafts: Iterable[Draft], traits: Traits) -> None:
@@ -26,6 +28,16 @@ def admit(drafts: Iterable[Draft], traits: Traits) -> None:
         why = _numbers(draft, traits) or _texts(draft)
         if why is not None:
             raise EnqueueError(f"a message of task {draft.task!a} is refused: {why}; nothing was written")
+
+
+def read_cursor(cursor: str | None) -> tuple[int, int]:
+    """The place after which a page begins. Raises ValueError for what no page gave."""
+    if cursor is None:
+        return -1, -1
+    match = _CURSOR.fullmatch(cursor)
+    if match is None:
+        raise ValueError(f"cursor {cursor!r} is not one this store gave; start again without one")
+    return int(match[1]), int(match[2])
 
 
 def admit_width(width: int | None, least: int) -> None:

@@ -16,6 +16,7 @@ from ..message import GroupOrder, Lane, Message, OnDead
 
 Name = tuple[str, str]  # (queue, group)
 PRIORITY_SHIFT = 56  # a turn: the priority, where it counts, above the number by which one joined
+WOKEN_MIN = 100  # how many waiting messages an exchange lets into the lines at least: more than a small ask claims
 PLACE = 0  # the turn of whoever holds a place; parked ones have higher turns, all others none
 
 

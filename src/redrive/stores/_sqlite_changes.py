@@ -107,12 +107,7 @@ class Changes:
     def _settle_each(
         self, c: sqlite3.Connection, settlements: Sequence[Settlement], fences: dict[int | str, int], now: int
     ) -> list[Settled]:
-        held = {
-            (seq, fence): cancel
-            for seq, fence, cancel in msgspec.json.decode(
-                c.execute(self._sql["held_now"], (text(fences),)).fetchone()[0]
-            )
-        }
+        held = self.held(c, fences)
         words: list[Settled] = []
         acks: dict[int | str, int] = {}
         kept: list[tuple[Any, ...]] = []
@@ -151,6 +146,11 @@ class Changes:
         if drafts:
             self.insert(c, drafts, now)
         return words
+
+    def held(self, c: sqlite3.Connection, fences: dict[int | str, int]) -> dict[tuple[int | str, int], int]:
+        """Those that are the current claim, as (seq, fence), and whether a cancel was asked for."""
+        found = msgspec.json.decode(c.execute(self._sql["held_now"], (text(fences),)).fetchone()[0])
+        return {(seq, fence): cancel for seq, fence, cancel in found}
 
     def judge(self, c: sqlite3.Connection, handle: Handle, verdict: Verdict, touched: Touched, now: int) -> bool:
         seen = (handle.id, handle.redrives, str(handle.lane))

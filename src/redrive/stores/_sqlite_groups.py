@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..errors import ConfigError
 from ..message import Group, GroupOrder, OnDead
+from ._groups import PRIORITY_SHIFT, WOKEN_MIN, refuse
 from ._sqlite_rows import text
 
 Touched = set[tuple[str, str]]  # (queue, group)
-WOKEN_MIN = 100  # how many waiting messages an exchange lets into the lines at least: more than a small ask claims
 
 
 class Spot(NamedTuple):
@@ -42,7 +41,7 @@ def spot(strict: bool, priority: int, number: int, due_ms: int, now_ms: int) -> 
     by priority first, and what is not due yet does not join before its time."""
     if strict:
         return Spot(number, due_ms if due_ms > now_ms else None)
-    return Spot(None, due_ms) if due_ms > now_ms else Spot(priority << 56 | number, None)
+    return Spot(None, due_ms) if due_ms > now_ms else Spot(priority << PRIORITY_SHIFT | number, None)
 
 
 class Groups:
@@ -185,21 +184,12 @@ class Groups:
 
     def _checked(self, c: sqlite3.Connection, queue: str) -> None:
         """Raises ConfigError where the settings contradict each other; the caller's commit is undone."""
-        rules = self.rules(c, queue)
-        on_dead = c.execute("select on_dead from queue where name = ?", (queue,)).fetchone()
-        refuse(queue, rules.width, rules.own_widths, rules.strict, (on_dead or ("skip",))[0] == OnDead.BLOCK)
+        width, order, on_dead, own = c.execute(self._sql["group_settings"], (queue,)).fetchone()
+        refuse(queue, width, bool(own), GroupOrder(order), OnDead(on_dead))
 
     def _admit_all(self, c: sqlite3.Connection, queue: str, now: int) -> None:
         names = msgspec.json.decode(c.execute(self._sql["parked_groups"], (queue,)).fetchone()[0])
         self.admit(c, {(queue, name) for name in names}, now)
-
-
-def refuse(queue: str, width: int, own_widths: bool, strict: bool, block: bool) -> None:
-    """Raises ConfigError for settings of a queue's groups that contradict each other."""
-    if strict and (width != 1 or own_widths):
-        raise ConfigError(f"queue {queue!r}: strict groups run one message at a time; expected group width 1")
-    if block and not strict:
-        raise ConfigError(f"queue {queue!r}: on_dead='block' holds a line; it needs group_order='strict'")
 
 
 def to_group(queue: str, row: tuple[str, int, int, int, str | None]) -> Group:

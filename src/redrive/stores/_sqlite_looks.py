@@ -1,8 +1,7 @@
-"""Filters and cursors of the SQLite store as SQL, and what they find as values."""
+"""Filters of the SQLite store as SQL, and what they find as values."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from ..message import FailureGroup, Lane, Where
@@ -38,15 +37,6 @@ def where_of(where: Where, lane: Lane | None) -> tuple[list[str], list[Any]]:
             clauses.append(f"coalesce(rested_ms, enqueued_ms) {sign} ?")
             args.append(bound)
     return clauses, args
-
-
-def read_cursor(cursor: str | None) -> tuple[int, int]:
-    if cursor is None:
-        return -1, -1
-    match = re.fullmatch(r"([0-9]{1,18})\.([0-9]{1,18})", cursor)
-    if match is None:
-        raise ValueError(f"cursor {cursor!r} is not one this store gave; start again without one")
-    return int(match[1]), int(match[2])
 
 
 def to_failure_group(

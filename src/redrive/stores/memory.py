@@ -6,7 +6,6 @@ dies with the process: it promises neither durability nor sharing.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -54,15 +53,13 @@ from ..message import (
 )
 from ..store import Cells, Traits
 from . import _door, _lifecycle
-from ._groups import PLACE, Line, settled
+from ._groups import PLACE, WOKEN_MIN, Line, settled
 from ._tables import Kept, Tables
 
 CANCELLED_KEPT_MS = 24 * 3600 * 1000  # a cancelled message can be looked up that long
 SWEEP_EVERY_MS = 60_000
 RETAIN_MAX = 1000
-WOKEN_MIN = 100  # how many waiting messages an exchange lets into the lines at least
 LOOK_EVERY_S = 0.01  # how often a waiter looks at a clock that is not the wall clock
-_CURSOR = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
 
 
 class MemoryStore:
@@ -219,7 +216,7 @@ class MemoryStore:
             return sorted({kept.message.queue for kept in tables.kept.values()} | tables.settings.keys())
 
     def peek(self, lane: Lane | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None) -> Page:
-        after = _cursor(cursor)
+        after = _door.read_cursor(cursor)
         with self._look() as (tables, _):
             found = sorted(
                 (message.rested_ms or 0, int(seq))
@@ -462,15 +459,6 @@ def _counted(messages: Iterable[Message], now: int) -> Counts:
         if lane == "ready":
             oldest_ms = min(oldest_ms, message.due_ms or 0)
     return Counts(**found, oldest_age_s=(now - oldest_ms) / 1000)
-
-
-def _cursor(cursor: str | None) -> tuple[int, int]:
-    if cursor is None:
-        return -1, -1
-    match = _CURSOR.fullmatch(cursor)
-    if match is None:
-        raise ValueError(f"cursor {cursor!r} is not one this store gave; start again without one")
-    return int(match[1]), int(match[2])
 
 
 def _failure_group(fingerprint: str, task: str, members: list[Kept]) -> FailureGroup:

@@ -18,7 +18,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from ..errors import ConfigError, SchemaError, StoreError, StoreUnavailable
@@ -54,7 +53,7 @@ from ..store import Cells, Traits
 from . import _door
 from ._sqlite_changes import Changes
 from ._sqlite_groups import Groups, Touched, to_group
-from ._sqlite_looks import read_cursor, to_failure_group, where_of
+from ._sqlite_looks import to_failure_group, where_of
 from ._sqlite_rows import (
     COLUMNS,
     claimed_message,
@@ -271,10 +270,7 @@ class SqliteStore:
         def work(c: sqlite3.Connection) -> list[Hold]:
             fences = fences_of(receipts)
             self.seam("extend")
-            held = {
-                (seq, fence): cancel
-                for seq, fence, cancel in msgspec.json.decode(self._one(c, "held_now", text(fences)))
-            }
+            held = self._changes.held(c, fences)
             seqs = text([seq for seq, _ in held])
             c.execute(self._sql["extend"], (self._clock_ms() + lease_ms, seqs))
             if alone:
@@ -397,7 +393,7 @@ class SqliteStore:
         return sorted(row[0] for row in self._read(self._sql["queues"]))
 
     def peek(self, lane: Lane | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None) -> Page:
-        since, after = read_cursor(cursor)
+        since, after = _door.read_cursor(cursor)
         clauses, args = where_of(where, lane)
         clauses.append("(coalesce(rested_ms, 0), seq) > (?, ?)")
         found = self._messages(
