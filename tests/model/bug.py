@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from redrive.message import Lane, Message
+from redrive.stores._tables import Tables
+
 
 @dataclass(frozen=True)
 class Bug:
@@ -28,3 +31,9 @@ class Bugs(list[Bug]):
 
     def __call__(self, place: Any, name: str, what: str) -> Callable[[Callable[..., Any]], None]:
         return lambda wrong: self.append(Bug(f"{name}: {what}", place, name, wrong))
+
+
+def any_fence(tables: Tables, receipt: Any) -> Message | None:
+    """The message of that receipt while it is leased at all: `Tables.held` without its fence."""
+    kept = tables.kept.get(receipt.handle)
+    return kept.message if kept is not None and kept.message.lane is Lane.LEASED else None

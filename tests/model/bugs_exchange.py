@@ -19,14 +19,9 @@ from redrive.stores import _lifecycle, memory
 from redrive.stores._tables import Tables
 from redrive.stores.memory import MemoryStore
 
-from .bug import Bugs
+from .bug import Bugs, any_fence
 
 BUGS = bug = Bugs()
-
-
-def _any_fence(tables: Tables, receipt: Any) -> Any:
-    kept = tables.kept.get(receipt.handle)
-    return kept.message if kept is not None and kept.message.lane is Lane.LEASED else None
 
 
 # -- put
@@ -124,7 +119,7 @@ def _(right: Any, message: Any, *args: Any) -> Any:
 
 @bug(memory, "_settle", "ack does not check the fence")
 def _(right: Any, tables: Tables, settlement: Any, now: int) -> Any:
-    message = _any_fence(tables, settlement.receipt)
+    message = any_fence(tables, settlement.receipt)
     if message is not None and isinstance(settlement.decision, Ack):
         settlement = replace(settlement, receipt=settlement.receipt._replace(fence=message.fence))
     return right(tables, settlement, now)
@@ -132,7 +127,7 @@ def _(right: Any, tables: Tables, settlement: Any, now: int) -> Any:
 
 @bug(memory, "_settle", "a receipt from before a crash can still retry")
 def _(right: Any, tables: Tables, settlement: Any, now: int) -> Any:
-    message = _any_fence(tables, settlement.receipt)
+    message = any_fence(tables, settlement.receipt)
     if message is not None and isinstance(settlement.decision, RetryAt):
         settlement = replace(settlement, receipt=settlement.receipt._replace(fence=message.fence))
     return right(tables, settlement, now)

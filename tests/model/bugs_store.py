@@ -18,14 +18,9 @@ from redrive.stores import _lifecycle, memory
 from redrive.stores._tables import Tables
 from redrive.stores.memory import MemoryCells, MemoryStore
 
-from .bug import Bugs
+from .bug import Bugs, any_fence
 
 BUGS = bug = Bugs()
-
-
-def _any_fence(tables: Tables, receipt: Any) -> Any:
-    kept = tables.kept.get(receipt.handle)
-    return kept.message if kept is not None and kept.message.lane is Lane.LEASED else None
 
 
 # -- extend, release, checkpoint
@@ -33,7 +28,7 @@ def _any_fence(tables: Tables, receipt: Any) -> Any:
 
 @bug(memory, "_extend", "a stale receipt extends")
 def _(right: Any, tables: Tables, receipt: Any, *args: Any) -> Any:
-    message = _any_fence(tables, receipt)
+    message = any_fence(tables, receipt)
     return right(tables, receipt if message is None else receipt._replace(fence=message.fence), *args)
 
 
@@ -101,7 +96,7 @@ def _(right: Any, message: Any, now: int) -> Any:
 
 @bug(MemoryStore, "checkpoint", "a stale receipt leaves one")
 def _(right: Any, store: MemoryStore, receipt: Any, state: bytes) -> Any:
-    message = _any_fence(store._tables, receipt)
+    message = any_fence(store._tables, receipt)
     return right(store, receipt if message is None else receipt._replace(fence=message.fence), state)
 
 
