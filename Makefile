@@ -14,7 +14,7 @@ setup:
 	@scripts/setup-venv http
 
 setup-dev:
-	@scripts/setup-venv http dev docs
+	@scripts/setup-venv http postgres redis dev docs
 
 demo: setup ## deliver 329 real webhooks to an endpoint that misbehaves, and prove that none is lost
 	@.venv/bin/redrive demo $(ARGS)

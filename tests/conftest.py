@@ -2,11 +2,16 @@
 
 import os
 import random
+import shutil
 import sys
+from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from redrive.testing import PostgresServer, RedisServer
 
 # No deadline: the machine is shared, and a slow example is not a wrong one.
 settings.register_profile("gate", deadline=None, print_blob=True)
@@ -44,3 +49,24 @@ def seed() -> int:
 def soak() -> bool:
     """True in `make soak`: run the whole of a sweep, not this run's share of it."""
     return os.environ.get("TEST_SOAK") == "1"
+
+
+def memory_disk() -> Path | None:
+    """A folder in memory with room for a server's data: there a sync costs nothing, whatever the disk."""
+    folder = Path("/dev/shm")
+    roomy = folder.is_dir() and os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > 2 << 30
+    return folder if roomy else None
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A PostgreSQL server that the tests of this process share, each in a schema of its own. Not to be killed."""
+    with PostgresServer(folder=memory_disk()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """A Redis server that the tests of this process share, each in a namespace of its own. Not to be killed."""
+    with RedisServer(appendonly=True, folder=memory_disk()) as server:
+        yield server

@@ -1,5 +1,5 @@
 """For the tests of programs that use redrive, and of stores: the `rd` fixture's Kit, a manual clock, the contract every
-store keeps, and random calls on a store compared with a plain model.
+store keeps, random calls on a store compared with a plain model, and private servers to be killed and paused.
 
 Needs pytest (StoreModel: Hypothesis too), which nothing else in redrive imports. The names below are imported when
 they are first used: pytest imports this package in every run, for the plugin beside it.
@@ -16,13 +16,26 @@ if TYPE_CHECKING:
     from .kit import Kit
     from .kit_faults import Crash
     from .model import StoreModel
+    from .servers import PostgresServer, RedisCluster, RedisServer
 
-__all__ = ["Crash", "Kit", "ManualClock", "StoreContract", "StoreModel"]
+__all__ = [
+    "Crash",
+    "Kit",
+    "ManualClock",
+    "PostgresServer",
+    "RedisCluster",
+    "RedisServer",
+    "StoreContract",
+    "StoreModel",
+]
 
 _HOME = {
     "Crash": "kit_faults",
     "Kit": "kit",
     "ManualClock": "clock",
+    "PostgresServer": "servers",
+    "RedisCluster": "servers",
+    "RedisServer": "servers",
     "StoreContract": "contract",
     "StoreModel": "model",
 }
