@@ -1,0 +1,296 @@
+"""The way to the PostgreSQL server: transactions that are repeated where the server asks for it, in one round trip
+where they can be, none of them longer than the URL's `timeout`; and the server's clock, estimated without asking.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from random import uniform
+from threading import Lock
+from typing import Any, TypeVar
+
+import psycopg
+from msgspec import Struct
+
+from ..errors import StoreUnavailable
+from ._postgres_errors import Standby, TooSlow, is_lost, open_error, passes, store_error
+from ._postgres_pool import Connection, Pool
+from ._postgres_url import PostgresUrl
+
+T = TypeVar("T")
+RETRY_FOR_S = 2.0  # less than a worker's own patience
+BACKOFF_S = (0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.4, 0.4, 0.4, 0.4)
+CANCEL_S = 0.5
+NAME_MAX = 2000  # bytes of a queue's name in a notification; a longer one is told as any queue. The server takes 8000
+_BEGIN = "begin isolation level read committed read write"
+
+
+class Server(Struct, frozen=True):
+    """What a connection finds at its other end."""
+
+    backend: int
+    now_ms: int
+    standby: bool
+    version: int  # 150004 is 15.4
+    encoding: str
+
+
+class Clock:
+    """An estimate of the server's clock from the times its replies carry.
+
+    A reading S was taken between sending and receiving: so the offset to our own monotonic clock lies in
+    [S - received, S + 1 - sent]. The largest lower bound is kept until a reading contradicts it (a clock was set, or
+    drifts): so the estimate is never ahead of the server by more than one round trip and the millisecond it counts in.
+    """
+
+    def __init__(self) -> None:
+        self._offset_ms: float | None = None
+
+    def saw(self, server_ms: int, sent_s: float) -> None:
+        least = server_ms - time.monotonic() * 1000
+        offset = self._offset_ms
+        if offset is None or offset < least or offset > server_ms + 1 - sent_s * 1000:
+            self._offset_ms = least
+
+    def now_ms(self) -> int | None:
+        return None if self._offset_ms is None else int(time.monotonic() * 1000 + self._offset_ms)
+
+
+class Link:
+    """Runs transactions on the server a URL names. Safe to use from many threads, and after a fork.
+
+    Nothing is opened before it is needed. Errors come as errors.py's: StoreUnavailable when the server cannot be
+    reached, answers too late or stops; StoreFull when it has no room; what `work` raises of its own comes as it is,
+    and then nothing was written.
+    """
+
+    def __init__(self, url: PostgresUrl, *, seam: Callable[[str], None] = lambda point: None) -> None:
+        self.url, self.schema, self.where = url, url.schema, url.shown
+        self.channel = f"redrive_{hashlib.blake2b(url.schema.encode(), digest_size=6).hexdigest()}"
+        self.origin = secrets.token_hex(4)  # of the notifications sent from here, which nobody here listens to
+        self.pooled = False  # whether a pooler stands between: then a session is not ours to set up
+        self.on_change: Callable[[Iterable[str]], None] = lambda queues: None  # the listener hangs in here
+        self._seam, self._clock, self._opening = seam, Clock(), Lock()
+        self._first: Server | None = None
+        self._pool = Pool(self.connect, url.pool)
+
+    # -- transactions
+
+    def run(self, work: Callable[[Connection], T], *, wake: Iterable[str] = (), again: bool = True) -> T:
+        """`work`'s value, once the transaction it ran in is committed. It is repeated as a whole where the server
+        asks for that or the connection breaks; with `again=False`, not once the commit was sent.
+
+        `wake` names the queues whose waiters are told after the commit; `work` may fill it. `work` must not use the
+        link itself.
+        """
+
+        def do(c: Connection) -> T:
+            self._begin(c)
+            value = work(c)
+            with c.pipeline():
+                self._commit(c, wake)
+            return value
+
+        return self._transact(do, wake, again)
+
+    def pipeline(
+        self, work: Callable[[Connection, psycopg.Pipeline], T], *, wake: Iterable[str] = (), again: bool = True
+    ) -> T:
+        """As `run`, in pipeline mode: begin, statements and commit are one round trip unless `work` fetches in
+        between. The cursors it returns can be read afterwards.
+        """
+
+        def do(c: Connection) -> T:
+            with c.pipeline() as pipeline:
+                try:
+                    self._begin(c)
+                    value = work(c, pipeline)
+                    self._commit(c, wake)
+                except psycopg.OperationalError:
+                    c.drop()  # else leaving the pipeline would wait for replies that do not come
+                    raise
+            return value
+
+        return self._transact(do, wake, again)
+
+    def look(self, sql: str, params: Sequence[Any] | dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        """The rows of one statement that only reads."""
+        return self._attempt(lambda c: c.execute(sql, params).fetchall(), True)
+
+    def _transact(self, do: Callable[[Connection], T], wake: Iterable[str], again: bool) -> T:
+        value = self._attempt(do, again)
+        self._seam("committed")
+        self.on_change(wake)
+        return value
+
+    def _begin(self, c: Connection) -> None:
+        c.execute(_BEGIN)
+        if self.pooled:  # for this transaction only: the next one may be somebody else's
+            c.execute(self._settings("true"))
+
+    def _commit(self, c: Connection, wake: Iterable[str]) -> None:
+        """Send the commit; and after it, as a transaction of its own that waits for no disk, the notifications: their
+        lock is held over a whole database, and no commit of ours shall wait in line for the disk behind another's."""
+        self._seam("commit")
+        c.committing = True
+        c.execute("commit")
+        if queues := sorted(set(wake)):
+            c.execute(
+                "select set_config('synchronous_commit', 'off', true), pg_notify(%s, payload) "
+                "from unnest(%s::text[]) as payload",
+                (self.channel, [self.payload(queue) for queue in queues]),
+            )
+
+    def payload(self, queue: str) -> str:
+        """What a notification says: where it comes from, and the queue."""
+        return f"{self.origin} {queue if len(queue.encode()) <= NAME_MAX else ''}"
+
+    # -- trying again
+
+    def _attempt(self, do: Callable[[Connection], T], again: bool) -> T:
+        start_s = time.monotonic()
+        deadline_s = start_s + self.url.timeout_s
+        for delay_s in (*BACKOFF_S, None):
+            c: Connection | None = None
+            try:
+                c = self._pool.take(deadline_s)
+                value = do(c)
+            except psycopg.Error as error:
+                sent = c is not None and c.committing
+                self._put_back(c, error)
+                now_s = time.monotonic()
+                late = now_s - start_s > RETRY_FOR_S or now_s > deadline_s
+                if delay_s is None or late or not passes(error) or (sent and not again):
+                    raise self._typed(error, sent and not again) from error
+                time.sleep(uniform(delay_s / 2, delay_s))
+            except BaseException as error:
+                self._put_back(c, error)
+                raise
+            else:
+                self._pool.give(c)
+                return value
+        raise AssertionError("unreachable")
+
+    def _put_back(self, c: Connection | None, error: BaseException) -> None:
+        if isinstance(error, psycopg.Error) and is_lost(error):
+            self._pool.clear()
+        if c is None:
+            return
+        if isinstance(error, TooSlow):
+            self._stop(c)
+        try:
+            if not c.closed and not isinstance(error, psycopg.OperationalError) and isinstance(error, Exception):
+                c.rollback()
+                return self._pool.give(c)
+        except psycopg.Error:
+            pass
+        self._pool.lose(c)
+
+    def _stop(self, c: Connection) -> None:
+        """Ask the server to end what takes too long; it may not even hear that."""
+        with contextlib.suppress(psycopg.Error):
+            c.cancel_safe(timeout=CANCEL_S)
+
+    def _typed(self, error: psycopg.Error, unknown: bool) -> Exception:
+        if unknown:
+            return StoreUnavailable(f"{self.where}: the connection broke during the commit: it may have taken place")
+        if isinstance(error, TooSlow):
+            return StoreUnavailable(
+                f"{self.where}: no answer within {self.url.timeout_s:g} s (?timeout=); nothing was acknowledged"
+            )
+        return store_error(error, "PostgreSQL refused" if error.sqlstate else "the connection failed", self.where)
+
+    # -- connecting
+
+    def open(self) -> Server:
+        """The server at the other end, reached at least once. Raises ConfigError where it refuses what the URL says."""
+        if self._first is None:
+            with self._opening:
+                if self._first is None:
+                    try:
+                        self._pool.give(self._pool.take(time.monotonic() + self.url.timeout_s))
+                    except psycopg.Error as error:
+                        raise open_error(error, self.where) from error
+        assert self._first is not None
+        return self._first
+
+    def connect(self, deadline_s: float, conninfo: str = "") -> Connection:
+        """One more connection, outside the pool if the caller keeps it."""
+        left_s = deadline_s - time.monotonic()
+        c = Connection.connect(
+            conninfo or self.url.conninfo,
+            autocommit=True,
+            **self._defaults(conninfo or self.url.conninfo, left_s),
+        )
+        try:
+            c.deadline_s = deadline_s
+            self._set_up(c)
+        except BaseException:
+            c.drop()
+            raise
+        return c
+
+    def _defaults(self, conninfo: str, left_s: float) -> dict[str, Any]:
+        """What keeps a dead network from holding us up, where the URL does not say otherwise."""
+        said = psycopg.conninfo.conninfo_to_dict(conninfo)
+        defaults: dict[str, Any] = {
+            "connect_timeout": max(2, int(min(left_s, self.url.timeout_s / 2))),
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": int(self.url.timeout_s * 1000),
+            "client_encoding": "utf8",
+            "fallback_application_name": "redrive",
+        }
+        return {name: value for name, value in defaults.items() if name not in said}
+
+    def _set_up(self, c: Connection) -> None:
+        """Learn what the server is, and set up the session where it is ours: behind a pooler it is everybody's. The
+        pooler gives its clients keys of its own, so ours does not name the backend."""
+        sent_s = time.monotonic()
+        row = c.execute(
+            "select pg_backend_pid(), (extract(epoch from clock_timestamp()) * 1000)::bigint, pg_is_in_recovery(), "
+            "current_setting('server_version_num')::int, current_setting('server_encoding'), "
+            f"case when pg_backend_pid() = %s then ({self._settings('false')}) end",
+            (c.pgconn.backend_pid,),
+        ).fetchone()
+        assert row is not None
+        server = Server(*row[:5])
+        self.saw_clock(server.now_ms, sent_s)
+        self.pooled = server.backend != c.pgconn.backend_pid
+        prepares = self.url.prepare == "on" or (self.url.prepare == "auto" and not self.pooled)
+        c.prepare_threshold = 2 if prepares else None
+        if server.standby:
+            raise Standby("the server is a standby, which only reads; add target_session_attrs=read-write to the URL")
+        self._first = self._first or server
+
+    def _settings(self, local: str) -> str:
+        """Plans are never worth compiling here; and a process that stands still in the middle of a transaction must
+        not hold its locks for ever."""
+        wait_ms = int(self.url.timeout_s * 1000)
+        settings = {"jit": "off", "idle_in_transaction_session_timeout": wait_ms, "statement_timeout": wait_ms}
+        if self.url.synchronous_commit:
+            settings["synchronous_commit"] = self.url.synchronous_commit
+        return "select " + " || ".join(f"set_config('{name}', '{value}', {local})" for name, value in settings.items())
+
+    # -- the clock
+
+    def now_ms(self) -> int:
+        """The server's clock, estimated. Asks only if nobody has yet."""
+        now = self._clock.now_ms()
+        if now is None:
+            self.open()
+            now = self._clock.now_ms()
+        assert now is not None
+        return now
+
+    def saw_clock(self, server_ms: int, sent_s: float) -> None:
+        """A reply to what was sent at `sent_s` (time.monotonic()) carried this time of the server's."""
+        self._clock.saw(server_ms, sent_s)
+
+    def close(self) -> None:
+        self._pool.close()

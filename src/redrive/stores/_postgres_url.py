@@ -1,0 +1,91 @@
+"""What a `postgresql://` URL says: options of ours, and all the rest for libpq."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+from msgspec import Struct
+
+from ..duration import seconds
+from ..errors import ConfigError
+
+OPTIONS = ("schema", "timeout", "pool", "synchronous_commit", "prepare", "listen", "migrate")
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,50}")  # 63 bytes is the server's limit; the rest is room for names made of it
+_PASSWORD = re.compile(r"(?<=://)([^/?@]*?):[^/?]*@|((?:^|[?&])password=)[^&]*")
+_CHOICES = {
+    "synchronous_commit": ("on", "off", "local", "remote_write", "remote_apply"),
+    "prepare": ("auto", "on", "off"),
+    "migrate": ("on", "off"),
+}
+POOL_MAX = 100
+
+
+class PostgresUrl(Struct, frozen=True, kw_only=True):
+    """A store's address and its options. `conninfo` goes to libpq as it is."""
+
+    conninfo: str
+    shown: str  # for people: without the password
+    schema: str = "redrive"
+    timeout_s: float = 10.0  # how long one call may take before the server counts as gone
+    pool: int = 8  # connections per process, beside the one that listens
+    synchronous_commit: str = ""  # empty: as the server has it
+    prepare: str = "auto"  # whether statements are prepared on the server; auto: unless a pooler is between
+    listen: str = ""  # another URL to listen on, "off", or empty: the same server
+    migrate: bool = True  # whether opening brings the schema up to date
+
+
+def parse(url: str) -> PostgresUrl:
+    """Raises ConfigError for what is not a URL of PostgreSQL's, an unknown option or a value out of bounds."""
+    head, _, query = url.partition("?")
+    scheme = head.partition("://")[0]
+    if scheme not in ("postgresql", "postgres"):
+        near = "; write postgresql:// (redrive chooses the driver)" if scheme.startswith("postgres") else ""
+        raise ConfigError(f"store URL {shown(url)!r}: unknown scheme {scheme!r}, expected postgresql://{near}")
+    if "#" in url:
+        raise ConfigError(f"store URL {shown(url)!r}: a '#' must be written %23")
+    pairs = [pair.partition("=") for pair in query.split("&") if pair]
+    ours = {name: unquote(value) for name, _, value in pairs if name in OPTIONS}
+    theirs = "&".join("".join(pair) for pair in pairs if pair[0] not in OPTIONS)
+    conninfo = f"{head}?{theirs}" if theirs else head
+    _admit(url, ours)
+    return PostgresUrl(
+        conninfo=conninfo,
+        shown=shown(conninfo),
+        schema=ours.get("schema", "redrive"),
+        timeout_s=_timeout_s(url, ours.get("timeout", "10s")),
+        pool=int(ours.get("pool", "8")),
+        synchronous_commit=ours.get("synchronous_commit", ""),
+        prepare=ours.get("prepare", "auto"),
+        listen=ours.get("listen", ""),
+        migrate=ours.get("migrate", "on") == "on",
+    )
+
+
+def shown(url: str) -> str:
+    """The URL without its password."""
+    return _PASSWORD.sub(lambda m: f"{m[1]}:***@" if m[1] is not None else f"{m[2]}***", url)
+
+
+def _admit(url: str, ours: dict[str, str]) -> None:
+    for name, known in _CHOICES.items():
+        if ours.get(name, known[0]) not in known:
+            raise ConfigError(f"store URL {shown(url)!r}: {name}={ours[name]!r}, expected one of {', '.join(known)}")
+    if not _SCHEMA.fullmatch(ours.get("schema", "redrive")):
+        raise ConfigError(
+            f"store URL {shown(url)!r}: schema={ours['schema']!r}, expected lower-case letters, digits and _, at most "
+            "51, beginning with a letter"
+        )
+    pool = ours.get("pool", "8")
+    if not re.fullmatch("[0-9]{1,3}", pool) or not 1 <= int(pool) <= POOL_MAX:
+        raise ConfigError(f"store URL {shown(url)!r}: pool={pool!r}, expected 1 to {POOL_MAX} connections")
+
+
+def _timeout_s(url: str, text: str) -> float:
+    try:
+        timeout_s = seconds(float(text) if re.fullmatch(r"[0-9.]+", text) else text, "timeout")
+    except ValueError as error:
+        raise ConfigError(f"store URL {shown(url)!r}: {error}") from error
+    if timeout_s < 0.1:
+        raise ConfigError(f"store URL {shown(url)!r}: timeout={text!r}, expected 0.1 s or more")
+    return timeout_s
