@@ -1,5 +1,6 @@
 """For the tests of programs that use redrive, and of stores: the `rd` fixture's Kit, a manual clock, the contract every
-store keeps, random calls on a store compared with a plain model, and private servers to be killed and paused.
+store keeps, random calls on a store compared with a plain model, private servers to be killed and paused, and a proxy
+that fails as networks do.
 
 Needs pytest (StoreModel: Hypothesis too), which nothing else in redrive imports. The names below are imported when
 they are first used: pytest imports this package in every run, for the plugin beside it.
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
     from .kit import Kit
     from .kit_faults import Crash
     from .model import StoreModel
+    from .proxy import FaultProxy
     from .servers import PostgresServer, RedisCluster, RedisServer
 
 __all__ = [
     "Crash",
+    "FaultProxy",
     "Kit",
     "ManualClock",
     "PostgresServer",
@@ -31,6 +34,7 @@ __all__ = [
 
 _HOME = {
     "Crash": "kit_faults",
+    "FaultProxy": "proxy",
     "Kit": "kit",
     "ManualClock": "clock",
     "PostgresServer": "servers",
