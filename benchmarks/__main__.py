@@ -16,9 +16,12 @@ import msgspec
 
 import redrive
 
+from .engines import ENGINES
 from .fairness import fairness
 from .groups import before, groups
 from .harness import Broken, Options, Reading, as_json, table
+from .pair import workers
+from .recovery import recovery
 from .startup import startup
 from .testkit import testkit
 from .throughput import failing, noop
@@ -36,6 +39,8 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
         lateness,
         latency,
         idle,
+        recovery,
+        workers,
         backlog,
         enqueue,
         memory,
@@ -43,15 +48,17 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
         testkit,
     )
 }
-PATHS = ("folder", "before")
+OWN = ("folder", "engine")
+UNTOLD = (*OWN, "before")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit 0 when everything was measured, whatever the figures; 1 when a run lost, repeated or forgot something."""
     arguments = parser().parse_args(argv)
-    with tempfile.TemporaryDirectory(prefix="redrive-bench-", dir=arguments.folder) as folder:
-        sizes = {name: getattr(arguments, name) for name in Options.__struct_fields__ if name != "folder"}
-        options = Options(folder=Path(folder), **sizes)
+    where = tempfile.TemporaryDirectory(prefix="redrive-bench-", dir=arguments.folder)
+    with where as folder, ENGINES[arguments.store](arguments.folder) as engine:
+        sizes = {name: getattr(arguments, name) for name in Options.__struct_fields__ if name not in OWN}
+        options = Options(folder=Path(folder), engine=engine, **sizes)
         readings: list[tuple[str, Reading]] = []
         for name in arguments.benchmark or [name for name in BENCHMARKS if name != "before" or arguments.before]:
             print(f"{name}: {(BENCHMARKS[name].__doc__ or '').splitlines()[0]}", file=sys.stderr, flush=True)
@@ -77,6 +84,7 @@ def parser() -> argparse.ArgumentParser:
         choices=[[], *BENCHMARKS],
         help=f"which: {' '.join(BENCHMARKS)} (default: all)",
     )
+    p.add_argument("--store", choices=[*ENGINES], default="sqlite", help="the engine; a private server is started")
     p.add_argument(
         "--rounds", type=int, default=3, help="how often each run is repeated, interleaved with what it is compared to"
     )
@@ -100,10 +108,11 @@ def _report(options: Options, readings: Sequence[tuple[str, Reading]]) -> dict[s
     return {
         "redrive": redrive.__version__,
         "python": platform.python_version(),
+        "store": options.engine.name,
         "sqlite": sqlite3.sqlite_version,
         "system": platform.platform(),
         "cores": os.cpu_count(),
-        "options": {name: value for name, value in msgspec.structs.asdict(options).items() if name not in PATHS},
+        "options": {name: value for name, value in msgspec.structs.asdict(options).items() if name not in UNTOLD},
         "readings": [as_json(name, reading) for name, reading in readings],
     }
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
-import sqlite3
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from redrive.fault import Fault
 
+from . import floors
 from .tasks import Records, make_app
 
 
@@ -27,44 +26,9 @@ def worker(url: str, concurrency: str, records: str, evidence: str = "") -> None
         Path(evidence).write_bytes(msgspec.json.encode({str(i): faults for i, faults in retried.items()}))
 
 
-def floor(path: str, concurrency: str, records: str) -> None:
-    """The least that claims, runs and acknowledges batches on SQLite: no retry, timeout, fence, task name or hook."""
-    add = Records(Path(records)).add
-    c = sqlite3.connect(path, isolation_level=None)
-    c.execute("pragma synchronous=full")
-    claim = """update job set due = ?1 where id in (select id from job where due <= ?2 order by due limit ?3)
-        returning id, body"""
-
-    async def handle(body: bytes) -> None:
-        add(msgspec.json.decode(body)["i"])
-
-    async def loop() -> None:
-        done: list[tuple[int]] = []
-        while True:
-            now_ms = time.time_ns() // 1_000_000
-            c.execute("begin immediate")
-            c.executemany("delete from job where id = ?", done)
-            rows = c.execute(claim, (now_ms + 30_000, now_ms, int(concurrency))).fetchall()
-            c.execute("commit")
-            done = [(id,) for id, _ in rows]
-            if not rows:
-                await asyncio.sleep(0.005)
-            for task in [asyncio.create_task(handle(body)) for _, body in rows]:
-                await task
-
-    _run(loop())
-
-
-def make_floor(path: Path, count: int) -> None:
-    """The floor's table with `count` jobs in it."""
-    c = sqlite3.connect(path, isolation_level=None)
-    c.execute("pragma journal_mode=wal")
-    c.execute("create table job (id integer primary key, due integer not null, body blob not null)")
-    c.execute("create index job_due on job(due)")
-    c.execute("begin")
-    c.executemany("insert into job(due, body) values (0, ?)", ((b'{"i":%d}' % i,) for i in range(count)))
-    c.execute("commit")
-    c.close()
+def floor(url: str, concurrency: str, records: str) -> None:
+    """The least that could do a worker's work: see floors.py."""
+    floors.work(url, int(concurrency), Records(Path(records)).add)
 
 
 def steady(url: str, first: str, count: str, per_s: str, records: str) -> None:
@@ -105,15 +69,6 @@ def sleeper(dues: str, records: str) -> None:
     for index, due_s in sorted(enumerate(json.loads(Path(dues).read_text())), key=lambda pair: pair[1]):
         time.sleep(max(0.0, due_s - time.time()))
         add(index)
-
-
-def _run(main: Coroutine[object, object, None]) -> None:
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(main)
-    else:
-        uvloop.run(main)
 
 
 ROLES: dict[str, Callable[..., None]] = {f.__name__: f for f in (worker, floor, steady, receiver, sleeper)}

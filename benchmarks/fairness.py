@@ -16,7 +16,7 @@ from .harness import (
     need_all_once,
     percentile,
     ratio,
-    url_in,
+    worker,
 )
 from .tasks import make_app
 
@@ -50,8 +50,8 @@ def fairness(options: Options) -> list[Reading]:
 
 def _p99_ms(options: Options, width: int | None, waiting: int) -> float:
     """The 99th percentile of the small tenants' waits; with `width` None nothing is in a group."""
-    folder = fresh(options, "fairness")
-    app = make_app(url_in(folder))
+    place = fresh(options, "fairness")
+    app = make_app(place.url)
     if width is not None:
         app.store.configure("default", group_width=width)
     brief = app.tasks["brief"]
@@ -60,7 +60,7 @@ def _p99_ms(options: Options, width: int | None, waiting: int) -> float:
     for at in range(0, len(large), PUT_AT_ONCE):
         app.enqueue_many(large[at : at + PUT_AT_ONCE])
     small = [of[name].draft(EACH * number + i) for i in range(EACH) for number, name in enumerate(SMALL)]
-    with Child(folder, "worker", url_in(folder), CONCURRENCY, folder / "worker.records", "") as child:
+    with worker(place, concurrency=CONCURRENCY) as child:
         if waiting:
             child.await_records(min(UNDER_WAY, waiting))
         else:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from .harness import (
     CONCURRENCY,
@@ -15,13 +16,12 @@ from .harness import (
     Child,
     Options,
     Reading,
-    cpu_of_all,
+    cost_of_all,
     fresh,
     interleaved,
     need_all_once,
     rate,
     ratio,
-    url_in,
     worker,
 )
 from .tasks import make_app
@@ -61,28 +61,27 @@ def before(options: Options) -> list[Reading]:
 
 def _run(options: Options, count: int) -> tuple[float, float]:
     """Messages a second and worker CPU in µs a message; `count` groups, 0 for none."""
-    folder = fresh(options, "groups")
-    url = url_in(folder)
-    app = make_app(url)
+    place = fresh(options, "groups")
+    app = make_app(place.url)
     app.store.configure("default", paused=True)
     noop = app.tasks["noop"]
-    tasks = [noop.using(group=f"tenant-{n}") for n in range(count)] or [noop]
+    tasks: list[Any] = [noop.using(group=f"tenant-{n}") for n in range(count)] or [noop]
     drafts = [tasks[i % len(tasks)].draft(i) for i in range(options.messages)]
     for at in range(0, len(drafts), PUT_AT_ONCE):
         app.enqueue_many(drafts[at : at + PUT_AT_ONCE])
     app.store.close()
-    with worker(folder) as child:
-        cpu_s = cpu_of_all(child, url, options.messages)
+    with worker(place) as child:
+        worker_s = cost_of_all(child, place, options.messages).worker_s
         child.stop()
         records = child.read()
     need_all_once(records, options.messages)
-    return rate(records, options.messages), cpu_s / options.messages * 1e6
+    return rate(records, options.messages), worker_s / options.messages * 1e6
 
 
 def _run_at(options: Options, root: Path) -> tuple[float, float]:
     """The same with the code in `root`: also what fills and resumes, for no code may touch a schema of other code's."""
-    folder = fresh(options, "before")
-    url = url_in(folder)
+    place = fresh(options, "before")
+    folder, url = place.folder, place.url
     _python(root, "from benchmarks.harness import fill", f"fill({url!r}, 'noop', {options.messages})")
     resume = ("a.store.configure('default', paused=False)", "a.store.close()")
     arguments = (url, CONCURRENCY, folder / "worker.records", "")

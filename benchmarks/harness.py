@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
-import re
 import signal
 import statistics
 import subprocess
@@ -20,11 +18,12 @@ from msgspec.structs import asdict
 
 from redrive import App
 
+from .engines import Engine, server_cpu_s
+from .processes import cpu_s, rss_mib
 from .tasks import RECORD, drafts, make_app, read_records
 
 T = TypeVar("T")
 ROOT = Path(__file__).parent.parent
-LINUX = platform.system() == "Linux"
 CONCURRENCY = 500
 PUT_AT_ONCE = 1000
 WARM = 5
@@ -33,9 +32,10 @@ STUCK_S = 30.0  # without a new record a run is given up
 
 
 class Options(Struct, frozen=True):
-    """Sizes, as the command line gives them; `folder` is for the stores and must be on a real disk."""
+    """Sizes, as the command line gives them; `folder` is for records and files, and must be on a real disk."""
 
     folder: Path
+    engine: Engine
     rounds: int
     messages: int
     delayed: int
@@ -95,19 +95,22 @@ def percentile(values: Sequence[float], share: float) -> float:
 _numbers = count()
 
 
-def fresh(options: Options, kind: str) -> Path:
-    """A folder of its own for one run."""
+class Place(Struct, frozen=True):
+    """What one run has for its own: a folder for its records and logs, and an empty store."""
+
+    folder: Path
+    url: str
+    engine: Engine
+
+
+def fresh(options: Options, kind: str) -> Place:
     folder = options.folder / f"{kind}-{next(_numbers)}"
     folder.mkdir()
-    return folder
-
-
-def url_in(folder: Path) -> str:
-    return f"sqlite:///{folder / 'work.db'}"
+    return Place(folder, options.engine.url(folder), options.engine)
 
 
 def fill(url: str, task: str, count: int) -> None:
-    """Enqueue messages 0 to `count` - 1 of `task`, in a queue that is paused until `cpu_of_all`."""
+    """Enqueue messages 0 to `count` - 1 of `task`, in a queue that is paused until `resume`."""
     app = make_app(url)
     app.store.configure("default", paused=True)
     put(app, task, range(count))
@@ -139,7 +142,10 @@ class Child:
 
     def __exit__(self, *exc: object) -> None:
         if self.process.poll() is None:
-            self.process.kill()
+            self.kill()
+
+    def kill(self) -> None:
+        self.process.kill()
         self.process.wait()
 
     def stop(self) -> None:
@@ -149,7 +155,7 @@ class Child:
 
     def finish(self) -> None:
         if self.process.wait(timeout=120) != 0:
-            raise Broken(f"{self._argv[3]} ended with {self.process.returncode}: {self._tail()}")
+            raise Broken(f"ended with {self.process.returncode}; {self.last_words()}")
 
     def count(self) -> int:
         """How many records there are; -1 while there is no file for them."""
@@ -157,13 +163,7 @@ class Child:
 
     def await_records(self, count: int) -> None:
         """Return once there are `count` records; 0: once it has opened the file."""
-        seen, since_s = -2, time.monotonic()
-        while (now := self.count()) < count:
-            if now != seen:
-                seen, since_s = now, time.monotonic()
-            if self.process.poll() is not None or time.monotonic() - since_s > STUCK_S:
-                raise Broken(f"{self._argv[3]} stopped at {now} of {count} records: {self._tail()}")
-            time.sleep(0.005)
+        await_records([self], count)
 
     def rest(self) -> None:
         """Return once it has started and has nothing to do."""
@@ -178,29 +178,35 @@ class Child:
 
     def cpu_s(self) -> float:
         """Processor time it has used, all threads."""
-        pid = self.process.pid
-        if LINUX:
-            return time.clock_gettime((~pid << 3) | 2)  # what clock_getcpuclockid(3) returns: exact to the nanosecond
-        shown = subprocess.run(["ps", "-o", "cputime=", "-p", str(pid)], capture_output=True, text=True, check=True)
-        parts = [float(part) for part in re.split("[-:]", shown.stdout.strip())]
-        return sum(part * scale for part, scale in zip(reversed(parts), (1, 60, 3600, 86400), strict=False))
+        return cpu_s(self.process.pid)
 
     def rss_mib(self) -> float:
         """Memory it holds now."""
-        pid = self.process.pid
-        if LINUX:
-            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-            return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-        shown = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=True)
-        return int(shown.stdout) / 1024
+        return rss_mib(self.process.pid)
 
-    def _tail(self) -> str:
-        return self._log.read_text(errors="replace")[-2000:]
+    def last_words(self) -> str:
+        return f"{self._argv[3]}: {self._log.read_text(errors='replace')[-2000:]}"
 
 
-def worker(folder: Path, *, evidence: Path | None = None) -> Child:
-    """A worker on the store in `folder`."""
-    return Child(folder, "worker", url_in(folder), CONCURRENCY, folder / "worker.records", evidence or "")
+def await_records(children: Sequence[Child], count: int) -> None:
+    """Return once these have `count` records together, and each has opened its file."""
+    seen, since_s = -2, time.monotonic()
+    while True:
+        counts = [child.count() for child in children]
+        now = -1 if -1 in counts else sum(counts)
+        if now >= count:
+            return
+        if now != seen:
+            seen, since_s = now, time.monotonic()
+        ended = [child for child in children if child.process.poll() is not None]
+        if ended or time.monotonic() - since_s > STUCK_S:
+            raise Broken(f"stopped at {now} of {count} records; {(ended or children)[0].last_words()}")
+        time.sleep(0.005)
+
+
+def worker(place: Place, *, evidence: Path | None = None, concurrency: int = CONCURRENCY) -> Child:
+    folder = place.folder
+    return Child(folder, "worker", place.url, concurrency, folder / "worker.records", evidence or "")
 
 
 def warm_up(child: Child, url: str) -> None:
@@ -212,16 +218,28 @@ def warm_up(child: Child, url: str) -> None:
     child.rest()
 
 
-def cpu_of_all(child: Child, url: str, records: int) -> float:
-    """Processor time in seconds that a worker at rest takes for what `fill` put, the last settle included."""
+class Cost(Struct, frozen=True):
+    """Processor time: the worker's, and that of the store's server."""
+
+    worker_s: float
+    server_s: float
+
+
+def cost_of_all(child: Child, place: Place, records: int) -> Cost:
+    """What a worker at rest and its store take for what `fill` put, the last settle included."""
     child.rest()
-    from_s = child.cpu_s()
-    app = make_app(url)
-    app.store.configure("default", paused=False)
-    app.store.close()
+    from_s, server_from_s = child.cpu_s(), server_cpu_s(place.engine)
+    resume(place)
     child.await_records(records)
     child.rest()
-    return child.cpu_s() - from_s
+    return Cost(child.cpu_s() - from_s, server_cpu_s(place.engine) - server_from_s)
+
+
+def resume(place: Place) -> None:
+    """Let workers at what `fill` put."""
+    app = make_app(place.url)
+    app.store.configure("default", paused=False)
+    app.store.close()
 
 
 def rate(records: Sequence[tuple[int, float]], messages: int) -> float:

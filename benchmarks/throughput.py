@@ -10,21 +10,20 @@ import msgspec
 from redrive.fault import TRACEBACK_MAX, Fault
 from redrive.message import Lane
 
-from .child import make_floor
+from . import floors
 from .harness import (
     CONCURRENCY,
     Broken,
     Child,
     Options,
     Reading,
-    cpu_of_all,
+    cost_of_all,
     fill,
     fresh,
     interleaved,
     need_all_once,
     rate,
     ratio,
-    url_in,
     worker,
 )
 from .tasks import FAIL_EVERY, make_app
@@ -34,23 +33,30 @@ class Run(msgspec.Struct, frozen=True):
     """One timed run: messages a second, processor time a message, and how many faults had their evidence."""
 
     per_s: float
-    cpu_us: float
+    worker_us: float
+    server_us: float
     faults: int
 
 
 def noop(options: Options) -> list[Reading]:
-    """No-op messages through one worker, beside the least that could do it (see `child.floor`)."""
-    floors, runs = [], []
+    """No-op messages through one worker, beside the least that could do it (see floors.py)."""
+    least, runs = [], []
     for _ in range(options.rounds):
-        floors.append(run_floor(options))
+        least.append(run_floor(options))
         runs.append(run_task(options, "noop"))
     speeds = [run.per_s for run in runs]
     return [
         Reading("no-op", "messages/s", speeds),
-        Reading("the floor", "messages/s", floors),
-        ratio("no-op / floor", speeds, floors),
-        Reading("no-op, worker CPU", "µs/message", [run.cpu_us for run in runs]),
+        Reading("the floor", "messages/s", least),
+        ratio("no-op / floor", speeds, least),
+        *_costs("no-op", runs),
     ]
+
+
+def _costs(name: str, runs: Sequence[Run]) -> list[Reading]:
+    of_worker = Reading(f"{name}, worker CPU", "µs/message", [run.worker_us for run in runs])
+    of_server = Reading(f"{name}, server CPU", "µs/message", [run.server_us for run in runs])
+    return [of_worker, of_server] if any(of_server.values) else [of_worker]
 
 
 def failing(options: Options) -> list[Reading]:
@@ -64,15 +70,15 @@ def failing(options: Options) -> list[Reading]:
         Reading("20 % fail twice and die", "messages/s", speeds["dying"]),
         ratio("20 % fail once / no-op", speeds["failing"], speeds["noop"], "≥ 0.5"),
         ratio("20 % fail twice / no-op", speeds["dying"], speeds["noop"]),
-        Reading("20 % fail once, worker CPU", "µs/message", [run.cpu_us for run in runs["failing"]]),
+        *_costs("20 % fail once", runs["failing"]),
         Reading("faults with all evidence", "faults", [run.faults for run in (*runs["failing"], *runs["dying"])]),
     ]
 
 
 def run_floor(options: Options) -> float:
-    folder = fresh(options, "floor")
-    make_floor(folder / "floor.db", options.messages)
-    with Child(folder, "floor", folder / "floor.db", CONCURRENCY, folder / "floor.records") as child:
+    place = fresh(options, "floor")
+    floors.make(place.url, options.messages)
+    with Child(place.folder, "floor", place.url, CONCURRENCY, place.folder / "floor.records") as child:
         child.await_records(options.messages)
         need_all_once(child.read(), options.messages)
         return rate(child.read(), options.messages)
@@ -80,12 +86,12 @@ def run_floor(options: Options) -> float:
 
 def run_task(options: Options, task: str) -> Run:
     """Enqueue, then start the worker, wait for every message's end, and look at what the store kept."""
-    folder = fresh(options, task)
-    url, evidence = url_in(folder), folder / "evidence.json"
-    fill(url, task, options.messages)
+    place = fresh(options, task)
+    evidence = place.folder / "evidence.json"
+    fill(place.url, task, options.messages)
     doomed = 0 if task == "noop" else len(range(0, options.messages, FAIL_EVERY))
-    with worker(folder, evidence=evidence) as child:
-        cpu_s = cpu_of_all(child, url, options.messages + doomed)
+    with worker(place, evidence=evidence) as child:
+        cost = cost_of_all(child, place, options.messages + doomed)
         child.stop()
         records = child.read()
     need_all_once(records, options.messages)
@@ -93,10 +99,11 @@ def run_task(options: Options, task: str) -> Run:
     if task == "failing":
         found = msgspec.json.decode(evidence.read_bytes(), type=dict[int, list[Fault]])
     elif task == "dying":
-        found = dead_faults(url)
+        found = dead_faults(place.url)
     need_evidence(found, doomed, 2 if task == "dying" else 1)
     faults = sum(map(len, found.values()))
-    return Run(rate(records, options.messages), cpu_s / options.messages * 1e6, faults)
+    worker_us, server_us = (s / options.messages * 1e6 for s in (cost.worker_s, cost.server_s))
+    return Run(rate(records, options.messages), worker_us, server_us, faults)
 
 
 def dead_faults(url: str) -> dict[int, tuple[Fault, ...]]:

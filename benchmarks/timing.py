@@ -7,7 +7,7 @@ import random
 import time
 from datetime import UTC, datetime
 
-from .harness import WARM, Broken, Child, Options, Reading, fresh, interleaved, percentile, url_in, warm_up, worker
+from .harness import WARM, Broken, Child, Options, Reading, fresh, interleaved, percentile, warm_up, worker
 from .tasks import make_app
 
 FIRST_DUE = 0.2  # of the window: time to store them all before the first comes due
@@ -27,11 +27,10 @@ def lateness(options: Options) -> list[Reading]:
 
 
 def run_delayed(options: Options) -> list[float]:
-    folder = fresh(options, "delayed")
-    url = url_in(folder)
-    with worker(folder) as child:
-        warm_up(child, url)
-        app = make_app(url)
+    place = fresh(options, "delayed")
+    with worker(place) as child:
+        warm_up(child, place.url)
+        app = make_app(place.url)
         dues_s = _dues_s(options)
         noop = app.tasks["noop"]
         app.enqueue_many([noop.using(at=datetime.fromtimestamp(due_s, UTC)).draft(i) for i, due_s in enumerate(dues_s)])
@@ -41,7 +40,7 @@ def run_delayed(options: Options) -> list[float]:
 
 
 def run_sleeper(options: Options) -> list[float]:
-    folder = fresh(options, "sleeper")
+    folder = fresh(options, "sleeper").folder
     dues_s = _dues_s(options)
     (folder / "dues.json").write_text(json.dumps(dues_s))
     with Child(folder, "sleeper", folder / "dues.json", folder / "sleeper.records") as child:
@@ -84,15 +83,14 @@ def latency(options: Options) -> list[Reading]:
 
 
 def run_steady(options: Options) -> list[tuple[float, float, float]]:
-    folder = fresh(options, "steady")
-    url = url_in(folder)
-    with worker(folder) as child:
-        warm_up(child, url)
-        return _steady(options, child, url)
+    place = fresh(options, "steady")
+    with worker(place) as child:
+        warm_up(child, place.url)
+        return _steady(options, child, place.url)
 
 
 def run_datagrams(options: Options) -> list[tuple[float, float, float]]:
-    folder = fresh(options, "datagrams")
+    folder = fresh(options, "datagrams").folder
     with Child(folder, "receiver", folder / "port", folder / "receiver.records") as child:
         child.await_records(0)
         return _steady(options, child, f"datagram:{(folder / 'port').read_text()}")
@@ -111,9 +109,9 @@ def _steady(options: Options, child: Child, url: str) -> list[tuple[float, float
 
 def idle(options: Options) -> list[Reading]:
     """Processor time of a worker that has nothing to do."""
-    folder = fresh(options, "idle")
-    with worker(folder) as child:
-        warm_up(child, url_in(folder))
+    place = fresh(options, "idle")
+    with worker(place) as child:
+        warm_up(child, place.url)
         shares = [_idle_share(child, options.idle_s) for _ in range(options.rounds)]
     return [Reading("an idle worker", "% of a core", shares, "≤ 1")]
 

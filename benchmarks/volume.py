@@ -5,11 +5,23 @@ from __future__ import annotations
 import random
 import threading
 import time
-from pathlib import Path
 
 from redrive import App
 
-from .harness import PUT_AT_ONCE, Options, Reading, cpu_of_all, fill, fresh, interleaved, put, ratio, url_in, worker
+from .harness import (
+    PUT_AT_ONCE,
+    Cost,
+    Options,
+    Place,
+    Reading,
+    cost_of_all,
+    fill,
+    fresh,
+    interleaved,
+    put,
+    ratio,
+    worker,
+)
 from .tasks import FAIL_EVERY, make_app
 
 THREADS = 8
@@ -20,16 +32,20 @@ DEPTH = 5_000  # messages waiting at most while memory is watched: there is alwa
 def backlog(options: Options) -> list[Reading]:
     """Processor time per no-op message in a store where `backlog` delayed messages wait, beside one where none do."""
     empty, full = fresh(options, "without"), fresh(options, "backlog")
-    make_app(url_in(empty)).store.close()
-    put_delayed(url_in(full), options.backlog)
+    for place in (empty, full):
+        fill(place.url, "noop", 0)
+    before = full.engine.size(full.url)
+    put_delayed(full.url, options.backlog)
+    size = full.engine.size(full.url) - before
     runs = interleaved(
-        options.rounds, {"without": lambda: _cpu_us(options, empty), "backlog": lambda: _cpu_us(options, full)}
+        options.rounds, {"without": lambda: _cost(options, empty), "backlog": lambda: _cost(options, full)}
     )
-    size = sum(path.stat().st_size for path in full.glob("work.db*") if path.is_file())
+    of = {name: [cost.worker_s + cost.server_s for cost in costs] for name, costs in runs.items()}
+    us = {name: [s / options.messages * 1e6 for s in group] for name, group in of.items()}
     return [
-        Reading("no-op, worker CPU", "µs/message", runs["without"]),
-        Reading(f"beside {options.backlog:,} delayed", "µs/message", runs["backlog"]),
-        ratio("with / without", runs["backlog"], runs["without"], "≤ 1.15"),
+        Reading("no-op, worker and server CPU", "µs/message", us["without"]),
+        Reading(f"beside {options.backlog:,} delayed", "µs/message", us["backlog"]),
+        ratio("with / without", us["backlog"], us["without"], "≤ 1.15"),
         Reading("a delayed message", "bytes", [size / options.backlog]),
     ]
 
@@ -45,19 +61,19 @@ def put_delayed(url: str, count: int) -> None:
     app.store.close()
 
 
-def _cpu_us(options: Options, folder: Path) -> float:
+def _cost(options: Options, place: Place) -> Cost:
     """Of one worker over no-op messages in an existing store."""
-    (folder / "worker.records").unlink(missing_ok=True)
-    fill(url_in(folder), "noop", options.messages)
-    with worker(folder) as child:
-        cpu_s = cpu_of_all(child, url_in(folder), options.messages)
+    (place.folder / "worker.records").unlink(missing_ok=True)
+    fill(place.url, "noop", options.messages)
+    with worker(place) as child:
+        cost = cost_of_all(child, place, options.messages)
         child.stop()
-    return cpu_s / options.messages * 1e6
+    return cost
 
 
 def enqueue(options: Options) -> list[Reading]:
     """Single `enqueue` calls, each durable when it returns: from one thread, and from eight that share commits."""
-    app = make_app(url_in(fresh(options, "enqueue")))
+    app = make_app(fresh(options, "enqueue").url)
     each = max(1, options.messages // 20)
     _enqueue_rate(app, 1, 1)  # opens the store
     runs = interleaved(
@@ -99,11 +115,11 @@ def _bulk_rate(app: App, count: int) -> float:
 
 def memory(options: Options) -> list[Reading]:
     """Memory of one worker over many messages, a fifth of which fail once: at a fifth of the way, and at the end."""
-    folder = fresh(options, "memory")
-    app = make_app(url_in(folder))
+    place = fresh(options, "memory")
+    app = make_app(place.url)
     runs = options.memory + len(range(0, options.memory, FAIL_EVERY))
     samples: list[tuple[int, float]] = []
-    with worker(folder) as child:
+    with worker(place) as child:
         for at in range(0, options.memory, PUT_AT_ONCE):
             put(app, "failing", range(at, min(options.memory, at + PUT_AT_ONCE)))
             child.await_records(max(0, at - DEPTH))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from benchmarks import floors
 from benchmarks.__main__ import BENCHMARKS, main
+from benchmarks.engines import ENGINES
 from benchmarks.harness import ROOT, Broken, Child, Reading, interleaved, need_all_once, ratio, table
 from benchmarks.tasks import Boom
 from benchmarks.throughput import need_evidence
@@ -33,6 +36,19 @@ def test_benchmark_tells_its_figures_and_cleans_up(
         may_be_nothing = reading["unit"] in ("ms", "messages", "% of a core")
         assert may_be_nothing or reading["median"] > 0
     assert list(tmp_path.iterdir()) == [kept]
+
+
+@pytest.mark.parametrize("name", ["sqlite", "redis", "postgres"])
+def test_floor_runs_every_job_once_on_each_engine(name: str, tmp_path: Path) -> None:
+    with ENGINES[name](None) as engine:
+        floors.make(engine.url(tmp_path), 50)
+        done: list[Any] = []
+        ran: list[bytes] = []
+        with floors.exchange_on(engine.url(tmp_path)) as exchange:
+            while jobs := exchange(done, 20):
+                done = [key for key, _ in jobs]
+                ran += [body for _, body in jobs]
+        assert sorted(ran) == sorted(b'{"i":%d}' % i for i in range(50))
 
 
 @pytest.mark.parametrize("ended", [[0], [0, 0, 1], [0, 2], [0, -2]])

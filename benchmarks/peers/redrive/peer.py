@@ -8,16 +8,35 @@ from pathlib import Path
 import benchlib
 import peerkit as k
 
-from redrive import App, Backoff, Retry
+from redrive import App, Backoff, Retry, context
+from redrive.fault import TRACEBACK_MAX
 
 URLS = {"sqlite": f"sqlite:///{Path(k.SQLITE).absolute()}", "redis": k.REDIS, "pg": k.PG}
+
+FAILING = benchlib.MODE == "fail"
 
 app = App(URLS[k.VARIANT])
 
 
 @app.task(name="job", retry=Retry(max_attempts=5, backoff=Backoff.fixed(0)))
 async def job(i: int) -> None:
+    if FAILING and i % 5 == 0:
+        need_evidence()
     await benchlib.ajob(i)
+
+
+def need_evidence() -> None:
+    """A retry that was claimed without all that is to be known of the failure fails again, so its run never completes:
+    what S2 measures includes storing it."""
+    ctx = context()
+    faults = ctx.message.faults
+    if len(faults) != ctx.attempt - 1:
+        raise LookupError(f"attempt {ctx.attempt}, and {len(faults)} faults are stored")
+    for number, fault in enumerate(faults, 1):
+        traceback = "raise Boom" in fault.traceback and len(fault.traceback) <= TRACEBACK_MAX
+        said = fault.error.endswith("Boom") and fault.text and len(fault.fingerprint) == 16
+        if not (traceback and said and fault.attempt == number and fault.at_ms > 0):
+            raise LookupError(f"fault {number} is stored without its evidence: {fault}")
 
 
 class P(k.Peer):
