@@ -1,9 +1,11 @@
 """What all tests share: one seed for everything random, the two amounts of work, the Linux-only mark."""
 
+import atexit
 import os
 import random
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +25,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # Its entry point is known once redrive is installed anew; an environment may be older than the plugin.
     if not config.pluginmanager.has_plugin("redrive"):
         config.pluginmanager.register(import_module("redrive.testing.plugin"), "redrive")
+    # Where workers at servers keep identities: not at home.
+    state = tempfile.mkdtemp(prefix="redrive-state-")
+    os.environ["XDG_STATE_HOME"] = state
+    atexit.register(shutil.rmtree, state, ignore_errors=True)
     # In the environment because the xdist workers must draw the same tests from the same seed.
     os.environ.setdefault("TEST_SEED", str(random.SystemRandom().randrange(1_000_000)))
 

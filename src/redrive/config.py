@@ -46,6 +46,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     drain: bool = False
     scheduler: bool = False  # a worker enqueues the app's schedules too
     name: str | None = None
+    state_dir: str | None = None  # where workers keep identities, for a store that is not a file
     metrics: str | None = None  # HOST:PORT
     blobs: str | None = None  # where large bodies lie: file:///DIRECTORY
     blob_threshold: int = 200_000  # bytes; a body over it goes there
@@ -218,6 +219,7 @@ _SETTINGS = {
     "drain": _Setting("drain", _switch, "true or false"),
     "scheduler": _Setting("scheduler", _switch, "true or false"),
     "name": _Setting("name", _name, "a short word for this worker that stays the same over its restarts"),
+    "state_dir": _Setting("state_dir", _text, "a directory on this machine such as '/var/lib/redrive'"),
     "metrics": _Setting("metrics", address, "a port, or HOST:PORT, such as 9464"),
     "blobs": _Setting("blobs", _url, "a directory for large bodies such as 'file:///srv/blobs'"),
     "blob_threshold": _Setting("blob_threshold", _size, "bytes, or a size such as '200KB'", "200KB"),
@@ -280,7 +282,11 @@ def _value(written: Sourced) -> Any:
 
 def _anchored(name: str, value: Any, file: _File) -> Any:
     """A relative path in a file is meant from where the file lies."""
-    if file.here or name != "url" or not isinstance(value, str) or not value.startswith(_SQLITE):
+    if file.here or not isinstance(value, str):
+        return value
+    if name == "state_dir":
+        return value if value.startswith("~") else str(file.path.parent / value)
+    if name != "url" or not value.startswith(_SQLITE):
         return value
     path = value.removeprefix(_SQLITE)
     return value if path.startswith("/") else f"{_SQLITE}{file.path.parent}/{path}"

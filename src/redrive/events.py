@@ -34,7 +34,8 @@ class Fate(Struct, frozen=True, kw_only=True):
 
 
 class Notice(Struct, frozen=True, kw_only=True):
-    """Something about the worker itself: started, draining, stopped, store_unavailable, store_back, took_back, …"""
+    """Something about the worker itself: started, draining, stopped, store_unavailable, store_back, took_back,
+    no_identity, …"""
 
     name: str
     worker: str = ""

@@ -194,7 +194,7 @@ def work(plan: Plan) -> None:
 def write_found(store: SqliteStore, journal: Journal) -> None:
     """Journal what dead workers hold, before this one takes it back."""
     assert store.state_dir is not None
-    dead = {s.worker: s.started for s in left_behind(store.state_dir)}
+    dead = {s.last: s.started for s in left_behind(store.state_dir)}
     for m in store.peek(Lane.LEASED, limit=1000).messages:
         if m.lane is not Lane.LEASED or (m.worker is not None and m.worker not in dead):
             continue  # a living worker's

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import struct
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,7 +18,7 @@ from hypothesis import strategies as st
 from redrive import App
 from redrive.ids import new_id
 from redrive.message import Ask, Lane
-from redrive.worker.crashes import Slots, all_beats, boot_id, hold, left_behind
+from redrive.worker.crashes import _SLOT, Slots, all_beats, boot_id, hold, left_behind, place
 
 IDS = [new_id(n) for n in range(4)]
 
@@ -29,7 +32,7 @@ def opened(folder: Path, name: str = "w") -> Slots:
 def test_an_identity_is_the_first_number_that_nobody_holds(tmp_path: Path) -> None:
     first, second = hold(tmp_path / "new" / "folder", "w"), hold(tmp_path / "new" / "folder", "w")
     assert [first.name, second.name] == ["w-0", "w-1"]
-    assert first.worker == f"{os.uname().nodename}/w-0"
+    assert first.worker.startswith(f"{os.uname().nodename}.") and first.worker.endswith("/w-0")
     other = hold(tmp_path / "new" / "folder", "other")
     assert other.name == "other-0"
     first.close()
@@ -113,7 +116,55 @@ def test_beats_tell_of_every_holder(tmp_path: Path) -> None:
     slots.close()
 
 
-@given(st.binary(max_size=400), st.sampled_from([b"", b"redrive2", b"redrive2" + boot_id().encode()]))
+def test_a_name_is_of_one_folder_and_stays_the_same_in_it(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    one, other = place(tmp_path / "a"), place(tmp_path / "b")
+    assert one != other and one == place(tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "image")
+    assert place(tmp_path / "image") == one  # on this machine; elsewhere the boot or the container tells them apart
+
+
+def test_a_token_is_made_once_however_many_begin_together(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        assert len(set(threads.map(lambda _: place(tmp_path), range(50)))) == 1
+
+
+def test_a_token_that_was_cut_off_is_made_anew(tmp_path: Path) -> None:
+    whole = place(tmp_path)
+    (tmp_path / "token").write_bytes((tmp_path / "token").read_bytes()[:5])
+    assert place(tmp_path) != whole and place(tmp_path) == place(tmp_path)
+
+
+def test_what_was_held_under_another_name_is_taken_back_under_it(tmp_path: Path) -> None:
+    """A container that comes back has another host name, and its volume still."""
+    opened(tmp_path, "w").close()
+    before = hold(tmp_path, "w")
+    before.close()
+    (tmp_path / "token").write_bytes(b"0" * 16)
+    after = hold(tmp_path, "w")
+    assert after.last == before.worker != after.worker
+    after.close()
+
+
+def test_the_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    head = struct.pack("<8s40sdddI", b"redrive2", boot_id().encode(), 0.0, 0.0, 0.0, 1).ljust(128, b"\0")
+    (tmp_path / "w-0.slots").write_bytes(head + _SLOT.pack(IDS[0].encode(), 7, 1) + _SLOT.pack(IDS[1].encode(), 7, 0))
+    slots = hold(tmp_path, "w")
+    assert (slots.last, slots.started) == (f"{os.uname().nodename}/w-0", [(IDS[0], 7)])
+    slots.open(1)
+    slots.close()
+
+
+def test_beats_of_another_container_in_the_same_folder_are_not_ours(tmp_path: Path) -> None:
+    slots = opened(tmp_path)
+    assert len(all_beats(tmp_path)) == 1
+    (tmp_path / "token").write_bytes(b"0" * 16)  # as if another place had written it: pids are counted there anew
+    assert all_beats(tmp_path) == []
+    slots.close()
+
+
+@given(st.binary(max_size=900), st.sampled_from([b"", b"redrive2", b"redrive3", b"redrive3" + boot_id().encode()]))
 def test_a_damaged_file_holds_nobody_up(tail: bytes, head: bytes) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder)

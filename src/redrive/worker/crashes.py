@@ -3,6 +3,10 @@
 An identity is a file, held by a lock that the kernel gives back when its process dies. The file has a slot per
 claimed message, with a flag that is set before the handler is called. Whoever gets the lock next reads what the dead
 one had started: those messages crashed, the other leased ones never ran and go back free.
+
+Leases are taken back by the name they were made under, so that name is unique among all that share a store: two
+machines or containers may have the same host name, and each a folder of its own with a `worker-0` in it. It also stands
+in the file: a container that comes back under another host name finds what it held under the old one.
 """
 
 from __future__ import annotations
@@ -10,9 +14,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import hashlib
 import mmap
 import os
 import platform
+import secrets
 import struct
 import subprocess
 import time
@@ -23,15 +29,17 @@ from typing import Any
 from ..errors import Refused, StoreFull, StoreUnavailable
 from ..message import Started
 
-_MAGIC = b"redrive2"
-# Magic, boot id, store thread's beat, end of the last running timeout, event loop's beat, pid.
-_HEADER = struct.Struct("<8s40sdddI")
-_HEADER_SIZE = 128
+_MAGIC = b"redrive3"
+# Magic, boot id, store thread's beat, end of the last running timeout, event loop's beat, pid, holder's name.
+_HEADER = struct.Struct("<8s40sdddI400s")
+_HEADER_SIZE = 512
+_EARLIER, _EARLIER_SIZE = b"redrive2", 128  # had no name: it was that of the host and the identity
 _STORE_BEAT, _STORE_BEAT_AT = struct.Struct("<dd"), 48
 _LOOP_BEAT, _LOOP_BEAT_AT = struct.Struct("<d"), 64
 _SLOT = struct.Struct("<36sIB3x")  # id, fence, state
 _STATE_AT = 40
 _IDENTITIES_MAX = 1000
+_TOKEN, _TOKEN_BYTES = "token", 16
 
 
 class Beats:
@@ -42,14 +50,18 @@ class Beats:
 
 
 class Slots:
-    """An identity, its lock and its slots. `started` is what the identity's last holder had started and not settled,
-    None where that is not known; `same_boot` says whether it wrote that since the machine started, and so before
-    anything could be lost."""
+    """An identity, its lock and its slots. `worker` is the name that its holder claims under.
 
-    def __init__(self, name: str, file: int) -> None:
+    `started` is what the identity's last holder had started and not settled, None where that is not known; it claimed
+    under the name `last`. `same_boot` says whether it wrote that since the machine started, and so before anything
+    could be lost.
+    """
+
+    def __init__(self, name: str, file: int, place: str) -> None:
         self.name, self._file = name, file
-        self.worker = f"{os.uname().nodename}/{name}"
-        self.same_boot, self.started = _read(file)
+        self.worker = f"{place}/{name}"
+        self.same_boot, last, self.started = _read(file, name)
+        self.last = last or self.worker
         self._map: Any = None
 
     def open(self, count: int) -> None:
@@ -59,7 +71,8 @@ class Slots:
         _fill(self._file, _HEADER_SIZE + count * _SLOT.size)
         self._map = mmap.mmap(self._file, 0)
         now = time.monotonic()
-        self._map[: _HEADER.size] = _HEADER.pack(_MAGIC, boot_id().encode(), now, 0.0, now, os.getpid())
+        name = self.worker.encode(errors="replace")
+        self._map[: _HEADER.size] = _HEADER.pack(_MAGIC, boot_id().encode(), now, 0.0, now, os.getpid(), name)
         self._free = list(range(count - 1, -1, -1))
 
     def take(self, id: str, fence: int) -> int:
@@ -101,12 +114,16 @@ class Slots:
 
 
 def hold(folder: Path, prefix: str) -> Slots:
-    """The first identity `prefix`-0, `prefix`-1, … that no living process holds."""
+    """The first identity `prefix`-0, `prefix`-1, … that no living process holds.
+
+    Raises Refused if a thousand hold one, OSError where the folder cannot be written.
+    """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    here = place(folder)
     for number in range(_IDENTITIES_MAX):
         file = _lock(folder / f"{prefix}-{number}.slots", os.O_CREAT)
         if file is not None:
-            return Slots(f"{prefix}-{number}", file)
+            return Slots(f"{prefix}-{number}", file, here)
     raise Refused(
         f"{_IDENTITIES_MAX} workers named {prefix!r} hold identities in {folder}; stop some or choose another name"
     )
@@ -115,23 +132,55 @@ def hold(folder: Path, prefix: str) -> Slots:
 def left_behind(folder: Path) -> Iterator[Slots]:
     """The other identities whose holders are dead and had not settled everything; each is held until the next is
     asked for."""
+    if not folder.is_dir():
+        return
+    here = place(folder)
     for path in sorted(folder.glob("*.slots")):
         if path.stat().st_size == 0 or (file := _lock(path)) is None:
             continue
-        slots = Slots(path.stem, file)
+        slots = Slots(path.stem, file, here)
         yield slots
         slots.close()
 
 
 def all_beats(folder: Path) -> list[Beats]:
-    """When the processes that hold identities last showed signs of life."""
-    found = []
+    """When the processes that hold identities here last showed signs of life. A container that shares the folder counts
+    its pids for itself."""
+    found: list[Beats] = []
+    if not folder.is_dir():
+        return found
+    here = f"{place(folder)}/".encode()
     for path in folder.glob("*.slots"):
         with contextlib.suppress(OSError, struct.error), path.open("rb") as file:
-            magic, _, *beats = _HEADER.unpack(file.read(_HEADER.size))
-            if magic == _MAGIC:
+            magic, _, *beats, holder = _HEADER.unpack(file.read(_HEADER.size))
+            if magic == _MAGIC and holder.startswith(here):
                 found.append(Beats(*beats))
     return found
+
+
+def place(folder: Path) -> str:
+    """What the names of this folder's workers begin with: the host's name and a word that no other place has.
+
+    The word comes from a token in the folder, and from the boot and the container: images and disks are copied with
+    what lies on them.
+    """
+    with contextlib.ExitStack() as closing:
+        file = os.open(folder / _TOKEN, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        closing.callback(os.close, file)
+        fcntl.flock(file, fcntl.LOCK_EX)  # one makes it; one killed at that leaves it too short, and the next makes it
+        token = os.pread(file, _TOKEN_BYTES, 0)
+        if len(token) < _TOKEN_BYTES:
+            token = secrets.token_hex(_TOKEN_BYTES // 2).encode()
+            os.pwrite(file, token, 0)
+    word = hashlib.blake2b(b"\0".join([token, boot_id().encode(), _container()]), digest_size=5).hexdigest()
+    return f"{os.uname().nodename}.{word}"
+
+
+def _container() -> bytes:
+    try:
+        return b"%d" % Path("/proc/self/ns/mnt").stat().st_ino
+    except OSError:
+        return b""
 
 
 def _fill(file: int, size: int) -> None:
@@ -154,15 +203,19 @@ def _lock(path: Path, flags: int = 0) -> int | None:
     return file
 
 
-def _read(file: int) -> tuple[bool, list[Started] | None]:
-    """(written since the machine started, what was started); None for what cannot be read."""
+def _read(file: int, name: str) -> tuple[bool, str | None, list[Started] | None]:
+    """(written since the machine started, under which name, what was started); None for what cannot be read."""
     data = os.pread(file, os.fstat(file).st_size, 0)
-    if len(data) < _HEADER_SIZE or data[:8] != _MAGIC:
-        return True, None
+    size = {_MAGIC: _HEADER_SIZE, _EARLIER: _EARLIER_SIZE}.get(data[:8])
+    if size is None or len(data) < size:
+        return True, None, None
+    holder = f"{os.uname().nodename}/{name}"
+    if size == _HEADER_SIZE:
+        holder = _HEADER.unpack_from(data)[-1].rstrip(b"\0").decode(errors="replace")
     same_boot = data[8:48].rstrip(b"\0").decode(errors="replace") == boot_id()
-    whole = len(data) - (len(data) - _HEADER_SIZE) % _SLOT.size
-    slots = _SLOT.iter_unpack(data[_HEADER_SIZE:whole])
-    return same_boot, [Started(id.decode(errors="replace"), fence) for id, fence, state in slots if state == 1]
+    whole = len(data) - (len(data) - size) % _SLOT.size
+    slots = _SLOT.iter_unpack(data[size:whole])
+    return same_boot, holder, [Started(id.decode(errors="replace"), fence) for id, fence, state in slots if state == 1]
 
 
 @functools.cache

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import os
 import threading
 import time
 from collections import Counter, deque
@@ -26,8 +25,9 @@ from ..events import Notice
 from ..message import Ack, Ask, Delivery, Hold, Receipt, Settled
 from ..retention import Retention
 from .admission import admit_run
-from .crashes import Slots, hold, left_behind
+from .crashes import Slots, left_behind
 from .fates import fate, fate_of_lost
+from .identity import identity
 from .outcomes import Outcome, outcome, refused, released
 from .run import Gate, Hall, Run
 from .tasks import TaskExecutor
@@ -85,8 +85,7 @@ class Worker:
         if weighted:
             weights = sum(q.weight for q in queues)
             self._shares.insert(0, {q.name: math.ceil(self._capacity * q.weight / weights) for q in queues})
-        self._slots = None if self._store.state_dir is None else hold(self._store.state_dir, name or "worker")
-        self.name = self._slots.worker if self._slots is not None else name or f"local/{os.getpid()}"
+        self.name, self._slots, self._complaint = identity(self._store, name)
         self._held: dict[Receipt, Run] = {}
         self._count = dict.fromkeys(self._places, 0)
         self._finished: deque[Run] = deque()
@@ -127,6 +126,8 @@ class Worker:
         self._thread = threading.Thread(target=self._work, name="redrive-store", daemon=True)
         self._thread.start()
         self._notice("started", f"queues {', '.join(self._places)}")
+        if self._complaint is not None:
+            self._notice("no_identity", self._complaint)
 
     async def wait(self) -> None:
         """Return once the worker has stopped. Raises what ended it, if that was an error; any number may wait."""
@@ -451,10 +452,10 @@ class Worker:
     def _take_back_from(self, slots: Slots) -> bool:
         if not slots.same_boot:
             return False  # its slots may be older than its leases: those run out by themselves
-        free, lapsed = self._store.release(slots.worker, slots.started)
+        free, lapsed = self._store.release(slots.last, slots.started)
         if free or lapsed:
             self._notice(
-                "took_back", f"{lapsed} started and {free} unstarted messages that {slots.worker} held when it died"
+                "took_back", f"{lapsed} started and {free} unstarted messages that {slots.last} held when it died"
             )
         return True
 

@@ -1,0 +1,38 @@
+"""The name a worker claims under, and whether it holds a record of what it starts."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import NamedTuple
+
+from ..store import Store
+from .crashes import Slots, hold
+
+
+class Identity(NamedTuple):
+    """`slots` is the record that outlives the worker. None where there is no place for one, or none is needed;
+    `complaint` says it in the first case."""
+
+    name: str
+    slots: Slots | None = None
+    complaint: str | None = None
+
+
+def identity(store: Store, name: str | None) -> Identity:
+    """An identity of this machine's at the store, under a lock. Raises Refused as `hold` does."""
+    why = "there is no directory for it"
+    if store.state_dir is not None:
+        try:
+            slots = hold(store.state_dir, name or "worker")
+            return Identity(slots.worker, slots)
+        except OSError as error:
+            why = str(error)
+    if not (store.traits.shared and store.traits.durable):
+        return Identity(name or f"local/{os.getpid()}")
+    complaint = (
+        f"this worker keeps no record of what it starts: {why}; should it be killed, its leases run out and all that "
+        "it held counts a crash, and should it hang, its parent does not see it; set REDRIVE_STATE_DIR to a directory"
+    )
+    # Nobody takes its leases back; the name need only tell workers apart.
+    return Identity(f"{os.uname().nodename}.{secrets.token_hex(5)}/{name or 'worker'}", None, complaint)
