@@ -32,7 +32,7 @@ _BEGIN = "begin isolation level read committed read write"
 class Server(Struct, frozen=True):
     """What a connection finds at its other end."""
 
-    backend: int
+    pooled: bool  # whether a pooler stands between
     now_ms: int
     standby: bool
     version: int  # 150004 is 15.4
@@ -76,7 +76,7 @@ class Link:
         self.on_change: Callable[[Iterable[str]], None] = lambda queues: None  # the listener hangs in here
         self._seam, self._clock, self._opening = seam, Clock(), Lock()
         self._first: Server | None = None
-        self._pool = Pool(self.connect, url.pool)
+        self._pool = Pool(self._connect, url.pool)
 
     # -- transactions
 
@@ -218,21 +218,26 @@ class Link:
         assert self._first is not None
         return self._first
 
+    def _connect(self, deadline_s: float) -> Connection:
+        """One for the pool."""
+        c, server = self._reach(deadline_s, self.url.conninfo)
+        self._first = self._first or server
+        self.pooled = server.pooled
+        return c
+
     def connect(self, deadline_s: float, conninfo: str = "") -> Connection:
-        """One more connection, outside the pool if the caller keeps it."""
+        """A connection of the caller's own, to the same server or another. Raises psycopg's errors."""
+        return self._reach(deadline_s, conninfo or self.url.conninfo)[0]
+
+    def _reach(self, deadline_s: float, conninfo: str) -> tuple[Connection, Server]:
         left_s = deadline_s - time.monotonic()
-        c = Connection.connect(
-            conninfo or self.url.conninfo,
-            autocommit=True,
-            **self._defaults(conninfo or self.url.conninfo, left_s),
-        )
+        c = Connection.connect(conninfo, autocommit=True, **self._defaults(conninfo, left_s))
         try:
             c.deadline_s = deadline_s
-            self._set_up(c)
+            return c, self._set_up(c)
         except BaseException:
             c.drop()
             raise
-        return c
 
     def _defaults(self, conninfo: str, left_s: float) -> dict[str, Any]:
         """What keeps a dead network from holding us up, where the URL does not say otherwise."""
@@ -248,25 +253,24 @@ class Link:
         }
         return {name: value for name, value in defaults.items() if name not in said}
 
-    def _set_up(self, c: Connection) -> None:
-        """Learn what the server is, and set up the session where it is ours: behind a pooler it is everybody's. The
+    def _set_up(self, c: Connection) -> Server:
+        """Learn what the server is, and set up the session where it is ours: behind a pooler it is everybody's. A
         pooler gives its clients keys of its own, so ours does not name the backend."""
         sent_s = time.monotonic()
         row = c.execute(
-            "select pg_backend_pid(), (extract(epoch from clock_timestamp()) * 1000)::bigint, pg_is_in_recovery(), "
-            "current_setting('server_version_num')::int, current_setting('server_encoding'), "
-            f"case when pg_backend_pid() = %s then ({self._settings('false')}) end",
-            (c.pgconn.backend_pid,),
+            "select pg_backend_pid() <> %(key)s, (extract(epoch from clock_timestamp()) * 1000)::bigint, "
+            "pg_is_in_recovery(), current_setting('server_version_num')::int, current_setting('server_encoding'), "
+            f"case when pg_backend_pid() = %(key)s then ({self._settings('false')}) end",
+            {"key": c.pgconn.backend_pid},
         ).fetchone()
         assert row is not None
         server = Server(*row[:5])
         self.saw_clock(server.now_ms, sent_s)
-        self.pooled = server.backend != c.pgconn.backend_pid
-        prepares = self.url.prepare == "on" or (self.url.prepare == "auto" and not self.pooled)
+        prepares = self.url.prepare == "on" or (self.url.prepare == "auto" and not server.pooled)
         c.prepare_threshold = 2 if prepares else None
         if server.standby:
             raise Standby("the server is a standby, which only reads; add target_session_attrs=read-write to the URL")
-        self._first = self._first or server
+        return server
 
     def _settings(self, local: str) -> str:
         """Plans are never worth compiling here; and a process that stands still in the middle of a transaction must

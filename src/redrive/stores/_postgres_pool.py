@@ -69,13 +69,19 @@ class Pool:
         self._connect, self._size = connect, size
         self.closed = False
         self._renew()
-        _pools.add(self)
+        heirs.add(self)
 
     def _renew(self) -> None:
         self._free = threading.Condition()
         self._idle: list[Connection] = []  # the last one used comes first again
         self._taken: set[Connection] = set()
         self._out = 0  # those taken, and those being opened
+
+    def in_child(self) -> None:
+        connections = [*self._idle, *self._taken]
+        self._renew()
+        for connection in connections:
+            leave_to_parent(connection)
 
     def take(self, deadline_s: float) -> Connection:
         """Raises StoreUnavailable if none is free by the deadline, and whatever `connect` raises."""
@@ -149,7 +155,7 @@ class Pool:
 
 # A child must not speak on its parent's connections, not even to say good-bye. Its copies of the sockets are closed
 # below libpq, so that the server sees when the parent dies; the objects are kept, so that nothing ever finishes them.
-_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+heirs: weakref.WeakSet[Any] = weakref.WeakSet()  # what has a method `in_child` to begin anew in one
 _of_the_parent: list[psycopg.Connection[Any]] = []
 
 
@@ -162,11 +168,8 @@ def leave_to_parent(connection: psycopg.Connection[Any]) -> None:
 
 
 def _in_child() -> None:
-    for pool in list(_pools):
-        connections = [*pool._idle, *pool._taken]
-        pool._renew()
-        for connection in connections:
-            leave_to_parent(connection)
+    for heir in list(heirs):
+        heir.in_child()
 
 
 os.register_at_fork(after_in_child=_in_child)
