@@ -209,6 +209,15 @@ class Store(Protocol):
         """Look for damage; one line per problem, empty when all is well."""
         ...
 
+    def doctor(self) -> list[str]:
+        """What is unsafe or slow about the set-up; one line each with what to do, empty when all is well."""
+        ...
+
+    def about(self) -> dict[str, str | int]:
+        """What the engine is and holds, where that is cheap to know: `engine` with its version, `schema`,
+        `size_bytes`, …"""
+        ...
+
     def close(self) -> None:
         """Give back files, sockets and threads. The store cannot be used afterwards."""
         ...

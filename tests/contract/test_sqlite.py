@@ -17,11 +17,12 @@ from pathlib import Path
 import pytest
 
 import redrive
-from redrive.errors import ConfigError, EnqueueError, SchemaError, StoreError, StoreFull, StoreUnavailable
+from redrive.errors import ConfigError, EnqueueError, SchemaError, StoreError, StoreFull, StoreUnavailable, Unsupported
 from redrive.message import Ack, Ask, Cell, DeadLetter, Draft, RetryAt, Settlement, Swap
-from redrive.stores import open_store, sqlite
+from redrive.stores import _sqlite_schema, _sqlite_upkeep, open_store, sqlite
 from redrive.stores._wake import wake_dir
 from redrive.stores.sqlite import SqliteStore
+from redrive.stores.upkeep import ddl, upgrade
 from redrive.testing import ManualClock
 
 PATIENCE_S = 20.0
@@ -432,7 +433,7 @@ def test_an_empty_file_is_migrated(path: Path, open_sqlite: Opener, exists: bool
         path.touch()
     open_sqlite().put([draft()])
     with sqlite3.connect(path) as c:
-        assert c.execute("pragma user_version").fetchone() == (len(sqlite._MIGRATIONS),)
+        assert c.execute("pragma user_version").fetchone() == (len(_sqlite_schema.MIGRATIONS),)
     c.close()
 
 
@@ -516,7 +517,7 @@ def test_urls_name_relative_and_absolute_paths(tmp_path: Path, monkeypatch: pyte
 
 def plan(path: Path, name: str, args: int) -> list[str]:
     c = sqlite3.connect(path)
-    sql = sqlite._statements()[name]
+    sql = _sqlite_schema.statements()[name]
     details = [row[3] for row in c.execute(f"explain query plan {sql}", ["[]"] * args)]
     c.close()
     return details
@@ -662,3 +663,91 @@ def test_cells_and_keys_stay_when_a_dead_message_is_all_that_is_left(open_sqlite
     again = open_sqlite()
     assert again.put([draft(key="k")])[0].duplicate
     assert again.cells.read(["c"]) == [Cell(1, b"1")]
+
+
+# -- upkeep
+
+
+def test_a_sound_set_up_has_no_findings(store: SqliteStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    on_file_system("ext4", monkeypatch, tmp_path)
+    assert store.doctor() == []
+
+
+def on_file_system(kind: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """As if `folder` were a mount of that kind, below one that lies on a disk."""
+    mounts = folder / "mounts"
+    mounts.write_text(f"/dev/sda / ext4 rw 0 0\nx /nowhere nfs4 rw 0 0\nx {folder} {kind} rw 0 0\n")
+    monkeypatch.setattr(_sqlite_upkeep, "MOUNTS", mounts)
+
+
+@pytest.mark.parametrize(
+    "kind, said",
+    [("nfs4", "network"), ("fuse.sshfs", "network"), ("tmpfs", "in memory"), ("overlay", "container"), ("fuseblk", "")],
+)
+def test_a_file_on_a_file_system_that_loses_or_damages_it_is_a_finding(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, said: str
+) -> None:
+    on_file_system(kind, monkeypatch, tmp_path)
+    found = store.doctor()
+    assert len(found) == bool(said) and all(said in line and kind in line and str(store.path) in line for line in found)
+
+
+def test_less_than_full_sync_and_a_full_disk_are_findings(
+    open_sqlite: Opener, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    on_file_system("ext4", monkeypatch, tmp_path)
+    monkeypatch.setattr(_sqlite_upkeep, "FREE_LEAST", 2**70)
+    sync, free = open_sqlite(synchronous="normal").doctor()
+    assert sync.startswith("synchronous=normal") and "are free on the disk" in free
+
+
+def test_a_log_that_a_reader_holds_up_is_a_finding_and_a_large_one_is_not(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    on_file_system("ext4", monkeypatch, tmp_path)
+    monkeypatch.setattr(_sqlite_upkeep, "WAL_MOST", 100_000)
+    store.put([draft(body=bytes(300_000))])
+    assert store.doctor() == []
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("begin")
+    reader.execute("select count(*) from message").fetchone()
+    store.put([draft(body=bytes(300_000))])
+    assert "old transaction" in store.doctor()[0]
+    reader.close()
+    assert store.doctor() == []
+
+
+def test_the_statements_that_are_shown_make_the_schema(path: Path, store: SqliteStore) -> None:
+    by_hand = sqlite3.connect(":memory:")
+    by_hand.executescript(ddl(f"sqlite:///{path}"))
+    ours = sqlite3.connect(path)
+    schemas = [c.execute("select sql from sqlite_schema order by name").fetchall() for c in (by_hand, ours)]
+    versions = [c.execute("pragma user_version").fetchone() for c in (by_hand, ours)]
+    by_hand.close()
+    ours.close()
+    assert schemas[0] == schemas[1] and versions[0] == versions[1]
+
+
+def test_an_upgrade_says_from_where_to_where(path: Path) -> None:
+    c = sqlite3.connect(path)
+    for statement in _sqlite_schema._split(_sqlite_schema.statements()["migration_1"]):
+        c.execute(statement)
+    c.execute("pragma user_version=1")
+    c.close()
+    latest = len(_sqlite_schema.MIGRATIONS)
+    assert upgrade(f"sqlite:///{path}") == (1, latest) and upgrade(f"sqlite:///{path}") == (latest, latest)
+
+
+def test_an_upgrade_of_a_newer_file_is_refused(path: Path) -> None:
+    c = sqlite3.connect(path)
+    c.execute("pragma user_version=99")
+    c.close()
+    with pytest.raises(SchemaError, match="upgrade redrive"):
+        upgrade(f"sqlite:///{path}")
+
+
+@pytest.mark.parametrize("url", ["memory://", "redis://localhost", "valkeys://localhost/0"])
+def test_a_store_without_a_schema_says_so(url: str) -> None:
+    for call in (ddl, upgrade):
+        with pytest.raises(Unsupported, match="no schema"):
+            call(url)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..errors import ConfigError
 from ..store import Store
 
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
+
+POSTGRES_SCHEMES = ("postgresql", "postgres")
+REDIS_SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "valkey", "valkeys")
 _SCHEMES = "memory://, sqlite:///PATH"
 
 
@@ -14,15 +21,7 @@ def open_store(url: str) -> Store:
     `sqlite:` takes `?synchronous=normal` (an explicit opt-out of durability on power loss).
     Raises ConfigError for a URL it does not know.
     """
-    from urllib.parse import parse_qsl, unquote, urlsplit  # not needed to import redrive
-
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise ConfigError(f"store URL {url!r} cannot be read: {error}; known: {_SCHEMES}") from error
-    if parts.fragment:
-        raise ConfigError(f"store URL {url!r}: a '#' in a path must be written %23")
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    parts, options = _parts(url)
     if parts.scheme == "memory":
         from .memory import MemoryStore
 
@@ -32,12 +31,33 @@ def open_store(url: str) -> Store:
     if parts.scheme == "sqlite":
         from .sqlite import SqliteStore
 
-        path = unquote(parts.path)[1:]
-        if parts.netloc or not path:
-            raise ConfigError(f"store URL {url!r}: expected sqlite:///relative/path.db or sqlite:////absolute/path.db")
+        path = sqlite_path(url)
         synchronous = options.pop("synchronous", "full")
         if options:
             raise ConfigError(f"store URL {url!r}: unknown option {sorted(options)[0]!r}; known: synchronous")
         return SqliteStore(path, synchronous=synchronous)
     what = f"unknown scheme {parts.scheme!r}" if parts.scheme else "it has no scheme"
     raise ConfigError(f"store URL {url!r}: {what}; known: {_SCHEMES}")
+
+
+def sqlite_path(url: str) -> str:
+    """The path that `sqlite:///…` names. Raises ConfigError."""
+    from urllib.parse import unquote
+
+    parts, _ = _parts(url)
+    path = unquote(parts.path)[1:]
+    if parts.netloc or not path:
+        raise ConfigError(f"store URL {url!r}: expected sqlite:///relative/path.db or sqlite:////absolute/path.db")
+    return path
+
+
+def _parts(url: str) -> tuple[SplitResult, dict[str, str]]:
+    from urllib.parse import parse_qsl, urlsplit  # not needed to import redrive
+
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"store URL {url!r} cannot be read: {error}; known: {_SCHEMES}") from error
+    if parts.fragment:
+        raise ConfigError(f"store URL {url!r}: a '#' in a path must be written %23")
+    return parts, dict(parse_qsl(parts.query, keep_blank_values=True))

@@ -308,6 +308,12 @@ class MemoryStore:
                 if line.parked and len(line.taken) < tables.width(queue, name)
             ]
 
+    def doctor(self) -> list[str]:
+        return []
+
+    def about(self) -> dict[str, str | int]:
+        return {"engine": "memory of this process"}
+
     def close(self) -> None:
         with self._changed:
             self._closed = True

@@ -8,19 +8,17 @@ JSON (see there why).
 from __future__ import annotations
 
 import os
-import re
 import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from importlib.resources import files
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from ..errors import ConfigError, SchemaError, StoreError, StoreUnavailable
+from ..errors import ConfigError, StoreError, StoreUnavailable
 from ..message import (
     Ack,
     Ask,
@@ -50,7 +48,7 @@ from ..message import (
     Where,
 )
 from ..store import Cells, Traits
-from . import _door
+from . import _door, _sqlite_schema
 from ._sqlite_changes import Changes
 from ._sqlite_groups import Groups, Touched, to_group
 from ._sqlite_looks import to_failure_group, where_of
@@ -63,6 +61,7 @@ from ._sqlite_rows import (
     to_message,
 )
 from ._sqlite_tx import after_commit, connection_of, within
+from ._sqlite_upkeep import findings
 from ._sqlite_writer import Writer, store_error
 from ._wake import Waiter, Waker, wake_dir
 
@@ -70,14 +69,7 @@ T = TypeVar("T")
 BUSY_TIMEOUT_S = 5.0
 LOOK_EVERY_S = 0.25  # how often an idle waiter looks whether another process changed the file without waking it
 SWEEP_EVERY_MS, SWEEP_MAX = 60_000, 1000
-_MIGRATIONS = ("migration_1", "migration_2")
 _tuple = tuple.__new__
-
-
-def _statements() -> dict[str, str]:
-    text = (files("redrive.stores") / "sqlite.sql").read_text()
-    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.M)[1:]
-    return {name: sql.replace("{columns}", COLUMNS).strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
 
 
 class SqliteStore:
@@ -103,7 +95,7 @@ class SqliteStore:
         self.state_dir: Path | None = self.path.with_name(self.path.name + "-workers")
         self._synchronous = synchronous.lower()
         self._clock_ms = clock_ms or _wall_ms
-        self._sql = _statements()
+        self._sql = _sqlite_schema.statements()
         self._groups = Groups(self._sql)
         self._changes = Changes(self._sql, self._groups)
         self.seam: Callable[[str], None] = _no_seam  # tests put a function here that kills or fails at a named point
@@ -161,19 +153,8 @@ class SqliteStore:
         return c
 
     def _migrate(self, reader: sqlite3.Connection) -> None:
-        def step(c: sqlite3.Connection) -> None:
-            at = c.execute("pragma user_version").fetchone()[0]
-            if at > len(_MIGRATIONS):
-                raise SchemaError(
-                    f"{self.path} has schema {at}, this redrive knows up to {len(_MIGRATIONS)}; upgrade redrive"
-                )
-            for number, name in enumerate(_MIGRATIONS[at:], at + 1):
-                for statement in _split(self._sql[name]):
-                    c.execute(statement)
-                c.execute(f"pragma user_version={number}")
-
-        if reader.execute("pragma user_version").fetchone()[0] != len(_MIGRATIONS):
-            self._writer.run(step)
+        if _sqlite_schema.version(reader) != len(_sqlite_schema.MIGRATIONS):
+            self._writer.run(lambda c: _sqlite_schema.migrate(c, self._sql, self.path))
 
     def now_ms(self) -> int:
         return self._clock_ms()
@@ -505,6 +486,20 @@ class SqliteStore:
         stuck = self._read(self._sql["stuck_groups"], queue, width)
         return [f"queue {queue!r}, group {row[0]!r}: a message is parked though a place is free" for row in stuck]
 
+    def doctor(self) -> list[str]:
+        _, frames, carried = self._read("pragma wal_checkpoint(passive)")[0]
+        waiting = max(0, frames - carried) * int(self._read("pragma page_size")[0][0])
+        return list(findings(self.path, self._synchronous, waiting))
+
+    def about(self) -> dict[str, str | int]:
+        parts = [self.path, self.path.with_name(f"{self.path.name}-wal")]
+        return {
+            "engine": f"SQLite {sqlite3.sqlite_version}",
+            "schema": self._read("pragma user_version")[0][0],
+            "path": str(self.path),
+            "size_bytes": sum(part.stat().st_size for part in parts if part.exists()),
+        }
+
     def close(self) -> None:
         _open_stores.discard(self)
         for waiter in self._waiters.values():
@@ -576,12 +571,3 @@ def _wall_ms() -> int:
 
 def _no_seam(point: str) -> None:
     pass
-
-
-def _split(script: str) -> Iterator[str]:
-    statement = ""
-    for line in script.splitlines():
-        statement += line + "\n"
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""

@@ -210,6 +210,16 @@ class LookRules(Contract):
         (group,) = store.failure_groups()
         assert (group.fingerprint, group.error, group.count, group.sample_id) == ("", "", 1, id)
 
+    # -- the set-up
+
+    def test_a_doctor_says_what_is_wrong_in_lines_and_about_names_the_engine(self, store: Store) -> None:
+        put_one(store)
+        said = store.doctor()
+        assert all(line.strip() == line != "" and "\n" not in line for line in said)
+        about = store.about()
+        assert about["engine"] and "" not in about.values()
+        assert store.check() == []
+
 
 def _ids(page: Page) -> list[str]:
     messages: list[Message] = page.messages

@@ -1,0 +1,67 @@
+"""The schema of an SQLite file, brought up to date by numbered migrations when it is opened."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from importlib.resources import files
+from pathlib import Path
+
+from ..errors import SchemaError
+from ._sqlite_rows import COLUMNS
+from ._sqlite_writer import store_error
+
+MIGRATIONS = ("migration_1", "migration_2")
+
+
+def statements() -> dict[str, str]:
+    """The named parts of sqlite.sql."""
+    text = (files("redrive.stores") / "sqlite.sql").read_text()
+    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.M)[1:]
+    return {name: sql.replace("{columns}", COLUMNS).strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def version(c: sqlite3.Connection) -> int:
+    """The version that the file is at; 0 where there is nothing of ours."""
+    found: int = c.execute("pragma user_version").fetchone()[0]
+    return found
+
+
+def migrate(c: sqlite3.Connection, sql: Mapping[str, str], path: Path) -> None:
+    """Run the migrations that are missing, in the transaction that is open. Raises SchemaError."""
+    at = version(c)
+    if at > len(MIGRATIONS):
+        raise SchemaError(f"{path} has schema {at}, this redrive knows up to {len(MIGRATIONS)}; upgrade redrive")
+    for number, name in enumerate(MIGRATIONS[at:], at + 1):
+        for statement in _split(sql[name]):
+            c.execute(statement)
+        c.execute(f"pragma user_version={number}")
+
+
+def version_of(path: Path) -> int:
+    """The version of the file that is there, without changing it. Raises StoreError."""
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as c:
+            return version(c)
+    except sqlite3.Error as error:
+        raise store_error(error, f"cannot read {path}") from error
+
+
+def ddl() -> str:
+    """All that is run on an empty file, to read: redrive makes and changes its file by itself."""
+    sql = statements()
+    steps = [
+        f"begin;\n{sql[name]}\npragma user_version={number};\ncommit;\n" for number, name in enumerate(MIGRATIONS, 1)
+    ]
+    return f"-- redrive: an SQLite file at schema {len(MIGRATIONS)}\npragma journal_mode=wal;\n\n" + "\n".join(steps)
+
+
+def _split(script: str) -> Iterator[str]:
+    statement = ""
+    for line in script.splitlines():
+        statement += line + "\n"
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
