@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,14 +17,14 @@ import pytest
 
 from redrive import Draft
 from redrive.message import Message
-from redrive.stores.sqlite import SqliteStore
 
-from .ledger import Journal, Ledger, Record, database, handled, produced, read
+from .ledger import Journal, Ledger, Record, handled, opened, produced, read
 from .programs import Plan, acknowledge, drafts_of, kind_of, make_app
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0  # for a child to end or to say something; far more than it needs
 SHARES = 6
+ENGINES = ("sqlite",)  # the stores that all crash tests run over
 KILLED = -9
 PROGRAMS = {"worker": "programs", "producer": "programs", "follower": "following"}  # the module of each role
 
@@ -32,12 +32,19 @@ PROGRAMS = {"worker": "programs", "producer": "programs", "follower": "following
 class Child:
     """A running program. As a context manager it leaves no process behind."""
 
-    def __init__(self, role: str, plan: Plan, *, under: Sequence[str] = ()) -> None:
+    def __init__(
+        self, role: str, plan: Plan, *, under: Sequence[str] = (), extra: Mapping[str, str] | None = None
+    ) -> None:
         self.place = Path(plan.place)
         argv = [*under, sys.executable, "-m", f"tests.crash.{PROGRAMS[role]}", role, msgspec.json.encode(plan).decode()]
         with (self.place / "stderr").open("ab") as stderr:
             self.process = subprocess.Popen(
-                argv, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=stderr, start_new_session=True
+                argv,
+                cwd=ROOT,
+                env=os.environ | dict(extra or {}),
+                stdin=subprocess.DEVNULL,
+                stderr=stderr,
+                start_new_session=True,
             )
 
     def __enter__(self) -> Child:
@@ -116,7 +123,7 @@ def until(what: str, condition: Callable[[], bool], *, child: Child | None = Non
 
 def stored(place: Path, ids: Sequence[str]) -> list[Message | None]:
     """These messages as they lie in the store now."""
-    store = SqliteStore(database(place))
+    store = opened(place)
     try:
         return store.find(ids)
     finally:
@@ -135,12 +142,27 @@ def balanced(place: Path, *, worked_off: bool = True, lost: Sequence[int] = ()) 
 def sweep(name: str, steps: int, *, shares: int = SHARES) -> pytest.MarkDecorator:
     """Parametrize over steps 1 to `steps`: one of `shares` parts, turning with the seed, in every run, all in `make
     soak`."""
+    return pytest.mark.parametrize(name, [pytest.param(n, marks=m) for n, m in _turning(steps, shares)])
+
+
+def sweep_stores(
+    name: str, steps: int, *, shares: int = SHARES, shares_of_servers: int = 4 * SHARES
+) -> pytest.MarkDecorator:
+    """As `sweep`, over every store; each of those with a server takes a smaller share."""
+    return pytest.mark.parametrize(
+        f"place, {name}",
+        [
+            pytest.param(engine, step, marks=marks)
+            for engine in ENGINES
+            for step, marks in _turning(steps, shares if engine == "sqlite" else shares_of_servers)
+        ],
+        indirect=["place"],
+    )
+
+
+def _turning(steps: int, shares: int) -> Iterator[tuple[int, pytest.MarkDecorator]]:
     share = int(os.environ.get("TEST_SEED", "0")) % shares
-    chosen = [
-        pytest.param(step, marks=pytest.mark.slow if step % shares == share else pytest.mark.soak)
-        for step in range(1, steps + 1)
-    ]
-    return pytest.mark.parametrize(name, chosen)
+    return ((n, pytest.mark.slow if n % shares == share else pytest.mark.soak) for n in range(1, steps + 1))
 
 
 def strace(*options: str) -> list[str]:

@@ -17,10 +17,9 @@ import msgspec
 import redrive
 from redrive import Context
 from redrive.message import Lane, Message
-from redrive.stores.sqlite import SqliteStore
 
-from .ledger import Journal, database, handled, read
-from .programs import Plan, kill_hook
+from .ledger import Journal, everything, handled, opened, read, url_of
+from .programs import Plan, hook
 
 KINDS = ("fan", "doomed", "fan_thread", "tired", "chain", "shaky")
 MOURNED = {"doomed": "mourn", "tired": "undo"}  # the kinds that die, and the task that their death enqueues
@@ -30,7 +29,7 @@ LARGE = "x" * 6000  # more than a page, so that a commit is several writes
 
 def make_app(place: Path, journal: Journal) -> redrive.App:
     """Every run writes down its start, which follow-ups it made, and its end."""
-    app = redrive.App(f"sqlite:///{database(place)}")
+    app = redrive.App(url_of(place))
     soon = redrive.Retry(max_attempts=2, backoff=redrive.Backoff.fixed("10ms"))
 
     def begin(c: Context) -> None:
@@ -133,9 +132,9 @@ class Books:
         self.promised: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))  # parent -> fence -> ids
         self.ended: dict[str, set[int]] = defaultdict(set)  # fences of the runs that came to their end
         self.points = [r.note for r in read(handled(place)) if r.what == "killing"]
-        store = SqliteStore(database(place))
+        store = opened(place)
         self.damage = store.check()
-        self.stored = {m.id: m for m in store.peek(None, limit=100_000).messages}
+        self.stored = {m.id: m for m in everything(store)}
         store.close()
         for message in self.stored.values():
             self._there(message.id, message.task, message.causation_id)
@@ -202,9 +201,7 @@ def work(plan: Plan) -> None:
     journal.write("up")
     app = make_app(place, journal)
     store = app.store
-    assert isinstance(store, SqliteStore)
-    if plan.kill_at:
-        store.seam = kill_hook(journal, plan)
+    hook(store, journal, plan)
     app.run_worker({WORKED: plan.concurrency}, prefetch=plan.prefetch, lease=plan.lease, drain=plan.drain)
     store.close()
     journal.write("exit")

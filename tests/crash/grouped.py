@@ -17,7 +17,7 @@ import msgspec
 
 import redrive
 
-from .ledger import Journal, Record, database, handled
+from .ledger import Journal, Record, handled, url_of
 
 ENDS = ("done", "failed", "died")
 
@@ -33,7 +33,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 def make_app(place: Path, journal: Journal) -> redrive.App:
     """The app of all processes. `step` writes down its start and its end: done, failed or died, for `group:n`."""
-    app = redrive.App(f"sqlite:///{database(place)}")
+    app = redrive.App(url_of(place))
     soon = redrive.Retry(max_attempts=4, backoff=redrive.Backoff.fixed("30ms"))
 
     @app.task(name="step", ctx=True, retry=soon)

@@ -17,7 +17,8 @@ from pathlib import Path
 import msgspec
 
 from redrive.message import Lane, Message
-from redrive.stores.sqlite import SqliteStore
+from redrive.store import Store
+from redrive.stores import open_store
 
 # Divides a page: the kernel breaks a write off for a kill between pages only, so a record is there whole or not at all.
 RECORD_BYTES = 256
@@ -91,6 +92,17 @@ def database(place: Path) -> Path:
     return folder / "work.db"
 
 
+def url_of(place: Path) -> str:
+    """The store of a place: what its file `url` says, else an SQLite file."""
+    said = place / "url"
+    return said.read_text() if said.exists() else f"sqlite:///{database(place)}"
+
+
+def opened(place: Path) -> Store:
+    """The store of a place, to be closed by the caller."""
+    return open_store(url_of(place))
+
+
 class Ledger:
     """What the journals in `place` say, and what the store holds now. `lost`: workers that lived on without their
     leases, and so count as killed."""
@@ -107,14 +119,14 @@ class Ledger:
         self.done = {r.id for r in self.handler if r.what == "end" and r.note == "ok"}
         self.up = {r.pid: r for r in self.handler if r.what == "up"}
         self.killed = (self.up.keys() - {r.pid for r in self.handler if r.what == "exit"}) | set(lost)
-        store = SqliteStore(database(place))
+        store = opened(place)
         self.damage = store.check()
-        self.stored = {m.id: m for m in _all(store)}
+        self.stored = {m.id: m for m in everything(store)}
         store.close()
 
     def problems(self, *, worked_off: bool) -> list[str]:
         """Empty when the books balance. `worked_off`: a worker has drained the store since, so nothing may wait."""
-        found = [f"integrity_check: {line}" for line in self.damage]
+        found = [f"check: {line}" for line in self.damage]
         found += self._lost(worked_off)
         found += self._unexpected()
         found += self._halves()
@@ -229,7 +241,8 @@ def _end(message: Message | None) -> str | None:
     return message.reason if message.lane is Lane.DEAD else str(message.lane)
 
 
-def _all(store: SqliteStore) -> Iterator[Message]:
+def everything(store: Store) -> Iterator[Message]:
+    """Every message it holds."""
     cursor: str | None = None
     while True:
         page = store.peek(None, limit=1000, cursor=cursor)

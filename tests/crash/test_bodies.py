@@ -62,39 +62,37 @@ def raw(task: str, body: bytes) -> Draft:
     return Draft(task=task, body=body, content="raw", id=new_id(0))
 
 
-def test_unreadable_bodies_die_as_they_came_and_disturb_nobody(tmp_path: Path) -> None:
+def test_unreadable_bodies_die_as_they_came_and_disturb_nobody(place: Path) -> None:
     odd = {name: raw("any_value", body) for name, body in ODD.items()}
     odd |= {f"{name} ({task})": raw(task, body) for name, body in WRONG_TYPE.items() for task in ("quick", "blocking")}
     wanted: list[tuple[str, Draft | None]] = [("quick", None)]
     for draft in odd.values():
         wanted += [("unreadable", draft), ("blocking" if len(wanted) % 4 else "flaky", None)]
     unknown = raw("nobody_knows", b'{"value": "\xff"}')
-    put_all(tmp_path, [*wanted, ("unroutable", unknown), ("quick", None)])
+    put_all(place, [*wanted, ("unroutable", unknown), ("quick", None)])
 
-    assert run("worker", Plan(place=str(tmp_path))) == 0
+    assert run("worker", Plan(place=str(place))) == 0
 
-    balanced(tmp_path)
-    for (name, draft), message in zip(odd.items(), stored(tmp_path, [d.id or "" for d in odd.values()]), strict=True):
+    balanced(place)
+    for (name, draft), message in zip(odd.items(), stored(place, [d.id or "" for d in odd.values()]), strict=True):
         assert message is not None, name
         assert message.body == draft.body, f"{name}: its bytes changed"
         assert (message.lane, message.reason, message.attempt, message.crashes) == (Lane.DEAD, "unreadable", 0, 0), name
         assert message.faults[-1].kind == "unreadable", name
-    [message] = stored(tmp_path, [unknown.id or ""])
+    [message] = stored(place, [unknown.id or ""])
     assert message is not None
     assert (message.lane, message.reason, message.attempt) == (Lane.DEAD, "unroutable", 0)
     assert message.body == unknown.body
-    assert len(records(tmp_path, "up")) == len(records(tmp_path, "exit")) == 1, "one process from its start to its end"
+    assert len(records(place, "up")) == len(records(place, "exit")) == 1, "one process from its start to its end"
 
 
-def test_flood_of_unreadable_bodies_does_not_let_a_worker_claim_more_than_it_may(tmp_path: Path) -> None:
-    bad = put_all(tmp_path, [("unreadable", raw("any_value", b"{")) for _ in range(200)])
-    good = put_all(tmp_path, [("hold", None)] * 40)
-    with Child("worker", Plan(place=str(tmp_path), prefetch=3)) as worker:
-        until(
-            "the bad ones are dead", lambda: all(m is not None and m.lane is Lane.DEAD for m in stored(tmp_path, bad))
-        )
+def test_flood_of_unreadable_bodies_does_not_let_a_worker_claim_more_than_it_may(place: Path) -> None:
+    bad = put_all(place, [("unreadable", raw("any_value", b"{")) for _ in range(200)])
+    good = put_all(place, [("hold", None)] * 40)
+    with Child("worker", Plan(place=str(place), prefetch=3)) as worker:
+        until("the bad ones are dead", lambda: all(m is not None and m.lane is Lane.DEAD for m in stored(place, bad)))
         until("the good ones run", lambda: worker.starts() == 2, child=worker)
-        assert sum(m is not None and m.lane is Lane.LEASED for m in stored(tmp_path, good)) <= 5
-        (tmp_path / "go").touch()
+        assert sum(m is not None and m.lane is Lane.LEASED for m in stored(place, good)) <= 5
+        (place / "go").touch()
         worker.ends_well()
-    balanced(tmp_path)
+    balanced(place)

@@ -17,7 +17,6 @@ import msgspec
 import pytest
 
 from redrive.message import Counts, Discard, Draft, Group, GroupOrder, Handle, Lane, OnDead, Redrive
-from redrive.stores.sqlite import SqliteStore
 
 from .children import KILLED, PATIENCE_S, ROOT, until
 from .grouped import History, Plan, make_app
@@ -35,9 +34,7 @@ class Fleet:
         self.place, self.rng = place, random.Random(seed)
         self.journal = Journal(handled(place))
         self.app = make_app(place, self.journal)
-        store = self.app.store
-        assert isinstance(store, SqliteStore)
-        self.store = store
+        self.store = store = self.app.store
         store.configure("default", group_width=width, group_order=order, on_dead=on_dead)
         self.wanted: dict[str, set[int]] = defaultdict(set)  # what was put so far
         self.kills = self.waited_out = 0
@@ -142,10 +139,10 @@ class Fleet:
 @pytest.mark.slow
 @pytest.mark.parametrize("order, width", [(GroupOrder.STRICT, 1), (GroupOrder.TURNS, 3)])
 def test_groups_keep_their_order_and_width_while_workers_are_killed(
-    order: GroupOrder, width: int, seed: int, tmp_path: Path
+    order: GroupOrder, width: int, seed: int, place: Path
 ) -> None:
     _kill_at_random(
-        tmp_path,
+        place,
         seed,
         order,
         width,
@@ -159,9 +156,9 @@ def test_groups_keep_their_order_and_width_while_workers_are_killed(
 @pytest.mark.soak
 @pytest.mark.parametrize("order, width", [(GroupOrder.STRICT, 1), (GroupOrder.TURNS, 3)])
 def test_fifty_groups_keep_their_order_and_width_through_a_kill_each_second(
-    order: GroupOrder, width: int, seed: int, tmp_path: Path
+    order: GroupOrder, width: int, seed: int, place: Path
 ) -> None:
-    history = _kill_at_random(tmp_path, seed, order, width, groups=50, messages=40, kills=20, every_s=1.0)
+    history = _kill_at_random(place, seed, order, width, groups=50, messages=40, kills=20, every_s=1.0)
     assert history.cut_off >= 20 and history.failures >= 100
 
 
@@ -210,8 +207,8 @@ DYING, EACH, AFTER = 3, 8, ["redrive", "discard", "resume"]  # the number that d
 
 
 @pytest.mark.slow
-def test_a_dead_head_holds_its_group_through_kills_until_it_is_redriven(seed: int, tmp_path: Path) -> None:
-    with _dying(tmp_path, seed, OnDead.BLOCK) as fleet:
+def test_a_dead_head_holds_its_group_through_kills_until_it_is_redriven(seed: int, place: Path) -> None:
+    with _dying(place, seed, OnDead.BLOCK) as fleet:
         blocked = {g.name: g for g in fleet.groups()}
         assert blocked.keys() == fleet.wanted.keys()
         assert {(g.taken, g.parked) for g in blocked.values()} == {(1, EACH - DYING - 1)}
@@ -238,8 +235,8 @@ def test_a_dead_head_holds_its_group_through_kills_until_it_is_redriven(seed: in
 
 
 @pytest.mark.slow
-def test_a_group_that_skips_its_dead_goes_on_and_takes_a_redriven_one_at_its_tail(seed: int, tmp_path: Path) -> None:
-    with _dying(tmp_path, seed, OnDead.SKIP) as fleet:
+def test_a_group_that_skips_its_dead_goes_on_and_takes_a_redriven_one_at_its_tail(seed: int, place: Path) -> None:
+    with _dying(place, seed, OnDead.SKIP) as fleet:
         without = [n for n in range(EACH) if n != DYING]
         before = fleet.history()
         assert all(before.first_successes(g) == without for g in fleet.wanted)

@@ -17,13 +17,13 @@ HASTY = 5  # one kill in so many does not wait for a sign of life
 
 
 @pytest.mark.slow
-def test_a_sixth_of_the_random_kills_loses_nothing(seed: int, tmp_path: Path) -> None:
-    _kill_at_random(tmp_path, seed, kills=34, messages=340)
+def test_a_sixth_of_the_random_kills_loses_nothing(seed: int, place: Path) -> None:
+    _kill_at_random(place, seed, kills=34, messages=340)
 
 
 @pytest.mark.soak
-def test_200_random_kills_over_2000_messages_lose_nothing(seed: int, tmp_path: Path) -> None:
-    ledger = _kill_at_random(tmp_path, seed, kills=200, messages=2000)
+def test_200_random_kills_over_2000_messages_lose_nothing(seed: int, place: Path) -> None:
+    ledger = _kill_at_random(place, seed, kills=200, messages=2000)
     assert ledger.crashed() > 0 and ledger.unstarted() > 0
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .children import KILLED, balanced, fill, run, strace, sweep
+from .children import KILLED, balanced, fill, run, strace, sweep, sweep_stores
 from .ledger import Ledger
 from .programs import Plan
 
@@ -19,45 +19,45 @@ CALLS = "pwrite64,fdatasync,fsync,ftruncate,unlink"  # all by which SQLite chang
 # -- at the named points
 
 
-@sweep("step", STEPS)
-def test_worker_killed_at_a_store_call_loses_nothing(step: int, tmp_path: Path) -> None:
-    fill(tmp_path, 60)
-    assert run("worker", Plan(place=str(tmp_path), kill_at=step)) == KILLED
-    assert run("worker", Plan(place=str(tmp_path))) == 0
-    ledger = balanced(tmp_path)
+@sweep_stores("step", STEPS)
+def test_worker_killed_at_a_store_call_loses_nothing(place: Path, step: int) -> None:
+    fill(place, 60)
+    assert run("worker", Plan(place=str(place), kill_at=step)) == KILLED
+    assert run("worker", Plan(place=str(place))) == 0
+    ledger = balanced(place)
     assert sum(ledger.points().values()) == 1
 
 
-@sweep("step", STEPS)
-def test_producer_killed_at_a_store_call_loses_nothing(step: int, tmp_path: Path) -> None:
-    plan = Plan(place=str(tmp_path), count=60)
-    assert run("producer", Plan(place=str(tmp_path), count=60, kill_at=step)) == KILLED
-    assert Ledger(tmp_path).problems(worked_off=False) == []
+@sweep_stores("step", STEPS)
+def test_producer_killed_at_a_store_call_loses_nothing(place: Path, step: int) -> None:
+    plan = Plan(place=str(place), count=60)
+    assert run("producer", Plan(place=str(place), count=60, kill_at=step)) == KILLED
+    assert Ledger(place).problems(worked_off=False) == []
     assert run("producer", plan) == 0
-    assert run("worker", Plan(place=str(tmp_path))) == 0
-    ledger = balanced(tmp_path)
+    assert run("worker", Plan(place=str(place))) == 0
+    ledger = balanced(place)
     assert len(ledger.kind) == 60 and len(ledger.acknowledged) >= 57  # a put holds three at most
 
 
-@sweep("step", 12)
-def test_worker_killed_while_it_takes_back_counts_the_crash_once(step: int, tmp_path: Path) -> None:
-    fill(tmp_path, ["quick", "blocking"] * 6, pause_ms=60)
-    first = Plan(place=str(tmp_path), kill_point="commit", kill_at=3, prefetch=6)
+@sweep_stores("step", 12)
+def test_worker_killed_while_it_takes_back_counts_the_crash_once(place: Path, step: int) -> None:
+    fill(place, ["quick", "blocking"] * 6, pause_ms=60)
+    first = Plan(place=str(place), kill_point="commit", kill_at=3, prefetch=6)
     assert run("worker", first) == KILLED
-    assert run("worker", Plan(place=str(tmp_path), kill_at=step)) == KILLED
-    assert run("worker", Plan(place=str(tmp_path))) == 0
-    ledger = balanced(tmp_path)
+    assert run("worker", Plan(place=str(place), kill_at=step)) == KILLED
+    assert run("worker", Plan(place=str(place))) == 0
+    ledger = balanced(place)
     assert ledger.crashed() > 0 and ledger.unstarted() > 0
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])
 @pytest.mark.slow
-def test_worker_killed_while_it_renews_leases_loses_nothing(step: int, tmp_path: Path) -> None:
-    fill(tmp_path, ["quick", "blocking"] * 2, pause_ms=500)
-    plan = Plan(place=str(tmp_path), lease="300ms", kill_point="extend", kill_at=step)
+def test_worker_killed_while_it_renews_leases_loses_nothing(place: Path, step: int) -> None:
+    fill(place, ["quick", "blocking"] * 2, pause_ms=500)
+    plan = Plan(place=str(place), lease="300ms", kill_point="extend", kill_at=step)
     assert run("worker", plan) == KILLED
-    assert run("worker", Plan(place=str(tmp_path))) == 0
-    balanced(tmp_path)
+    assert run("worker", Plan(place=str(place))) == 0
+    balanced(place)
 
 
 # -- at the system calls
