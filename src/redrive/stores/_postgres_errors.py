@@ -12,6 +12,7 @@ _AGAIN = {"40001", "40P01", "55P03"}
 _ELSEWHERE = {"57P01", "57P02", "57P03", "57P05", "25006", "25P03", "53300"}
 _FULL = {"53100", "53200"}
 _SCHEMA = {"3F000", "42P01", "42703", "42883"}
+_TEXT = {"22021", "22P05"}  # what this database's encoding cannot hold
 _SETTINGS = {"28000", "28P01", "3D000", "42501", "0A000"}
 # A refused connection carries no code, only the server's words.
 _REFUSED = (
@@ -78,7 +79,7 @@ def store_error(error: psycopg.Error, what: str, where: str) -> RedriveError:
         return StoreUnavailable(f"{text}; the statement took too long: raise ?timeout= of the store's URL")
     if code in _SCHEMA:
         return SchemaError(f"{text}; run `redrive store upgrade`")
-    if code.startswith("22"):
+    if code in _TEXT:
         return EnqueueError(f"{text}; nothing was written")
     if code in _AGAIN or code in _ELSEWHERE or code.startswith(("08", "53", "57", "58")):
         return StoreUnavailable(f"{text}; nothing was acknowledged, the same call may work later")
