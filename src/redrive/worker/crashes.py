@@ -37,7 +37,8 @@ _EARLIER, _EARLIER_SIZE = b"redrive2", 128  # had no name: it was that of the ho
 _STORE_BEAT, _STORE_BEAT_AT = struct.Struct("<dd"), 48
 _LOOP_BEAT, _LOOP_BEAT_AT = struct.Struct("<d"), 64
 _SLOT = struct.Struct("<36sIB3x")  # id, fence, state
-_STATE_AT = 40
+_SLOT_SIZE, _STATE_AT = _SLOT.size, 40
+_FIRST_STATE_AT = _HEADER_SIZE + _STATE_AT
 _IDENTITIES_MAX = 1000
 _TOKEN, _TOKEN_BYTES = "token", 16
 
@@ -78,18 +79,17 @@ class Slots:
     def take(self, id: str, fence: int) -> int:
         """A slot for a message that was claimed and is not started yet. `id` has the 36 characters every id has."""
         slot = self._free.pop()
-        at = _HEADER_SIZE + slot * _SLOT.size
-        self._map[at : at + _SLOT.size] = _SLOT.pack(id.encode(), fence, 0)
+        _SLOT.pack_into(self._map, _HEADER_SIZE + slot * _SLOT_SIZE, id.encode(), fence, 0)
         return slot
 
     def start(self, slot: int) -> None:
         """Its handler is about to be called: one byte, so that a kill finds it either set or not."""
         if slot >= 0:
-            self._map[_HEADER_SIZE + slot * _SLOT.size + _STATE_AT] = 1
+            self._map[_FIRST_STATE_AT + slot * _SLOT_SIZE] = 1
 
     def give(self, slot: int) -> None:
         """The message is settled."""
-        self._map[_HEADER_SIZE + slot * _SLOT.size + _STATE_AT] = 0
+        self._map[_FIRST_STATE_AT + slot * _SLOT_SIZE] = 0
         self._free.append(slot)
 
     def beat_store(self, now_s: float, busy_until_s: float) -> None:

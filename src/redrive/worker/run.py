@@ -129,7 +129,10 @@ class Gate:
 
     def leave(self) -> Run | None:
         """A run ended; the one to start in its place, of this queue or another, if there is one."""
-        with self._hall.lock:
+        hall = self._hall
+        with hall.lock:
+            if len(hall.gates) == 1 and self._waiting and not hall.closed:
+                return self._waiting.popleft()  # the place passes on
             self._running -= 1
             ready = [gate for gate in self._hall.gates if gate._waiting and gate._running < gate._limit]
             if not ready or self._hall.closed:
