@@ -17,6 +17,7 @@ import psycopg
 from msgspec import Struct
 
 from ..errors import StoreUnavailable
+from ._clock import Clock
 from ._postgres_errors import Standby, TooSlow, is_lost, open_error, passes, store_error
 from ._postgres_pool import Connection, Pool
 from ._postgres_url import PostgresUrl
@@ -37,27 +38,6 @@ class Server(Struct, frozen=True):
     standby: bool
     version: int  # 150004 is 15.4
     encoding: str
-
-
-class Clock:
-    """An estimate of the server's clock from the times its replies carry.
-
-    A reading S was taken between sending and receiving: so the offset to our own monotonic clock lies in
-    [S - received, S + 1 - sent]. The largest lower bound is kept until a reading contradicts it (a clock was set, or
-    drifts): so the estimate is never ahead of the server by more than one round trip and the millisecond it counts in.
-    """
-
-    def __init__(self) -> None:
-        self._offset_ms: float | None = None
-
-    def saw(self, server_ms: int, sent_s: float) -> None:
-        least = server_ms - time.monotonic() * 1000
-        offset = self._offset_ms
-        if offset is None or offset < least or offset > server_ms + 1 - sent_s * 1000:
-            self._offset_ms = least
-
-    def now_ms(self) -> int | None:
-        return None if self._offset_ms is None else int(time.monotonic() * 1000 + self._offset_ms)
 
 
 class Link:

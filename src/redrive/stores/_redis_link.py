@@ -1,35 +1,38 @@
-"""The Redis store's connections, and how its scripts are called."""
+"""The way to the Redis server: scripts called by name, repeated where the server asks for it, none of them longer in
+silence than the URL's `timeout`; in a cluster to whichever node has the namespace's slot; and the server's clock,
+estimated without asking.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import time
 from collections.abc import Callable, Sequence
 from importlib.resources import files
-from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from random import uniform
+from typing import Any, TypeVar
 
 import redis
-from redis.exceptions import RedisError
+from msgspec import Struct
 
-from ..errors import ConfigError, StoreError, StoreUnavailable
+from ..errors import ConfigError, StoreUnavailable
+from ._clock import Clock
+from ._redis_errors import SLOW, code_of, is_lost, passes, store_error
+from ._redis_pool import Connection, Place, Pool
+from ._redis_url import Address, RedisUrl
 
+T = TypeVar("T")
 Arg = bytes | int | str
-_NAMESPACE = "redrive"
+RETRY_FOR_S = 2.0  # less than a worker's own patience
+BACKOFF_S = (0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.4, 0.4, 0.4, 0.4)
+HOPS_MAX = 5  # how often a call follows MOVED at once before it waits between
 
 
-class RedisUrl(NamedTuple):
-    """What a URL says: the server without options of ours, and those."""
+class Script(Struct, frozen=True):
+    """A script and the name the server knows it by."""
 
-    server: str
-    namespace: str = _NAMESPACE
-
-    @classmethod
-    def parse(cls, url: str) -> RedisUrl:
-        parts = urlsplit(url)
-        options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        namespace = options.pop("namespace", _NAMESPACE)
-        if options:
-            raise ConfigError(f"store URL: unknown option {sorted(options)[0]!r}; known: namespace")
-        return cls(urlunsplit(parts._replace(query="")), namespace)
+    text: str
+    sha: str
 
 
 def script_text(name: str) -> str:
@@ -42,38 +45,188 @@ def script_text(name: str) -> str:
 
 
 class Link:
-    """Calls scripts by name. Safe for many threads."""
+    """Calls scripts on the server a URL names. Safe to use from many threads, and after a fork.
 
-    def __init__(self, url: RedisUrl, *, seam: Callable[[str], None]) -> None:
-        self.namespace = url.namespace
-        self.root = b"{" + url.namespace.encode() + b"}:"
-        self._seam = seam
-        self._client = redis.Redis.from_url(url.server)
-        self._scripts: dict[str, Any] = {}
-        self._closed = False
+    Nothing is opened before it is needed. Errors come as errors.py's: StoreUnavailable when the server cannot be
+    reached, is silent for too long or is not ready; StoreFull when it has no room; ConfigError when the first call of
+    all is refused for what the URL says.
+    """
+
+    def __init__(self, url: RedisUrl, *, seam: Callable[[str], None] = lambda point: None) -> None:
+        self.url, self.where, self.namespace = url, url.shown, url.namespace
+        self.root = b"{%s}:" % url.namespace.encode()
+        self._seam, self._clock = seam, Clock()
+        self._scripts: dict[str, Script] = {}
+        self._opened = False  # whether the server ever answered
+        self._nodes = Nodes(url)
+        self._pool = Pool(self.connect, url.pool)
 
     def call(self, script: str, args: Sequence[Arg], *, again: bool = True) -> Any:
-        """What the script answers; KEYS[1] is the root of all its keys."""
-        if self._closed:
-            raise StoreError("this Redis store is closed; open another")
-        if script not in self._scripts:
-            self._scripts[script] = self._client.register_script(script_text(script))
+        """What the script answers; KEYS[1] is the root of all its keys. It is repeated where the server asks for that
+        or the connection breaks; with `again=False`, not once it was sent.
+        """
+        found = self._scripts.get(script) or self.add(script, script_text(script))
+        self._seam("commit")
+        value = self.attempt(lambda c: self._evaluate(c, found, args), again=again)
+        self._seam("committed")
+        return value
+
+    def add(self, name: str, text: str) -> Script:
+        """Let `call` know a script by this name."""
+        found = Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+        self._scripts[name] = found
+        return found
+
+    def _evaluate(self, c: Connection, script: Script, args: Sequence[Arg]) -> Any:
+        """A server does not know a script after SCRIPT FLUSH, a restart, or where it has just become the master. It is
+        loaded rather than given to EVAL: newer servers forget what came by EVAL."""
         try:
-            return self._scripts[script](keys=[self.root], args=args)
-        except RedisError as error:
-            raise StoreUnavailable(f"Redis could not do {script}: {error}") from error
+            return c.run("EVALSHA", script.sha, 1, self.root, *args)
+        except redis.exceptions.NoScriptError:
+            c.run("SCRIPT", "LOAD", script.text)
+            return c.run("EVALSHA", script.sha, 1, self.root, *args)
+
+    def command(self, *words: Arg) -> Any:
+        """The reply to a plain command that may be repeated."""
+        return self.attempt(lambda c: c.run(*words))
+
+    # -- trying again
+
+    def attempt(self, do: Callable[[Connection], T], *, again: bool = True, place: Place | None = None) -> T:
+        """`do`'s value on a connection of `place` (default: the pool), repeated as `call` says."""
+        place = place or self._pool
+        start_s = time.monotonic()
+        deadline_s = start_s + self.url.timeout_s
+        delays, hops = iter(BACKOFF_S), 0
+        while True:
+            c: Connection | None = None
+            try:
+                c = place.take(deadline_s)
+                value = do(c)
+            except redis.RedisError as error:
+                unknown = c is not None and c.sent and not again
+                self._put_back(place, c, error)
+                if unknown:
+                    raise StoreUnavailable(
+                        f"{self.where}: the connection broke during the call: it may have taken place"
+                    ) from error
+                moved = self._nodes.follow(error)
+                hops += moved
+                if moved and hops <= HOPS_MAX:
+                    continue
+                delay_s = next(delays, None)
+                late = time.monotonic() - start_s > RETRY_FOR_S
+                if delay_s is None or late or not (moved or passes(error)):
+                    raise self._typed(error) from error
+                time.sleep(uniform(delay_s / 2, delay_s))
+            except BaseException:
+                if c is not None:  # perhaps between a command and its reply
+                    place.lose(c)
+                raise
+            else:
+                place.give(c)
+                self._opened = True
+                return value
+
+    def _put_back(self, place: Place, c: Connection | None, error: redis.RedisError) -> None:
+        if is_lost(error):
+            place.clear()
+        if c is None:
+            return
+        if is_lost(error) or c.sent or c.closed or c.address != self._nodes.at:
+            place.lose(c)
+        else:
+            place.give(c)
+
+    def _typed(self, error: redis.RedisError) -> Exception:
+        if code_of(error) == SLOW:
+            return StoreUnavailable(
+                f"{self.where}: no answer within {self.url.timeout_s:g} s (?timeout=); nothing was acknowledged"
+            )
+        return store_error(error, self.where, opened=self._opened)
+
+    # -- connecting
+
+    @property
+    def at(self) -> Address | None:
+        """The server that has our keys, as far as we know."""
+        return self._nodes.at
+
+    def connect(self) -> Connection:
+        """One more connection, outside the pool if the caller keeps it. Raises redis-py's errors."""
+        c = Connection(self.url, self._nodes.at)
+        try:
+            self._nodes.learn(c)
+        except BaseException:
+            c.drop()
+            raise
+        return c
+
+    # -- the clock
 
     def now_ms(self) -> int:
-        seconds, micros = self._client.time()
-        return int(seconds) * 1000 + int(micros) // 1000
+        """The server's clock, estimated. Asks only if nobody has yet."""
+        now = self._clock.now_ms()
+        if now is None:
+            sent_s = time.monotonic()
+            seconds, micros = self.command("TIME")
+            self.saw_clock(int(seconds) * 1000 + int(micros) // 1000, sent_s)
+            now = self._clock.now_ms()
+        assert now is not None
+        return now
 
     def saw_clock(self, server_ms: int, sent_s: float) -> None:
-        """A reply to what was sent at `sent_s` (monotonic) said that the server's clock showed this."""
-
-    def connection(self) -> redis.Redis:
-        """For a blocking read of one's own."""
-        return self._client
+        """A reply to what was sent at `sent_s` (time.monotonic()) carried this time of the server's."""
+        self._clock.saw(server_ms, sent_s)
 
     def close(self) -> None:
-        self._closed = True
-        self._client.close()
+        self._pool.close()
+
+
+class Nodes:
+    """Which server has our keys.
+
+    In a cluster that is the master of one slot. A node that is not says so by MOVED, which is followed; one that is
+    gone is passed over for the next one known, who will tell.
+
+    ASK and TRYAGAIN, while the slot moves, are waited out and never followed. The root of our keys (KEYS[1]) is itself
+    not a key, so a node that gives the slot away answers ASK before a script begins; and without ASKING the node that
+    takes it sends us back. Else a script would run where part of its keys is not, and take them for empty.
+    """
+
+    def __init__(self, url: RedisUrl) -> None:
+        self._cluster = url.cluster
+        self._known = list(url.addresses)
+        self._stale = url.cluster
+        self.at: Address | None = self._known[0] if self._known else None
+
+    def follow(self, error: redis.RedisError) -> bool:
+        """Whether the error told where our keys are now; or, if it said that a node is gone, go to another one."""
+        if not self._cluster:
+            return False
+        if isinstance(error, redis.exceptions.MovedError):
+            assert self.at is not None
+            self._go(Address(error.host or self.at.host, error.port))
+            return True
+        if is_lost(error) or code_of(error) == "CLUSTERDOWN":
+            at = self._known.index(self.at) if self.at in self._known else -1
+            self._go(self._known[(at + 1) % len(self._known)])
+        return False
+
+    def _go(self, address: Address) -> None:
+        self.at, self._stale = address, True
+
+    def learn(self, c: Connection) -> None:
+        """Ask for the other nodes, once after each change."""
+        if not self._stale or c.address is None:
+            return
+        try:
+            slots = c.run("CLUSTER", "SLOTS")
+        except redis.ResponseError as error:
+            if "cluster support disabled" in str(error):
+                raise ConfigError(f"{c.address}: this server is not a cluster; write redis:// (rediss://)") from error
+            return  # not allowed to ask: the nodes of the URL, and those that MOVED names, must do
+        nodes = [node for slot in slots for node in slot[2:]]
+        found = [Address(node[0].decode() if node[0] else c.address.host, node[1]) for node in nodes]
+        self._known = list(dict.fromkeys([*self._known, *found]))
+        self._stale = False
