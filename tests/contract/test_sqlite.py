@@ -18,7 +18,7 @@ import pytest
 
 import redrive
 from redrive.errors import ConfigError, EnqueueError, SchemaError, StoreError, StoreFull, StoreUnavailable, Unsupported
-from redrive.message import Ack, Ask, Cell, DeadLetter, Draft, RetryAt, Settlement, Swap
+from redrive.message import Ack, Ask, Cell, DeadLetter, Draft, Lane, RetryAt, Settlement, Swap, Where
 from redrive.stores import _sqlite_schema, _sqlite_upkeep, open_store, sqlite
 from redrive.stores._wake import wake_dir
 from redrive.stores.sqlite import SqliteStore
@@ -640,6 +640,19 @@ def test_a_claim_out_of_one_millisecond_reads_what_it_takes(open_sqlite: Opener)
     for _ in range(10):
         store.put([draft() for _ in range(1000)])
     assert steps(store, work) < 2 * alone
+
+
+@pytest.mark.parametrize("lane", [Lane.READY, Lane.DEAD])
+def test_a_page_of_a_long_lane_costs_no_more_than_one_of_a_short_lane(open_sqlite: Opener, lane: Lane) -> None:
+    store, costs = open_sqlite(), []
+    for count in (200, 2000):
+        store.put([draft() for _ in range(count)])
+        if lane is Lane.DEAD:
+            claimed = store.exchange([], [Ask("default", count, 1000)]).deliveries
+            store.exchange([Settlement(d.receipt, DeadLetter("permanent")) for d in claimed], [])
+        cursor = store.peek(lane, limit=50).cursor
+        costs.append(steps(store, lambda: store.peek(lane, where=Where(queue="default"), limit=50, cursor=cursor)))  # noqa: B023
+    assert 0 < costs[1] < 1.5 * costs[0], costs
 
 
 def test_bodies_too_long_together_for_one_answer_are_claimed_in_parts(store: SqliteStore) -> None:

@@ -280,9 +280,10 @@ def test_empty_json_list_is_an_array(redrive: Call, home: Path) -> None:
     assert json.loads(good(done)) == [] and "empty" in done.stderr
 
 
-def on_terminal(words: Sequence[str], cwd: Path, columns: int = 80, **extra: str) -> str:
-    """What a command writes to a terminal that wide."""
+def on_terminal(words: Sequence[str], cwd: Path, columns: int = 80, answer: str = "", **extra: str) -> str:
+    """What a command writes to a terminal that wide, where `answer` is typed."""
     ours, theirs = pty.openpty()
+    os.write(ours, answer.encode())
     env = environment(COLUMNS=str(columns), TERM="xterm", **extra)
     with subprocess.Popen([*COMMAND, *words], cwd=cwd, env=env, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
@@ -535,6 +536,55 @@ def test_paused_queue_is_not_worked_until_it_is_resumed(redrive: Call) -> None:
     good(redrive("queue", "resume", "crm", "--app", "tasks:app"))
     good(redrive("worker", "tasks:app", "--burst", "--log", "off"))
     assert good(redrive("job", "list", "--app", "tasks:app", "-o", "ids")) == ""
+
+
+def test_purge_asks_first_and_says_what_went(redrive: Call, home: Path) -> None:
+    good(redrive("enqueue", "ok", "[1]", "--app", "tasks:app"))
+    id = good(redrive("enqueue", "ok", "[1]", "--app", "tasks:app", "--delay", "1h")).strip()
+    rests = dead(home)[0]
+    words = ["queue", "purge", "crm", "bulk", "--app", "tasks:app"]
+    assert jsonl(good(redrive(*words, "--dry-run", "-o", "jsonl"))) == [
+        {"queue": "crm", "would_cancel": 2},
+        {"queue": "bulk", "would_cancel": 0},
+    ]
+    what, _, next = failed(redrive(*words), 4)
+    assert "2 of queue 'crm'" in what and next.endswith("queue purge crm bulk --yes")
+    assert "nothing was cancelled" in on_terminal(words, home, answer="n\n")
+    gone = jsonl(good(redrive(*words, "--yes", "--reason", "a wrong import", "-o", "jsonl")))
+    assert gone[0] == {"queue": "crm", "cancelled": 2, "asked_to_stop": 0, "waiting": 0}
+    assert json.loads(good(redrive("job", "show", id, "--app", "tasks:app", "-o", "json")))["purged"].endswith(
+        ": a wrong import"
+    )
+    assert good(redrive("dlq", "list", "--app", "tasks:app", "-o", "ids")).split() == [rests]
+    good(redrive("enqueue", "ok", "[1]", "--app", "tasks:app"))
+    assert "crm" in on_terminal(words, home, answer="y\n")
+    assert good(redrive("job", "list", "--state", "ready", "--app", "tasks:app", "-o", "ids")) == ""
+
+
+def test_doctor_fails_with_a_line_for_each_finding(redrive: Call) -> None:
+    url = "sqlite:///work.db?synchronous=normal"
+    good(redrive("enqueue", "t", "--url", url))
+    done = redrive("store", "doctor", "--url", url, "-o", "json")
+    assert done.returncode == 1 and any("synchronous=normal" in line for line in json.loads(done.stdout)["findings"])
+    assert "finding" in done.stderr
+
+
+def test_the_schema_is_printed_without_a_store_and_upgraded_with_one(redrive: Call, home: Path) -> None:
+    assert "create table message" in good(redrive("store", "sql", "--app", "tasks:app"))
+    assert failed(redrive("store", "sql", "redis://192.0.2.1"), 4)[0] == "Redis has no schema"
+    assert not (home / "work.db").exists()
+    failed(redrive("store", "upgrade", "--app", "tasks:app"), 3)
+    dead(home)
+    done = json.loads(good(redrive("store", "upgrade", "--app", "tasks:app", "-o", "json")))
+    assert done["before"] == done["after"] > 0
+    (home / "new.db").touch()
+    done = json.loads(good(redrive("store", "upgrade", "sqlite:///new.db", "-o", "json")))
+    assert (done["before"], done["after"] > 0) == (0, True)
+
+
+def test_no_password_is_shown(redrive: Call) -> None:
+    done = redrive("job", "list", "--url", "nosuch://ann:hunter2@db/x")
+    assert failed(done, 2) and "hunter2" not in done.stderr and "***" in done.stderr
 
 
 def test_groups_are_listed_widened_and_resumed(redrive: Call, home: Path) -> None:

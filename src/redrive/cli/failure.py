@@ -8,6 +8,8 @@ import traceback
 
 import click
 
+from ..observe.redact import redact
+
 DONE, FAILED, USAGE, UNREACHABLE, REFUSED, PARTIAL = 0, 1, 2, 3, 4, 5
 TIMED_OUT, INTERRUPTED, BROKEN_PIPE = 124, 130, 141
 CALLED = "redrive.called"  # in a click context: the command's path, also once its own context is gone
@@ -51,7 +53,7 @@ def note(text: str) -> None:
 def tell(failure: Failure) -> None:
     """Write the three lines."""
     for word, text in (("error", failure.what), ("why", failure.why), ("next", failure.next)):
-        click.echo(f"{word}: {' '.join(text.split())}", err=True)
+        click.echo(f"{word}: {redact(' '.join(text.split()))}", err=True)
 
 
 def is_help(error: Exception) -> bool:
@@ -85,13 +87,15 @@ def _usage(error: click.UsageError) -> Failure:
 
 def _ours(error: Exception) -> Failure | None:
     """By what the caller can do about it."""
-    from ..errors import ConfigError, EnqueueError, RedriveError, Refused, StoreError, Unsupported
+    from ..errors import ConfigError, EnqueueError, RedriveError, Refused, SchemaError, StoreError, Unsupported
 
     help, settings = f"{command()} --help", f"{program()} config show"
     what, _, why = str(error).partition("; ")
     match error:
         case ConfigError():
             return Failure(what, why or "a setting or declaration is wrong", _mend(what) or settings, USAGE)
+        case SchemaError():
+            return Failure(what, why or "its schema is of another version", f"{program()} store upgrade", REFUSED)
         case Refused() | Unsupported():
             return Failure(what, why or "a safety check says no", help, REFUSED)
         case StoreError():

@@ -13,6 +13,7 @@ from ..blobs import whole_body
 from ..duration import show as show_duration
 from ..message import Cancel, Lane, Message, Where
 from ..observe.logs import one_line
+from ..triage.purge import purge_behind
 from . import views
 from .failure import DONE, FAILED, PARTIAL, Failure, note, program
 from .main import Subcommands
@@ -62,6 +63,8 @@ def found(place: Place, id: str) -> Message:
 
 def write_message(place: Place, out: Output, message: Message, *, body: bool = False) -> None:
     record = views.full(message, place.store.now_ms())
+    if (purge := purge_behind(place.store, message)) is not None:
+        record["purged"] = f"by {purge.actor}" + (f": {purge.reason}" if purge.reason else "")
     if body:
         record["body"] = views.as_json(whole_body(place.store, message))
     out.record(record, id="id", table=lambda: _lines(record, out))
@@ -124,7 +127,7 @@ def cancel(place: Place, out: Output, ids: tuple[str, ...]) -> int:
 def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
     """For a terminal: what matters first, then what is set at all, the body, the faults."""
     shown = {name: record[name] for name in _FIRST}
-    if record["reason"]:
+    if record["reason"] not in (None, record["state"]):
         shown["state"] = f"{record['state']} ({record['reason']})"
     more = (name for name in record if name not in (*_FIRST, "reason", "body", "result", "progress", "faults"))
     shown |= {name: record[name] for name in more if record[name] not in (None, "", False, {})}

@@ -28,7 +28,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "Look and mend": {
         "job": "Show, list and cancel messages.",
-        "queue": "List, pause and resume queues.",
+        "queue": "List, pause, resume and purge queues.",
         "group": "List groups, set their widths, resume blocked ones.",
         "dlq": "List, show, group and retry dead messages.",
         "schedule": "List schedules, see their times, run, pause and resume them.",
@@ -37,7 +37,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Plan and keep": {
         "policy": "See what a retry policy does before it runs.",
         "schema": "Export the JSON Schema of each task's arguments.",
-        "store": "Check and describe the store.",
+        "store": "Check, describe and upgrade the store.",
         "config": "Show the settings, and where each comes from.",
         "completion": "Print the completion script of a shell.",
         "version": "Print the version.",

@@ -102,8 +102,21 @@ def find(
             app.url = "memory://"
         return Place(_existing(app, create), app, shown)
     if not create:
-        _require(chosen.url, named=url_flag or _is_named("url"))
+        require(chosen.url, named=url_flag or _is_named("url"))
     return Place(_with_blobs(open_store(chosen.url), chosen.blobs), None, redact(chosen.url))
+
+
+def url_of(chosen: Settings, *, app_flag: bool, url_flag: bool) -> str:
+    """The URL of the store that flags and settings name, without opening it. Raises Failure for a store object."""
+    if chosen.app is None or (url_flag and not app_flag):
+        return chosen.url
+    app = load_app(chosen.app, chosen.folder)
+    if url_flag:
+        move(app, chosen.url)
+    if app.url is None:
+        why = f"{chosen.app} was given a store object, whose URL is not known"
+        raise Failure("which store is meant?", why, f"{command()} --url sqlite:///work.db", USAGE)
+    return app.url
 
 
 def _with_blobs(store: Store, url: str | None) -> Store:
@@ -197,7 +210,7 @@ def _broken(name: str, error: BaseException) -> Failure:
 
 def _existing(app: App, create: bool) -> Store:
     if app.url is not None and not create:
-        _require(app.url)
+        require(app.url)
     return app.store
 
 
@@ -213,7 +226,7 @@ def _is_named(setting: str) -> bool:
     return any(sourced.name == setting and sourced.source != "default" for sourced in sources())
 
 
-def _require(url: str, *, named: bool = True) -> None:
+def require(url: str, *, named: bool = True) -> None:
     """Raise if the store is a file that is not there. `named`: somebody said that it is this one."""
     path = _missing(url)
     if path is None:

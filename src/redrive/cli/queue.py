@@ -1,13 +1,18 @@
-"""`redrive queue`: how much lies where, and pausing."""
+"""`redrive queue`: how much lies where, pausing, and emptying."""
 
 from __future__ import annotations
 
+import contextlib
+import getpass
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import click
 
 from ..message import Counts
-from .failure import note
+from .failure import DONE, FAILED, REFUSED, Failure, command, note, program
 from .main import Subcommands
 from .output import Column, Output, age
 from .place import Place, at_store, declared_queues, note_unknown_queues
@@ -23,7 +28,7 @@ _COLUMNS = (
 
 @click.group(cls=Subcommands)
 def queue() -> None:
-    """List, pause and resume queues."""
+    """List, pause, resume and purge queues."""
 
 
 @queue.command("list")
@@ -69,3 +74,81 @@ def _set(place: Place, out: Output, names: tuple[str, ...], *, paused: bool) -> 
         place.store.configure(name, paused=paused)
     rows = [{"queue": name, "paused": paused} for name in names]
     out.rows(rows, (Column("queue"), Column("paused")), id="queue", limit=0)
+
+
+_PURGED = (Column("queue"), Column("cancelled"), Column("asked_to_stop"), Column("waiting", "still waiting"))
+
+
+@queue.command()
+@click.argument("names", nargs=-1, required=True, metavar="QUEUE…")
+@click.option("--yes", is_flag=True, help="do not ask")
+@click.option("--reason", default="", help="why, for those who look at what was cancelled")
+@click.option("--dry-run", is_flag=True, help="say what would be cancelled; change nothing")
+@at_store()
+def purge(place: Place, out: Output, names: tuple[str, ...], yes: bool, reason: str, dry_run: bool) -> int:
+    """Cancel all that waits in queues: ready, scheduled and parked messages.
+
+    What runs, what is dead or quarantined and what is done stays, and so does what is enqueued after the command began.
+    Cancelled messages can be looked up for 24 hours (`redrive job list --state cancelled`), by their id with who
+    cancelled them and why, and hold their space as long. Their unique keys are free at once.
+
+    Workers may go on. What they have claimed runs to its end; what one claims just before it is cancelled is asked to
+    stop, as by `redrive job cancel`. With `redrive queue pause` first, nothing is.
+    """
+    from ..triage.purge import Purged, purge
+
+    note_unknown_queues(place, names)
+    names = tuple(dict.fromkeys(names))
+    waiting = {name: counts.ready + counts.scheduled for name in names for counts in [place.store.counts(name)]}
+    if dry_run:
+        columns = (Column("queue"), Column("would_cancel"))
+        out.rows([{"queue": name, "would_cancel": waiting[name]} for name in names], columns, id="queue", limit=0)
+        note("dry run: nothing was cancelled")
+        return DONE
+    if not yes and not _agreed(waiting, place):
+        note("nothing was cancelled")
+        return FAILED
+    done: dict[str, Purged] = {}
+    with _bar(sum(waiting.values())) as tick:
+        for name in names:
+            done[name] = purge(place.store, name, actor=_actor(), reason=reason, tick=tick)
+    rows = (
+        {"queue": name, "cancelled": of.cancelled, "asked_to_stop": of.asked_to_stop, "waiting": left}
+        for name, of in done.items()
+        for counts in [place.store.counts(name)]
+        for left in [counts.ready + counts.scheduled]
+    )
+    out.rows(rows, _PURGED, id="queue", limit=0)
+    note(f"they can be looked up for 24 hours: {program()} job list --state cancelled")
+    return DONE
+
+
+def _agreed(waiting: Mapping[str, int], place: Place) -> bool:
+    """Ask on a terminal. Raises Failure where nobody can be asked."""
+    said = ", ".join(f"{count:,} of queue '{name}'" for name, count in waiting.items())
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        next = f"{command()} {' '.join(waiting)} --yes"
+        raise Failure(f"messages wait: {said}", "without a terminal to ask on, --yes must say so", next, REFUSED)
+    return click.confirm(f"Cancel what waits in {place.url}: {said}?", err=True)
+
+
+def _actor() -> str:
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a user id without a name
+        user = str(os.getuid())
+    return f"{user}@{os.uname().nodename}"
+
+
+@contextlib.contextmanager
+def _bar(total: int) -> Iterator[Callable[[int], object]]:
+    """A bar on stderr where that is a terminal; gives the call that moves it on."""
+    if not sys.stderr.isatty() or not total:
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("cancelling", total=total)
+        yield lambda count: progress.advance(task, count)

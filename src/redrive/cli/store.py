@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import click
 import msgspec
 
+from ..config import settings
 from ..duration import milliseconds
-from .failure import DONE, FAILED, note, program
+from ..observe.redact import redact
+from .failure import DONE, FAILED, USAGE, Failure, command, note, program
 from .main import Subcommands
 from .output import Output
-from .place import Place, at_store
+from .place import Place, app_option, at_store, output_option, require, url_of, url_option
 from .types import DURATION
 
 
 @click.group(cls=Subcommands)
 def store() -> None:
-    """Check and describe the store."""
+    """Check, describe and upgrade the store."""
 
 
 @store.command()
@@ -28,21 +27,92 @@ def check(place: Place, out: Output) -> int:
     problems = place.store.check()
     out.record({"ok": not problems, "problems": problems}, table=lambda: problems or ["ok"])
     if problems:
-        note(f"{len(problems)} problems in {place.url}; stop the workers and copy the file before anything else")
+        one = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        note(f"{one} in {place.url}; stop the workers and {_keep(place)} before anything else")
         return FAILED
     note(f"no damage found in {place.url}")
+    return DONE
+
+
+def _keep(place: Place) -> str:
+    return "copy the file" if "path" in place.store.about() else "make a backup"
+
+
+@store.command()
+@at_store()
+def doctor(place: Place, out: Output) -> int:
+    """Look for what is unsafe or slow about the set-up; exits 1 if there is any.
+
+    Each line says what it is, what may come of it, and what to do. It changes nothing.
+    """
+    findings = place.store.doctor()
+    out.record({"ok": not findings, "findings": findings}, table=lambda: findings or ["ok"])
+    if findings:
+        note(f"{len(findings)} finding{'s' * (len(findings) > 1)} about {place.url}")
+        return FAILED
+    note(f"nothing to mend about {place.url}")
     return DONE
 
 
 @store.command()
 @at_store()
 def info(place: Place, out: Output) -> None:
-    """Show what the store promises, what it holds and how large it is."""
+    """Show what the store is, what it promises, what it holds and how large it is."""
     traits = msgspec.structs.asdict(place.store.traits)
     counts = msgspec.structs.asdict(place.store.counts())
-    out.record({"url": place.url, **_file(place), **counts, "queues": place.store.queues(), **traits})
+    out.record({"url": place.url, **place.store.about(), **counts, "queues": place.store.queues(), **traits})
     if out.is_table:
         note(f"{program()} queue list shows the queues one by one")
+
+
+@store.command()
+@click.argument("url_argument", required=False, metavar="[URL]")
+@url_option
+@app_option
+def sql(url_argument: str | None, url: str | None, app: str | None) -> None:
+    """Print the statements that make the store's schema, for somebody who may run them. Connects to nothing.
+
+    Workers need fewer rights than that: the statements end with them. Where they are run by hand, `migrate=off` in the
+    URL keeps workers from trying.
+
+    \b
+      redrive store sql 'postgresql://db.example.com/app?schema=redrive' > redrive.sql
+    """
+    from ..stores.upkeep import ddl
+
+    click.echo(ddl(_url(url_argument, url, app)), nl=False)
+
+
+@store.command()
+@click.argument("url_argument", required=False, metavar="[URL]")
+@url_option
+@app_option
+@output_option
+def upgrade(url_argument: str | None, url: str | None, app: str | None, output: str | None) -> None:
+    """Bring the store's schema up to date, and say from which version to which.
+
+    Workers may go on meanwhile, those of the version before too. Without it, whoever opens the store first does the
+    same, unless the URL says `migrate=off`.
+    """
+    from ..stores.upkeep import upgrade as bring_up
+
+    out, named = Output(settings({"output": output}).output), _url(url_argument, url, app)
+    require(named)
+    before, after = bring_up(named)
+    shown = redact(named)
+    out.record(
+        {"url": shown, "before": before, "after": after},
+        table=lambda: [f"schema {after}, as it was" if before == after else f"schema {before} → {after}"],
+    )
+
+
+def _url(argument: str | None, flag: str | None, app: str | None) -> str:
+    """The URL of the store that is meant. Raises Failure where it is named twice, or an app brought a store object."""
+    if argument and flag and argument != flag:
+        raise Failure("give the URL once", "the argument and --url differ", f"{command()} --help", USAGE)
+    return url_of(
+        settings({"app": app, "url": argument or flag}), app_flag=app is not None, url_flag=bool(argument or flag)
+    )
 
 
 @store.command()
@@ -58,11 +128,3 @@ def sweep(place: Place, out: Output, older_than: float) -> None:
 
     count = collect(place.store, milliseconds(older_than))
     out.record({"removed": count}, table=lambda: [f"{count:,} blobs removed"])
-
-
-def _file(place: Place) -> dict[str, Any]:
-    path: Path | None = getattr(place.store, "path", None)
-    if path is None:
-        return {}
-    parts = [path, path.with_name(f"{path.name}-wal")]
-    return {"path": str(path), "size_bytes": sum(part.stat().st_size for part in parts if part.exists())}

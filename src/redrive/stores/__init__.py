@@ -26,7 +26,7 @@ def open_store(url: str) -> Store:
         from .memory import MemoryStore
 
         if parts.netloc or parts.path or options:
-            raise ConfigError(f"store URL {url!r}: expected memory:// and nothing more")
+            raise ConfigError(f"store URL {shown(url)!r}: expected memory:// and nothing more")
         return MemoryStore()
     if parts.scheme == "sqlite":
         from .sqlite import SqliteStore
@@ -34,10 +34,10 @@ def open_store(url: str) -> Store:
         path = sqlite_path(url)
         synchronous = options.pop("synchronous", "full")
         if options:
-            raise ConfigError(f"store URL {url!r}: unknown option {sorted(options)[0]!r}; known: synchronous")
+            raise ConfigError(f"store URL {shown(url)!r}: unknown option {sorted(options)[0]!r}; known: synchronous")
         return SqliteStore(path, synchronous=synchronous)
     what = f"unknown scheme {parts.scheme!r}" if parts.scheme else "it has no scheme"
-    raise ConfigError(f"store URL {url!r}: {what}; known: {_SCHEMES}")
+    raise ConfigError(f"store URL {shown(url)!r}: {what}; known: {_SCHEMES}")
 
 
 def sqlite_path(url: str) -> str:
@@ -47,7 +47,9 @@ def sqlite_path(url: str) -> str:
     parts, _ = _parts(url)
     path = unquote(parts.path)[1:]
     if parts.netloc or not path:
-        raise ConfigError(f"store URL {url!r}: expected sqlite:///relative/path.db or sqlite:////absolute/path.db")
+        raise ConfigError(
+            f"store URL {shown(url)!r}: expected sqlite:///relative/path.db or sqlite:////absolute/path.db"
+        )
     return path
 
 
@@ -57,7 +59,14 @@ def _parts(url: str) -> tuple[SplitResult, dict[str, str]]:
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise ConfigError(f"store URL {url!r} cannot be read: {error}; known: {_SCHEMES}") from error
+        raise ConfigError(f"store URL {shown(url)!r} cannot be read: {error}; known: {_SCHEMES}") from error
     if parts.fragment:
-        raise ConfigError(f"store URL {url!r}: a '#' in a path must be written %23")
+        raise ConfigError(f"store URL {shown(url)!r}: a '#' in a path must be written %23")
     return parts, dict(parse_qsl(parts.query, keep_blank_values=True))
+
+
+def shown(url: str) -> str:
+    """The URL without its password."""
+    import re
+
+    return re.sub(r"(?<=://)([^/?@:]*):[^/?]*@", r"\1:***@", url)

@@ -7,6 +7,18 @@ from typing import Any
 from ..message import FailureGroup, Lane, Where
 from ._sqlite_rows import read_faults, text
 
+_RESTING = ("(rested_ms, seq) > (?, ?)", "rested_ms, seq")
+_ANY = ("(coalesce(rested_ms, 0), seq) > (?, ?)", "coalesce(rested_ms, 0), seq")
+# By lane: what lies beyond a cursor, and the order of a listing. A page of a million is read off an index, not sorted.
+AFTER: dict[Lane | None, tuple[str, str]] = {
+    Lane.READY: ("? <= 0 and seq > ?", "seq"),
+    Lane.LEASED: _ANY,
+    Lane.DEAD: _RESTING,
+    Lane.QUARANTINE: _RESTING,
+    Lane.DONE: _RESTING,
+    None: _ANY,
+}
+
 
 def where_of(where: Where, lane: Lane | None) -> tuple[list[str], list[Any]]:
     clauses: list[str] = ["1"]

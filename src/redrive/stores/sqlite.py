@@ -51,7 +51,7 @@ from ..store import Cells, Traits
 from . import _door, _sqlite_schema
 from ._sqlite_changes import Changes
 from ._sqlite_groups import Groups, Touched, to_group
-from ._sqlite_looks import to_failure_group, where_of
+from ._sqlite_looks import AFTER, to_failure_group, where_of
 from ._sqlite_rows import (
     COLUMNS,
     claimed_message,
@@ -376,9 +376,9 @@ class SqliteStore:
     def peek(self, lane: Lane | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None) -> Page:
         since, after = _door.read_cursor(cursor)
         clauses, args = where_of(where, lane)
-        clauses.append("(coalesce(rested_ms, 0), seq) > (?, ?)")
+        later, order = AFTER[lane]
         found = self._messages(
-            " and ".join(clauses) + " order by coalesce(rested_ms, 0), seq limit ?", *args, since, after, limit
+            f"{' and '.join([*clauses, later])} order by {order} limit ?", *args, since, after, limit
         )
         more = f"{found[-1][1].rested_ms or 0}.{found[-1][0]}" if len(found) == limit and found else None
         return Page([message for _, message in found], more)

@@ -1,0 +1,90 @@
+"""Empty a queue of what waits in it: batch by batch, and with a note of who did it and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Struct
+
+from ..message import Cancel, Lane, Message, Swap, Where
+from ..store import Store
+
+PAGE = 500  # messages that are cancelled in one commit
+NOTES_MAX = 20  # of one queue
+KEPT_MS = 24 * 3600 * 1000  # as long as a cancelled message can be looked up
+_CELL = "redrive:purges:"
+
+
+class PurgeNote(Struct, frozen=True):
+    """A purge, for those who look at what it cancelled. `ended_ms` is None while it runs, or if it was cut off."""
+
+    began_ms: int
+    ended_ms: int | None
+    actor: str
+    reason: str
+
+
+class Purged(Struct, frozen=True):
+    """What a purge did: messages it cancelled, and runs that began before it came to them and were asked to stop."""
+
+    cancelled: int = 0
+    asked_to_stop: int = 0
+
+
+def purge(
+    store: Store, queue: str, *, actor: str, reason: str = "", tick: Callable[[int], object] = lambda count: None
+) -> Purged:
+    """Cancel what waits in the queue (ready, scheduled, parked) and was enqueued before now; `tick` hears of batches.
+
+    What is leased, dead, quarantined or done is left alone, but for what a worker claims between the look and the
+    cancel: that is asked to stop, as `cancel` does. Pause the queue first to rule it out. Cut off, it has done what it
+    has done; call it again. Raises StoreError.
+    """
+    note = PurgeNote(store.now_ms(), None, actor, reason)
+    _write(store, queue, note)
+    before = Where(queue=queue, until_ms=note.began_ms + 1)
+    done = Purged()
+    while (now := _pass(store, before, done, tick)) != done:  # a page may lose its place while others change the lane
+        done = now
+    _write(store, queue, msgspec.structs.replace(note, ended_ms=store.now_ms()))
+    return done
+
+
+def _pass(store: Store, where: Where, done: Purged, tick: Callable[[int], object]) -> Purged:
+    cursor = None
+    while True:
+        page = store.peek(Lane.READY, where=where, limit=PAGE, cursor=cursor)
+        words = store.cancel([message.id for message in page.messages]) if page.messages else []
+        done = Purged(
+            done.cancelled + words.count(Cancel.CANCELLED), done.asked_to_stop + words.count(Cancel.REQUESTED)
+        )
+        tick(len(words))
+        cursor = page.cursor
+        if cursor is None:
+            return done
+
+
+def purge_behind(store: Store, message: Message) -> PurgeNote | None:
+    """The purge that cancelled this message, if one did."""
+    if message.reason != "cancelled" or message.rested_ms is None:
+        return None
+    for note in reversed(_notes(store, message.queue)[1]):
+        if note.began_ms <= message.rested_ms and (note.ended_ms is None or message.rested_ms <= note.ended_ms):
+            return note
+    return None
+
+
+def _notes(store: Store, queue: str) -> tuple[int, list[PurgeNote]]:
+    cell = store.cells.read([_CELL + queue])[0]
+    return (0, []) if cell is None else (cell.version, msgspec.json.decode(cell.value, type=list[PurgeNote]))
+
+
+def _write(store: Store, queue: str, note: PurgeNote) -> None:
+    """Among several purges at once each keeps its own note: who loses the swap reads again."""
+    while True:
+        version, notes = _notes(store, queue)
+        others = [n for n in notes if (n.began_ms, n.actor) != (note.began_ms, note.actor)]
+        value = msgspec.json.encode([*others, note][-NOTES_MAX:])
+        if store.cells.swap([Swap(_CELL + queue, version, value, KEPT_MS)])[0]:
+            return
