@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 POSTGRES_SCHEMES = ("postgresql", "postgres")
 REDIS_SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "valkey", "valkeys")
-_SCHEMES = "memory://, sqlite:///PATH"
+_SCHEMES = "memory://, sqlite:///PATH, redis://HOST:PORT"
 
 
 def open_store(url: str) -> Store:
@@ -36,6 +36,12 @@ def open_store(url: str) -> Store:
         if options:
             raise ConfigError(f"store URL {shown(url)!r}: unknown option {sorted(options)[0]!r}; known: synchronous")
         return SqliteStore(path, synchronous=synchronous)
+    if parts.scheme in REDIS_SCHEMES:
+        try:
+            from .redis import RedisStore
+        except ModuleNotFoundError as error:
+            raise ConfigError("Redis needs its driver: pip install 'redrive[redis]'") from error
+        return RedisStore(url)
     what = f"unknown scheme {parts.scheme!r}" if parts.scheme else "it has no scheme"
     raise ConfigError(f"store URL {shown(url)!r}: {what}; known: {_SCHEMES}")
 

@@ -1,0 +1,168 @@
+"""Looking through the Redis store: pages of messages, and dead ones by what killed them.
+
+A page is found in two steps: the places of messages in the order of rest, then those messages, which are filtered here.
+What does not rest lies by due time, so a page of it looks through all that waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from heapq import nsmallest
+from typing import Any
+
+from ..fault import Fault
+from ..ids import is_id
+from ..message import FailureGroup, Lane, Message, Page, Where
+from . import _door, _lifecycle
+from ._redis_rows import LETTERS, fatal_of, id_text, member_number, to_message
+
+Call = Callable[..., Any]  # call(script, asked, *blobs)
+Place = tuple[int, bytes]  # when it came to rest (0: it does not rest), its member
+Found = tuple[Message, Fault | None]
+PAGE = 500
+QUEUES_AT_ONCE = 200
+_RESTING = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
+_LAST_MS = 2**53
+
+
+def found_of(call: Call, ids: Sequence[bytes]) -> list[Found | None]:
+    """The messages with these ids, each with the fault that brought it to rest."""
+    _, messages, states, *beside = call("find", None, b"".join(ids))
+    found: list[Found | None] = []
+    for id, message, state, *rest in zip(ids, messages, states, *beside, strict=True):
+        if message is None:
+            found.append(None)
+            continue
+        whole = to_message(id_text(id.hex()), message, state, *rest)
+        found.append((whole, fatal_of(whole, state)))
+    return found
+
+
+class Looks:
+    """`call` runs a script; `queues` names every queue that may hold messages."""
+
+    def __init__(self, call: Call, queues: Callable[[], list[str]]) -> None:
+        self._call, self._queues = call, queues
+
+    def peek(self, lane: Lane | None, where: Where, limit: int, cursor: str | None) -> Page:
+        since, after = _door.read_cursor(cursor)
+        messages: list[Message] = []
+        for place, (message, fault) in self._candidates(lane, where, (since, _member(after)), max(limit, PAGE)):
+            if lane not in (None, message.lane) or not _lifecycle.matches(message, fault, where):
+                continue
+            if len(messages) == limit:
+                return Page(messages, cursor)
+            messages.append(message)
+            cursor = f"{place[0]}.{member_number(place[1])}"
+        return Page(messages)
+
+    def failure_groups(self, where: Where) -> list[FailureGroup]:
+        plain = where == Where(task=where.task, fingerprint=where.fingerprint)
+        groups = self._indexed(where) if plain else self._looked_through(where)
+        return sorted(groups, key=lambda group: (-group.count, group.fingerprint, group.task))
+
+    def _candidates(self, lane: Lane | None, where: Where, after: Place, page: int) -> Iterator[tuple[Place, Found]]:
+        if where.ids is not None:
+            ids = [bytes.fromhex(id.replace("-", "")) for id in dict.fromkeys(where.ids) if is_id(id)]
+            yield from sorted(self._by_id(ids, after), key=lambda found: found[0])
+            return
+        queues = [where.queue] if where.queue is not None else self._queues()
+        if lane not in _RESTING and after[0] <= 0:
+            live = [one for one in (Lane.READY, Lane.LEASED) if lane in (None, one)]
+            yield from self._pages(lambda at: self._live(live, queues, at, page), after)
+        resting = [one for one in _RESTING if lane in (None, one)]
+        if resting:
+            yield from self._pages(lambda at: self._at_rest(resting, queues, where, at, page), after)
+
+    def _pages(self, next_places: Callable[[Place], list[Place]], after: Place) -> Iterator[tuple[Place, Found]]:
+        while places := next_places(after):
+            for place, found in zip(places, found_of(self._call, [member[6:] for _, member in places]), strict=True):
+                if found is not None and (found[0].rested_ms or 0) == place[0]:  # else it moved meanwhile
+                    yield place, found
+            after = places[-1]
+
+    def _by_id(self, ids: Sequence[bytes], after: Place) -> Iterator[tuple[Place, Found]]:
+        _, messages, *_ = self._call("find", None, b"".join(ids))
+        for id, message, found in zip(ids, messages, found_of(self._call, ids), strict=True):
+            if message is not None and found is not None:
+                place = (found[0].rested_ms or 0, message[4:10] + id)
+                if place > after:
+                    yield place, found
+
+    def _live(self, lanes: Sequence[Lane], queues: Sequence[str], after: Place, limit: int) -> list[Place]:
+        """The next places of messages that do not rest, in the order of putting."""
+        return [(0, member) for member in nsmallest(limit, self._live_members(lanes, queues, after[1]))]
+
+    def _live_members(self, lanes: Sequence[Lane], queues: Sequence[str], after: bytes) -> Iterator[bytes]:
+        for lane in lanes:
+            for first in range(0, len(queues), QUEUES_AT_ONCE):
+                members, large = self._call("live", (queues[first : first + QUEUES_AT_ONCE], LETTERS[lane]))
+                yield from (member for member in members if member > after)
+                for key in large:
+                    yield from (member for member in self._scanned(key) if member > after)
+
+    def _scanned(self, key: bytes) -> set[bytes]:
+        cursor, members = "0", set[bytes]()
+        while True:
+            found, rows = self._call("scan", (key.decode(), cursor))
+            members.update(rows[::2])
+            cursor = found.decode()
+            if cursor == "0":
+                return members
+
+    def _at_rest(
+        self, lanes: Sequence[Lane], queues: Sequence[str], where: Where, after: Place, limit: int
+    ) -> list[Place]:
+        """The next places of messages at rest, those that rest longest first."""
+        since = max(after[0], where.since_ms or 0)
+        until = _LAST_MS if where.until_ms is None else where.until_ms - 1
+        member = after[1] if since == after[0] else b""
+        places: list[Place] = []
+        for first in range(0, len(queues), QUEUES_AT_ONCE):
+            keys = [(LETTERS[lane], queue) for lane in lanes for queue in queues[first : first + QUEUES_AT_ONCE]]
+            rows = self._call("resting", (keys, since, until, limit), member)
+            places += zip(rows[::2], rows[1::2], strict=True)
+        return nsmallest(limit, places)
+
+    # -- dead ones by what killed them
+
+    def _indexed(self, where: Where) -> list[FailureGroup]:
+        rows: dict[bytes, list[Any]] = {}
+        cursor = "0"
+        while True:
+            found, page = self._call("failure_groups", (cursor,))
+            for n in range(0, len(page), 5):
+                rows[page[n]] = page[n + 1 : n + 5]
+            cursor = found.decode()
+            if cursor == "0":
+                break
+        named = [(*name.decode().split("\0", 1), *row) for name, row in rows.items()]
+        named = [row for row in named if where.task in (None, row[1]) and where.fingerprint in (None, row[0])]
+        groups: list[FailureGroup] = []
+        for first in range(0, len(named), PAGE):
+            some = named[first : first + PAGE]
+            samples = found_of(self._call, [row[5][6:] for row in some])
+            for (fingerprint, task, count, first_ms, last_ms, member), sample in zip(some, samples, strict=True):
+                fault = sample[1] if sample is not None else None
+                told = (fault.error, fault.text) if fault is not None else ("", "")
+                id = id_text(member[6:].hex())
+                groups.append(FailureGroup(fingerprint, task, *told, count, first_ms, last_ms, id))
+        return groups
+
+    def _looked_through(self, where: Where) -> list[FailureGroup]:
+        groups: dict[tuple[str, str], FailureGroup] = {}
+        for (rested_ms, _), (message, fault) in self._candidates(Lane.DEAD, where, (-1, b""), PAGE):
+            if message.lane is not Lane.DEAD or not _lifecycle.matches(message, fault, where):
+                continue
+            told = (fault.fingerprint, fault.error, fault.text) if fault is not None else ("", "", "")
+            before = groups.get((told[0], message.task))
+            count, first_ms = (before.count, before.first_ms) if before is not None else (0, rested_ms)
+            groups[told[0], message.task] = FailureGroup(
+                told[0], message.task, *told[1:], count + 1, first_ms, rested_ms, message.id
+            )
+        return [*groups.values()]
+
+
+def _member(number: int) -> bytes:
+    """What sorts after every member of that number, and before those of the next."""
+    return b"" if number < 0 else number.to_bytes(8, "big")[2:] + b"\xff" * 17

@@ -1,0 +1,269 @@
+"""Messages as the Redis store keeps them: what a put writes, what a claim and a look read back.
+
+The bytes are described in `redis_scripts/_states.lua`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ..fault import Fault
+from ..message import Delivery, Draft, Lane, Message, Receipt
+
+KEY, GROUP, HAS_PROGRESS, CANCEL, SUSPECT, COLD = 1, 2, 8, 16, 32, 128  # flags of a state
+PLACE = 0
+NO_NAME = "\0"  # the worker of a lease that was asked for without one; an empty one is nobody
+LANES = {b"R": Lane.READY, b"L": Lane.LEASED, b"D": Lane.DEAD, b"Q": Lane.QUARANTINE, b"K": Lane.DONE}
+LETTERS = {lane: letter.decode() for letter, lane in LANES.items()}
+_HEAD = struct.Struct(">cIBIIIIBQQQ")
+_tuple = tuple.__new__
+
+
+class Rare(msgspec.Struct, omit_defaults=True, gc=False):
+    """What a draft rarely says. Read by scripts too, so there are no bytes in it."""
+
+    key: str | None = msgspec.field(default=None, name="k")
+    group: str | None = msgspec.field(default=None, name="g")
+    deadline_ms: int | None = msgspec.field(default=None, name="d")
+    keep_ms: int = msgspec.field(default=0, name="e")
+    version: int = msgspec.field(default=1, name="v")
+    content: str = msgspec.field(default="json", name="t")
+    headers: dict[str, str] = msgspec.field(default_factory=dict, name="h")
+    correlation_id: str | None = msgspec.field(default=None, name="c")
+    causation_id: str | None = msgspec.field(default=None, name="a")
+    producer: str | None = msgspec.field(default=None, name="p")
+    traceparent: str | None = msgspec.field(default=None, name="r")
+
+
+class Cold(msgspec.Struct, gc=False):
+    """What a state rarely holds; the names are those of `_states.lua` and `_groups.lua`."""
+
+    worker: str | None = msgspec.field(default=None, name="w")
+    queue: str | None = msgspec.field(default=None, name="q")
+    reason: str | None = msgspec.field(default=None, name="r")
+    rested_ms: int | None = msgspec.field(default=None, name="rm")
+    run: str | None = None
+    attempts_allowed: int | None = msgspec.field(default=None, name="aa")
+    deadline_dropped: int = msgspec.field(default=0, name="dl")
+    turn: int | None = msgspec.field(default=None, name="t")
+    wake_ms: int | None = msgspec.field(default=None, name="wk")
+    fingerprint: str | None = msgspec.field(default=None, name="fp")
+
+
+Row = tuple[int, int, int, int, str, str, Rare | None, bytes]
+_encode = msgspec.msgpack.Encoder().encode
+_row = msgspec.msgpack.Decoder(Row).decode
+_rows = msgspec.msgpack.Decoder(list[Row]).decode
+_cold = msgspec.msgpack.Decoder(Cold).decode
+_faults = msgspec.json.Decoder(tuple[Fault, ...]).decode
+_NO_RARE, _NO_COLD = Rare(), Cold()
+
+
+def id_bytes(id: str) -> bytes:
+    return bytes.fromhex(id.replace("-", ""))
+
+
+def id_text(hexed: str) -> str:
+    return f"{hexed[:8]}-{hexed[8:12]}-{hexed[12:16]}-{hexed[16:20]}-{hexed[20:]}"
+
+
+def member_number(member: bytes) -> int:
+    """The number in a member of a sorted set: the order of putting."""
+    return int.from_bytes(member[:6], "big")
+
+
+def tail(draft: Draft, id: str) -> bytes:
+    """A message's bytes from the task on."""
+    if (
+        draft.headers
+        or draft.key is not None
+        or draft.group is not None
+        or draft.deadline_ms is not None
+        or draft.producer is not None
+        or draft.correlation_id is not None
+        or draft.causation_id is not None
+        or draft.traceparent is not None
+        or draft.keep_ms
+        or draft.version != 1
+        or draft.content != "json"
+    ):
+        return _encode((draft.task, draft.queue, _rare(draft, id), draft.body))[1:]
+    return _encode((draft.task, draft.queue, None, draft.body))[1:]
+
+
+def _rare(draft: Draft, id: str) -> Rare:
+    return Rare(
+        draft.key,
+        draft.group,
+        draft.deadline_ms,
+        draft.keep_ms,
+        draft.version,
+        draft.content,
+        dict(draft.headers or {}),
+        draft.correlation_id if draft.correlation_id != id else None,
+        draft.causation_id,
+        draft.producer,
+        draft.traceparent,
+    )
+
+
+def to_message(id: str, message: bytes, state: bytes | None, faults: bytes | None, progress: bytes | None,
+               result: bytes | None = None) -> Message:  # fmt: skip
+    return _to_message(id, _row(message), state, faults, progress, result)
+
+
+def _to_message(
+    id: str, row: Row, state: bytes | None, faults: bytes | None, progress: bytes | None, result: bytes | None
+) -> Message:
+    _, enqueued, marks, delta, task, queue, rare, body = row
+    rare = rare or _NO_RARE
+    cold, due, worker, fence, flags = _NO_COLD, enqueued + delta, None, 0, 0
+    lane, attempt, crashes, alone, redrives, life, held = Lane.READY, 0, 0, 0, 0, 0, 0
+    if state is not None:
+        letter, fence, flags, attempt, crashes, alone, redrives, _, due, life, held = _HEAD.unpack_from(state)
+        lane = LANES[letter]
+        if flags & COLD:
+            cold = _cold(state[_HEAD.size :])
+            worker = cold.worker
+        else:
+            worker = state[_HEAD.size :].decode()
+        worker = None if not worker else "" if worker == NO_NAME else worker
+    parked = lane is Lane.READY and rare.group is not None and cold.turn != PLACE
+    return Message(
+        id=id,
+        task=task,
+        queue=cold.queue or queue,
+        body=body,
+        correlation_id=rare.correlation_id or id,
+        lane=lane,
+        priority=marks & 3,
+        due_ms=cold.wake_ms if parked else due if lane in (Lane.READY, Lane.LEASED) else None,
+        fence=fence,
+        attempt=attempt,
+        enqueued_ms=enqueued,
+        life_ms=life or enqueued,
+        worker=worker,
+        producer=rare.producer,
+        crashes=crashes,
+        crashes_alone=alone,
+        redrives=redrives,
+        suspect=flags & SUSPECT != 0,
+        cancel=flags & CANCEL != 0,
+        held_ms=held,
+        deadline_ms=None if cold.deadline_dropped else rare.deadline_ms,
+        attempts_allowed=cold.attempts_allowed,
+        version=rare.version,
+        key=rare.key,
+        group=rare.group,
+        run=cold.run,
+        reason=cold.reason,
+        rested_ms=cold.rested_ms,
+        result=result,
+        progress=progress,
+        content=rare.content,
+        headers=rare.headers,
+        causation_id=rare.causation_id,
+        traceparent=rare.traceparent,
+        keep_ms=rare.keep_ms,
+        parked=parked,
+        faults=_faults(b"[" + faults.replace(b"\n", b",") + b"]") if faults else (),
+    )
+
+
+def fatal_of(message: Message, state: bytes | None) -> Fault | None:
+    """The fault that brought a message to rest, by which it is found and grouped."""
+    if state is None or not state[5] & COLD or not message.faults:
+        return None
+    return message.faults[-1] if _cold(state[_HEAD.size :]).fingerprint is not None else None
+
+
+def deliveries_of(part: Sequence[Any], queue: str, worker: str, until: int) -> list[Delivery]:
+    """What a claim of one ask and priority gave: {ask, priority, members, messages, rare}."""
+    _, priority, members, messages, rare = part
+    hexed, where = members.hex(), f"{priority}{queue}"
+    rows = _rows(b"\xdd" + (len(members) // 22).to_bytes(4, "big") + messages)
+    known = {rare[n]: rare[n + 1 : n + 4] for n in range(0, len(rare), 4)}
+    found: list[Delivery] = []
+    at = 0
+    for number, row in enumerate(rows):
+        handle = hexed[at : at + 44]
+        id = f"{handle[12:20]}-{handle[20:24]}-{handle[24:28]}-{handle[28:32]}-{handle[32:]}"
+        at += 44
+        if number in known:
+            state, faults, progress = known[number]
+            message = _to_message(id, row, state, faults, progress, None)
+            fence = message.fence
+        else:
+            message, fence = _first_claim(id, row, worker, until), 1
+        found.append(Delivery(message, _tuple(Receipt, (handle + where, fence)), until))
+    return found
+
+
+def _first_claim(id: str, row: Row, worker: str, until: int) -> Message:
+    """The way of most messages: as few steps as there can be."""
+    _, enqueued, marks, _, task, queue, rare, body = row
+    if rare is None:
+        return Message(id, task, queue, body, id, Lane.LEASED, marks & 3, until, 1, 1, enqueued, enqueued, worker, None)
+    return Message(
+        id,
+        task,
+        queue,
+        body,
+        rare.correlation_id or id,
+        Lane.LEASED,
+        marks & 3,
+        until,
+        1,
+        1,
+        enqueued,
+        enqueued,
+        worker,
+        rare.producer,
+        deadline_ms=rare.deadline_ms,
+        version=rare.version,
+        key=rare.key,
+        group=rare.group,
+        content=rare.content,
+        headers=rare.headers,
+        causation_id=rare.causation_id,
+        traceparent=rare.traceparent,
+        keep_ms=rare.keep_ms,
+    )
+
+
+class Arguments:
+    """What a script is asked: values as msgpack, and bytes beside them that the values name by index."""
+
+    def __init__(self) -> None:
+        self._blobs: list[bytes] = []
+
+    def blob(self, blob: bytes) -> int:
+        """The index in ARGV at which it will be found."""
+        self._blobs.append(blob)
+        return len(self._blobs) + 2
+
+    def listed(self, now: bytes, asked: Any) -> list[bytes]:
+        return [now, _encode(asked), *self._blobs]
+
+
+def draft_rows(
+    drafts: Sequence[Draft], ids: Sequence[str], zones: dict[tuple[int, str], int], arguments: Arguments
+) -> list[list[Any]]:
+    """Drafts as `_puts.lua` takes them; their zones are added to `zones`."""
+    rows = []
+    for draft, id in zip(drafts, ids, strict=True):
+        zone = zones.setdefault((draft.priority, draft.queue), len(zones))
+        row: list[Any] = [zone, draft.delay_ms, arguments.blob(tail(draft, id))]
+        if draft.due_ms is not None or draft.key is not None or draft.id is not None or draft.group is not None:
+            key = None if draft.key is None else f"{draft.task}\0{draft.key}"
+            row += [draft.due_ms, key, draft.key_for_ms, draft.id is not None, draft.group]
+        rows.append(row)
+    return rows
+
+
+def packed_ids(ids: Sequence[str]) -> bytes:
+    return bytes.fromhex("".join(ids).replace("-", ""))

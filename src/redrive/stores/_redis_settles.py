@@ -1,0 +1,168 @@
+"""Settlements and asks as the Redis store's exchange takes them."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from ..fault import Fault
+from ..ids import new_id
+from ..message import DEGRADED, Ack, Ask, DeadLetter, Quarantine, Receipt, RetryAt, Settled, Settlement, Swap
+from ..store import Traits
+from . import _door
+from ._redis_rows import NO_NAME, Arguments, draft_rows, packed_ids
+
+ACK, RETRY, DIE, POISON = range(4)
+WORDS = (Settled.OK, Settled.STALE, Settled.CANCELLED)
+_MEMBER = 44  # hex digits of a handle that say which message; its priority and queue follow
+_fault = msgspec.json.Encoder().encode
+
+
+class Settling:
+    """One batch of settlements: what is said of them to the script, and what its answer says of each.
+
+    Plain acks of one queue and priority travel as two strings, all others as a row each.
+    """
+
+    def __init__(self, settlements: Sequence[Settlement], traits: Traits, now_ms: Callable[[], int]) -> None:
+        self.arguments = Arguments()
+        self._words = [Settled.OK] * len(settlements)
+        self._zones: dict[tuple[int, str], int] = {}  # of follow-ups
+        self._acks: dict[str, tuple[list[int], list[str], list[int]]] = {}  # by priority and queue
+        self._moves: list[tuple[int, Settlement]] = []
+        self._traits, self._now_ms = traits, now_ms
+        self._sort(settlements)
+
+    def _sort(self, settlements: Sequence[Settlement]) -> None:
+        seen = {s.receipt.handle for s in settlements}
+        plain = len(seen) == len(settlements)  # else the same message comes twice, and order matters
+        for at, s in enumerate(settlements):
+            handle, fence = s.receipt
+            decision = s.decision
+            if (
+                plain
+                and type(decision) is Ack
+                and decision.keep_ms == 0
+                and not s.follow_ups
+                and not s.swaps
+                and _is_handle(handle, fence)
+            ):
+                zone = handle[_MEMBER:]  # type: ignore[index]
+                group = self._acks.get(zone)
+                if group is None:
+                    group = self._acks[zone] = ([], [], [])
+                group[0].append(at)
+                group[1].append(handle[:_MEMBER])  # type: ignore[index]
+                group[2].append(fence)
+            elif _is_handle(handle, fence):
+                self._moves.append((at, s))
+            else:
+                self._words[at] = Settled.STALE
+
+    def asked(self, swaps: Sequence[Swap], asks: Sequence[Ask]) -> Any:
+        blob = self.arguments.blob
+        blob(bytes.fromhex("".join([str(s.receipt.handle)[:_MEMBER] for _, s in self._moves])))
+        blob(_fences([s.receipt.fence for _, s in self._moves]))
+        acks = [
+            (int(zone[0]), zone[1:], blob(bytes.fromhex("".join(members))), blob(_fences(fences)))
+            for zone, (_, members, fences) in self._acks.items()
+        ]
+        moves = [self._move(s) for _, s in self._moves]
+        wanted = [
+            (
+                ask.queue,
+                ask.limit,
+                ask.lease_ms,
+                ask.worker or NO_NAME,
+                dict.fromkeys(ask.skip, 1) if ask.skip else None,
+            )
+            for ask in asks
+        ]
+        return acks, moves, [*self._zones], swap_rows(swaps, self.arguments), wanted
+
+    def _move(self, s: Settlement) -> list[Any]:
+        handle = str(s.receipt.handle)
+        row: list[Any] = [0, handle[_MEMBER + 1 :], int(handle[_MEMBER])]
+        fault = None if s.fault is None else self.arguments.blob(_fault(s.fault))
+        fingerprint = _fingerprint(s.fault)
+        match s.decision:
+            case Ack(degraded, keep_ms):
+                keep = None if keep_ms == 0 else -1 if keep_ms is None else keep_ms
+                result = None if s.result is None or keep is None else self.arguments.blob(s.result)
+                row[0] = ACK
+                row += [keep, True, False, None if degraded is None else DEGRADED, None, None, result]
+            case RetryAt(at_ms, _, counts, held):
+                row[0] = RETRY
+                row += [at_ms, counts, held, None, fault, None, None]
+            case DeadLetter(reason, _, counts):
+                row[0] = DIE
+                row += [None, counts, False, reason, fault, fingerprint, None]
+            case Quarantine(_, reason, counts):
+                row[0] = POISON
+                row += [None, counts, False, reason, fault, fingerprint, None]
+        if s.swaps or s.follow_ups:
+            row += [swap_rows(s.swaps, self.arguments), self._follow_ups(s)]
+        return row
+
+    def _follow_ups(self, s: Settlement) -> Any:
+        if not s.follow_ups:
+            return None
+        _door.admit(s.follow_ups, self._traits)
+        now = self._now_ms()
+        ids = [draft.id or new_id(now) for draft in s.follow_ups]
+        rows = draft_rows(s.follow_ups, ids, self._zones, self.arguments)
+        return rows, self.arguments.blob(packed_ids(ids))
+
+    def words(self, stale: Sequence[int], words: Sequence[int]) -> list[Settled]:
+        groups = [at for at, _, _ in self._acks.values()]
+        for n in range(0, len(stale), 2):
+            self._words[groups[stale[n]][stale[n + 1]]] = Settled.STALE
+        for (at, _), word in zip(self._moves, words, strict=True):
+            self._words[at] = WORDS[word]
+        return self._words
+
+
+def _is_handle(handle: int | str, fence: int) -> bool:
+    """Whether it may be one of ours."""
+    return type(handle) is str and _HANDLE(handle) is not None and fence >> 32 == 0
+
+
+_HANDLE = re.compile("[0-9a-f]{44}[0-3].", re.S).match
+
+
+class Held:
+    """Those of some receipts that may be ours, as scripts take them."""
+
+    def __init__(self, receipts: Sequence[Receipt]) -> None:
+        self.at = [at for at, receipt in enumerate(receipts) if _is_handle(*receipt)]
+        handles = [str(receipts[at].handle) for at in self.at]
+        zones = dict[str, int]()
+        self.zone_of = [zones.setdefault(handle[_MEMBER:], len(zones)) for handle in handles]
+        self.zones = [(int(zone[0]), zone[1:]) for zone in zones]
+        self.members = bytes.fromhex("".join([handle[:_MEMBER] for handle in handles]))
+        self.fences = _fences([receipts[at].fence for at in self.at])
+
+
+def _fences(fences: Sequence[int]) -> bytes:
+    return struct.pack(f">{len(fences)}I", *fences)
+
+
+def _fingerprint(fault: Fault | None) -> str | None:
+    return None if fault is None else fault.fingerprint
+
+
+def skip_row(ask: Ask) -> dict[str, int] | None:
+    """The tasks that an ask skips, as scripts look them up."""
+    return dict.fromkeys(ask.skip, 1) if ask.skip else None
+
+
+def swap_rows(swaps: Sequence[Swap], arguments: Arguments) -> list[tuple[str, int, int | None, int | None]]:
+    """Swaps as `_cells.lua` takes them."""
+    return [
+        (swap.key, swap.version, None if swap.value is None else arguments.blob(swap.value), swap.ttl_ms)
+        for swap in swaps
+    ]

@@ -1,0 +1,380 @@
+"""The Redis store: messages in hashes and sorted sets of one namespace, changed by Lua scripts alone.
+
+Every key begins with `{namespace}:`, so that each script touches one slot. Each call is one script and so one commit;
+the scripts are in redis_scripts, named as the methods.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import Conflict, EnqueueError, Unsupported
+from ..ids import is_id, new_id
+from ..message import (
+    PRIORITIES,
+    Ask,
+    Cancel,
+    Cell,
+    Counts,
+    Discard,
+    Draft,
+    Exchange,
+    FailureGroup,
+    Group,
+    GroupOrder,
+    Handle,
+    Hold,
+    Isolate,
+    Keep,
+    Lane,
+    Message,
+    OnDead,
+    Page,
+    Put,
+    Receipt,
+    Redrive,
+    Settlement,
+    Started,
+    Swap,
+    Verdict,
+    Where,
+)
+from ..store import Cells, Traits
+from . import _door
+from ._groups import refuse
+from ._redis_link import Link
+from ._redis_looks import QUEUES_AT_ONCE, Looks
+from ._redis_rows import (
+    LETTERS,
+    NO_NAME,
+    Arguments,
+    deliveries_of,
+    draft_rows,
+    id_bytes,
+    id_text,
+    packed_ids,
+    to_message,
+)
+from ._redis_settles import Held, Settling, skip_row, swap_rows
+from ._redis_url import RedisUrl
+from ._redis_wake import Wake
+from ._state_dir import state_dir
+
+SWEEP_EVERY_MS, SWEEP_MAX = 60_000, 1000
+GROUPS_AT_ONCE = 500
+LOOK_EVERY_S = 0.01  # how often a waiter looks at a clock that the server does not know
+
+
+class RedisStore:
+    """A store in one namespace of a Redis server (or Valkey, or a Cluster).
+
+    `clock_ms` replaces the server's clock in tests.
+    """
+
+    traits = Traits(name="redis")
+
+    def __init__(self, url: str, *, clock_ms: Callable[[], int] | None = None) -> None:
+        self.seam: Callable[[str], None] = _no_seam  # tests put a function here that kills or fails at a named point
+        self._clock_ms = clock_ms
+        at = RedisUrl.parse(url)
+        self._link = Link(at, seam=lambda point: self.seam(point))
+        self._wake = Wake(self._link, look_every_s=math.inf if clock_ms is None else LOOK_EVERY_S)
+        self.state_dir: Path | None = state_dir(f"{at.shown.partition('@')[2] or at.shown}/{at.namespace}")
+        self._looks = Looks(self._call, self._queues)
+        self._swept_ms = self.now_ms()
+        self.cells: Cells = RedisCells(self)
+
+    def now_ms(self) -> int:
+        return self._link.now_ms() if self._clock_ms is None else self._clock_ms()
+
+    def _now(self) -> bytes:
+        """The time for a script; empty where the server shall take its own."""
+        return b"" if self._clock_ms is None else b"%d" % self._clock_ms()
+
+    def _call(self, script: str, asked: Any, *blobs: bytes) -> Any:
+        arguments = Arguments()
+        for blob in blobs:
+            arguments.blob(blob)
+        return self._link.call(script, arguments.listed(self._now(), asked))
+
+    # -- putting
+
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
+        if tx is not None:
+            raise Unsupported("Redis has no transactions of the caller's to write in; enqueue without tx=")
+        _door.admit(drafts, self.traits)
+        made_ms = time.time_ns() // 1_000_000 if self._clock_ms is None else self._clock_ms()
+        ids = [draft.id or new_id(made_ms) for draft in drafts]
+        arguments, zones = Arguments(), dict[tuple[int, str], int]()
+        arguments.blob(packed_ids(ids))
+        rows = draft_rows(drafts, ids, zones, arguments)
+        asked = (rows, [*zones], swap_rows(swaps, arguments))
+        self.seam("put")
+        reply = self._told(self._link.call("put", arguments.listed(self._now(), asked)), swaps)
+        self.seam("acknowledge")
+        now, duplicates = reply
+        puts = [Put(id, False, _state(draft, now)) for draft, id in zip(drafts, ids, strict=True)]
+        for n in range(0, len(duplicates), 3):
+            at, held, word = duplicates[n : n + 3]
+            puts[at - 1] = Put(id_text(held.hex()), True, word.decode())
+        return puts
+
+    def _told(self, reply: Any, swaps: Sequence[Swap]) -> Any:
+        """The reply, unless it says why nothing was written."""
+        if reply[0] == b"stored":
+            raise EnqueueError(f"a message with id {id_text(reply[1].hex())} is already stored; nothing was written")
+        if reply[0] == b"conflict":
+            swap = swaps[reply[1] - 1]
+            raise Conflict(f"cell {swap.key!r} is not at version {swap.version}; nothing was written, read it again")
+        return reply
+
+    # -- settling and claiming
+
+    def exchange(
+        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+    ) -> Exchange:
+        settling = Settling(settlements, self.traits, self.now_ms)
+        asked = settling.asked(swaps, asks)
+        self.seam("settled")
+        self.seam("claim")
+        reply = self._told(self._link.call("exchange", settling.arguments.listed(self._now(), asked)), swaps)
+        now, stale, words, parts = reply
+        if parts:
+            self._wake.busy()
+        deliveries = []
+        for part in parts:
+            ask = asks[part[0]]
+            deliveries += deliveries_of(part, ask.queue, ask.worker, now + ask.lease_ms)
+        self._sweep(now)
+        return Exchange(settling.words(stale, words), deliveries)
+
+    def _sweep(self, now: int) -> None:
+        if now - self._swept_ms >= SWEEP_EVERY_MS:
+            self._swept_ms = now
+            if self._call("sweep", None) == SWEEP_MAX:
+                self._swept_ms = now - SWEEP_EVERY_MS  # there is more: go on with the next exchange
+
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
+        held = Held(receipts)
+        self.seam("extend")
+        words = self._call("extend", (lease_ms, alone, held.zones, held.zone_of), held.members, held.fences)
+        holds = [Hold.LOST] * len(receipts)
+        for at, word in zip(held.at, words, strict=True):
+            holds[at] = _HOLDS[word]
+        return holds
+
+    def release(self, worker: str, started: Sequence[Started] | None) -> tuple[int, int]:
+        packed = b"".join(
+            id_bytes(id) + fence.to_bytes(4, "big") for id, fence in started or () if is_id(id) and not fence >> 32
+        )
+        self.seam("release")
+        released = lapsed = 0
+        for queue in self._queues():
+            for priority in PRIORITIES:
+                cursor = "0"
+                while True:  # a page of the leases at a time
+                    asked = (worker or NO_NAME, priority, queue, cursor, started is not None)
+                    found, given_back, run_out = self._call("release", asked, packed)
+                    released, lapsed, cursor = released + given_back, lapsed + run_out, found.decode()
+                    if cursor == "0":
+                        break
+        return released, lapsed
+
+    def checkpoint(self, receipt: Receipt, state: bytes) -> bool:
+        held = Held([receipt])
+        return bool(held.at) and self._call("checkpoint", None, held.members, held.fences, state) == 1
+
+    # -- waiting
+
+    def wait(self, asks: Sequence[Ask], *, timeout_ms: int) -> None:
+        wanted = [(ask.queue, skip_row(ask)) for ask in asks if ask.limit > 0]
+
+        def look() -> float | None:
+            due_ms = self._call("look", (wanted,))
+            return None if due_ms is None else due_ms / 1000
+
+        self._wake.wait([ask.queue for ask in asks if ask.limit > 0], look, timeout_ms)
+
+    def nudge(self) -> None:
+        self._wake.nudge()
+
+    # -- looking
+
+    def find(self, ids: Sequence[str]) -> list[Message | None]:
+        known = [id for id in dict.fromkeys(ids) if is_id(id)]
+        _, messages, *parts = self._call("find", None, packed_ids(known))
+        found = {
+            id: to_message(id, message, *rest)
+            for id, message, *rest in zip(known, messages, *parts, strict=True)
+            if message is not None
+        }
+        return [found.get(id) for id in ids]
+
+    def counts(self, queue: str | None = None) -> Counts:
+        every = self._counts(self._queues() if queue is None else [queue])
+        oldest_ms = max((row[6] for row in every), default=0)
+        return _counted([sum(row[n] for row in every) for n in range(6)], oldest_ms)
+
+    def counts_by_queue(self) -> dict[str, Counts]:
+        held, said = self._named()
+        queues = sorted(held | said)
+        return {
+            queue: _counted(row[:6], row[6])
+            for queue, row in zip(queues, self._counts(queues), strict=True)
+            if queue in said or any(row[:6])
+        }
+
+    def queues(self) -> list[str]:
+        return list(self.counts_by_queue())
+
+    def _queues(self) -> list[str]:
+        held, said = self._named()
+        return sorted(held | said)
+
+    def _named(self) -> tuple[set[str], set[str]]:
+        """The queues that ever held messages, and those that were told anything."""
+        held, said = self._call("queues", None)
+        return {name.decode() for name in held}, {name.decode() for name in said}
+
+    def _counts(self, queues: Sequence[str]) -> list[list[int]]:
+        rows: list[list[int]] = []
+        for first in range(0, len(queues), QUEUES_AT_ONCE):
+            rows += self._call("counts", (queues[first : first + QUEUES_AT_ONCE],))
+        return rows
+
+    def peek(self, lane: Lane | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None) -> Page:
+        return self._looks.peek(lane, where, limit, cursor)
+
+    def failure_groups(self, *, where: Where = Where()) -> list[FailureGroup]:
+        return self._looks.failure_groups(where)
+
+    # -- changing by hand
+
+    def triage(self, handles: Sequence[Handle], verdict: Verdict) -> list[bool]:
+        ours = [at for at, handle in enumerate(handles) if is_id(handle.id)]
+        seen = [(handles[at].redrives, LETTERS[handles[at].lane]) for at in ours]
+        words = self._call("triage", (seen, _said(verdict)), packed_ids([handles[at].id for at in ours]))
+        moved = [False] * len(handles)
+        for at, word in zip(ours, words, strict=True):
+            moved[at] = word == 1
+        return moved
+
+    def cancel(self, ids: Sequence[str]) -> list[Cancel]:
+        known = [id for id in dict.fromkeys(ids) if is_id(id)]
+        words = dict(zip(known, self._call("cancel", None, packed_ids(known)), strict=True))
+        return [_CANCELS[words.get(id, 0)] for id in ids]
+
+    def configure(
+        self,
+        queue: str,
+        *,
+        paused: bool | None = None,
+        group_width: int | None = None,
+        group_order: GroupOrder | None = None,
+        on_dead: OnDead | None = None,
+    ) -> None:
+        _door.admit_width(group_width, 1)
+        said = {"paused": paused, "width": group_width, "order": group_order, "on_dead": on_dead}
+        changes = {name: value for name, value in said.items() if value is not None}
+        self._refuse(queue, self._call("configure", (queue, changes)))
+
+    def configure_group(self, queue: str, group: str | None, *, width: int | None = None, resume: bool = False) -> None:
+        _door.admit_width(width, 0)
+        _door.admit_group(group)
+        self._refuse(queue, self._call("configure_group", (queue, group or "", width, resume)))
+
+    def _refuse(self, queue: str, reply: Any) -> None:
+        if reply != 1:
+            _, width, own, order, on_dead = reply
+            refuse(queue, width, own == 1, GroupOrder(order.decode()), OnDead(on_dead.decode()))
+
+    def groups(self, queue: str) -> list[Group]:
+        standing, own = self._call("group_names", (queue,))
+        names = sorted({*standing, *own} - {b""})
+        found: list[Group] = []
+        for first in range(0, len(names), GROUPS_AT_ONCE):
+            some = [name.decode() for name in names[first : first + GROUPS_AT_ONCE]]
+            for name, (width, taken, parked, blocked) in zip(some, self._call("groups", (queue, some)), strict=True):
+                found.append(Group(queue, name, width, taken, parked, id_text(blocked.hex()) if blocked else None))
+        return found
+
+    def retain(self, queue: str, *, done: Keep = Keep(), dead: Keep = Keep()) -> tuple[int, int]:
+        now = self.now_ms()
+        bounds = [
+            (LETTERS[lane], keep.count, None if keep.age_ms is None else now - keep.age_ms)
+            for lane, keep in ((Lane.DONE, done), (Lane.DEAD, dead))
+        ]
+        removed = self._call("retain", (queue, *bounds))
+        return removed[0], removed[1]
+
+    def paused(self) -> frozenset[str]:
+        return frozenset(name.decode() for name in self._call("paused", None))
+
+    # -- keeping
+
+    def check(self) -> list[str]:
+        stored, stand, stuck = self._call("check", (self._queues(),))
+        found = [] if stored == stand else [f"{stored} messages are stored, but {stand} stand in a lane"]
+        for n in range(0, len(stuck), 2):
+            queue, group = stuck[n].decode(), stuck[n + 1].decode()
+            found.append(f"queue {queue!r}, group {group!r}: a message is parked though a place is free")
+        return found
+
+    def doctor(self) -> list[str]:
+        return []
+
+    def about(self) -> dict[str, str | int]:
+        return {"engine": "Redis"}
+
+    def close(self) -> None:
+        self._wake.close()
+        self._link.close()
+
+
+class RedisCells:
+    """Cells in the same namespace."""
+
+    def __init__(self, store: RedisStore) -> None:
+        self._store = store
+
+    def read(self, keys: Sequence[str]) -> list[Cell | None]:
+        found = self._store._call("read_cells", (keys,))
+        return [None if cell is None else Cell(*cell) for cell in found]
+
+    def swap(self, swaps: Sequence[Swap]) -> list[bool]:
+        arguments = Arguments()
+        asked = (swap_rows(swaps, arguments),)
+        words = self._store._link.call("swap_cells", arguments.listed(self._store._now(), asked))
+        return [word == 1 for word in words]
+
+
+_HOLDS = (Hold.HELD, Hold.LOST, Hold.CANCEL)
+_CANCELS = (Cancel.UNKNOWN, Cancel.CANCELLED, Cancel.REQUESTED, Cancel.TOO_LATE)
+
+
+def _counted(numbers: Sequence[int], oldest_ms: int) -> Counts:
+    ready, scheduled, leased, dead, quarantine, done = numbers
+    return Counts(ready, scheduled, leased, dead, quarantine, done, oldest_ms / 1000)
+
+
+def _said(verdict: Verdict) -> Sequence[Any]:
+    match verdict:
+        case Redrive(to_queue, delay_ms, attempts, run, keep_deadline):
+            return ("redrive", to_queue, delay_ms, attempts, run, keep_deadline)
+        case Discard():
+            return ("discard",)
+        case Isolate(why):
+            return ("isolate", why)
+
+
+def _state(draft: Draft, now: int) -> str:
+    later = draft.delay_ms > 0 if draft.due_ms is None else draft.due_ms > now
+    return "scheduled" if later else "ready"
+
+
+def _no_seam(point: str) -> None:
+    pass

@@ -1,0 +1,136 @@
+-- Claiming. A lease is a delay: leased messages stand by their leases' ends in sets of their own, so that the work of a
+-- claim does not grow with what is delayed; those that ran out are merged with what is due.
+local CLAIM_BYTES = 16 * 1024 * 1024 -- a claim stops when what it gives is longer together
+local CLAIM_CHUNK = 250 -- messages that are read together
+local SKIP_LOOKED = 20000 -- how far a claim that skips tasks looks for others
+
+-- Lease these in the order given; how many were, and what to answer. `ask` is {queue, limit, lease, worker, skip}.
+local function lease(ask, priority, members, first, last, answer)
+  local queue, untl, worker = ask[1], now + ask[3], ask[4]
+  local n = last - first + 1
+  local ids, states, leases, fresh = {}, {}, {}, {}
+  for i = 1, n do ids[i] = sub(members[first + i - 1], 7) end
+  local messages, packed = call('HMGET', MESSAGES, unpack(ids)), call('HMGET', STATES, unpack(ids))
+  for i = 1, n do
+    local state = packed[i]
+    if state then
+      state = read_state(state)
+      if state.lane == LEASED then -- it ran out: that is a crash, not an attempt
+        state.crashes = state.crashes + 1
+        if has(state, ALONE) then state.alone = state.alone + 1 end
+        mark(state, SUSPECT)
+      else
+        state.attempt = state.attempt + 1
+      end
+      unmark(state, ALONE)
+      state.lane, state.fence, state.due, state.worker = LEASED, state.fence + 1, untl, worker
+      states[2 * i] = write_state(state)
+      local rare = answer.rare
+      rare[#rare + 1] = answer.count + i - 1
+      rare[#rare + 1] = states[2 * i]
+      rare[#rare + 1] = state.faults > 0 and call('HGET', FAULTS, ids[i])
+      rare[#rare + 1] = has(state, HAS_PROGRESS) and call('HGET', PROGRESS, ids[i])
+    else
+      local flags = flags_of(messages[i])
+      if not fresh[flags] then
+        fresh[flags] = struct.pack(HEAD, LEASED, 1, flags, 1, 0, 0, 0, 0, untl, 0, 0) .. worker
+      end
+      states[2 * i] = fresh[flags]
+    end
+    states[2 * i - 1] = ids[i]
+    leases[2 * i - 1], leases[2 * i] = untl, members[first + i - 1]
+  end
+  -- The due set is left before this is called: the first write of a script frees memory.
+  call('HSET', STATES, unpack(states))
+  call('ZADD', lease_key(priority, queue), unpack(leases))
+  answer.count = answer.count + n
+  local text = table.concat(messages)
+  answer.bytes = answer.bytes + #text
+  answer.messages[#answer.messages + 1] = text
+  answer.members[#answer.members + 1] = table.concat(members, '', first, last)
+end
+
+local function skipped(ask, ids)
+  local left = {}
+  for i, message in ipairs(each('HMGET', MESSAGES, ids)) do
+    left[i] = ask[5][task_of(message)]
+  end
+  return left
+end
+
+-- What is due in this set, at most `limit`, as {score, member} each, none of a task that the ask skips.
+local function due_in(key, ask, limit)
+  local found, offset = {}, 0
+  while #found < limit and offset < SKIP_LOOKED do
+    local page = math.max(limit, 500)
+    local rows = call('ZRANGEBYSCORE', key, '-inf', now, 'WITHSCORES', 'LIMIT', offset, page)
+    local ids = {}
+    for i = 1, #rows, 2 do ids[#ids + 1] = sub(rows[i], 7) end
+    local skip = ask[5] and skipped(ask, ids) or {}
+    for i = 1, #ids do
+      if not skip[i] and #found < limit then found[#found + 1] = {tonumber(rows[2 * i]), rows[2 * i - 1]} end
+    end
+    if #ids < page then break end
+    offset = offset + page
+  end
+  return found
+end
+
+local function by_due(a, b)
+  if a[1] ~= b[1] then return a[1] < b[1] end
+  return a[2] < b[2]
+end
+
+-- As `claim_front`, where leases ran out or tasks are skipped.
+local function claim_chosen(ask, priority, limit, answer)
+  local due, leases = due_key(priority, ask[1]), lease_key(priority, ask[1])
+  local found = due_in(due, ask, limit)
+  for _, one in ipairs(due_in(leases, ask, limit)) do
+    one[3] = true
+    found[#found + 1] = one
+  end
+  table.sort(found, by_due)
+  local members, waited = {}, {}
+  for i = 1, math.min(limit, #found) do
+    members[i] = found[i][2]
+    if not found[i][3] then waited[#waited + 1] = found[i][2] end
+  end
+  each('ZREM', due, waited)
+  for first = 1, #members, CLAIM_CHUNK do
+    lease(ask, priority, members, first, math.min(first + CLAIM_CHUNK - 1, #members), answer)
+  end
+end
+
+-- The front of what is due, in this priority.
+local function claim_front(ask, priority, limit, answer)
+  local due, leases = due_key(priority, ask[1]), lease_key(priority, ask[1])
+  if ask[5] or #call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, 1) > 0 then
+    return claim_chosen(ask, priority, limit, answer)
+  end
+  local members = call('ZRANGEBYSCORE', due, '-inf', now, 'LIMIT', 0, limit)
+  for first = 1, #members, CLAIM_CHUNK do
+    if answer.bytes >= CLAIM_BYTES then return end
+    local last = math.min(first + CLAIM_CHUNK - 1, #members)
+    call('ZREMRANGEBYRANK', due, 0, last - first)
+    lease(ask, priority, members, first, last, answer)
+  end
+end
+
+-- Appends to `answers` per ask and priority {position of the ask, priority, members, messages, rare}; how many it gave.
+local function claim(ask, position, answers)
+  if ask[2] <= 0 then return 0 end
+  wake(ask[1], ask[2])
+  if rules(ask[1]).paused then return 0 end
+  local left, length = ask[2], 0
+  for priority = 0, 3 do
+    if left <= 0 or length >= CLAIM_BYTES then break end
+    local answer = {members = {}, messages = {}, rare = {}, count = 0, bytes = length}
+    claim_front(ask, priority, left, answer)
+    if answer.count > 0 then
+      answers[#answers + 1] = {position, priority, table.concat(answer.members), table.concat(answer.messages),
+        answer.rare}
+      left, length = left - answer.count, answer.bytes
+    end
+  end
+  return ask[2] - left
+end

@@ -1,0 +1,134 @@
+-- Settling. `plan_moves` says what each settlement comes to and writes nothing but what is collected for later.
+local ACK, RETRY, DIE, POISON = 0, 1, 2, 3
+local FAULTS_END, CANCELLED_KEPT = 10, 24 * 3600 * 1000
+local EXPIRIES, FAILURES = root .. 'ex', root .. 'fg'
+local OK, STALE, CANCELLED = 0, 1, 2
+
+local function failures_key(name) return root .. 'f:' .. name end
+
+-- It comes to rest in this lane. `fault`: {fingerprint} of the fault that brought it there, if any.
+local function rest(record, lane, reason, fingerprint)
+  local state, cold = record.state, record.state.cold
+  state.lane, state.due = lane, 0
+  cold.r, cold.rm = reason, now
+  add(rest_key(lane, record.queue), now, record.member)
+  if fingerprint then cold.fp = fingerprint end
+  if lane == DEAD then
+    cold.fk = (cold.fp or '') .. '\0' .. record.task
+    add(failures_key(cold.fk), now, record.member)
+    call('SADD', FAILURES, cold.fk)
+  end
+end
+
+local function expire(record, at_ms)
+  record.state.cold.ex = at_ms
+  add(EXPIRIES, at_ms, record.member)
+end
+
+-- It rests no more.
+local function rise(record)
+  local cold = record.state.cold
+  drop(rest_key(record.state.lane, record.queue), record.member)
+  if cold.ex then drop(EXPIRIES, record.member) end
+  if cold.fk then
+    call('ZREM', failures_key(cold.fk), record.member)
+    if call('EXISTS', failures_key(cold.fk)) == 0 then call('SREM', FAILURES, cold.fk) end
+  end
+  cold.r, cold.rm, cold.ex, cold.fk, cold.fp = nil, nil, nil, nil, nil
+end
+
+local function cancelled(record)
+  rest(record, DONE, 'cancelled')
+  expire(record, now + CANCELLED_KEPT)
+end
+
+-- Forget what lies beside a message, and itself.
+local function forget(id, packed, message)
+  drop_field(MESSAGES, id)
+  if not packed then
+    if flags_of(message or call('HGET', MESSAGES, id)) % 2 == KEY then
+      free_key(id, read_message(message or call('HGET', MESSAGES, id)))
+    end
+    return
+  end
+  drop_field(STATES, id)
+  local flags = byte(packed, 6)
+  if flags % BESIDE == 0 then return end
+  if flags % 2 == KEY then free_key(id, read_message(message or call('HGET', MESSAGES, id))) end
+  if bit.band(flags, HAS_FAULTS) ~= 0 then drop_field(FAULTS, id) end
+  if bit.band(flags, HAS_PROGRESS) ~= 0 then drop_field(PROGRESS, id) end
+end
+
+-- A resting message is gone for good.
+local function remove(record, packed, message)
+  rise(record)
+  if record.group and record.state.cold.t then leave(record) end
+  drop_field(RESULTS, record.id)
+  forget(record.id, packed, message)
+end
+
+-- The first ten and the last ten, each a line of JSON.
+local function remember_fault(record, line)
+  local state, id = record.state, record.id
+  if state.faults == 0 then
+    keep_field(FAULTS, id, line)
+  else
+    local lines = call('HGET', FAULTS, id)
+    if state.faults == 2 * FAULTS_END then
+      local at = 0
+      for _ = 1, FAULTS_END do at = string.find(lines, '\n', at + 1, true) end
+      lines = sub(lines, 1, at) .. sub(lines, string.find(lines, '\n', at + 1, true) + 1)
+      state.faults = state.faults - 1
+    end
+    keep_field(FAULTS, id, lines .. '\n' .. line)
+  end
+  state.faults = state.faults + 1
+  mark(state, HAS_FAULTS)
+end
+
+-- A settlement that is not a plain ack: {kind, queue, priority, at or keep_ms or nil, counts, held, reason, ARGV index of
+-- the fault or nil, its fingerprint, ARGV index of the result or nil, swaps, drafts}.
+local function settle_move(move, id, member, packed)
+  local kind, queue, priority = move[1], move[2], move[3]
+  if kind == ACK and not move[4] then return forget(id, packed) end
+  local record = {id = id, member = member, queue = queue, priority = priority, state = read_state(packed)}
+  local state = record.state
+  local cold = state.cold
+  record.group = cold.g
+  if kind == ACK then
+    rest(record, DONE, move[7])
+    if move[4] >= 0 then expire(record, math.min(now + move[4], TIME_MAX)) end
+    if move[10] then
+      cold.res = 1
+      keep_field(RESULTS, id, ARGV[move[10]])
+    end
+  else
+    if not move[5] then state.attempt = state.attempt - 1 end
+    if move[5] then unmark(state, SUSPECT) end
+    unmark(state, ALONE)
+    if move[8] then remember_fault(record, ARGV[move[8]]) end
+    if kind == RETRY and move[6] then state.held = state.held + math.max(0, move[4] - now) end
+    if has(state, CANCEL) then
+      cancelled(record)
+    elseif kind == RETRY then
+      state.lane, state.due = READY, math.min(move[4], TIME_MAX)
+    else
+      record.task = read_message(call('HGET', MESSAGES, id)).task
+      rest(record, kind == DIE and DEAD or QUARANTINE, move[7], move[9])
+    end
+  end
+  local due = state.lane == READY
+  if record.group and cold.t == PLACE then
+    touch(queue, record.group)
+    if not keeps_place(record) then
+      call('SREM', places_key(queue, record.group), member)
+      cold.t = nil
+      if due then
+        due, cold.wk = false, state.due
+        add(wait_key(queue), state.due, member)
+      end
+    end
+  end
+  if due then add(due_key(priority, queue), state.due, member) end
+  keep_state(id, state)
+end

@@ -1,0 +1,101 @@
+-- A message as bytes. What was put: an array of its number, when it was enqueued, priority and marks, how much later it
+-- is due, task, queue, rarely set parts, body; the first three at fixed offsets. A state: a fixed head, then the worker,
+-- or a map of all that is rarely set (COLD). A member of a sorted set is number and id, so that what is due at the same
+-- time keeps the order of putting.
+local KEY, GROUP, HAS_FAULTS, HAS_PROGRESS, CANCEL, SUSPECT, ALONE, COLD = 1, 2, 4, 8, 16, 32, 64, 128
+local BESIDE = 16 -- flags % BESIDE: something of it lies elsewhere, and goes with it
+local HEAD, TAIL = '>c1I4BI4I4I4I4BI8I8I8', 48
+local PLACE = 0 -- the turn of whoever holds a place in its group; parked ones have higher turns, all others none
+
+local function has(state, flag) return bit.band(state.flags, flag) ~= 0 end
+local function mark(state, flag) state.flags = bit.bor(state.flags, flag) end
+local function unmark(state, flag) state.flags = bit.band(state.flags, bit.bnot(flag)) end
+
+local function read_state(packed)
+  local lane, fence, flags, attempt, crashes, alone, redrives, faults, due, life, held = struct.unpack(HEAD, packed)
+  local state = {lane = lane, fence = fence, flags = flags, attempt = attempt, crashes = crashes, alone = alone,
+    redrives = redrives, faults = faults, due = due, life = life, held = held}
+  if flags >= COLD then
+    state.cold = cmsgpack.unpack(sub(packed, TAIL))
+    state.worker = state.cold.w or ''
+  else
+    state.cold = {}
+    state.worker = sub(packed, TAIL)
+  end
+  return state
+end
+
+local function write_state(state)
+  local cold, tail, flags = state.cold, state.worker, bit.band(state.flags, COLD - 1)
+  cold.w = nil
+  if next(cold) then
+    if tail ~= '' then cold.w = tail end
+    flags, tail = flags + COLD, cmsgpack.pack(cold)
+  end
+  return struct.pack(HEAD, state.lane, state.fence, flags, state.attempt, state.crashes, state.alone, state.redrives,
+    state.faults, state.due, state.life, state.held) .. tail
+end
+
+-- Whether a receipt of this fence, as packed, is the current claim's.
+local function is_current(packed, fence)
+  return packed and byte(packed, 1) == 76 and sub(packed, 2, 5) == fence -- 76: L
+end
+
+local function priority_of(message) return byte(message, 20) % 4 end
+local function flags_of(message) return math.floor(byte(message, 20) / 4) end
+local function enqueued_of(message) return (struct.unpack('>I8', message, 12)) end
+local function member_of(message, id) return sub(message, 5, 10) .. id end
+
+-- What was put, but the body.
+local function read_message(message)
+  local _, number, enqueued, marks, delta, task, queue, rare = cmsgpack.unpack_limit(message, 7, 1)
+  return {number = number, enqueued = enqueued, due = enqueued + delta, task = task, queue = queue, rare = rare or {}}
+end
+
+local function task_of(message)
+  return (select(6, cmsgpack.unpack_limit(message, 5, 1)))
+end
+
+-- All that a script may need to know of one message.
+local function record_of(id, message, packed)
+  local record = read_message(message)
+  record.id, record.member, record.priority = id, member_of(message, id), priority_of(message)
+  if packed then
+    record.state = read_state(packed)
+  else
+    record.state = {lane = READY, fence = 0, flags = flags_of(message), attempt = 0, crashes = 0, alone = 0, redrives = 0,
+      faults = 0, due = record.due, life = 0, held = 0, worker = '', cold = {}}
+  end
+  record.queue = record.state.cold.q or record.queue
+  record.group = record.state.cold.g
+  return record
+end
+
+-- Changes are collected, and written by `flush`: first what goes, then what comes.
+local dropped, added, gone, kept = {}, {}, {}, {}
+
+local function collect(into, key, first, second)
+  local list = into[key]
+  if not list then
+    list = {}
+    into[key] = list
+  end
+  list[#list + 1] = first
+  if second ~= nil then list[#list + 1] = second end
+end
+
+local function drop(key, member) collect(dropped, key, member) end
+local function add(key, score, member) collect(added, key, score, member) end
+local function drop_field(hash, field) collect(gone, hash, field) end
+local function keep_field(hash, field, value) collect(kept, hash, field, value) end
+local function keep_state(id, state) collect(kept, STATES, id, write_state(state)) end
+
+local function flush()
+  for key, members in pairs(dropped) do each('ZREM', key, members) end
+  for key, fields in pairs(gone) do each('HDEL', key, fields) end
+  for key, pairs_of in pairs(added) do each('ZADD', key, pairs_of) end
+  for key, pairs_of in pairs(kept) do each('HSET', key, pairs_of) end
+  dropped, added, gone, kept = {}, {}, {}, {}
+end
+
+local function next_numbers(count) return call('INCRBY', root .. 'n', count) - count + 1 end

@@ -1,0 +1,28 @@
+-- needs: states groups puts settles
+-- The ids in ARGV[3]: per id 0 unknown, 1 cancelled, 2 asked to stop, 3 too late.
+local words, woken = {}, {}
+for i = 1, #ARGV[3] / 16 do
+  local id = sub(ARGV[3], 16 * i - 15, 16 * i)
+  local message = call('HGET', MESSAGES, id)
+  local record = message and record_of(id, message, call('HGET', STATES, id))
+  if not record then
+    words[i] = 0
+  elseif record.state.lane == READY then
+    drop(due_key(record.priority, record.queue), record.member)
+    if record.group then leave(record) end
+    cancelled(record)
+    keep_state(id, record.state)
+    woken[record.queue] = true
+    words[i] = 1
+  elseif record.state.lane == LEASED then
+    mark(record.state, CANCEL)
+    keep_state(id, record.state)
+    words[i] = 2
+  else
+    words[i] = 3
+  end
+end
+flush()
+admit()
+for queue in pairs(woken) do wake_waiters(queue) end
+return words

@@ -1,0 +1,17 @@
+-- needs: states groups settings
+-- {queue, group or '', width or nil, resume}: 1, or what contradicts itself.
+local queue, group, width, resume = asked[1], asked[2], asked[3], asked[4]
+local widths = widths_of(queue)
+if width then widths[group] = width > 0 and width or nil end
+local refused = contradiction(rules(queue).said, widths)
+if refused then return refused end
+if width == 0 then
+  call('HDEL', widths_key(queue), group)
+elseif width then
+  call('HSET', widths_key(queue), group, width)
+end
+if resume then unblock(queue, group) end
+touch_all(queue)
+admit()
+wake_waiters(queue)
+return 1

@@ -1,0 +1,17 @@
+-- needs: states groups
+-- {queues}: per queue {ready, scheduled, leased, dead, quarantine, done, age of the oldest in ms}.
+local counted = {}
+for i, queue in ipairs(asked[1]) do
+  local ready, waiting, leased, oldest = 0, 0, 0, now
+  for priority = 0, 3 do
+    local key = due_key(priority, queue)
+    local due = call('ZCOUNT', key, '-inf', now)
+    if due > 0 then oldest = math.min(oldest, tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])) end
+    ready, waiting = ready + due, waiting + call('ZCARD', key) - due
+    leased = leased + call('ZCARD', lease_key(priority, queue))
+  end
+  waiting = waiting + call('ZCARD', wait_key(queue)) + tonumber(call('HGET', root .. 'pn', queue) or 0)
+  counted[i] = {ready, waiting, leased, call('ZCARD', rest_key(DEAD, queue)), call('ZCARD', rest_key(QUARANTINE, queue)),
+    call('ZCARD', rest_key(DONE, queue)), now - oldest}
+end
+return counted

@@ -1,0 +1,12 @@
+-- {cursor}: a page of the groups of dead messages: {cursor that leads on, {name, count, first, last, member of the last, …}}.
+local page, answer = call('SSCAN', root .. 'fg', asked[1], 'COUNT', 300), {}
+for _, name in ipairs(page[2]) do
+  local key = root .. 'f:' .. name
+  local first, last = call('ZRANGE', key, 0, 0, 'WITHSCORES'), call('ZRANGE', key, -1, -1, 'WITHSCORES')
+  if first[1] then
+    for _, part in ipairs({name, call('ZCARD', key), tonumber(first[2]), tonumber(last[2]), last[1]}) do
+      answer[#answer + 1] = part
+    end
+  end
+end
+return {page[1], answer}

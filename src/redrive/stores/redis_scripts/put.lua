@@ -1,0 +1,10 @@
+-- needs: states cells groups puts
+-- {drafts, zones, swaps}, the ids in ARGV[3]: {now, duplicates}, or what was refused.
+local list, duplicates = plan_puts(asked[1], asked[2], ARGV[3])
+if not list then return {'stored', duplicates} end
+local conflict = swap_all(asked[3])
+if conflict then return {'conflict', conflict} end
+write_puts(list)
+write_cells()
+flush()
+return {now, duplicates}

@@ -1,0 +1,10 @@
+-- {keys}: per key its version and value, or false.
+local found = {}
+for i, packed in ipairs(each('HMGET', root .. 'c', asked[1])) do
+  found[i] = false
+  if packed then
+    local version, expires, there = struct.unpack('>I8I8B', packed)
+    if there == 1 and (expires == 0 or expires > now) then found[i] = {version, sub(packed, 18)} end
+  end
+end
+return found

@@ -1,0 +1,36 @@
+-- needs: states
+-- {worker, priority, queue, cursor, known}, in ARGV[3] id and fence of each that was started: one page of the leases,
+-- {cursor that leads on, released, lapsed}. What lapses is nobody's from then on: a second release must not take it for
+-- claimed and never started. Both go before what was enqueued after them.
+local worker, priority, queue, known, started = asked[1], asked[2], asked[3], asked[5], {}
+for i = 1, #ARGV[3] / 20 do started[sub(ARGV[3], 20 * i - 19, 20 * i)] = true end
+local leases, released, lapsed = lease_key(priority, queue), 0, 0
+local page = call('ZSCAN', leases, asked[4], 'COUNT', 1000)
+local members, ids = {}, {}
+for i = 1, #page[2], 2 do
+  members[#members + 1] = page[2][i]
+  ids[#ids + 1] = sub(page[2][i], 7)
+end
+for i, packed in ipairs(each('HMGET', STATES, ids)) do
+  local state = read_state(packed)
+  if state.worker == worker and state.lane == LEASED then
+    local id, member = ids[i], members[i]
+    local life = state.life > 0 and state.life or enqueued_of(call('HGET', MESSAGES, id))
+    state.due = math.min(now, life)
+    if known and not started[id .. sub(packed, 2, 5)] then
+      state.lane, state.attempt = READY, state.attempt - 1
+      unmark(state, ALONE)
+      drop(leases, member)
+      add(due_key(priority, queue), state.due, member)
+      released = released + 1
+    else
+      state.worker = ''
+      add(leases, state.due, member)
+      lapsed = lapsed + 1
+    end
+    keep_state(id, state)
+  end
+end
+flush()
+if released + lapsed > 0 then wake_waiters(queue) end
+return {page[1], released, lapsed}

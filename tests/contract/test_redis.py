@@ -1,0 +1,22 @@
+"""The Redis store against the contract that any store must keep, on a real private server."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import pytest
+
+from redrive.store import Store
+from redrive.stores.redis import RedisStore
+from redrive.testing import ManualClock, StoreContract
+from redrive.testing.servers import RedisServer
+
+
+class TestRedis(StoreContract):
+    @pytest.fixture(autouse=True)
+    def server(self, redis_server: RedisServer) -> None:
+        self.url = redis_server.url
+
+    def make_store(self, clock: ManualClock, place: Path) -> Store:
+        return RedisStore(f"{self.url}?namespace={zlib.crc32(str(place).encode()):08x}", clock_ms=clock)
