@@ -29,6 +29,7 @@ _CLASSES: tuple[tuple[type[ex.RedisError], str], ...] = (
 )
 # Redis 6.2 wraps what a command said inside a script: "ERR Error running script (…): @user_script:3: … -OOM command …"
 _WITHIN = re.compile(r"(?:: -|: )(OOM|READONLY|MISCONF|NOPERM|MOVED|ASK|TRYAGAIN|CLUSTERDOWN|NOREPLICAS)\b")
+_NOPERM = ("NOPERM", "ACL failure in script", "The user executing the script can't")  # as versions say it of a script
 _AGAIN = {LOST, "LOADING", "READONLY", "MASTERDOWN", "TRYAGAIN", "ASK", "CLUSTERDOWN", "BUSY", "NOSCRIPT"}
 _ELSEWHERE = {LOST, SLOW, "LOADING", "READONLY", "MASTERDOWN", "NOAUTH"}
 _SETTINGS = {"NOAUTH", "WRONGPASS", "NOPERM", "MOVED"}
@@ -42,7 +43,7 @@ def code_of(error: ex.RedisError) -> str:
         if isinstance(error, kind):
             return code
     text = str(error)
-    if "ACL failure" in text or "NOPERM" in text:
+    if any(words in text for words in _NOPERM):
         return "NOPERM"
     found = _WITHIN.search(text)
     return found[1] if found else text.partition(" ")[0]

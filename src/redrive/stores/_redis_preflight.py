@@ -1,0 +1,169 @@
+"""Whether a Redis server is fit to keep messages: looked at when a store is opened, and by its `doctor`.
+
+Least rights. A user of its own needs the namespace's keys and channels and these commands (Redis 7 and Valkey; Redis
+6.2 knows no `+cmd|sub` and no SSUBSCRIBE, there take `+script +client +config`, `+subscribe +unsubscribe +publish`):
+
+    ACL SETUSER redrive on >PASSWORD ~{redrive}:* &{redrive}:* -@all +@read +@write +@connection +time
+        +evalsha +script|load +ssubscribe +sunsubscribe +spublish +info +config|get +cluster|slots
+
+`redrive` between the braces is the namespace of the URL. Without `+config|get` the doctor cannot tell how often the
+append-only file is synced, and without `+cluster|slots` a cluster's other nodes must stand in the URL; the rest is
+needed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import redis
+from msgspec import Struct
+
+from ..errors import ConfigError, StoreUnavailable
+from ._redis_link import Link
+from ._redis_pool import Connection
+
+VERSION_LEAST = (6, 2)
+MEMORY_MOST = 0.8  # of maxmemory, before the doctor says so
+NO_AOF = (
+    "the append-only file is off: a restart or crash of the server loses every message since its last snapshot, or all "
+    "of them; run CONFIG SET appendonly yes, and write it into the server's configuration"
+)
+# Says the time, and finds out whether the user may call what every script calls.
+_PROBE = """
+redis.call(redis.REDIS_VERSION_NUM and 'SPUBLISH' or 'PUBLISH', KEYS[1] .. 'x:', '')
+return redis.call('TIME')
+"""
+_warned: set[str] = set()  # servers whose lack of an append-only file this process has been told of
+_log = logging.getLogger("redrive.stores")
+
+
+class Server(Struct, frozen=True):
+    """What INFO says of a server."""
+
+    engine: str
+    version: tuple[int, ...]
+    mode: str
+    role: str
+    master: str
+    policy: str
+    memory_bytes: int
+    memory_max: int
+    aof: bool
+    aof_failed: bool
+    snapshot_failed: bool
+
+
+def preflight(link: Link) -> Server:
+    """Look at the server; warn, once per process, if it keeps no append-only file.
+
+    Raises ConfigError, with the fix, for a server that may drop messages, is too old, or is not what the URL says;
+    StoreUnavailable for a replica, or if it cannot be reached.
+    """
+    link.add("probe", _PROBE)
+    link.call("probe", [])  # a call by the namespace's slot first: INFO is of the node that was found by that
+    server = look(link)
+    if server.mode == "sentinel":
+        raise ConfigError(f"{link.where}: this is a Sentinel; give the URL of the master it watches")
+    if server.mode == "cluster" and not link.url.cluster:
+        raise ConfigError(f"{link.where}: this server is a node of a cluster; write redis+cluster:// (rediss+cluster)")
+    if server.version < VERSION_LEAST:
+        raise ConfigError(f"{link.where}: {_too_old(server)}")
+    if server.role != "master":
+        raise StoreUnavailable(f"{link.where}: {_replica(server)}")
+    if server.policy != "noeviction":
+        raise ConfigError(f"{link.where}: {_evicts(server)}")
+    if not server.aof and link.where not in _warned:
+        _warned.add(link.where)
+        _log.warning("%s: %s", link.where, NO_AOF)
+    return server
+
+
+def look(link: Link) -> Server:
+    """Where CONFIG is forbidden, as with many providers, INFO still tells the policy."""
+    text = link.command("INFO").decode(errors="replace")
+    said = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    valkey = said.get("server_name") == "valkey"
+    version = said.get("valkey_version" if valkey else "redis_version", "0")
+    return Server(
+        engine=f"{'Valkey' if valkey else 'Redis'} {version}",
+        version=tuple(int(part) for part in said.get("redis_version", "0").split(".") if part.isdecimal()),
+        mode=said.get("redis_mode") or said.get("server_mode", ""),
+        role=said.get("role", ""),
+        master=f"{said.get('master_host', '')}:{said.get('master_port', '')}",
+        policy=said.get("maxmemory_policy", ""),
+        memory_bytes=int(said.get("used_memory", 0)),
+        memory_max=int(said.get("maxmemory", 0)),
+        aof=said.get("aof_enabled") == "1",
+        aof_failed=said.get("aof_last_write_status", "ok") != "ok",
+        snapshot_failed=said.get("rdb_last_bgsave_status", "ok") != "ok",
+    )
+
+
+def findings(link: Link) -> Iterator[str]:
+    """A line for each thing that is unsafe or slow."""
+    server = look(link)
+    if server.version < VERSION_LEAST:
+        yield _too_old(server)
+    if server.role != "master":
+        yield _replica(server)
+    if server.policy != "noeviction":
+        yield _evicts(server)
+    if not server.aof:
+        yield NO_AOF
+    elif setting(link, "appendfsync") == "no":
+        yield (
+            "appendfsync is no: the kernel writes the append-only file when it likes, and a power cut loses up to half "
+            "a minute of messages; run CONFIG SET appendfsync everysec (loses a second) or always (loses none)"
+        )
+    if server.aof_failed:
+        yield "the server cannot write its append-only file, and takes no messages: see its log, and make room"
+    if server.snapshot_failed:
+        yield (
+            "the server's last snapshot failed; unless stop-writes-on-bgsave-error is no it takes no messages: see its "
+            "log, and its disk"
+        )
+    if server.memory_max and server.memory_bytes > MEMORY_MOST * server.memory_max:
+        yield (
+            f"{server.memory_bytes / 1e6:,.0f} of {server.memory_max / 1e6:,.0f} MB (maxmemory) are used: where none "
+            "are left, nothing can be put; raise maxmemory, or find out why messages pile up (redrive queue list)"
+        )
+
+
+def about(link: Link) -> dict[str, str | int]:
+    """What `Store.about` says of Redis; the memory is the whole server's."""
+    server = look(link)
+    return {
+        "engine": server.engine + (" (cluster)" if server.mode == "cluster" else ""),
+        "namespace": link.namespace,
+        "memory_bytes": server.memory_bytes,
+    }
+
+
+def setting(link: Link, name: str) -> str | None:
+    """A setting of the server's; None where we may not ask."""
+
+    def ask(c: Connection) -> str | None:
+        try:
+            reply = c.run("CONFIG", "GET", name)
+        except redis.ResponseError:
+            return None
+        return reply[1].decode() if reply else None
+
+    return link.attempt(ask)
+
+
+def _too_old(server: Server) -> str:
+    least = ".".join(map(str, VERSION_LEAST))
+    return f"{server.engine} is too old: redrive needs Redis {least} or later, or Valkey"
+
+
+def _replica(server: Server) -> str:
+    return f"this server is a replica of {server.master} and takes no writes; give the URL of the master"
+
+
+def _evicts(server: Server) -> str:
+    return (
+        f"maxmemory-policy is {server.policy or 'unknown'}: when its memory is full the server would delete messages; "
+        "run CONFIG SET maxmemory-policy noeviction, and write it into the server's configuration"
+    )
