@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
 POSTGRES_SCHEMES = ("postgresql", "postgres")
-REDIS_SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "valkey", "valkeys")
+REDIS_SCHEMES = (
+    "redis", "rediss", "redis+unix", "redis+cluster", "rediss+cluster",
+    "valkey", "valkeys", "valkey+unix", "valkey+cluster", "valkeys+cluster",
+)  # fmt: skip
 _SCHEMES = "memory://, sqlite:///PATH, redis://HOST:PORT"
 
 

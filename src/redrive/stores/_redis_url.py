@@ -10,11 +10,8 @@ from msgspec import Struct
 
 from ..duration import seconds
 from ..errors import ConfigError
+from . import REDIS_SCHEMES
 
-SCHEMES = (
-    "redis", "rediss", "redis+unix", "redis+cluster", "rediss+cluster",
-    "valkey", "valkeys", "valkey+unix", "valkey+cluster", "valkeys+cluster",
-)  # fmt: skip
 OURS = ("namespace", "timeout", "pool", "db")
 # Named as redis-py names them, so that what people have for other clients holds here too.
 TLS = ("ssl_cert_reqs", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
@@ -54,8 +51,8 @@ class RedisUrl(Struct, frozen=True, kw_only=True):
     def parse(cls, url: str) -> RedisUrl:
         """Raises ConfigError for what is not a URL of Redis's, an unknown option or a value out of bounds."""
         scheme, sep, rest = url.partition("://")
-        if not sep or scheme not in SCHEMES:
-            raise _refused(url, f"unknown scheme {scheme!r}, expected one of {', '.join(SCHEMES)}")
+        if not sep or scheme not in REDIS_SCHEMES:
+            raise _refused(url, f"unknown scheme {scheme!r}, expected one of {', '.join(REDIS_SCHEMES)}")
         if "#" in url:
             raise _refused(url, "a '#' must be written %23")
         base, _, kind = scheme.partition("+")

@@ -48,6 +48,7 @@ from . import _door
 from ._groups import refuse
 from ._redis_link import Link
 from ._redis_looks import QUEUES_AT_ONCE, Looks
+from ._redis_preflight import about, findings, preflight
 from ._redis_rows import (
     LETTERS,
     NO_NAME,
@@ -72,7 +73,8 @@ LOOK_EVERY_S = 0.01  # how often a waiter looks at a clock that the server does 
 class RedisStore:
     """A store in one namespace of a Redis server (or Valkey, or a Cluster).
 
-    `clock_ms` replaces the server's clock in tests.
+    `clock_ms` replaces the server's clock in tests. Raises ConfigError for a URL that cannot be and for a server that
+    may lose messages, StoreUnavailable for one that cannot be reached.
     """
 
     traits = Traits(name="redis")
@@ -85,11 +87,20 @@ class RedisStore:
         self._wake = Wake(self._link, look_every_s=math.inf if clock_ms is None else LOOK_EVERY_S)
         self.state_dir: Path | None = state_dir(f"{at.shown.partition('@')[2] or at.shown}/{at.namespace}")
         self._looks = Looks(self._call, self._queues)
+        try:
+            preflight(self._link)
+        except BaseException:
+            self.close()
+            raise
         self._swept_ms = self.now_ms()
         self.cells: Cells = RedisCells(self)
 
     def now_ms(self) -> int:
         return self._link.now_ms() if self._clock_ms is None else self._clock_ms()
+
+    def _saw_clock(self, now: int, sent_s: float) -> None:
+        if self._clock_ms is None:
+            self._link.saw_clock(now, sent_s)
 
     def _now(self) -> bytes:
         """The time for a script; empty where the server shall take its own."""
@@ -114,9 +125,11 @@ class RedisStore:
         rows = draft_rows(drafts, ids, zones, arguments)
         asked = (rows, [*zones], swap_rows(swaps, arguments))
         self.seam("put")
+        sent_s = time.monotonic()
         reply = self._told(self._link.call("put", arguments.listed(self._now(), asked)), swaps)
         self.seam("acknowledge")
         now, duplicates = reply
+        self._saw_clock(now, sent_s)
         puts = [Put(id, False, _state(draft, now)) for draft, id in zip(drafts, ids, strict=True)]
         for n in range(0, len(duplicates), 3):
             at, held, word = duplicates[n : n + 3]
@@ -141,8 +154,10 @@ class RedisStore:
         asked = settling.asked(swaps, asks)
         self.seam("settled")
         self.seam("claim")
+        sent_s = time.monotonic()
         reply = self._told(self._link.call("exchange", settling.arguments.listed(self._now(), asked)), swaps)
         now, stale, words, parts = reply
+        self._saw_clock(now, sent_s)
         if parts:
             self._wake.busy()
         deliveries = []
@@ -325,10 +340,10 @@ class RedisStore:
         return found
 
     def doctor(self) -> list[str]:
-        return []
+        return list(findings(self._link))
 
     def about(self) -> dict[str, str | int]:
-        return {"engine": "Redis"}
+        return about(self._link)
 
     def close(self) -> None:
         self._wake.close()
