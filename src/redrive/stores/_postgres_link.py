@@ -56,6 +56,7 @@ class Link:
         self.on_change: Callable[[Iterable[str]], None] = lambda queues: None  # the listener hangs in here
         self._seam, self._clock, self._opening = seam, Clock(), Lock()
         self._first: Server | None = None
+        self._identity: tuple[str, str] | None = None
         self._pool = Pool(self._connect, url.pool)
 
     # -- transactions
@@ -125,9 +126,9 @@ class Link:
                 (self.channel, [self.payload(queue) for queue in queues]),
             )
 
-    def payload(self, queue: str) -> str:
+    def payload(self, queue: str, origin: str = "") -> str:
         """What a notification says: where it comes from, and the queue."""
-        return f"{self.origin} {queue if len(queue.encode()) <= NAME_MAX else ''}"
+        return f"{origin or self.origin} {queue if len(queue.encode()) <= NAME_MAX else ''}"
 
     # -- trying again
 
@@ -253,13 +254,29 @@ class Link:
         return server
 
     def _settings(self, local: str) -> str:
-        """Plans are never worth compiling here; and a process that stands still in the middle of a transaction must
-        not hold its locks for ever."""
+        """Plans are never worth compiling here; a process that stands still in the middle of a transaction must not
+        hold its locks for ever; and what is acknowledged is on the disk unless the URL says otherwise."""
         wait_ms = int(self.url.timeout_s * 1000)
-        settings = {"jit": "off", "idle_in_transaction_session_timeout": wait_ms, "statement_timeout": wait_ms}
-        if self.url.synchronous_commit:
-            settings["synchronous_commit"] = self.url.synchronous_commit
-        return "select " + " || ".join(f"set_config('{name}', '{value}', {local})" for name, value in settings.items())
+        commit = "current_setting('synchronous_commit')"
+        settings = {
+            "jit": "'off'",
+            "idle_in_transaction_session_timeout": f"'{wait_ms}'",
+            "statement_timeout": f"'{wait_ms}'",
+            "synchronous_commit": f"'{self.url.synchronous_commit}'"
+            if self.url.synchronous_commit
+            else f"case {commit} when 'off' then 'on' else {commit} end",
+        }
+        return "select " + " || ".join(f"set_config('{name}', {value}, {local})" for name, value in settings.items())
+
+    def identity(self) -> tuple[str, str]:
+        """Of the server's data and the database: the same for all that write in it, by whatever way they came."""
+        if self._identity is None:
+            rows = self.look("select system_identifier::text, current_database()::text from pg_control_system()")
+            self._identity = (rows[0][0], rows[0][1])
+        return self._identity
+
+    def forget_identity(self) -> None:
+        self._identity = None
 
     # -- the clock
 

@@ -30,11 +30,11 @@ LOCK_TRIES = 30
 MIGRATE_FOR_S = 3600.0
 _SCHEMA = "create schema if not exists {s};\n"
 _META = """create table if not exists {s}.meta (
-    only boolean primary key default true check (only), version integer not null, compatible_from integer not null
+    one boolean primary key default true check (one), version integer not null, compatible_from integer not null
 );
 """
 _SET_VERSION = """insert into {s}.meta (version, compatible_from) values (%d, %d)
-on conflict (only) do update set version = excluded.version, compatible_from = excluded.compatible_from;
+on conflict (one) do update set version = excluded.version, compatible_from = excluded.compatible_from;
 """
 
 

@@ -10,13 +10,14 @@ from msgspec import Struct
 from ..duration import seconds
 from ..errors import ConfigError
 
-OPTIONS = ("schema", "timeout", "pool", "synchronous_commit", "prepare", "listen", "migrate")
+OPTIONS = ("schema", "timeout", "pool", "synchronous_commit", "prepare", "listen", "migrate", "fsync")
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,50}")  # 63 bytes is the server's limit; the rest is room for names made of it
 _PASSWORD = re.compile(r"(?<=://)([^/?@]*?):[^/?]*@|((?:^|[?&])password=)[^&]*")
 _CHOICES = {
     "synchronous_commit": ("on", "off", "local", "remote_write", "remote_apply"),
     "prepare": ("auto", "on", "off"),
     "migrate": ("on", "off"),
+    "fsync": ("on", "off"),
 }
 POOL_MAX = 100
 
@@ -29,9 +30,10 @@ class PostgresUrl(Struct, frozen=True, kw_only=True):
     schema: str = "redrive"
     timeout_s: float = 10.0  # how long one call may take before the server counts as gone
     pool: int = 8  # connections per process, beside the one that listens
-    synchronous_commit: str = ""  # empty: as the server has it
+    synchronous_commit: str = ""  # empty: as the server has it, but never off
     prepare: str = "auto"  # whether statements are prepared on the server; auto: unless a pooler is between
     listen: str = ""  # another URL to listen on, "off", or empty: the same server
+    fsync: bool = True  # False: a server without fsync is meant
     migrate: bool = True  # whether opening brings the schema up to date
 
 
@@ -58,6 +60,7 @@ def parse(url: str) -> PostgresUrl:
         synchronous_commit=ours.get("synchronous_commit", ""),
         prepare=ours.get("prepare", "auto"),
         listen=ours.get("listen", ""),
+        fsync=ours.get("fsync", "on") == "on",
         migrate=ours.get("migrate", "on") == "on",
     )
 
