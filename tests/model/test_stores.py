@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from tests.contract.test_contract import ModestStore
+from tests.contract.test_postgres import schema_of
 
 from redrive.store import Store
 from redrive.stores.memory import MemoryStore
+from redrive.stores.postgres import PostgresStore
 from redrive.stores.sqlite import SqliteStore
 from redrive.testing import ManualClock, StoreModel
+from redrive.testing.servers import PostgresServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]  # Hypothesis takes its time to shrink a failure
 
@@ -26,6 +31,24 @@ class TestSqlite(StoreModel):
 
     def make_store(self, clock: ManualClock, place: Path) -> Store:
         return SqliteStore(place / "work.db", synchronous="normal", clock_ms=clock)
+
+
+class TestPostgres(StoreModel):
+    examples = 12
+    walks = 20
+
+    @pytest.fixture(autouse=True)
+    def _server(self, postgres_server: PostgresServer) -> Iterator[None]:
+        self.server, self.schemas = postgres_server, set[str]()
+        yield
+        with psycopg.connect(postgres_server.url, autocommit=True) as c:
+            for schema in self.schemas:
+                c.execute(f"drop schema if exists {schema} cascade".encode())
+
+    def make_store(self, clock: ManualClock, place: Path) -> Store:
+        schema = schema_of(place)
+        self.schemas.add(schema)
+        return PostgresStore(f"{self.server.url}?schema={schema}&synchronous_commit=off", clock_ms=clock)
 
 
 class TestModest(StoreModel):

@@ -15,7 +15,7 @@ REDIS_SCHEMES = (
     "redis", "rediss", "redis+unix", "redis+cluster", "rediss+cluster",
     "valkey", "valkeys", "valkey+unix", "valkey+cluster", "valkeys+cluster",
 )  # fmt: skip
-_SCHEMES = "memory://, sqlite:///PATH, redis://HOST:PORT"
+_SCHEMES = "memory://, sqlite:///PATH, postgresql://HOST/DATABASE, redis://HOST:PORT"
 
 
 def open_store(url: str) -> Store:
@@ -39,6 +39,12 @@ def open_store(url: str) -> Store:
         if options:
             raise ConfigError(f"store URL {shown(url)!r}: unknown option {sorted(options)[0]!r}; known: synchronous")
         return SqliteStore(path, synchronous=synchronous)
+    if parts.scheme in POSTGRES_SCHEMES:
+        try:
+            from .postgres import PostgresStore
+        except ModuleNotFoundError as error:
+            raise ConfigError("PostgreSQL needs its driver: pip install 'redrive[postgres]'") from error
+        return PostgresStore(url)
     if parts.scheme in REDIS_SCHEMES:
         try:
             from .redis import RedisStore

@@ -48,6 +48,8 @@ def code_of(error: psycopg.Error) -> str:
 def passes(error: psycopg.Error) -> bool:
     """Whether the same transaction may succeed if it is tried again soon."""
     code = code_of(error)
+    if code == "23505":
+        return error.diag.constraint_name == "message_place"  # two let somebody in at once: one of them looks again
     if code:
         return code in _AGAIN or code in _ELSEWHERE or code.startswith("08")
     return isinstance(error, psycopg.OperationalError) and not isinstance(error, TooSlow) and not is_refusal(error)
@@ -77,6 +79,10 @@ def store_error(error: psycopg.Error, what: str, where: str) -> RedriveError:
         )
     if code == "57014":
         return StoreUnavailable(f"{text}; the statement took too long: raise ?timeout= of the store's URL")
+    if code == "23505" and error.diag.constraint_name == "message_id":
+        return EnqueueError(
+            f"a message with one of these ids is already stored; nothing was written ({where}: {words})"
+        )
     if code in _SCHEMA:
         return SchemaError(f"{text}; run `redrive store upgrade`")
     if code in _TEXT:

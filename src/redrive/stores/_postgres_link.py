@@ -27,6 +27,16 @@ RETRY_FOR_S = 2.0  # less than a worker's own patience
 BACKOFF_S = (0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.4, 0.4, 0.4, 0.4)
 CANCEL_S = 0.5
 NAME_MAX = 2000  # bytes of a queue's name in a notification; a longer one is told as any queue. The server takes 8000
+# Every statement of the hot path walks an index, a few rows at a time. What the planner knows of a queue is old when it
+# matters: of one that was empty a minute ago it thinks that sorting all of it is best. So nothing is left to choose.
+PLANS = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+}
 _BEGIN = "begin isolation level read committed read write"
 
 
@@ -101,6 +111,10 @@ class Link:
     def look(self, sql: str, params: Sequence[Any] | dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
         """The rows of one statement that only reads."""
         return self._attempt(lambda c: c.execute(sql, params).fetchall(), True)
+
+    def read(self, do: Callable[[Connection], T]) -> T:
+        """`do`'s value; it only reads, each statement by itself."""
+        return self._attempt(do, True)
 
     def _transact(self, do: Callable[[Connection], T], wake: Iterable[str], again: bool) -> T:
         value = self._attempt(do, again)
@@ -254,12 +268,12 @@ class Link:
         return server
 
     def _settings(self, local: str) -> str:
-        """Plans are never worth compiling here; a process that stands still in the middle of a transaction must not
+        """A process that stands still in the middle of a transaction must not
         hold its locks for ever; and what is acknowledged is on the disk unless the URL says otherwise."""
         wait_ms = int(self.url.timeout_s * 1000)
         commit = "current_setting('synchronous_commit')"
         settings = {
-            "jit": "'off'",
+            **{name: f"'{value}'" for name, value in PLANS.items()},
             "idle_in_transaction_session_timeout": f"'{wait_ms}'",
             "statement_timeout": f"'{wait_ms}'",
             "synchronous_commit": f"'{self.url.synchronous_commit}'"

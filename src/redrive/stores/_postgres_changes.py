@@ -1,0 +1,336 @@
+"""What changes messages and cells in the PostgreSQL store, inside a transaction of the link's: insert, settle, swap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import psycopg
+
+from ..errors import Conflict, EnqueueError
+from ..message import (
+    DEGRADED,
+    Ack,
+    DeadLetter,
+    Draft,
+    Lane,
+    Put,
+    Quarantine,
+    Receipt,
+    RetryAt,
+    Settled,
+    Settlement,
+    Swap,
+)
+from ._postgres_rows import byteas, cursor, flags, ids, numbers, plain, put_rows, text, texts
+
+Connection = psycopg.Connection[Any]
+Cursor = psycopg.RawCursor[tuple[Any, ...]]
+Clock = Callable[[], int | None]
+ID = 36  # characters of a message's id, with which every handle begins
+
+
+class Statements:
+    """Runs the statements of postgres.sql by their names. Their `now` is null, so that the server says what time it
+    is, unless tests give a clock."""
+
+    def __init__(
+        self, sql: dict[str, str], now_ms: Callable[[], int], clock_ms: Callable[[], int] | None = None
+    ) -> None:
+        self.sql = {name: statement.encode() for name, statement in sql.items()}
+        self.now_ms, self._clock_ms, self.by_server = clock_ms or now_ms, clock_ms, clock_ms is None
+
+    def now(self) -> int | None:
+        return None if self._clock_ms is None else self._clock_ms()
+
+    def do(self, c: Connection, name: str, *args: Any) -> Cursor:
+        made = cursor(c)
+        made.execute(self.sql[name], args, binary=True)
+        return made
+
+    def rows(self, c: Connection, name: str, *args: Any) -> list[tuple[Any, ...]]:
+        return self.do(c, name, *args).fetchall()
+
+
+# -- handles: the id, a mark, the queue, and for one of a group "\0" and its name
+
+PLAIN, KEYED, GROUPED = ".", "=", "/"
+
+
+def queue_of(handle: int | str) -> str:
+    """The queue of the message when it was claimed."""
+    return str(handle)[ID + 1 :].partition("\0")[0]
+
+
+def group_of(handle: int | str) -> tuple[str, str] | None:
+    """Queue and group of the message when it was claimed; None if it is of none."""
+    said = str(handle)
+    if said[ID : ID + 1] != GROUPED:
+        return None
+    queue, _, group = said[ID + 1 :].partition("\0")
+    return queue, group
+
+
+# -- putting
+
+
+def insert_all(
+    st: Statements, c: Connection, drafts: Sequence[Draft], given: Sequence[str], now: int | None
+) -> list[Put]:
+    """Write these under these ids, except where somebody holds their key. Groups that they join are locked already,
+    and admitted to afterwards."""
+    if len(set(given)) < len(given):
+        raise EnqueueError("two of these messages have the same id; nothing was written")
+    held: dict[int, Put] = {}
+    if any(draft.key is not None for draft in drafts):
+        held = holders(st, c, drafts, given, now)
+    new = [n for n in range(len(drafts)) if n not in held] if held else range(len(drafts))
+    if new:
+        fresh = [drafts[n] for n in new] if held else drafts
+        name = "put" if all(draft.group is None for draft in fresh) else "put_grouped"
+        st.do(c, name, *put_rows(fresh, [given[n] for n in new]), now)
+    return puts_of(st, drafts, given, held)
+
+
+def puts_of(st: Statements, drafts: Sequence[Draft], given: Sequence[str], held: dict[int, Put]) -> list[Put]:
+    now = st.now_ms()
+    return [
+        held.get(n) or Put(id, False, "scheduled" if is_later(draft, now) else "ready")
+        for n, (id, draft) in enumerate(zip(given, drafts, strict=True))
+    ]
+
+
+def holders(
+    st: Statements, c: Connection, drafts: Sequence[Draft], given: Sequence[str], now: int | None
+) -> dict[int, Put]:
+    """Take the keys of these drafts; those of them, by their place, whose key somebody else holds.
+
+    Among drafts of one key the first takes it. The rows of keys stay locked up to the commit: of those who put under a
+    key at the same time, the second sees what became of the first.
+    """
+    first: dict[tuple[str, str], int] = {}
+    for n, draft in enumerate(drafts):
+        if draft.key is not None:
+            first.setdefault((draft.task, draft.key), n)
+    keys = [texts([task for task, _ in first]), texts([key for _, key in first])]
+    of_first = [ids([given[n] for n in first.values()]), numbers([drafts[n].key_for_ms for n in first.values()])]
+    st.do(c, "take_keys", *keys, *of_first, now)
+    held: dict[int, Put] = {}
+    free: list[int] = []
+    names, server_ms = list(first.values()), 0
+    for at, id, until, lane, due, reason, server_ms in st.rows(c, "key_holders", *keys, now):
+        n = names[at - 1]
+        if id == given[n]:
+            continue
+        if lane in (None, "done") and until <= server_ms:
+            free.append(n)
+        else:
+            held[n] = Put(id, True, _state(lane, due, reason, server_ms))
+    if free:
+        whose = [texts([drafts[n].task for n in free]), texts([str(drafts[n].key) for n in free])]
+        st.do(c, "hold_keys", *whose, ids([given[n] for n in free]), numbers([drafts[n].key_for_ms for n in free]), now)
+    return held | _second(drafts, given, first, held, server_ms)
+
+
+def _second(
+    drafts: Sequence[Draft],
+    given: Sequence[str],
+    first: dict[tuple[str, str], int],
+    held: dict[int, Put],
+    server_ms: int,
+) -> dict[int, Put]:
+    """Drafts under a key that an earlier one of the same batch took."""
+    found = {}
+    for n, draft in enumerate(drafts):
+        earlier = n if draft.key is None else first[draft.task, draft.key]
+        if earlier != n:
+            scheduled = drafts[earlier].group is not None or is_later(drafts[earlier], server_ms)
+            found[n] = held.get(earlier) or Put(given[earlier], True, "scheduled" if scheduled else "ready")
+    return found
+
+
+def _state(lane: str | None, due_ms: int | None, reason: str | None, now_ms: int) -> str:
+    if lane == "ready" and (due_ms is None or due_ms > now_ms):
+        return "scheduled"
+    return "cancelled" if reason == "cancelled" else lane or "done"
+
+
+def is_later(draft: Draft, now_ms: int) -> bool:
+    """Whether it is not due at once."""
+    return draft.delay_ms > 0 if draft.due_ms is None else draft.due_ms > now_ms
+
+
+# -- settling
+
+
+class Batch:
+    """Settlements sorted by the statements that write them."""
+
+    def __init__(self) -> None:
+        self.acks: list[Receipt] = []
+        self.keyed: list[Receipt] = []  # acks of what may hold a key
+        self.kept: list[tuple[Receipt, Ack, bytes | None]] = []
+        self.retries: list[tuple[Receipt, RetryAt, str]] = []
+        self.moves: list[Settlement] = []
+        self.grouped: list[str] = []  # ids of what is not acked away
+
+    def add(self, s: Settlement) -> None:
+        receipt, decision = s.receipt, s.decision
+        if type(decision) is Ack:
+            if decision.keep_ms == 0:
+                (self.acks if str(receipt.handle)[ID : ID + 1] == PLAIN else self.keyed).append(receipt)
+            else:
+                self.kept.append((receipt, decision, s.result))
+            return
+        if type(decision) is RetryAt and decision.counts and not decision.held and s.fault is not None:
+            self.retries.append((receipt, decision, text(s.fault)))
+        else:
+            self.moves.append(s)
+        if group_of(receipt.handle) is not None:
+            self.grouped.append(str(receipt.handle)[:ID])
+
+    def write(self, st: Statements, c: Connection, now: int | None) -> list[tuple[list[Receipt], Cursor]]:
+        """Which receipts went into which statement."""
+        sent: list[tuple[list[Receipt], Cursor]] = []
+        for name, receipts in (("ack", self.acks), ("ack_keyed", self.keyed)):
+            if receipts:
+                sent.append((receipts, st.do(c, name, *named(receipts))))
+        if self.kept:
+            sent.append(([receipt for receipt, _, _ in self.kept], self._keep(st, c, now)))
+        if self.retries:
+            receipts = [receipt for receipt, _, _ in self.retries]
+            dues = numbers([decision.at_ms for _, decision, _ in self.retries])
+            faults = texts([fault for _, _, fault in self.retries])
+            sent.append((receipts, st.do(c, "retry", *named(receipts), dues, faults, now)))
+        if self.moves:
+            receipts = [s.receipt for s in self.moves]
+            sent.append((receipts, st.do(c, "move", *named(receipts), *_moved(self.moves), now)))
+        return sent
+
+    def _keep(self, st: Statements, c: Connection, now: int | None) -> Cursor:
+        return st.do(
+            c,
+            "keep",
+            *named([receipt for receipt, _, _ in self.kept]),
+            numbers([ack.keep_ms for _, ack, _ in self.kept]),
+            texts([None if ack.degraded is None else DEGRADED for _, ack, _ in self.kept]),
+            byteas([result for _, _, result in self.kept]),
+            now,
+        )
+
+
+def named(receipts: Sequence[Receipt]) -> tuple[str, str]:
+    return ids([str(handle)[:ID] for handle, _ in receipts]), numbers([fence for _, fence in receipts])
+
+
+def _moved(moves: Sequence[Settlement]) -> tuple[Any, ...]:
+    rows = [_move(s) for s in moves]
+    lanes, dues, counts, held, reasons = zip(*rows, strict=True)
+    faults = [s.fault for s in moves]
+    last = [s.fault if due is None else None for s, due in zip(moves, dues, strict=True)]  # what brings it to rest
+    return (
+        texts(lanes),
+        numbers(dues),
+        flags(counts),
+        flags(held),
+        texts([None if reason is None else plain(reason) for reason in reasons]),
+        texts([None if fault is None else plain(fault.fingerprint) for fault in last]),
+        texts([None if fault is None else plain(fault.error) for fault in last]),
+        texts([None if fault is None else text(fault) for fault in faults]),
+    )
+
+
+def _move(s: Settlement) -> tuple[str, int | None, bool, bool, str | None]:
+    match s.decision:
+        case RetryAt(at_ms, _, counts, held):
+            return Lane.READY.value, at_ms, counts, held, None
+        case DeadLetter(reason, _, counts):
+            return Lane.DEAD.value, None, counts, False, reason
+        case Quarantine(_, reason, counts):
+            return Lane.QUARANTINE.value, None, counts, False, reason
+        case _:
+            raise TypeError(f"{s.decision!r} moves no message: expected RetryAt, DeadLetter or Quarantine")
+
+
+def words_of(settlements: Sequence[Settlement], sent: Sequence[tuple[list[Receipt], Cursor]]) -> list[Settled]:
+    """What each settlement came to, by the replies of `Batch.write`."""
+    other: dict[Receipt, Settled] = {}
+    for receipts, made in sent:
+        row = made.fetchone()
+        assert row is not None
+        _, cancelled, done = row
+        if done is not None or row[0] < len(receipts):
+            found = set((done or "{}")[1:-1].split(","))
+            other.update((r, Settled.STALE) for r in receipts if str(r.handle)[:ID] not in found)
+        if cancelled is not None:
+            ended = set(cancelled[1:-1].split(","))
+            other.update((r, Settled.CANCELLED) for r in receipts if str(r.handle)[:ID] in ended)
+    if not other:
+        return [Settled.OK] * len(settlements)
+    return [other.get(s.receipt, Settled.OK) for s in settlements]
+
+
+def is_simple(settlements: Sequence[Settlement]) -> bool:
+    """Whether sets of statements can settle them: each message stands here once, and nothing comes with it."""
+    return len({str(s.receipt.handle)[:ID] for s in settlements}) == len(settlements) and not any(
+        s.follow_ups or s.swaps for s in settlements
+    )
+
+
+def settle_each(
+    st: Statements, c: Connection, settlements: Sequence[Settlement], now: int | None
+) -> tuple[list[Settled], Batch, list[Draft]]:
+    """Decide settlement by settlement which hold: the words, what remains to be written, and what follows from them."""
+    rows = st.rows(c, "held_now", *named([s.receipt for s in settlements]))
+    held = {(id, fence): cancel for id, fence, cancel in rows}
+    words, batch, drafts = list[Settled](), Batch(), list[Draft]()
+    for s in settlements:
+        # Popped: the same receipt twice is stale the second time.
+        cancel = held.pop((str(s.receipt.handle)[:ID], s.receipt.fence), None)
+        if cancel is None or not swaps_apply(st, c, s.swaps, now):
+            words.append(Settled.STALE)
+            continue
+        batch.add(s)
+        if cancel and type(s.decision) is not Ack:
+            words.append(Settled.CANCELLED)  # its end is not what was decided, so nothing follows from that
+            continue
+        words.append(Settled.OK)
+        drafts.extend(s.follow_ups)
+    return words, batch, drafts
+
+
+# -- cells
+
+
+def swap_all(st: Statements, c: Connection, swaps: Sequence[Swap], now: int | None) -> None:
+    for swap, won in zip(swaps, try_swaps(st, c, swaps, now), strict=True):
+        if not won:
+            raise Conflict(f"cell {swap.key!r} is not at version {swap.version}; nothing was written, read it again")
+
+
+def swaps_apply(st: Statements, c: Connection, swaps: Sequence[Swap], now: int | None) -> bool:
+    """All of them, or none."""
+    if not swaps:
+        return True
+    c.execute("savepoint swaps")
+    applied = all(try_swaps(st, c, swaps, now))
+    if not applied:
+        c.execute("rollback to swaps")
+    c.execute("release swaps")
+    return applied
+
+
+def try_swaps(st: Statements, c: Connection, swaps: Sequence[Swap], now: int | None) -> list[bool]:
+    """In the order of their keys, so that two who swap the same cells cannot wait for each other for ever."""
+    order = sorted(range(len(swaps)), key=lambda n: swaps[n].key)
+    sent = {n: _swap(st, c, swaps[n], now) for n in order}
+    return [sent[n].fetchone() is not None for n in range(len(swaps))]
+
+
+def _swap(st: Statements, c: Connection, swap: Swap, now: int | None) -> Cursor:
+    return st.do(c, "swap_cell", swap.key, swap.version, swap.value, swap.ttl_ms, now)
+
+
+def names_of(drafts: Iterable[Draft]) -> set[tuple[str, str]]:
+    """The groups that these will join."""
+    return {(draft.queue, draft.group) for draft in drafts if draft.group is not None}

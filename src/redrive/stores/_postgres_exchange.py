@@ -1,0 +1,194 @@
+"""The exchange of the PostgreSQL store: settle, then claim, in one transaction and one round trip.
+
+Nothing in it waits for an answer before the commit is sent, except where a settlement brings follow-ups or swaps of
+cells: those are decided one by one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import psycopg
+
+from ..ids import new_id
+from ..message import Ask, Delivery, Draft, Exchange, Lane, Message, Receipt, RetryAt, Settled, Settlement, Swap
+from . import _postgres_groups as groups
+from ._postgres_changes import (
+    GROUPED,
+    KEYED,
+    PLAIN,
+    Batch,
+    Connection,
+    Cursor,
+    Statements,
+    group_of,
+    insert_all,
+    is_simple,
+    names_of,
+    queue_of,
+    settle_each,
+    swap_all,
+    words_of,
+)
+from ._postgres_link import Link
+from ._postgres_rows import full_message, read_rare, texts
+
+GROUPS_SEEN_FOR_S = 60.0  # how long exchanges go on waking groups after one met a group
+_tuple = tuple.__new__
+
+
+class Exchanges:
+    """Runs exchanges on a link. Where nobody uses groups they cost one look at an empty index."""
+
+    def __init__(self, link: Link, st: Statements, seam: Callable[[str], None]) -> None:
+        self._link, self._st, self._seam = link, st, seam
+        self._groups_seen_s = -GROUPS_SEEN_FOR_S
+
+    def run(self, settlements: Sequence[Settlement], asks: Sequence[Ask], swaps: Sequence[Swap]) -> Exchange:
+        one = _One(self._st, self._seam, settlements, [ask for ask in asks if ask.limit > 0], swaps)
+        one.waking = time.monotonic() - self._groups_seen_s < GROUPS_SEEN_FOR_S
+        if not (settlements or one.asks or swaps):
+            return Exchange([], [])
+        self._send(one)
+        if one.kept_back and not one.waking:  # somebody waits to be woken: nothing was claimed there
+            again = _One(self._st, self._seam, (), one.asks_kept_back(), ())
+            again.waking = True
+            self._send(again)
+            one.deliveries.update(again.deliveries)
+        deliveries = [delivery for ask in one.asks for delivery in one.deliveries.pop(id(ask), ())]
+        return Exchange(one.words, deliveries)
+
+    def _send(self, one: _One) -> None:
+        sent_s = time.monotonic()
+        self._link.pipeline(one.work, wake=one.told())
+        one.read()
+        if self._st.by_server:
+            self._link.saw_clock(one.now_ms, sent_s)
+        if one.groups_seen:
+            self._groups_seen_s = time.monotonic()
+
+
+class _One:
+    """One exchange on its way: what was sent, and what came back."""
+
+    def __init__(
+        self,
+        st: Statements,
+        seam: Callable[[str], None],
+        settlements: Sequence[Settlement],
+        asks: Sequence[Ask],
+        swaps: Sequence[Swap],
+    ) -> None:
+        self._st, self._seam = st, seam
+        self._settlements, self.asks, self._swaps = settlements, asks, swaps
+        self._names = {name for s in settlements if (name := group_of(s.receipt.handle)) is not None}
+        self._names |= {name for s in settlements for name in names_of(s.follow_ups)}
+        self.waking = False
+        self.words: list[Settled] = []
+        self.deliveries: dict[int, list[Delivery]] = {}  # by the identity of the ask
+        self.now_ms = 0
+        self.kept_back = False  # whether a message waited to be woken
+        self.groups_seen = bool(self._names)
+
+    def told(self) -> set[str]:
+        """The queues of which others should hear: where something comes, or may be let in, for which whoever settles
+        may have no room."""
+        told = {queue for queue, _ in self._names}
+        for s in self._settlements:
+            if type(s.decision) is RetryAt:
+                told.add(queue_of(s.receipt.handle))
+            for draft in s.follow_ups:
+                told.add(draft.queue)
+        return told
+
+    def asks_kept_back(self) -> list[Ask]:
+        return [ask for ask in self.asks if not self.deliveries.get(id(ask))]
+
+    # -- sending
+
+    def work(self, c: Connection, pipeline: psycopg.Pipeline) -> None:
+        st, now = self._st, self._st.now()
+        self._sent: list[tuple[list[Receipt], Cursor]] = []
+        self._claims: list[Cursor] = []
+        if self._names or self.waking:
+            groups.lock(st, c, self._names, self.asks if self.waking else (), now)
+        if self._settlements:
+            self._settle(c, now)
+        swap_all(st, c, self._swaps, now)
+        self._seam("settled")
+        for ask in self.asks:
+            if self.waking:
+                groups.wake(st, c, ask, now)
+            self._seam("claim")
+            skip = texts(sorted(ask.skip)) if ask.skip else None
+            self._claims.append(
+                st.do(c, "claim", ask.queue, ask.limit, ask.lease_ms, ask.worker, skip, now, not self.waking)
+            )
+        self._look = st.do(c, "look", texts([ask.queue for ask in self.asks]), now)
+
+    def _settle(self, c: Connection, now: int | None) -> None:
+        st = self._st
+        if is_simple(self._settlements):
+            batch, drafts = Batch(), list[Draft]()
+            self._decided = None
+            for s in self._settlements:
+                batch.add(s)
+        else:
+            self._decided, batch, drafts = settle_each(st, c, self._settlements, now)
+        self._sent = batch.write(st, c, now)
+        if drafts:  # last, so that a key which an ack frees is free for them
+            insert_all(st, c, drafts, [draft.id or new_id(self._st.now_ms()) for draft in drafts], now)
+        groups.regroup(st, c, batch.grouped, now)
+        groups.admit(st, c, self._names, now)
+
+    # -- reading
+
+    def read(self) -> None:
+        """After the commit."""
+        if self._settlements:
+            found = words_of(self._settlements, self._sent)
+            self.words = found if self._decided is None else self._decided
+        row = self._look.fetchone()
+        assert row is not None
+        self.now_ms, self.kept_back = row
+        self.groups_seen = self.groups_seen or self.kept_back
+        for ask, claim in zip(self.asks, self._claims, strict=True):
+            self.deliveries[id(ask)] = self._deliveries(ask, claim.fetchall())
+
+    def _deliveries(self, ask: Ask, rows: list[tuple[Any, ...]]) -> list[Delivery]:
+        queue, worker, until = ask.queue, ask.worker, self.now_ms + ask.lease_ms
+        plain, keyed, leased = PLAIN + queue, KEYED + queue, Lane.LEASED
+        found = []
+        for row in rows:
+            id, task, priority, fence, attempt, enqueued, producer, group, body, rare, faults = row
+            handle = id + plain
+            if rare is None and faults is None:  # the way of most messages: as few steps as there can be
+                message = Message(
+                    id,
+                    task,
+                    queue,
+                    body,
+                    id,
+                    leased,
+                    priority,
+                    until,
+                    fence,
+                    attempt,
+                    enqueued,
+                    enqueued,
+                    worker,
+                    producer,
+                    group=group,
+                )
+            else:
+                known = None if rare is None else read_rare(rare)
+                message = full_message(row, known, queue, leased, until, worker)
+                if message.key is not None:
+                    handle = id + keyed
+            if group is not None:
+                handle = f"{id}{GROUPED}{queue}\0{group}"
+                self.groups_seen = True
+            found.append(Delivery(message, _tuple(Receipt, (handle, fence)), until))
+        return found

@@ -1,0 +1,275 @@
+"""Messages and settlements as rows: what the PostgreSQL store writes, and what it reads back.
+
+Batches travel as arrays, one for each column. Numbers and ids go as array literals, which the server reads quickly;
+texts and bytes in binary, where nothing has to be escaped.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import psycopg
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
+
+from ..fault import Fault
+from ..message import Draft, Lane, Message
+
+TEXT, BYTES = 25, 17  # the server's numbers for these types
+_TEXTS, _BYTEAS = 1009, 1001  # and for arrays of them
+_head = struct.Struct(">iiIii").pack  # one dimension, nulls or not, type of the elements, how many, the first is 1
+_length = struct.Struct(">i").pack
+_NULL = _length(-1)
+_IN_IDS = b"0123456789abcdef-,"
+_FORM = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_NOBODY = "00000000-0000-0000-0000-000000000000"
+
+_HOT = """m.id::text, m.task, m.priority, m.fence, m.attempt, m.enqueued_ms, m.producer, m.grp, m.body"""
+_RARE = """m.crashes, m.crashes_alone, m.redrives, m.suspect, m.cancel, m.held_ms, m.deadline_ms,
+ m.attempts_allowed, m.version, m.key, m.run, m.reason, m.rested_ms, m.wake_ms, m.life_ms, m.meta"""
+# Most messages of a healthy queue have nothing in any rare column: then those are neither written to JSON nor read.
+CLAIMED = f"""{_HOT}, case when num_nonnulls({_RARE}, m.progress, m.result) > 0 then
+ json_build_array({_RARE}, encode(m.progress, 'hex'), encode(m.result, 'hex'))::text end,
+ array_to_string(m.faults, ',')"""
+COLUMNS = f"{CLAIMED}, m.queue, m.lane, m.due_ms, m.worker"
+
+
+class Texts(bytes):
+    """An array of texts as the server reads it."""
+
+
+class Byteas(bytes):
+    """An array of byte strings as the server reads it."""
+
+
+class _TextsDumper(Dumper):
+    format, oid = Format.BINARY, _TEXTS
+
+    def dump(self, obj: Texts) -> bytes:
+        return obj
+
+
+class _ByteasDumper(Dumper):
+    format, oid = Format.BINARY, _BYTEAS
+
+    def dump(self, obj: Byteas) -> bytes:
+        return obj
+
+
+def cursor(c: psycopg.Connection[Any]) -> psycopg.RawCursor[tuple[Any, ...]]:
+    """A cursor that takes statements as they stand in postgres.sql, and arrays of this module."""
+    made: psycopg.RawCursor[tuple[Any, ...]] = psycopg.RawCursor(c, row_factory=psycopg.rows.tuple_row)
+    return made
+
+
+def adapt(c: psycopg.Connection[Any]) -> None:
+    """Teach a connection that the caller made to take arrays of this module."""
+    c.adapters.register_dumper(Texts, _TextsDumper)
+    c.adapters.register_dumper(Byteas, _ByteasDumper)
+
+
+psycopg.adapters.register_dumper(Texts, _TextsDumper)
+psycopg.adapters.register_dumper(Byteas, _ByteasDumper)
+
+
+def texts(values: Sequence[str | None]) -> Texts:
+    parts = [_head(1, 1, TEXT, len(values), 1)] if values else [_head(0, 0, TEXT, 0, 0)[:12]]
+    for value in values:
+        if value is None:
+            parts.append(_NULL)
+        else:
+            encoded = value.encode()
+            parts += (_length(len(encoded)), encoded)
+    return Texts(b"".join(parts))
+
+
+def byteas(values: Sequence[bytes | None]) -> Byteas:
+    parts = [_head(1, 1, BYTES, len(values), 1)] if values else [_head(0, 0, BYTES, 0, 0)[:12]]
+    for value in values:
+        parts += (_NULL,) if value is None else (_length(len(value)), value)
+    return Byteas(b"".join(parts))
+
+
+def ids(values: Sequence[str]) -> str:
+    """What is no id at all becomes one that no message has."""
+    joined = ",".join(values)
+    if len(joined) != 37 * len(values) - 1 or joined.encode(errors="replace").translate(None, _IN_IDS):
+        joined = ",".join([value if _FORM.fullmatch(value) else _NOBODY for value in values])
+    return f"{{{joined}}}"
+
+
+def numbers(values: Iterable[int | None]) -> str:
+    return f"{{{','.join(['null' if value is None else str(value) for value in values])}}}"
+
+
+def flags(values: Iterable[bool]) -> str:
+    return f"{{{','.join(['t' if value else 'f' for value in values])}}}"
+
+
+# -- what is written
+
+
+class _Meta(msgspec.Struct, omit_defaults=True, gc=False):
+    """What rarely differs from its default, in one column."""
+
+    content: str = "json"
+    headers: dict[str, str] = {}
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    traceparent: str | None = None
+    keep_ms: int = 0
+
+
+_encode = msgspec.json.Encoder().encode
+_NO_META = _Meta()
+_meta = msgspec.json.Decoder(_Meta).decode
+
+
+def text(value: Any) -> str:
+    encoded: bytes = _encode(value)
+    return encoded.decode()
+
+
+def plain(words: str) -> str:
+    """Without the one character that the server takes in no text."""
+    return words.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def put_rows(drafts: Sequence[Draft], given: Sequence[str]) -> tuple[Any, ...]:
+    """New messages under these ids, as the statements `put` and `put_grouped` take them."""
+    return (
+        ids(given),
+        texts([d.task for d in drafts]),
+        texts([d.queue for d in drafts]),
+        numbers([d.priority for d in drafts]),
+        numbers([d.due_ms for d in drafts]),
+        numbers([d.delay_ms + (d.delay_ms > 0) for d in drafts]),
+        numbers([d.deadline_ms for d in drafts]),
+        numbers([None if d.version == 1 else d.version for d in drafts]),
+        texts([d.key for d in drafts]),
+        texts([d.group for d in drafts]),
+        texts([d.producer for d in drafts]),
+        texts([_meta_of(d, id) for d, id in zip(drafts, given, strict=True)]),
+        byteas([d.body for d in drafts]),
+    )
+
+
+def _meta_of(draft: Draft, id: str) -> str | None:
+    rare = draft.headers or draft.correlation_id or draft.causation_id or draft.traceparent or draft.keep_ms
+    if not rare and draft.content == "json":
+        return None
+    correlation = draft.correlation_id if draft.correlation_id != id else None
+    headers = dict(draft.headers or {})
+    return text(_Meta(draft.content, headers, correlation, draft.causation_id, draft.traceparent, draft.keep_ms))
+
+
+# -- what is read
+
+
+class Rare(msgspec.Struct, array_like=True, gc=False):
+    """The rare columns, in their order."""
+
+    crashes: int | None
+    crashes_alone: int | None
+    redrives: int | None
+    suspect: int | None
+    cancel: bool | None
+    held_ms: int | None
+    deadline_ms: int | None
+    attempts_allowed: int | None
+    version: int | None
+    key: str | None
+    run: str | None
+    reason: str | None
+    rested_ms: int | None
+    wake_ms: int | None
+    life_ms: int | None
+    meta: str | None
+    progress: str | None
+    result: str | None
+
+
+read_rare = msgspec.json.Decoder(Rare).decode
+_faults = msgspec.json.Decoder(tuple[Fault, ...]).decode
+
+
+def read_faults(listed: str | None) -> tuple[Fault, ...]:
+    return () if listed is None else _faults(f"[{listed}]")
+
+
+def to_message(row: tuple[Any, ...]) -> Message:
+    """One row of COLUMNS."""
+    lane = Lane(row[12])
+    rare = None if row[9] is None else read_rare(row[9])
+    return full_message(row, rare, row[11], lane, row[13], row[14])
+
+
+def full_message(
+    row: tuple[Any, ...], rare: Rare | None, queue: str, lane: Lane, due_ms: int | None, worker: str | None
+) -> Message:
+    id, task, priority, fence, attempt, enqueued, producer, group, body, _, faults = row[:11]
+    parked = due_ms is None and lane is Lane.READY
+    if rare is None:
+        return Message(
+            id,
+            task,
+            queue,
+            body,
+            id,
+            lane,
+            priority,
+            due_ms,
+            fence,
+            attempt,
+            enqueued,
+            enqueued,
+            worker,
+            producer,
+            group=group,
+            parked=parked,
+            faults=read_faults(faults),
+        )
+    meta = _NO_META if rare.meta is None else _meta(rare.meta)
+    return Message(
+        id,
+        task,
+        queue,
+        body,
+        meta.correlation_id or id,
+        lane,
+        priority,
+        due_ms if rare.wake_ms is None else rare.wake_ms,
+        fence,
+        attempt,
+        enqueued,
+        enqueued if rare.life_ms is None else rare.life_ms,
+        worker,
+        producer,
+        crashes=rare.crashes or 0,
+        crashes_alone=rare.crashes_alone or 0,
+        redrives=rare.redrives or 0,
+        suspect=rare.suspect is not None,
+        cancel=rare.cancel is not None,
+        held_ms=rare.held_ms or 0,
+        deadline_ms=rare.deadline_ms,
+        attempts_allowed=rare.attempts_allowed,
+        version=1 if rare.version is None else rare.version,
+        key=rare.key,
+        group=group,
+        run=rare.run,
+        reason=rare.reason,
+        rested_ms=rare.rested_ms,
+        result=None if rare.result is None else bytes.fromhex(rare.result),
+        progress=None if rare.progress is None else bytes.fromhex(rare.progress),
+        content=meta.content,
+        headers=meta.headers,
+        causation_id=meta.causation_id,
+        traceparent=meta.traceparent,
+        keep_ms=meta.keep_ms,
+        parked=parked,
+        faults=read_faults(faults),
+    )

@@ -1,0 +1,373 @@
+"""The store on PostgreSQL: any number of processes on any number of machines.
+
+Statements are in postgres.sql, and what they change in a commit is put together by _postgres_changes.py and
+_postgres_groups.py. An exchange is one transaction, sent in one round trip.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from math import inf
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+
+from ..errors import Unsupported
+from ..ids import new_id
+from ..message import (
+    Ask,
+    Cancel,
+    Cell,
+    Counts,
+    Draft,
+    Exchange,
+    FailureGroup,
+    Group,
+    GroupOrder,
+    Handle,
+    Hold,
+    Keep,
+    Lane,
+    Message,
+    OnDead,
+    Page,
+    Put,
+    Receipt,
+    Redrive,
+    Settlement,
+    Started,
+    Swap,
+    Verdict,
+    Where,
+)
+from ..store import Cells, Traits
+from . import _door
+from . import _postgres_changes as changes
+from . import _postgres_groups as groups
+from . import _postgres_triage as triage
+from ._postgres_changes import Connection, Statements
+from ._postgres_exchange import Exchanges
+from ._postgres_link import Link
+from ._postgres_listen import Listener
+from ._postgres_looks import page, to_counts, to_failure_group, where_of
+from ._postgres_rows import CLAIMED, COLUMNS, cursor, ids, numbers, texts, to_message
+from ._postgres_schema import open_schema, statements
+from ._postgres_url import parse
+from ._state_dir import state_dir
+
+SWEEP_EVERY_MS, SWEEP_MAX = 60_000, 1000
+TICK_S = 0.01  # how often a waiter looks at a clock that is set by hand
+
+
+def prepared(schema: str) -> dict[str, str]:
+    """The statements of postgres.sql for this schema."""
+    now = r"(select coalesce(\1::bigint, floor(extract(epoch from now()) * 1000)::bigint))"
+    return {
+        name: re.sub(r"\{now (\$\d+)\}", now, sql)
+        .replace("{s}", schema)
+        .replace("{claimed}", CLAIMED)
+        .replace("{columns}", COLUMNS)
+        for name, sql in statements().items()
+    }
+
+
+class PostgresStore:
+    """A store in one schema of the database that `url` names: `postgresql://user@host/db?schema=redrive`.
+
+    `clock_ms` replaces the server's clock in tests. Raises ConfigError, SchemaError, StoreUnavailable.
+    """
+
+    traits = Traits(name="postgres")
+
+    def __init__(self, url: str, *, clock_ms: Callable[[], int] | None = None) -> None:
+        self.seam: Callable[[str], None] = _no_seam  # tests put a function here that kills or fails at a named point
+        self._link = Link(parse(url), seam=self._at)
+        self._st = Statements(prepared(self._link.schema), self._link.now_ms, clock_ms)
+        try:
+            self._link.open()
+            open_schema(self._link)
+        except BaseException:
+            self._link.close()
+            raise
+        self._exchanges = Exchanges(self._link, self._st, self._at)
+        self._listener = Listener(self._link, now_ms=self.now_ms, tick_s=TICK_S if clock_ms else inf)
+        place = urlsplit(self._link.where)
+        self.state_dir: Path | None = state_dir(f"{place.netloc.rpartition('@')[2]}{place.path}/{self._link.schema}")
+        self.cells: Cells = PostgresCells(self)
+        self._swept_ms = self.now_ms()
+
+    def _at(self, point: str) -> None:
+        self.seam(point)
+
+    def now_ms(self) -> int:
+        return self._st.now_ms()
+
+    # -- putting
+
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
+        _door.admit(drafts, self.traits)
+        if tx is not None:
+            raise Unsupported("this store cannot write in a transaction of the caller's yet")
+        if not drafts and not swaps:
+            return []
+        now_ms, tries = self.now_ms(), 0
+        given = [draft.id or new_id(now_ms) for draft in drafts]
+
+        def work(c: Connection, pipeline: psycopg.Pipeline) -> list[Put]:
+            nonlocal tries
+            tries += 1
+            if tries > 1 and self._st.rows(c, "stored", ids(given)):  # it was committed, and the answer lost
+                now = self._st.now()
+                return changes.puts_of(self._st, drafts, given, changes.holders(self._st, c, drafts, given, now))
+            return self._write(c, drafts, given, swaps)
+
+        puts = self._link.pipeline(work, wake={draft.queue for draft in drafts})
+        self.seam("acknowledge")
+        return puts
+
+    def _write(self, c: Connection, drafts: Sequence[Draft], given: Sequence[str], swaps: Sequence[Swap]) -> list[Put]:
+        """The put, as a part of somebody's transaction."""
+        now, names = self._st.now(), changes.names_of(drafts)
+        self.seam("put")
+        if names:
+            groups.lock(self._st, c, names, (), now)
+        puts = changes.insert_all(self._st, c, drafts, given, now)
+        groups.admit(self._st, c, names, now)
+        changes.swap_all(self._st, c, swaps, now)
+        return puts
+
+    # -- settling and claiming
+
+    def exchange(
+        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+    ) -> Exchange:
+        for s in settlements:
+            if s.follow_ups:
+                _door.admit(s.follow_ups, self.traits)
+        self._sweep()
+        return self._exchanges.run(settlements, asks, swaps)
+
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
+        def work(c: Connection) -> list[Hold]:
+            self.seam("extend")
+            rows = self._st.rows(c, "extend", *changes.named(receipts), lease_ms, self._st.now(), alone)
+            held = {(id, fence): cancel for id, fence, cancel in rows}
+            return [_HOLD[held.get((str(handle)[: changes.ID], fence))] for handle, fence in receipts]
+
+        return self._link.run(work)
+
+    def release(self, worker: str, started: Sequence[Started] | None) -> tuple[int, int]:
+        told: set[str] = set()
+
+        def work(c: Connection) -> tuple[int, int]:
+            now, released = self._st.now(), []
+            self.seam("release")
+            if started is not None:
+                known = ids([one.id for one in started]), numbers([one.fence for one in started])
+                released = self._st.rows(c, "give_back", worker, *known, now)
+            lapsed = self._st.rows(c, "lapse", worker, now)
+            told.update(queue for (queue,) in (*released, *lapsed))
+            return len(released), len(lapsed)
+
+        return self._link.run(work, wake=told)
+
+    def checkpoint(self, receipt: Receipt, state: bytes) -> bool:
+        known = changes.named([receipt])
+        return bool(self._link.run(lambda c: self._st.rows(c, "checkpoint", *known, state)))
+
+    # -- waiting
+
+    def wait(self, asks: Sequence[Ask], *, timeout_ms: int) -> None:
+        asked = [ask for ask in asks if ask.limit > 0]
+        self._listener.wait({ask.queue for ask in asked}, lambda: self._next_due_ms(asked), timeout_ms)
+
+    def _next_due_ms(self, asks: Sequence[Ask]) -> int | None:
+        found = []
+        for ask in asks:
+            skip = texts(sorted(ask.skip)) if ask.skip else None
+            sent_s = time.monotonic()
+            ((now_ms, due_ms),) = self._look("next_due", ask.queue, skip, self._st.now())
+            if self._st.by_server:
+                self._link.saw_clock(now_ms, sent_s)
+            if due_ms is not None:
+                found.append(due_ms)
+        return min(found, default=None)
+
+    def nudge(self) -> None:
+        self._listener.nudge()
+
+    # -- looking
+
+    def _look(self, name: str, *args: Any) -> list[tuple[Any, ...]]:
+        return self._link.read(lambda c: self._st.rows(c, name, *args))
+
+    def find(self, ids_: Sequence[str]) -> list[Message | None]:
+        found = {row[0]: to_message(row) for row in self._look("find", ids(ids_))}
+        return [found.get(id) for id in ids_]
+
+    def counts(self, queue: str | None = None) -> Counts:
+        return to_counts(self._look("counts", queue, self._st.now()))
+
+    def counts_by_queue(self) -> dict[str, Counts]:
+        rows = self._look("counts_by_queue", self._st.now())
+        return {queue: Counts(*map(int, lanes), oldest_age_s=age_ms / 1000) for queue, age_ms, *lanes in rows}  # type: ignore[misc]
+
+    def queues(self) -> list[str]:
+        return sorted(row[0] for row in self._look("queues"))
+
+    def peek(self, lane: Lane | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None) -> Page:
+        since, after = _door.read_cursor(cursor)
+        rows = self._link.read(lambda c: page(c, self._link.schema, where, lane, (since, after), limit))
+        more = f"{rows[-1][16] or 0}.{rows[-1][15]}" if rows and len(rows) == limit else None
+        return Page([to_message(row) for row in rows], more)
+
+    def failure_groups(self, *, where: Where = Where()) -> list[FailureGroup]:
+        found = where_of(where, Lane.DEAD)
+        sql = self._st.sql["failure_groups"].replace(b"{where}", str(found).encode())
+        rows = self._link.read(lambda c: cursor(c).execute(sql, found.args, binary=True).fetchall())
+        return [to_failure_group(*row) for row in rows]
+
+    # -- changing by hand
+
+    def triage(self, handles: Sequence[Handle], verdict: Verdict) -> list[bool]:
+        told: set[str] = set()
+
+        def work(c: Connection) -> list[bool]:
+            now = self._st.now()
+            rows = self._st.rows(c, "lanes", ids([handle.id for handle in handles]))
+            names = {(queue, group) for _, _, queue, group in rows if group is not None}
+            to = verdict.to_queue if isinstance(verdict, Redrive) else None
+            names |= {(to, group) for _, group in names if to is not None}
+            if names:
+                groups.lock(self._st, c, names, (), now)
+            words = triage.judge(self._st, c, handles, verdict, now)
+            groups.admit(self._st, c, names, now)
+            told.update([to] if to is not None else {queue for _, _, queue, _ in rows})
+            return words
+
+        return self._link.run(work, wake=told) if handles else []
+
+    def cancel(self, ids_: Sequence[str]) -> list[Cancel]:
+        told: set[str] = set()
+
+        def work(c: Connection) -> list[Cancel]:
+            now, listed = self._st.now(), ids(sorted(set(ids_)))
+            rows = self._st.rows(c, "lanes", listed)
+            names = {(queue, group) for _, _, queue, group in rows if group is not None}
+            if names:
+                groups.lock(self._st, c, names, (), now)
+            ended = dict(self._st.rows(c, "cancel", listed, now))
+            groups.admit(self._st, c, names, now)
+            told.update(queue for queue, _ in names)
+            known = {id for id, _, _, _ in rows}
+            return [_CANCEL[ended.get(id, "rests" if id in known else None)] for id in ids_]
+
+        return self._link.run(work, wake=told) if ids_ else []
+
+    def configure(
+        self,
+        queue: str,
+        *,
+        paused: bool | None = None,
+        group_width: int | None = None,
+        group_order: GroupOrder | None = None,
+        on_dead: OnDead | None = None,
+    ) -> None:
+        _door.admit_width(group_width, 1)
+        said = (paused, group_width, group_order and group_order.value, on_dead and on_dead.value)
+        set_now = self._look("settings", queue)
+        if set_now and all(new is None or new == now for new, now in zip(said, set_now[0], strict=True)):
+            return  # as every start of an app declares
+        self._link.run(lambda c: groups.configure(self._st, c, queue, *said, self._st.now()), wake=[queue])
+
+    def configure_group(self, queue: str, group: str | None, *, width: int | None = None, resume: bool = False) -> None:
+        _door.admit_width(width, 0)
+        _door.admit_group(group)
+        self._link.run(
+            lambda c: groups.configure_group(self._st, c, queue, group, width, resume, self._st.now()), wake=[queue]
+        )
+
+    def groups(self, queue: str) -> list[Group]:
+        width = self._look("group_settings", queue)[0][0]
+        return [Group(queue, *row) for row in self._look("groups", queue, width)]
+
+    def retain(self, queue: str, *, done: Keep = Keep(), dead: Keep = Keep()) -> tuple[int, int]:
+        def work(c: Connection) -> tuple[int, int]:
+            kept = (Lane.DONE, done), (Lane.DEAD, dead)
+            removed = [triage.retain(self._st, c, lane, queue, keep, self._st.now()) for lane, keep in kept]
+            return removed[0], removed[1]
+
+        return self._link.run(work, wake=[queue])
+
+    def paused(self) -> frozenset[str]:
+        return frozenset(row[0] for row in self._look("paused"))
+
+    def _sweep(self) -> None:
+        """Forget what was kept long enough, a thousand at a time."""
+        now = self.now_ms()
+        if now - self._swept_ms < SWEEP_EVERY_MS:
+            return
+        self._swept_ms = now
+
+        def work(c: Connection) -> bool:
+            removed = self._st.rows(c, "sweep", self._st.now())[0][0]
+            self._st.do(c, "sweep_keys", self._st.now())
+            self._st.do(c, "sweep_lines")
+            return bool(removed == SWEEP_MAX)
+
+        if self._link.run(work):
+            self._swept_ms = now - SWEEP_EVERY_MS  # there is more: go on with the next exchange
+
+    # -- keeping
+
+    def check(self) -> list[str]:
+        found = [f"message {id} in lane {lane} stands where it should not" for id, lane in self._look("misplaced")]
+        stuck = self._look("stuck_groups")
+        return found + [
+            f"queue {queue!r}, group {name!r}: a message is parked though a place is free" for queue, name in stuck
+        ]
+
+    def doctor(self) -> list[str]:
+        return []
+
+    def about(self) -> dict[str, str | int]:
+        ((version, schema, size_bytes),) = self._look("about")
+        where = f"{self._link.where}, schema {self._link.schema}"
+        return {"engine": f"PostgreSQL {version}", "schema": schema, "path": where, "size_bytes": size_bytes}
+
+    def close(self) -> None:
+        self._listener.close()
+        self._link.close()
+
+
+class PostgresCells:
+    """Cells in the same schema."""
+
+    def __init__(self, store: PostgresStore) -> None:
+        self._store = store
+
+    def read(self, keys: Sequence[str]) -> list[Cell | None]:
+        rows = self._store._look("read_cells", texts(keys), self._store._st.now())
+        found = {key: Cell(version, value) for key, version, value in rows}
+        return [found.get(key) for key in keys]
+
+    def swap(self, swaps: Sequence[Swap]) -> list[bool]:
+        st = self._store._st
+        return self._store._link.run(lambda c: changes.try_swaps(st, c, swaps, st.now())) if swaps else []
+
+
+_HOLD = {None: Hold.LOST, False: Hold.HELD, True: Hold.CANCEL}
+_CANCEL = {
+    None: Cancel.UNKNOWN,
+    "ready": Cancel.CANCELLED,
+    "leased": Cancel.REQUESTED,
+    "rests": Cancel.TOO_LATE,
+}
+
+
+def _no_seam(point: str) -> None:
+    pass

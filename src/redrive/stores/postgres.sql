@@ -1,0 +1,569 @@
+-- Every statement of stores/postgres.py, by the name it is called with there. `-- name:` starts one.
+--
+-- {s} is the schema; {now $n} the time: the parameter, which tests give, or the server's own at the start of the transaction.
+-- Batches travel as arrays. What a statement changed comes back as a count and, only where somebody was left out, as a list.
+
+-- name: migration_1
+create sequence {s}.message_seq;
+create table {s}.message (
+  id uuid not null,
+  seq bigint not null,                    -- puts of one commit keep their order by it; groups number those who join by it
+  due_ms bigint,                          -- null while resting: only what can be claimed stands in message_due
+  enqueued_ms bigint not null,
+  life_ms bigint,                         -- null: enqueued_ms
+  held_ms bigint,
+  deadline_ms bigint,
+  rested_ms bigint,
+  expires_ms bigint,                      -- of a done message: when it is removed
+  turn bigint,                            -- of a grouped message that is parked: its place in the line
+  wake_ms bigint,                         -- of a grouped message without a place: when it may be due
+  parked_ms bigint,                       -- of a parked message: since when; its group holds it from then on
+  fence integer not null default 0,
+  attempt integer not null default 0,
+  crashes integer,
+  crashes_alone integer,
+  redrives integer,
+  attempts_allowed integer,
+  version bigint,                         -- null: 1
+  place integer,                          -- of a grouped message that has one of its group's places: which
+  priority smallint not null,
+  suspect smallint,                       -- 1: its last run was cut off; 2: and it runs alone now
+  cancel boolean,
+  lane text collate "C" not null default 'ready',
+  queue text collate "C" not null,
+  task text collate "C" not null,
+  key text collate "C",
+  grp text collate "C",
+  worker text collate "C",
+  producer text collate "C",
+  run text collate "C",
+  reason text collate "C",
+  fingerprint text collate "C",           -- of the last fault, set when it comes to rest
+  error text collate "C",
+  meta text,                              -- JSON: what rarely differs from its default (headers, correlation, content, …)
+  faults text[],                          -- JSON each: fault history, oldest first
+  body bytea not null,
+  progress bytea,
+  result bytea,
+  constraint message_id primary key (id)
+) with (fillfactor = 90, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
+  autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 100000, autovacuum_vacuum_cost_delay = 0);
+-- lane stands before seq as leases that ran out go first; so that counts read this index alone it is in there at all
+create index message_due on {s}.message(queue, priority, due_ms, lane, seq) where due_ms is not null;
+create index message_rest on {s}.message(lane, rested_ms, seq) where rested_ms is not null;
+create index message_rest_queue on {s}.message(lane, queue, rested_ms, seq) where rested_ms is not null;
+create index message_failure on {s}.message(fingerprint, task, rested_ms, seq) where lane = 'dead';
+create index message_expires on {s}.message(expires_ms) where expires_ms is not null;
+create unique index message_place on {s}.message(queue, grp, place) where place is not null;
+create index message_line on {s}.message(queue, grp, turn) where turn is not null;
+create index message_wake on {s}.message(queue, wake_ms, seq) where wake_ms is not null and turn is null;
+create table {s}.unique_key (
+  task text collate "C" not null,
+  key text collate "C" not null,
+  id uuid not null,
+  until_ms bigint not null,               -- 0, or held at least until then, also after the message is gone
+  primary key (task, key)
+);
+create index unique_key_until on {s}.unique_key(until_ms) where until_ms > 0;
+create table {s}.queue (
+  name text collate "C" primary key,
+  paused boolean not null default false,
+  group_width integer,
+  group_order text collate "C",
+  on_dead text collate "C"
+);
+-- A group: whoever changes who is in it locks its row first. Rows of groups that are empty are removed now and then.
+create table {s}.line (
+  queue text collate "C" not null,
+  name text collate "C" not null,         -- of the group; empty: of every group of the queue
+  width integer,                          -- its own; null: the queue's
+  primary key (queue, name)
+);
+create table {s}.cell (
+  key text collate "C" primary key,
+  version bigint not null,
+  value bytea,                            -- null: deleted; the row stays so that its versions are never used twice
+  expires_ms bigint
+) with (fillfactor = 70);
+
+-- name: clock
+select {now $1}
+
+-- name: put
+-- $1 ids, $2 tasks, $3 queues, $4 priorities, $5 dues, $6 delays, $7 deadlines, $8 versions, $9 keys, $10 groups, $11 producers, $12 metas,
+-- $13 bodies, $14 now
+insert into {s}.message(id, seq, task, queue, priority, due_ms, enqueued_ms, deadline_ms, version, key, producer, meta, body)
+select r.id, nextval('{s}.message_seq'), r.task, r.queue, r.priority, coalesce(r.due_ms, {now $14} + r.delay_ms), {now $14},
+  r.deadline_ms, r.version, r.key, r.producer, r.meta, r.body
+from unnest($1::uuid[], $2::text[], $3::text[], $4::smallint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::text[],
+  $10::text[], $11::text[], $12::text[], $13::bytea[])
+  r(id, task, queue, priority, due_ms, delay_ms, deadline_ms, version, key, grp, producer, meta, body)
+
+-- name: put_grouped
+-- As `put`, some of them of groups. Strict groups go by the number alone; others by priority first, and what is not due yet
+-- does not join before its time.
+insert into {s}.message(id, seq, task, queue, priority, due_ms, enqueued_ms, deadline_ms, version, key, grp, producer, meta, body, turn,
+  wake_ms, parked_ms)
+select r.id, r.seq, r.task, r.queue, r.priority, case when r.grp is null then r.due end, {now $14}, r.deadline_ms, r.version, r.key, r.grp,
+  r.producer, r.meta, r.body,
+  case when r.grp is null then null when q.group_order = 'strict' then r.seq
+    when r.due <= {now $14} then r.priority::bigint << 56 | r.seq end,
+  case when r.grp is not null and r.due > {now $14} then r.due end,
+  case when r.grp is not null then {now $14} end
+from (select nextval('{s}.message_seq') seq, coalesce(u.due_ms, {now $14} + u.delay_ms) due, u.*
+  from unnest($1::uuid[], $2::text[], $3::text[], $4::smallint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::text[],
+    $10::text[], $11::text[], $12::text[], $13::bytea[])
+    u(id, task, queue, priority, due_ms, delay_ms, deadline_ms, version, key, grp, producer, meta, body)) r
+left join {s}.queue q on q.name = r.queue
+
+-- name: stored
+-- $1 ids: those of them that are there
+select id::text from {s}.message where id = any($1::uuid[])
+
+-- name: take_keys
+-- $1 tasks, $2 keys, $3 ids, $4 for how long at least, $5 now. Takes those that nobody has and locks the others, in one order.
+insert into {s}.unique_key as k (task, key, id, until_ms)
+select r.task, r.key, r.id, case when r.for_ms > 0 then {now $5} + r.for_ms else 0 end
+from unnest($1::text[], $2::text[], $3::uuid[], $4::bigint[]) r(task, key, id, for_ms) order by r.task collate "C", r.key collate "C"
+on conflict (task, key) do update set id = k.id where false
+
+-- name: key_holders
+-- $1 tasks, $2 keys, $3 now. After `take_keys`, as a statement of its own: it must see what those it waited for have committed.
+select r.n, k.id::text, k.until_ms, m.lane, m.due_ms, m.reason, {now $3}
+from unnest($1::text[], $2::text[]) with ordinality r(task, key, n)
+join {s}.unique_key k on k.task = r.task and k.key = r.key
+left join {s}.message m on m.id = k.id and m.task = k.task and m.key = k.key
+
+-- name: hold_keys
+-- $1 tasks, $2 keys, $3 ids, $4 for how long at least, $5 now
+update {s}.unique_key k set id = r.id, until_ms = case when r.for_ms > 0 then {now $5} + r.for_ms else 0 end
+from unnest($1::text[], $2::text[], $3::uuid[], $4::bigint[]) r(task, key, id, for_ms) where k.task = r.task and k.key = r.key
+
+-- name: claim
+-- $1 queue, $2 limit, $3 lease, $4 worker, $5 tasks to skip or null, $6 now, $7 whether to claim nothing where someone waits to be woken.
+-- What was still leased had run out: that is a crash, not an attempt. Ordered just as the index is: else it would sort all that is due.
+with due as materialized (
+  select at from (values (0::smallint), (1::smallint), (2::smallint), (3::smallint)) p(priority) cross join lateral (
+    select ctid at from {s}.message m where m.queue = $1::text and m.priority = p.priority and due_ms <= {now $6}
+      and ($5::text[] is null or task <> all($5::text[])) order by due_ms, lane, seq limit $2::int for no key update skip locked
+  ) found limit case
+    when exists (select from {s}.queue where name = $1::text and paused) then 0
+    when $7::boolean and exists (select from {s}.message where queue = $1::text and wake_ms <= {now $6} and turn is null) then 0
+    else $2::int end)
+update {s}.message m set
+  due_ms = {now $6} + $3::bigint, worker = $4::text, fence = fence + 1, lane = 'leased',
+  attempt = case when lane = 'leased' then attempt else attempt + 1 end,
+  crashes = case when lane = 'leased' then coalesce(crashes, 0) + 1 else crashes end,
+  crashes_alone = case when lane = 'leased' and suspect = 2 then coalesce(crashes_alone, 0) + 1 else crashes_alone end,
+  suspect = case when lane = 'leased' then 1 else suspect end
+from due where m.ctid = due.at
+returning {claimed}
+
+-- name: look
+-- $1 queues of the asks, $2 now: the time, and whether a message waits to be woken
+select {now $2}, exists (select from unnest($1::text[]) a(queue) join {s}.message m on m.queue = a.queue
+  and m.wake_ms <= {now $2} and m.turn is null)
+
+-- name: next_due
+-- $1 queue, $2 tasks to skip or null, $3 now
+select {now $3}, min(due_ms) from (
+  select due_ms from (values (0::smallint), (1::smallint), (2::smallint), (3::smallint)) p(priority) cross join lateral (
+    select due_ms from {s}.message m where m.queue = $1::text and m.priority = p.priority and due_ms is not null
+      and ($2::text[] is null or task <> all($2::text[])) order by due_ms limit 1) first
+  union all
+  (select wake_ms from {s}.message where queue = $1::text and wake_ms is not null and turn is null order by wake_ms limit 1)) found
+where not exists (select from {s}.queue where name = $1::text and paused)
+
+-- name: ack
+-- $1 ids, $2 fences
+with gone as (
+  delete from {s}.message m using unnest($1::uuid[], $2::int[]) r(id, fence)
+  where m.id = r.id and m.fence = r.fence and m.lane = 'leased' returning m.id)
+select count(*), null, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end from gone
+
+-- name: ack_keyed
+-- As `ack`, and frees the keys that they held for their life only.
+with gone as (
+  delete from {s}.message m using unnest($1::uuid[], $2::int[]) r(id, fence)
+  where m.id = r.id and m.fence = r.fence and m.lane = 'leased' returning m.id, m.task, m.key),
+freed as (
+  delete from {s}.unique_key k using gone g where g.key is not null and k.task = g.task and k.key = g.key and k.id = g.id and k.until_ms = 0)
+select count(*), null, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end from gone
+
+-- name: keep
+-- $1 ids, $2 fences, $3 how long or null, $4 reasons, $5 results, $6 now: acks of what is kept
+with kept as (
+  update {s}.message m set lane = 'done', due_ms = null, place = null, rested_ms = {now $6}, expires_ms = {now $6} + r.keep_ms,
+    reason = r.reason, result = r.result
+  from unnest($1::uuid[], $2::int[], $3::bigint[], $4::text[], $5::bytea[]) r(id, fence, keep_ms, reason, result)
+  where m.id = r.id and m.fence = r.fence and m.lane = 'leased' returning m.id)
+select count(*), null, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end from kept
+
+-- name: retry
+-- $1 ids, $2 fences, $3 dues, $4 faults, $5 now: `move` for the most frequent of its cases, a counted retry
+with moved as (
+  update {s}.message m set
+    lane = case when m.cancel then 'done' else 'ready' end,
+    due_ms = case when m.cancel then null else r.due_ms end,
+    suspect = null,
+    reason = case when m.cancel then 'cancelled' end,
+    rested_ms = case when m.cancel then {now $5} end,
+    expires_ms = case when m.cancel then {now $5} + 86400000 end,
+    faults = case when m.faults is null then array[r.fault] when cardinality(m.faults) < 20 then m.faults || r.fault
+      else m.faults[1:10] || m.faults[12:20] || r.fault end
+  from unnest($1::uuid[], $2::int[], $3::bigint[], $4::text[]) r(id, fence, due_ms, fault)
+  where m.id = r.id and m.fence = r.fence and m.lane = 'leased' returning m.id, m.cancel)
+select count(*), (array_agg(id) filter (where cancel))::text, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end
+from moved
+
+-- name: move
+-- $1 ids, $2 fences, $3 lanes, $4 dues, $5 whether it counts, $6 whether it was held, $7 reasons, $8 fingerprints, $9 errors, $10 faults,
+-- $11 now; a cancelled message is done, whatever was decided
+with moved as (
+  update {s}.message m set
+    lane = case when m.cancel then 'done' else r.lane end,
+    due_ms = case when m.cancel then null else r.due_ms end,
+    attempt = case when r.counts then m.attempt else m.attempt - 1 end,
+    suspect = case when not r.counts and m.suspect is not null then 1 end,
+    held_ms = case when r.held and r.due_ms > {now $11} then coalesce(m.held_ms, 0) + r.due_ms - {now $11} else m.held_ms end,
+    reason = case when m.cancel then 'cancelled' else r.reason end,
+    rested_ms = case when m.cancel or r.due_ms is null then {now $11} end,
+    expires_ms = case when m.cancel then {now $11} + 86400000 end,
+    fingerprint = r.fingerprint,
+    error = r.error,
+    faults = case when r.fault is null then m.faults when m.faults is null then array[r.fault]
+      when cardinality(m.faults) < 20 then m.faults || r.fault else m.faults[1:10] || m.faults[12:20] || r.fault end
+  from unnest($1::uuid[], $2::int[], $3::text[], $4::bigint[], $5::boolean[], $6::boolean[], $7::text[], $8::text[], $9::text[], $10::text[])
+    r(id, fence, lane, due_ms, counts, held, reason, fingerprint, error, fault)
+  where m.id = r.id and m.fence = r.fence and m.lane = 'leased' returning m.id, m.cancel)
+select count(*), (array_agg(id) filter (where cancel))::text, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end
+from moved
+
+-- name: held_now
+-- $1 ids, $2 fences: those that are the current claim, and whether a cancel was asked for. Locked: nobody may change them meanwhile.
+select m.id::text, m.fence, m.cancel is not null from {s}.message m
+where (m.id, m.fence) in (select * from unnest($1::uuid[], $2::int[])) and m.lane = 'leased' order by m.id for no key update
+
+-- name: extend
+-- $1 ids, $2 fences, $3 lease, $4 now, $5 whether each runs alone from now on
+update {s}.message m set due_ms = {now $4} + $3::bigint, suspect = case when $5::boolean then 2 else m.suspect end
+from (select * from unnest($1::uuid[], $2::int[]) r(id, fence) order by id) r
+where m.id = r.id and m.fence = r.fence and m.lane = 'leased' returning m.id::text, m.fence, m.cancel is not null
+
+-- name: lapse
+-- $1 worker, $2 now: all its leases end now. Nobody's from then on: a worker of that name that is killed
+-- before it claimed them must not find them among what it had claimed and not started. They go before what was enqueued after them.
+update {s}.message set due_ms = least({now $2}, coalesce(life_ms, enqueued_ms)), worker = null
+where due_ms is not null and lane = 'leased' and worker = $1::text returning queue
+
+-- name: give_back
+-- $1 worker, $2 ids and $3 fences that stay leased: the others were never started, $4 now
+update {s}.message set lane = 'ready', due_ms = least({now $4}, coalesce(life_ms, enqueued_ms)), attempt = attempt - 1,
+  suspect = case when suspect is not null then 1 end
+where due_ms is not null and lane = 'leased' and worker = $1::text and (id, fence) not in (select * from unnest($2::uuid[], $3::int[]))
+returning queue
+
+-- name: checkpoint
+-- $1 ids and $2 fences (one), $3 state
+update {s}.message set progress = $3::bytea where id = any($1::uuid[]) and fence = any($2::int[]) and lane = 'leased' returning true
+
+-- name: lanes
+-- $1 ids
+select id::text, lane, queue, grp from {s}.message where id = any($1::uuid[])
+
+-- name: cancel
+-- $1 ids, $2 now
+with listed as (select unnest($1::uuid[]) id order by 1),
+ended as (
+  update {s}.message m set lane = 'done', due_ms = null, turn = null, place = null, wake_ms = null, reason = 'cancelled', rested_ms = {now $2},
+    expires_ms = {now $2} + 86400000
+  from listed l where m.id = l.id and m.lane = 'ready' returning m.id, 'ready' lane),
+told as (
+  update {s}.message m set cancel = true from listed l where m.id = l.id and m.lane = 'leased' returning m.id, 'leased' lane)
+select id::text, lane from ended union all select id::text, lane from told
+
+-- name: redrive
+-- $1 ids, $2 redrives, $3 lanes, $4 delay, $5 queue or null, $6 attempts or null, $7 run, $8 keep deadline, $9 now.
+-- One of a group goes to the tail, or stays the head that it was.
+update {s}.message m set
+  lane = 'ready', redrives = coalesce(m.redrives, 0) + 1, attempt = 0, crashes = null, crashes_alone = null, suspect = null,
+  life_ms = {now $9}, held_ms = null, attempts_allowed = $6::int, run = $7::text, deadline_ms = case when $8::boolean then m.deadline_ms end,
+  reason = null, rested_ms = null, fingerprint = null, error = null,
+  queue = coalesce($5::text, m.queue),
+  due_ms = case when m.grp is null or r.head then {now $9} + $4::bigint end,
+  place = case when r.head then m.place end,
+  turn = case when m.grp is null or r.head then null when r.strict then r.seq when $4::bigint = 0 then m.priority::bigint << 56 | r.seq end,
+  wake_ms = case when m.grp is not null and not r.head and $4::bigint > 0 then {now $9} + $4::bigint end,
+  parked_ms = case when m.grp is not null and not r.head then {now $9} end
+from (
+  select nextval('{s}.message_seq') seq, u.*, f.place is not null and ($5::text is null or $5::text = f.queue) head,
+    exists (select from {s}.queue q where q.name = coalesce($5::text, f.queue) and q.group_order = 'strict') strict
+  from unnest($1::uuid[], $2::int[], $3::text[]) u(id, redrives, lane) join {s}.message f on f.id = u.id) r
+where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane returning r.id::text, r.redrives, r.lane
+
+-- name: discard
+-- $1 ids, $2 redrives, $3 lanes
+with gone as (
+  delete from {s}.message m using unnest($1::uuid[], $2::int[], $3::text[]) r(id, redrives, lane)
+  where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane returning m.id, r.redrives, r.lane, m.task, m.key),
+freed as (
+  delete from {s}.unique_key k using gone g where g.key is not null and k.task = g.task and k.key = g.key and k.id = g.id and k.until_ms = 0)
+select id::text, redrives, lane from gone
+
+-- name: isolate
+-- $1 ids, $2 redrives, $3 lanes, $4 reason, $5 now
+update {s}.message m set lane = 'quarantine', reason = $4::text, rested_ms = {now $5}
+from unnest($1::uuid[], $2::int[], $3::text[]) r(id, redrives, lane)
+where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane returning r.id::text, r.redrives, r.lane
+
+-- name: find
+-- $1 ids
+select {columns} from {s}.message m where id = any($1::uuid[])
+
+-- name: counts
+-- $1 queue or null, $2 now: lane, how many, and of what is ready the longest due
+select case when lane = 'leased' then lane when due_ms <= {now $2} then 'ready' else 'scheduled' end, count(*), {now $2} - min(due_ms)
+from {s}.message where due_ms is not null and ($1::text is null or queue = $1::text) group by 1
+union all
+select 'scheduled', count(*), null from {s}.message where turn is not null and ($1::text is null or queue = $1::text)
+union all
+select 'scheduled', count(*), null from {s}.message where wake_ms is not null and turn is null and ($1::text is null or queue = $1::text)
+union all
+select lane, count(*), null from {s}.message where rested_ms is not null and ($1::text is null or queue = $1::text) group by lane
+
+-- name: counts_by_queue
+-- $1 now; a pass over each index that holds all of a lane, whatever the number of queues
+select queue, coalesce({now $1} - min(oldest), 0), sum(ready)::bigint, sum(scheduled)::bigint, sum(leased)::bigint, sum(dead)::bigint,
+  sum(quarantine)::bigint, sum(done)::bigint from (
+  select queue,
+    count(*) filter (where lane = 'ready' and due_ms <= {now $1}) ready,
+    count(*) filter (where lane = 'ready' and due_ms > {now $1}) scheduled,
+    count(*) filter (where lane = 'leased') leased,
+    0 dead, 0 quarantine, 0 done,
+    min(due_ms) filter (where lane = 'ready' and due_ms <= {now $1}) oldest
+  from {s}.message where due_ms is not null group by queue
+  union all select queue, 0, count(*), 0, 0, 0, 0, null from {s}.message where turn is not null group by queue
+  union all select queue, 0, count(*), 0, 0, 0, 0, null from {s}.message where wake_ms is not null and turn is null group by queue
+  union all select queue, 0, 0, 0, count(*) filter (where lane = 'dead'), count(*) filter (where lane = 'quarantine'),
+    count(*) filter (where lane = 'done'), null from {s}.message where rested_ms is not null group by queue
+  union all select name, 0, 0, 0, 0, 0, 0, null from {s}.queue) found
+group by queue
+
+-- name: queues
+select queue from {s}.message where due_ms is not null group by queue
+union select queue from {s}.message where turn is not null group by queue
+union select queue from {s}.message where wake_ms is not null and turn is null group by queue
+union select queue from {s}.message where rested_ms is not null group by queue
+union select name from {s}.queue
+
+-- name: failure_groups
+select g.fingerprint, g.task, m.error, m.faults[cardinality(m.faults)], g.count, g.first_ms, g.last_ms, g.sample from (
+  select coalesce(fingerprint, '') fingerprint, task, count(*) count, min(rested_ms) first_ms, max(rested_ms) last_ms, max(id::text) sample
+  from {s}.message where {where} group by 1, 2) g
+join {s}.message m on m.id = g.sample::uuid order by g.count desc, g.fingerprint, g.task
+
+-- name: sweep
+-- $1 now: forget what was kept long enough
+with gone as (
+  delete from {s}.message where ctid = any (array (
+    select ctid from {s}.message where expires_ms < {now $1} order by expires_ms limit 1000 for update skip locked))
+  returning id, task, key),
+freed as (
+  delete from {s}.unique_key k using gone g where g.key is not null and k.task = g.task and k.key = g.key and k.id = g.id and k.until_ms = 0)
+select count(*) from gone
+
+-- name: sweep_keys
+-- $1 now
+delete from {s}.unique_key where (task, key) in (
+  select task, key from {s}.unique_key k where until_ms > 0 and until_ms <= {now $1}
+    and not exists (select from {s}.message m where m.id = k.id) order by task, key limit 1000 for update skip locked)
+
+-- name: sweep_lines
+-- A group's row that nobody holds and that says nothing. (One who joins meanwhile makes it anew.)
+delete from {s}.line where (queue, name) in (
+  select queue, name from {s}.line l where width is null
+    and not exists (select from {s}.message m where m.queue = l.queue and m.grp = l.name and m.turn is not null)
+    and not exists (select from {s}.message m where m.queue = l.queue and m.grp = l.name and m.place is not null)
+  order by queue, name limit 1000 for update skip locked)
+
+-- name: nth_newest
+-- $1 lane, $2 queue, $3 n from 0
+select rested_ms, seq from {s}.message where lane = $1::text and rested_ms is not null and queue = $2::text
+order by rested_ms desc, seq desc limit 1 offset $3::int
+
+-- name: going
+-- $1 lane, $2 queue, $3 rested and $4 seq or null, $5 an age or null, $6 now: what is older than either, the longest at rest first
+select id::text, grp, place is not null from {s}.message where lane = $1::text and rested_ms is not null and queue = $2::text
+  and ((rested_ms, seq) < ($3::bigint, $4::bigint) or rested_ms < {now $6} - $5::bigint) order by rested_ms, seq limit 1000
+
+-- name: retain
+-- $1 ids, $2 lane
+with gone as (
+  delete from {s}.message where id = any($1::uuid[]) and lane = $2::text and rested_ms is not null returning id, task, key),
+freed as (
+  delete from {s}.unique_key k using gone g where g.key is not null and k.task = g.task and k.key = g.key and k.id = g.id and k.until_ms = 0)
+select count(*) from gone
+
+-- name: settings
+-- $1 queue
+select paused, group_width, group_order, on_dead from {s}.queue where name = $1::text
+
+-- name: paused
+select name from {s}.queue where paused
+
+-- name: configure
+-- $1 queue, $2 paused, $3 width, $4 order, $5 what a death does; null leaves it
+insert into {s}.queue as q (name, paused, group_width, group_order, on_dead)
+values ($1::text, coalesce($2::boolean, false), $3::int, $4::text, $5::text)
+on conflict (name) do update set paused = coalesce($2::boolean, q.paused), group_width = coalesce($3::int, q.group_width),
+  group_order = coalesce($4::text, q.group_order), on_dead = coalesce($5::text, q.on_dead)
+
+-- name: group_settings
+-- $1 queue: the width of its groups, their order, what a death does, and whether a group has a width of its own other than 1
+select coalesce((select width from {s}.line where queue = $1::text and name = ''), q.group_width, 1), coalesce(q.group_order, 'turns'),
+  coalesce(q.on_dead, 'skip'), exists (select from {s}.line where queue = $1::text and name > '' and width <> 1)
+from (select 1) one left join {s}.queue q on q.name = $1::text
+
+-- name: set_group_width
+-- $1 queue, $2 group, $3 width or null
+insert into {s}.line(queue, name, width) values ($1::text, $2::text, $3::int) on conflict (queue, name) do update set width = excluded.width
+
+-- name: lock_queue
+-- $1 queue: for whoever changes how its groups are served, against all who go by it
+select pg_advisory_xact_lock(hashtextextended('{s} ' || $1::text, 0))
+
+-- name: lock_queues
+-- $1 queues, sorted: for whoever goes by how their groups are served
+select count(pg_advisory_xact_lock_shared(hashtextextended('{s} ' || queue, 0))) from unnest($1::text[]) queue
+
+-- name: lock
+-- $1 queues and $2 groups that change, $3 queues in which to wake, $4 how many each, $5 now. Makes the rows of these groups, or locks
+-- them, in one order for everybody. What follows sees what those who had them before have committed.
+insert into {s}.line as l (queue, name) select queue, name from (
+  select * from unnest($1::text[], $2::text[]) g(queue, name)
+  union
+  select w.queue, late.grp from unnest($3::text[], $4::int[]) w(queue, many) cross join lateral (
+    select grp from {s}.message m where m.queue = w.queue and wake_ms <= {now $5} and turn is null order by wake_ms, seq limit w.many) late
+  ) touched order by queue collate "C", name collate "C"
+on conflict (queue, name) do update set width = l.width where false
+
+-- name: regroup
+-- $1 ids, $2 now: what was settled keeps its place if its wait has no length, or if its group is strict and it is neither done nor skipped
+update {s}.message m set
+  place = case when m.lane = 'ready' and (m.due_ms <= {now $2} or r.strict) then m.place
+    when m.lane in ('dead', 'quarantine') and r.block then m.place end,
+  wake_ms = case when m.lane = 'ready' and m.due_ms > {now $2} and not r.strict then m.due_ms end,
+  due_ms = case when m.lane = 'ready' and m.due_ms > {now $2} and not r.strict then null else m.due_ms end
+from (
+  select u.id, coalesce(q.group_order = 'strict', false) strict, coalesce(q.group_order = 'strict' and q.on_dead = 'block', false) block
+  from unnest($1::uuid[]) u(id) join {s}.message f on f.id = u.id left join {s}.queue q on q.name = f.queue) r
+where m.id = r.id and m.place is not null and m.lane <> 'leased'
+
+-- name: wake
+-- $1 queue, $2 limit, $3 now: those whose wait is over join their lines, the longest due first. Only in groups that are locked, and
+-- who they are is kept for `admit`, which comes in the same round trip.
+with late as materialized (
+  select id, grp, priority from {s}.message where queue = $1::text and wake_ms <= {now $3} and turn is null
+  order by wake_ms, seq limit $2::int),
+locked as materialized (
+  select name from {s}.line where queue = $1::text and name in (select grp from late) for no key update skip locked),
+numbered as materialized (
+  select id, priority, nextval('{s}.message_seq') seq from late where grp in (select name from locked)),
+parked as (
+  update {s}.message m set wake_ms = null, parked_ms = {now $3},
+    turn = case when exists (select from {s}.queue where name = $1::text and group_order = 'strict') then n.seq
+      else n.priority::bigint << 56 | n.seq end
+  from numbered n where m.id = n.id and m.queue = $1::text and m.wake_ms <= {now $3} and m.turn is null returning m.grp)
+select set_config('redrive.woken', coalesce((select array_agg(distinct grp) from parked)::text, '{}'), true)
+
+-- name: admit
+-- $1 queues and $2 groups, $3 now, $4 a queue whose woken groups are meant too, or null: gives the free places of these groups to those who
+-- are parked, in their order. The time that they were parked is time that they were held. A group with a place for each who is admitted,
+-- by number: the index on places lets nobody in twice, whatever goes wrong.
+with touched as (
+  select * from unnest($1::text[], $2::text[]) g(queue, name)
+  union
+  select $4::text, unnest(nullif(current_setting('redrive.woken', true), '')::text[]) where $4::text is not null),
+room as materialized (
+  select g.*, w.width, w.width - (select count(*) from {s}.message m where m.queue = g.queue and m.grp = g.name and m.place is not null) free
+  from touched g left join {s}.line l on l.queue = g.queue and l.name = g.name left join {s}.queue q on q.name = g.queue
+  cross join lateral (select coalesce(l.width, (select a.width from {s}.line a where a.queue = g.queue and a.name = ''), q.group_width, 1) width) w),
+next as materialized (
+  select r.*, array(select m.id from {s}.message m where m.queue = r.queue and m.grp = r.name and m.turn is not null
+    order by m.turn limit greatest(r.free, 0)) ids from room r where r.free > 0),
+seats as materialized (
+  select n.ids, array(select s.place from (select generate_series(0, n.width - 1) place) s
+    where not exists (select from {s}.message m where m.queue = n.queue and m.grp = n.name and m.place = s.place)
+    limit cardinality(n.ids)) places from next n where cardinality(n.ids) > 0),
+seated as materialized (select p.id, p.place from seats s cross join lateral unnest(s.ids, s.places) p(id, place))
+update {s}.message m set place = p.place, turn = null, due_ms = greatest({now $3}, m.wake_ms), wake_ms = null, parked_ms = null,
+  held_ms = nullif(coalesce(m.held_ms, 0) + greatest(0, {now $3} - greatest(coalesce(m.parked_ms, {now $3}), m.wake_ms)), 0)
+from seated p where m.id = p.id
+
+-- name: reorder
+-- $1 queue, $2 strict: who stands in line stands there by the other order now; the low 56 bits are the number he joined by
+update {s}.message set turn = (turn & 72057594037927935) | case when $2::boolean then 0 else priority::bigint << 56 end
+where queue = $1::text and turn is not null
+
+-- name: unpark_waiting
+-- $1 queue, $2 now: of a queue that is strict no more, those whose time has not come
+update {s}.message set turn = null where queue = $1::text and turn is not null and wake_ms > {now $2}
+
+-- name: give_way
+-- $1 queue, $2 now: of a queue that is strict no more, heads that kept their place through a wait
+update {s}.message set place = null, wake_ms = due_ms, due_ms = null
+where queue = $1::text and place is not null and lane = 'ready' and due_ms > {now $2}
+
+-- name: unblock
+-- $1 queue: no dead head holds a group here any more
+update {s}.message set place = null where queue = $1::text and place is not null and rested_ms is not null
+
+-- name: parked_groups
+-- $1 queue
+select distinct grp from {s}.message where queue = $1::text and turn is not null
+
+-- name: resume
+-- $1 queue, $2 group
+update {s}.message set place = null where queue = $1::text and grp = $2::text and place is not null and rested_ms is not null
+
+-- name: groups
+-- $1 queue, $2 width
+select m.grp, coalesce(l.width, $2::int), m.taken, m.parked, m.blocked from (
+  select grp, count(place) taken, count(turn) parked, max(id::text) filter (where place is not null and rested_ms is not null) blocked
+  from (select grp, place, turn, id, rested_ms from {s}.message where queue = $1::text and place is not null
+    union all select grp, place, turn, id, rested_ms from {s}.message where queue = $1::text and turn is not null) s group by grp) m
+  left join {s}.line l on l.queue = $1::text and l.name = m.grp
+union all
+select name, width, 0, 0, null from {s}.line l where queue = $1::text and name > '' and width is not null
+  and not exists (select from {s}.message where queue = $1::text and grp = l.name and place is not null)
+  and not exists (select from {s}.message where queue = $1::text and grp = l.name and turn is not null)
+order by 1
+
+-- name: stuck_groups
+-- groups in which a message is parked though a place is free, and such that have more places taken than there are
+select p.queue, p.grp from (select distinct queue, grp from {s}.message where turn is not null) p
+left join {s}.line l on l.queue = p.queue and l.name = p.grp left join {s}.queue q on q.name = p.queue
+where (select count(*) from {s}.message m where m.queue = p.queue and m.grp = p.grp and m.place is not null)
+  < coalesce(l.width, (select a.width from {s}.line a where a.queue = p.queue and a.name = ''), q.group_width, 1)
+
+-- name: misplaced
+-- messages that can become due and do not stand in a line, or rest and do
+select id::text, lane from {s}.message where case when rested_ms is not null then lane in ('ready', 'leased') or due_ms is not null
+  else lane not in ('ready', 'leased') or (due_ms is null and turn is null and wake_ms is null) end limit 100
+
+-- name: about
+select current_setting('server_version'), (select version from {s}.meta), (select sum(pg_total_relation_size(c.oid))::bigint
+  from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname = '{s}' and c.relkind = 'r')
+
+-- name: read_cells
+-- $1 keys, $2 now
+select key, version, value from {s}.cell where key = any($1::text[]) and value is not null and (expires_ms is null or expires_ms > {now $2})
+
+-- name: swap_cell
+-- $1 key, $2 expected version (0: there is none), $3 value, $4 time to live, $5 now
+insert into {s}.cell as c (key, version, value, expires_ms)
+select $1::text, 1, $3::bytea, {now $5} + $4::bigint where $2::bigint = 0 or exists (select from {s}.cell where key = $1::text)
+on conflict (key) do update set version = c.version + 1, value = excluded.value, expires_ms = excluded.expires_ms
+where case when $2::bigint = 0 then c.value is null or c.expires_ms <= {now $5}
+  else c.version = $2::bigint and c.value is not null and (c.expires_ms is null or c.expires_ms > {now $5}) end
+returning true
