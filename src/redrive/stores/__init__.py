@@ -42,8 +42,8 @@ def open_store(url: str) -> Store:
     if parts.scheme in POSTGRES_SCHEMES:
         try:
             from .postgres import PostgresStore
-        except ModuleNotFoundError as error:
-            raise ConfigError("PostgreSQL needs its driver: pip install 'redrive[postgres]'") from error
+        except ImportError as error:
+            raise ConfigError(f"PostgreSQL needs its driver ({error}): pip install 'redrive[postgres]'") from error
         return PostgresStore(url)
     if parts.scheme in REDIS_SCHEMES:
         try:

@@ -16,17 +16,18 @@ from typing import Any, TypeVar
 import psycopg
 from msgspec import Struct
 
-from ..errors import StoreUnavailable
+from ..errors import ConfigError, StoreUnavailable
 from ._clock import Clock
 from ._postgres_errors import Standby, TooSlow, is_lost, open_error, passes, store_error
 from ._postgres_pool import Connection, Pool
-from ._postgres_url import PostgresUrl
+from ._postgres_url import OPTIONS, PostgresUrl, shown
 
 T = TypeVar("T")
 RETRY_FOR_S = 2.0  # less than a worker's own patience
 BACKOFF_S = (0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.4, 0.4, 0.4, 0.4)
 CANCEL_S = 0.5
 NAME_MAX = 2000  # bytes of a queue's name in a notification; a longer one is told as any queue. The server takes 8000
+NAMED_MAX = 8
 # Every statement of the hot path walks an index, a few rows at a time. What the planner knows of a queue is old when it
 # matters: of one that was empty a minute ago it thinks that sorting all of it is best. So nothing is left to choose.
 PLANS = {
@@ -59,6 +60,7 @@ class Link:
     """
 
     def __init__(self, url: PostgresUrl, *, seam: Callable[[str], None] = lambda point: None) -> None:
+        _admit(url)
         self.url, self.schema, self.where = url, url.schema, url.shown
         self.channel = f"redrive_{hashlib.blake2b(url.schema.encode(), digest_size=6).hexdigest()}"
         self.origin = secrets.token_hex(4)  # of the notifications sent from here, which nobody here listens to
@@ -133,12 +135,16 @@ class Link:
         self._seam("commit")
         c.committing = True
         c.execute("commit")
-        if queues := sorted(set(wake)):
+        for queue in self.named(wake):
             c.execute(
-                "select set_config('synchronous_commit', 'off', true), pg_notify(%s, payload) "
-                "from unnest(%s::text[]) as payload",
-                (self.channel, [self.payload(queue) for queue in queues]),
+                "select set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)",
+                (self.channel, self.payload(queue)),
             )
+
+    def named(self, queues: Iterable[str]) -> list[str]:
+        """Those to name in notifications; more than a few are told as any queue, by one."""
+        named = sorted(set(queues))
+        return named if len(named) <= NAMED_MAX else [""]
 
     def payload(self, queue: str, origin: str = "") -> str:
         """What a notification says: where it comes from, and the queue."""
@@ -268,8 +274,8 @@ class Link:
         return server
 
     def _settings(self, local: str) -> str:
-        """A process that stands still in the middle of a transaction must not
-        hold its locks for ever; and what is acknowledged is on the disk unless the URL says otherwise."""
+        """A process that stands still in the middle of a transaction must not hold its locks for ever; and what is
+        acknowledged is on the disk unless the URL says otherwise."""
         wait_ms = int(self.url.timeout_s * 1000)
         commit = "current_setting('synchronous_commit')"
         settings = {
@@ -309,3 +315,15 @@ class Link:
 
     def close(self) -> None:
         self._pool.close()
+
+
+def _admit(url: PostgresUrl) -> None:
+    """Raises ConfigError for what libpq cannot read. Its own words may quote a part of the password."""
+    for conninfo in {url.conninfo, url.listen} - {"", "off"}:
+        try:
+            psycopg.conninfo.conninfo_to_dict(conninfo)
+        except psycopg.Error as error:
+            why = str(error).strip() if "query parameter" in str(error) else "it cannot be read"
+            raise ConfigError(
+                f"store URL {shown(conninfo)!r}: {why}; known: {', '.join(OPTIONS)}, and libpq's connection parameters"
+            ) from None

@@ -13,6 +13,7 @@ from psycopg.rows import tuple_row
 from ..errors import EnqueueError, Unsupported
 from ._postgres_errors import store_error
 from ._postgres_link import Link
+from ._postgres_rows import adapt
 
 _EXPECTED = (
     "expected a connection of psycopg 3, a Connection or Session of SQLAlchemy on one (postgresql+psycopg://), or "
@@ -73,23 +74,25 @@ def within(c: psycopg.Connection[Any], link: Link) -> Iterator[psycopg.Connectio
     _writable(c)
     try:
         _same_database(c, link)
-        _do(c, "savepoint redrive")
+        adapt(c)
         try:
-            yield c
+            with c.pipeline():
+                _do(c, "savepoint redrive")
+                yield c
+                _do(c, "release savepoint redrive")
         except BaseException:
             with contextlib.suppress(psycopg.Error):  # of a lost connection nothing is left to roll back
                 _do(c, "rollback to savepoint redrive")
                 _do(c, "release savepoint redrive")
             raise
-        _do(c, "release savepoint redrive")
     except psycopg.Error as error:
         raise store_error(error, "could not write in the transaction of tx=", link.where) from error
 
 
 def tell(c: psycopg.Connection[Any], link: Link, queues: Collection[str]) -> None:
     """Have waiters told once the caller commits, this process's too: nobody here sees that commit."""
-    said = [link.payload(queue, "tx") for queue in sorted(set(queues))]
-    _do(c, "select pg_notify($1, payload) from unnest($2::text[]) as payload", link.channel, said)
+    for queue in link.named(queues):
+        _do(c, "select pg_notify($1, $2)", link.channel, link.payload(queue, "tx"))
 
 
 def _writable(c: psycopg.Connection[Any]) -> None:
@@ -106,7 +109,7 @@ def _writable(c: psycopg.Connection[Any]) -> None:
 
 
 def _same_database(c: psycopg.Connection[Any], link: Link) -> None:
-    here = _do(c, _HERE, f"{link.schema}.message")[0]
+    (here,) = _do(c, _HERE, f"{link.schema}.message")
     if here[:2] != link.identity() or not here[2]:
         link.forget_identity()  # it may have been another server's, before a failover
     if here[:2] != link.identity() or not here[2]:
@@ -118,8 +121,8 @@ def _same_database(c: psycopg.Connection[Any], link: Link) -> None:
         raise EnqueueError("tx= is in a transaction that only reads; begin one that may write")
 
 
-def _do(c: psycopg.Connection[Any], sql: str, *args: Any) -> list[tuple[Any, ...]]:
+def _do(c: psycopg.Connection[Any], sql: str, *args: Any) -> psycopg.RawCursor[tuple[Any, ...]]:
     """By a cursor of our own: the caller's may give rows of any kind."""
     cursor = psycopg.RawCursor(c, row_factory=tuple_row)
     cursor.execute(sql.encode(), args or None)
-    return cursor.fetchall() if cursor.description else []
+    return cursor

@@ -12,7 +12,7 @@ from ..errors import ConfigError
 
 OPTIONS = ("schema", "timeout", "pool", "synchronous_commit", "prepare", "listen", "migrate", "fsync")
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,50}")  # 63 bytes is the server's limit; the rest is room for names made of it
-_PASSWORD = re.compile(r"(?<=://)([^/?@]*?):[^/?]*@|((?:^|[?&])password=)[^&]*")
+_PASSWORD = re.compile(r"(?<=://)([^/?@:]*):[^?]*@|((?:^|[?&])password=)[^&]*")
 _CHOICES = {
     "synchronous_commit": ("on", "off", "local", "remote_write", "remote_apply"),
     "prepare": ("auto", "on", "off"),

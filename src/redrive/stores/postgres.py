@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from ..errors import Unsupported
 from ..ids import new_id
 from ..message import (
     Ask,
@@ -50,12 +49,14 @@ from . import _postgres_changes as changes
 from . import _postgres_groups as groups
 from . import _postgres_triage as triage
 from ._postgres_changes import Connection, Statements
+from ._postgres_doctor import doctor, preflight
 from ._postgres_exchange import Exchanges
 from ._postgres_link import Link
 from ._postgres_listen import Listener
 from ._postgres_looks import page, to_counts, to_failure_group, where_of
 from ._postgres_rows import CLAIMED, COLUMNS, cursor, ids, numbers, texts, to_message
 from ._postgres_schema import open_schema, statements
+from ._postgres_tx import connection_of, tell, within
 from ._postgres_url import parse
 from ._state_dir import state_dir
 
@@ -78,7 +79,8 @@ def prepared(schema: str) -> dict[str, str]:
 class PostgresStore:
     """A store in one schema of the database that `url` names: `postgresql://user@host/db?schema=redrive`.
 
-    `clock_ms` replaces the server's clock in tests. Raises ConfigError, SchemaError, StoreUnavailable.
+    `clock_ms` replaces the server's clock in tests. Raises ConfigError, SchemaError, StoreUnavailable, and
+    Refused for a server that would lose messages.
     """
 
     traits = Traits(name="postgres")
@@ -88,7 +90,7 @@ class PostgresStore:
         self._link = Link(parse(url), seam=self._at)
         self._st = Statements(prepared(self._link.schema), self._link.now_ms, clock_ms)
         try:
-            self._link.open()
+            preflight(self._link)
             open_schema(self._link)
         except BaseException:
             self._link.close()
@@ -110,8 +112,6 @@ class PostgresStore:
 
     def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
         _door.admit(drafts, self.traits)
-        if tx is not None:
-            raise Unsupported("this store cannot write in a transaction of the caller's yet")
         if not drafts and not swaps:
             return []
         now_ms, tries = self.now_ms(), 0
@@ -125,7 +125,13 @@ class PostgresStore:
                 return changes.puts_of(self._st, drafts, given, changes.holders(self._st, c, drafts, given, now))
             return self._write(c, drafts, given, swaps)
 
-        puts = self._link.pipeline(work, wake={draft.queue for draft in drafts})
+        queues = {draft.queue for draft in drafts}
+        if tx is not None:
+            with within(connection_of(tx), self._link) as c:
+                puts = self._write(c, drafts, given, swaps)
+                tell(c, self._link, queues)
+            return puts
+        puts = self._link.pipeline(work, wake=queues)
         self.seam("acknowledge")
         return puts
 
@@ -332,7 +338,7 @@ class PostgresStore:
         ]
 
     def doctor(self) -> list[str]:
-        return []
+        return doctor(self._link)
 
     def about(self) -> dict[str, str | int]:
         ((version, schema, size_bytes),) = self._look("about")
