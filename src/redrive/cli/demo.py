@@ -7,15 +7,21 @@ import shlex
 
 import click
 
+from ..observe.redact import redact
 from .failure import DONE, FAILED, INTERRUPTED, Failure, note, program
 
 
 @click.command()
 @click.option("--seed", type=click.IntRange(0), help="repeat the run that printed this seed (default: a new one)")
 @click.option("--keep", is_flag=True, help="keep the store and the logs, and say where they are")
+@click.option("--url", metavar="URL", help="on this store, beside what it holds (default: an SQLite file of its own)")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="the report, or its figures")
-def demo(seed: int | None, keep: bool, output: str) -> int:
+def demo(seed: int | None, keep: bool, url: str | None, output: str) -> int:
     """Deliver 329 real webhooks to an endpoint that misbehaves, and prove that none is lost.
+
+    \b
+      redrive demo
+      redrive demo --url postgresql://localhost/app
 
     The endpoint runs on this machine. It throttles, fails, answers too late, drops connections and goes down for
     seconds; which event meets what is drawn from the seed. Then its own log is joined with the store by another
@@ -33,7 +39,7 @@ def demo(seed: int | None, keep: bool, output: str) -> int:
     console = Console(stderr=output == "json", highlight=False)
     console.print("[bold]redrive demo[/]  329 real GitHub webhook events, one endpoint, nothing lost")
     try:
-        result = run_demo(seed, console, keep=keep)
+        result = run_demo(seed, console, keep=keep, url=url)
     except KeyboardInterrupt:
         note("interrupted")
         return INTERRUPTED
@@ -47,7 +53,7 @@ def demo(seed: int | None, keep: bool, output: str) -> int:
     console.print(f"\n[bold green]Every event is accounted for, twice.[/]  {result.took_s:g} s in all.")
     if result.folder is not None:
         console.print(f"Kept in {result.folder}: look at it with", soft_wrap=True)
-        url = shlex.quote(f"sqlite:///{result.folder}/demo.db")
+        url = shlex.quote(redact(url) if url else f"sqlite:///{result.folder}/demo.db")
         console.print(f"  {program()} dlq list --url {url}", soft_wrap=True)
     else:
         console.print(f"Now your own: {program()} deliver FILE.jsonl --to https://…", soft_wrap=True)

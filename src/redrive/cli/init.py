@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 
 import click
 
+from ..observe.redact import redact
+from ..stores import engine_of
 from .failure import REFUSED, Failure, note, program
 
 TASKS = '''\
@@ -35,14 +38,15 @@ def charge(order: str, *, amount: float) -> None:
 SETTINGS = """\
 # What every redrive command below this directory goes by; flags and REDRIVE_… variables win over it.
 app = "tasks:app"
-url = "sqlite:///redrive.db"
+url = {url}
 # queues = "default:20"   # what `redrive worker` runs, with how many messages at once
 # lease = "30s"           # how long a claim holds unless renewed
 # grace = "30s"           # how long a worker lets runs finish when it is told to stop
 # processes = 1
 # log = "json"            # auto, json, text or off
 """
-FILES = {"tasks.py": TASKS, "redrive.toml": SETTINGS}
+SETTINGS_FILE = "redrive.toml"
+FILES = {"tasks.py": TASKS, SETTINGS_FILE: SETTINGS}
 COMMANDS = (
     """enqueue greet '{"name": "Ada"}'""",
     """enqueue charge '{"order": "A-1", "amount": 12.5}'""",
@@ -55,8 +59,14 @@ COMMANDS = (
 
 @click.command()
 @click.argument("directory", default=".", type=click.Path(file_okay=False, path_type=Path), metavar="[DIR]")
-def init(directory: Path) -> None:
-    """Write a small app that runs (tasks.py) and its settings (redrive.toml) into DIR; never over what is there."""
+@click.option("--url", metavar="URL", default="sqlite:///redrive.db", help="the store to set [sqlite:///redrive.db]")
+def init(directory: Path, url: str) -> None:
+    """Write a small app that runs (tasks.py) and its settings (redrive.toml) into DIR; never over what is there.
+
+    \b
+      redrive init shop --url postgresql://localhost/app
+    """
+    engine_of(url)
     taken = [name for name in FILES if (directory / name).exists()]
     if taken:
         why = (
@@ -66,8 +76,10 @@ def init(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in FILES.items():
         with (directory / name).open("x") as file:
-            file.write(text)
+            file.write(text.replace("{url}", json.dumps(url, ensure_ascii=False)) if name == SETTINGS_FILE else text)
         click.echo(str(directory / name))
+    if redact(url) != url:
+        note(f"the password stands in {SETTINGS_FILE} now; REDRIVE_URL keeps it out of files that are shared")
     note("\nNow try:")
     if directory.resolve() != Path.cwd():
         note(f"  cd {shlex.quote(str(directory))}")

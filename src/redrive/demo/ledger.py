@@ -1,4 +1,6 @@
-"""The proof, a process of its own: `python -m redrive.demo.ledger LOG STORE SENT FATES`.
+"""The proof, a process of its own: `python -m redrive.demo.ledger LOG STORE SENT FATES [QUEUE]`.
+
+STORE is a URL, or `-` for the one in REDRIVE_URL; of a store that holds more, only QUEUE is looked at.
 
 It joins the endpoint's own log with the list of what was put and with the store, on Idempotency-Key. The ledger
 balances when every event was accepted at least once or lies dead with its reason, and each duplicate has its cause. Of
@@ -8,6 +10,7 @@ if it balances, 1 if not.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -17,7 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from ..message import Lane, Message
+from ..message import Lane, Message, Where
 from ..store import Store
 from ..stores import open_store
 from ..times import parse_time
@@ -160,12 +163,12 @@ def lines(path: str | Path, kind: type[T]) -> list[T]:
     return [decode(line) for line in Path(path).read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
 
 
-def messages_of(store: Store) -> list[Message]:
-    """Everything in the store."""
+def messages_of(store: Store, queue: str | None = None) -> list[Message]:
+    """Everything in the store, or in one queue of it."""
     found: list[Message] = []
     cursor = None
     while True:
-        page = store.peek(None, limit=500, cursor=cursor)
+        page = store.peek(None, where=Where(queue=queue), limit=500, cursor=cursor)
         found += page.messages
         cursor = page.cursor
         if cursor is None:
@@ -178,13 +181,15 @@ def read_fates(path: str | Path) -> list[Fate]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    if len(arguments) != 4:
-        print("usage: python -m redrive.demo.ledger LOG STORE SENT FATES", file=sys.stderr)
+    if len(arguments) not in (4, 5):
+        print("usage: python -m redrive.demo.ledger LOG STORE SENT FATES [QUEUE]", file=sys.stderr)
         return 2
-    log, url, sent, fates = arguments
-    store = open_store(url)
+    log, url, sent, fates, queue = [*arguments, None][:5]
+    store = open_store(os.environ["REDRIVE_URL"] if url == "-" else str(url))
     try:
-        verdict = judge(lines(log, Seen), lines(sent, Sent), read_fates(fates), messages_of(store))
+        verdict = judge(
+            lines(str(log), Seen), lines(str(sent), Sent), read_fates(str(fates)), messages_of(store, queue)
+        )
     finally:
         store.close()
     told: dict[str, Any] = {**msgspec.to_builtins(verdict), "balanced": verdict.balanced}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
 import sys
@@ -25,12 +26,11 @@ from ..http.lines import LINE_MAX, Checked, check
 from ..http.run import Delivery, Options
 from ..http.signing import read_secret
 from ..http.spool import readable
-from ..http.summary import Summary, close, summarize
+from ..http.summary import Summary, close, remove, summarize
 from ..message import Where
 from ..observe.logs import JsonLog
 from ..policy import Backoff, Retry
-from ..store import Store
-from ..stores.sqlite import SqliteStore
+from ..stores import open_store
 from ..triage.dlq import DeadLetters
 from .ledger import Sent, Verdict, messages_of
 from .plan import DATA, FOR_GOOD, LASTING, PASSING, Plan, draw, event_ids
@@ -60,13 +60,14 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Demo:
-    """One run in `folder`; what it says goes to `console`."""
+    """One run in `folder`, on the store at `url` or else on a file in there; what it says goes to `console`."""
 
-    def __init__(self, folder: Path, seed: int, console: Console) -> None:
+    def __init__(self, folder: Path, seed: int, console: Console, url: str | None = None) -> None:
         self._folder, self._seed, self._console, self._report = folder, seed, console, Report(console)
         self._log, self._sent, self._fates = (folder / f"{name}.jsonl" for name in ("endpoint", "sent", "fates"))
-        self._url = f"sqlite:///{quote(str(folder / 'demo.db'))}"
-        self._store: Store = SqliteStore(folder / "demo.db")
+        self._url = url or f"sqlite:///{quote(str(folder / 'demo.db'))}"
+        self._store = open_store(self._url)
+        self._alone = url is None  # nothing but the demo's is in the store
 
     def run(self, kept: bool) -> Result:
         began_s = time.monotonic()
@@ -79,6 +80,8 @@ class Demo:
                 endpoint.fix()
                 back = self._drive_back(first)
                 verdicts.append(self._prove("The ledger again"))
+            if not (kept or self._alone):
+                self._forget()
         finally:
             self._store.close()
         took_s = round(time.monotonic() - began_s, 1)
@@ -128,7 +131,8 @@ class Demo:
         Ingest(self._store, self._ledger, path, checked.stamp, LINE_MAX).run()
         self._list_sent()
         b = POLICY.backoff
-        report.say(f"{checked.good} events are durable in SQLite, and go out signed, {CONCURRENCY} at once.")
+        engine = str(self._store.about()["engine"]).partition(" ")[0]
+        report.say(f"{checked.good} events are durable in {engine}, and go out signed, {CONCURRENCY} at once.")
         report.say(
             f"Policy: timeout {show(TIMEOUT_S)}; {POLICY.max_attempts} attempts; delays double from {show(b.base)} to "
             f"{show(b.cap)}, half of each drawn; a Retry-After is a floor."
@@ -155,7 +159,7 @@ class Demo:
     def _list_sent(self) -> None:
         """Who was sent under which key, before anything is."""
         event = msgspec.json.Decoder(dict[str, Any]).decode
-        sent = [Sent(message.id, event(message.body)["id"]) for message in messages_of(self._store)]
+        sent = [Sent(message.id, event(message.body)["id"]) for message in messages_of(self._store, self._queue)]
         self._sent.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in sent))
 
     def _deliver(self, path: Path, checked: Checked) -> tuple[View, Summary]:
@@ -194,13 +198,24 @@ class Demo:
         report.table([(delivered, "delivered now"), (summary.dead, "still dead")], header=("events", "outcome"))
         return len(moved)
 
+    @property
+    def _queue(self) -> str:
+        assert self._ledger.record is not None
+        return self._ledger.record.queue
+
+    def _forget(self) -> None:
+        """Take the demo's messages out of a store that holds others'."""
+        remove(self._store, self._queue)
+        self._ledger.write(None)
+
     # -- proof
 
     def _prove(self, heading: str) -> Verdict:
         self._report.heading(heading)
-        arguments = [str(self._log), self._url, str(self._sent), str(self._fates)]
+        arguments = [str(self._log), "-", str(self._sent), str(self._fates), self._queue]
         command = [sys.executable, "-m", "redrive.demo.ledger", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+        env = {**os.environ, "REDRIVE_URL": self._url}  # it may hold a password
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S)
         try:
             verdict = msgspec.json.decode(done.stdout, type=Verdict)
         except msgspec.DecodeError:
@@ -266,11 +281,12 @@ class _Limited:
             delivery.stop()
 
 
-def run_demo(seed: int, console: Console, *, keep: bool) -> Result:
-    """Run it in a fresh folder, which is removed afterwards unless `keep`. Raises DemoFailed, KeyboardInterrupt."""
+def run_demo(seed: int, console: Console, *, keep: bool, url: str | None = None) -> Result:
+    """Run it in a fresh folder, and on a store in there unless `url` names another; what it leaves is removed
+    afterwards unless `keep`. Raises DemoFailed, KeyboardInterrupt, StoreError."""
     folder = Path(tempfile.mkdtemp(prefix="redrive-demo-"))
     try:
-        return Demo(folder, seed, console).run(keep)
+        return Demo(folder, seed, console, url).run(keep)
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)

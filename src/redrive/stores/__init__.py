@@ -55,6 +55,19 @@ def open_store(url: str) -> Store:
     raise ConfigError(f"store URL {shown(url)!r}: {what}; known: {_SCHEMES}")
 
 
+def engine_of(url: str) -> str:
+    """memory, sqlite, postgres or redis, by the URL's scheme. Raises ConfigError."""
+    scheme = url.partition("://")[0] if "://" in url else ""
+    if scheme in ("memory", "sqlite"):
+        return scheme
+    if scheme in POSTGRES_SCHEMES:
+        return "postgres"
+    if scheme in REDIS_SCHEMES:
+        return "redis"
+    what = f"unknown scheme {scheme!r}" if scheme else "it has no scheme"
+    raise ConfigError(f"store URL {shown(url)!r}: {what}; known: {_SCHEMES}")
+
+
 def sqlite_path(url: str) -> str:
     """The path that `sqlite:///…` names. Raises ConfigError."""
     from urllib.parse import unquote

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import ConfigError, Unsupported
-from . import POSTGRES_SCHEMES, REDIS_SCHEMES, sqlite_path
+from ..errors import Unsupported
+from . import engine_of, sqlite_path
 
 
 class Upgraded(NamedTuple):
@@ -21,16 +21,17 @@ def ddl(url: str) -> str:
 
     Raises Unsupported for a store without a schema, ConfigError.
     """
-    scheme = url.partition("://")[0]
-    if scheme == "sqlite":
-        from ._sqlite_schema import ddl as of_sqlite
+    match engine_of(url):
+        case "sqlite":
+            from ._sqlite_schema import ddl as of_sqlite
 
-        return of_sqlite()
-    if scheme in POSTGRES_SCHEMES:
-        from ._postgres_schema import sql
+            return of_sqlite()
+        case "postgres":
+            from ._postgres_schema import sql
 
-        return sql(url)
-    raise _without_schema(scheme)
+            return sql(url)
+        case engine:
+            raise Unsupported(_SCHEMALESS[engine])
 
 
 def upgrade(url: str) -> Upgraded:
@@ -38,25 +39,24 @@ def upgrade(url: str) -> Upgraded:
 
     Raises Unsupported for a store without a schema, SchemaError with the reason where it cannot be done, StoreError.
     """
-    scheme = url.partition("://")[0]
-    if scheme == "sqlite":
-        from ._sqlite_schema import version_of
-        from .sqlite import SqliteStore
+    match engine_of(url):
+        case "sqlite":
+            from ._sqlite_schema import version_of
+            from .sqlite import SqliteStore
 
-        path = Path(sqlite_path(url)).absolute()
-        before = version_of(path)
-        SqliteStore(path).close()
-        return Upgraded(before, version_of(path))
-    if scheme in POSTGRES_SCHEMES:
-        from ._postgres_schema import upgrade as of_postgres
+            path = Path(sqlite_path(url)).absolute()
+            before = version_of(path)
+            SqliteStore(path).close()
+            return Upgraded(before, version_of(path))
+        case "postgres":
+            from ._postgres_schema import upgrade as of_postgres
 
-        return Upgraded(*of_postgres(url))
-    raise _without_schema(scheme)
+            return Upgraded(*of_postgres(url))
+        case engine:
+            raise Unsupported(_SCHEMALESS[engine])
 
 
-def _without_schema(scheme: str) -> Exception:
-    if scheme in REDIS_SCHEMES:
-        return Unsupported("Redis has no schema; its scripts are loaded by whoever needs them")
-    if scheme == "memory":
-        return Unsupported("a store in memory has no schema; it begins empty with its process")
-    return ConfigError(f"no store is known by the scheme {scheme!r}; expected sqlite://, postgresql:// or redis://")
+_SCHEMALESS = {
+    "redis": "Redis has no schema; its scripts are loaded by whoever needs them",
+    "memory": "a store in memory has no schema; it begins empty with its process",
+}
