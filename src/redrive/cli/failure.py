@@ -87,7 +87,17 @@ def _usage(error: click.UsageError) -> Failure:
 
 def _ours(error: Exception) -> Failure | None:
     """By what the caller can do about it."""
-    from ..errors import ConfigError, EnqueueError, RedriveError, Refused, SchemaError, StoreError, Unsupported
+    from ..errors import (
+        ConfigError,
+        EnqueueError,
+        RedriveError,
+        Refused,
+        SchemaError,
+        StoreError,
+        StoreFull,
+        StoreUnavailable,
+        Unsupported,
+    )
 
     help, settings = f"{command()} --help", f"{program()} config show"
     what, _, why = str(error).partition("; ")
@@ -98,6 +108,10 @@ def _ours(error: Exception) -> Failure | None:
             return Failure(what, why or "its schema is of another version", f"{program()} store upgrade", REFUSED)
         case Refused() | Unsupported():
             return Failure(what, why or "a safety check says no", help, REFUSED)
+        case StoreFull():
+            return Failure("the store is full; nothing was written", what, f"{program()} store doctor", UNREACHABLE)
+        case StoreUnavailable():
+            return Failure("the store cannot be reached or written now", what, settings, UNREACHABLE)
         case StoreError():
             return Failure(what, why or "the store cannot be used now", settings, UNREACHABLE)
         case EnqueueError():

@@ -7,6 +7,7 @@ import msgspec
 
 from ..config import settings
 from ..duration import milliseconds
+from ..errors import Unsupported
 from ..observe.redact import redact
 from .failure import DONE, FAILED, USAGE, Failure, command, note, program
 from .main import Subcommands
@@ -92,16 +93,19 @@ def upgrade(url_argument: str | None, url: str | None, app: str | None, output: 
     """Bring the store's schema up to date, and say from which version to which.
 
     Workers may go on meanwhile, those of the version before too. Without it, whoever opens the store first does the
-    same, unless the URL says `migrate=off`.
+    same, unless the URL says `migrate=off`. A store without a schema has nothing to upgrade.
     """
     from ..stores.upkeep import upgrade as bring_up
 
     out, named = Output(settings({"output": output}).output), _url(url_argument, url, app)
     require(named)
-    before, after = bring_up(named)
-    shown = redact(named)
+    try:
+        before, after = bring_up(named)
+    except Unsupported as error:  # whoever runs this at each roll-out need not know which store it is
+        note(f"nothing to upgrade: {error}")
+        return
     out.record(
-        {"url": shown, "before": before, "after": after},
+        {"url": redact(named), "before": before, "after": after},
         table=lambda: [f"schema {after}, as it was" if before == after else f"schema {before} → {after}"],
     )
 
