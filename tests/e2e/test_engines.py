@@ -14,9 +14,9 @@ import pytest
 
 from redrive.cli.main import run
 from redrive.stores import open_store
-from redrive.testing import RedisServer
+from redrive.testing import PostgresServer, RedisServer
 
-ENGINES = ("sqlite", "redis")
+ENGINES = ("sqlite", "postgres", "redis")
 TASKS = """
 from redrive import App, Backoff, Reject, Retry
 
@@ -37,8 +37,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A store that is empty."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/work.db"
-    server: RedisServer = request.getfixturevalue("redis_server")
-    return f"{server.url}?namespace={os.urandom(4).hex()}"
+    server: PostgresServer | RedisServer = request.getfixturevalue(f"{request.param}_server")
+    own = "schema" if request.param == "postgres" else "namespace"
+    return f"{server.url}?{own}=e2e_{os.urandom(4).hex()}"
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ def endpoint() -> Iterator[str]:
         yield f"{base}/hook"
 
 
-UNREACHABLE = ("redis://ann:hunter2@127.0.0.1:1/0?timeout=1s",)
+UNREACHABLE = ("postgresql://ann:hunter2@127.0.0.1:1/app?timeout=1s", "redis://ann:hunter2@127.0.0.1:1/0?timeout=1s")
 
 
 @pytest.mark.parametrize("url", UNREACHABLE, ids=lambda url: url.partition(":")[0])
@@ -134,7 +135,10 @@ def test_a_server_that_is_down_is_said_in_three_lines(redrive: Call, words: tupl
     assert "127.0.0.1:1" in done.stderr and "hunter2" not in done.stderr
 
 
-@pytest.mark.parametrize("url, driver, extra", [("redis://127.0.0.1:1/0", "redis", "redis")])
+@pytest.mark.parametrize(
+    "url, driver, extra",
+    [("redis://127.0.0.1:1/0", "redis", "redis"), ("postgresql://127.0.0.1:1/app", "psycopg", "postgres")],
+)
 def test_a_missing_driver_is_named_with_its_extra(tmp_path: Path, url: str, driver: str, extra: str) -> None:
     (tmp_path / f"{driver}.py").write_text(f"raise ModuleNotFoundError('not installed', name={driver!r})")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])

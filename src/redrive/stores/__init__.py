@@ -19,40 +19,42 @@ _SCHEMES = "memory://, sqlite:///PATH, postgresql://HOST/DATABASE, redis://HOST:
 
 
 def open_store(url: str) -> Store:
-    """The store a URL names: `memory://`, `sqlite:///relative.db`, `sqlite:////absolute.db`.
+    """The store a URL names: `memory://`, `sqlite:///relative.db`, `sqlite:////absolute.db`,
+    `postgresql://user@host/database?schema=redrive`, `redis://host:6379/0?namespace=redrive`.
 
-    `sqlite:` takes `?synchronous=normal` (an explicit opt-out of durability on power loss).
-    Raises ConfigError for a URL it does not know.
+    Raises ConfigError for a URL it does not know or a driver that is not installed, SchemaError, StoreUnavailable.
     """
-    parts, options = _parts(url)
-    if parts.scheme == "memory":
-        from .memory import MemoryStore
+    match engine_of(url):
+        case "sqlite":
+            return _sqlite(url)
+        case "postgres":
+            try:
+                from .postgres import PostgresStore
+            except ImportError as error:
+                raise ConfigError(f"PostgreSQL needs its driver ({error}): pip install 'redrive[postgres]'") from error
+            return PostgresStore(url)
+        case "redis":
+            try:
+                from .redis import RedisStore
+            except ImportError as error:
+                raise ConfigError(f"Redis needs its driver ({error}): pip install 'redrive[redis]'") from error
+            return RedisStore(url)
+        case _:
+            from .memory import MemoryStore
 
-        if parts.netloc or parts.path or options:
-            raise ConfigError(f"store URL {shown(url)!r}: expected memory:// and nothing more")
-        return MemoryStore()
-    if parts.scheme == "sqlite":
-        from .sqlite import SqliteStore
+            if url != "memory://":
+                raise ConfigError(f"store URL {shown(url)!r}: expected memory:// and nothing more")
+            return MemoryStore()
 
-        path = sqlite_path(url)
-        synchronous = options.pop("synchronous", "full")
-        if options:
-            raise ConfigError(f"store URL {shown(url)!r}: unknown option {sorted(options)[0]!r}; known: synchronous")
-        return SqliteStore(path, synchronous=synchronous)
-    if parts.scheme in POSTGRES_SCHEMES:
-        try:
-            from .postgres import PostgresStore
-        except ImportError as error:
-            raise ConfigError(f"PostgreSQL needs its driver ({error}): pip install 'redrive[postgres]'") from error
-        return PostgresStore(url)
-    if parts.scheme in REDIS_SCHEMES:
-        try:
-            from .redis import RedisStore
-        except ModuleNotFoundError as error:
-            raise ConfigError("Redis needs its driver: pip install 'redrive[redis]'") from error
-        return RedisStore(url)
-    what = f"unknown scheme {parts.scheme!r}" if parts.scheme else "it has no scheme"
-    raise ConfigError(f"store URL {shown(url)!r}: {what}; known: {_SCHEMES}")
+
+def _sqlite(url: str) -> Store:
+    from .sqlite import SqliteStore
+
+    path, options = sqlite_path(url), _parts(url)[1]
+    synchronous = options.pop("synchronous", "full")
+    if options:
+        raise ConfigError(f"store URL {shown(url)!r}: unknown option {sorted(options)[0]!r}; known: synchronous")
+    return SqliteStore(path, synchronous=synchronous)
 
 
 def engine_of(url: str) -> str:
