@@ -212,9 +212,10 @@ def test_a_server_that_loads_its_data_is_waited_for(open_link: Open) -> None:
 
 
 def test_a_busy_server_is_waited_for(fragile: RedisServer, open_link: Open) -> None:
-    fragile.command("CONFIG", "SET", "lua-time-limit", 20)
     link, other = open_link(fragile), open_link(fragile)
-    busy = threading.Thread(target=lambda: link.call("slow", [40_000_000]))
+    other.call("add", [0])
+    fragile.command("CONFIG", "SET", "lua-time-limit", 20)
+    busy = threading.Thread(target=lambda: link.call("slow", [10_000_000]))
     busy.start()
     time.sleep(0.1)
     assert other.call("add", [1]) == 2

@@ -35,7 +35,7 @@ class Wake:
 
     def __init__(self, link: Link, *, look_every_s: float = math.inf) -> None:
         self._link, self._look_every_s = link, look_every_s
-        self._nudges = 0
+        self.nudges = 0  # so far
         self._closed = False
         self._begin()
         heirs.add(self)
@@ -60,7 +60,7 @@ class Wake:
         end_s = time.monotonic() + timeout_ms / 1000
         waiter = self._waiter()
         channels = {self._link.root + b"x:" + queue.encode() for queue in queues}
-        while not waiter.nudged(self._nudges):
+        while not waiter.nudged(self):
             due_s = math.inf
             if channels:
                 waiter.listen(channels)
@@ -68,7 +68,7 @@ class Wake:
                 due_s = math.inf if found is None else found
             left_s = min(end_s - time.monotonic(), due_s)
             if left_s <= 0 or waiter.hears(channels, min(left_s, self._look_every_s)) or left_s <= self._look_every_s:
-                waiter.nudged(self._nudges)
+                waiter.nudged(self)
                 return
 
     def busy(self) -> None:
@@ -80,7 +80,7 @@ class Wake:
     def nudge(self) -> None:
         """End every wait, now or the next one. Touches no network."""
         with self._lock:
-            self._nudges += 1
+            self.nudges += 1
             for waiter in self._waiters:
                 waiter.wake()
 
@@ -116,13 +116,14 @@ class Waiter:
 
     # -- nudges
 
-    def nudged(self, nudges: int) -> bool:
+    def nudged(self, wake: Wake) -> bool:
         """Whether there were nudges since it was last asked."""
         with contextlib.suppress(OSError):  # nothing more there
             while self._near.recv(64):
                 pass
-        before, self._nudges = self._nudges, nudges
-        return before != nudges
+        # Counted after the socket is empty: a nudge that comes between is counted twice, not lost.
+        before, self._nudges = self._nudges, wake.nudges
+        return before != self._nudges
 
     def wake(self) -> None:
         with contextlib.suppress(OSError):  # full of nudges already, or closed

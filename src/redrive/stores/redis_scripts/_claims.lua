@@ -40,7 +40,6 @@ local function lease(ask, priority, members, first, last, answer)
     states[2 * i - 1] = ids[i]
     leases[2 * i - 1], leases[2 * i] = untl, members[first + i - 1]
   end
-  -- The due set is left before this is called: the first write of a script frees memory.
   call('HSET', STATES, unpack(states))
   call('ZADD', lease_key(priority, queue), unpack(leases))
   answer.count = answer.count + n

@@ -1,4 +1,4 @@
--- needs: states groups settings
+-- needs: full states groups settings
 -- {queue, what is said of it}: 1, or what contradicts itself.
 local queue, changes = asked[1], asked[2]
 local before = rules(queue)

@@ -1,4 +1,4 @@
--- needs: states groups settings
+-- needs: full states groups settings
 -- {queue, group or '', width or nil, resume}: 1, or what contradicts itself.
 local queue, group, width, resume = asked[1], asked[2], asked[3], asked[4]
 local widths = widths_of(queue)

@@ -1,6 +1,5 @@
--- needs: states cells groups puts settles claims
--- {acks, moves, zones of drafts, swaps, asks}: settles all, then claims. Nothing is written before all is known to apply,
--- and what is written first gives memory back, so that a full server still settles.
+-- needs: full states cells groups puts settles claims
+-- {acks, moves, zones of drafts, swaps, asks}: settles all, then claims. Nothing is written before all is known to apply.
 -- acks: per priority and queue {priority, queue, ARGV index of members, of fences}; moves: see settle_move, with their
 -- members in ARGV[3] and fences in ARGV[4].
 local acks, moves, zones, swaps, asks = asked[1], asked[2], asked[3], asked[4], asked[5]

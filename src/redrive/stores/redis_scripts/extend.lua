@@ -1,4 +1,4 @@
--- needs: states
+-- needs: full states
 -- {lease, alone, zones, zone of each}, members in ARGV[3], fences in ARGV[4]: 0 held, 1 lost, 2 held and to be cancelled.
 local untl, words, ids = math.min(now + asked[1], TIME_MAX), {}, {}
 for i = 1, #ARGV[3] / 22 do ids[i] = sub(ARGV[3], 22 * i - 15, 22 * i) end

@@ -1,4 +1,4 @@
--- needs: states
+-- needs: full states
 -- {worker, priority, queue, cursor, known}, in ARGV[3] id and fence of each that was started: one page of the leases,
 -- {cursor that leads on, released, lapsed}. What lapses is nobody's from then on: a second release must not take it for
 -- claimed and never started. Both go before what was enqueued after them.
