@@ -14,6 +14,7 @@ import pytest
 
 from redrive.cli.main import run
 from redrive.stores import open_store
+from redrive.stores.upkeep import is_there
 from redrive.testing import PostgresServer, RedisServer
 
 ENGINES = ("sqlite", "postgres", "redis")
@@ -107,6 +108,16 @@ def test_the_store_is_checked_doctored_and_described(redrive: Call, url: str) ->
     assert info["engine"].lower().startswith(("sqlite", "postgresql", "redis", "valkey")) and info["ready"] == 1
     good(redrive("store", "upgrade"))
     assert "hunter2" not in url
+
+
+def test_looking_makes_no_store_and_says_so(redrive: Call, url: str) -> None:
+    if url.startswith("redis"):  # there is nothing to make
+        assert good(redrive("queue", "list", "-o", "json"))[0]["ready"] == 0
+        return
+    for words in (("queue", "list"), ("job", "list"), ("store", "doctor")):
+        done = redrive(*words)
+        assert done.returncode == 3 and done.stderr.startswith("error: there is no store at ")
+    assert not is_there(url)
 
 
 def test_deliver_sends_every_line(redrive: Call, tmp_path: Path, endpoint: str) -> None:

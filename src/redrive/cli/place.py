@@ -9,7 +9,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-from urllib.parse import unquote, urlsplit
 
 import click
 
@@ -97,7 +96,7 @@ def find(
         if url_flag:
             move(app, chosen.url)
         shown = redact(app.url or app.store.traits.name)
-        if absent and app.url is not None and _missing(app.url):
+        if absent and app.url is not None and not _is_there(app.url):
             note(f"{shown} is not there yet: nothing was ever enqueued in it")
             app.url = "memory://"
         return Place(_existing(app, create), app, shown)
@@ -214,29 +213,33 @@ def _existing(app: App, create: bool) -> Store:
     return app.store
 
 
-def _missing(url: str) -> Path | None:
-    """The file of the store, if it is one that is not there."""
-    parts = urlsplit(url)
-    path = Path(unquote(parts.path)[1:])
-    there = parts.scheme != "sqlite" or parts.netloc or not parts.path[1:] or path.exists()
-    return None if there else path.absolute()
-
-
 def _is_named(setting: str) -> bool:
     return any(sourced.name == setting and sourced.source != "default" for sourced in sources())
 
 
+def _is_there(url: str) -> bool:
+    from ..stores.upkeep import is_there
+
+    return is_there(url)
+
+
 def require(url: str, *, named: bool = True) -> None:
-    """Raise if the store is a file that is not there. `named`: somebody said that it is this one."""
-    path = _missing(url)
-    if path is None:
+    """Raise if nothing of ours is there: a look makes no store. `named`: somebody said that it is this one."""
+    if _is_there(url):
         return
     why = "nothing was ever enqueued there, or the app's store is elsewhere"
     next = f"{program()} config show"
     if not named:
         why = "neither a flag, a REDRIVE_ variable nor redrive.toml names the app or the store, and this is the default"
         next = f"{command()} --app tasks:app"
-    raise Failure(f"there is no store at {path}", why, next, UNREACHABLE)
+    raise Failure(f"there is no store at {_where(url)}", why, next, UNREACHABLE)
+
+
+def _where(url: str) -> str:
+    """A file's path, or the URL of a server."""
+    from ..stores import engine_of, sqlite_path
+
+    return str(Path(sqlite_path(url)).absolute()) if engine_of(url) == "sqlite" else redact(url)
 
 
 def declared_queues(place: Place) -> set[str]:

@@ -36,7 +36,7 @@ def check(place: Place, out: Output) -> int:
 
 
 def _keep(place: Place) -> str:
-    return "copy the file" if "path" in place.store.about() else "make a backup"
+    return "copy the file" if place.store.traits.name == "sqlite" else "make a backup"
 
 
 @store.command()
@@ -73,8 +73,8 @@ def info(place: Place, out: Output) -> None:
 def sql(url_argument: str | None, url: str | None, app: str | None) -> None:
     """Print the statements that make the store's schema, for somebody who may run them. Connects to nothing.
 
-    Workers need fewer rights than that: the statements end with them. Where they are run by hand, `migrate=off` in the
-    URL keeps workers from trying.
+    They begin with the rights that workers need, which are fewer. Where they are run by hand, `migrate=off` in the URL
+    keeps workers from trying.
 
     \b
       redrive store sql 'postgresql://db.example.com/app?schema=redrive' > redrive.sql
@@ -95,10 +95,12 @@ def upgrade(url_argument: str | None, url: str | None, app: str | None, output: 
     Workers may go on meanwhile, those of the version before too. Without it, whoever opens the store first does the
     same, unless the URL says `migrate=off`. A store without a schema has nothing to upgrade.
     """
+    from ..stores import engine_of
     from ..stores.upkeep import upgrade as bring_up
 
     out, named = Output(settings({"output": output}).output), _url(url_argument, url, app)
-    require(named)
+    if engine_of(named) == "sqlite":
+        require(named)
     try:
         before, after = bring_up(named)
     except Unsupported as error:  # whoever runs this at each roll-out need not know which store it is

@@ -90,6 +90,16 @@ def upgrade(url: str) -> tuple[int, int]:
         link.close()
 
 
+def version(url: str) -> int:
+    """The version of the schema that is there; 0 where there is nothing of ours. Makes nothing."""
+    link = Link(parse(url))
+    try:
+        link.open()
+        return version_of(link).number
+    finally:
+        link.close()
+
+
 def sql(url: str, *, since: int = 0) -> str:
     """All DDL that redrive would run on an empty database (or on one at version `since`), for somebody who may."""
     schema = parse(url).schema

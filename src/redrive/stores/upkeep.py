@@ -34,6 +34,20 @@ def ddl(url: str) -> str:
             raise Unsupported(_SCHEMALESS[engine])
 
 
+def is_there(url: str) -> bool:
+    """Whether the store has been opened before: a file that exists, a schema with our tables. Makes nothing; a store
+    that needs no making is there. Raises StoreError, ConfigError."""
+    match engine_of(url):
+        case "sqlite":
+            return Path(sqlite_path(url)).exists()
+        case "postgres":
+            from ._postgres_schema import version
+
+            return version(url) > 0
+        case _:
+            return True
+
+
 def upgrade(url: str) -> Upgraded:
     """Bring the schema up to date, also where the URL says not to do that when it is opened.
 
