@@ -13,10 +13,15 @@ from redrive.testing import ManualClock, StoreContract
 from redrive.testing.servers import RedisServer
 
 
+def at(place: Path, server: RedisServer) -> str:
+    """A namespace of its own for a test's directory."""
+    return f"{server.url}?namespace={zlib.crc32(str(place).encode()):08x}"
+
+
 class TestRedis(StoreContract):
     @pytest.fixture(autouse=True)
     def server(self, redis_server: RedisServer) -> None:
-        self.url = redis_server.url
+        self.redis_server = redis_server
 
     def make_store(self, clock: ManualClock, place: Path) -> Store:
-        return RedisStore(f"{self.url}?namespace={zlib.crc32(str(place).encode()):08x}", clock_ms=clock)
+        return RedisStore(at(place, self.redis_server), clock_ms=clock)

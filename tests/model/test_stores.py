@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +14,10 @@ from tests.contract.test_postgres import schema_of
 from redrive.store import Store
 from redrive.stores.memory import MemoryStore
 from redrive.stores.postgres import PostgresStore
+from redrive.stores.redis import RedisStore
 from redrive.stores.sqlite import SqliteStore
 from redrive.testing import ManualClock, StoreModel
-from redrive.testing.servers import PostgresServer
+from redrive.testing.servers import PostgresServer, RedisServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]  # Hypothesis takes its time to shrink a failure
 
@@ -49,6 +51,18 @@ class TestPostgres(StoreModel):
         schema = schema_of(place)
         self.schemas.add(schema)
         return PostgresStore(f"{self.server.url}?schema={schema}&synchronous_commit=off", clock_ms=clock)
+
+
+class TestRedis(StoreModel):
+    examples = 15
+    walks = 30
+
+    @pytest.fixture(autouse=True)
+    def server(self, redis_server: RedisServer) -> None:
+        self.redis_server = redis_server
+
+    def make_store(self, clock: ManualClock, place: Path) -> Store:
+        return RedisStore(f"{self.redis_server.url}?namespace={zlib.crc32(str(place).encode()):08x}", clock_ms=clock)
 
 
 class TestModest(StoreModel):

@@ -191,15 +191,16 @@ def deliveries_of(part: Sequence[Any], queue: str, worker: str, until: int) -> l
     at = 0
     for number, row in enumerate(rows):
         handle = hexed[at : at + 44]
-        id = f"{handle[12:20]}-{handle[20:24]}-{handle[24:28]}-{handle[28:32]}-{handle[32:]}"
         at += 44
-        if number in known:
+        id = f"{handle[12:20]}-{handle[20:24]}-{handle[24:28]}-{handle[28:32]}-{handle[32:]}"
+        if known and number in known:
             state, faults, progress = known[number]
             message = _to_message(id, row, state, faults, progress, None)
-            fence = message.fence
+            receipt = _tuple(Receipt, (handle + where, message.fence))
         else:
-            message, fence = _first_claim(id, row, worker, until), 1
-        found.append(Delivery(message, _tuple(Receipt, (handle + where, fence)), until))
+            message = _first_claim(id, row, worker, until)
+            receipt = _tuple(Receipt, (handle + where, 1))  # half the time that Receipt(…) takes
+        found.append(Delivery(message, receipt, until))
     return found
 
 
@@ -245,6 +246,12 @@ class Arguments:
         """The index in ARGV at which it will be found."""
         self._blobs.append(blob)
         return len(self._blobs) + 2
+
+    def blobs(self, blobs: Sequence[bytes]) -> int:
+        """The index of the first; the others follow."""
+        first = len(self._blobs) + 3
+        self._blobs += blobs
+        return first
 
     def listed(self, now: bytes, asked: Any) -> list[bytes]:
         return [now, _encode(asked), *self._blobs]

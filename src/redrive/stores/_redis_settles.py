@@ -25,7 +25,7 @@ _fault = msgspec.json.Encoder().encode
 class Settling:
     """One batch of settlements: what is said of them to the script, and what its answer says of each.
 
-    Plain acks of one queue and priority travel as two strings, all others as a row each.
+    Plain acks of one queue and priority travel as two strings, counted retries as columns, all others as a row each.
     """
 
     def __init__(self, settlements: Sequence[Settlement], traits: Traits, now_ms: Callable[[], int]) -> None:
@@ -33,6 +33,7 @@ class Settling:
         self._words = [Settled.OK] * len(settlements)
         self._zones: dict[tuple[int, str], int] = {}  # of follow-ups
         self._acks: dict[str, tuple[list[int], list[str], list[int]]] = {}  # by priority and queue
+        self._retries: dict[str, tuple[list[int], list[str], list[int], list[int], list[bytes]]] = {}
         self._moves: list[tuple[int, Settlement]] = []
         self._traits, self._now_ms = traits, now_ms
         self._sort(settlements)
@@ -40,36 +41,43 @@ class Settling:
     def _sort(self, settlements: Sequence[Settlement]) -> None:
         seen = {s.receipt.handle for s in settlements}
         plain = len(seen) == len(settlements)  # else the same message comes twice, and order matters
+        acks = self._acks
         for at, s in enumerate(settlements):
             handle, fence = s.receipt
-            decision = s.decision
-            if (
-                plain
-                and type(decision) is Ack
-                and decision.keep_ms == 0
-                and not s.follow_ups
-                and not s.swaps
-                and _is_handle(handle, fence)
-            ):
-                zone = handle[_MEMBER:]  # type: ignore[index]
-                group = self._acks.get(zone)
-                if group is None:
-                    group = self._acks[zone] = ([], [], [])
-                group[0].append(at)
-                group[1].append(handle[:_MEMBER])  # type: ignore[index]
-                group[2].append(fence)
-            elif _is_handle(handle, fence):
-                self._moves.append((at, s))
-            else:
+            if type(handle) is not str or _is_handle(handle) is None or fence >> 32:
                 self._words[at] = Settled.STALE
+                continue
+            decision = s.decision
+            if plain and type(decision) is Ack and decision.keep_ms == 0 and not s.follow_ups and not s.swaps:
+                zone = handle[_MEMBER:]
+                group = acks.get(zone)
+                if group is None:
+                    group = acks[zone] = ([], [], [])
+                group[0].append(at)
+                group[1].append(handle[:_MEMBER])
+                group[2].append(fence)
+            elif plain and type(decision) is RetryAt and _is_plain_retry(s, decision):
+                zone = handle[_MEMBER:]
+                columns = self._retries.setdefault(zone, ([], [], [], [], []))
+                columns[0].append(at)
+                columns[1].append(handle[:_MEMBER])
+                columns[2].append(fence)
+                columns[3].append(decision.at_ms)
+                columns[4].append(_fault(s.fault))
+            else:
+                self._moves.append((at, s))
 
     def asked(self, swaps: Sequence[Swap], asks: Sequence[Ask]) -> Any:
         blob = self.arguments.blob
         blob(bytes.fromhex("".join([str(s.receipt.handle)[:_MEMBER] for _, s in self._moves])))
         blob(_fences([s.receipt.fence for _, s in self._moves]))
         acks = [
-            (int(zone[0]), zone[1:], blob(bytes.fromhex("".join(members))), blob(_fences(fences)))
+            (*_zone(zone), blob(bytes.fromhex("".join(members))), blob(_fences(fences)))
             for zone, (_, members, fences) in self._acks.items()
+        ]
+        retries = [
+            (*head, blob(bytes.fromhex("".join(members))), blob(_fences(fences)), dues, self.arguments.blobs(lines))
+            for head, (_, members, fences, dues, lines) in ((_zone(z), rows) for z, rows in self._retries.items())
         ]
         moves = [self._move(s) for _, s in self._moves]
         wanted = [
@@ -82,11 +90,12 @@ class Settling:
             )
             for ask in asks
         ]
-        return acks, moves, [*self._zones], swap_rows(swaps, self.arguments), wanted
+        return acks, moves, [*self._zones], swap_rows(swaps, self.arguments), wanted, retries
 
     def _move(self, s: Settlement) -> list[Any]:
         handle = str(s.receipt.handle)
-        row: list[Any] = [0, handle[_MEMBER + 1 :], int(handle[_MEMBER])]
+        priority, queue = _zone(handle[_MEMBER:])
+        row: list[Any] = [0, queue, priority]
         fault = None if s.fault is None else self.arguments.blob(_fault(s.fault))
         fingerprint = _fingerprint(s.fault)
         match s.decision:
@@ -117,7 +126,10 @@ class Settling:
         rows = draft_rows(s.follow_ups, ids, self._zones, self.arguments)
         return rows, self.arguments.blob(packed_ids(ids))
 
-    def words(self, stale: Sequence[int], words: Sequence[int]) -> list[Settled]:
+    def words(self, stale: Sequence[int], other: Sequence[int], words: Sequence[int]) -> list[Settled]:
+        retries = [columns[0] for columns in self._retries.values()]
+        for n in range(0, len(other), 3):
+            self._words[retries[other[n]][other[n + 1]]] = WORDS[other[n + 2]]
         groups = [at for at, _, _ in self._acks.values()]
         for n in range(0, len(stale), 2):
             self._words[groups[stale[n]][stale[n + 1]]] = Settled.STALE
@@ -126,25 +138,31 @@ class Settling:
         return self._words
 
 
-def _is_handle(handle: int | str, fence: int) -> bool:
-    """Whether it may be one of ours."""
-    return type(handle) is str and _HANDLE(handle) is not None and fence >> 32 == 0
-
-
-_HANDLE = re.compile("[0-9a-f]{44}[0-3].", re.S).match
+_is_handle = re.compile("[0-9a-f]{44}[0-3].", re.S).match
 
 
 class Held:
     """Those of some receipts that may be ours, as scripts take them."""
 
     def __init__(self, receipts: Sequence[Receipt]) -> None:
-        self.at = [at for at, receipt in enumerate(receipts) if _is_handle(*receipt)]
+        self.at = [
+            at for at, (handle, fence) in enumerate(receipts) if _is_handle(str(handle)) is not None and not fence >> 32
+        ]
         handles = [str(receipts[at].handle) for at in self.at]
         zones = dict[str, int]()
         self.zone_of = [zones.setdefault(handle[_MEMBER:], len(zones)) for handle in handles]
-        self.zones = [(int(zone[0]), zone[1:]) for zone in zones]
+        self.zones = [_zone(zone) for zone in zones]
         self.members = bytes.fromhex("".join([handle[:_MEMBER] for handle in handles]))
         self.fences = _fences([receipts[at].fence for at in self.at])
+
+
+def _zone(text: str) -> tuple[int, str]:
+    """Priority and queue, which end a handle."""
+    return int(text[0]), text[1:]
+
+
+def _is_plain_retry(s: Settlement, retry: RetryAt) -> bool:
+    return retry.counts and not retry.held and s.fault is not None and not s.follow_ups and not s.swaps
 
 
 def _fences(fences: Sequence[int]) -> bytes:

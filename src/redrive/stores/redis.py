@@ -118,7 +118,7 @@ class RedisStore:
         if tx is not None:
             raise Unsupported("Redis has no transactions of the caller's to write in; enqueue without tx=")
         _door.admit(drafts, self.traits)
-        made_ms = time.time_ns() // 1_000_000 if self._clock_ms is None else self._clock_ms()
+        made_ms = self.now_ms()
         ids = [draft.id or new_id(made_ms) for draft in drafts]
         arguments, zones = Arguments(), dict[tuple[int, str], int]()
         arguments.blob(packed_ids(ids))
@@ -156,7 +156,7 @@ class RedisStore:
         self.seam("claim")
         sent_s = time.monotonic()
         reply = self._told(self._link.call("exchange", settling.arguments.listed(self._now(), asked)), swaps)
-        now, stale, words, parts = reply
+        now, stale, other, words, parts = reply
         self._saw_clock(now, sent_s)
         if parts:
             self._wake.busy()
@@ -165,7 +165,7 @@ class RedisStore:
             ask = asks[part[0]]
             deliveries += deliveries_of(part, ask.queue, ask.worker, now + ask.lease_ms)
         self._sweep(now)
-        return Exchange(settling.words(stale, words), deliveries)
+        return Exchange(settling.words(stale, other, words), deliveries)
 
     def _sweep(self, now: int) -> None:
         if now - self._swept_ms >= SWEEP_EVERY_MS:

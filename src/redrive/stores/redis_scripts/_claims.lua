@@ -4,16 +4,32 @@ local CLAIM_BYTES = 16 * 1024 * 1024 -- a claim stops when what it gives is long
 local CLAIM_CHUNK = 250 -- messages that are read together
 local SKIP_LOOKED = 20000 -- how far a claim that skips tasks looks for others
 
+-- What a claimed message has beside what was put.
+local function tell(answer, i, id, state)
+  local rare, flags = answer.rare, byte(state, 6)
+  local n = #rare
+  rare[n + 1], rare[n + 2] = answer.count + i - 1, state
+  rare[n + 3] = bit.band(flags, HAS_FAULTS) ~= 0 and call('HGET', FAULTS, id)
+  rare[n + 4] = bit.band(flags, HAS_PROGRESS) ~= 0 and call('HGET', PROGRESS, id)
+end
+
 -- Lease these in the order given; how many were, and what to answer. `ask` is {queue, limit, lease, worker, skip}.
 local function lease(ask, priority, members, first, last, answer)
   local queue, untl, worker = ask[1], now + ask[3], ask[4]
+  local score, ends = text_of(untl), struct.pack('>I8', untl)
   local n = last - first + 1
   local ids, states, leases, fresh = {}, {}, {}, {}
   for i = 1, n do ids[i] = sub(members[first + i - 1], 7) end
   local messages, packed = call('HMGET', MESSAGES, unpack(ids)), call('HMGET', STATES, unpack(ids))
   for i = 1, n do
     local state = packed[i]
-    if state then
+    if state and byte(state, 1) == 82 and byte(state, 6) < ALONE then -- 82: R; nothing of it is rare
+      local fence, flags, attempt = struct.unpack('>I4BI4', state, 2)
+      state = struct.pack('>c1I4BI4', LEASED, fence + 1, flags, attempt + 1) .. sub(state, 11, 23) .. ends
+        .. sub(state, 32, 47) .. worker
+      states[2 * i] = state
+      tell(answer, i, ids[i], state)
+    elseif state then
       state = read_state(state)
       if state.lane == LEASED then -- it ran out: that is a crash, not an attempt
         state.crashes = state.crashes + 1
@@ -25,23 +41,20 @@ local function lease(ask, priority, members, first, last, answer)
       unmark(state, ALONE)
       state.lane, state.fence, state.due, state.worker = LEASED, state.fence + 1, untl, worker
       states[2 * i] = write_state(state)
-      local rare = answer.rare
-      rare[#rare + 1] = answer.count + i - 1
-      rare[#rare + 1] = states[2 * i]
-      rare[#rare + 1] = state.faults > 0 and call('HGET', FAULTS, ids[i])
-      rare[#rare + 1] = has(state, HAS_PROGRESS) and call('HGET', PROGRESS, ids[i])
+      tell(answer, i, ids[i], states[2 * i])
     else
-      local flags = flags_of(messages[i])
-      if not fresh[flags] then
-        fresh[flags] = struct.pack(HEAD, LEASED, 1, flags, 1, 0, 0, 0, 0, untl, 0, 0) .. worker
+      local marks = byte(messages[i], 20)
+      if not fresh[marks] then
+        fresh[marks] = struct.pack(HEAD, LEASED, 1, flags_of(messages[i]), 1, 0, 0, 0, 0, untl, 0, 0) .. worker
       end
-      states[2 * i] = fresh[flags]
+      states[2 * i] = fresh[marks]
     end
     states[2 * i - 1] = ids[i]
-    leases[2 * i - 1], leases[2 * i] = untl, members[first + i - 1]
+    leases[2 * i - 1], leases[2 * i] = score, members[first + i - 1]
   end
+  spread(STATES)
   call('HSET', STATES, unpack(states))
-  call('ZADD', lease_key(priority, queue), unpack(leases))
+  add_all(lease_key(priority, queue), leases)
   answer.count = answer.count + n
   local text = table.concat(messages)
   answer.bytes = answer.bytes + #text

@@ -49,6 +49,11 @@ local function holder(name)
   return id, word
 end
 
+local function due_of(draft)
+  if draft[4] then return math.min(draft[4], TIME_MAX) end
+  return draft[2] > 0 and math.min(now + draft[2] + 1, TIME_MAX) or now
+end
+
 -- Those to be written, and by position {id, word} for those whose key is held. Or nil and the id that is stored already.
 local function plan_puts(drafts, zones, ids)
   local taken, list, duplicates, fresh = {}, {}, {}, {}
@@ -75,17 +80,12 @@ local function plan_puts(drafts, zones, ids)
       fresh[id] = true
       list[#list + 1] = {id, draft, zones[draft[1] + 1]}
       if draft[5] then
-        local later = draft[8] or draft[2] > 0 or (draft[4] or 0) > now
-        taken[draft[5]] = {id, later and 'scheduled' or 'ready'}
+        -- One of a group is parked until the end of this script.
+        taken[draft[5]] = {id, (draft[8] or due_of(draft) > now) and 'scheduled' or 'ready'}
       end
     end
   end
   return list, duplicates
-end
-
-local function due_of(draft)
-  if draft[4] then return math.min(draft[4], TIME_MAX) end
-  return draft[2] > 0 and math.min(now + draft[2] + 1, TIME_MAX) or now
 end
 
 local function put_in_group(id, draft, priority, queue, member, number, due)
@@ -113,6 +113,7 @@ local function write_puts(list)
     end
     queues[queue] = true
   end
+  spread(MESSAGES)
   flush()
   admit()
   for queue in pairs(queues) do

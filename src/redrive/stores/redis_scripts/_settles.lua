@@ -67,23 +67,38 @@ local function remove(record, packed, message)
   forget(record.id, packed, message)
 end
 
--- The first ten and the last ten, each a line of JSON.
+-- The first ten and the last ten, each a line of JSON; and how many these are.
+local function with_fault(lines, count, line)
+  if count == 0 or not lines then return line, 1 end
+  if count == 2 * FAULTS_END then
+    local at = 0
+    for _ = 1, FAULTS_END do at = string.find(lines, '\n', at + 1, true) end
+    lines = sub(lines, 1, at) .. sub(lines, string.find(lines, '\n', at + 1, true) + 1)
+    count = count - 1
+  end
+  return lines .. '\n' .. line, count + 1
+end
+
 local function remember_fault(record, line)
   local state, id = record.state, record.id
-  if state.faults == 0 then
-    keep_field(FAULTS, id, line)
-  else
-    local lines = call('HGET', FAULTS, id)
-    if state.faults == 2 * FAULTS_END then
-      local at = 0
-      for _ = 1, FAULTS_END do at = string.find(lines, '\n', at + 1, true) end
-      lines = sub(lines, 1, at) .. sub(lines, string.find(lines, '\n', at + 1, true) + 1)
-      state.faults = state.faults - 1
-    end
-    keep_field(FAULTS, id, lines .. '\n' .. line)
-  end
-  state.faults = state.faults + 1
+  local lines, count = with_fault(state.faults > 0 and call('HGET', FAULTS, id), state.faults, line)
+  keep_field(FAULTS, id, lines)
+  state.faults = count
   mark(state, HAS_FAULTS)
+end
+
+-- A counted retry of what nobody cancelled and no group holds, the most frequent settlement but an ack: as bytes.
+local function plan_retry(retry, i, id, member, packed, lines, into)
+  local at_ms, line, flags = math.min(retry[5][i], TIME_MAX), ARGV[retry[6] + i - 1], byte(packed, 6)
+  local kept_lines, count = with_fault(lines, byte(packed, 23), line)
+  flags = bit.bor(bit.band(flags, bit.bnot(SUSPECT + ALONE)), HAS_FAULTS)
+  local n = 2 * into.count
+  into.states[n + 1], into.faults[n + 1], into.due[n + 1] = id, id, text_of(at_ms)
+  into.states[n + 2] = READY .. sub(packed, 2, 5) .. string.char(flags) .. sub(packed, 7, 22) .. string.char(count)
+    .. struct.pack('>I8', at_ms) .. sub(packed, 32)
+  into.faults[n + 2], into.due[n + 2] = kept_lines, member
+  into.count = into.count + 1
+  into.members[into.count] = member
 end
 
 -- A settlement that is not a plain ack: {kind, queue, priority, at or keep_ms or nil, counts, held, reason, ARGV index of

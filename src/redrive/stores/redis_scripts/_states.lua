@@ -71,6 +71,17 @@ local function record_of(id, message, packed)
   return record
 end
 
+-- A number as a command takes it. Redis would write each argument of its own, with the digits of a fraction.
+local texts = {}
+local function text_of(number)
+  local text = texts[number]
+  if not text then
+    text = string.format('%.0f', number)
+    texts[number] = text
+  end
+  return text
+end
+
 -- Changes are collected, and written by `flush`: first what goes, then what comes.
 local dropped, added, gone, kept = {}, {}, {}, {}
 
@@ -85,16 +96,32 @@ local function collect(into, key, first, second)
 end
 
 local function drop(key, member) collect(dropped, key, member) end
-local function add(key, score, member) collect(added, key, score, member) end
+local function add(key, score, member) collect(added, key, text_of(score), member) end
 local function drop_field(hash, field) collect(gone, hash, field) end
 local function keep_field(hash, field, value) collect(kept, hash, field, value) end
 local function keep_state(id, state) collect(kept, STATES, id, write_state(state)) end
 
+-- Small sets and hashes are lists that Redis searches from their front, entry by entry: a batch of hundreds costs its
+-- square before it is a set. One is never a list again once it held a value this long.
+local LONG, MANY = string.rep(' ', 65), 64
+
+local function spread(hash)
+  if call('HEXISTS', hash, '') == 0 then call('HSET', hash, '', LONG) end
+end
+
+-- Scores and members, in one table.
+local function add_all(key, scored)
+  if #scored < MANY then return each('ZADD', key, scored) end
+  call('ZADD', key, 0, LONG)
+  each('ZADD', key, scored)
+  call('ZREM', key, LONG)
+end
+
 local function flush()
   for key, members in pairs(dropped) do each('ZREM', key, members) end
   for key, fields in pairs(gone) do each('HDEL', key, fields) end
-  for key, pairs_of in pairs(added) do each('ZADD', key, pairs_of) end
-  for key, pairs_of in pairs(kept) do each('HSET', key, pairs_of) end
+  for key, scored in pairs(added) do add_all(key, scored) end
+  for key, fields in pairs(kept) do each('HSET', key, fields) end
   dropped, added, gone, kept = {}, {}, {}, {}
 end
 

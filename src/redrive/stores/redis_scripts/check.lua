@@ -18,4 +18,4 @@ for _, queue in ipairs(asked[1]) do
     end
   end
 end
-return {call('HLEN', MESSAGES), stand, stuck}
+return {call('HLEN', MESSAGES) - call('HEXISTS', MESSAGES, ''), stand, stuck}

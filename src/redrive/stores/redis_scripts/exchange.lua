@@ -1,31 +1,70 @@
 -- needs: full states cells groups puts settles claims
--- {acks, moves, zones of drafts, swaps, asks}: settles all, then claims. Nothing is written before all is known to apply.
--- acks: per priority and queue {priority, queue, ARGV index of members, of fences}; moves: see settle_move, with their
--- members in ARGV[3] and fences in ARGV[4].
-local acks, moves, zones, swaps, asks = asked[1], asked[2], asked[3], asked[4], asked[5]
-local stale, words, drafts, draft_ids = {}, {}, {}, {}
-local acked, moved = {}, {}
+-- {acks, moves, zones of drafts, swaps, asks, retries}: settles all, then claims. Nothing is
+-- written before all is known to apply.
+-- acks: per priority and queue {priority, queue, ARGV index of members, of fences}; retries: the same and {due times,
+-- ARGV index of the first fault}; moves: see settle_move, with their members in ARGV[3] and fences in ARGV[4].
+-- The answer: {now, {ack, number in it, …} that are stale, the same and the word of retries, words of moves, claims}.
+local acks, moves, zones, swaps, asks, retries = asked[1], asked[2], asked[3], asked[4], asked[5], asked[6]
+local stale, other, words, drafts, draft_ids = {}, {}, {}, {}, {}
+local acked, retried, moved, woken = {}, {}, {}, {}
+
+local function members_in(text)
+  local members, ids = {}, {}
+  for i = 1, #text / 22 do
+    members[i] = sub(text, 22 * i - 21, 22 * i)
+    ids[i] = sub(text, 22 * i - 15, 22 * i)
+  end
+  return members, ids
+end
 
 for at, ack in ipairs(acks) do
-  local members, fences, ids, good = ARGV[ack[3]], ARGV[ack[4]], {}, {}
-  for i = 1, #members / 22 do ids[i] = sub(members, 22 * i - 15, 22 * i) end
-  local states = each('HMGET', STATES, ids)
-  for i, packed in ipairs(states) do
-    if is_current(packed, sub(fences, 4 * i - 3, 4 * i)) then
-      good[#good + 1] = i
-    else
+  local fences, n, plain, beside = ARGV[ack[4]], 0, {members = {}, ids = {}}, {}
+  local members, ids = members_in(ARGV[ack[3]])
+  for i, packed in ipairs(each('HMGET', STATES, ids)) do
+    if not is_current(packed, sub(fences, 4 * i - 3, 4 * i)) then
       stale[#stale + 1] = at - 1
       stale[#stale + 1] = i - 1
+    else
+      n = n + 1
+      plain.members[n], plain.ids[n] = members[i], ids[i]
+      if byte(packed, 6) % BESIDE ~= 0 then beside[#beside + 1] = {ids[i], members[i], packed} end
     end
   end
-  acked[at] = {ids, states, good}
+  acked[at] = {plain, beside}
+end
+
+for at, retry in ipairs(retries) do
+  local members, ids = members_in(ARGV[retry[3]])
+  local states, failed, lines = each('HMGET', STATES, ids), {}, {}
+  for i, packed in ipairs(states) do
+    if packed and byte(packed, 23) > 0 then failed[#failed + 1] = ids[i] end
+  end
+  for i, found in ipairs(each('HMGET', FAULTS, failed)) do lines[failed[i]] = found end
+  local into = {states = {}, faults = {}, due = {}, members = {}, count = 0}
+  for i, packed in ipairs(states) do
+    local word
+    if not is_current(packed, sub(ARGV[retry[4]], 4 * i - 3, 4 * i)) then
+      word = STALE
+    elseif bit.band(byte(packed, 6), CANCEL + COLD) ~= 0 then
+      local move = {RETRY, retry[2], retry[1], retry[5][i], true, false, nil, retry[6] + i - 1}
+      moved[#moved + 1] = {move, ids[i], members[i], packed}
+      word = bit.band(byte(packed, 6), CANCEL) ~= 0 and CANCELLED
+    else
+      plan_retry(retry, i, ids[i], members[i], packed, lines[ids[i]], into)
+    end
+    if word then
+      for _, part in ipairs({at - 1, i - 1, word}) do other[#other + 1] = part end
+    end
+  end
+  retried[at] = into
 end
 
 local seen = {}
+local packed_moves = #moves > 0 and each('HMGET', STATES, select(2, members_in(ARGV[3])))
 for i, move in ipairs(moves) do
   local member = sub(ARGV[3], 22 * i - 21, 22 * i)
   local id = sub(member, 7)
-  local packed = not seen[id] and call('HGET', STATES, id)
+  local packed = not seen[id] and packed_moves[i]
   if not is_current(packed, sub(ARGV[4], 4 * i - 3, 4 * i)) or not swap_together(move[11] or {}) then
     words[i] = STALE
   else
@@ -42,7 +81,7 @@ end
 local list, refused = {}, nil
 if #drafts > 0 then
   for _, ack in ipairs(acked) do
-    for _, i in ipairs(ack[3]) do settled_lanes[ack[1][i]] = GONE end
+    for _, id in ipairs(ack[1].ids) do settled_lanes[id] = GONE end
   end
   for _, one in ipairs(moved) do
     local move, id = one[1], one[2]
@@ -57,35 +96,31 @@ end
 local conflict = swap_all(swaps)
 if conflict then return {'conflict', conflict} end
 
-for at, ack in ipairs(acks) do
-  local members, ids, states, good = ARGV[ack[3]], acked[at][1], acked[at][2], acked[at][3]
-  local key = lease_key(ack[1], ack[2])
-  for _, i in ipairs(good) do
-    local id, packed = ids[i], states[i]
-    local member = sub(members, 22 * i - 21, 22 * i)
-    drop(key, member)
-    if byte(packed, 6) % BESIDE == 0 then
-      drop_field(MESSAGES, id)
-      drop_field(STATES, id)
-    end
-  end
-end
+for at, ack in ipairs(acks) do each('ZREM', lease_key(ack[1], ack[2]), acked[at][1].members) end
+for at, retry in ipairs(retries) do each('ZREM', lease_key(retry[1], retry[2]), retried[at].members) end
 for _, one in ipairs(moved) do drop(lease_key(one[1][3], one[1][2]), one[3]) end
 flush()
 for at, ack in ipairs(acks) do
-  for _, i in ipairs(acked[at][3]) do
-    local id, packed = acked[at][1][i], acked[at][2][i]
-    local flags = byte(packed, 6)
-    if flags % BESIDE ~= 0 then
-      forget(id, packed)
-      if bit.band(flags, GROUP) ~= 0 then
-        local state = read_state(packed)
-        leave({member = sub(ARGV[ack[3]], 22 * i - 21, 22 * i), queue = ack[2], group = state.cold.g, state = state})
-      end
+  for _, one in ipairs(acked[at][2]) do
+    local id, member, packed = one[1], one[2], one[3]
+    forget(id, packed)
+    if bit.band(byte(packed, 6), GROUP) ~= 0 then
+      local state = read_state(packed)
+      leave({member = member, queue = ack[2], group = state.cold.g, state = state})
     end
   end
+  each('HDEL', STATES, acked[at][1].ids)
+  each('HDEL', MESSAGES, acked[at][1].ids)
 end
-local retried = {}
+for at, retry in ipairs(retries) do
+  local into = retried[at]
+  if into.count > 0 then
+    add_all(due_key(retry[1], retry[2]), into.due)
+    each('HSET', STATES, into.states)
+    each('HSET', FAULTS, into.faults)
+    woken[retry[2]] = true
+  end
+end
 for _, one in ipairs(moved) do
   local move, id, member, packed = one[1], one[2], one[3], one[4]
   if move[1] == ACK and not move[4] and bit.band(byte(packed, 6), GROUP) ~= 0 then
@@ -93,7 +128,7 @@ for _, one in ipairs(moved) do
     leave({member = member, queue = move[2], group = state.cold.g, state = state})
   end
   settle_move(move, id, member, packed)
-  if move[1] == RETRY then retried[move[2]] = true end
+  if move[1] == RETRY then woken[move[2]] = true end
 end
 write_cells()
 flush()
@@ -103,7 +138,7 @@ finish_admitting()
 local answers, claimed = {}, 0
 for position, ask in ipairs(asks) do claimed = claimed + claim(ask, position - 1, answers) end
 if admitted > claimed then -- others may have room for them
-  for queue in pairs(admitted_to) do retried[queue] = true end
+  for queue in pairs(admitted_to) do woken[queue] = true end
 end
-for queue in pairs(retried) do wake_waiters(queue) end
-return {now, stale, words, answers}
+for queue in pairs(woken) do wake_waiters(queue) end
+return {now, stale, other, words, answers}
