@@ -33,23 +33,22 @@ def pgbouncer(server: PostgresServer, *, pool_size: int = 3) -> Iterator[str]:
             f"listen_port={port}\nunix_socket_dir=\nauth_type=any\npool_mode=transaction\nserver_tls_sslmode=disable\n"
             f"default_pool_size={pool_size}\nmax_client_conn=200\nadmin_users=postgres\nquery_wait_timeout=20\n"
         )
-        process = subprocess.Popen(
-            [found, str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, user=user, text=True
-        )
+        log = Path(folder, "log")  # a pipe that nobody reads would fill, and stop it
+        with log.open("w") as words:
+            process = subprocess.Popen([found, str(config)], stdout=words, stderr=words, user=user)
         try:
-            _wait_for(port, process)
+            _wait_for(port, process, log)
             yield f"postgresql://postgres@{HOST}:{port}/postgres"
         finally:
             process.kill()
-            process.communicate()
+            process.wait()
 
 
-def _wait_for(port: int, process: subprocess.Popen[str]) -> None:
+def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
     end_s = time.monotonic() + READY_WITHIN_S
     while True:
         with contextlib.suppress(OSError), socket.create_connection((HOST, port), 1):
             return
         if process.poll() is not None or time.monotonic() > end_s:
-            process.kill()
-            raise AssertionError(f"pgbouncer did not start: {process.communicate()[1]}")
+            raise AssertionError(f"pgbouncer did not start: {log.read_text()}")
         time.sleep(0.02)

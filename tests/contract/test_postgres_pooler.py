@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from redrive.message import Ack, Ask, Draft, RetryAt, Settled, Settlement
+from redrive.store import Store
 from redrive.stores._postgres_link import Link
 from redrive.stores._postgres_listen import Listener
 from redrive.stores._postgres_url import parse
+from redrive.stores.postgres import PostgresStore
+from redrive.testing import ManualClock, StoreContract
 from redrive.testing.servers import PostgresServer
 
 from .pgbouncer import pgbouncer
@@ -19,7 +25,7 @@ from .pgbouncer import pgbouncer
 
 @pytest.fixture(scope="module")
 def pooler(postgres_server: PostgresServer) -> Iterator[str]:
-    with pgbouncer(postgres_server, pool_size=2) as url:
+    with pgbouncer(postgres_server, pool_size=4) as url:
         yield url
 
 
@@ -82,3 +88,51 @@ def test_nobody_listens_through_a_pooler_unless_told_where(pooler: str, postgres
         assert listener.listening is listens
         listener.close()
         link.close()
+
+
+def test_stores_of_many_threads_put_claim_and_settle_through_it(pooler: str, link: Link) -> None:
+    stores = [PostgresStore(f"{pooler}?schema=pooled") for _ in range(3)]
+    acked: list[int] = []
+    errors: list[BaseException] = []
+
+    def work(store: PostgresStore) -> None:
+        try:
+            for _ in range(10):
+                store.put([Draft(task="push"), Draft(task="push", group="g"), Draft(task="push", delay_ms=60_000)])
+                deliveries = store.exchange([], [Ask("default", 5, 60_000)]).deliveries
+                settlements = [Settlement(d.receipt, RetryAt(0, why="again")) for d in deliveries[:1]]
+                settlements += [Settlement(d.receipt, Ack()) for d in deliveries[1:]]
+                words = store.exchange(settlements, []).settled
+                assert words == [Settled.OK] * len(settlements)
+                acked.append(len(deliveries[1:]))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(store,)) for store in stores * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    counts = stores[0].counts()
+    assert counts.ready + counts.scheduled + sum(acked) == 6 * 10 * 3
+    assert sum(acked) > 0
+    for store in stores:
+        store.close()
+    link.run(lambda c: c.execute("drop schema pooled cascade"))
+
+
+@pytest.mark.soak
+class TestThroughAPooler(StoreContract):
+    """Every rule of the contract, on sessions that others use in between."""
+
+    @pytest.fixture(autouse=True)
+    def _schema(self, pooler: str, postgres_server: PostgresServer, tmp_path: Path) -> Iterator[None]:
+        name = f"p_{hashlib.blake2b(str(tmp_path).encode(), digest_size=8).hexdigest()}"
+        self.url = f"{pooler}?schema={name}&synchronous_commit=off"
+        yield
+        with psycopg.connect(postgres_server.url, autocommit=True) as c:
+            c.execute(f"drop schema if exists {name} cascade")
+
+    def make_store(self, clock: ManualClock, place: Path) -> Store:
+        return PostgresStore(self.url, clock_ms=clock)

@@ -15,11 +15,13 @@ import psycopg
 import pytest
 
 from redrive.errors import Refused, SchemaError, StoreUnavailable
+from redrive.message import Ack, Ask, Draft, Settled, Settlement, Swap
 from redrive.stores import _postgres_schema
 from redrive.stores._postgres_doctor import doctor, preflight
 from redrive.stores._postgres_link import Link
-from redrive.stores._postgres_schema import Version, open_schema, version_of
+from redrive.stores._postgres_schema import Version, migrations, open_schema, sql, statements, upgrade, version_of
 from redrive.stores._postgres_url import parse
+from redrive.stores.postgres import PostgresStore
 from redrive.testing.servers import PostgresServer
 
 ONE = {"migration_1": "-- compatible from 1\ncreate table {s}.message (n int);"}
@@ -111,6 +113,7 @@ import sys
 from redrive.stores._postgres_link import Link
 from redrive.stores._postgres_schema import open_schema
 from redrive.stores._postgres_url import parse
+from redrive.stores.postgres import PostgresStore
 sys.stdin.readline()
 print(open_schema(Link(parse(sys.argv[1])), {"migration_1": sys.argv[2]}).number)
 """
@@ -257,3 +260,103 @@ def test_the_doctor_finds_what_holds_back_vacuum(open_link: Open, monkeypatch: p
     assert f"pg_terminate_backend({holder.info.backend_pid})" in said
     assert "reset (autovacuum_enabled)" in said
     other._pool.lose(holder)
+
+
+def shape(link: Link, schema: str) -> list[tuple[Any, ...]]:
+    """What the schema consists of, but for its name."""
+    columns = "select table_name, column_name, data_type, column_default from information_schema.columns"
+    found = link.look(f"{columns} where table_schema = %s order by 1, 2", [schema])
+    found += link.look("select tablename, indexname, indexdef, '' from pg_indexes where schemaname = %s", [schema])
+    options = (
+        "select relname, array_to_string(reloptions, ','), '', '' from pg_class where relnamespace = %s::regnamespace"
+    )
+    found += link.look(options, [schema])
+    return sorted(tuple(str(part).replace(schema, "") for part in row) for row in found)
+
+
+def test_what_is_printed_for_an_administrator_is_what_opening_makes(
+    postgres_server: PostgresServer, link: Link, schema: str
+) -> None:
+    made = f"{postgres_server.url}?schema={schema}"
+    link.run(lambda c: c.execute(f"drop schema if exists {schema} cascade"))
+    printed = sql(made)
+    with psycopg.connect(postgres_server.url, autocommit=True) as c:
+        c.execute(printed)
+        by_hand = shape(link, schema)
+        c.execute(f"drop schema {schema} cascade")
+    assert upgrade(f"{made}&migrate=off") == (0, len(migrations(statements())))
+    assert shape(link, schema) == by_hand
+    assert upgrade(made) == (len(migrations(statements())),) * 2
+    assert sql(made, since=len(migrations(statements()))).count("begin;") == 0
+
+
+def test_a_worker_needs_no_more_rights_than_are_printed(
+    postgres_server: PostgresServer, link: Link, schema: str
+) -> None:
+    printed = sql(f"{postgres_server.url}?schema={schema}")
+    grants = [line.removeprefix("--   ") for line in printed.splitlines() if line.startswith("--   grant ")]
+    assert len(grants) >= 3
+    with psycopg.connect(postgres_server.url, autocommit=True) as c:
+        c.execute(printed)
+        c.execute("create role plain_worker login")
+        c.execute("\n".join(grants).replace("ROLE", "plain_worker"))
+        store = PostgresStore(
+            f"{postgres_server.url.replace('postgres@', 'plain_worker@')}?schema={schema}&migrate=off"
+        )
+        store.put([Draft(task="push", key="k", group="g"), Draft(task="push")], swaps=[Swap("cell", 0, b"1")])
+        deliveries = store.exchange([], [Ask("default", 10, 1000)]).deliveries
+        store.exchange([Settlement(d.receipt, Ack()) for d in deliveries], [])
+        assert store.counts().ready == 0 and len(deliveries) == 2
+        store.configure("default", group_width=2)
+        store.wait([Ask("default", 10, 1000)], timeout_ms=10)
+        assert store.doctor() == []
+        store.close()
+        c.execute("drop owned by plain_worker cascade; drop role plain_worker")
+
+
+def test_old_and_new_stores_work_side_by_side_while_the_schema_grows(
+    postgres_server: PostgresServer, open_link: Open, schema: str
+) -> None:
+    url = f"{postgres_server.url}?schema={schema}&synchronous_commit=off"
+    stores = [PostgresStore(url) for _ in range(3)]
+    known = len(migrations(statements()))
+    grown = statements() | {
+        f"migration_{known + 1}": "-- compatible from 1\n"
+        "alter table {s}.message add column later bigint not null default 7;\n"
+        "create index message_later on {s}.message(later);"
+    }
+    stop = threading.Event()
+    put, acked = [0] * 3, [0] * 3
+    errors: list[BaseException] = []
+
+    def work(n: int) -> None:
+        try:
+            settlements: list[Settlement] = []
+            while not stop.is_set() or settlements:
+                if not stop.is_set():
+                    put[n] += len(stores[n].put([Draft(task="push")] * 20))
+                done = stores[n].exchange(settlements, [Ask("default", 50, 60_000)])
+                acked[n] += sum(word is Settled.OK for word in done.settled)
+                settlements = [Settlement(d.receipt, Ack()) for d in done.deliveries]
+        except BaseException as error:
+            errors.append(error)
+
+    workers = [threading.Thread(target=work, args=(n,)) for n in range(3)]
+    for worker in workers:
+        worker.start()
+    time.sleep(0.3)
+    try:
+        assert open_schema(open_link(), grown) == Version(known + 1, 1)
+        stores.append(PostgresStore(url))  # an old program that starts beside the newer schema
+        assert len(stores[-1].put([Draft(task="push", queue="other")])) == 1
+        time.sleep(0.3)
+    finally:
+        stop.set()
+        for worker in workers:
+            worker.join()
+    assert errors == []
+    left = stores[0].counts("default")
+    assert sum(put) == sum(acked) + left.ready + left.leased
+    assert min(acked) > 0
+    for store in stores:
+        store.close()
