@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import math
 import os
 import re
@@ -22,6 +23,7 @@ from redrive.errors import ConfigError, EncodeError, EnqueueError, StoreUnavaila
 from redrive.message import Ask, DeadLetter, Delivery, Lane, Message, Put, RetryAt, Settlement, Swap
 from redrive.stores.memory import MemoryStore
 from redrive.task import Ref
+from redrive.worker.alone import YOUNG_OBJECTS_MAX
 
 UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
@@ -157,6 +159,26 @@ def test_run_worker_inside_a_running_loop_raises_and_names_the_way_to_embed_one(
             app.run_worker(burst=True)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("set_before, seen", [(700, YOUNG_OBJECTS_MAX), (50_000, 50_000), (0, 0)])
+def test_run_worker_looks_for_garbage_less_often_and_leaves_what_somebody_set(
+    app: App, set_before: int, seen: int
+) -> None:
+    during = []
+
+    @app.task()
+    async def look() -> None:
+        during.append(gc.get_threshold()[0])
+
+    look.enqueue()
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(set_before, *before[1:])
+        app.run_worker(burst=True)
+        assert during == [seen] and gc.get_threshold()[0] == set_before
+    finally:
+        gc.set_threshold(*before)
 
 
 # -- aenqueue shares commits
