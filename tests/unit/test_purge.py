@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
 from redrive import Draft
-from redrive.message import Ask, Cancel, DeadLetter, Lane, Quarantine, Settlement
+from redrive.message import Ask, Cancel, DeadLetter, Lane, Page, Quarantine, Settlement
 from redrive.stores.memory import MemoryStore
 from redrive.testing import ManualClock
 from redrive.triage.purge import PAGE, Purged, PurgeNote, purge, purge_behind
@@ -69,6 +70,20 @@ def test_it_goes_in_batches_and_says_after_each(store: Watched) -> None:
     ticks: list[int] = []
     assert purge(store, "q", actor="ann", tick=ticks.append).cancelled == 2 * PAGE + 1
     assert max(store.batches) == PAGE and sum(ticks) == 2 * PAGE + 1 and len(ticks) >= 3
+
+
+def test_large_bodies_are_looked_at_few_at_a_time(store: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.put([Draft(task="t", queue="q", body=b"x" * 1000) for _ in range(3 * PAGE)])
+    limits, peek = [], store.peek
+
+    def watched(*args: Any, **options: Any) -> Page:
+        limits.append(options["limit"])
+        return peek(*args, **options)
+
+    monkeypatch.setattr(store, "peek", watched)
+    monkeypatch.setattr("redrive.triage.purge.LOOK_BYTES", 600_000)
+    assert purge(store, "q", actor="ann").cancelled == 3 * PAGE
+    assert set(limits) == {PAGE, 599}
 
 
 def test_what_is_enqueued_after_it_began_stays(store: Watched, clock: ManualClock) -> None:

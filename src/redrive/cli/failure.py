@@ -105,7 +105,7 @@ def _ours(error: Exception) -> Failure | None:
         case ConfigError():
             return Failure(what, why or "a setting or declaration is wrong", _mend(what) or settings, USAGE)
         case SchemaError():
-            return Failure(what, why or "its schema is of another version", f"{program()} store upgrade", REFUSED)
+            return Failure(what, why or "its schema is of another version", _mend_schema(str(error)), REFUSED)
         case Refused() | Unsupported():
             return Failure(what, why or "a safety check says no", help, REFUSED)
         case StoreFull():
@@ -113,7 +113,8 @@ def _ours(error: Exception) -> Failure | None:
         case StoreUnavailable():
             return Failure("the store cannot be reached or written now", what, settings, UNREACHABLE)
         case StoreError():
-            return Failure(what, why or "the store cannot be used now", settings, UNREACHABLE)
+            next = f"{program()} store sql" if "store sql" in why else settings
+            return Failure(what, why or "the store cannot be used now", next, UNREACHABLE)
         case EnqueueError():
             return Failure(what, why or "nothing was written", help, FAILED)
         case RedriveError():
@@ -122,6 +123,12 @@ def _ours(error: Exception) -> Failure | None:
             return Failure(what or "timed out", why or "it took longer than was allowed", help, TIMED_OUT)
         case _:
             return None
+
+
+def _mend_schema(text: str) -> str:
+    if "upgrade redrive" in text:  # the schema is the newer one
+        return f"{sys.executable} -m pip install --upgrade redrive"
+    return f"{program()} store {'sql' if 'store upgrade' not in text and 'store sql' in text else 'upgrade'}"
 
 
 def _mend(what: str) -> str | None:

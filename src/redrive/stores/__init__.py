@@ -67,6 +67,8 @@ def engine_of(url: str) -> str:
     if scheme in REDIS_SCHEMES:
         return "redis"
     what = f"unknown scheme {scheme!r}" if scheme else "it has no scheme"
+    if scheme.partition("+")[0] in POSTGRES_SCHEMES:
+        what += ", write postgresql:// (redrive chooses the driver)"
     raise ConfigError(f"store URL {shown(url)!r}: {what}; known: {_SCHEMES}")
 
 

@@ -85,6 +85,8 @@ def store_error(error: psycopg.Error, what: str, where: str) -> RedriveError:
         )
     if code in _SCHEMA:
         return SchemaError(f"{text}; run `redrive store upgrade`")
+    if code == "42501":
+        return StoreError(f"{text}; grant this role the rights that stand at the head of `redrive store sql`")
     if code in _TEXT:
         return EnqueueError(f"{text}; nothing was written")
     if code in _AGAIN or code in _ELSEWHERE or code.startswith(("08", "53", "57", "58")):

@@ -135,7 +135,7 @@ def _usable(link: Link, found: Version, known: int) -> Version:
     if found.number < known:
         has = f"is at version {found.number}" if found.number else "has no tables of redrive"
         raise SchemaError(
-            f"{where} {has}, this redrive needs {known}, and migrate=off: run `redrive store upgrade`, or "
+            f"{where} {has}, this redrive needs {known}, and migrate=off; run `redrive store upgrade`, or "
             "`redrive store sql` for somebody who may"
         )
     if found.compatible_from > known:

@@ -11,6 +11,8 @@ from ..message import Cancel, Lane, Message, Swap, Where
 from ..store import Store
 
 PAGE = 500  # messages that are cancelled in one commit
+# Messages that are looked at once, as bodies of so many bytes allow: a store may go through its whole lane for a look.
+LOOK_MAX, LOOK_BYTES = 20_000, 16 * 1024 * 1024
 NOTES_MAX = 20  # of one queue
 KEPT_MS = 24 * 3600 * 1000  # as long as a cancelled message can be looked up
 _CELL = "redrive:purges:"
@@ -52,17 +54,20 @@ def purge(
 
 
 def _pass(store: Store, where: Where, done: Purged, tick: Callable[[int], object]) -> Purged:
-    cursor = None
+    cursor, limit = None, PAGE
     while True:
-        page = store.peek(Lane.READY, where=where, limit=PAGE, cursor=cursor)
-        words = store.cancel([message.id for message in page.messages]) if page.messages else []
-        done = Purged(
-            done.cancelled + words.count(Cancel.CANCELLED), done.asked_to_stop + words.count(Cancel.REQUESTED)
-        )
-        tick(len(words))
+        page = store.peek(Lane.READY, where=where, limit=limit, cursor=cursor)
+        for at in range(0, len(page.messages), PAGE):
+            words = store.cancel([message.id for message in page.messages[at : at + PAGE]])
+            done = Purged(
+                done.cancelled + words.count(Cancel.CANCELLED), done.asked_to_stop + words.count(Cancel.REQUESTED)
+            )
+            tick(len(words))
         cursor = page.cursor
         if cursor is None:
             return done
+        size = sum(len(message.body) for message in page.messages) // len(page.messages) + 1
+        limit = max(PAGE, min(LOOK_MAX, LOOK_BYTES // size))
 
 
 def purge_behind(store: Store, message: Message) -> PurgeNote | None:
