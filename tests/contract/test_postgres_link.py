@@ -212,10 +212,12 @@ def test_each_code_of_the_server_has_its_error(link: Link, code: str, error: typ
 
 def test_deadlocks_are_repeated(link: Link, table: str) -> None:
     link.run(lambda c: c.execute(f"insert into {table} values (1), (2)"))
+    sessions: set[int] = set()
     both = threading.Barrier(2)
     met: list[int] = []
 
     def work(c: psycopg.Connection[Any], first: int) -> None:
+        sessions.add(c.info.backend_pid)
         c.execute(f"select from {table} where n = %s for update", (first,))
         if len(met) < 2:
             met.append(first)
@@ -229,6 +231,7 @@ def test_deadlocks_are_repeated(link: Link, table: str) -> None:
         thread.join(30)
     assert not any(thread.is_alive() for thread in threads)
     assert link._pool._out == 0
+    assert len(sessions) == 2  # whoever lost goes on in its session
 
 
 def test_a_full_connection_table_says_what_to_do(fragile: PostgresServer, open_link: Open) -> None:

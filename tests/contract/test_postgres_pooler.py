@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from redrive.errors import StoreUnavailable
 from redrive.message import Ack, Ask, Draft, RetryAt, Settled, Settlement
 from redrive.store import Store
 from redrive.stores._postgres_link import Link
@@ -77,6 +79,27 @@ def test_settings_hold_inside_a_transaction_and_stay_in_nobodys_session(link: Li
     assert link.run(settings) == [("off", "off", "5s")]
     with psycopg.connect(pooler, autocommit=True, prepare_threshold=None) as other:
         assert {tuple(settings(other)[0]) for _ in range(10)} == {("on", "on", "0")}
+
+
+@pytest.mark.parametrize("way", ["run", "pipeline"])
+def test_a_statement_that_takes_too_long_is_ended_behind_the_pooler_too(
+    pooler: str, postgres_server: PostgresServer, way: str
+) -> None:
+    hasty = Link(parse(f"{pooler}?timeout=0.3s"))
+    hasty.open()
+
+    def work(c: psycopg.Connection[Any], *_: Any) -> None:
+        c.execute("set local statement_timeout = 0")
+        c.execute("select pg_sleep(61)").fetchall()
+
+    with pytest.raises(StoreUnavailable):
+        getattr(hasty, way)(work)
+    hasty.close()
+    with psycopg.connect(postgres_server.url, autocommit=True) as c:
+        end_s = time.monotonic() + 10
+        running = "select count(*) from pg_stat_activity where query like '%sleep(61)' and state = 'active'"
+        while c.execute(running).fetchone() != (0,):
+            assert time.monotonic() < end_s
 
 
 def test_nobody_listens_through_a_pooler_unless_told_where(pooler: str, postgres_server: PostgresServer) -> None:

@@ -103,8 +103,10 @@ class Link:
                     self._begin(c)
                     value = work(c, pipeline)
                     self._commit(c, wake)
-                except psycopg.OperationalError:
-                    c.drop()  # else leaving the pipeline would wait for replies that do not come
+                except psycopg.Error as error:
+                    if is_lost(error):
+                        self._stop(c, error)
+                        c.drop()  # else leaving the pipeline would wait for replies that do not come
                     raise
             return value
 
@@ -181,20 +183,21 @@ class Link:
             self._pool.clear()
         if c is None:
             return
-        if isinstance(error, TooSlow):
-            self._stop(c)
+        self._stop(c, error)
         try:
-            if not c.closed and not isinstance(error, psycopg.OperationalError) and isinstance(error, Exception):
+            lost = isinstance(error, psycopg.Error) and is_lost(error)
+            if not c.closed and not lost and isinstance(error, Exception):
                 c.rollback()
                 return self._pool.give(c)
         except psycopg.Error:
             pass
         self._pool.lose(c)
 
-    def _stop(self, c: Connection) -> None:
+    def _stop(self, c: Connection, error: BaseException) -> None:
         """Ask the server to end what takes too long; it may not even hear that."""
-        with contextlib.suppress(psycopg.Error):
-            c.cancel_safe(timeout=CANCEL_S)
+        if isinstance(error, TooSlow) and not c.closed:
+            with contextlib.suppress(psycopg.Error):
+                c.cancel_safe(timeout=CANCEL_S)
 
     def _typed(self, error: psycopg.Error, unknown: bool) -> Exception:
         if unknown:
