@@ -6,6 +6,7 @@ estimated without asking.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from importlib.resources import files
@@ -61,13 +62,26 @@ class Link:
         self._nodes = Nodes(url)
         self._pool = Pool(self.connect, url.pool)
 
-    def call(self, script: str, args: Sequence[Arg], *, again: bool = True) -> Any:
+    def call(
+        self,
+        script: str,
+        args: Sequence[Arg],
+        *,
+        again: bool = True,
+        repeated: Callable[[], Sequence[Arg]] | None = None,
+    ) -> Any:
         """What the script answers; KEYS[1] is the root of all its keys. It is repeated where the server asks for that
-        or the connection breaks; with `again=False`, not once it was sent.
+        or the connection breaks, with the arguments that `repeated` makes if it is given; with `again=False`, not once
+        it was sent.
         """
         found = self._scripts.get(script) or self.add(script, script_text(script))
+        tries = itertools.count()
+
+        def do(c: Connection) -> Any:
+            return self._evaluate(c, found, repeated() if next(tries) and repeated else args)
+
         self._seam("commit")
-        value = self.attempt(lambda c: self._evaluate(c, found, args), again=again)
+        value = self.attempt(do, again=again)
         self._seam("committed")
         return value
 

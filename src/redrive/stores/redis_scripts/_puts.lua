@@ -54,9 +54,10 @@ local function due_of(draft)
   return draft[2] > 0 and math.min(now + draft[2] + 1, TIME_MAX) or now
 end
 
--- Those to be written, and by position {id, word} for those whose key is held. Or nil and the id that is stored already.
+-- Those to be written, by position {id, word} for those whose key is held, and whether this put was made before and its
+-- answer lost. Or nil and the id that is stored already.
 local function plan_puts(drafts, zones, ids)
-  local taken, list, duplicates, fresh = {}, {}, {}, {}
+  local taken, list, duplicates, fresh, repeated = {}, {}, {}, {}, false
   local wanted = {}
   for i = 1, #drafts do wanted[i] = sub(ids, 16 * i - 15, 16 * i) end
   local stored = each('HMGET', MESSAGES, wanted)
@@ -76,7 +77,9 @@ local function plan_puts(drafts, zones, ids)
       duplicates[#duplicates + 1] = word
     elseif fresh[id] or (already and draft[7]) then
       return nil, id
-    elseif not already then -- else it is of this very put, whose answer was lost
+    elseif already then
+      repeated = true
+    else
       fresh[id] = true
       list[#list + 1] = {id, draft, zones[draft[1] + 1]}
       if draft[5] then
@@ -85,7 +88,7 @@ local function plan_puts(drafts, zones, ids)
       end
     end
   end
-  return list, duplicates
+  return list, duplicates, repeated
 end
 
 local function put_in_group(id, draft, priority, queue, member, number, due)
