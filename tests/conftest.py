@@ -8,12 +8,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from redrive.testing import PostgresServer, RedisServer
+from redrive.testing.servers import memory_disk
 
 # No deadline: the machine is shared, and a slow example is not a wrong one.
 settings.register_profile("gate", deadline=None, print_blob=True)
@@ -55,13 +55,6 @@ def seed() -> int:
 def soak() -> bool:
     """True in `make soak`: run the whole of a sweep, not this run's share of it."""
     return os.environ.get("TEST_SOAK") == "1"
-
-
-def memory_disk() -> Path | None:
-    """A folder in memory with room for a server's data: there a sync costs nothing, whatever the disk."""
-    folder = Path("/dev/shm")
-    roomy = folder.is_dir() and os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > 2 << 30
-    return folder if roomy else None
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,8 @@ from .programs import Plan, acknowledge, drafts_of, kind_of, make_app
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0  # for a child to end or to say something; far more than it needs
 SHARES = 6
-ENGINES = ("sqlite",)  # the stores that all crash tests run over
+ENGINES = ("sqlite", "postgres", "redis")  # the stores that all crash tests run over
+SERVER_ENGINES = ENGINES[1:]
 KILLED = -9
 PROGRAMS = {"worker": "programs", "producer": "programs", "follower": "following"}  # the module of each role
 
@@ -158,6 +159,12 @@ def sweep_stores(
         ],
         indirect=["place"],
     )
+
+
+def mostly_sqlite() -> pytest.MarkDecorator:
+    """Parametrize over every store, those with a server in soaks only: what the test is about is not theirs."""
+    chosen = [pytest.param(engine, marks=pytest.mark.soak) for engine in SERVER_ENGINES]
+    return pytest.mark.parametrize("place", ["sqlite", *chosen], indirect=True)
 
 
 def _turning(steps: int, shares: int) -> Iterator[tuple[int, pytest.MarkDecorator]]:

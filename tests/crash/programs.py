@@ -15,6 +15,7 @@ import contextlib
 import itertools
 import os
 import random
+import select
 import signal
 import sys
 import threading
@@ -58,6 +59,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     file_limit: int = 0  # refuse the disk beyond this many bytes per file, for a while
 
 
+def sleep(seconds: float) -> None:
+    """Not time.sleep: under libfaketime that is an error."""
+    select.select([], [], [], seconds)
+
+
 # -- the tasks
 
 
@@ -85,7 +91,7 @@ def make_app(place: Path, journal: Journal, url: str = "") -> redrive.App:
     @app.task(name="blocking")
     def blocking(n: int, pause_ms: int) -> None:
         with running():
-            time.sleep(pause_ms / 1000)
+            sleep(pause_ms / 1000)
 
     @app.task(name="flaky", retry=soon)
     async def flaky(n: int, pause_ms: int) -> None:
@@ -110,13 +116,13 @@ def make_app(place: Path, journal: Journal, url: str = "") -> redrive.App:
         with running() as c:
             while not (place / "go").exists():
                 c.check()
-                time.sleep(0.005)
+                sleep(0.005)
 
     @app.task(name="stubborn")
     def stubborn(n: int) -> None:
         with running():
             while not ((place / "go").exists() or (place / f"go-{os.getpid()}").exists()):
-                time.sleep(0.005)
+                sleep(0.005)
 
     @app.task(name="any_value")
     def any_value(value: object) -> None:

@@ -10,7 +10,7 @@ from redrive import Draft
 from redrive.ids import new_id
 from redrive.message import Lane
 
-from .children import Child, balanced, put_all, records, run, stored, until
+from .children import Child, balanced, mostly_sqlite, put_all, records, run, stored, until
 from .programs import Plan
 
 pytestmark = pytest.mark.slow
@@ -62,6 +62,7 @@ def raw(task: str, body: bytes) -> Draft:
     return Draft(task=task, body=body, content="raw", id=new_id(0))
 
 
+@pytest.mark.fault("bodies that nobody can read")
 def test_unreadable_bodies_die_as_they_came_and_disturb_nobody(place: Path) -> None:
     odd = {name: raw("any_value", body) for name, body in ODD.items()}
     odd |= {f"{name} ({task})": raw(task, body) for name, body in WRONG_TYPE.items() for task in ("quick", "blocking")}
@@ -86,6 +87,7 @@ def test_unreadable_bodies_die_as_they_came_and_disturb_nobody(place: Path) -> N
     assert len(records(place, "up")) == len(records(place, "exit")) == 1, "one process from its start to its end"
 
 
+@mostly_sqlite()
 def test_flood_of_unreadable_bodies_does_not_let_a_worker_claim_more_than_it_may(place: Path) -> None:
     bad = put_all(place, [("unreadable", raw("any_value", b"{")) for _ in range(200)])
     good = put_all(place, [("hold", None)] * 40)

@@ -10,7 +10,7 @@ from time import sleep
 
 import pytest
 
-from .children import KILLED, Child, run, sweep, sweep_stores, until
+from .children import KILLED, Child, mostly_sqlite, run, sweep, sweep_stores, until
 from .following import KINDS, Books, fill
 from .ledger import handled, read
 from .programs import Plan
@@ -46,6 +46,7 @@ def worked_off(place: Path, kinds: dict[str, str]) -> Books:
     return books
 
 
+@pytest.mark.fault("kill -9 of a worker between an ack, or a death, and what follows from it")
 @sweep_stores("step", CALLS)
 def test_worker_killed_at_a_store_call_writes_all_that_follows_or_nothing(place: Path, step: int) -> None:
     kinds = fill(place, PARENTS)
@@ -77,11 +78,14 @@ def test_worker_killed_at_a_write_or_sync_writes_all_that_follows_or_nothing(
     worked_off(tmp_path, kinds)
 
 
+@pytest.mark.fault("kill -9 of a worker between an ack, or a death, and what follows from it")
 @pytest.mark.slow
+@mostly_sqlite()
 def test_random_kills_leave_no_half_of_an_ack_or_a_death(seed: int, place: Path) -> None:
     _kill_at_random(place, seed, kills=3, parents=180)
 
 
+@pytest.mark.fault("kill -9 of a worker between an ack, or a death, and what follows from it")
 @pytest.mark.soak
 def test_40_random_kills_leave_no_half_of_an_ack_or_a_death(seed: int, place: Path) -> None:
     _kill_at_random(place, seed, kills=40, parents=1800)

@@ -18,7 +18,7 @@ import pytest
 
 from redrive.message import Counts, Discard, Draft, Group, GroupOrder, Handle, Lane, OnDead, Redrive
 
-from .children import KILLED, PATIENCE_S, ROOT, until
+from .children import KILLED, PATIENCE_S, ROOT, mostly_sqlite, until
 from .grouped import History, Plan, make_app
 from .ledger import Journal, handled, read
 
@@ -136,23 +136,19 @@ class Fleet:
 # -- in order, and never more than the width
 
 
+@pytest.mark.fault("groups in order and in their width while workers are killed")
 @pytest.mark.slow
 @pytest.mark.parametrize("order, width", [(GroupOrder.STRICT, 1), (GroupOrder.TURNS, 3)])
 def test_groups_keep_their_order_and_width_while_workers_are_killed(
     order: GroupOrder, width: int, seed: int, place: Path
 ) -> None:
-    _kill_at_random(
-        place,
-        seed,
-        order,
-        width,
-        groups=20 if width == 1 else 10,
-        messages=15,
-        kills=6 if width == 1 else 4,
-        every_s=0.5,
-    )
+    groups, kills = (20, 6) if width == 1 else (10, 4)
+    if (place / "url").exists():
+        groups, kills = groups // 2, kills // 2 + 1
+    _kill_at_random(place, seed, order, width, groups=groups, messages=15, kills=kills, every_s=0.5)
 
 
+@pytest.mark.fault("groups in order and in their width while workers are killed")
 @pytest.mark.soak
 @pytest.mark.parametrize("order, width", [(GroupOrder.STRICT, 1), (GroupOrder.TURNS, 3)])
 def test_fifty_groups_keep_their_order_and_width_through_a_kill_each_second(
@@ -206,6 +202,7 @@ def _kill_at_random(
 DYING, EACH, AFTER = 3, 8, ["redrive", "discard", "resume"]  # the number that dies, of so many; what is done about it
 
 
+@pytest.mark.fault("a dead message holds its group, or is skipped, while workers are killed")
 @pytest.mark.slow
 def test_a_dead_head_holds_its_group_through_kills_until_it_is_redriven(seed: int, place: Path) -> None:
     with _dying(place, seed, OnDead.BLOCK) as fleet:
@@ -234,7 +231,9 @@ def test_a_dead_head_holds_its_group_through_kills_until_it_is_redriven(seed: in
         }
 
 
+@pytest.mark.fault("a dead message holds its group, or is skipped, while workers are killed")
 @pytest.mark.slow
+@mostly_sqlite()
 def test_a_group_that_skips_its_dead_goes_on_and_takes_a_redriven_one_at_its_tail(seed: int, place: Path) -> None:
     with _dying(place, seed, OnDead.SKIP) as fleet:
         without = [n for n in range(EACH) if n != DYING]

@@ -18,7 +18,7 @@ import pytest
 
 from redrive.message import Message
 
-from .children import KILLED, PATIENCE_S
+from .children import KILLED, PATIENCE_S, mostly_sqlite, sweep_stores
 from .ledger import everything, opened, url_of
 
 PROGRAM = """
@@ -44,20 +44,23 @@ AIMED = 0.5  # this share of the kills is aimed at the moment of a tick
 POINTS = ("put", "commit", "committed", "acknowledge")
 
 
+@pytest.mark.fault("kill -9 of schedulers")
 @pytest.mark.slow
+@mostly_sqlite()
 def test_two_schedulers_killed_at_random_enqueue_each_tick_once(seed: int, place: Path) -> None:
     _kill_at_random(place, seed, for_s=10)
 
 
+@pytest.mark.fault("kill -9 of schedulers")
 @pytest.mark.soak
 def test_two_schedulers_killed_for_a_minute_enqueue_each_tick_once(seed: int, place: Path) -> None:
     assert _kill_at_random(place, seed, for_s=60) >= 30
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("calls", [1, 3])  # the first commit makes the cells
-@pytest.mark.parametrize("point", POINTS)
-def test_a_tick_and_its_cell_are_written_together_or_not_at_all(point: str, calls: int, place: Path) -> None:
+@pytest.mark.fault("kill -9 of schedulers")
+@sweep_stores("step", 2 * len(POINTS), shares=1, shares_of_servers=4)
+def test_a_tick_and_its_cell_are_written_together_or_not_at_all(step: int, place: Path) -> None:
+    point, calls = POINTS[step % len(POINTS)], 1 if step > len(POINTS) else 3  # the first commit makes the cells
     with _scheduler(place, KILL_AT=f"{point}:{calls}") as victim:
         assert victim.wait(PATIENCE_S) == KILLED
     with _scheduler(place) as heir:

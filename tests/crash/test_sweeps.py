@@ -19,6 +19,7 @@ CALLS = "pwrite64,fdatasync,fsync,ftruncate,unlink"  # all by which SQLite chang
 # -- at the named points
 
 
+@pytest.mark.fault("kill -9 of a worker at each named point of the store")
 @sweep_stores("step", STEPS)
 def test_worker_killed_at_a_store_call_loses_nothing(place: Path, step: int) -> None:
     fill(place, 60)
@@ -28,6 +29,7 @@ def test_worker_killed_at_a_store_call_loses_nothing(place: Path, step: int) -> 
     assert sum(ledger.points().values()) == 1
 
 
+@pytest.mark.fault("kill -9 of a producer at each named point of the store")
 @sweep_stores("step", STEPS)
 def test_producer_killed_at_a_store_call_loses_nothing(place: Path, step: int) -> None:
     plan = Plan(place=str(place), count=60)
@@ -39,6 +41,7 @@ def test_producer_killed_at_a_store_call_loses_nothing(place: Path, step: int) -
     assert len(ledger.kind) == 60 and len(ledger.acknowledged) >= 57  # a put holds three at most
 
 
+@pytest.mark.fault("kill -9 of a worker while it takes back what a dead one held")
 @sweep_stores("step", 12)
 def test_worker_killed_while_it_takes_back_counts_the_crash_once(place: Path, step: int) -> None:
     fill(place, ["quick", "blocking"] * 6, pause_ms=60)
@@ -50,8 +53,8 @@ def test_worker_killed_while_it_takes_back_counts_the_crash_once(place: Path, st
     assert ledger.crashed() > 0 and ledger.unstarted() > 0
 
 
-@pytest.mark.parametrize("step", [1, 2, 3])
-@pytest.mark.slow
+@pytest.mark.fault("kill -9 of a worker while it renews leases")
+@sweep_stores("step", 3, shares=1, shares_of_servers=3)
 def test_worker_killed_while_it_renews_leases_loses_nothing(place: Path, step: int) -> None:
     fill(place, ["quick", "blocking"] * 2, pause_ms=500)
     plan = Plan(place=str(place), lease="300ms", kill_point="extend", kill_at=step)
@@ -119,6 +122,7 @@ def worker_calls(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, in
     return traced("worker", Plan(place=str(place))).calls
 
 
+@pytest.mark.fault("kill -9 of a producer at each write or sync of the file")
 @pytest.mark.linux
 @sweep("step", STEPS)
 def test_producer_killed_at_a_write_or_sync_loses_nothing(
@@ -128,6 +132,7 @@ def test_producer_killed_at_a_write_or_sync_loses_nothing(
     _kill_producer(producer_calls[step - 1], tmp_path)
 
 
+@pytest.mark.fault("kill -9 of a producer at each write or sync of the file")
 @pytest.mark.linux
 @sweep("step", STEPS)
 def test_store_is_whole_when_its_maker_is_killed(
@@ -148,6 +153,7 @@ def _kill_producer(call: tuple[str, int], place: Path) -> None:
     balanced(place)
 
 
+@pytest.mark.fault("kill -9 of a worker at each write or sync of the file")
 @pytest.mark.linux
 @sweep("step", STEPS)
 def test_worker_killed_at_a_write_or_sync_loses_nothing(

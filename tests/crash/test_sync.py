@@ -5,11 +5,20 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from redrive import App
+from redrive.testing import PostgresServer, RedisServer
+
+from .children import strace
+
 pytestmark = pytest.mark.linux
+PUTS = 5
 
 PROGRAM = """
 import os, sys
@@ -26,10 +35,19 @@ app.run_worker(burst=True)
 """
 
 
+def between(words: list[str]) -> list[list[str]]:
+    """What happened between each beginning of a put and its acknowledgement."""
+    text = " ".join(words)
+    return [part.split() for part in re.findall(r"begin ((?:\w+ )*?)acknowledged", text)]
+
+
+# -- SQLite
+
+
 def traced(tmp_path: Path, options: str = "") -> list[str]:
     """The calls between each <begin> and its <acknowledged>, as words."""
     log = tmp_path / "strace"
-    command = ["strace", "-f", "-y", "-e", "trace=pwrite64,write,fdatasync,fsync", "-o", str(log)]
+    command = strace("-y", "-e", "trace=pwrite64,write,fdatasync,fsync", "-o", str(log))
     program = [sys.executable, "-c", PROGRAM, f"{tmp_path / 'q.db'}{options}"]
     subprocess.run([*command, *program], check=True, capture_output=True, timeout=60)
     words = []
@@ -43,14 +61,10 @@ def traced(tmp_path: Path, options: str = "") -> list[str]:
     return words
 
 
-def between(words: list[str]) -> list[list[str]]:
-    text = " ".join(words)
-    return [part.split() for part in re.findall(r"begin ((?:write |sync )*)acknowledged", text)]
-
-
+@pytest.mark.fault("power cut: nothing is acknowledged before it is synced (system calls traced)", store="sqlite")
 def test_an_enqueue_is_acknowledged_only_after_what_it_wrote_was_synced(tmp_path: Path) -> None:
     calls = between(traced(tmp_path))
-    assert len(calls) == 5
+    assert len(calls) == PUTS
     for sequence in calls:
         assert "write" in sequence
         assert sequence[-1] == "sync"
@@ -58,5 +72,82 @@ def test_an_enqueue_is_acknowledged_only_after_what_it_wrote_was_synced(tmp_path
 
 def test_synchronous_normal_gives_exactly_that_up(tmp_path: Path) -> None:
     calls = between(traced(tmp_path, "?synchronous=normal"))
-    assert len(calls) == 5
+    assert len(calls) == PUTS
     assert all("write" in sequence and "sync" not in sequence for sequence in calls)
+
+
+# -- PostgreSQL and Redis: the server is traced; what it is sent by another connection tells when a put begins and ends
+
+
+def enqueue_traced(url: str, mark: Callable[[str], object]) -> None:
+    app = App(url)
+    app.task(name="t")(lambda n: None)
+    with closing(app.store):
+        app.enqueue_many([app.tasks["t"].draft(0)])
+        for n in range(PUTS):
+            mark("begin-mark")
+            app.enqueue_many([app.tasks["t"].draft(n)])
+            mark("acknowledged-mark")
+
+
+def words_of(log: Path, file: str) -> list[str]:
+    """begin and acknowledged as the server read them; its write and sync calls on that file; its replies."""
+    words, pending = [], set()
+    for line in log.read_text(errors="replace").splitlines():
+        thread, call = line.split(maxsplit=1)
+        if found := re.match(r"(?:recvfrom|read)\(.*?(begin|acknowledged)-mark", call):
+            words.append(found[1])
+        elif re.match(rf"(?:pwrite64|pwritev|write|writev)\(\d+<[^>]*{file}", call):
+            words.append("write")
+        elif re.match(rf"(?:fdatasync|fsync)\(\d+<[^>]*{file}", call):
+            if "unfinished" in call:
+                pending.add(thread)
+            else:
+                words.append("sync")
+        elif re.match(r"<\.\.\. (?:fdatasync|fsync) resumed", call):
+            if thread in pending:  # it is done only now
+                words.append("sync")
+            pending.discard(thread)
+        elif re.match(r"(?:sendto|write|writev|sendmsg)\(\d+<(?:TCP|socket)", call):
+            words.append("reply")
+    return words
+
+
+def trace(calls: str) -> list[str]:
+    return strace("-y", "-s", "200", "-o", "trace", "-e", f"trace={calls}")
+
+
+SERVER_CALLS = "recvfrom,read,sendto,sendmsg,write,writev,pwrite64,pwritev,fdatasync,fsync"
+
+
+@pytest.mark.slow
+@pytest.mark.fault("power cut: nothing is acknowledged before it is synced (system calls traced)", store="postgres")
+@pytest.mark.parametrize("options, synced", [("", True), ("?synchronous_commit=off", False)])
+def test_postgres_syncs_its_log_before_it_replies_to_a_commit(options: str, synced: bool) -> None:
+    settings = {"wal_writer_delay": "10s", "autovacuum": "off"}  # nobody else writes the log meanwhile
+    with (
+        PostgresServer(under=trace(SERVER_CALLS), settings=settings) as server,
+        closing(psycopg.connect(server.url, autocommit=True)) as marking,
+    ):
+        enqueue_traced(server.url + options, lambda text: marking.execute(f"select '{text}'"))  # type: ignore[call-overload]
+        sequences = between(words_of(server.folder / "trace", "/pg_wal/"))
+    assert len(sequences) == PUTS
+    for words in sequences:
+        text = " ".join(words)
+        assert ("write sync reply" in text) == synced and "write reply" not in text, text
+
+
+@pytest.mark.slow
+@pytest.mark.fault("power cut: nothing is acknowledged before it is synced (system calls traced)", store="redis-always")
+@pytest.mark.parametrize("appendfsync", ["always", "everysec"])
+def test_redis_writes_its_log_before_it_replies_and_syncs_it_as_told(appendfsync: str) -> None:
+    with RedisServer(appendonly=True, appendfsync=appendfsync, under=trace(SERVER_CALLS)) as server:
+        enqueue_traced(server.url, lambda text: server.command("ECHO", text))
+        sequences = between(words_of(server.folder / "trace", r"/appendonlydir/"))
+    assert len(sequences) == PUTS
+    for words in sequences:
+        text = " ".join(words)
+        if appendfsync == "always":
+            assert "write sync reply" in text and "write reply" not in text, text
+        else:
+            assert "write reply" in text, text

@@ -10,7 +10,7 @@ import pytest
 
 from redrive.message import Lane, Message
 
-from .children import Child, balanced, fill, records, stored, until
+from .children import Child, balanced, fill, mostly_sqlite, records, stored, until
 from .programs import Plan
 
 pytestmark = pytest.mark.slow
@@ -29,6 +29,8 @@ def came_back_free(message: Message | None) -> bool:
 # -- paused past the lease
 
 
+@mostly_sqlite()
+@pytest.mark.fault("a worker stands still past its lease (SIGSTOP), and wakes")
 def test_worker_paused_past_its_lease_is_told_and_starts_nothing_it_lost(place: Path) -> None:
     ids = fill(place, ["hold", "hold", "hold_thread", "hold_thread"])
     plan = Plan(place=str(place), concurrency=4, prefetch=4, lease=SHORT, drain=False, told=True)
@@ -55,6 +57,7 @@ def test_worker_paused_past_its_lease_is_told_and_starts_nothing_it_lost(place: 
     assert all([r.pid for r in ledger.starts[id]][-1] == other.process.pid for id in ids)
 
 
+@pytest.mark.fault("a worker stands still past its lease (SIGSTOP), and wakes")
 def test_worker_paused_past_its_lease_is_refused_when_it_settles(place: Path) -> None:
     ids = fill(place, ["stubborn"] * 8)
     plan = Plan(place=str(place), concurrency=8, lease=SHORT, drain=False, told=True)
@@ -90,6 +93,7 @@ def ended(place: Path, child: Child) -> list[str]:
 # -- stopped in order
 
 
+@mostly_sqlite()
 def test_sigterm_lets_finish_what_runs_and_gives_the_rest_back(place: Path) -> None:
     ids = fill(place, ["hold", "hold_thread"] * 3)
     with Child("worker", Plan(place=str(place), prefetch=4, drain=False)) as worker:
@@ -104,6 +108,7 @@ def test_sigterm_lets_finish_what_runs_and_gives_the_rest_back(place: Path) -> N
     balanced(place, worked_off=False)
 
 
+@mostly_sqlite()
 def test_second_sigterm_releases_at_once(place: Path) -> None:
     ids = fill(place, ["hold", "hold_thread", "stubborn"])
     with Child("worker", Plan(place=str(place), concurrency=3, grace="10m", drain=False, told=True)) as worker:
@@ -117,6 +122,7 @@ def test_second_sigterm_releases_at_once(place: Path) -> None:
     assert [r.note for r in records(place, "fate")] == ["released"] * 3
 
 
+@mostly_sqlite()
 def test_what_outlasts_the_grace_is_released(place: Path) -> None:
     ids = fill(place, ["hold", "hold_thread", "stubborn"])
     with Child("worker", Plan(place=str(place), concurrency=3, grace="200ms", drain=False)) as worker:
@@ -129,6 +135,7 @@ def test_what_outlasts_the_grace_is_released(place: Path) -> None:
 # -- beside others
 
 
+@pytest.mark.fault("kill -9 of a worker beside others")
 def test_killed_worker_does_not_hold_up_the_others(place: Path) -> None:
     ids = fill(place, ["hold", "hold_thread"] * 15)
     plan = Plan(place=str(place), lease=SHORT)
@@ -142,6 +149,7 @@ def test_killed_worker_does_not_hold_up_the_others(place: Path) -> None:
     assert ledger.killed == {one.process.pid} and ledger.done == set(ids)
 
 
+@pytest.mark.fault("kill -9 of a worker beside others")
 def test_replaced_worker_takes_back_only_what_the_dead_one_held(place: Path) -> None:
     ids = fill(place, ["hold"] * 12)
     plan = Plan(place=str(place))

@@ -104,7 +104,7 @@ import json, sys, time
 from redrive.testing import PostgresServer, RedisServer
 servers = [PostgresServer().start(), RedisServer().start()]
 servers[1].pause()
-print(json.dumps([[server.pid, str(server._folder)] for server in servers]), flush=True)
+print(json.dumps([[server.pid, str(server.folder)] for server in servers]), flush=True)
 time.sleep(60)
 """
 
@@ -124,7 +124,7 @@ def test_no_server_is_left_behind_by_a_test_process_that_is_killed() -> None:
 
 def test_a_server_and_its_folder_are_gone_after_the_block(redis: RedisServer) -> None:
     with redis as server:
-        pid, folder = server.pid, server._folder
+        pid, folder = server.pid, server.folder
         assert folder.is_dir()
     assert not _guard.alive(pid) and not folder.exists()
 

@@ -61,9 +61,11 @@ def _stat(pid: int) -> list[str]:
 
 
 def alive(pid: int) -> bool:
-    """Whether it runs still; one that is dead and not yet reaped does not."""
+    """Whether it runs still. One that is dead and not yet reaped does not, once its last thread has ended: until then
+    its sockets are open."""
     if LINUX:
-        return _stat(pid)[:1] not in ([], ["Z"], ["X"])
+        fields = _stat(pid)
+        return bool(fields) and (fields[0] not in "ZX" or int(fields[17]) > 1)
     with contextlib.suppress(OSError):
         os.kill(pid, 0)
         return True

@@ -47,12 +47,13 @@ class ServerFailed(RuntimeError):
 class Server(ABC):
     """A private server. As a context manager it starts at the beginning and is gone, with its data, at the end.
 
-    `folder` is where its temporary folder is made (default: the system's place for such). `pid` is its main process,
-    `url` what `App` takes, `log` what it wrote to its standard output.
+    `folder` is where its temporary folder is made (default: the system's place for such); `under` is a command that
+    the server is run by, such as strace; it runs in that folder. `pid` is its main process, `url` what `App` takes,
+    `log` what it wrote to its standard output.
     """
 
-    def __init__(self, *, folder: str | Path | None = None) -> None:
-        self._parent = folder
+    def __init__(self, *, folder: str | Path | None = None, under: Sequence[str] = ()) -> None:
+        self._parent, self._under = folder, tuple(under)
         self._guard: subprocess.Popen[bytes] | None = None
         self._pid: int | None = None
         self._paused: list[int] = []
@@ -147,6 +148,11 @@ class Server(ABC):
         return self._pid is not None and _guard.alive(self._pid)
 
     @property
+    def folder(self) -> Path:
+        """Where its data and its log lie."""
+        return self._folder
+
+    @property
     def log(self) -> str:
         """What it has written to standard output and standard error."""
         path = self._folder / "log"
@@ -209,7 +215,9 @@ class Server(ABC):
     def _run(self) -> None:
         who = {} if self._user is None else {"user": self._user[0], "group": self._user[1]}
         since = len(self.log)
-        self._tell({"argv": self._argv(), "log": str(self._folder / "log"), "cwd": str(self._folder), **who})
+        self._tell(
+            {"argv": [*self._under, *self._argv()], "log": str(self._folder / "log"), "cwd": str(self._folder), **who}
+        )
         assert self._guard is not None and self._guard.stdout is not None
         answer: dict[str, Any] = json.loads(self._guard.stdout.readline())
         if "error" in answer:
@@ -229,6 +237,13 @@ class Server(ABC):
         if not _guard.wait_gone(pids, STOPPED_WITHIN_S) and not _guard.wait_gone(_guard.kill_tree(self._pid)):
             raise ServerFailed(f"{type(self).__name__} ({self._pid}) does not end, not even by SIGKILL")
         self._pid, self._paused = None, []
+
+
+def memory_disk() -> Path | None:
+    """A folder in memory with room for a server's data, if there is one: there a sync costs nothing."""
+    folder = Path("/dev/shm")
+    roomy = folder.is_dir() and os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > 2 << 30
+    return folder if roomy else None
 
 
 def free_ports(also: int = 0) -> Iterator[int]:
@@ -282,9 +297,10 @@ class PostgresServer(Server):
         *,
         settings: Mapping[str, object] | None = None,
         folder: str | Path | None = None,
+        under: Sequence[str] = (),
         programs: str | Path | None = None,
     ) -> None:
-        super().__init__(folder=folder)
+        super().__init__(folder=folder, under=under)
         places = [str(programs)] if programs else ["/usr/lib/postgresql/*/bin", "/opt/homebrew/opt/postgresql@*/bin"]
         self._postgres = program("postgres", "postgresql", "postgresql", *places)
         self._initdb = program("initdb", "postgresql", "postgresql", str(Path(self._postgres).resolve().parent))
@@ -336,7 +352,7 @@ class PostgresServer(Server):
         """What its pid file says: `ready` in the eighth line, once it takes connections."""
         with contextlib.suppress(OSError):
             lines = (self.data / "postmaster.pid").read_text().splitlines()
-            return len(lines) >= 8 and lines[0] == str(self._pid) and lines[7].strip() == "ready"
+            return len(lines) >= 8 and lines[7].strip() == "ready" and int(lines[0]) in _guard.tree(self.pid)
         return False
 
 
@@ -359,9 +375,10 @@ class RedisServer(Server):
         maxmemory_policy: str = "noeviction",
         options: Mapping[str, object] | None = None,
         folder: str | Path | None = None,
+        under: Sequence[str] = (),
         program: str = "redis-server",
     ) -> None:
-        super().__init__(folder=folder)
+        super().__init__(folder=folder, under=under)
         self._program = _redis(program)
         self._options = {
             "appendonly": "yes" if appendonly else "no",
