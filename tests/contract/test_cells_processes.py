@@ -15,6 +15,8 @@ from subprocess import PIPE
 from typing import Any
 
 import pytest
+from tests.contract.test_postgres import schema  # noqa: F401 - a fixture
+from tests.contract.test_redis import redis_url
 
 from redrive.errors import Conflict
 from redrive.message import Cell, Swap
@@ -26,12 +28,15 @@ PROCESSES = 4
 NAMES = [f"process {n} is ready" for n in range(PROCESSES)]
 PATIENCE_S = 60.0
 GATE = "all begin once this cell is there"
-STORES: dict[str, Callable[[Path], str]] = {"sqlite": lambda place: f"sqlite:///{place / 'work.db'}?synchronous=normal"}
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=["sqlite", "redis", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return STORES[request.param](tmp_path)
+    if request.param == "redis":
+        return redis_url(tmp_path, request.getfixturevalue("redis_server"))
+    if request.param == "postgres":
+        return str(request.getfixturevalue("schema"))
+    return f"sqlite:///{tmp_path / 'work.db'}?synchronous=normal"
 
 
 def test_no_increment_is_lost(url: str, soak: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import psycopg
 import pytest
 from tests.contract.test_contract import ModestStore
 from tests.contract.test_postgres import schema_of
+from tests.contract.test_redis import redis_url
 
 from redrive.store import Store
 from redrive.stores.memory import MemoryStore
@@ -62,7 +62,7 @@ class TestRedis(StoreModel):
         self.redis_server = redis_server
 
     def make_store(self, clock: ManualClock, place: Path) -> Store:
-        return RedisStore(f"{self.redis_server.url}?namespace={zlib.crc32(str(place).encode()):08x}", clock_ms=clock)
+        return RedisStore(redis_url(place, self.redis_server), clock_ms=clock)
 
 
 class TestModest(StoreModel):

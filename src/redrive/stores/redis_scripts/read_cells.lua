@@ -1,4 +1,4 @@
--- {keys}: per key its version and value, or false.
+-- {keys}: {now, found}: per key its version and value, or false.
 local found = {}
 for i, packed in ipairs(each('HMGET', root .. 'c', asked[1])) do
   found[i] = false
@@ -7,4 +7,4 @@ for i, packed in ipairs(each('HMGET', root .. 'c', asked[1])) do
     if there == 1 and (expires == 0 or expires > now) then found[i] = {version, sub(packed, 18)} end
   end
 end
-return found
+return {now, found}

@@ -1,7 +1,7 @@
 -- needs: states cells
--- {swaps}: 1 per swap that was written, else 0. Each stands for itself.
+-- {swaps}: {now, words}: 1 per swap that was written, else 0. Each stands for itself.
 local words = {}
 for i, swap in ipairs(asked[1]) do words[i] = swap_cell(swap) and 1 or 0 end
 write_cells()
 flush()
-return words
+return {now, words}

@@ -1,4 +1,5 @@
-"""PostgreSQL under real concurrency: threads and processes that claim, settle, put and cancel on one schema at once."""
+"""Stores on servers under real concurrency: threads and processes that claim, settle, put and cancel on one store at
+once."""
 
 from __future__ import annotations
 
@@ -14,11 +15,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.contract.test_postgres import schema, schema_of  # noqa: F401 - a fixture
+from tests.contract.test_postgres import schema  # noqa: F401 - a fixture
+from tests.contract.test_redis import redis_url
 
 from redrive.fault import Fault, Kind
 from redrive.message import Ack, Ask, Delivery, Draft, GroupOrder, RetryAt, Settled, Settlement, Swap
-from redrive.stores.postgres import PostgresStore
+from redrive.store import Store
+from redrive.stores import open_store
 from redrive.testing.servers import PostgresServer
 
 ROOT = Path(__file__).parents[2]
@@ -29,17 +32,30 @@ FAULT = Fault(Kind.DEFAULT, "ValueError", "boom", "f" * 16)
 pytestmark = pytest.mark.slow
 
 
+ENGINES = ("postgres", "redis")
+
+
+@pytest.fixture(params=ENGINES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Of a place of the test's own."""
+    if request.param == "redis":
+        yield redis_url(tmp_path, request.getfixturevalue("redis_server"))
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    before = _deadlocks(server)
+    yield request.getfixturevalue("schema")
+    # No race may end in a deadlock: those would be repeated, but the order of locks is meant to rule them out.
+    assert _deadlocks(server) == before
+
+
 @pytest.fixture
-def stores(schema: str, postgres_server: PostgresServer) -> Iterator[list[PostgresStore]]:  # noqa: F811
-    """Two handles, each with connections of its own. No race may end in a deadlock: those would be repeated, but the
-    order of locks is meant to rule them out."""
-    opened = [PostgresStore(schema), PostgresStore(schema)]
-    before = _deadlocks(postgres_server)
+def stores(url: str) -> Iterator[list[Store]]:
+    """Two handles, each with connections of its own."""
+    opened = [open_store(url), open_store(url)]
     yield opened
     for store in opened:
         assert store.check() == []
         store.close()
-    assert _deadlocks(postgres_server) == before
 
 
 def _deadlocks(server: PostgresServer) -> int:
@@ -76,7 +92,7 @@ def in_threads(*works: Callable[[], object]) -> None:
         raise errors[0]
 
 
-def test_of_racing_putters_one_gets_each_key(stores: list[PostgresStore]) -> None:
+def test_of_racing_putters_one_gets_each_key(stores: list[Store]) -> None:
     keys = [f"k{n}" for n in range(40)]
     puts: dict[str, list[tuple[str, bool]]] = defaultdict(list)
 
@@ -96,7 +112,7 @@ def test_of_racing_putters_one_gets_each_key(stores: list[PostgresStore]) -> Non
     assert stores[0].counts().ready == len(keys)
 
 
-def test_a_key_whose_holder_is_acked_meanwhile_is_held_once(stores: list[PostgresStore]) -> None:
+def test_a_key_whose_holder_is_acked_meanwhile_is_held_once(stores: list[Store]) -> None:
     """Whoever puts while the holder goes gets the old one or a new one; never are there two at once."""
     ended = threading.Event()
     alive: dict[str, int] = {}
@@ -128,7 +144,7 @@ def test_a_key_whose_holder_is_acked_meanwhile_is_held_once(stores: list[Postgre
     in_threads(put_all, work, work)
 
 
-def test_nothing_is_claimed_twice_under_one_fence(stores: list[PostgresStore]) -> None:
+def test_nothing_is_claimed_twice_under_one_fence(stores: list[Store]) -> None:
     ids = [one.id for _ in range(4) for one in stores[0].put([draft()] * 200)]
     seen: list[tuple[str, int]] = []
 
@@ -144,7 +160,7 @@ def test_nothing_is_claimed_twice_under_one_fence(stores: list[PostgresStore]) -
     assert {id for id, _ in seen} == set(ids)
 
 
-def test_lost_leases_are_taken_over_once_each(stores: list[PostgresStore]) -> None:
+def test_lost_leases_are_taken_over_once_each(stores: list[Store]) -> None:
     stores[0].put([draft()] * 100)
     seen: list[tuple[str, int]] = []
 
@@ -160,7 +176,7 @@ def test_lost_leases_are_taken_over_once_each(stores: list[PostgresStore]) -> No
         assert message is not None and message.crashes == message.fence - 1 and message.attempt == 1
 
 
-def test_swaps_in_opposite_orders_neither_lose_nor_wait_for_each_other(stores: list[PostgresStore]) -> None:
+def test_swaps_in_opposite_orders_neither_lose_nor_wait_for_each_other(stores: list[Store]) -> None:
     won: list[int] = []
 
     def add(n: int) -> None:
@@ -202,7 +218,7 @@ class Floor:
             self.done[str(delivery.message.group)].append(delivery.message.id)
 
 
-def run_groups(stores: list[PostgresStore], floor: Floor, expected: int, wait_ms: int) -> None:
+def run_groups(stores: list[Store], floor: Floor, expected: int, wait_ms: int) -> None:
     """Work until so many were acked; a tenth fails and is tried again."""
     count, lock = [0], threading.Lock()
 
@@ -236,7 +252,7 @@ def run_groups(stores: list[PostgresStore], floor: Floor, expected: int, wait_ms
 
 
 @pytest.mark.parametrize("width", [1, 3])
-def test_groups_never_exceed_their_width(stores: list[PostgresStore], width: int) -> None:
+def test_groups_never_exceed_their_width(stores: list[Store], width: int) -> None:
     stores[0].configure("default", group_width=width)
     rng = random.Random(width)
 
@@ -250,7 +266,7 @@ def test_groups_never_exceed_their_width(stores: list[PostgresStore], width: int
     assert stores[0].groups("default") == []
 
 
-def test_strict_groups_keep_their_order(stores: list[PostgresStore]) -> None:
+def test_strict_groups_keep_their_order(stores: list[Store]) -> None:
     stores[0].configure("default", group_width=1, group_order=GroupOrder.STRICT)
     put: dict[str, list[str]] = defaultdict(list)
 
@@ -269,7 +285,7 @@ def test_strict_groups_keep_their_order(stores: list[PostgresStore]) -> None:
     assert dict(floor.done) == dict(put)
 
 
-def test_settings_may_change_under_load(stores: list[PostgresStore]) -> None:
+def test_settings_may_change_under_load(stores: list[Store]) -> None:
     """Widths and orders change while messages come, go and are cancelled: none is stuck in the end."""
     ended = threading.Event()
     ids: list[str] = []
@@ -311,7 +327,7 @@ def test_settings_may_change_under_load(stores: list[PostgresStore]) -> None:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_processes_keep_the_rules_of_groups(schema: str, stores: list[PostgresStore], strict: bool) -> None:  # noqa: F811
+def test_processes_keep_the_rules_of_groups(url: str, stores: list[Store], strict: bool) -> None:
     groups, each = 12, 15
     order = GroupOrder.STRICT if strict else GroupOrder.TURNS
     stores[0].configure("default", group_width=1 if strict else 2, group_order=order)
@@ -319,7 +335,7 @@ def test_processes_keep_the_rules_of_groups(schema: str, stores: list[PostgresSt
         stores[0].put([draft(group=f"g{g}", headers={"n": str(n)}) for g in range(groups)])
     workers = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.contract.racing", schema, str(seed)],
+            [sys.executable, "-m", "tests.contract.racing", url, str(seed)],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,
