@@ -136,6 +136,15 @@ def test_sqlalchemy_commits_both_or_neither(store: SqliteStore, connection: sqli
     engine.dispose()
 
 
+def test_sqlalchemy_commits_where_there_is_nothing_but_messages(store: SqliteStore, path: Path) -> None:
+    engine = create_engine(f"sqlite:///{path}")
+    with engine.connect() as c:
+        (done,) = store.put([Draft(task="t")], tx=c)
+        c.commit()
+    engine.dispose()
+    assert store.find([done.id]) != [None]
+
+
 def test_a_sessions_commit_wakes_who_waits(store: SqliteStore, connection: sqlite3.Connection) -> None:
     engine = create_engine(f"sqlite:///{store.path}")
     woken = threading.Event()

@@ -14,6 +14,7 @@ from ..errors import EnqueueError, Unsupported
 from ._postgres_errors import store_error
 from ._postgres_link import Link
 from ._postgres_rows import adapt
+from ._sqlalchemy import driver_connection, is_of
 
 _EXPECTED = (
     "expected a connection of psycopg 3, a Connection or Session of SQLAlchemy on one (postgresql+psycopg://), or "
@@ -29,30 +30,14 @@ def connection_of(tx: Any) -> psycopg.Connection[Any]:
     """The psycopg connection of a psycopg connection, of a connection or session of SQLAlchemy's, or of Django's.
     Raises Unsupported."""
     found = tx
-    if _is_of(tx, "sqlalchemy"):
-        found = _of_sqlalchemy(tx)
+    if is_of(tx, "sqlalchemy"):
+        found = driver_connection(tx)
     elif getattr(tx, "vendor", None) == "postgresql" and hasattr(tx, "ensure_connection"):
         tx.ensure_connection()
         found = tx.connection
     if not isinstance(found, psycopg.Connection):
         raise Unsupported(f"tx={_name(tx)}{_driver(tx, found)}: {_EXPECTED}")
     return found
-
-
-def _is_of(thing: Any, package: str) -> bool:
-    """Whether its class, or one that it is made from, is the package's."""
-    return any(base.__module__.partition(".")[0] == package for base in type(thing).__mro__)
-
-
-def _of_sqlalchemy(tx: Any) -> Any:
-    connection = getattr(tx, "connection", None)
-    if callable(connection):  # a session's is a method, and begins its transaction
-        tx = connection()
-        connection = getattr(tx, "connection", None)
-    driven = getattr(connection, "driver_connection", None)
-    if isinstance(driven, psycopg.Connection) and not tx.in_transaction():
-        tx.exec_driver_sql("select 1")  # else it knows of no transaction, and would commit nothing
-    return driven
 
 
 def _name(thing: Any) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import EnqueueError, Unsupported
+from ._sqlalchemy import driver_connection, is_of
 
 _WAITING = "redrive: calls after the commit"  # in the info of a session
 
@@ -17,19 +18,8 @@ _WAITING = "redrive: calls after the commit"  # in the info of a session
 def connection_of(tx: Any) -> sqlite3.Connection:
     """The sqlite3 connection of a sqlite3 connection, or of a connection or session of SQLAlchemy's. Raises
     Unsupported."""
-    found = tx
-    if not isinstance(tx, sqlite3.Connection) and type(tx).__module__.partition(".")[0] != "sqlalchemy":
-        found = None
-        for base in type(tx).__mro__:  # a class of the caller's own over one of SQLAlchemy's
-            if base.__module__.partition(".")[0] == "sqlalchemy":
-                found = tx
-    if found is not None and not isinstance(found, sqlite3.Connection):
-        connection = getattr(found, "connection", None)
-        connection = connection() if callable(connection) else connection  # a session's is a method
-        while connection is not None and not isinstance(connection, sqlite3.Connection):
-            connection = getattr(connection, "driver_connection", None) or getattr(connection, "connection", None)
-        found = connection
-    if found is None:
+    found = driver_connection(tx) if is_of(tx, "sqlalchemy") else tx
+    if not isinstance(found, sqlite3.Connection):
         raise Unsupported(
             f"tx={type(tx).__name__}: expected a sqlite3.Connection, or a Connection or Session of SQLAlchemy on it"
         )

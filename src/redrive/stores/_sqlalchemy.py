@@ -1,0 +1,23 @@
+"""What lies below a connection or session of SQLAlchemy's, without importing it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def is_of(thing: Any, package: str) -> bool:
+    """Whether its class, or one that it is made from, is the package's."""
+    return any(base.__module__.partition(".")[0] == package for base in type(thing).__mro__)
+
+
+def driver_connection(tx: Any) -> Any:
+    """The driver's connection, in a transaction that SQLAlchemy knows of: else its commit would do nothing, and what is
+    written below it be lost. None where there is no such connection."""
+    connection = getattr(tx, "connection", None)
+    if callable(connection):  # a session's is a method, and begins its transaction
+        tx = connection()
+        connection = getattr(tx, "connection", None)
+    driven = getattr(connection, "driver_connection", None)
+    if driven is not None and not tx.in_transaction():
+        tx.exec_driver_sql("select 1")
+    return driven
