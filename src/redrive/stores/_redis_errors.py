@@ -9,7 +9,7 @@ from redis import exceptions as ex
 from ..errors import ConfigError, RedriveError, StoreError, StoreFull, StoreUnavailable
 
 LOST, SLOW = "lost", "slow"  # beside the server's own words: the connection broke; no answer in time
-# The most special first. redis-py takes the code off what it has a class for.
+# The most special first. redis-py takes the code off what it has a class for; which that is, differs by its versions.
 _CLASSES: tuple[tuple[type[ex.RedisError], str], ...] = (
     (ex.AuthenticationWrongNumberOfArgsError, "NOAUTH"),
     (ex.AuthenticationError, "NOAUTH"),

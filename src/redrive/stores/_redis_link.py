@@ -218,9 +218,10 @@ class Nodes:
         """Whether the error told where our keys are now; or, if it said that a node is gone, go to another one."""
         if not self._cluster:
             return False
-        if isinstance(error, redis.exceptions.MovedError):
+        if code_of(error) == "MOVED":  # 3999 HOST:PORT; without a host it is the same one's
+            host, _, port = str(error).split()[-1].rpartition(":")
             assert self.at is not None
-            self._go(Address(error.host or self.at.host, error.port))
+            self._go(Address(host.strip("[]") or self.at.host, int(port)))
             return True
         if is_lost(error) or code_of(error) == "CLUSTERDOWN":
             at = self._known.index(self.at) if self.at in self._known else -1

@@ -1,14 +1,14 @@
 """Whether a Redis server is fit to keep messages: looked at when a store is opened, and by its `doctor`.
 
-Least rights. A user of its own needs the namespace's keys and channels and these commands (Redis 7 and Valkey; Redis
-6.2 knows no `+cmd|sub` and no SSUBSCRIBE, there take `+script +client +config`, `+subscribe +unsubscribe +publish`):
+Least rights. A user of its own needs the namespace's keys and channels, and these commands:
 
-    ACL SETUSER redrive on >PASSWORD ~{redrive}:* &{redrive}:* -@all +@read +@write +@connection +time
+    ACL SETUSER redrive reset on >PASSWORD ~{redrive}:* &{redrive}:* -@all +@read +@write +@connection +time
         +evalsha +script|load +ssubscribe +sunsubscribe +spublish +info +config|get +cluster|slots
 
 `redrive` between the braces is the namespace of the URL. Without `+config|get` the doctor cannot tell how often the
 append-only file is synced, and without `+cluster|slots` a cluster's other nodes must stand in the URL; the rest is
-needed.
+needed. Redis 6.2 does not know all of these words: there it is `+script +config +cluster`, and
+`+subscribe +unsubscribe +publish`.
 """
 
 from __future__ import annotations

@@ -363,7 +363,7 @@ class RedisServer(Server):
     """A Redis server. Without `appendonly` it keeps nothing on disk; `appendfsync` is `always`, `everysec` or `no`.
 
     `maxmemory` is as Redis writes it (`"50mb"`). `options` are any others of redis.conf. With
-    `program="valkey-server"` it is Valkey.
+    `program="valkey-server"`, or REDIS_SERVER=valkey-server in the environment, it is Valkey.
     """
 
     def __init__(
@@ -376,10 +376,10 @@ class RedisServer(Server):
         options: Mapping[str, object] | None = None,
         folder: str | Path | None = None,
         under: Sequence[str] = (),
-        program: str = "redis-server",
+        program: str = "",
     ) -> None:
         super().__init__(folder=folder, under=under)
-        self._program = _redis(program)
+        self._program = _redis(program or os.environ.get("REDIS_SERVER") or "redis-server")
         self._options = {
             "appendonly": "yes" if appendonly else "no",
             "appendfsync": appendfsync,
