@@ -56,6 +56,11 @@ def count(link: Link) -> int:
     return int(link.call("add", [0]))
 
 
+def connections(server: RedisServer) -> int:
+    """How many the server has ever taken, this look's among them."""
+    return int(server.command("INFO", "stats").split("total_connections_received:")[1].split()[0])
+
+
 # -- scripts
 
 
@@ -79,13 +84,12 @@ def test_a_script_that_the_server_forgot_is_loaded_again(fragile: RedisServer, o
 
 def test_an_error_of_the_script_is_told_and_the_connection_kept(link: Link, redis_server: RedisServer) -> None:
     link.add("bad", "return redis.error_reply('ODD number')")
-    before = int(redis_server.command("INFO", "stats").split("total_connections_received:")[1].split()[0])
+    before = connections(redis_server)
     for _ in range(3):
         with pytest.raises(StoreError, match="ODD number") as told:
             link.call("bad", [])
         assert type(told.value) is StoreError
-    after = int(redis_server.command("INFO", "stats").split("total_connections_received:")[1].split()[0])
-    assert after - before <= 2  # ours, and that of this look
+    assert connections(redis_server) - before <= 2  # ours, and that of this look
 
 
 # -- lost connections
@@ -117,6 +121,18 @@ def test_what_may_not_be_repeated_is_told_to_be_unknown_once_it_was_sent(
         assert count(link) == 2
         proxy.cut()  # seen before the next call is sent, so this is no case of doubt
         assert link.call("add", [1], again=False) == 3
+
+
+def test_only_a_call_whose_answer_was_lost_is_repeated_as_such(redis_server: RedisServer, open_link: Open) -> None:
+    with FaultProxy(redis_server) as proxy:
+        link = open_link(proxy)
+        link.call("add", [1])
+        proxy.cut()
+        assert link.call("add", [1], repeated=lambda: [100]) == 2
+        redis_server.command("SCRIPT", "FLUSH")
+        assert link.call("add", [1], repeated=lambda: [100]) == 3
+        proxy.cut_after(0)
+        assert link.call("add", [1], repeated=lambda: [100]) == 104
 
 
 def test_a_server_that_is_killed_under_load_is_found_again(fragile: RedisServer, open_link: Open) -> None:
@@ -207,7 +223,7 @@ def test_a_server_that_loads_its_data_is_waited_for(open_link: Open) -> None:
         reloading = threading.Thread(target=lambda: server.command("DEBUG", "RELOAD"))
         reloading.start()
         time.sleep(0.1)
-        assert link.call("add", [1]) == 1
+        assert link.call("add", [1], again=False) == 1  # a server that loads has answered, and done nothing
         reloading.join()
 
 
@@ -325,6 +341,11 @@ def test_tls_is_checked_against_the_authority_of_the_url(tmp_path: Path, open_li
         for scheme in ("rediss", "valkeys"):
             assert open_link(f"{scheme}://127.0.0.1:{port}", f"ssl_ca_certs={cert}").call("add", [0]) == 0
         assert open_link(f"rediss://127.0.0.1:{port}", "ssl_cert_reqs=none").call("add", [1]) == 1
+        link = open_link(f"rediss://127.0.0.1:{port}", f"ssl_ca_certs={cert}")
+        before = connections(server)
+        for _ in range(5):
+            link.call("add", [1])
+        assert connections(server) == before + 2  # one, and that of the look before
         with pytest.raises(ConfigError, match="CERTIFICATE_VERIFY_FAILED"):
             open_link(f"rediss://127.0.0.1:{port}").call("add", [1])
 

@@ -6,7 +6,6 @@ estimated without asking.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import time
 from collections.abc import Callable, Sequence
 from importlib.resources import files
@@ -45,6 +44,25 @@ def script_text(name: str) -> str:
     return "\n".join([(folder / f"_{piece}.lua").read_text() for piece in ["base", *shared]] + [own])
 
 
+class _Tries:
+    """How often one call is tried: at growing intervals, for a bounded time."""
+
+    def __init__(self) -> None:
+        self._until_s = time.monotonic() + RETRY_FOR_S
+        self._delays, self._hops = iter(BACKOFF_S), 0
+
+    def another(self, *, at_once: bool) -> bool:
+        """Whether to try again; returns when it is time to."""
+        self._hops += at_once
+        if at_once and self._hops <= HOPS_MAX:
+            return True
+        delay_s = next(self._delays, None)
+        if delay_s is None or time.monotonic() > self._until_s:
+            return False
+        time.sleep(uniform(delay_s / 2, delay_s))
+        return True
+
+
 class Link:
     """Calls scripts on the server a URL names. Safe to use from many threads, and after a fork.
 
@@ -71,14 +89,19 @@ class Link:
         repeated: Callable[[], Sequence[Arg]] | None = None,
     ) -> Any:
         """What the script answers; KEYS[1] is the root of all its keys. It is repeated where the server asks for that
-        or the connection breaks, with the arguments that `repeated` makes if it is given; with `again=False`, not once
-        it was sent.
+        or the connection breaks; with `again=False`, not once it was sent. Once an answer was lost, it is called with
+        the arguments that `repeated` makes, if that is given.
         """
         found = self._scripts.get(script) or self.add(script, script_text(script))
-        tries = itertools.count()
+        lost = False
 
         def do(c: Connection) -> Any:
-            return self._evaluate(c, found, repeated() if next(tries) and repeated else args)
+            nonlocal lost
+            try:
+                return self._evaluate(c, found, repeated() if lost and repeated else args)
+            except redis.RedisError:
+                lost = lost or c.sent
+                raise
 
         self._seam("commit")
         value = self.attempt(do, again=again)
@@ -109,11 +132,10 @@ class Link:
     def attempt(self, do: Callable[[Connection], T], *, again: bool = True, place: Place | None = None) -> T:
         """`do`'s value on a connection of `place` (default: the pool), repeated as `call` says."""
         place = place or self._pool
-        start_s = time.monotonic()
-        deadline_s = start_s + self.url.timeout_s
-        delays, hops = iter(BACKOFF_S), 0
+        tries = _Tries()
+        deadline_s = time.monotonic() + self.url.timeout_s
         while True:
-            c: Connection | None = None
+            at, c = self._nodes.at, None
             try:
                 c = place.take(deadline_s)
                 value = do(c)
@@ -124,15 +146,9 @@ class Link:
                     raise StoreUnavailable(
                         f"{self.where}: the connection broke during the call: it may have taken place"
                     ) from error
-                moved = self._nodes.follow(error)
-                hops += moved
-                if moved and hops <= HOPS_MAX:
-                    continue
-                delay_s = next(delays, None)
-                late = time.monotonic() - start_s > RETRY_FOR_S
-                if delay_s is None or late or not (moved or passes(error)):
+                moved = self._nodes.follow(error, at)
+                if not (moved or passes(error)) or not tries.another(at_once=moved):
                     raise self._typed(error) from error
-                time.sleep(uniform(delay_s / 2, delay_s))
             except BaseException:
                 if c is not None:  # perhaps between a command and its reply
                     place.lose(c)
@@ -210,22 +226,22 @@ class Nodes:
 
     def __init__(self, url: RedisUrl) -> None:
         self._cluster = url.cluster
-        self._known = list(url.addresses)
+        self._given = self._known = list(url.addresses)
         self._stale = url.cluster
         self.at: Address | None = self._known[0] if self._known else None
 
-    def follow(self, error: redis.RedisError) -> bool:
-        """Whether the error told where our keys are now; or, if it said that a node is gone, go to another one."""
-        if not self._cluster:
+    def follow(self, error: redis.RedisError, at: Address | None) -> bool:
+        """Whether the error, met at `at`, told where our keys are now; or, if it said that this node is gone, go to
+        another one, unless another thread did."""
+        if at is None or not self._cluster:
             return False
         if code_of(error) == "MOVED":  # 3999 HOST:PORT; without a host it is the same one's
             host, _, port = str(error).split()[-1].rpartition(":")
-            assert self.at is not None
-            self._go(Address(host.strip("[]") or self.at.host, int(port)))
+            self._go(Address(host.strip("[]") or at.host, int(port)))
             return True
-        if is_lost(error) or code_of(error) == "CLUSTERDOWN":
-            at = self._known.index(self.at) if self.at in self._known else -1
-            self._go(self._known[(at + 1) % len(self._known)])
+        if at == self.at and (is_lost(error) or code_of(error) == "CLUSTERDOWN"):
+            known = self._known
+            self._go(known[(known.index(at) + 1) % len(known)] if at in known else known[0])
         return False
 
     def _go(self, address: Address) -> None:
@@ -243,5 +259,5 @@ class Nodes:
             return  # not allowed to ask: the nodes of the URL, and those that MOVED names, must do
         nodes = [node for slot in slots for node in slot[2:]]
         found = [Address(node[0].decode() if node[0] else c.address.host, node[1]) for node in nodes]
-        self._known = list(dict.fromkeys([*self._known, *found]))
+        self._known = list(dict.fromkeys([*self._given, *found]))
         self._stale = False

@@ -50,7 +50,7 @@ class Connection:
     def read(self) -> Any:
         try:
             reply = self._redis.read_response()
-        except redis.ResponseError:
+        except (redis.ResponseError, redis.BusyLoadingError, redis.AuthenticationError):  # answers, all of them
             self.sent = False
             raise
         self.sent = False

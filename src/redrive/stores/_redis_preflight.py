@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 import redis
 from msgspec import Struct
+from redis.utils import HIREDIS_AVAILABLE
 
 from ..errors import ConfigError, StoreUnavailable
 from ._redis_link import Link
@@ -128,6 +129,8 @@ def findings(link: Link) -> Iterator[str]:
             f"{server.memory_bytes / 1e6:,.0f} of {server.memory_max / 1e6:,.0f} MB (maxmemory) are used: where none "
             "are left, nothing can be put; raise maxmemory, or find out why messages pile up (redrive queue list)"
         )
+    if not HIREDIS_AVAILABLE:
+        yield "hiredis is not installed, and replies are read slowly; pip install 'redrive[redis]'"
 
 
 def about(link: Link) -> dict[str, str | int]:

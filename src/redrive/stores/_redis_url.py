@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ..duration import seconds
 from ..errors import ConfigError
-from . import REDIS_SCHEMES
+from . import REDIS_SCHEMES, shown
 
 OURS = ("namespace", "timeout", "pool", "db")
 # Named as redis-py names them, so that what people have for other clients holds here too.
@@ -18,7 +18,6 @@ TLS = ("ssl_cert_reqs", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyf
 DEFAULT_PORT = 6379
 POOL_MAX = 100
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")  # no brace: the namespace is the hash tag of all keys
-_PASSWORD = re.compile(r"(?<=://)([^/?@]*?):[^/?]*@")
 
 
 class Address(Struct, frozen=True):
@@ -84,11 +83,6 @@ class RedisUrl(Struct, frozen=True, kw_only=True):
             pool=_pool(url, options.get("pool", "8")),
             **where,
         )
-
-
-def shown(url: str) -> str:
-    """The URL without its password."""
-    return _PASSWORD.sub(r"\1:***@", url)
 
 
 def _refused(url: str, why: str) -> ConfigError:
