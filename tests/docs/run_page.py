@@ -22,12 +22,14 @@ import subprocess
 import sys
 import tomllib
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.docs.endpoint import serving
-from tests.docs.pages import ROOT, Block, blocks
+from tests.docs.endpoint import serving as endpoint
+from tests.docs.pages import ROOT, RUN, Block, blocks
+from tests.docs.servers import placed
+from tests.docs.servers import serving as servers
 from tests.docs.transcript import Command, commands, matched, substituted
 
 COMMAND_S = 60.0
@@ -44,8 +46,8 @@ class Failed(Exception):
 class PageRun:
     """What the blocks of a page share: a namespace, the samples' meanings, the last output, processes to end."""
 
-    def __init__(self, base_url: str, page: list[Block]) -> None:
-        self.base_url = base_url
+    def __init__(self, base_url: str, servers: Mapping[str, str], page: list[Block]) -> None:
+        self.base_url, self.servers = base_url, servers
         self.typed = "".join(block.text for block in page if block.language == "console")
         self.ports = {port: str(_free_port()) for port in PORTS}
         self.namespace: dict[str, Any] = {"__name__": "page"}
@@ -68,7 +70,7 @@ class PageRun:
 
     def _here(self, text: str) -> str:
         """The text with what holds while it runs: our endpoint's address, the working directory, free ports."""
-        text = _SITE.sub(self.base_url, text).replace("/srv/app", str(Path.cwd()))
+        text = placed(_SITE.sub(self.base_url, text).replace("/srv/app", str(Path.cwd())), self.servers)
         for port, free in self.ports.items():
             text = re.sub(rf"(?<![\w-]){port}(?![\w-])", free, text)
         return text
@@ -206,9 +208,10 @@ def _ignore(value: object) -> None:
 def main(page: str) -> int:
     sys.path.insert(0, str(Path.cwd()))
     Path("events.jsonl").write_bytes(EVENTS)  # what pages may take for granted
-    with serving() as base_url:
-        found = blocks(page)
-        run = PageRun(base_url, found)
+    found = blocks(page)
+    run_text = "".join(block.text for block in found if block.why_not is None and block.language in RUN)
+    with endpoint() as base_url, servers(run_text) as places:
+        run = PageRun(base_url, places, found)
         try:
             for block in found:
                 if block.why_not is None and block.language != "text":
