@@ -84,6 +84,16 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert set(redrive.__all__) - {"__version__", "RedriveError"} <= named
 
 
+def test_every_promise_names_tests_that_there_are() -> None:
+    text = (ROOT / "docs/promises.md").read_text()
+    contract = "".join(path.read_text() for path in (ROOT / "src/redrive/testing/_contract").glob("*.py"))
+    named = re.findall(r"`(?:(tests/[\w/]+\.py)(?:::(\w+))?|(test_\w+))`", text)
+    assert len(named) > 30
+    for file, test, in_contract in named:
+        source = (ROOT / file).read_text() if file else contract
+        assert f"def {test or in_contract}(" in source if test or in_contract else source, (file, test, in_contract)
+
+
 # -- the runner itself: it must be able to fail
 
 BAD_PAGES = {
