@@ -38,6 +38,16 @@ def test_benchmark_tells_its_figures_and_cleans_up(
     assert list(tmp_path.iterdir()) == [kept]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["redis", "postgres"])
+def test_benchmarks_run_on_a_server_and_count_its_time(store: str, tmp_path: Path) -> None:
+    kept = tmp_path / "out.json"
+    assert main(["failing", "backlog", "--store", store, *TINY.split(), "--json", str(kept)]) == 0
+    readings = {reading["name"]: reading["median"] for reading in json.loads(kept.read_text())["readings"]}
+    assert readings["20 % fail once, server CPU"] > 0 and readings["a delayed message"] > 0
+    assert readings["faults with all evidence"] > 0
+
+
 @pytest.mark.parametrize("name", ["sqlite", "redis", "postgres"])
 def test_floor_runs_every_job_once_on_each_engine(name: str, tmp_path: Path) -> None:
     with ENGINES[name](None) as engine:
