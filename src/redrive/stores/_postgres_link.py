@@ -18,8 +18,9 @@ from msgspec import Struct
 
 from ..errors import ConfigError, StoreUnavailable
 from ._clock import Clock
+from ._pool import Pool
+from ._postgres_connection import Connection
 from ._postgres_errors import Standby, TooSlow, is_lost, open_error, passes, store_error
-from ._postgres_pool import Connection, Pool
 from ._postgres_url import OPTIONS, PostgresUrl, shown
 
 T = TypeVar("T")
@@ -69,7 +70,7 @@ class Link:
         self._seam, self._clock, self._opening = seam, Clock(), Lock()
         self._first: Server | None = None
         self._identity: tuple[str, str] | None = None
-        self._pool = Pool(self._connect, url.pool)
+        self._pool = Pool("PostgreSQL", self._connect, url.pool)
 
     # -- transactions
 
@@ -161,6 +162,7 @@ class Link:
             c: Connection | None = None
             try:
                 c = self._pool.take(deadline_s)
+                c.deadline_s, c.committing = deadline_s, False
                 value = do(c)
             except psycopg.Error as error:
                 sent = c is not None and c.committing

@@ -18,8 +18,9 @@ from math import inf
 
 import psycopg
 
+from ._pool import heirs
+from ._postgres_connection import Connection
 from ._postgres_link import Link
-from ._postgres_pool import Connection, heirs, leave_to_parent
 
 LOOK_EVERY_S = 2.0
 POLL_EVERY_S = 0.2
@@ -93,7 +94,7 @@ class Listener:
         connection = self._connection
         self._begin()
         if connection is not None:
-            leave_to_parent(connection)
+            connection.leave_to_parent()
 
     # -- waiting
 

@@ -19,9 +19,9 @@ import psycopg
 from msgspec import Struct
 
 from ..errors import SchemaError, StoreUnavailable
+from ._postgres_connection import Connection
 from ._postgres_errors import open_error, store_error
 from ._postgres_link import Link
-from ._postgres_pool import Connection
 from ._postgres_url import PostgresUrl, parse
 
 # Whoever waits for a table's lock holds up all who come after it, so a migration waits shortly, and tries again.

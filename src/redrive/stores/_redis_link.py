@@ -17,8 +17,9 @@ from msgspec import Struct
 
 from ..errors import ConfigError, StoreUnavailable
 from ._clock import Clock
+from ._pool import Pool
+from ._redis_connection import Connection, Place
 from ._redis_errors import SLOW, code_of, is_lost, passes, store_error
-from ._redis_pool import Connection, Place, Pool
 from ._redis_url import Address, RedisUrl
 
 T = TypeVar("T")
@@ -78,7 +79,7 @@ class Link:
         self._scripts: dict[str, Script] = {}
         self._opened = False  # whether the server ever answered
         self._nodes = Nodes(url)
-        self._pool = Pool(self.connect, url.pool)
+        self._pool = Pool("Redis", lambda deadline_s: self.connect(), url.pool)
 
     def call(
         self,

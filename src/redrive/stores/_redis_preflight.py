@@ -21,8 +21,8 @@ from msgspec import Struct
 from redis.utils import HIREDIS_AVAILABLE
 
 from ..errors import ConfigError, StoreUnavailable
+from ._redis_connection import Connection
 from ._redis_link import Link
-from ._redis_pool import Connection
 
 VERSION_LEAST = (6, 2)
 MEMORY_MOST = 0.8  # of maxmemory, before the doctor says so

@@ -21,8 +21,9 @@ from typing import Any
 import redis
 
 from ..errors import StoreError
+from ._pool import heirs
+from ._redis_connection import Connection
 from ._redis_link import Link
-from ._redis_pool import Connection, heirs
 
 Look = Callable[[], float | None]
 
@@ -206,7 +207,7 @@ class Waiter:
         except redis.RedisError:
             self.clear()
 
-    # -- a place for one connection (see _redis_pool.Place)
+    # -- a place for one connection (see _redis_connection.Place)
 
     def take(self, deadline_s: float) -> Connection:
         if self._connection is None:

@@ -1,0 +1,145 @@
+"""Connections to a server: opened when needed, shared by threads, never by processes.
+
+Our own rather than the drivers': psycopg_pool keeps threads, which a fork loses, and connects in them, where a caller
+cannot see why it fails; redis-py's raises when none is free, or waits without regard to the call's deadline. Here
+whoever needs a connection opens it, and every wait ends at the caller's deadline.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+from ..errors import StoreError, StoreUnavailable
+
+IDLE_MAX_S = 60.0  # a connection nobody used for so long is closed
+
+
+class Pooled(Protocol):
+    """What a pool asks of a connection."""
+
+    idle_since_s: float
+
+    @property
+    def closed(self) -> bool: ...
+
+    def is_silent(self) -> bool:
+        """Whether nothing came while it lay idle: else the server has said good-bye, or is gone."""
+        ...
+
+    def drop(self) -> None:
+        """Close it without asking the server anything."""
+        ...
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: forget it without a word to the server."""
+        ...
+
+
+C = TypeVar("C", bound=Pooled)
+
+
+class Pool(Generic[C]):
+    """At most `size` connections. `connect` opens one, by a deadline; `engine` is what they lead to."""
+
+    def __init__(self, engine: str, connect: Callable[[float], C], size: int) -> None:
+        self._engine, self._connect, self._size = engine, connect, size
+        self.closed = False
+        self._renew()
+        heirs.add(self)
+
+    def _renew(self) -> None:
+        self._free = threading.Condition()
+        self._idle: list[C] = []  # the last one used comes first again
+        self._taken: set[C] = set()
+        self._out = 0  # those taken, and those being opened
+
+    def in_child(self) -> None:
+        connections = [*self._idle, *self._taken]
+        self._renew()
+        for connection in connections:
+            connection.leave_to_parent()
+
+    def take(self, deadline_s: float) -> C:
+        """Raises StoreUnavailable if none is free by the deadline, and whatever `connect` raises."""
+        with self._free:
+            while True:
+                if self.closed:
+                    raise StoreError(f"this {self._engine} store is closed; open another")
+                if self._out < self._size:
+                    break
+                if not self._free.wait(max(0.0, deadline_s - time.monotonic())):
+                    raise StoreUnavailable(
+                        f"all {self._size} connections of this process were busy for too long; "
+                        "raise ?pool= of the store's URL"
+                    )
+            self._out += 1
+            found = self._pop_idle()
+        try:
+            connection = found or self._connect(deadline_s)
+        except BaseException:
+            self._left()
+            raise
+        self._taken.add(connection)
+        return connection
+
+    def _pop_idle(self) -> C | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_silent():
+                return connection
+            connection.drop()
+        return None
+
+    def give(self, connection: C) -> None:
+        """Back after use; nothing is under way on it."""
+        now_s = connection.idle_since_s = time.monotonic()
+        self._taken.discard(connection)
+        with self._free:
+            if self.closed or connection.closed:
+                connection.drop()
+            else:
+                self._idle.append(connection)
+            while self._idle and self._idle[0].idle_since_s < now_s - IDLE_MAX_S:
+                self._idle.pop(0).drop()
+            self._out -= 1
+            self._free.notify()
+
+    def lose(self, connection: C) -> None:
+        """Back, and of no more use."""
+        self._taken.discard(connection)
+        connection.drop()
+        self._left()
+
+    def _left(self) -> None:
+        with self._free:
+            self._out -= 1
+            self._free.notify()
+
+    def clear(self) -> None:
+        """Close what lies idle: the server it leads to is gone."""
+        with self._free:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.drop()
+
+    def close(self) -> None:
+        with self._free:
+            self.closed = True
+            self._free.notify_all()
+        self.clear()
+
+
+heirs: weakref.WeakSet[Any] = weakref.WeakSet()  # what has a method `in_child` to begin anew in a forked child
+
+
+def _in_child() -> None:
+    for heir in list(heirs):
+        heir.in_child()
+
+
+os.register_at_fork(after_in_child=_in_child)
