@@ -111,13 +111,19 @@ def _rare(draft: Draft, id: str) -> Rare:
     )
 
 
-def to_message(id: str, message: bytes, state: bytes | None, faults: bytes | None, progress: bytes | None,
-               result: bytes | None = None) -> Message:  # fmt: skip
+def to_message(
+    id: str,
+    message: bytes,
+    state: bytes | None,
+    faults: list[bytes] | None,
+    progress: bytes | None,
+    result: bytes | None = None,
+) -> Message:
     return _to_message(id, _row(message), state, faults, progress, result)
 
 
 def _to_message(
-    id: str, row: Row, state: bytes | None, faults: bytes | None, progress: bytes | None, result: bytes | None
+    id: str, row: Row, state: bytes | None, faults: list[bytes] | None, progress: bytes | None, result: bytes | None
 ) -> Message:
     _, enqueued, marks, delta, task, queue, rare, body = row
     rare = rare or _NO_RARE
@@ -170,7 +176,7 @@ def _to_message(
         traceparent=rare.traceparent,
         keep_ms=rare.keep_ms,
         parked=parked,
-        faults=_faults(b"[" + faults.replace(b"\n", b",") + b"]") if faults else (),
+        faults=_faults(b"[%b]" % b",".join(faults)) if faults else (),
     )
 
 
@@ -182,11 +188,11 @@ def fatal_of(message: Message, state: bytes | None) -> Fault | None:
 
 
 def deliveries_of(part: Sequence[Any], queue: str, worker: str, until: int) -> list[Delivery]:
-    """What a claim of one ask and priority gave: {ask, priority, members, messages, rare}."""
-    _, priority, members, messages, rare = part
+    """What a claim of one ask and priority gave: {ask, priority, members, messages, rare, faults}."""
+    _, priority, members, messages, rare, faults = part
     hexed, where = members.hex(), f"{priority}{queue}"
-    rows = _rows(b"\xdd" + (len(members) // 22).to_bytes(4, "big") + messages)
-    known = {rare[n]: rare[n + 1 : n + 4] for n in range(0, len(rare), 4)}
+    rows = _rows(b"\xdd" + (len(members) // 22).to_bytes(4, "big") + b"".join(messages))
+    known = _known(rare, faults)
     found: list[Delivery] = []
     at = 0
     for number, row in enumerate(rows):
@@ -194,14 +200,23 @@ def deliveries_of(part: Sequence[Any], queue: str, worker: str, until: int) -> l
         at += 44
         id = f"{handle[12:20]}-{handle[20:24]}-{handle[24:28]}-{handle[28:32]}-{handle[32:]}"
         if known and number in known:
-            state, faults, progress = known[number]
-            message = _to_message(id, row, state, faults, progress, None)
+            message = _to_message(id, row, *known[number], None)
             receipt = _tuple(Receipt, (handle + where, message.fence))
         else:
             message = _first_claim(id, row, worker, until)
             receipt = _tuple(Receipt, (handle + where, 1))  # half the time that Receipt(…) takes
         found.append(Delivery(message, receipt, until))
     return found
+
+
+def _known(rare: list[Any], faults: list[bytes]) -> dict[int, tuple[bytes, list[bytes], bytes | None]]:
+    """By number those that were claimed before: state, faults, progress."""
+    known, first = {}, 0
+    for n in range(0, len(rare), 4):
+        last = first + rare[n + 2]
+        known[rare[n]] = (rare[n + 1], faults[first:last], rare[n + 3])
+        first = last
+    return known
 
 
 def _first_claim(id: str, row: Row, worker: str, until: int) -> Message:

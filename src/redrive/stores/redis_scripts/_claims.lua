@@ -4,13 +4,15 @@ local CLAIM_BYTES = 16 * 1024 * 1024 -- a claim stops when what it gives is long
 local CLAIM_CHUNK = 250 -- messages that are read together
 local SKIP_LOOKED = 20000 -- how far a claim that skips tasks looks for others
 
--- What a claimed message has beside what was put.
+-- What a claimed message has beside what was put: {its number, state, how many faults, progress}. The faults follow all.
 local function tell(answer, i, id, state)
-  local rare, flags = answer.rare, byte(state, 6)
+  local rare, count = answer.rare, byte(state, 23)
   local n = #rare
-  rare[n + 1], rare[n + 2] = answer.count + i - 1, state
-  rare[n + 3] = bit.band(flags, HAS_FAULTS) ~= 0 and call('HGET', FAULTS, id)
-  rare[n + 4] = bit.band(flags, HAS_PROGRESS) ~= 0 and call('HGET', PROGRESS, id)
+  if count > 0 then
+    for _, field in ipairs(fault_fields(id, count)) do answer.fields[#answer.fields + 1] = field end
+  end
+  rare[n + 1], rare[n + 2], rare[n + 3] = answer.count + i - 1, state, math.min(count, 2 * ENDS)
+  rare[n + 4] = bit.band(byte(state, 6), HAS_PROGRESS) ~= 0 and call('HGET', PROGRESS, id)
 end
 
 -- Lease these in the order given; how many were, and what to answer. `ask` is {queue, limit, lease, worker, skip}.
@@ -56,9 +58,12 @@ local function lease(ask, priority, members, first, last, answer)
   call('HSET', STATES, unpack(states))
   add_all(lease_key(priority, queue), leases)
   answer.count = answer.count + n
-  local text = table.concat(messages)
-  answer.bytes = answer.bytes + #text
-  answer.messages[#answer.messages + 1] = text
+  local found = answer.messages
+  local at = #found
+  for i = 1, n do
+    found[at + i] = messages[i]
+    answer.bytes = answer.bytes + #messages[i]
+  end
   answer.members[#answer.members + 1] = table.concat(members, '', first, last)
 end
 
@@ -128,7 +133,7 @@ local function claim_front(ask, priority, limit, answer)
   end
 end
 
--- Appends to `answers` per ask and priority {position of the ask, priority, members, messages, rare}; how many it gave.
+-- Appends to `answers` per ask and priority {position of the ask, priority, members, messages, rare, faults}; how many it gave.
 local function claim(ask, position, answers)
   if ask[2] <= 0 then return 0 end
   wake(ask[1], ask[2])
@@ -136,11 +141,11 @@ local function claim(ask, position, answers)
   local left, length = ask[2], 0
   for priority = 0, 3 do
     if left <= 0 or length >= CLAIM_BYTES then break end
-    local answer = {members = {}, messages = {}, rare = {}, count = 0, bytes = length}
+    local answer = {members = {}, messages = {}, rare = {}, fields = {}, count = 0, bytes = length}
     claim_front(ask, priority, left, answer)
     if answer.count > 0 then
-      answers[#answers + 1] = {position, priority, table.concat(answer.members), table.concat(answer.messages),
-        answer.rare}
+      answers[#answers + 1] = {position, priority, table.concat(answer.members), answer.messages, answer.rare,
+        each('HMGET', FAULTS, answer.fields)}
       left, length = left - answer.count, answer.bytes
     end
   end

@@ -1,6 +1,6 @@
 -- Settling. `plan_moves` says what each settlement comes to and writes nothing but what is collected for later.
 local ACK, RETRY, DIE, POISON = 0, 1, 2, 3
-local FAULTS_END, CANCELLED_KEPT = 10, 24 * 3600 * 1000
+local CANCELLED_KEPT = 24 * 3600 * 1000
 local EXPIRIES, FAILURES = root .. 'ex', root .. 'fg'
 local OK, STALE, CANCELLED = 0, 1, 2
 
@@ -55,7 +55,7 @@ local function forget(id, packed, message)
   local flags = byte(packed, 6)
   if flags % BESIDE == 0 then return end
   if flags % 2 == KEY then free_key(id, read_message(message or call('HGET', MESSAGES, id))) end
-  if bit.band(flags, HAS_FAULTS) ~= 0 then drop_field(FAULTS, id) end
+  for _, field in ipairs(fault_fields(id, byte(packed, 23))) do drop_field(FAULTS, field) end
   if bit.band(flags, HAS_PROGRESS) ~= 0 then drop_field(PROGRESS, id) end
 end
 
@@ -67,36 +67,23 @@ local function remove(record, packed, message)
   forget(record.id, packed, message)
 end
 
--- The first ten and the last ten, each a line of JSON; and how many these are.
-local function with_fault(lines, count, line)
-  if count == 0 or not lines then return line, 1 end
-  if count == 2 * FAULTS_END then
-    local at = 0
-    for _ = 1, FAULTS_END do at = string.find(lines, '\n', at + 1, true) end
-    lines = sub(lines, 1, at) .. sub(lines, string.find(lines, '\n', at + 1, true) + 1)
-    count = count - 1
-  end
-  return lines .. '\n' .. line, count + 1
-end
-
-local function remember_fault(record, line)
-  local state, id = record.state, record.id
-  local lines, count = with_fault(state.faults > 0 and call('HGET', FAULTS, id), state.faults, line)
-  keep_field(FAULTS, id, lines)
-  state.faults = count
+local function remember_fault(record, fault)
+  local state, slot = record.state, nil
+  slot, state.faults = next_slot(state.faults)
+  keep_field(FAULTS, record.id .. string.char(slot), fault)
   mark(state, HAS_FAULTS)
 end
 
 -- A counted retry of what nobody cancelled and no group holds, the most frequent settlement but an ack: as bytes.
-local function plan_retry(retry, i, id, member, packed, lines, into)
-  local at_ms, line, flags = math.min(retry[5][i], TIME_MAX), ARGV[retry[6] + i - 1], byte(packed, 6)
-  local kept_lines, count = with_fault(lines, byte(packed, 23), line)
+local function plan_retry(retry, i, id, member, packed, into)
+  local at_ms, flags = math.min(retry[5][i], TIME_MAX), byte(packed, 6)
+  local slot, count = next_slot(byte(packed, 23))
   flags = bit.bor(bit.band(flags, bit.bnot(SUSPECT + ALONE)), HAS_FAULTS)
   local n = 2 * into.count
-  into.states[n + 1], into.faults[n + 1], into.due[n + 1] = id, id, text_of(at_ms)
+  into.states[n + 1], into.faults[n + 1], into.due[n + 1] = id, id .. string.char(slot), text_of(at_ms)
   into.states[n + 2] = READY .. sub(packed, 2, 5) .. string.char(flags) .. sub(packed, 7, 22) .. string.char(count)
     .. struct.pack('>I8', at_ms) .. sub(packed, 32)
-  into.faults[n + 2], into.due[n + 2] = kept_lines, member
+  into.faults[n + 2], into.due[n + 2] = ARGV[retry[6] + i - 1], member
   into.count = into.count + 1
   into.members[into.count] = member
 end

@@ -1,4 +1,4 @@
--- needs: full states groups puts settles
+-- needs: full states faults groups puts settles
 -- The ids in ARGV[3]: per id 0 unknown, 1 cancelled, 2 asked to stop, 3 too late.
 local words, woken = {}, {}
 for i = 1, #ARGV[3] / 16 do

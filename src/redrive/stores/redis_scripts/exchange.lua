@@ -1,4 +1,4 @@
--- needs: full states cells groups puts settles claims
+-- needs: full states faults cells groups puts settles claims
 -- {acks, moves, zones of drafts, swaps, asks, retries}: settles all, then claims. Nothing is
 -- written before all is known to apply.
 -- acks: per priority and queue {priority, queue, ARGV index of members, of fences}; retries: the same and {due times,
@@ -35,13 +35,8 @@ end
 
 for at, retry in ipairs(retries) do
   local members, ids = members_in(ARGV[retry[3]])
-  local states, failed, lines = each('HMGET', STATES, ids), {}, {}
-  for i, packed in ipairs(states) do
-    if packed and byte(packed, 23) > 0 then failed[#failed + 1] = ids[i] end
-  end
-  for i, found in ipairs(each('HMGET', FAULTS, failed)) do lines[failed[i]] = found end
   local into = {states = {}, faults = {}, due = {}, members = {}, count = 0}
-  for i, packed in ipairs(states) do
+  for i, packed in ipairs(each('HMGET', STATES, ids)) do
     local word
     if not is_current(packed, sub(ARGV[retry[4]], 4 * i - 3, 4 * i)) then
       word = STALE
@@ -50,7 +45,7 @@ for at, retry in ipairs(retries) do
       moved[#moved + 1] = {move, ids[i], members[i], packed}
       word = bit.band(byte(packed, 6), CANCEL) ~= 0 and CANCELLED
     else
-      plan_retry(retry, i, ids[i], members[i], packed, lines[ids[i]], into)
+      plan_retry(retry, i, ids[i], members[i], packed, into)
     end
     if word then
       for _, part in ipairs({at - 1, i - 1, word}) do other[#other + 1] = part end

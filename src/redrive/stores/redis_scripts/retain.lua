@@ -1,4 +1,4 @@
--- needs: states groups puts settles
+-- needs: states faults groups puts settles
 -- {queue, {lane, newest that stay or nil, since when they stay or nil}, …}: how many were removed per lane.
 local RETAIN_MAX = 1000
 local removed = {}

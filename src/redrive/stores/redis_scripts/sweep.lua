@@ -1,4 +1,4 @@
--- needs: states groups puts settles
+-- needs: states faults groups puts settles
 -- Forget done messages that were kept long enough, and keys whose time is over and whose message is gone; at most a
 -- thousand of each. How many there were of what there were more.
 local SWEEP_MAX = 1000

@@ -1,4 +1,4 @@
--- needs: full states groups puts settles
+-- needs: full states faults groups puts settles
 -- {handles as {redrives, lane}, verdict}, their ids in ARGV[3]: 1 per handle that was as it says, else 0.
 -- A verdict: {'redrive', to_queue, delay, attempts, run, keep_deadline} | {'discard'} | {'isolate', why}.
 local handles, verdict, words = asked[1], asked[2], {}
