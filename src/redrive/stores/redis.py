@@ -68,7 +68,7 @@ from ._redis_wake import Wake
 from ._state_dir import state_dir
 
 SWEEP_EVERY_MS, SWEEP_MAX = 60_000, 1000
-GROUPS_AT_ONCE = 500
+GROUPS_AT_ONCE, FIND_AT_ONCE = 500, 1000
 LOOK_EVERY_S = 0.01  # how often a waiter looks at a clock that the server does not know
 
 
@@ -227,12 +227,13 @@ class RedisStore:
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         known = [id for id in dict.fromkeys(ids) if is_id(id)]
-        _, messages, *parts = self._call("find", None, packed_ids(known))
-        found = {
-            id: to_message(id, message, *rest)
-            for id, message, *rest in zip(known, messages, *parts, strict=True)
-            if message is not None
-        }
+        found: dict[str, Message] = {}
+        for first in range(0, len(known) or 1, FIND_AT_ONCE):  # a closed store refuses even nothing
+            some = known[first : first + FIND_AT_ONCE]
+            _, messages, *parts = self._call("find", None, packed_ids(some))
+            for id, message, *rest in zip(some, messages, *parts, strict=True):
+                if message is not None:
+                    found[id] = to_message(id, message, *rest)
         return [found.get(id) for id in ids]
 
     def counts(self, queue: str | None = None) -> Counts:
