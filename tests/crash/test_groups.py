@@ -140,11 +140,12 @@ class Fleet:
 @pytest.mark.slow
 @pytest.mark.parametrize("order, width", [(GroupOrder.STRICT, 1), (GroupOrder.TURNS, 3)])
 def test_groups_keep_their_order_and_width_while_workers_are_killed(
-    order: GroupOrder, width: int, seed: int, place: Path
+    order: GroupOrder, width: int, seed: int, place: Path, record_property: pytest.RecordProperty
 ) -> None:
     groups, kills = (20, 6) if width == 1 else (10, 4)
     if (place / "url").exists():
         groups, kills = groups // 2, kills // 2 + 1
+    record_property("kills", kills)
     _kill_at_random(place, seed, order, width, groups=groups, messages=15, kills=kills, every_s=0.5)
 
 
@@ -152,8 +153,9 @@ def test_groups_keep_their_order_and_width_while_workers_are_killed(
 @pytest.mark.soak
 @pytest.mark.parametrize("order, width", [(GroupOrder.STRICT, 1), (GroupOrder.TURNS, 3)])
 def test_fifty_groups_keep_their_order_and_width_through_a_kill_each_second(
-    order: GroupOrder, width: int, seed: int, place: Path
+    order: GroupOrder, width: int, seed: int, place: Path, record_property: pytest.RecordProperty
 ) -> None:
+    record_property("kills", 20)
     history = _kill_at_random(place, seed, order, width, groups=50, messages=40, kills=20, every_s=1.0)
     assert history.cut_off >= 20 and history.failures >= 100
 

@@ -18,14 +18,20 @@ HASTY = 5  # one kill in so many does not wait for a sign of life
 
 @pytest.mark.fault("kill -9 of workers and producers at random")
 @pytest.mark.slow
-def test_a_share_of_the_random_kills_loses_nothing(seed: int, place: Path) -> None:
+def test_a_share_of_the_random_kills_loses_nothing(
+    seed: int, place: Path, record_property: pytest.RecordProperty
+) -> None:
     kills = 12 if (place / "url").exists() else 34
+    record_property("kills", kills)
     _kill_at_random(place, seed, kills=kills, messages=10 * kills)
 
 
 @pytest.mark.fault("kill -9 of workers and producers at random")
 @pytest.mark.soak
-def test_200_random_kills_over_2000_messages_lose_nothing(seed: int, place: Path) -> None:
+def test_200_random_kills_over_2000_messages_lose_nothing(
+    seed: int, place: Path, record_property: pytest.RecordProperty
+) -> None:
+    record_property("kills", 200)
     ledger = _kill_at_random(place, seed, kills=200, messages=2000)
     assert ledger.crashed() > 0 and ledger.unstarted() > 0
 

@@ -13,9 +13,11 @@ import psycopg
 import pytest
 
 from redrive import App
+from redrive.message import Draft
+from redrive.stores import open_store
 from redrive.testing import PostgresServer, RedisServer
 
-from .children import strace
+from .children import strace, until
 
 pytestmark = pytest.mark.linux
 PUTS = 5
@@ -23,6 +25,8 @@ PUTS = 5
 PROGRAM = """
 import os, sys
 from redrive import App
+from redrive.message import Draft
+from redrive.stores import open_store
 app = App("sqlite:///" + sys.argv[1])
 @app.task(name="t")
 def t(n: int) -> None: ...
@@ -157,3 +161,23 @@ def test_redis_writes_its_log_before_it_replies_and_syncs_it_as_told(appendfsync
             assert "write sync reply" in text and "write reply" not in text, text
         else:
             assert "write reply" in text, text
+
+
+@pytest.mark.slow
+def test_redis_everysec_loses_what_it_held_back_during_a_sync_when_it_is_killed(tmp_path: Path) -> None:
+    """What the page on reliability says of a slow disk: a reply may come before the write, for up to two seconds."""
+    slow = strace("--seccomp-bpf", "-o", "trace", "-e", "trace=fdatasync", "-e", "inject=fdatasync:delay_enter=1500000")
+    with RedisServer(appendonly=True, under=slow) as server:
+        with closing(open_store(server.url)) as store:
+            [kept] = store.put([Draft(task="t")])
+            held = kept
+            for _ in range(100):
+                until("a sync is under way", lambda: "aof_pending_bio_fsync:1" in server.command("INFO", "persistence"))
+                [held] = store.put([Draft(task="t")])
+                if "aof_pending_bio_fsync:1" in server.command("INFO", "persistence"):
+                    break
+        server.kill()
+        server.restart()
+        with closing(open_store(server.url)) as store:
+            assert [m is None for m in store.find([kept.id, held.id])] == [False, True]
+            assert store.check() == []
