@@ -46,8 +46,8 @@ class Load:
         self._stack.close()
 
     def goes_on(self, since_s: float, *, producer: bool = False) -> float:
-        """Wait until every worker has started something after that moment, and (`producer`) something was enqueued;
-        how long after it that was."""
+        """Wait until every worker has settled something with the store after that moment, and (`producer`) something
+        was enqueued; how long after it the last worker did."""
         last_s = 0.0
         for worker in self.workers:
             until("a worker goes on", lambda worker=worker: self._first(worker, since_s) is not None, child=worker)
@@ -58,7 +58,8 @@ class Load:
 
     def _first(self, worker: Child, since_s: float) -> float | None:
         pid = worker.process.pid
-        return next((r.at_s for r in records(self.place, "start") if r.pid == pid and r.at_s > since_s), None)
+        settled = records(self.place, "fate", "done")  # journalled once the store has confirmed it
+        return next((r.at_s for r in settled if r.pid == pid and r.at_s > since_s), None)
 
     def _enqueued_since(self, since_s: float) -> bool:
         return any(r.what == "ack" and r.at_s > since_s for r in read(produced(self.place)))

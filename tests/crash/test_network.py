@@ -21,7 +21,7 @@ from .ledger import opened, url_of
 from .loads import Load, pause
 
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("place", SERVER_ENGINES, indirect=True)]
-RECOVERY_S = 10.0  # from the end of the fault until every worker runs something again; asserted in soaks
+RECOVERY_S = 10.0  # from the end of the fault until every worker settles something again; asserted in soaks
 
 
 @pytest.fixture

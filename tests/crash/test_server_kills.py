@@ -15,7 +15,7 @@ from redrive.testing.servers import Server, memory_disk
 
 from .loads import Load, pause
 
-RECOVERY_S = 10.0  # from the server's return until every worker runs something again; asserted in soaks
+RECOVERY_S = 10.0  # from the server's return until every worker settles something again; asserted in soaks
 # In memory, where a sync takes no time: with `everysec` Redis holds writes back while a sync takes long, and those are
 # lost with it.
 SERVERS = {
