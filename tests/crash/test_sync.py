@@ -19,7 +19,7 @@ from redrive.testing import PostgresServer, RedisServer
 
 from .children import strace, until
 
-pytestmark = pytest.mark.linux
+pytestmark = [pytest.mark.linux, pytest.mark.slow]
 PUTS = 5
 
 PROGRAM = """
@@ -127,7 +127,6 @@ def trace(calls: str) -> list[str]:
 SERVER_CALLS = "recvfrom,read,sendto,sendmsg,write,writev,pwrite64,pwritev,fdatasync,fsync"
 
 
-@pytest.mark.slow
 @pytest.mark.fault("power cut: nothing is acknowledged before it is synced (system calls traced)", store="postgres")
 @pytest.mark.parametrize("options, synced", [("", True), ("?synchronous_commit=off", False)])
 def test_postgres_syncs_its_log_before_it_replies_to_a_commit(options: str, synced: bool) -> None:
@@ -147,7 +146,6 @@ def test_postgres_syncs_its_log_before_it_replies_to_a_commit(options: str, sync
         assert any("write" not in text for text in texts), texts
 
 
-@pytest.mark.slow
 @pytest.mark.fault("power cut: nothing is acknowledged before it is synced (system calls traced)", store="redis-always")
 @pytest.mark.parametrize("appendfsync", ["always", "everysec"])
 def test_redis_writes_its_log_before_it_replies_and_syncs_it_as_told(appendfsync: str) -> None:
@@ -163,7 +161,6 @@ def test_redis_writes_its_log_before_it_replies_and_syncs_it_as_told(appendfsync
             assert "write reply" in text, text
 
 
-@pytest.mark.slow
 def test_redis_everysec_loses_what_it_held_back_during_a_sync_when_it_is_killed(tmp_path: Path) -> None:
     """What the page on reliability says of a slow disk: a reply may come before the write, for up to two seconds."""
     slow = strace("--seccomp-bpf", "-o", "trace", "-e", "trace=fdatasync", "-e", "inject=fdatasync:delay_enter=1500000")
