@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from redrive.errors import ConfigError, StoreFull, StoreUnavailable
+from redrive.errors import ConfigError, Refused, StoreFull, StoreUnavailable
 from redrive.message import Ack, Ask, Cancel, Counts, DeadLetter, Draft, Hold, RetryAt, Settled, Settlement
 from redrive.stores import _redis_preflight, open_store
 from redrive.stores.redis import RedisStore
@@ -36,7 +36,7 @@ def store(fragile: RedisServer, tmp_path: Path) -> Iterator[RedisStore]:
 def test_a_server_that_evicts_is_refused_with_the_fix(fragile: RedisServer, store: RedisStore, policy: str) -> None:
     fragile.command("CONFIG", "SET", "maxmemory-policy", policy)
     try:
-        with pytest.raises(ConfigError, match=f"maxmemory-policy is {policy}.*CONFIG SET maxmemory-policy noeviction"):
+        with pytest.raises(Refused, match=f"maxmemory-policy is {policy}.*CONFIG SET maxmemory-policy noeviction"):
             RedisStore(fragile.url)
         assert [policy in line for line in store.doctor()] == [True]
     finally:
@@ -49,7 +49,7 @@ def test_the_policy_is_known_where_config_is_forbidden(fragile: RedisServer) -> 
     fragile.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     url = fragile.url.replace("//", "//eve:x@")
     try:
-        with pytest.raises(ConfigError, match="noeviction"):
+        with pytest.raises(Refused, match="noeviction"):
             RedisStore(url)
     finally:
         fragile.command("CONFIG", "SET", "maxmemory-policy", "noeviction")

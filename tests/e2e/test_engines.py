@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 
+from redrive import App
 from redrive.cli.main import run
+from redrive.message import Ask
 from redrive.stores import open_store
 from redrive.stores.upkeep import is_there
 from redrive.testing import PostgresServer, RedisServer
+from redrive.worker.crashes import hold
 
 ENGINES = ("sqlite", "postgres", "redis")
 TASKS = """
@@ -156,6 +159,45 @@ def test_a_missing_driver_is_named_with_its_extra(tmp_path: Path, url: str, driv
     words = [sys.executable, "-m", "redrive", "queue", "list", "--url", url]
     done = subprocess.run(words, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and f"pip install 'redrive[{extra}]'" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_server_that_keeps_nothing_is_warned_of_once_and_one_that_evicts_is_refused(redrive: Call) -> None:
+    with RedisServer() as server:
+        done = redrive("worker", "--burst", "--processes", "2", "--log", "json", url=server.url)
+        warnings = [line for line in map(json.loads, done.stderr.splitlines()) if line["level"] == "warning"]
+        assert done.returncode == 0 and len(warnings) == 1 and "append-only file is off" in warnings[0]["text"]
+    with RedisServer(maxmemory="50mb", maxmemory_policy="allkeys-lru") as server:
+        done = redrive("queue", "list", url=server.url)
+        assert done.returncode == 4 and "CONFIG SET maxmemory-policy noeviction" in done.stderr
+
+
+def test_a_worker_takes_back_what_its_own_machine_held_and_no_other(
+    redrive: Call, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two machines of one host name, each with a folder of its own for identities."""
+    if url.startswith("sqlite"):
+        return  # its folder lies beside the file, and so does its machine
+    [id] = good(redrive("enqueue", "ok", "[1]"))
+    monkeypatch.setenv("REDRIVE_STATE_DIR", str(tmp_path / "one"))
+    store = open_store(url)
+    assert store.state_dir is not None
+    dead = hold(store.state_dir, "worker")
+    dead.open(10)
+    (delivery,) = store.exchange([], [Ask("crm", 1, 600_000, worker=dead.worker)]).deliveries
+    dead.take(delivery.message.id, delivery.receipt.fence)
+    dead.close()  # as its kernel does for one that was killed
+    for folder, left in (("two", 1), ("one", 0)):
+        app = App(url)
+        app.task(name="ok", queue="crm")(ok)
+        monkeypatch.setenv("REDRIVE_STATE_DIR", str(tmp_path / folder))
+        app.run_worker(["crm" if left == 0 else "other"], burst=True)
+        assert len([m for m in store.find([id]) if m is not None]) == left
+        app.store.close()
+    store.close()
+
+
+def ok(number: int) -> None:
+    """Does nothing."""
 
 
 def test_moving_to_another_store_is_changing_the_url(redrive: Call, url: str, tmp_path: Path) -> None:

@@ -102,12 +102,16 @@ def _ours(error: Exception) -> Failure | None:
     help, settings = f"{command()} --help", f"{program()} config show"
     what, _, why = str(error).partition("; ")
     match error:
+        case ConfigError() if why.startswith("pip install "):
+            return Failure(what, "it comes with an extra that is not installed", f"{sys.executable} -m {why}", USAGE)
         case ConfigError():
             return Failure(what, why or "a setting or declaration is wrong", _mend(what) or settings, USAGE)
         case SchemaError():
             return Failure(what, why or "its schema is of another version", _mend_schema(str(error)), REFUSED)
-        case Refused() | Unsupported():
-            return Failure(what, why or "a safety check says no", help, REFUSED)
+        case Refused():
+            return Failure(what, why or "a safety check says no", settings, REFUSED)
+        case Unsupported():
+            return Failure(what, why or "this store does not do that", help, REFUSED)
         case StoreFull():
             return Failure("the store is full; nothing was written", what, f"{program()} store doctor", UNREACHABLE)
         case StoreUnavailable():

@@ -90,7 +90,9 @@ def find(
 ) -> Place:
     """The place that flags and settings name: an app goes before a URL, unless only the URL is a flag."""
     from ..stores import open_store
+    from .warnings import tell_warnings
 
+    tell_warnings()
     if chosen.app is not None and (app_flag or not url_flag):
         app = load_app(chosen.app, chosen.folder)
         if url_flag:

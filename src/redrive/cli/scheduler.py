@@ -11,6 +11,7 @@ from ..config import LOGS, settings
 from ..observe.logs import JsonLog, TextLog
 from .failure import REFUSED, USAGE, Failure, note, program
 from .place import app_option, load_app, move, one_app, url_option
+from .warnings import tell_warnings
 
 if TYPE_CHECKING:
     from ..app import App
@@ -41,6 +42,7 @@ def scheduler(app_argument: str | None, app: str | None, url: str | None, log: s
     found = load_app(chosen.app, chosen.folder)
     if url is not None:
         move(found, chosen.url)
+    tell_warnings(chosen.log)
     if not found.store.traits.shared:
         why = "what it enqueues in its own memory no worker can see; a worker can run the schedules itself"
         fix = f"{program()} worker {chosen.app} --scheduler"

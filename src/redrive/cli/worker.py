@@ -16,6 +16,7 @@ from ..worker.supervisor import supervise
 from .failure import USAGE, Failure, note, program
 from .place import app_option, load_app, move, one_app, url_option
 from .scheduler import warn_without_schedules, write_log
+from .warnings import tell_warnings
 
 
 @click.command()
@@ -95,6 +96,7 @@ def worker(
         move(found, chosen.url)
     if flags["park_for"] is not None:
         found.park_for_s = chosen.park_for_s
+    tell_warnings(chosen.log, quiet=child)
     if child or not found.store.traits.shared:
         return _work(found, chosen, metrics_dir, child)
     _warn(found, chosen)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
@@ -28,16 +30,12 @@ def open_store(url: str) -> Store:
         case "sqlite":
             return _sqlite(url)
         case "postgres":
-            try:
+            with driver_of("PostgreSQL", "postgres"):
                 from .postgres import PostgresStore
-            except ImportError as error:
-                raise ConfigError(f"PostgreSQL needs its driver ({error}): pip install 'redrive[postgres]'") from error
             return PostgresStore(url)
         case "redis":
-            try:
+            with driver_of("Redis", "redis"):
                 from .redis import RedisStore
-            except ImportError as error:
-                raise ConfigError(f"Redis needs its driver ({error}): pip install 'redrive[redis]'") from error
             return RedisStore(url)
         case _:
             from .memory import MemoryStore
@@ -45,6 +43,15 @@ def open_store(url: str) -> Store:
             if url != "memory://":
                 raise ConfigError(f"store URL {shown(url)!r}: expected memory:// and nothing more")
             return MemoryStore()
+
+
+@contextlib.contextmanager
+def driver_of(engine: str, extra: str) -> Iterator[None]:
+    """Where an engine's modules are imported: raises ConfigError, which names the extra, if its driver is missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(f"{engine} needs its driver ({error}); pip install 'redrive[{extra}]'") from error
 
 
 def _sqlite(url: str) -> Store:

@@ -20,7 +20,7 @@ import redis
 from msgspec import Struct
 from redis.utils import HIREDIS_AVAILABLE
 
-from ..errors import ConfigError, StoreUnavailable
+from ..errors import ConfigError, Refused, StoreUnavailable
 from ._redis_connection import Connection
 from ._redis_link import Link
 
@@ -58,8 +58,8 @@ class Server(Struct, frozen=True):
 def preflight(link: Link) -> Server:
     """Look at the server; warn, once per process, if it keeps no append-only file.
 
-    Raises ConfigError, with the fix, for a server that may drop messages, is too old, or is not what the URL says;
-    StoreUnavailable for a replica, or if it cannot be reached.
+    Raises Refused, with the fix, for a server that may drop messages; ConfigError for one that is too old or is not
+    what the URL says; StoreUnavailable for a replica, or if it cannot be reached.
     """
     link.add("probe", _PROBE)
     link.call("probe", [])  # a call by the namespace's slot first: INFO is of the node that was found by that
@@ -73,7 +73,7 @@ def preflight(link: Link) -> Server:
     if server.role != "master":
         raise StoreUnavailable(f"{link.where}: {_replica(server)}")
     if server.policy != "noeviction":
-        raise ConfigError(f"{link.where}: {_evicts(server)}")
+        raise Refused(f"{link.where}: {_evicts(server)}")
     if not server.aof and link.where not in _warned:
         _warned.add(link.where)
         _log.warning("%s: %s", link.where, NO_AOF)

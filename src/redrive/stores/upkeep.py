@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import Unsupported
-from . import engine_of, sqlite_path
+from . import driver_of, engine_of, sqlite_path
 
 
 class Upgraded(NamedTuple):
@@ -27,7 +27,8 @@ def ddl(url: str) -> str:
 
             return of_sqlite()
         case "postgres":
-            from ._postgres_schema import sql
+            with driver_of("PostgreSQL", "postgres"):
+                from ._postgres_schema import sql
 
             return sql(url)
         case engine:
@@ -41,7 +42,8 @@ def is_there(url: str) -> bool:
         case "sqlite":
             return Path(sqlite_path(url)).exists()
         case "postgres":
-            from ._postgres_schema import version
+            with driver_of("PostgreSQL", "postgres"):
+                from ._postgres_schema import version
 
             return version(url) > 0
         case _:
@@ -63,7 +65,8 @@ def upgrade(url: str) -> Upgraded:
             SqliteStore(path).close()
             return Upgraded(before, version_of(path))
         case "postgres":
-            from ._postgres_schema import upgrade as of_postgres
+            with driver_of("PostgreSQL", "postgres"):
+                from ._postgres_schema import upgrade as of_postgres
 
             return Upgraded(*of_postgres(url))
         case engine:
