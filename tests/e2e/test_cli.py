@@ -413,7 +413,7 @@ def test_unknown_id_fails_and_says_where_to_look(redrive: Call, home: Path) -> N
 
 def test_traceback_of_a_mistake_is_shown_on_request_only(redrive: Call, home: Path) -> None:
     (home / "odd.py").write_text(
-        "from redrive import App\nclass Odd(App):\n    @property\n    def store(self): return 1 / 0\napp = Odd('x://')\n"
+        "from redrive import App\nclass Odd(App):\n    @property\n    def store(self): return 1 / 0\napp = Odd('memory://')\n"
     )
     assert "unexpected ZeroDivisionError" in failed(redrive("job", "list", "--app", "odd:app"), 1)[0]
     done = redrive("job", "list", "--app", "odd:app", REDRIVE_TRACEBACK="1")
