@@ -150,7 +150,7 @@ def test_connections_end_with_their_server() -> None:
             received(sock, 1)
             server.kill()
             assert sock.recv(1) == b""
-            with client(proxy) as new, pytest.raises(ConnectionResetError):
+            with pytest.raises(ConnectionResetError), client(proxy) as new:
                 received(new, 1)
             server.restart()
             with client(proxy) as new:

@@ -92,6 +92,13 @@ def insert_all(
     return puts_of(st, drafts, given, held)
 
 
+def are_stored(st: Statements, c: Connection, drafts: Sequence[Draft], given: Sequence[str]) -> bool:
+    """Whether these ids were put already. Of messages that are gone since only their keys may tell."""
+    keyed = [draft for draft in drafts if draft.key is not None]
+    keys = texts([draft.task for draft in keyed]), texts([str(draft.key) for draft in keyed])
+    return bool(st.rows(c, "stored", ids(given)) or (keyed and st.rows(c, "keyed", *keys, ids(given))))
+
+
 def puts_of(st: Statements, drafts: Sequence[Draft], given: Sequence[str], held: dict[int, Put]) -> list[Put]:
     now = st.now_ms()
     return [

@@ -120,7 +120,7 @@ class PostgresStore:
         def work(c: Connection, pipeline: psycopg.Pipeline) -> list[Put]:
             nonlocal tries
             tries += 1
-            if tries > 1 and self._st.rows(c, "stored", ids(given)):  # it was committed, and the answer lost
+            if tries > 1 and changes.are_stored(self._st, c, drafts, given):  # it was committed, and the answer lost
                 now = self._st.now()
                 return changes.puts_of(self._st, drafts, given, changes.holders(self._st, c, drafts, given, now))
             return self._write(c, drafts, given, swaps)

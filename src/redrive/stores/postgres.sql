@@ -120,6 +120,11 @@ left join {s}.queue q on q.name = r.queue
 -- $1 ids: those of them that are there
 select id::text from {s}.message where id = any($1::uuid[])
 
+-- name: keyed
+-- $1 tasks, $2 keys, $3 ids: those of the ids that hold one of these keys, also after their message is gone
+select k.id::text from unnest($1::text[], $2::text[]) as w(task, key) join {s}.unique_key k using (task, key)
+where k.id = any($3::uuid[])
+
 -- name: take_keys
 -- $1 tasks, $2 keys, $3 ids, $4 for how long at least, $5 now. Takes those that nobody has and locks the others, in one order.
 insert into {s}.unique_key as k (task, key, id, until_ms)

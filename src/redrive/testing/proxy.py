@@ -46,10 +46,11 @@ class FaultProxy:
         """Reset every connection now; new ones pass."""
         self._call(self._cut)
 
-    def cut_after(self, response_bytes: int) -> None:
+    def cut_after(self, response_bytes: int, *, before: Callable[[], object] | None = None) -> None:
         """Let so many bytes of responses pass, counted from now over all connections, then reset the one that bore the
-        last of them; with 0 the next reply is lost whole. Once: what comes later passes."""
-        self._set(_Fault(cut_after=response_bytes))
+        last of them; with 0 the next reply is lost whole. Once: what comes later passes. `before` is called on a thread
+        of its own before the reset, when the server has done what the reply would have said."""
+        self._set(_Fault(cut_after=response_bytes, before=before))
 
     def black_hole(self) -> None:
         """Connections are accepted and stay open, and nothing passes, as behind a firewall that drops packets. Those
@@ -171,7 +172,9 @@ class FaultProxy:
             back, forth = await asyncio.open_connection(HOST, port)
             link.writers.append(forth)
             await asyncio.gather(self._pump(link, reader, forth), self._pump(link, back, writer, response=True))
-        except OSError:  # one side is gone: so shall the other be
+        # One side is gone, and so shall the other be; or the proxy is closed, and Python 3.11 would print a task that
+        # ends as cancelled.
+        except (OSError, asyncio.CancelledError):
             pass
         finally:
             self._links.discard(link)
@@ -193,6 +196,8 @@ class FaultProxy:
                 writer.write(piece)
                 await writer.drain()
                 if cut:
+                    if self._fault.before is not None:
+                        await asyncio.to_thread(self._fault.before)
                     await asyncio.sleep(0.001)  # so that the other side has the piece before the reset
                     link.reset()
                     return
@@ -226,11 +231,12 @@ class _Fault:
         black: bool = False,
         refuse: bool = False,
         cut_after: int | None = None,
+        before: Callable[[], object] | None = None,
         bytes_per_s: float = float("inf"),
         delay_s: float = 0.0,
     ) -> None:
         self.black, self.refuse, self._left = black, refuse, cut_after
-        self._bytes_per_s, self._delay_s = bytes_per_s, delay_s
+        self._bytes_per_s, self._delay_s, self.before = bytes_per_s, delay_s, before
 
     def piece(self, data: bytes, response: bool) -> tuple[bytes, bytes, bool]:
         """(what passes at once, what is left, whether the connection is reset behind it)."""
