@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 
 from ..errors import Conflict, EnqueueError
+from ..fault import Fault
 from ..message import (
     DEGRADED,
     Ack,
@@ -22,7 +23,7 @@ from ..message import (
     Settlement,
     Swap,
 )
-from ._postgres_rows import byteas, cursor, flags, ids, numbers, plain, put_rows, text, texts
+from ._postgres_rows import byteas, cursor, flags, ids, ints, jsons, numbers, plain, put_rows, texts
 
 Connection = psycopg.Connection[Any]
 Cursor = psycopg.RawCursor[tuple[Any, ...]]
@@ -170,14 +171,30 @@ def is_later(draft: Draft, now_ms: int) -> bool:
 # -- settling
 
 
+def plain_acks(settlements: Sequence[Settlement]) -> list[Receipt] | None:
+    """Their receipts, if all are acks of messages without key and group that leave nothing behind: most batches of a
+    healthy queue."""
+    receipts, handles = [], set[str]()
+    for s in settlements:
+        decision, receipt = s.decision, s.receipt
+        handle = receipt.handle
+        if type(decision) is not Ack or decision.keep_ms != 0 or s.follow_ups or s.swaps:
+            return None
+        if type(handle) is not str or handle[ID : ID + 1] != PLAIN:
+            return None
+        receipts.append(receipt)
+        handles.add(handle)
+    return receipts if len(handles) == len(receipts) else None
+
+
 class Batch:
     """Settlements sorted by the statements that write them."""
 
-    def __init__(self) -> None:
-        self.acks: list[Receipt] = []
+    def __init__(self, acks: list[Receipt] | None = None) -> None:
+        self.acks: list[Receipt] = acks or []
         self.keyed: list[Receipt] = []  # acks of what may hold a key
         self.kept: list[tuple[Receipt, Ack, bytes | None]] = []
-        self.retries: list[tuple[Receipt, RetryAt, str]] = []
+        self.retries: list[tuple[Receipt, RetryAt, Fault]] = []
         self.moves: list[Settlement] = []
         self.grouped: list[str] = []  # ids of what is not acked away
 
@@ -190,7 +207,7 @@ class Batch:
                 self.kept.append((receipt, decision, s.result))
             return
         if type(decision) is RetryAt and decision.counts and not decision.held and s.fault is not None:
-            self.retries.append((receipt, decision, text(s.fault)))
+            self.retries.append((receipt, decision, s.fault))
         else:
             self.moves.append(s)
         if group_of(receipt.handle) is not None:
@@ -207,7 +224,7 @@ class Batch:
         if self.retries:
             receipts = [receipt for receipt, _, _ in self.retries]
             dues = numbers([decision.at_ms for _, decision, _ in self.retries])
-            faults = texts([fault for _, _, fault in self.retries])
+            faults = jsons([fault for _, _, fault in self.retries])
             sent.append((receipts, st.do(c, "retry", *named(receipts), dues, faults, now)))
         if self.moves:
             receipts = [s.receipt for s in self.moves]
@@ -226,8 +243,8 @@ class Batch:
         )
 
 
-def named(receipts: Sequence[Receipt]) -> tuple[str, str]:
-    return ids([str(handle)[:ID] for handle, _ in receipts]), numbers([fence for _, fence in receipts])
+def named(receipts: Sequence[Receipt]) -> tuple[bytes, bytes]:
+    return ids([str(handle)[:ID] for handle, _ in receipts]), ints([fence for _, fence in receipts])
 
 
 def _moved(moves: Sequence[Settlement]) -> tuple[Any, ...]:
@@ -243,7 +260,7 @@ def _moved(moves: Sequence[Settlement]) -> tuple[Any, ...]:
         texts([None if reason is None else plain(reason) for reason in reasons]),
         texts([None if fault is None else plain(fault.fingerprint) for fault in last]),
         texts([None if fault is None else plain(fault.error) for fault in last]),
-        texts([None if fault is None else text(fault) for fault in faults]),
+        jsons(faults),
     )
 
 

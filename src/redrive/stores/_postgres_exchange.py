@@ -27,6 +27,7 @@ from ._postgres_changes import (
     insert_all,
     is_simple,
     names_of,
+    plain_acks,
     queue_of,
     settle_each,
     swap_all,
@@ -83,8 +84,11 @@ class _One:
     ) -> None:
         self._st, self._seam = st, seam
         self._settlements, self.asks, self._swaps = settlements, asks, swaps
-        self._names = {name for s in settlements if (name := group_of(s.receipt.handle)) is not None}
-        self._names |= {name for s in settlements for name in names_of(s.follow_ups)}
+        self._acks = plain_acks(settlements)
+        self._names = set[tuple[str, str]]()
+        if self._acks is None:
+            self._names = {name for s in settlements if (name := group_of(s.receipt.handle)) is not None}
+            self._names |= {name for s in settlements for name in names_of(s.follow_ups)}
         self.waking = False
         self.words: list[Settled] = []
         self.deliveries: dict[int, list[Delivery]] = {}  # by the identity of the ask
@@ -96,7 +100,7 @@ class _One:
         """The queues of which others should hear: where something comes, or may be let in, for which whoever settles
         may have no room."""
         told = {queue for queue, _ in self._names}
-        for s in self._settlements:
+        for s in self._settlements if self._acks is None else ():
             if type(s.decision) is RetryAt:
                 told.add(queue_of(s.receipt.handle))
             for draft in s.follow_ups:
@@ -130,6 +134,10 @@ class _One:
 
     def _settle(self, c: Connection, now: int | None) -> None:
         st = self._st
+        if self._acks is not None:
+            self._decided = None
+            self._sent = Batch(self._acks).write(st, c, now)
+            return
         if is_simple(self._settlements):
             batch, drafts = Batch(), list[Draft]()
             self._decided = None

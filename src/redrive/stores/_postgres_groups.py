@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ..message import Ask, GroupOrder, OnDead
 from ._groups import WOKEN_MIN, refuse
 from ._postgres_changes import Connection, Cursor, Statements
-from ._postgres_rows import ids, numbers, texts
+from ._postgres_rows import ids, ints, texts
 
 Names = set[tuple[str, str]]  # (queue, group)
 
@@ -30,7 +30,7 @@ def lock(st: Statements, c: Connection, names: Names, asks: Iterable[Ask], now: 
     """Lock these groups, and those in which somebody waits to be woken for one of these asks."""
     wanted = {ask.queue: max(ask.limit, WOKEN_MIN) for ask in asks if ask.limit > 0}
     st.do(c, "lock_queues", texts(sorted({queue for queue, _ in names} | wanted.keys())))
-    st.do(c, "lock", *_listed(names), texts([*wanted]), numbers(wanted.values()), now)
+    st.do(c, "lock", *_listed(names), texts([*wanted]), ints([*wanted.values()]), now)
 
 
 def _listed(names: Iterable[tuple[str, str]]) -> tuple[bytes, bytes]:

@@ -1,7 +1,6 @@
 """Messages and settlements as rows: what the PostgreSQL store writes, and what it reads back.
 
-Batches travel as arrays, one for each column. Numbers and ids go as array literals, which the server reads quickly;
-texts and bytes in binary, where nothing has to be escaped.
+Batches travel as arrays, one for each column, in the server's own binary form: nothing has to be escaped or parsed.
 """
 
 from __future__ import annotations
@@ -19,12 +18,11 @@ from psycopg.pq import Format
 from ..fault import Fault
 from ..message import Draft, Lane, Message
 
-TEXT, BYTES = 25, 17  # the server's numbers for these types
-_TEXTS, _BYTEAS = 1009, 1001  # and for arrays of them
+TEXT, BYTES, UUID, INT, BIGINT = 25, 17, 2950, 23, 20  # the server's numbers for these types
 _head = struct.Struct(">iiIii").pack  # one dimension, nulls or not, type of the elements, how many, the first is 1
 _length = struct.Struct(">i").pack
 _NULL = _length(-1)
-_IN_IDS = b"0123456789abcdef-,"
+_bigint = struct.Struct(">q").pack
 _FORM = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NOBODY = "00000000-0000-0000-0000-000000000000"
 
@@ -38,26 +36,44 @@ CLAIMED = f"""{_HOT}, case when num_nonnulls({_RARE}, m.progress, m.result) > 0 
 COLUMNS = f"{CLAIMED}, m.queue, m.lane, m.due_ms, m.worker"
 
 
-class Texts(bytes):
-    """An array of texts as the server reads it."""
+class Array(bytes):
+    """An array as the server reads it. One class for each type of elements, as the driver chooses by class."""
 
 
-class Byteas(bytes):
-    """An array of byte strings as the server reads it."""
+class Texts(Array):
+    """Of texts."""
 
 
-class _TextsDumper(Dumper):
-    format, oid = Format.BINARY, _TEXTS
+class Byteas(Array):
+    """Of byte strings."""
 
-    def dump(self, obj: Texts) -> bytes:
+
+class Ids(Array):
+    """Of UUIDs."""
+
+
+class Ints(Array):
+    """Of integers of four bytes."""
+
+
+class Bigints(Array):
+    """Of integers of eight bytes."""
+
+
+class _ArrayDumper(Dumper):
+    format = Format.BINARY
+
+    def dump(self, obj: Array) -> bytes:
         return obj
 
 
-class _ByteasDumper(Dumper):
-    format, oid = Format.BINARY, _BYTEAS
+def _dumper(of: int) -> type[Dumper]:
+    return type("_Dumper", (_ArrayDumper,), {"oid": of})
 
-    def dump(self, obj: Byteas) -> bytes:
-        return obj
+
+_DUMPERS = {
+    kind: _dumper(of) for kind, of in ((Texts, 1009), (Byteas, 1001), (Ids, 2951), (Ints, 1007), (Bigints, 1016))
+}
 
 
 def cursor(c: psycopg.Connection[Any]) -> psycopg.RawCursor[tuple[Any, ...]]:
@@ -68,42 +84,60 @@ def cursor(c: psycopg.Connection[Any]) -> psycopg.RawCursor[tuple[Any, ...]]:
 
 def adapt(c: psycopg.Connection[Any]) -> None:
     """Teach a connection that the caller made to take arrays of this module."""
-    c.adapters.register_dumper(Texts, _TextsDumper)
-    c.adapters.register_dumper(Byteas, _ByteasDumper)
+    for kind, dumper in _DUMPERS.items():
+        c.adapters.register_dumper(kind, dumper)
 
 
-psycopg.adapters.register_dumper(Texts, _TextsDumper)
-psycopg.adapters.register_dumper(Byteas, _ByteasDumper)
+for _kind, _made in _DUMPERS.items():
+    psycopg.adapters.register_dumper(_kind, _made)
 
 
 def texts(values: Sequence[str | None]) -> Texts:
-    parts = [_head(1, 1, TEXT, len(values), 1)] if values else [_head(0, 0, TEXT, 0, 0)[:12]]
-    for value in values:
-        if value is None:
-            parts.append(_NULL)
-        else:
-            encoded = value.encode()
-            parts += (_length(len(encoded)), encoded)
-    return Texts(b"".join(parts))
+    return Texts(_array(TEXT, [None if value is None else value.encode() for value in values]))
+
+
+def jsons(values: Sequence[Any]) -> Texts:
+    """Values as texts of JSON; None stays null."""
+    return Texts(_array(TEXT, [None if value is None else _encode(value) for value in values]))
 
 
 def byteas(values: Sequence[bytes | None]) -> Byteas:
-    parts = [_head(1, 1, BYTES, len(values), 1)] if values else [_head(0, 0, BYTES, 0, 0)[:12]]
+    return Byteas(_array(BYTES, values))
+
+
+def _array(of: int, values: Sequence[bytes | None]) -> bytes:
+    if values and values[0] is not None and values.count(values[0]) == len(values):  # as with most columns of a batch
+        first = values[0]
+        return _start(of, len(values)) + (_length(len(first)) + first) * len(values)
+    parts = [_start(of, len(values))]
     for value in values:
         parts += (_NULL,) if value is None else (_length(len(value)), value)
-    return Byteas(b"".join(parts))
+    return b"".join(parts)
 
 
-def ids(values: Sequence[str]) -> str:
+def _start(of: int, count: int) -> bytes:
+    return _head(1, 1, of, count, 1) if count else _head(0, 0, of, 0, 0)[:12]
+
+
+def ids(values: Sequence[str]) -> Ids:
     """What is no id at all becomes one that no message has."""
-    joined = ",".join(values)
-    if len(joined) != 37 * len(values) - 1 or joined.encode(errors="replace").translate(None, _IN_IDS):
-        joined = ",".join([value if _FORM.fullmatch(value) else _NOBODY for value in values])
-    return f"{{{joined}}}"
+    if not values:
+        return Ids(_start(UUID, 0))
+    try:  # in one go: each behind its length, in hex
+        found = bytes.fromhex("00000010" + "00000010".join(values).replace("-", ""))
+    except ValueError:
+        found = b""
+    if len(found) != 20 * len(values):
+        return ids([value if _FORM.fullmatch(value) else _NOBODY for value in values])
+    return Ids(_start(UUID, len(values)) + found)
 
 
-def numbers(values: Iterable[int | None]) -> str:
-    return f"{{{','.join(['null' if value is None else str(value) for value in values])}}}"
+def ints(values: Sequence[int]) -> Ints:
+    return Ints(_start(INT, len(values)) + struct.pack(f">{2 * len(values)}i", *[n for v in values for n in (4, v)]))
+
+
+def numbers(values: Sequence[int | None]) -> Bigints:
+    return Bigints(_array(BIGINT, [None if value is None else _bigint(value) for value in values]))
 
 
 def flags(values: Iterable[bool]) -> str:
@@ -145,7 +179,7 @@ def put_rows(drafts: Sequence[Draft], given: Sequence[str]) -> tuple[Any, ...]:
         ids(given),
         texts([d.task for d in drafts]),
         texts([d.queue for d in drafts]),
-        numbers([d.priority for d in drafts]),
+        ints([d.priority for d in drafts]),
         numbers([d.due_ms for d in drafts]),
         numbers([d.delay_ms + (d.delay_ms > 0) for d in drafts]),
         numbers([d.deadline_ms for d in drafts]),

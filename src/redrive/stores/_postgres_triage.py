@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..message import Discard, Handle, Isolate, Keep, Lane, Redrive, Verdict
 from ._postgres_changes import Connection, Statements
 from ._postgres_groups import admit, lock
-from ._postgres_rows import ids, numbers, plain, texts
+from ._postgres_rows import ids, ints, plain, texts
 
 
 def judge(st: Statements, c: Connection, handles: Sequence[Handle], verdict: Verdict, now: int | None) -> list[bool]:
@@ -15,7 +15,7 @@ def judge(st: Statements, c: Connection, handles: Sequence[Handle], verdict: Ver
     resting = [handle for handle in dict.fromkeys(handles) if handle.lane in (Lane.DEAD, Lane.QUARANTINE)]
     seen = (
         ids([handle.id for handle in resting]),
-        numbers([handle.redrives for handle in resting]),
+        ints([handle.redrives for handle in resting]),
         texts([handle.lane for handle in resting]),
     )
     match verdict:

@@ -54,7 +54,7 @@ from ._postgres_exchange import Exchanges
 from ._postgres_link import Link
 from ._postgres_listen import Listener
 from ._postgres_looks import page, to_counts, to_failure_group, where_of
-from ._postgres_rows import CLAIMED, COLUMNS, cursor, ids, numbers, texts, to_message
+from ._postgres_rows import CLAIMED, COLUMNS, cursor, ids, ints, texts, to_message
 from ._postgres_schema import open_schema, statements
 from ._postgres_tx import connection_of, tell, within
 from ._postgres_url import parse
@@ -173,7 +173,7 @@ class PostgresStore:
             now, released = self._st.now(), []
             self.seam("release")
             if started is not None:
-                known = ids([one.id for one in started]), numbers([one.fence for one in started])
+                known = ids([one.id for one in started]), ints([one.fence for one in started])
                 released = self._st.rows(c, "give_back", worker, *known, now)
             lapsed = self._st.rows(c, "lapse", worker, now)
             told.update(queue for (queue,) in (*released, *lapsed))

@@ -6,50 +6,51 @@
 -- name: migration_1
 create sequence {s}.message_seq;
 create table {s}.message (
+  -- What every message has stands first, and what few have last: the server reads a row from its front.
   id uuid not null,
   seq bigint not null,                    -- puts of one commit keep their order by it; groups number those who join by it
-  due_ms bigint,                          -- null while resting: only what can be claimed stands in message_due
   enqueued_ms bigint not null,
+  fence integer not null default 0,
+  attempt integer not null default 0,
+  priority smallint not null,
+  due_ms bigint,                          -- null while resting: only what can be claimed stands in message_due
+  lane text collate "C" not null default 'ready',
+  queue text collate "C" not null,
+  task text collate "C" not null,
+  body bytea not null,
+  producer text collate "C",
+  worker text collate "C",
+  faults text[],                          -- JSON each: fault history, oldest first
+  grp text collate "C",
+  place integer,                          -- of a grouped message that has one of its group's places: which
+  turn bigint,                            -- of a grouped message that is parked: its place in the line
+  wake_ms bigint,                         -- of a grouped message without a place: when it may be due
+  parked_ms bigint,                       -- of a parked message: since when; its group holds it from then on
   life_ms bigint,                         -- null: enqueued_ms
   held_ms bigint,
   deadline_ms bigint,
   rested_ms bigint,
   expires_ms bigint,                      -- of a done message: when it is removed
-  turn bigint,                            -- of a grouped message that is parked: its place in the line
-  wake_ms bigint,                         -- of a grouped message without a place: when it may be due
-  parked_ms bigint,                       -- of a parked message: since when; its group holds it from then on
-  fence integer not null default 0,
-  attempt integer not null default 0,
+  version bigint,                         -- null: 1
   crashes integer,
   crashes_alone integer,
   redrives integer,
   attempts_allowed integer,
-  version bigint,                         -- null: 1
-  place integer,                          -- of a grouped message that has one of its group's places: which
-  priority smallint not null,
   suspect smallint,                       -- 1: its last run was cut off; 2: and it runs alone now
   cancel boolean,
-  lane text collate "C" not null default 'ready',
-  queue text collate "C" not null,
-  task text collate "C" not null,
   key text collate "C",
-  grp text collate "C",
-  worker text collate "C",
-  producer text collate "C",
   run text collate "C",
   reason text collate "C",
   fingerprint text collate "C",           -- of the last fault, set when it comes to rest
   error text collate "C",
   meta text,                              -- JSON: what rarely differs from its default (headers, correlation, content, …)
-  faults text[],                          -- JSON each: fault history, oldest first
-  body bytea not null,
   progress bytea,
   result bytea,
-  constraint message_id primary key (id)
+  constraint message_id primary key (id) with (fillfactor = 45, deduplicate_items = off)
 ) with (fillfactor = 90, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
   autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 100000, autovacuum_vacuum_cost_delay = 0);
 -- lane stands before seq as leases that ran out go first; so that counts read this index alone it is in there at all
-create index message_due on {s}.message(queue, priority, due_ms, lane, seq) where due_ms is not null;
+create index message_due on {s}.message(queue, priority, due_ms, lane, seq) with (deduplicate_items = off) where due_ms is not null;
 create index message_rest on {s}.message(lane, rested_ms, seq) where rested_ms is not null;
 create index message_rest_queue on {s}.message(lane, queue, rested_ms, seq) where rested_ms is not null;
 create index message_failure on {s}.message(fingerprint, task, rested_ms, seq) where lane = 'dead';
@@ -95,7 +96,7 @@ select {now $1}
 insert into {s}.message(id, seq, task, queue, priority, due_ms, enqueued_ms, deadline_ms, version, key, producer, meta, body)
 select r.id, nextval('{s}.message_seq'), r.task, r.queue, r.priority, coalesce(r.due_ms, {now $14} + r.delay_ms), {now $14},
   r.deadline_ms, r.version, r.key, r.producer, r.meta, r.body
-from unnest($1::uuid[], $2::text[], $3::text[], $4::smallint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::text[],
+from unnest($1::uuid[], $2::text[], $3::text[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::text[],
   $10::text[], $11::text[], $12::text[], $13::bytea[])
   r(id, task, queue, priority, due_ms, delay_ms, deadline_ms, version, key, grp, producer, meta, body)
 
@@ -111,7 +112,7 @@ select r.id, r.seq, r.task, r.queue, r.priority, case when r.grp is null then r.
   case when r.grp is not null and r.due > {now $14} then r.due end,
   case when r.grp is not null then {now $14} end
 from (select nextval('{s}.message_seq') seq, coalesce(u.due_ms, {now $14} + u.delay_ms) due, u.*
-  from unnest($1::uuid[], $2::text[], $3::text[], $4::smallint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::text[],
+  from unnest($1::uuid[], $2::text[], $3::text[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::text[],
     $10::text[], $11::text[], $12::text[], $13::bytea[])
     u(id, task, queue, priority, due_ms, delay_ms, deadline_ms, version, key, grp, producer, meta, body)) r
 left join {s}.queue q on q.name = r.queue
