@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .children import KILLED, balanced, fill, run, strace, sweep, sweep_stores
+from .children import KILLED, Child, balanced, fill, run, strace, sweep, sweep_stores, until
 from .ledger import Ledger
 from .programs import Plan
 
@@ -44,9 +44,11 @@ def test_producer_killed_at_a_store_call_loses_nothing(place: Path, step: int) -
 @pytest.mark.fault("kill -9 of a worker while it takes back what a dead one held")
 @sweep_stores("step", 12)
 def test_worker_killed_while_it_takes_back_counts_the_crash_once(place: Path, step: int) -> None:
-    fill(place, ["quick", "blocking"] * 6, pause_ms=60)
-    first = Plan(place=str(place), kill_point="commit", kill_at=3, prefetch=6)
-    assert run("worker", first) == KILLED
+    fill(place, ["hold", "hold_thread"] * 6)
+    with Child("worker", Plan(place=str(place), prefetch=6)) as first:
+        until("it runs two", lambda: first.starts() == 2, child=first)
+        first.kill()
+    (place / "go").touch()
     assert run("worker", Plan(place=str(place), kill_at=step)) == KILLED
     assert run("worker", Plan(place=str(place))) == 0
     ledger = balanced(place)
