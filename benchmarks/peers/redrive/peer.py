@@ -43,6 +43,9 @@ class P(k.Peer):
     def init(self) -> None:
         app.store.close()  # opening it made the schema
 
+    def open(self) -> None:
+        app.store.queues()  # connects: the first enqueue shall not
+
     def close(self) -> None:
         app.store.close()
 
