@@ -566,7 +566,7 @@ def test_no_statement_of_the_hot_path_scans_the_messages(
 @pytest.mark.parametrize(
     ("name", "args", "index"),
     [
-        ("counts", 2, "COVERING INDEX message_due"),
+        ("counts_by_queue", 1, "COVERING INDEX message_due"),
         ("lapse", 2, "INDEX message_due"),  # at most once per start of a worker
         ("give_back", 3, "INDEX message_due"),
     ],
@@ -576,9 +576,9 @@ def test_what_looks_at_all_that_can_become_due_reads_an_index_for_it(
 ) -> None:
     scan, *rest = [detail for detail in plan(path, name, args) if "message" in detail]
     assert scan == f"SCAN message USING {index}"
-    # counts reads two more: who is parked, and who waits, without a place in their groups
+    # counts read three more: who is parked, who waits without a place in its group, and who rests
     assert [re.search("message_[a-z]+", detail)[0] for detail in rest] == (  # type: ignore[index]
-        ["message_group", "message_wake"] if name == "counts" else []
+        ["message_group", "message_wake", "message_rest"] if name == "counts_by_queue" else []
     )
 
 

@@ -35,6 +35,8 @@ def where_of(where: Where, lane: Lane | None) -> Clauses:
         found.add("due_ms is not null and lane = 'leased'")
     elif lane is Lane.READY:
         found.add("rested_ms is null and lane = 'ready'")
+    elif lane is Lane.DEAD and where.fingerprint is not None:
+        found.add("lane = 'dead'")  # not that it rests, which would let the planner take the index of all that does
     elif lane is not None:
         found.add(f"rested_ms is not null and lane = '{lane.value}'")
     wanted = {

@@ -173,17 +173,17 @@ class Changes:
         return moved
 
     def retain(self, c: sqlite3.Connection, lane: Lane, queue: str, keep: Keep, now: int) -> int:
-        newest = None
+        ends: list[tuple[int, int]] = []  # what lies before one of these goes
         if keep.count is not None:
             newest = c.execute(self._sql["nth_newest"], (lane, queue, max(0, keep.count - 1))).fetchone()
-            if keep.count == 0 and newest is not None:
-                newest = (newest[0], newest[1] + 1)
-        before = None if keep.age_ms is None else now - keep.age_ms
-        if newest is None and before is None:
+            if newest is not None:
+                ends.append((newest[0], newest[1] + (keep.count == 0)))
+        if keep.age_ms is not None:
+            ends.append((now - keep.age_ms, 0))
+        if not ends:
             return 0
-        bounds = (*(newest or (None, None)), before)
-        going = self._groups.touched_by_rest(c, lane, queue, bounds) if lane is Lane.DEAD else Touched()
-        removed = c.execute(self._sql["retain"], (lane, queue, *bounds)).rowcount
+        going = self._groups.touched_by_rest(c, lane, queue, max(ends)) if lane is Lane.DEAD else Touched()
+        removed = c.execute(self._sql["retain"], (lane, queue, *max(ends))).rowcount
         self._groups.admit(c, going, now)
         return removed
 

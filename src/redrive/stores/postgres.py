@@ -48,6 +48,7 @@ from . import _door
 from . import _postgres_changes as changes
 from . import _postgres_groups as groups
 from . import _postgres_triage as triage
+from ._counts import total
 from ._postgres_changes import Connection, Statements
 from ._postgres_doctor import doctor, preflight
 from ._postgres_exchange import Exchanges
@@ -216,7 +217,9 @@ class PostgresStore:
         return [found.get(id) for id in ids_]
 
     def counts(self, queue: str | None = None) -> Counts:
-        return to_counts(self._look("counts", queue, self._st.now()))
+        if queue is not None:
+            return to_counts(self._look("counts", queue, self._st.now()))
+        return total(self.counts_by_queue().values())
 
     def counts_by_queue(self) -> dict[str, Counts]:
         rows = self._look("counts_by_queue", self._st.now())

@@ -52,8 +52,9 @@ create table {s}.message (
 -- lane stands before seq as leases that ran out go first; so that counts read this index alone it is in there at all
 create index message_due on {s}.message(queue, priority, due_ms, lane, seq) with (deduplicate_items = off) where due_ms is not null;
 create index message_rest on {s}.message(lane, rested_ms, seq) where rested_ms is not null;
-create index message_rest_queue on {s}.message(lane, queue, rested_ms, seq) where rested_ms is not null;
-create index message_failure on {s}.message(fingerprint, task, rested_ms, seq) where lane = 'dead';
+create index message_rest_queue on {s}.message(queue, lane, rested_ms, seq) where rested_ms is not null;
+-- what failure groups are told from is all in there
+create index message_failure on {s}.message(fingerprint, rested_ms, seq) include (task, id) where lane = 'dead';
 create index message_expires on {s}.message(expires_ms) where expires_ms is not null;
 create unique index message_place on {s}.message(queue, grp, place) where place is not null;
 create index message_line on {s}.message(queue, grp, turn) where turn is not null;
@@ -327,15 +328,15 @@ where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane r
 select {columns} from {s}.message m where id = any($1::uuid[])
 
 -- name: counts
--- $1 queue or null, $2 now: lane, how many, and of what is ready the longest due
+-- $1 queue, $2 now: lane, how many, and of what is ready the longest due
 select case when lane = 'leased' then lane when due_ms <= {now $2} then 'ready' else 'scheduled' end, count(*), {now $2} - min(due_ms)
-from {s}.message where due_ms is not null and ($1::text is null or queue = $1::text) group by 1
+from {s}.message where due_ms is not null and queue = $1::text group by 1
 union all
-select 'scheduled', count(*), null from {s}.message where turn is not null and ($1::text is null or queue = $1::text)
+select 'scheduled', count(*), null from {s}.message where turn is not null and queue = $1::text
 union all
-select 'scheduled', count(*), null from {s}.message where wake_ms is not null and turn is null and ($1::text is null or queue = $1::text)
+select 'scheduled', count(*), null from {s}.message where wake_ms is not null and turn is null and queue = $1::text
 union all
-select lane, count(*), null from {s}.message where rested_ms is not null and ($1::text is null or queue = $1::text) group by lane
+select lane, count(*), null from {s}.message where rested_ms is not null and queue = $1::text group by lane
 
 -- name: counts_by_queue
 -- $1 now; a pass over each index that holds all of a lane, whatever the number of queues
@@ -398,14 +399,17 @@ select rested_ms, seq from {s}.message where lane = $1::text and rested_ms is no
 order by rested_ms desc, seq desc limit 1 offset $3::int
 
 -- name: going
--- $1 lane, $2 queue, $3 rested and $4 seq or null, $5 an age or null, $6 now: what is older than either, the longest at rest first
+-- $1 lane, $2 queue, $3 rested and $4 seq or null, $5 an age or null, $6 now: what is older than either, the longest at rest first.
+-- Both as one bound, so that it ends where they begin that stay.
 select id::text, grp, place is not null from {s}.message where lane = $1::text and rested_ms is not null and queue = $2::text
-  and ((rested_ms, seq) < ($3::bigint, $4::bigint) or rested_ms < {now $6} - $5::bigint) order by rested_ms, seq limit 1000
+  and (rested_ms, seq) < (greatest($3::bigint, {now $6} - $5::bigint),
+    case when {now $6} - $5::bigint > $3::bigint then 0 else coalesce($4::bigint, 0) end)
+order by rested_ms, seq limit 1000
 
 -- name: retain
 -- $1 ids, $2 lane
 with gone as (
-  delete from {s}.message where id = any($1::uuid[]) and lane = $2::text and rested_ms is not null returning id, task, key),
+  delete from {s}.message where id = any($1::uuid[]) and lane = $2::text returning id, task, key),
 freed as (
   delete from {s}.unique_key k using gone g where g.key is not null and k.task = g.task and k.key = g.key and k.id = g.id and k.until_ms = 0)
 select count(*) from gone
@@ -455,6 +459,7 @@ on conflict (queue, name) do update set width = l.width where false
 
 -- name: regroup
 -- $1 ids, $2 now: what was settled keeps its place if its wait has no length, or if its group is strict and it is neither done nor skipped
+-- (`coalesce` keeps the planner off the index of all places)
 update {s}.message m set
   place = case when m.lane = 'ready' and (m.due_ms <= {now $2} or r.strict) then m.place
     when m.lane in ('dead', 'quarantine') and r.block then m.place end,
@@ -463,11 +468,11 @@ update {s}.message m set
 from (
   select u.id, coalesce(q.group_order = 'strict', false) strict, coalesce(q.group_order = 'strict' and q.on_dead = 'block', false) block
   from unnest($1::uuid[]) u(id) join {s}.message f on f.id = u.id left join {s}.queue q on q.name = f.queue) r
-where m.id = r.id and m.place is not null and m.lane <> 'leased'
+where m.id = r.id and coalesce(m.place, -1) >= 0 and m.lane <> 'leased'
 
 -- name: wake
 -- $1 queue, $2 limit, $3 now: those whose wait is over join their lines, the longest due first. Only in groups that are locked, and
--- who they are is kept for `admit`, which comes in the same round trip.
+-- who they are is kept for `admit`, which comes in the same round trip. (`coalesce` keeps the planner off the index of all who wait.)
 with late as materialized (
   select id, grp, priority from {s}.message where queue = $1::text and wake_ms <= {now $3} and turn is null
   order by wake_ms, seq limit $2::int),
@@ -479,7 +484,7 @@ parked as (
   update {s}.message m set wake_ms = null, parked_ms = {now $3},
     turn = case when exists (select from {s}.queue where name = $1::text and group_order = 'strict') then n.seq
       else n.priority::bigint << 56 | n.seq end
-  from numbered n where m.id = n.id and m.queue = $1::text and m.wake_ms <= {now $3} and m.turn is null returning m.grp)
+  from numbered n where m.id = n.id and m.queue = $1::text and coalesce(m.wake_ms, 9223372036854775807) <= {now $3} and m.turn is null returning m.grp)
 select set_config('redrive.woken', coalesce((select array_agg(distinct grp) from parked)::text, '{}'), true)
 
 -- name: admit

@@ -49,6 +49,7 @@ from ..message import (
 )
 from ..store import Cells, Traits
 from . import _door, _sqlite_schema
+from ._counts import total
 from ._sqlite_changes import Changes
 from ._sqlite_groups import Groups, Touched, to_group
 from ._sqlite_looks import AFTER, to_failure_group, where_of
@@ -352,6 +353,8 @@ class SqliteStore:
         return [found.get(id) for id in ids]
 
     def counts(self, queue: str | None = None) -> Counts:
+        if queue is None:
+            return total(self.counts_by_queue().values())
         now = self._clock_ms()
         ready, scheduled, leased, oldest, without_place = self._read(self._sql["counts"], now, queue)[0]
         resting = dict(self._read(self._sql["resting_counts"], queue))

@@ -44,6 +44,8 @@ create table message (
 create index message_due on message(queue, priority, due_ms, lane) where due_ms is not null;
 create unique index message_id on message(id);
 create index message_rest on message(lane, rested_ms) where rested_ms is not null;
+create index message_rest_queue on message(queue, lane, rested_ms) where rested_ms is not null;
+create index message_failure on message(fingerprint, rested_ms) where fingerprint is not null;
 create table unique_key (
   task text not null,
   key text not null,
@@ -247,18 +249,18 @@ delete from message where id = ? and redrives = ? and lane = ?
 update message set lane = 'quarantine', reason = ?, rested_ms = ? where id = ? and redrives = ? and lane = ?
 
 -- name: counts
--- ?1 now, ?2 queue or null
+-- ?1 now, ?2 queue
 select
   count(*) filter (where lane = 'ready' and due_ms <= ?1),
   count(*) filter (where lane = 'ready' and due_ms > ?1),
   count(*) filter (where lane = 'leased'),
   min(due_ms) filter (where lane = 'ready' and due_ms <= ?1),
-  (select count(*) from message where turn > 0 and (?2 is null or queue = ?2))
-    + (select count(*) from message where wake_ms is not null and turn is null and (?2 is null or queue = ?2))
-from message where due_ms is not null and (?2 is null or queue = ?2)
+  (select count(*) from message where turn > 0 and queue = ?2)
+    + (select count(*) from message where wake_ms is not null and turn is null and queue = ?2)
+from message where due_ms is not null and queue = ?2
 
 -- name: resting_counts
-select lane, count(*) from message where rested_ms is not null and (?1 is null or queue = ?1) group by lane
+select lane, count(*) from message where rested_ms is not null and queue = ?1 group by lane
 
 -- name: counts_by_queue
 -- ?1 now; a pass over each index that holds all of a lane, whatever the number of queues
@@ -300,9 +302,9 @@ select rested_ms, seq from message where lane = ?1 and rested_ms is not null and
 order by rested_ms desc, seq desc limit 1 offset ?3
 
 -- name: retain
--- ?1 lane, ?2 queue, ?3 (rested, ?4 seq) and ?5 rested: remove what is older than either
+-- ?1 lane, ?2 queue, ?3 rested, ?4 seq: remove what is older than that
 delete from message where seq in (select seq from message where lane = ?1 and rested_ms is not null and queue = ?2
-  and ((rested_ms, seq) < (?3, ?4) or rested_ms < ?5) order by rested_ms, seq limit 1000)
+  and (rested_ms, seq) < (?3, ?4) order by rested_ms, seq limit 1000)
 
 -- name: sweep_keys
 delete from unique_key where until_ms > 0 and until_ms <= ?1 and not exists (select 1 from message m where m.id = unique_key.id)
@@ -341,10 +343,10 @@ update message set
 where seq in (select value from json_each(?2)) and +queue = ?3 and +turn = 0 and lane <> 'leased'
 
 -- name: touched_by_rest
--- ?1 lane, ?2 queue, ?3 ?4 ?5 as `retain`: the groups that are held by what it removes
+-- ?1 lane, ?2 queue, ?3 ?4 as `retain`: the groups that are held by what it removes
 select json_group_array(distinct json_array(queue, grp)) from (
   select queue, grp, turn from message where lane = ?1 and rested_ms is not null and queue = ?2
-  and ((rested_ms, seq) < (?3, ?4) or rested_ms < ?5) order by rested_ms, seq limit 1000) where turn = 0
+  and (rested_ms, seq) < (?3, ?4) order by rested_ms, seq limit 1000) where turn = 0
 
 -- name: woken
 -- ?1 queue, ?2 now, ?3 limit: those whose wait is over, as [[seq, group, priority], …]

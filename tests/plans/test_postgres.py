@@ -1,0 +1,351 @@
+"""PostgreSQL reads an index, and of it a small multiple of what was asked: however much waits, rests or was deleted,
+and whatever the planner knows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+
+import psycopg
+import pytest
+
+from redrive.fault import Fault, Kind
+from redrive.message import Ack, Ask, DeadLetter, Decision, Delivery, Draft, Keep, Lane, RetryAt, Settlement, Where
+from redrive.stores.postgres import PostgresStore
+from redrive.testing.servers import PostgresServer
+
+from . import filling
+from .explained import OPTIONS, Explained, Plan
+from .filling import DAY_MS, FINGERPRINTS, HOUR_MS, LATER, LINES, MAIN, REASONS, SMALL, TASKS, WORN, Mix
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("plans-postgres"), pytest.mark.timeout(900)]
+
+SCHEMA = "plans"
+LIMIT = 100
+ROUND = 300  # pages looked at beside, where other tests left dead rows
+TOUCHED = 30  # pages looked at per row that is written: its own, and the way down each of its indexes
+LEASE_MS = 60_000
+FAULT = Fault(Kind.PERMANENT, "Error", "it cannot be done", "print0")
+DIED = 50_000
+
+ID = f"""(lpad(to_hex({filling.ENQUEUED}), 12, '0') || '7' || substr(md5(n::text), 1, 3) || '8'
+  || substr(md5(n::text), 4, 15))::uuid"""
+FILL = f"""
+insert into {SCHEMA}.message(id, seq, due_ms, enqueued_ms, rested_ms, expires_ms, turn, wake_ms, parked_ms, fence,
+  attempt, place, priority, lane, queue, task, grp, worker, reason, fingerprint, error, faults, body)
+select {ID}, nextval('{SCHEMA}.message_seq'), {filling.DUE}, {filling.ENQUEUED}, {filling.RESTED}, {filling.EXPIRES},
+  case when k between 800 and 897 then 2::bigint << 56 | n end, {filling.WAKE}, {filling.PARKED}, {filling.FENCE},
+  {filling.FENCE}, case when k = 898 then 0 end, {filling.PRIORITY}, {filling.LANE}, {filling.QUEUE}, {filling.TASK},
+  {filling.GROUP}, {filling.WORKER}, {filling.REASON}, {filling.FINGERPRINT}, {filling.ERROR},
+  case when {filling.FINGERPRINT} is not null then array['{filling.FAULT}'] end, convert_to('[' || n || ']', 'utf8')
+from (select n, n % 1000 k from generate_series({{first}}::bigint, {{last}} - 1) n) numbers
+"""
+# Claimed and acked, which leaves two places in the index: where it was due, and where its lease would have ended.
+DEAD_ROWS = f"""
+insert into {SCHEMA}.message(id, seq, task, queue, priority, due_ms, enqueued_ms, body)
+  select gen_random_uuid(), nextval('{SCHEMA}.message_seq'), 'task0', '{WORN}', 2, {{now}} - n, 0, ''
+  from generate_series(1, {DIED}) n;
+update {SCHEMA}.message set lane = 'leased', fence = 1, due_ms = due_ms - {HOUR_MS} where queue = '{WORN}';
+delete from {SCHEMA}.message where queue = '{WORN}';
+"""
+
+
+@pytest.fixture(scope="module")
+def server(postgres_server: PostgresServer) -> Iterator[psycopg.Connection]:
+    """A session on the server, with a schema of the tests' own that no vacuum comes to."""
+    with psycopg.connect(postgres_server.url, autocommit=True) as c:
+        PostgresStore(f"{postgres_server.url}?schema={SCHEMA}").close()
+        c.execute(f"alter table {SCHEMA}.message set (autovacuum_enabled = off)")
+        yield c
+        c.execute(f"drop schema {SCHEMA} cascade")
+
+
+@pytest.fixture(scope="module")
+def mix(server: psycopg.Connection) -> Mix:
+    """The messages, and of them statistics from when they were five, all delayed."""
+    now_ms = server.execute("select (extract(epoch from now()) * 1000)::bigint").fetchone()[0]  # type: ignore[index]
+    mix = Mix(filling.rows(), now_ms)
+    server.execute(filling.spelt(FILL, now_ms, first=0, last=5))
+    server.execute(f"analyze {SCHEMA}.message")
+    with without_indexes(server):
+        server.execute(filling.spelt(FILL, now_ms, first=5, last=mix.rows))
+    return mix
+
+
+class without_indexes:
+    """Fill the table as a whole, and make its indexes afterwards: that takes a third of the time."""
+
+    def __init__(self, c: psycopg.Connection) -> None:
+        self._c = c
+
+    def __enter__(self) -> None:
+        found = self._c.execute(
+            "select indexname, indexdef from pg_indexes where schemaname = %s and tablename = 'message' "
+            "and indexname <> 'message_id'",
+            [SCHEMA],
+        ).fetchall()
+        self._made = [made for _, made in found]
+        for name, _ in found:
+            self._c.execute(f"drop index {SCHEMA}.{name}".encode())
+
+    def __exit__(self, *_: object) -> None:
+        for made in self._made:
+            self._c.execute(made)
+
+
+def forget(c: psycopg.Connection) -> None:
+    """As of a table that nobody has analyzed yet."""
+    table = f"'{SCHEMA}.message'::regclass"
+    c.execute(f"delete from pg_statistic where starelid = {table}")
+    c.execute(f"update pg_class set relpages = 0, reltuples = -1, relallvisible = 0 where oid = {table}")
+
+
+STATISTICS: dict[str, Callable[[psycopg.Connection], object]] = {
+    "of five rows": lambda c: None,
+    "none": forget,
+    "its own": lambda c: c.execute(f"vacuum analyze {SCHEMA}.message"),
+}
+
+
+@pytest.fixture(scope="module", params=STATISTICS, ids=lambda name: f"statistics={name}")
+def explained(
+    request: pytest.FixtureRequest, server: psycopg.Connection, mix: Mix, postgres_server: PostgresServer
+) -> Iterator[Explained]:
+    """A store on those messages, of which the planner knows what the parameter says."""
+    STATISTICS[request.param](server)
+    explained = Explained(postgres_server, SCHEMA)
+    yield explained
+    explained.store.close()
+
+
+def claimed(explained: Explained, queue: str, limit: int = LIMIT) -> list[Delivery]:
+    deliveries = explained.store.exchange([], [Ask(queue, limit, LEASE_MS, worker="w")]).deliveries
+    assert len(deliveries) == limit
+    return deliveries
+
+
+# -- claims
+
+
+@pytest.mark.parametrize("limit", [1, LIMIT])
+def test_a_claim_reads_no_more_of_the_due_index_than_its_limit(explained: Explained, limit: int) -> None:
+    plan = explained.plan("claim", lambda: claimed(explained, MAIN, limit))
+    assert plan.indexes == {"message_due", "message_wake"} and not plan.could_scan, plan
+    assert plan.rows <= 3 * limit and plan.sorts == 0 and plan.buffers <= ROUND + TOUCHED * limit, plan
+
+
+def test_a_claim_that_skips_tasks_reads_on_past_those_only(explained: Explained) -> None:
+    ask = Ask(MAIN, LIMIT, LEASE_MS, worker="w", skip=frozenset({"task0", "task1"}))
+    plan = explained.plan("claim", lambda: explained.store.exchange([], [ask]))
+    assert plan.indexes == {"message_due", "message_wake"} and plan.rows <= 6 * LIMIT and plan.sorts == 0, plan
+
+
+def test_what_is_delayed_costs_a_claim_nothing(explained: Explained) -> None:
+    plans = explained.plans(lambda: explained.store.exchange([], [Ask(LATER, LIMIT, LEASE_MS, worker="w")]))
+    assert plans["claim"].rows == plans["look"].rows == 0 and plans["claim"].sorts == 0, plans
+    assert plans["claim"].buffers <= 30, plans
+
+
+def test_a_waiting_worker_reads_the_front_of_each_priority(explained: Explained) -> None:
+    plan = explained.plan("next_due", lambda: explained.store._next_due_ms([Ask(LATER, 1, LEASE_MS)]))
+    assert plan.rows <= 5 and plan.buffers <= 40 and not plan.could_scan, plan
+
+
+# -- settlements
+
+
+def settled(explained: Explained) -> dict[str, Plan]:
+    """The plans of settlements of every kind, twenty of each."""
+    later_ms = explained.store.now_ms() + HOUR_MS
+    left = iter(claimed(explained, MAIN, 80))
+    decisions: list[Decision] = [Ack(), Ack(keep_ms=DAY_MS), RetryAt(later_ms), DeadLetter("permanent")]
+    settlements = [
+        Settlement(d.receipt, decision, fault=None if isinstance(decision, Ack) else FAULT)
+        for decision in decisions
+        for d in islice(left, 20)
+    ]
+    return explained.plans(lambda: explained.store.exchange(settlements, []))
+
+
+def test_settlements_look_up_their_messages_by_id(explained: Explained) -> None:
+    plans = settled(explained)
+    for name in ("ack", "keep", "retry", "move"):
+        plan = plans[name]
+        assert plan.indexes == {"message_id"} and not plan.could_scan, plan
+        assert plan.rows <= 20 and plan.buffers <= 20 * TOUCHED, plan
+
+
+def test_settlements_that_are_decided_one_by_one_look_up_their_messages_by_id(explained: Explained) -> None:
+    follow = [
+        Settlement(d.receipt, Ack(), follow_ups=(Draft(task="t", queue=WORN, key=d.message.id),))
+        for d in claimed(explained, MAIN)
+    ]
+    plans = explained.plans(lambda: explained.store.exchange(follow, []))
+    for name in ("held_now", "ack", "key_holders"):
+        assert plans[name].indexes <= {"message_id"} and not plans[name].could_scan, plans[name]
+        assert plans[name].rows <= LIMIT and plans[name].buffers <= LIMIT * TOUCHED, plans[name]
+    keyed = [Settlement(d.receipt, Ack()) for d in claimed(explained, WORN)]
+    plan = explained.plan("ack_keyed", lambda: explained.store.exchange(keyed, []))
+    assert plan.indexes == {"message_id"} and plan.rows <= LIMIT and plan.buffers <= LIMIT * TOUCHED, plan
+
+
+def test_leases_are_extended_and_runs_cancelled_by_id(explained: Explained) -> None:
+    held = claimed(explained, MAIN)
+    plans = explained.plans(lambda: explained.store.extend([d.receipt for d in held], lease_ms=LEASE_MS))
+    plans |= explained.plans(lambda: explained.store.checkpoint(held[0].receipt, b"1"))
+    plans |= explained.plans(lambda: explained.store.find([d.message.id for d in held]))
+    plans |= explained.plans(lambda: explained.store.cancel([d.message.id for d in held]))
+    for name in ("extend", "checkpoint", "find", "lanes", "cancel"):
+        plan = plans[name]
+        assert plan.indexes == {"message_id"} and not plan.could_scan, plan
+        assert plan.rows <= 2 * LIMIT and plan.buffers <= LIMIT * TOUCHED, plan
+
+
+# -- groups
+
+
+def test_groups_are_woken_locked_and_admitted_by_their_own_indexes(explained: Explained) -> None:
+    """However many wait, are parked, or could be woken."""
+    held = claimed(explained, LINES, 20)
+    later_ms = explained.store.now_ms() + HOUR_MS
+    moves = [Settlement(d.receipt, RetryAt(later_ms), fault=FAULT) for d in held[10:]]
+    acks = [Settlement(d.receipt, Ack()) for d in held[:10]]
+    plans = explained.plans(lambda: explained.store.exchange(acks + moves, [Ask(LINES, 20, LEASE_MS, worker="w")]))
+    known = {
+        "lock": {"message_wake"},
+        "wake": {"message_wake", "message_id"},
+        "regroup": {"message_id"},
+        "admit": {"message_place", "message_line", "message_id"},
+        "claim": {"message_due"},
+        "look": {"message_wake"},
+    }
+    for name, indexes in known.items():
+        plan = plans[name]
+        assert plan.indexes <= indexes and not plan.could_scan, plan
+        assert plan.rows <= 6 * LIMIT and plan.buffers <= ROUND + LIMIT * TOUCHED, plan  # a hundred are woken at once
+
+
+def test_who_joins_a_group_in_the_callers_transaction_reads_that_group(
+    explained: Explained, postgres_server: PostgresServer
+) -> None:
+    """There nothing is set that the store sets in sessions of its own."""
+    with psycopg.connect(f"{postgres_server.url}?{OPTIONS}") as c:
+        drafts = [Draft(task="t", queue=LINES, group=f"group{n}", key=f"{id(c)} {n}") for n in range(20)]
+        plans = explained.plans(lambda: explained.store.put(drafts, tx=c))
+        c.rollback()
+    for name in ("lock", "take_keys", "key_holders", "put_grouped", "admit"):
+        plan = plans[name]
+        assert plan.indexes <= {"message_id", "message_place", "message_line"}, plan
+        assert plan.rows <= 100 and plan.buffers <= 20 * TOUCHED, plan
+
+
+# -- looking
+
+ORDERED = {
+    "all": (Where(), "message_rest", 1),
+    "of a queue": (Where(queue=SMALL), "message_rest_queue", 1),
+    "of a reason": (Where(reason="reason1"), "message_rest", REASONS + 1),
+    "of a task": (Where(task="task1"), "message_rest", TASKS + 1),
+    "of a fingerprint": (Where(fingerprint="print1"), "message_failure", 1),
+    "of a failure group": (Where(fingerprint="print1", task="task1"), "message_failure", 1),
+}
+
+
+@pytest.mark.parametrize("wanted", ORDERED)
+def test_a_page_of_dead_letters_is_read_off_an_index_in_its_order(explained: Explained, wanted: str) -> None:
+    where, index, times = ORDERED[wanted]
+    second = explained.store.peek(Lane.DEAD, where=where, limit=LIMIT).cursor
+    for cursor in (None, second):
+        look = partial(explained.store.peek, Lane.DEAD, where=where, limit=LIMIT, cursor=cursor)
+        plan = explained.plan("peek", look)
+        assert plan.indexes == {index} and plan.sorts == 0, plan
+        assert 0 < plan.rows <= times * LIMIT + 10 and plan.buffers <= times * 3 * LIMIT, plan
+
+
+def test_a_page_of_a_time_reads_that_time(explained: Explained, mix: Mix) -> None:
+    where = Where(since_ms=mix.now_ms - 5 * DAY_MS, until_ms=mix.now_ms - 4 * DAY_MS)
+    plan = explained.plan("peek", lambda: explained.store.peek(Lane.DEAD, where=where, limit=LIMIT))
+    assert plan.indexes == {"message_rest"} and plan.rows <= LIMIT and plan.sorts == 0, plan
+    assert plan.buffers <= 30 + mix.many(100) // 100, plan  # of the index it may read all that rested later or earlier
+
+
+def test_a_reason_that_nothing_died_of_reads_the_dead_once_and_nothing_else(explained: Explained, mix: Mix) -> None:
+    plan = explained.plan("peek", lambda: explained.store.peek(Lane.DEAD, where=Where(reason="none"), limit=LIMIT))
+    assert plan.indexes == {"message_rest"} and plan.rows <= 1.1 * mix.many(101), plan
+
+
+def test_a_page_of_what_waits_reads_the_table_once_and_sorts_a_page(explained: Explained, mix: Mix) -> None:
+    """There is no index for it: every message would pay for it."""
+    plan = explained.plan("peek", lambda: explained.store.peek(Lane.READY, limit=LIMIT))
+    assert plan.rows <= 1.1 * mix.rows, plan
+
+
+def test_failure_groups_read_the_dead_once_and_of_a_fingerprint_its_own(explained: Explained, mix: Mix) -> None:
+    groups = explained.store.failure_groups()
+    plan = explained.plan("failure_groups", explained.store.failure_groups)
+    assert not plan.could_scan, plan
+    assert plan.rows <= 1.1 * mix.many(101) + len(groups), plan
+    one = explained.plan("failure_groups", lambda: explained.store.failure_groups(where=Where(fingerprint="print1")))
+    assert one.indexes == {"message_failure", "message_id"} and one.rows <= 1.2 * mix.many(101) / FINGERPRINTS, one
+
+
+def test_counts_of_a_queue_read_that_queue(explained: Explained, mix: Mix) -> None:
+    plan = explained.plan("counts", lambda: explained.store.counts(SMALL))
+    assert plan.indexes <= {"message_due", "message_line", "message_wake", "message_rest_queue"}, plan
+    assert plan.rows <= mix.many(10) + 10 and not plan.could_scan, plan
+
+
+def test_counts_of_all_queues_read_each_index_once(explained: Explained, mix: Mix) -> None:
+    plan = explained.plan("counts_by_queue", explained.store.counts)
+    assert not plan.could_scan and plan.rows <= 1.1 * mix.rows, plan
+
+
+# -- keeping
+
+
+def test_retention_that_removes_nothing_reads_nothing_of_what_stays(explained: Explained) -> None:
+    long = Keep(age_ms=300 * DAY_MS)
+    plan = explained.plan("going", lambda: explained.store.retain(MAIN, done=long, dead=long))
+    assert plan.indexes == {"message_rest_queue"} and plan.rows <= 1 and plan.buffers <= 20, plan
+
+
+def test_retention_reads_what_stays_by_number_and_what_goes(explained: Explained) -> None:
+    keep = Keep(count=50, age_ms=25 * DAY_MS)
+    plans = explained.plans(lambda: explained.store.retain(MAIN, done=keep))
+    assert plans["nth_newest"].indexes == plans["going"].indexes == {"message_rest_queue"}
+    assert plans["nth_newest"].rows == 50 and plans["going"].rows <= 1000 and plans["going"].sorts == 0, plans
+    assert plans["retain"].indexes == {"message_id"} and plans["retain"].rows <= 1000, plans
+
+
+def test_a_sweep_reads_a_thousand(explained: Explained) -> None:
+    explained.store._swept_ms = 0
+    plan = explained.plan("sweep", explained.store._sweep)
+    assert plan.indexes == {"message_expires"} and plan.rows <= 2000 and not plan.could_scan, plan
+
+
+def test_a_release_reads_the_leased_and_of_the_others_one_index(explained: Explained, mix: Mix) -> None:
+    plans = explained.plans(lambda: explained.store.release("nobody", []))
+    for name in ("give_back", "lapse"):
+        assert plans[name].indexes == {"message_due"} and not plans[name].could_scan, plans[name]
+        assert plans[name].rows <= mix.many(21) + 20 * LIMIT, plans[name]
+
+
+# -- after much was deleted
+
+
+def test_claims_pass_what_was_claimed_and_acked_before_a_vacuum_came(
+    server: psycopg.Connection, postgres_server: PostgresServer, mix: Mix
+) -> None:
+    """Their 100,000 places lie before what is due. The first claim finds that they are gone, one by one; those after it
+    pass the pages of the index that are left of them."""
+    explained = Explained(postgres_server, SCHEMA)
+    server.execute(filling.spelt(DEAD_ROWS, mix.now_ms))
+    explained.store.put([Draft(task="task0", queue=WORN) for _ in range(4 * LIMIT)])
+    first, *later = [explained.plan("claim", lambda: claimed(explained, WORN)) for _ in range(4)]
+    for plan in (first, *later):
+        assert plan.indexes == {"message_due", "message_wake"} and plan.rows <= 3 * LIMIT and plan.sorts == 0, plan
+    explained.store.close()
+    print("pages per claim:", [plan.buffers for plan in (first, *later)])
+    assert first.buffers <= TOUCHED * LIMIT + 2 * DIED // 10  # nearly as if each were read
+    assert max(plan.buffers for plan in later) <= TOUCHED * LIMIT + 2 * DIED // 60
