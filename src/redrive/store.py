@@ -48,6 +48,7 @@ class Traits(Struct, frozen=True):
     blob_threshold: int | None = None  # bodies over it lie in blob storage; None: there is none
     inline_bytes_max: int | None = None  # of what lies with the message in any case; None: as for a body
     delay_ms_max: int | None = None  # None: any length
+    names_bytes_max: int | None = None  # of queue and group together, and of task and key; None: any length
     durable: bool = True  # an acknowledged put survives kill -9 of every process
     shared: bool = True  # several processes may use it at once
     fenced: bool = True  # a stale receipt is refused

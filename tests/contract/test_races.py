@@ -358,3 +358,26 @@ def test_processes_keep_the_rules_of_groups(url: str, stores: list[Store], stric
         assert most <= (1 if strict else 2)
         if strict:
             assert [n for _, n, _, _, _, how in mine if how in ("Ack", "DeadLetter")] == list(range(each))
+
+
+# -- waking
+
+
+def test_what_a_settlement_lets_in_wakes_who_has_room_though_the_settler_claims_elsewhere(stores: list[Store]) -> None:
+    here, there = stores
+    here.put([Draft(task="t", queue="grouped", group="g")] * 2 + [Draft(task="t")] * 3)
+    grouped = Ask("grouped", 1, 30_000, worker="w")
+    (delivery,) = here.exchange([], [grouped]).deliveries
+    woken = threading.Event()
+
+    def wait() -> None:
+        there.wait([grouped], timeout_ms=60_000)
+        woken.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.2)  # it listens by then
+    done = here.exchange([Settlement(delivery.receipt, Ack())], [Ask("default", 9, 30_000, worker="w")])
+    assert len(done.deliveries) == 3
+    assert woken.wait(PATIENCE_S)
+    thread.join()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from redrive.message import Ack, Ask, Draft, Group, Keep, Lane, Settled, Settlement
+from redrive.errors import EnqueueError
+from redrive.ids import new_id
+from redrive.message import Ack, Ask, Draft, Group, Keep, Lane, Put, Settled, Settlement
 from redrive.store import Store
 from redrive.stores.redis import RedisStore
 from redrive.testing import ManualClock, StoreContract
@@ -137,3 +141,31 @@ def test_on_the_servers_clock_nothing_is_early(redis_server: RedisServer, tmp_pa
         store.wait([ask], timeout_ms=60_000)
     assert time.time() - before_s >= 0.03
     store.close()
+
+
+def test_a_put_that_broke_is_not_taken_for_done_by_an_id_that_was_there_before(
+    redis_server: RedisServer, store: RedisStore
+) -> None:
+    used = store.put([draft()])[0].id
+    free = [new_id(store.now_ms()) for _ in range(2)]
+    for drafts in ([draft(id=used), draft()], [draft(id=used), draft(id=free[0])]):
+        with pytest.raises(EnqueueError, match="already stored"):
+            sent_and_lost(redis_server, lambda drafts=drafts: store.put(drafts))
+    assert store.counts().ready == 1
+    puts: list[Put] = sent_and_lost(redis_server, lambda: store.put([draft(id=id) for id in free]))
+    assert [put.id for put in puts] == free
+    assert store.counts().ready == 3
+
+
+def sent_and_lost(server: RedisServer, call: Callable[[], Any]) -> Any:
+    """What a call gives whose command reached the server, which was never carried out as its connection was cut."""
+    with ThreadPoolExecutor() as threads:
+        server.command("CLIENT", "PAUSE", 20_000, "WRITE")
+        try:
+            given = threads.submit(call)
+            while not (held := re.findall(r"id=(\d+) .* flags=b ", str(server.command("CLIENT", "LIST")))):
+                time.sleep(0.01)
+            server.command("CLIENT", "KILL", "ID", held[0])
+        finally:
+            server.command("CLIENT", "UNPAUSE")
+        return given.result()

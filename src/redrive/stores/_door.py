@@ -25,9 +25,9 @@ def admit(drafts: Iterable[Draft], traits: Traits) -> None:
                 f"body of task {draft.task!r} has {len(draft.body)} bytes; this store takes {traits.body_bytes_max}; "
                 + (_USE_BLOBS if traits.blob_threshold is None else _RAISE_MAX)
             )
-        why = _numbers(draft, traits) or _texts(draft)
+        why = _numbers(draft, traits) or _texts(draft, traits.names_bytes_max)
         if why is not None:
-            raise EnqueueError(f"a message of task {draft.task!a} is refused: {why}; nothing was written")
+            raise EnqueueError(f"a message of task {draft.task[:100]!a} is refused: {why}; nothing was written")
 
 
 def read_cursor(cursor: str | None) -> tuple[int, int]:
@@ -68,7 +68,7 @@ def _numbers(draft: Draft, traits: Traits) -> str | None:
     return None
 
 
-def _texts(draft: Draft) -> str | None:
+def _texts(draft: Draft, names_bytes_max: int | None) -> str | None:
     if not draft.task or not draft.queue or draft.group == "":
         return "task, queue and group must have names"
     texts = [draft.task, draft.queue, draft.content, draft.key, draft.group, draft.producer, draft.traceparent]
@@ -82,4 +82,12 @@ def _texts(draft: Draft) -> str | None:
         every.encode()
     except UnicodeEncodeError as error:
         return f"one of its names, keys or headers cannot be written as UTF-8 ({error.reason})"
+    return None if names_bytes_max is None else _names(draft, names_bytes_max)
+
+
+def _names(draft: Draft, bytes_max: int) -> str | None:
+    for one, other in (("queue", "group"), ("task", "key")):
+        names = getattr(draft, one) + (getattr(draft, other) or "")
+        if len(names) * 4 > bytes_max and len(names.encode()) > bytes_max:
+            return f"{one} and {other} have {len(names.encode())} bytes together; this store takes {bytes_max}"
     return None

@@ -93,13 +93,6 @@ def insert_all(
     return puts_of(st, drafts, given, held)
 
 
-def are_stored(st: Statements, c: Connection, drafts: Sequence[Draft], given: Sequence[str]) -> bool:
-    """Whether these ids were put already. Of messages that are gone since only their keys may tell."""
-    keyed = [draft for draft in drafts if draft.key is not None]
-    keys = texts([draft.task for draft in keyed]), texts([str(draft.key) for draft in keyed])
-    return bool(st.rows(c, "stored", ids(given)) or (keyed and st.rows(c, "keyed", *keys, ids(given))))
-
-
 def puts_of(st: Statements, drafts: Sequence[Draft], given: Sequence[str], held: dict[int, Put]) -> list[Put]:
     now = st.now_ms()
     return [
@@ -108,10 +101,31 @@ def puts_of(st: Statements, drafts: Sequence[Draft], given: Sequence[str], held:
     ]
 
 
+def was_put(st: Statements, c: Connection, drafts: Sequence[Draft], given: Sequence[str]) -> bool:
+    """Whether this put, whole as it is, was committed before: an id that was made for it is there, or, where the caller
+    named all, every message is that no holder of its key kept out. Of those that are gone since only their keys may
+    tell."""
+    made = [id for id, draft in zip(given, drafts, strict=True) if draft.id is None]
+    found = {row[0] for row in st.rows(c, "stored", ids(made or given))}
+    keyed = [draft for draft in drafts if draft.key is not None]
+    if keyed:
+        keys = texts([draft.task for draft in keyed]), texts([str(draft.key) for draft in keyed])
+        found |= {row[0] for row in st.rows(c, "keyed", *keys, ids(made or given))}
+    needed = {id for id, draft in zip(given, drafts, strict=True) if draft.key is None}
+    return bool(found) and (bool(made) or needed <= found)
+
+
 def holders(
-    st: Statements, c: Connection, drafts: Sequence[Draft], given: Sequence[str], now: int | None
+    st: Statements,
+    c: Connection,
+    drafts: Sequence[Draft],
+    given: Sequence[str],
+    now: int | None,
+    *,
+    take: bool = True,
 ) -> dict[int, Put]:
-    """Take the keys of these drafts; those of them, by their place, whose key somebody else holds.
+    """Take the keys of these drafts (unless only to look); those of them, by their place, whose key somebody else
+    holds.
 
     Among drafts of one key the first takes it. The rows of keys stay locked up to the commit: of those who put under a
     key at the same time, the second sees what became of the first.
@@ -122,19 +136,21 @@ def holders(
             first.setdefault((draft.task, draft.key), n)
     keys = [texts([task for task, _ in first]), texts([key for _, key in first])]
     of_first = [ids([given[n] for n in first.values()]), numbers([drafts[n].key_for_ms for n in first.values()])]
-    st.do(c, "take_keys", *keys, *of_first, now)
+    taken = st.do(c, "take_keys", *keys, *of_first, now) if take else None
     held: dict[int, Put] = {}
     free: list[int] = []
     names, server_ms = list(first.values()), 0
-    for at, id, until, lane, due, reason, server_ms in st.rows(c, "key_holders", *keys, now):
+    rows = st.rows(c, "key_holders", *keys, now)
+    ours = None if taken is None else set(taken.fetchall())
+    for at, id, until, lane, due, reason, server_ms in rows:
         n = names[at - 1]
-        if id == given[n]:
+        if id == given[n] if ours is None else (drafts[n].task, drafts[n].key) in ours:
             continue
         if lane in (None, "done") and until <= server_ms:
             free.append(n)
         else:
             held[n] = Put(id, True, _state(lane, due, reason, server_ms))
-    if free:
+    if free and take:
         whose = [texts([drafts[n].task for n in free]), texts([str(drafts[n].key) for n in free])]
         st.do(c, "hold_keys", *whose, ids([given[n] for n in free]), numbers([drafts[n].key_for_ms for n in free]), now)
     return held | _second(drafts, given, first, held, server_ms)
@@ -214,7 +230,9 @@ class Batch:
             self.grouped.append(str(receipt.handle)[:ID])
 
     def write(self, st: Statements, c: Connection, now: int | None) -> list[tuple[list[Receipt], Cursor]]:
-        """Which receipts went into which statement."""
+        """Which receipts went into which statement. Each goes through its messages in the order of their ids, as
+        `extend` does: else two of them wait for each other."""
+        self._sort()
         sent: list[tuple[list[Receipt], Cursor]] = []
         for name, receipts in (("ack", self.acks), ("ack_keyed", self.keyed)):
             if receipts:
@@ -231,6 +249,13 @@ class Batch:
             sent.append((receipts, st.do(c, "move", *named(receipts), *_moved(self.moves), now)))
         return sent
 
+    def _sort(self) -> None:
+        self.acks.sort(key=_named)
+        self.keyed.sort(key=_named)
+        self.kept.sort(key=lambda one: _named(one[0]))
+        self.retries.sort(key=lambda one: _named(one[0]))
+        self.moves.sort(key=lambda s: _named(s.receipt))
+
     def _keep(self, st: Statements, c: Connection, now: int | None) -> Cursor:
         return st.do(
             c,
@@ -241,6 +266,10 @@ class Batch:
             byteas([result for _, _, result in self.kept]),
             now,
         )
+
+
+def _named(receipt: Receipt) -> str:
+    return str(receipt[0])  # it begins with the id
 
 
 def named(receipts: Sequence[Receipt]) -> tuple[bytes, bytes]:

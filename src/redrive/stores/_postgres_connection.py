@@ -24,10 +24,17 @@ class Connection(psycopg.Connection[TupleRow]):
 
     deadline_s: float = inf  # by time.monotonic()
     committing = False  # whether the commit was sent: then nobody knows whether it took place
+    commit_sent: psycopg.Cursor[TupleRow] | None = None  # its cursor
     idle_since_s = 0.0
 
     def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
         return super().wait(_bounded(gen, self), *args, **options)
+
+    @property
+    def has_committed(self) -> bool:
+        """Whether the commit was sent and answered."""
+        result = None if self.commit_sent is None else self.commit_sent.pgresult
+        return result is not None and result.command_status == b"COMMIT"
 
     def is_silent(self) -> bool:
         """Whether nothing came while it lay idle: else the server has said good-bye, or is gone."""

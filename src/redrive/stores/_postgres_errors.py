@@ -50,6 +50,8 @@ def passes(error: psycopg.Error) -> bool:
     code = code_of(error)
     if code == "23505":
         return error.diag.constraint_name == "message_place"  # two let somebody in at once: one of them looks again
+    if is_outdated(error):
+        return True
     if code:
         return code in _AGAIN or code in _ELSEWHERE or code.startswith("08")
     return isinstance(error, psycopg.OperationalError) and not isinstance(error, TooSlow) and not is_refusal(error)
@@ -60,10 +62,20 @@ def is_refusal(error: psycopg.Error) -> bool:
     return not error.sqlstate and any(words in str(error) for words in _REFUSED) and "starting up" not in str(error)
 
 
+def is_outdated(error: psycopg.Error) -> bool:
+    """Whether a statement was prepared before a migration changed what it gives: a new connection prepares it anew."""
+    return code_of(error) == "0A000" and error.diag.source_function == "RevalidateCachedQuery"
+
+
 def is_lost(error: psycopg.Error) -> bool:
     """Whether the connection is of no more use, nor are others made before."""
     code = code_of(error)
-    return code in _ELSEWHERE or code.startswith("08") or (not code and isinstance(error, psycopg.OperationalError))
+    return (
+        is_outdated(error)
+        or code in _ELSEWHERE
+        or code.startswith("08")
+        or (not code and isinstance(error, psycopg.OperationalError))
+    )
 
 
 def store_error(error: psycopg.Error, what: str, where: str) -> RedriveError:

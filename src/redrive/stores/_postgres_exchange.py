@@ -54,12 +54,13 @@ class Exchanges:
             return Exchange([], [])
         self._send(one)
         if one.kept_back and not one.waking:  # somebody waits to be woken: nothing was claimed there
-            again = _One(self._st, self._seam, (), one.asks_kept_back(), ())
+            left = [n for n, found in enumerate(one.deliveries) if not found]
+            again = _One(self._st, self._seam, (), [one.asks[n] for n in left], ())
             again.waking = True
             self._send(again)
-            one.deliveries.update(again.deliveries)
-        deliveries = [delivery for ask in one.asks for delivery in one.deliveries.pop(id(ask), ())]
-        return Exchange(one.words, deliveries)
+            for n, found in zip(left, again.deliveries, strict=True):
+                one.deliveries[n] = found
+        return Exchange(one.words, [delivery for found in one.deliveries for delivery in found])
 
     def _send(self, one: _One) -> None:
         sent_s = time.monotonic()
@@ -91,7 +92,7 @@ class _One:
             self._names |= {name for s in settlements for name in names_of(s.follow_ups)}
         self.waking = False
         self.words: list[Settled] = []
-        self.deliveries: dict[int, list[Delivery]] = {}  # by the identity of the ask
+        self.deliveries: list[list[Delivery]] = []  # of each ask
         self.now_ms = 0
         self.kept_back = False  # whether a message waited to be woken
         self.groups_seen = bool(self._names)
@@ -106,9 +107,6 @@ class _One:
             for draft in s.follow_ups:
                 told.add(draft.queue)
         return told
-
-    def asks_kept_back(self) -> list[Ask]:
-        return [ask for ask in self.asks if not self.deliveries.get(id(ask))]
 
     # -- sending
 
@@ -162,8 +160,8 @@ class _One:
         assert row is not None
         self.now_ms, self.kept_back = row
         self.groups_seen = self.groups_seen or self.kept_back
-        for ask, claim in zip(self.asks, self._claims, strict=True):
-            self.deliveries[id(ask)] = self._deliveries(ask, claim.fetchall())
+        claims = zip(self.asks, self._claims, strict=True)
+        self.deliveries = [self._deliveries(ask, claim.fetchall()) for ask, claim in claims]
 
     def _deliveries(self, ask: Ask, rows: list[tuple[Any, ...]]) -> list[Delivery]:
         queue, worker, until = ask.queue, ask.worker, self.now_ms + ask.lease_ms

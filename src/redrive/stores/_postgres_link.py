@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import uniform
 from threading import Lock
 from typing import Any, TypeVar
@@ -39,6 +40,7 @@ PLANS = {
     "enable_mergejoin": "off",
     "jit": "off",
 }
+_log = logging.getLogger("redrive.stores")
 _BEGIN = "begin isolation level read committed read write"
 
 
@@ -68,6 +70,7 @@ class Link:
         self.pooled = False  # whether a pooler stands between: then a session is not ours to set up
         self.on_change: Callable[[Iterable[str]], None] = lambda queues: None  # the listener hangs in here
         self._seam, self._clock, self._opening = seam, Clock(), Lock()
+        self._silent = False  # whether a notification was ever refused
         self._first: Server | None = None
         self._identity: tuple[str, str] | None = None
         self._pool = Pool("PostgreSQL", self._connect, url.pool)
@@ -85,7 +88,7 @@ class Link:
         def do(c: Connection) -> T:
             self._begin(c)
             value = work(c)
-            with c.pipeline():
+            with self._committed(c), c.pipeline():
                 self._commit(c, wake)
             return value
 
@@ -99,7 +102,7 @@ class Link:
         """
 
         def do(c: Connection) -> T:
-            with c.pipeline() as pipeline:
+            with self._committed(c), c.pipeline() as pipeline:
                 try:
                     self._begin(c)
                     value = work(c, pipeline)
@@ -137,12 +140,25 @@ class Link:
         lock is held over a whole database, and no commit of ours shall wait in line for the disk behind another's."""
         self._seam("commit")
         c.committing = True
-        c.execute("commit")
+        c.commit_sent = c.execute("commit")
         for queue in self.named(wake):
             c.execute(
                 "select set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)",
                 (self.channel, self.payload(queue)),
             )
+
+    @contextlib.contextmanager
+    def _committed(self, c: Connection) -> Iterator[None]:
+        """What was committed is not undone, nor done again, because nobody could be told of it: they look by
+        themselves."""
+        try:
+            yield
+        except psycopg.Error as error:
+            if is_lost(error) or not c.has_committed:
+                raise
+            if not self._silent:
+                self._silent = True
+                _log.warning("%s: idle workers cannot be told of work: %s", self.where, " ".join(str(error).split()))
 
     def named(self, queues: Iterable[str]) -> list[str]:
         """Those to name in notifications; more than a few are told as any queue, by one."""
@@ -162,7 +178,7 @@ class Link:
             c: Connection | None = None
             try:
                 c = self._pool.take(deadline_s)
-                c.deadline_s, c.committing = deadline_s, False
+                c.deadline_s, c.committing, c.commit_sent = deadline_s, False, None
                 value = do(c)
             except psycopg.Error as error:
                 sent = c is not None and c.committing

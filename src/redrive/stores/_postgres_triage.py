@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..message import Discard, Handle, Isolate, Keep, Lane, Redrive, Verdict
 from ._postgres_changes import Connection, Statements
 from ._postgres_groups import admit, lock
-from ._postgres_rows import ids, ints, plain, texts
+from ._postgres_rows import ids, ints, numbers, plain, texts
 
 
 def judge(st: Statements, c: Connection, handles: Sequence[Handle], verdict: Verdict, now: int | None) -> list[bool]:
@@ -52,10 +52,11 @@ def retain(st: Statements, c: Connection, lane: Lane, queue: str, keep: Keep, no
     if rested is None and keep.age_ms is None:
         return 0
     rows = st.rows(c, "going", lane.value, queue, rested, seq, keep.age_ms, now)
-    names = {(queue, group) for _, group, holds in rows if holds}
+    names = {(queue, group) for _, group, holds, _ in rows if holds}
     if names:
         lock(st, c, names, (), now)
-    removed = st.rows(c, "retain", ids([row[0] for row in rows]), lane.value)[0][0] if rows else 0
+    seen = ids([row[0] for row in rows]), numbers([row[3] for row in rows])
+    removed = st.rows(c, "retain", *seen, lane.value)[0][0] if rows else 0
     if names:
         admit(st, c, names, now)
     return int(removed)

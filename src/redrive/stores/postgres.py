@@ -62,6 +62,7 @@ from ._postgres_url import parse
 from ._state_dir import state_dir
 
 SWEEP_EVERY_MS, SWEEP_MAX = 60_000, 1000
+NAMES_MAX = 2500  # bytes: a row of an index has 2,704 at most, of which numbers and heads take some
 TICK_S = 0.01  # how often a waiter looks at a clock that is set by hand
 
 
@@ -84,7 +85,7 @@ class PostgresStore:
     Refused for a server that would lose messages.
     """
 
-    traits = Traits(name="postgres")
+    traits = Traits(name="postgres", names_bytes_max=NAMES_MAX)
 
     def __init__(self, url: str, *, clock_ms: Callable[[], int] | None = None) -> None:
         self.seam: Callable[[str], None] = _no_seam  # tests put a function here that kills or fails at a named point
@@ -121,9 +122,9 @@ class PostgresStore:
         def work(c: Connection, pipeline: psycopg.Pipeline) -> list[Put]:
             nonlocal tries
             tries += 1
-            if tries > 1 and changes.are_stored(self._st, c, drafts, given):  # it was committed, and the answer lost
-                now = self._st.now()
-                return changes.puts_of(self._st, drafts, given, changes.holders(self._st, c, drafts, given, now))
+            if tries > 1 and changes.was_put(self._st, c, drafts, given):  # it was committed, and the answer lost
+                held = changes.holders(self._st, c, drafts, given, self._st.now(), take=False)
+                return changes.puts_of(self._st, drafts, given, held)
             return self._write(c, drafts, given, swaps)
 
         queues = {draft.queue for draft in drafts}
@@ -265,9 +266,13 @@ class PostgresStore:
 
         def work(c: Connection) -> list[Cancel]:
             now, listed = self._st.now(), ids(sorted(set(ids_)))
-            rows = self._st.rows(c, "lanes", listed)
-            names = {(queue, group) for _, _, queue, group in rows if group is not None}
-            if names:
+            names: groups.Names = set()
+            while True:
+                rows = self._st.rows(c, "lanes", listed)
+                found = {(queue, group) for _, _, queue, group in rows if group is not None}
+                if found <= names:
+                    break  # none of them was redriven to another queue meanwhile
+                names |= found
                 groups.lock(self._st, c, names, (), now)
             ended = dict(self._st.rows(c, "cancel", listed, now))
             groups.admit(self._st, c, names, now)
@@ -372,7 +377,7 @@ class PostgresCells:
 _HOLD = {None: Hold.LOST, False: Hold.HELD, True: Hold.CANCEL}
 _CANCEL = {
     None: Cancel.UNKNOWN,
-    "ready": Cancel.CANCELLED,
+    "done": Cancel.CANCELLED,
     "leased": Cancel.REQUESTED,
     "rests": Cancel.TOO_LATE,
 }

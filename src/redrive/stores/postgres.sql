@@ -128,11 +128,12 @@ select k.id::text from unnest($1::text[], $2::text[]) as w(task, key) join {s}.u
 where k.id = any($3::uuid[])
 
 -- name: take_keys
--- $1 tasks, $2 keys, $3 ids, $4 for how long at least, $5 now. Takes those that nobody has and locks the others, in one order.
+-- $1 tasks, $2 keys, $3 ids, $4 for how long at least, $5 now. Takes those that nobody has, which it
+-- gives, and locks the others, in one order.
 insert into {s}.unique_key as k (task, key, id, until_ms)
 select r.task, r.key, r.id, case when r.for_ms > 0 then {now $5} + r.for_ms else 0 end
 from unnest($1::text[], $2::text[], $3::uuid[], $4::bigint[]) r(task, key, id, for_ms) order by r.task collate "C", r.key collate "C"
-on conflict (task, key) do update set id = k.id where false
+on conflict (task, key) do update set id = k.id where false returning k.task, k.key
 
 -- name: key_holders
 -- $1 tasks, $2 keys, $3 now. After `take_keys`, as a statement of its own: it must see what those it waited for have committed.
@@ -189,12 +190,13 @@ with gone as (
 select count(*), null, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end from gone
 
 -- name: ack_keyed
--- As `ack`, and frees the keys that they held for their life only.
+-- As `ack`, and frees the keys that they held for their life only: in the order in which `take_keys` locks them, as everywhere.
 with gone as (
   delete from {s}.message m using unnest($1::uuid[], $2::int[]) r(id, fence)
   where m.id = r.id and m.fence = r.fence and m.lane = 'leased' returning m.id, m.task, m.key),
 freed as (
-  delete from {s}.unique_key k using gone g where g.key is not null and k.task = g.task and k.key = g.key and k.id = g.id and k.until_ms = 0)
+  delete from {s}.unique_key k using (select * from gone where key is not null order by task, key) g
+  where k.task = g.task and k.key = g.key and k.id = g.id and k.until_ms = 0)
 select count(*), null, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end from gone
 
 -- name: keep
@@ -279,15 +281,19 @@ update {s}.message set progress = $3::bytea where id = any($1::uuid[]) and fence
 select id::text, lane, queue, grp from {s}.message where id = any($1::uuid[])
 
 -- name: cancel
--- $1 ids, $2 now
-with listed as (select unnest($1::uuid[]) id order by 1),
-ended as (
-  update {s}.message m set lane = 'done', due_ms = null, turn = null, place = null, wake_ms = null, reason = 'cancelled', rested_ms = {now $2},
-    expires_ms = {now $2} + 86400000
-  from listed l where m.id = l.id and m.lane = 'ready' returning m.id, 'ready' lane),
-told as (
-  update {s}.message m set cancel = true from listed l where m.id = l.id and m.lane = 'leased' returning m.id, 'leased' lane)
-select id::text, lane from ended union all select id::text, lane from told
+-- $1 ids, $2 now: what waits is done, what runs is told. One update for both: what is claimed or comes back while this waits for its row
+-- is then the other of the two, and must not slip between them.
+update {s}.message m set
+  lane = case when m.lane = 'ready' then 'done' else m.lane end,
+  cancel = case when m.lane = 'ready' then m.cancel else true end,
+  due_ms = case when m.lane = 'leased' then m.due_ms end,
+  turn = case when m.lane = 'leased' then m.turn end,
+  place = case when m.lane = 'leased' then m.place end,
+  wake_ms = case when m.lane = 'leased' then m.wake_ms end,
+  reason = case when m.lane = 'ready' then 'cancelled' else m.reason end,
+  rested_ms = case when m.lane = 'ready' then {now $2} end,
+  expires_ms = case when m.lane = 'ready' then {now $2} + 86400000 end
+from (select unnest($1::uuid[]) id order by 1) l where m.id = l.id and m.lane in ('ready', 'leased') returning m.id::text, m.lane
 
 -- name: redrive
 -- $1 ids, $2 redrives, $3 lanes, $4 delay, $5 queue or null, $6 attempts or null, $7 run, $8 keep deadline, $9 now.
@@ -314,7 +320,8 @@ with gone as (
   delete from {s}.message m using unnest($1::uuid[], $2::int[], $3::text[]) r(id, redrives, lane)
   where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane returning m.id, r.redrives, r.lane, m.task, m.key),
 freed as (
-  delete from {s}.unique_key k using gone g where g.key is not null and k.task = g.task and k.key = g.key and k.id = g.id and k.until_ms = 0)
+  delete from {s}.unique_key k using (select * from gone where key is not null order by task, key) g
+  where k.task = g.task and k.key = g.key and k.id = g.id and k.until_ms = 0)
 select id::text, redrives, lane from gone
 
 -- name: isolate
@@ -376,7 +383,8 @@ with gone as (
     select ctid from {s}.message where expires_ms < {now $1} order by expires_ms limit 1000 for update skip locked))
   returning id, task, key),
 freed as (
-  delete from {s}.unique_key k using gone g where g.key is not null and k.task = g.task and k.key = g.key and k.id = g.id and k.until_ms = 0)
+  delete from {s}.unique_key k using (select * from gone where key is not null order by task, key) g
+  where k.task = g.task and k.key = g.key and k.id = g.id and k.until_ms = 0)
 select count(*) from gone
 
 -- name: sweep_keys
@@ -401,17 +409,20 @@ order by rested_ms desc, seq desc limit 1 offset $3::int
 -- name: going
 -- $1 lane, $2 queue, $3 rested and $4 seq or null, $5 an age or null, $6 now: what is older than either, the longest at rest first.
 -- Both as one bound, so that it ends where they begin that stay.
-select id::text, grp, place is not null from {s}.message where lane = $1::text and rested_ms is not null and queue = $2::text
+select id::text, grp, place is not null, rested_ms from {s}.message where lane = $1::text and rested_ms is not null and queue = $2::text
   and (rested_ms, seq) < (greatest($3::bigint, {now $6} - $5::bigint),
     case when {now $6} - $5::bigint > $3::bigint then 0 else coalesce($4::bigint, 0) end)
 order by rested_ms, seq limit 1000
 
 -- name: retain
--- $1 ids, $2 lane
+-- $1 ids, $2 since when each rests, $3 lane: not what was redriven since, and came back to rest.
+-- (`coalesce` keeps the planner off the indexes of all that rests)
 with gone as (
-  delete from {s}.message where id = any($1::uuid[]) and lane = $2::text returning id, task, key),
+  delete from {s}.message m using (select * from unnest($1::uuid[], $2::bigint[]) r(id, rested_ms) order by id) r
+  where m.id = r.id and m.lane = $3::text and coalesce(m.rested_ms, -1) = r.rested_ms returning m.id, m.task, m.key),
 freed as (
-  delete from {s}.unique_key k using gone g where g.key is not null and k.task = g.task and k.key = g.key and k.id = g.id and k.until_ms = 0)
+  delete from {s}.unique_key k using (select * from gone where key is not null order by task, key) g
+  where k.task = g.task and k.key = g.key and k.id = g.id and k.until_ms = 0)
 select count(*) from gone
 
 -- name: settings

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
 from ..errors import Conflict, EnqueueError, Unsupported
 from ..ids import is_id, new_id
 from ..message import (
@@ -126,9 +124,9 @@ class RedisStore:
         def asked(again: bool = False) -> list[bytes]:
             arguments, zones = Arguments(), dict[tuple[int, str], int]()
             arguments.blob(packed_ids(ids))
+            rows = draft_rows(drafts, ids, zones, arguments)
             # Once it was sent, what is stored under these ids may be this very put: then its answer was lost.
-            rows = draft_rows([replace(d, id=None) for d in drafts] if again else drafts, ids, zones, arguments)
-            return arguments.listed(self._now(), (rows, [*zones], swap_rows(swaps, arguments)))
+            return arguments.listed(self._now(), (rows, [*zones], swap_rows(swaps, arguments), again))
 
         self.seam("put")
         sent_s = time.monotonic()

@@ -133,11 +133,19 @@ local function claim_front(ask, priority, limit, answer)
   end
 end
 
--- Appends to `answers` per ask and priority {position of the ask, priority, members, messages, rare, faults}; how many it gave.
+-- Whether a message of this queue could be claimed now.
+local function has_due(queue)
+  for priority = 0, 3 do
+    if call('ZRANGEBYSCORE', due_key(priority, queue), '-inf', now, 'LIMIT', 0, 1)[1] then return true end
+  end
+  return false
+end
+
+-- Appends to `answers` per ask and priority {position of the ask, priority, members, messages, rare, faults}.
 local function claim(ask, position, answers)
-  if ask[2] <= 0 then return 0 end
+  if ask[2] <= 0 then return end
   wake(ask[1], ask[2])
-  if rules(ask[1]).paused then return 0 end
+  if rules(ask[1]).paused then return end
   local left, length = ask[2], 0
   for priority = 0, 3 do
     if left <= 0 or length >= CLAIM_BYTES then break end
@@ -149,5 +157,4 @@ local function claim(ask, position, answers)
       left, length = left - answer.count, answer.bytes
     end
   end
-  return ask[2] - left
 end

@@ -55,9 +55,10 @@ local function due_of(draft)
 end
 
 -- Those to be written, by position {id, word} for those whose key is held, and whether this put was made before and its
--- answer lost. Or nil and the id that is stored already.
-local function plan_puts(drafts, zones, ids)
-  local taken, list, duplicates, fresh, repeated = {}, {}, {}, {}, false
+-- answer lost. Or nil and the id that is stored already. `again`: it may have been made before. Then an id that the store
+-- made proves that it was; where the caller named all, that each is there which no holder of its key kept out.
+local function plan_puts(drafts, zones, ids, again)
+  local taken, list, duplicates, fresh, made, named, missing = {}, {}, {}, {}, false, nil, false
   local wanted = {}
   for i = 1, #drafts do wanted[i] = sub(ids, 16 * i - 15, 16 * i) end
   local stored = each('HMGET', MESSAGES, wanted)
@@ -71,24 +72,26 @@ local function plan_puts(drafts, zones, ids)
       end
     end
     local already = stored[i] and settled_lanes[id] ~= GONE
-    if held and not (held == id and already and not draft[7]) then
+    if held and not (held == id and already and (again or not draft[7])) then
       duplicates[#duplicates + 1] = i
       duplicates[#duplicates + 1] = held
       duplicates[#duplicates + 1] = word
-    elseif fresh[id] or (already and draft[7]) then
+    elseif fresh[id] or (already and draft[7] and not again) then
       return nil, id
     elseif already then
-      repeated = true
+      if draft[7] then named = id else made = true end
     else
       fresh[id] = true
       list[#list + 1] = {id, draft, zones[draft[1] + 1]}
+      missing = missing or not draft[7] or not draft[5]
       if draft[5] then
         -- One of a group is parked until the end of this script.
         taken[draft[5]] = {id, (draft[8] or due_of(draft) > now) and 'scheduled' or 'ready'}
       end
     end
   end
-  return list, duplicates, repeated
+  if named and not made and missing then return nil, named end
+  return list, duplicates, made or named
 end
 
 local function put_in_group(id, draft, priority, queue, member, number, due)

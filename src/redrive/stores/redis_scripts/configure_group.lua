@@ -11,7 +11,7 @@ elseif width then
   call('HSET', widths_key(queue), group, width)
 end
 if resume then unblock(queue, group) end
-touch_all(queue)
+if group == '' then touch_all(queue) else touch(queue, group) end
 admit()
 wake_waiters(queue)
 return 1

@@ -130,10 +130,10 @@ flush()
 write_puts(list)
 admit()
 finish_admitting()
-local answers, claimed = {}, 0
-for position, ask in ipairs(asks) do claimed = claimed + claim(ask, position - 1, answers) end
-if admitted > claimed then -- others may have room for them
-  for queue in pairs(admitted_to) do woken[queue] = true end
+local answers = {}
+for position, ask in ipairs(asks) do claim(ask, position - 1, answers) end
+for queue in pairs(admitted_to) do -- others may have room for those that were let in and are left
+  if has_due(queue) then woken[queue] = true end
 end
 for queue in pairs(woken) do wake_waiters(queue) end
 return {now, stale, other, words, answers}

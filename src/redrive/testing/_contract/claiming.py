@@ -76,6 +76,11 @@ class ClaimRules(Contract):
         assert [d.message.id for d in deliveries] == [b[0], b[1], a[0], b[2]]
         assert [d.message.worker for d in deliveries] == ["w2", "w2", "w1", "w1"]
 
+    def test_an_ask_that_stands_twice_is_served_twice(self, store: Store) -> None:
+        ids = put(store, *[draft()] * 5)
+        twice = ask(limit=2)
+        assert [d.message.id for d in store.exchange([], [twice, twice]).deliveries] == ids[:4]
+
     def test_asks_differ_in_their_leases(self, store: Store, clock: ManualClock) -> None:
         put(store, draft(), draft())
         short, long = store.exchange([], [ask(limit=1, lease_ms=1000), ask(limit=1, lease_ms=9000)]).deliveries

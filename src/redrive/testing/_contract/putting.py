@@ -242,6 +242,16 @@ class PutRules(Contract):
         settle(store, delivery, RetryAt(store.now_ms()))
         assert not _again(store).duplicate
 
+    def test_a_message_that_is_put_again_under_its_id_and_key_is_there_already(self, store: Store) -> None:
+        if not store.traits.unique:
+            return self._refuses_keys(store)
+        id = put_one(store, key="k")
+        puts = store.put([draft(key="k", id=id), draft(key="l")])
+        assert puts[0] == Put(id, True, "ready")
+        assert not puts[1].duplicate
+        with pytest.raises(EnqueueError):
+            store.put([draft(key="m", id=id)])
+
     def test_a_key_belongs_to_its_task(self, store: Store) -> None:
         if not store.traits.unique:
             return self._refuses_keys(store)
