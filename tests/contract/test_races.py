@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from redrive.fault import Fault, Kind
 from redrive.message import Ack, Ask, Delivery, Draft, GroupOrder, RetryAt, Settled, Settlement, Swap
 from redrive.store import Store
 from redrive.stores import open_store
+from redrive.testing._contract.base import in_threads
 from redrive.testing.servers import PostgresServer
 
 ROOT = Path(__file__).parents[2]
@@ -68,28 +69,6 @@ def _deadlocks(server: PostgresServer) -> int:
 
 def draft(**parts: Any) -> Draft:
     return Draft(task="t", **parts)
-
-
-def in_threads(*works: Callable[[], object]) -> None:
-    """All at the same time; the first error is raised here."""
-    errors: list[BaseException] = []
-    together = threading.Barrier(len(works))
-
-    def run(work: Callable[[], object]) -> None:
-        try:
-            together.wait(PATIENCE_S)
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(work,), daemon=True) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(2 * PATIENCE_S)
-    assert not any(thread.is_alive() for thread in threads), "a thread did not come to its end"
-    if errors:
-        raise errors[0]
 
 
 def test_of_racing_putters_one_gets_each_key(stores: list[Store]) -> None:

@@ -156,8 +156,8 @@ class Worker:
     def _drain(self) -> None:
         if self._draining:
             return
+        self._notice("draining", f"{len(self._held)} held, grace {self.grace_s:g} s")  # told before it can be over
         self._draining = True
-        self._notice("draining", f"{len(self._held)} held, grace {self.grace_s:g} s")
         self._loop.call_later(self.grace_s, self._end_grace)
         self._store.nudge()
 
