@@ -15,7 +15,7 @@ import pytest
 
 from redrive.errors import EnqueueError
 from redrive.ids import new_id
-from redrive.message import Ack, Ask, Draft, Group, Keep, Lane, Put, Settled, Settlement
+from redrive.message import Ack, Ask, DeadLetter, Draft, Group, Keep, Lane, Put, Settled, Settlement
 from redrive.store import Store
 from redrive.stores.redis import RedisStore
 from redrive.testing import ManualClock, StoreContract
@@ -169,3 +169,46 @@ def sent_and_lost(server: RedisServer, call: Callable[[], Any]) -> Any:
         finally:
             server.command("CLIENT", "UNPAUSE")
         return given.result()
+
+
+def said(server: RedisServer, section: str, name: str) -> int:
+    """A number that INFO tells."""
+    found = re.search(rf"{name}[:=](\d+)", str(server.command("INFO", section)))
+    return int(found[1]) if found else 0
+
+
+def test_a_look_reads_long_bodies_a_few_at_a_time_and_finds_all(redis_server: RedisServer, store: RedisStore) -> None:
+    ids = [put.id for _ in range(6) for put in store.put([draft(body=bytes(200_000))] * 10)]
+    before = said(redis_server, "stats", "total_net_output_bytes")
+    assert [message.id for message in store.peek(Lane.READY, limit=1).messages] == ids[:1]
+    assert said(redis_server, "stats", "total_net_output_bytes") - before < 1_000_000
+    found = [message for message in store.find(ids) if message is not None]
+    assert [message.id for message in found] == ids
+    assert {len(message.body) for message in found} == {200_000}
+    page = store.peek(None, limit=60)
+    assert ([message.id for message in page.messages], page.cursor) == (ids, None)
+
+
+def test_a_release_costs_no_more_calls_than_there_are_leases(redis_server: RedisServer, store: RedisStore) -> None:
+    store.put([draft(queue=f"q{n}") for n in range(300)])
+    assert len(store.exchange([], [Ask("q7", 1, 30_000, worker="dead")]).deliveries) == 1
+    before = said(redis_server, "commandstats", "cmdstat_evalsha:calls")
+    assert store.release("dead", []) == (1, 0)
+    assert said(redis_server, "commandstats", "cmdstat_evalsha:calls") - before < 20
+
+
+def test_a_page_of_what_rests_is_whole_over_many_queues(store: RedisStore) -> None:
+    names, ids = [f"q{n}" for n in range(40)], list[str]()
+    for name in names:
+        store.put([draft(queue=name)] * 3)
+        deliveries = store.exchange([], [Ask(name, 3, 30_000)]).deliveries
+        store.exchange([Settlement(d.receipt, DeadLetter("permanent")) for d in deliveries], [])
+        ids += [d.message.id for d in deliveries]
+    seen, cursor = list[str](), None
+    while True:
+        page = store.peek(None, limit=1000 if cursor else 100, cursor=cursor)
+        seen += [message.id for message in page.messages]
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert seen == ids

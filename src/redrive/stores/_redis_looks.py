@@ -19,7 +19,8 @@ from ._redis_rows import LETTERS, fatal_of, id_text, member_number, to_message
 Call = Callable[..., Any]  # call(script, asked, *blobs)
 Place = tuple[int, bytes]  # when it came to rest (0: it does not rest), its member
 Found = tuple[Message, Fault | None]
-PAGE = 500
+PAGE, FIND_AT_ONCE = 500, 1000
+RESTING_AT_ONCE = 10_000  # places of messages at rest that one script looks at
 QUEUES_AT_ONCE = 200
 _RESTING = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
 _LAST_MS = 2**53
@@ -27,15 +28,23 @@ _LAST_MS = 2**53
 
 def found_of(call: Call, ids: Sequence[bytes]) -> list[Found | None]:
     """The messages with these ids, each with the fault that brought it to rest."""
-    _, messages, states, *beside = call("find", None, b"".join(ids))
-    found: list[Found | None] = []
-    for id, message, state, *rest in zip(ids, messages, states, *beside, strict=True):
-        if message is None:
-            found.append(None)
-            continue
-        whole = to_message(id_text(id.hex()), message, state, *rest)
-        found.append((whole, fatal_of(whole, state)))
-    return found
+    return [None if found is None else found[1] for found in _placed(call, ids)]
+
+
+def _placed(call: Call, ids: Sequence[bytes]) -> list[tuple[Place, Found] | None]:
+    """Each of them with its place."""
+    found: list[tuple[Place, Found] | None] = []
+    while True:  # as many at a time as one answer holds
+        some = ids[len(found) : len(found) + FIND_AT_ONCE]
+        _, messages, states, *beside = call("find", None, b"".join(some))
+        for id, message, state, *rest in zip(some, messages, states, *beside, strict=False):
+            if message is None:
+                found.append(None)
+                continue
+            whole = to_message(id_text(id.hex()), message, state, *rest)
+            found.append(((whole.rested_ms or 0, message[4:10] + id), (whole, fatal_of(whole, state))))
+        if len(found) >= len(ids):  # asked first: a closed store refuses even nothing
+            return found
 
 
 class Looks:
@@ -47,7 +56,8 @@ class Looks:
     def peek(self, lane: Lane | None, where: Where, limit: int, cursor: str | None) -> Page:
         since, after = _door.read_cursor(cursor)
         messages: list[Message] = []
-        for place, (message, fault) in self._candidates(lane, where, (since, _member(after)), max(limit, PAGE)):
+        page = max(limit, PAGE) if _chooses(where) else limit + 1
+        for place, (message, fault) in self._candidates(lane, where, (since, _member(after)), page):
             if lane not in (None, message.lane) or not _lifecycle.matches(message, fault, where):
                 continue
             if len(messages) == limit:
@@ -82,12 +92,7 @@ class Looks:
             after = places[-1]
 
     def _by_id(self, ids: Sequence[bytes], after: Place) -> Iterator[tuple[Place, Found]]:
-        _, messages, *_ = self._call("find", None, b"".join(ids))
-        for id, message, found in zip(ids, messages, found_of(self._call, ids), strict=True):
-            if message is not None and found is not None:
-                place = (found[0].rested_ms or 0, message[4:10] + id)
-                if place > after:
-                    yield place, found
+        yield from (found for found in _placed(self._call, ids) if found is not None and found[0] > after)
 
     def _live(self, lanes: Sequence[Lane], queues: Sequence[str], after: Place, limit: int) -> list[Place]:
         """The next places of messages that do not rest, in the order of putting."""
@@ -118,8 +123,9 @@ class Looks:
         until = _LAST_MS if where.until_ms is None else where.until_ms - 1
         member = after[1] if since == after[0] else b""
         places: list[Place] = []
-        for first in range(0, len(queues), QUEUES_AT_ONCE):
-            keys = [(LETTERS[lane], queue) for lane in lanes for queue in queues[first : first + QUEUES_AT_ONCE]]
+        many = max(1, min(QUEUES_AT_ONCE, RESTING_AT_ONCE // (limit * len(lanes))))
+        for first in range(0, len(queues), many):
+            keys = [(LETTERS[lane], queue) for lane in lanes for queue in queues[first : first + many]]
             rows = self._call("resting", (keys, since, until, limit), member)
             places += zip(rows[::2], rows[1::2], strict=True)
         return nsmallest(limit, places)
@@ -161,6 +167,11 @@ class Looks:
                 told[0], message.task, *told[1:], count + 1, first_ms, rested_ms, message.id
             )
         return [*groups.values()]
+
+
+def _chooses(where: Where) -> bool:
+    """Whether of the messages that lie where it looks some may not be meant."""
+    return where != Where(queue=where.queue, ids=where.ids)
 
 
 def _member(number: int) -> bytes:

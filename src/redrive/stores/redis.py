@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import Conflict, EnqueueError, Unsupported
 from ..ids import is_id, new_id
 from ..message import (
-    PRIORITIES,
     Ask,
     Cancel,
     Cell,
@@ -47,7 +46,7 @@ from ..store import Cells, Traits
 from . import _door
 from ._groups import refuse
 from ._redis_link import Link
-from ._redis_looks import QUEUES_AT_ONCE, Looks
+from ._redis_looks import QUEUES_AT_ONCE, Looks, found_of
 from ._redis_preflight import about, findings, preflight
 from ._redis_rows import (
     LETTERS,
@@ -58,7 +57,6 @@ from ._redis_rows import (
     id_bytes,
     id_text,
     packed_ids,
-    to_message,
 )
 from ._redis_settles import Held, Settling, skip_row, swap_rows
 from ._redis_url import RedisUrl
@@ -66,7 +64,7 @@ from ._redis_wake import Wake
 from ._state_dir import state_dir
 
 SWEEP_EVERY_MS, SWEEP_MAX = 60_000, 1000
-GROUPS_AT_ONCE, FIND_AT_ONCE = 500, 1000
+GROUPS_AT_ONCE = 500
 LOOK_EVERY_S = 0.01  # how often a waiter looks at a clock that the server does not know
 
 
@@ -192,16 +190,23 @@ class RedisStore:
         )
         self.seam("release")
         released = lapsed = 0
-        for queue in self._queues():
-            for priority in PRIORITIES:
-                cursor = "0"
-                while True:  # a page of the leases at a time
-                    asked = (worker or NO_NAME, priority, queue, cursor, started is not None)
-                    found, given_back, run_out = self._call("release", asked, packed)
-                    released, lapsed, cursor = released + given_back, lapsed + run_out, found.decode()
-                    if cursor == "0":
-                        break
+        for priority, queue in self._leased():
+            cursor = "0"
+            while True:  # a page of the leases at a time
+                asked = (worker or NO_NAME, priority, queue, cursor, started is not None)
+                found, given_back, run_out = self._call("release", asked, packed)
+                released, lapsed, cursor = released + given_back, lapsed + run_out, found.decode()
+                if cursor == "0":
+                    break
         return released, lapsed
+
+    def _leased(self) -> Iterator[tuple[int, str]]:
+        """Priority and queue of what may be leased."""
+        queues = self._queues()
+        for first in range(0, len(queues), QUEUES_AT_ONCE):
+            some = queues[first : first + QUEUES_AT_ONCE]
+            found = self._call("leased", (some,))
+            yield from ((found[n + 1], some[found[n]]) for n in range(0, len(found), 2))
 
     def checkpoint(self, receipt: Receipt, state: bytes) -> bool:
         held = Held([receipt])
@@ -225,13 +230,9 @@ class RedisStore:
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         known = [id for id in dict.fromkeys(ids) if is_id(id)]
-        found: dict[str, Message] = {}
-        for first in range(0, len(known) or 1, FIND_AT_ONCE):  # a closed store refuses even nothing
-            some = known[first : first + FIND_AT_ONCE]
-            _, messages, *parts = self._call("find", None, packed_ids(some))
-            for id, message, *rest in zip(some, messages, *parts, strict=True):
-                if message is not None:
-                    found[id] = to_message(id, message, *rest)
+        raw = [id_bytes(id) for id in known]
+        parts = zip(known, found_of(self._call, raw), strict=True)
+        found = {id: one[0] for id, one in parts if one is not None}
         return [found.get(id) for id in ids]
 
     def counts(self, queue: str | None = None) -> Counts:

@@ -11,8 +11,9 @@ for n = 2, #asked do
   local members = going > 0 and call('ZRANGE', key, 0, going - 1) or {}
   for _, member in ipairs(members) do
     local id = sub(member, 7)
-    local message, packed = call('HGET', MESSAGES, id), call('HGET', STATES, id)
-    remove(record_of(id, message, packed), packed, message)
+    local packed = call('HGET', STATES, id)
+    local state = read_state(packed)
+    remove({id = id, member = member, queue = asked[1], group = state.cold.g, state = state}, packed)
   end
   flush()
   removed[#removed + 1] = #members

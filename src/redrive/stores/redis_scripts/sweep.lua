@@ -1,11 +1,17 @@
 -- needs: states faults groups puts settles
 -- Forget done messages that were kept long enough, and keys whose time is over and whose message is gone; at most a
--- thousand of each. How many there were of what there were more.
-local SWEEP_MAX = 1000
+-- thousand of each, and fewer long ones. How many there were of what there were more; a thousand if there are others.
+local SWEEP_MAX, SWEEP_BYTES = 1000, 16 * 1024 * 1024
 local members = call('ZRANGEBYSCORE', EXPIRIES, '-inf', '(' .. now, 'LIMIT', 0, SWEEP_MAX)
+local bytes, more = 0, #members
 for _, member in ipairs(members) do
+  if bytes >= SWEEP_BYTES then
+    more = SWEEP_MAX
+    break
+  end
   local id = sub(member, 7)
   local message, packed = call('HGET', MESSAGES, id), call('HGET', STATES, id)
+  bytes = bytes + #message
   remove(record_of(id, message, packed), packed, message)
 end
 flush()
@@ -23,4 +29,4 @@ for _, name in ipairs(names) do
     call('HDEL', KEYS_OF, name)
   end
 end
-return math.max(#members, #names)
+return math.max(more, #names)
