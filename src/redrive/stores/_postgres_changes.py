@@ -23,7 +23,7 @@ from ..message import (
     Settlement,
     Swap,
 )
-from ._postgres_rows import byteas, cursor, flags, ids, ints, jsons, numbers, plain, put_rows, texts
+from ._postgres_rows import byteas, cursor, flags, ids, ints, jsons, numbers, plain, put_rows, seqs, texts
 
 Connection = psycopg.Connection[Any]
 Cursor = psycopg.RawCursor[tuple[Any, ...]]
@@ -53,14 +53,20 @@ class Statements:
         return self.do(c, name, *args).fetchall()
 
 
-# -- handles: the id, a mark, the queue, and for one of a group "\0" and its name
+# -- handles: the id, a mark, the seq in hex, the queue, and for one of a group "\0" and its name
 
 PLAIN, KEYED, GROUPED = ".", "=", "/"
+_SEQ = slice(ID + 1, ID + 17)
+
+
+def seq_of(handle: int | str) -> str:
+    """A message's own number: an id may be used again once its message is gone."""
+    return str(handle)[_SEQ]
 
 
 def queue_of(handle: int | str) -> str:
     """The queue of the message when it was claimed."""
-    return str(handle)[ID + 1 :].partition("\0")[0]
+    return str(handle)[_SEQ.stop :].partition("\0")[0]
 
 
 def group_of(handle: int | str) -> tuple[str, str] | None:
@@ -68,7 +74,7 @@ def group_of(handle: int | str) -> tuple[str, str] | None:
     said = str(handle)
     if said[ID : ID + 1] != GROUPED:
         return None
-    queue, _, group = said[ID + 1 :].partition("\0")
+    queue, _, group = said[_SEQ.stop :].partition("\0")
     return queue, group
 
 
@@ -128,7 +134,7 @@ def holders(
     holds.
 
     Among drafts of one key the first takes it. The rows of keys stay locked up to the commit: of those who put under a
-    key at the same time, the second sees what became of the first.
+    key at the same time, the second sees what became of the first. `take=False` only looks.
     """
     first: dict[tuple[str, str], int] = {}
     for n, draft in enumerate(drafts):
@@ -190,7 +196,7 @@ def is_later(draft: Draft, now_ms: int) -> bool:
 def plain_acks(settlements: Sequence[Settlement]) -> list[Receipt] | None:
     """Their receipts, if all are acks of messages without key and group that leave nothing behind: most batches of a
     healthy queue."""
-    receipts, handles = [], set[str]()
+    receipts, given = [], set[str]()
     for s in settlements:
         decision, receipt = s.decision, s.receipt
         handle = receipt.handle
@@ -199,8 +205,8 @@ def plain_acks(settlements: Sequence[Settlement]) -> list[Receipt] | None:
         if type(handle) is not str or handle[ID : ID + 1] != PLAIN:
             return None
         receipts.append(receipt)
-        handles.add(handle)
-    return receipts if len(handles) == len(receipts) else None
+        given.add(handle[:ID])
+    return receipts if len(given) == len(receipts) else None
 
 
 class Batch:
@@ -272,8 +278,10 @@ def _named(receipt: Receipt) -> str:
     return str(receipt[0])  # it begins with the id
 
 
-def named(receipts: Sequence[Receipt]) -> tuple[bytes, bytes]:
-    return ids([str(handle)[:ID] for handle, _ in receipts]), ints([fence for _, fence in receipts])
+def named(receipts: Sequence[Receipt]) -> tuple[bytes, bytes, bytes]:
+    handles = [str(handle) for handle, _ in receipts]
+    fences = ints([fence for _, fence in receipts])
+    return ids([handle[:ID] for handle in handles]), fences, seqs([handle[_SEQ] for handle in handles])
 
 
 def _moved(moves: Sequence[Settlement]) -> tuple[Any, ...]:
@@ -335,11 +343,11 @@ def settle_each(
 ) -> tuple[list[Settled], Batch, list[Draft]]:
     """Decide settlement by settlement which hold: the words, what remains to be written, and what follows from them."""
     rows = st.rows(c, "held_now", *named([s.receipt for s in settlements]))
-    held = {(id, fence): cancel for id, fence, cancel in rows}
+    held = {(f"{seq:016x}", fence): cancel for seq, fence, cancel in rows}
     words, batch, drafts = list[Settled](), Batch(), list[Draft]()
     for s in settlements:
         # Popped: the same receipt twice is stale the second time.
-        cancel = held.pop((str(s.receipt.handle)[:ID], s.receipt.fence), None)
+        cancel = held.pop((seq_of(s.receipt.handle), s.receipt.fence), None)
         if cancel is None or not swaps_apply(st, c, s.swaps, now):
             words.append(Settled.STALE)
             continue

@@ -165,11 +165,11 @@ class _One:
 
     def _deliveries(self, ask: Ask, rows: list[tuple[Any, ...]]) -> list[Delivery]:
         queue, worker, until = ask.queue, ask.worker, self.now_ms + ask.lease_ms
-        plain, keyed, leased = PLAIN + queue, KEYED + queue, Lane.LEASED
+        leased = Lane.LEASED
         found = []
         for row in rows:
-            id, task, priority, fence, attempt, enqueued, producer, group, body, rare, faults = row
-            handle = id + plain
+            id, task, priority, fence, attempt, enqueued, producer, group, body, rare, faults, seq = row
+            mark = PLAIN
             if rare is None and faults is None:  # the way of most messages: as few steps as there can be
                 message = Message(
                     id,
@@ -192,9 +192,12 @@ class _One:
                 known = None if rare is None else read_rare(rare)
                 message = full_message(row, known, queue, leased, until, worker)
                 if message.key is not None:
-                    handle = id + keyed
+                    mark = KEYED
             if group is not None:
-                handle = f"{id}{GROUPED}{queue}\0{group}"
+                mark, end = GROUPED, f"{queue}\0{group}"
                 self.groups_seen = True
+            else:
+                end = queue
+            handle = f"{id}{mark}{seq:016x}{end}"
             found.append(Delivery(message, _tuple(Receipt, (handle, fence)), until))
         return found

@@ -24,16 +24,18 @@ _length = struct.Struct(">i").pack
 _NULL = _length(-1)
 _bigint = struct.Struct(">q").pack
 _FORM = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_HEX = re.compile("[0-9a-f]{16}")
 _NOBODY = "00000000-0000-0000-0000-000000000000"
 
 _HOT = """m.id::text, m.task, m.priority, m.fence, m.attempt, m.enqueued_ms, m.producer, m.grp, m.body"""
 _RARE = """m.crashes, m.crashes_alone, m.redrives, m.suspect, m.cancel, m.held_ms, m.deadline_ms,
  m.attempts_allowed, m.version, m.key, m.run, m.reason, m.rested_ms, m.wake_ms, m.life_ms, m.meta"""
 # Most messages of a healthy queue have nothing in any rare column: then those are neither written to JSON nor read.
-CLAIMED = f"""{_HOT}, case when num_nonnulls({_RARE}, m.progress, m.result) > 0 then
+_ALL = f"""{_HOT}, case when num_nonnulls({_RARE}, m.progress, m.result) > 0 then
  json_build_array({_RARE}, encode(m.progress, 'hex'), encode(m.result, 'hex'))::text end,
  array_to_string(m.faults, ',')"""
-COLUMNS = f"{CLAIMED}, m.queue, m.lane, m.due_ms, m.worker"
+CLAIMED = f"{_ALL}, m.seq"
+COLUMNS = f"{_ALL}, m.queue, m.lane, m.due_ms, m.worker"
 
 
 class Array(bytes):
@@ -130,6 +132,17 @@ def ids(values: Sequence[str]) -> Ids:
     if len(found) != 20 * len(values):
         return ids([value if _FORM.fullmatch(value) else _NOBODY for value in values])
     return Ids(_start(UUID, len(values)) + found)
+
+
+def seqs(values: Sequence[str]) -> Bigints:
+    """From 16 hex digits each; what has not is no message's."""
+    try:
+        found = bytes.fromhex("00000008" + "00000008".join(values)) if values else b""
+    except ValueError:
+        found = b""
+    if len(found) != 12 * len(values):
+        return seqs([value if _HEX.fullmatch(value) else "0" * 16 for value in values])
+    return Bigints(_start(BIGINT, len(values)) + found)
 
 
 def ints(values: Sequence[int]) -> Ints:

@@ -163,8 +163,8 @@ class PostgresStore:
         def work(c: Connection) -> list[Hold]:
             self.seam("extend")
             rows = self._st.rows(c, "extend", *changes.named(receipts), lease_ms, self._st.now(), alone)
-            held = {(id, fence): cancel for id, fence, cancel in rows}
-            return [_HOLD[held.get((str(handle)[: changes.ID], fence))] for handle, fence in receipts]
+            held = {(f"{seq:016x}", fence): cancel for seq, fence, cancel in rows}
+            return [_HOLD[held.get((changes.seq_of(handle), fence))] for handle, fence in receipts]
 
         return self._link.run(work)
 

@@ -8,7 +8,7 @@ create sequence {s}.message_seq;
 create table {s}.message (
   -- What every message has stands first, and what few have last: the server reads a row from its front.
   id uuid not null,
-  seq bigint not null,                    -- puts of one commit keep their order by it; groups number those who join by it
+  seq bigint not null,                    -- never used twice, as an id may be; puts of one commit keep their order by it
   enqueued_ms bigint not null,
   fence integer not null default 0,
   attempt integer not null default 0,
@@ -183,81 +183,81 @@ select {now $3}, min(due_ms) from (
 where not exists (select from {s}.queue where name = $1::text and paused)
 
 -- name: ack
--- $1 ids, $2 fences
+-- $1 ids, $2 fences, $3 seqs
 with gone as (
-  delete from {s}.message m using unnest($1::uuid[], $2::int[]) r(id, fence)
-  where m.id = r.id and m.fence = r.fence and m.lane = 'leased' returning m.id)
+  delete from {s}.message m using unnest($1::uuid[], $2::int[], $3::bigint[]) r(id, fence, seq)
+  where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.id)
 select count(*), null, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end from gone
 
 -- name: ack_keyed
 -- As `ack`, and frees the keys that they held for their life only: in the order in which `take_keys` locks them, as everywhere.
 with gone as (
-  delete from {s}.message m using unnest($1::uuid[], $2::int[]) r(id, fence)
-  where m.id = r.id and m.fence = r.fence and m.lane = 'leased' returning m.id, m.task, m.key),
+  delete from {s}.message m using unnest($1::uuid[], $2::int[], $3::bigint[]) r(id, fence, seq)
+  where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.id, m.task, m.key),
 freed as (
   delete from {s}.unique_key k using (select * from gone where key is not null order by task, key) g
   where k.task = g.task and k.key = g.key and k.id = g.id and k.until_ms = 0)
 select count(*), null, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end from gone
 
 -- name: keep
--- $1 ids, $2 fences, $3 how long or null, $4 reasons, $5 results, $6 now: acks of what is kept
+-- $1 ids, $2 fences, $3 seqs, $4 how long or null, $5 reasons, $6 results, $7 now: acks of what is kept
 with kept as (
-  update {s}.message m set lane = 'done', due_ms = null, place = null, rested_ms = {now $6}, expires_ms = {now $6} + r.keep_ms,
+  update {s}.message m set lane = 'done', due_ms = null, place = null, rested_ms = {now $7}, expires_ms = {now $7} + r.keep_ms,
     reason = r.reason, result = r.result
-  from unnest($1::uuid[], $2::int[], $3::bigint[], $4::text[], $5::bytea[]) r(id, fence, keep_ms, reason, result)
-  where m.id = r.id and m.fence = r.fence and m.lane = 'leased' returning m.id)
+  from unnest($1::uuid[], $2::int[], $3::bigint[], $4::bigint[], $5::text[], $6::bytea[]) r(id, fence, seq, keep_ms, reason, result)
+  where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.id)
 select count(*), null, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end from kept
 
 -- name: retry
--- $1 ids, $2 fences, $3 dues, $4 faults, $5 now: `move` for the most frequent of its cases, a counted retry
+-- $1 ids, $2 fences, $3 seqs, $4 dues, $5 faults, $6 now: `move` for the most frequent of its cases, a counted retry
 with moved as (
   update {s}.message m set
     lane = case when m.cancel then 'done' else 'ready' end,
     due_ms = case when m.cancel then null else r.due_ms end,
     suspect = null,
     reason = case when m.cancel then 'cancelled' end,
-    rested_ms = case when m.cancel then {now $5} end,
-    expires_ms = case when m.cancel then {now $5} + 86400000 end,
+    rested_ms = case when m.cancel then {now $6} end,
+    expires_ms = case when m.cancel then {now $6} + 86400000 end,
     faults = case when m.faults is null then array[r.fault] when cardinality(m.faults) < 20 then m.faults || r.fault
       else m.faults[1:10] || m.faults[12:20] || r.fault end
-  from unnest($1::uuid[], $2::int[], $3::bigint[], $4::text[]) r(id, fence, due_ms, fault)
-  where m.id = r.id and m.fence = r.fence and m.lane = 'leased' returning m.id, m.cancel)
+  from unnest($1::uuid[], $2::int[], $3::bigint[], $4::bigint[], $5::text[]) r(id, fence, seq, due_ms, fault)
+  where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.id, m.cancel)
 select count(*), (array_agg(id) filter (where cancel))::text, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end
 from moved
 
 -- name: move
--- $1 ids, $2 fences, $3 lanes, $4 dues, $5 whether it counts, $6 whether it was held, $7 reasons, $8 fingerprints, $9 errors, $10 faults,
--- $11 now; a cancelled message is done, whatever was decided
+-- $1 ids, $2 fences, $3 seqs, $4 lanes, $5 dues, $6 whether it counts, $7 whether it was held, $8 reasons, $9 fingerprints, $10 errors, $11 faults,
+-- $12 now; a cancelled message is done, whatever was decided
 with moved as (
   update {s}.message m set
     lane = case when m.cancel then 'done' else r.lane end,
     due_ms = case when m.cancel then null else r.due_ms end,
     attempt = case when r.counts then m.attempt else m.attempt - 1 end,
     suspect = case when not r.counts and m.suspect is not null then 1 end,
-    held_ms = case when r.held and r.due_ms > {now $11} then coalesce(m.held_ms, 0) + r.due_ms - {now $11} else m.held_ms end,
+    held_ms = case when r.held and r.due_ms > {now $12} then coalesce(m.held_ms, 0) + r.due_ms - {now $12} else m.held_ms end,
     reason = case when m.cancel then 'cancelled' else r.reason end,
-    rested_ms = case when m.cancel or r.due_ms is null then {now $11} end,
-    expires_ms = case when m.cancel then {now $11} + 86400000 end,
+    rested_ms = case when m.cancel or r.due_ms is null then {now $12} end,
+    expires_ms = case when m.cancel then {now $12} + 86400000 end,
     fingerprint = r.fingerprint,
     error = r.error,
     faults = case when r.fault is null then m.faults when m.faults is null then array[r.fault]
       when cardinality(m.faults) < 20 then m.faults || r.fault else m.faults[1:10] || m.faults[12:20] || r.fault end
-  from unnest($1::uuid[], $2::int[], $3::text[], $4::bigint[], $5::boolean[], $6::boolean[], $7::text[], $8::text[], $9::text[], $10::text[])
-    r(id, fence, lane, due_ms, counts, held, reason, fingerprint, error, fault)
-  where m.id = r.id and m.fence = r.fence and m.lane = 'leased' returning m.id, m.cancel)
+  from unnest($1::uuid[], $2::int[], $3::bigint[], $4::text[], $5::bigint[], $6::boolean[], $7::boolean[], $8::text[], $9::text[], $10::text[], $11::text[])
+    r(id, fence, seq, lane, due_ms, counts, held, reason, fingerprint, error, fault)
+  where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.id, m.cancel)
 select count(*), (array_agg(id) filter (where cancel))::text, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end
 from moved
 
 -- name: held_now
--- $1 ids, $2 fences: those that are the current claim, and whether a cancel was asked for. Locked: nobody may change them meanwhile.
-select m.id::text, m.fence, m.cancel is not null from {s}.message m
-where (m.id, m.fence) in (select * from unnest($1::uuid[], $2::int[])) and m.lane = 'leased' order by m.id for no key update
+-- $1 ids, $2 fences, $3 seqs: those that are the current claim, and whether a cancel was asked for. Locked: nobody may change them meanwhile.
+select m.seq, m.fence, m.cancel is not null from {s}.message m
+where (m.id, m.fence, m.seq) in (select * from unnest($1::uuid[], $2::int[], $3::bigint[])) and m.lane = 'leased' order by m.id for no key update
 
 -- name: extend
--- $1 ids, $2 fences, $3 lease, $4 now, $5 whether each runs alone from now on
-update {s}.message m set due_ms = {now $4} + $3::bigint, suspect = case when $5::boolean then 2 else m.suspect end
-from (select * from unnest($1::uuid[], $2::int[]) r(id, fence) order by id) r
-where m.id = r.id and m.fence = r.fence and m.lane = 'leased' returning m.id::text, m.fence, m.cancel is not null
+-- $1 ids, $2 fences, $3 seqs, $4 lease, $5 now, $6 whether each runs alone from now on
+update {s}.message m set due_ms = {now $5} + $4::bigint, suspect = case when $6::boolean then 2 else m.suspect end
+from (select * from unnest($1::uuid[], $2::int[], $3::bigint[]) r(id, fence, seq) order by id) r
+where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.seq, m.fence, m.cancel is not null
 
 -- name: lapse
 -- $1 worker, $2 now: all its leases end now. Nobody's from then on: a worker of that name that is killed
@@ -273,8 +273,8 @@ where due_ms is not null and lane = 'leased' and worker = $1::text and (id, fenc
 returning queue
 
 -- name: checkpoint
--- $1 ids and $2 fences (one), $3 state
-update {s}.message set progress = $3::bytea where id = any($1::uuid[]) and fence = any($2::int[]) and lane = 'leased' returning true
+-- $1 ids, $2 fences and $3 seqs (one), $4 state
+update {s}.message set progress = $4::bytea where id = any($1::uuid[]) and fence = any($2::int[]) and seq = any($3::bigint[]) and lane = 'leased' returning true
 
 -- name: lanes
 -- $1 ids

@@ -189,6 +189,12 @@ class PutRules(Contract):
         assert look(store, id).body == b"1"
         assert store.find([other]) == [None]
 
+    def test_the_same_id_under_the_same_key_is_a_duplicate(self, store: Store) -> None:
+        if store.traits.unique:
+            id = put_one(store, key="k", body=b"1")
+            assert store.put([draft(id=id, key="k", body=b"2")]) == [Put(id, True, "ready")]
+            assert look(store, id).body == b"1"
+
     def test_swaps_commit_with_the_put_or_neither_does(self, store: Store) -> None:
         put_done = store.put([draft()], swaps=[Swap("a", 0, b"1"), Swap("b", 0, b"2")])
         assert store.cells.read(["a", "b"]) == [Cell(1, b"1"), Cell(1, b"2")]
