@@ -52,3 +52,19 @@ def test_the_receipt_of_a_gone_message_does_not_fit_one_that_took_its_id(schema:
     assert not store.checkpoint(gone.receipt, b"x")
     assert store.exchange([Settlement(delivery.receipt, Ack())], []).settled == [Settled.OK]
     store.close()
+
+
+def test_rows_of_groups_in_which_nobody_is_are_swept_away(schema: str) -> None:
+    clock = ManualClock()
+    store = PostgresStore(schema, clock_ms=clock)
+    store.put([Draft(task="t", group=group) for group in ("gone", "gone", "held", "waits")])
+    store.configure_group("default", "wide", width=3)
+    ask = Ask("default", 9, 600_000)
+    while acks := [d for d in store.exchange([], [ask]).deliveries if d.message.group == "gone"]:
+        store.exchange([Settlement(delivery.receipt, Ack()) for delivery in acks], [])
+    for _ in range(2):
+        clock.advance("61s")
+        store.exchange([], [ask])
+    left = store._link.look(f"select name from {store._link.schema}.line order by name")
+    assert left == [("held",), ("waits",), ("wide",)]
+    store.close()

@@ -6,6 +6,7 @@ _postgres_groups.py. An exchange is one transaction, sent in one round trip.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
+from ..errors import StoreError
 from ..ids import new_id
 from ..message import (
     Ask,
@@ -102,7 +104,7 @@ class PostgresStore:
         place = urlsplit(self._link.where)
         self.state_dir: Path | None = state_dir(f"{place.netloc.rpartition('@')[2]}{place.path}/{self._link.schema}")
         self.cells: Cells = PostgresCells(self)
-        self._swept_ms = self.now_ms()
+        self._swept_ms, self._lines_at = self.now_ms(), ("", "")
 
     def _at(self, point: str) -> None:
         self.seam(point)
@@ -156,8 +158,10 @@ class PostgresStore:
         for s in settlements:
             if s.follow_ups:
                 _door.admit(s.follow_ups, self.traits)
-        self._sweep()
-        return self._exchanges.run(settlements, asks, swaps)
+        done = self._exchanges.run(settlements, asks, swaps)
+        with contextlib.suppress(StoreError):  # it can wait for the next exchange; what this one claimed cannot
+            self._sweep()
+        return done
 
     def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
         def work(c: Connection) -> list[Hold]:
@@ -330,7 +334,7 @@ class PostgresStore:
         def work(c: Connection) -> bool:
             removed = self._st.rows(c, "sweep", self._st.now())[0][0]
             self._st.do(c, "sweep_keys", self._st.now())
-            self._st.do(c, "sweep_lines")
+            self._lines_at = next(iter(self._st.rows(c, "sweep_lines", *self._lines_at)), ("", ""))
             return bool(removed == SWEEP_MAX)
 
         if self._link.run(work):

@@ -394,12 +394,17 @@ delete from {s}.unique_key where (task, key) in (
     and not exists (select from {s}.message m where m.id = k.id) order by task, key limit 1000 for update skip locked)
 
 -- name: sweep_lines
--- A group's row that nobody holds and that says nothing. (One who joins meanwhile makes it anew.)
-delete from {s}.line where (queue, name) in (
-  select queue, name from {s}.line l where width is null
+-- $1 queue and $2 name up to which the last sweep looked: removes, of some groups' rows, those that nobody holds and that say nothing. (One
+-- who joins meanwhile makes it anew.) Gives the place to go on from.
+with looked as materialized (
+  select queue, name from {s}.line where (queue, name) > ($1::text, $2::text) order by queue, name limit 5000),
+idle as materialized (
+  select l.queue, l.name from looked k join {s}.line l on l.queue = k.queue and l.name = k.name where l.width is null
     and not exists (select from {s}.message m where m.queue = l.queue and m.grp = l.name and m.turn is not null)
     and not exists (select from {s}.message m where m.queue = l.queue and m.grp = l.name and m.place is not null)
-  order by queue, name limit 1000 for update skip locked)
+  for update of l skip locked),
+gone as (delete from {s}.line l using idle i where l.queue = i.queue and l.name = i.name)
+select queue, name from looked order by queue desc, name desc limit 1
 
 -- name: nth_newest
 -- $1 lane, $2 queue, $3 n from 0
