@@ -64,13 +64,13 @@ EXPIRES = f"case when ({LANE}) = 'done' then {AGO} + {25 * DAY_MS} end"
 WAKE = """case when k between 899 and 978 then {now} + {hour} + n % 997 * {minute} when k between 979 and 988
   then {now} - 1 - n % 1009 end"""
 PARKED = "case when k between 800 and 897 then {now} - {hour} end"
-TASK = f"'task' || n % {TASKS}"
-GROUP = "case when k between 800 and 988 then 'group' || n / 1000 end"
+TASK = f"'task' || (n % {TASKS})"
+GROUP = "case when k between 800 and 988 then 'group' || (n / 1000) end"
 FENCE = f"case when ({LANE}) = 'ready' then 0 else 1 end"
 WORKER = f"case when ({LANE}) = 'leased' then 'somebody' end"
-REASON = f"case when ({LANE}) = 'dead' then 'reason' || n % {REASONS} when ({LANE}) = 'quarantine' then 'suspect' end"
-FINGERPRINT = f"case when ({LANE}) = 'dead' then 'print' || n % {FINGERPRINTS} end"
-ERROR = f"case when ({LANE}) = 'dead' then 'Error' || n % 7 end"
+REASON = f"case when ({LANE}) = 'dead' then 'reason' || (n % {REASONS}) when ({LANE}) = 'quarantine' then 'suspect' end"
+FINGERPRINT = f"case when ({LANE}) = 'dead' then 'print' || (n % {FINGERPRINTS}) end"
+ERROR = f"case when ({LANE}) = 'dead' then 'Error' || (n % 7) end"
 FAULT = '{{"kind":"permanent","error":"Error","text":"it cannot be done"}}'
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from ..errors import ConfigError, EnqueueError, TooLarge
 from ..ids import is_id
-from ..message import PRIORITIES, Draft
+from ..message import PRIORITIES, Draft, Lane, Where
 from ..store import Traits
 
 _USE_BLOBS = 'keep large bodies in files with App(…, blobs="file:///DIRECTORY"), or REDRIVE_BLOBS'
 _RAISE_MAX = "blob_max (REDRIVE_BLOB_MAX) bounds what blob storage takes"
 INT_MAX = 2**62  # stores keep 64-bit integers; the rest is room for sums
 WIDTH_MAX = 100_000
+RESTED = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
 _CURSOR = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
 
 
@@ -38,6 +41,14 @@ def read_cursor(cursor: str | None) -> tuple[int, int]:
     if match is None:
         raise ValueError(f"cursor {cursor!r} is not one this store gave; start again without one")
     return int(match[1]), int(match[2])
+
+
+def begin(where: Where, lane: Lane | None, after: tuple[int, int]) -> tuple[Where, tuple[int, int]]:
+    """A filter and the place after which a page begins, where that place says since when as well: then one bound on an
+    index is all there is."""
+    if where.since_ms is None or lane not in RESTED:
+        return where, after
+    return replace(where, since_ms=None), max(after, (where.since_ms, -1))
 
 
 def admit_width(width: int | None, least: int) -> None:

@@ -7,9 +7,8 @@ from typing import Any
 import psycopg
 
 from ..message import Counts, FailureGroup, Lane, Where
+from ._door import RESTED, begin
 from ._postgres_rows import COLUMNS, cursor, ids, read_faults
-
-RESTED = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
 
 
 class Clauses:
@@ -62,6 +61,7 @@ def page(
     c: psycopg.Connection[Any], schema: str, where: Where, lane: Lane | None, after: tuple[int, int], limit: int
 ) -> list[tuple[Any, ...]]:
     """Rows of COLUMNS with their place in the listing, oldest first."""
+    where, after = begin(where, lane, after)
     found = where_of(where, lane)
     at = "rested_ms" if lane in RESTED else "coalesce(rested_ms, 0)"
     found.add(f"({at}, seq) > ({{}}::bigint, {{}}::bigint)", *after)

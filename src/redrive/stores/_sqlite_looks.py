@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..message import FailureGroup, Lane, Where
+from ._door import RESTED
 from ._sqlite_rows import read_faults, text
 
 _RESTING = ("(rested_ms, seq) > (?, ?)", "rested_ms, seq")
@@ -44,9 +45,10 @@ def where_of(where: Where, lane: Lane | None) -> tuple[list[str], list[Any]]:
     if where.ids is not None:
         clauses.append("id in (select value from json_each(?))")
         args.append(text(list(where.ids)))
+    at = "rested_ms" if lane in RESTED else "coalesce(rested_ms, enqueued_ms)"
     for bound, sign in ((where.since_ms, ">="), (where.until_ms, "<")):
         if bound is not None:
-            clauses.append(f"coalesce(rested_ms, enqueued_ms) {sign} ?")
+            clauses.append(f"{at} {sign} ?")
             args.append(bound)
     return clauses, args
 

@@ -378,6 +378,7 @@ class SqliteStore:
 
     def peek(self, lane: Lane | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None) -> Page:
         since, after = _door.read_cursor(cursor)
+        where, (since, after) = _door.begin(where, lane, (since, after))
         clauses, args = where_of(where, lane)
         later, order = AFTER[lane]
         found = self._messages(

@@ -1,0 +1,260 @@
+"""SQLite takes no more steps for a claim, a settlement or a page among 200,000 messages than among 2,000."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import islice
+
+import pytest
+
+from redrive.fault import Fault, Kind
+from redrive.message import (
+    Ack,
+    Ask,
+    DeadLetter,
+    Decision,
+    Delivery,
+    Draft,
+    Keep,
+    Lane,
+    Receipt,
+    RetryAt,
+    Settlement,
+    Where,
+)
+
+from . import filling
+from .filling import DAY_MS, HOUR_MS, LATER, LINES, MAIN, SMALL
+from .recorded import Ran, Recorded
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("plans-sqlite"), pytest.mark.timeout(900)]
+
+FEW = 2_000
+LIMIT = 10
+LEASE_MS = 60_000
+FAULT = Fault(Kind.PERMANENT, "Error", "it cannot be done", "print0")
+AROUND = 300  # steps
+
+ID = f"""printf('%08x-%04x-7%03x-8%03x-%012x', ({filling.ENQUEUED}) >> 16, ({filling.ENQUEUED}) & 65535, n % 4093,
+  n % 4091, n * 40503)"""
+FILL = f"""
+insert into message(id, due_ms, enqueued_ms, life_ms, rested_ms, expires_ms, turn, wake_ms, parked_ms, fence, attempt,
+  priority, lane, queue, task, grp, worker, reason, fingerprint, error, faults, body)
+with recursive numbers(n) as (select 0 union all select n + 1 from numbers where n < {{rows}} - 1)
+select {ID}, {filling.DUE}, {filling.ENQUEUED}, {filling.ENQUEUED}, {filling.RESTED}, {filling.EXPIRES},
+  case when k between 800 and 897 then 2 << 56 | n when k = 898 then 0 end, {filling.WAKE}, {filling.PARKED},
+  {filling.FENCE}, {filling.FENCE}, {filling.PRIORITY}, {filling.LANE}, {filling.QUEUE}, {filling.TASK},
+  {filling.GROUP}, {filling.WORKER}, {filling.REASON}, {filling.FINGERPRINT}, {filling.ERROR},
+  case when {filling.FINGERPRINT} is not null then '[{filling.FAULT}]' end, cast('[' || n || ']' as blob)
+from (select n, n % 1000 k from numbers)
+"""
+
+Store = Recorded
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Recorded, Recorded]]:
+    """One with few messages, one with many."""
+    opened = []
+    for rows in (FEW, filling.rows()):
+        store = Recorded(tmp_path_factory.mktemp("plans") / f"{rows}.db")
+        with closing(sqlite3.connect(store.path)) as c, c:
+            c.execute(filling.spelt(FILL, store.now_ms(), rows=rows))
+        opened.append(store)
+    yield opened[0], opened[1]
+    for store in opened:
+        store.close()
+
+
+def claimed(store: Store, queue: str, limit: int = LIMIT) -> list[Delivery]:
+    deliveries = store.exchange([], [Ask(queue, limit, LEASE_MS, worker="w")]).deliveries
+    assert len(deliveries) == limit
+    return deliveries
+
+
+def claims(store: Store) -> list[Ran]:
+    return store.ran(lambda: claimed(store, MAIN))
+
+
+def claims_that_skip(store: Store) -> list[Ran]:
+    ask = Ask(MAIN, LIMIT, LEASE_MS, frozenset({"task0", "task1"}))
+    return store.ran(lambda: store.exchange([], [ask]))
+
+
+def claims_where_nothing_is_due(store: Store) -> list[Ran]:
+    return store.ran(lambda: store.exchange([], [Ask(LATER, LIMIT, LEASE_MS)]))
+
+
+def waits(store: Store) -> list[Ran]:
+    return store.ran(lambda: store._next_due_ms([Ask(LATER, LIMIT, LEASE_MS), Ask(SMALL, LIMIT, LEASE_MS)]))
+
+
+def acks(store: Store) -> list[Ran]:
+    settlements = [Settlement(d.receipt, Ack()) for d in claimed(store, MAIN)]
+    return store.ran(lambda: store.exchange(settlements, []))
+
+
+def settlements(store: Store) -> list[Ran]:
+    """Of every kind, three of each."""
+    left = iter(claimed(store, MAIN, 12))
+    later_ms = store.now_ms() + HOUR_MS
+    decisions: list[Decision] = [Ack(), Ack(keep_ms=DAY_MS), RetryAt(later_ms), DeadLetter("permanent")]
+    follow = (Draft(task="t", queue="other", key="k"),)
+    settlements = [
+        Settlement(d.receipt, one, fault=None if isinstance(one, Ack) else FAULT, follow_ups=follow)
+        for one in decisions
+        for d in islice(left, 3)
+    ]
+    return store.ran(lambda: store.exchange(settlements, []))
+
+
+def receipts(store: Store) -> list[Receipt]:
+    return [d.receipt for d in claimed(store, MAIN)]
+
+
+def extensions(store: Store) -> list[Ran]:
+    held = receipts(store)
+    return store.ran(lambda: store.extend(held, lease_ms=LEASE_MS, alone=True))
+
+
+def checkpoints(store: Store) -> list[Ran]:
+    held = receipts(store)
+    return store.ran(lambda: store.checkpoint(held[0], b"1"))
+
+
+def cancels(store: Store) -> list[Ran]:
+    ids = [d.message.id for d in claimed(store, MAIN)]
+    return store.ran(lambda: (store.find(ids), store.cancel(ids)))
+
+
+def puts(store: Store) -> list[Ran]:
+    drafts = [Draft(task="t", queue="other", key=f"key{n}") for n in range(LIMIT)]
+    return store.ran(lambda: store.put(drafts))
+
+
+def puts_to_groups(store: Store) -> list[Ran]:
+    drafts = [Draft(task="t", queue=LINES, group=f"group{n % 2}") for n in range(LIMIT)]
+    return store.ran(lambda: store.put(drafts))
+
+
+def exchanges_of_groups(store: Store) -> list[Ran]:
+    """Once those whose time had come are awake."""
+    for _ in range(filling.rows() // 100 // 100 + 1):
+        store.exchange([Settlement(d.receipt, Ack()) for d in claimed(store, LINES, 1)], [])
+    held = claimed(store, LINES, 1)
+    later_ms = store.now_ms() + HOUR_MS
+    moves = [Settlement(d.receipt, RetryAt(later_ms), fault=FAULT) for d in held]
+    return store.ran(lambda: store.exchange(moves, [Ask(LINES, 1, LEASE_MS)]))
+
+
+def pages(where: Where) -> Callable[[Store], list[Ran]]:
+    """Two pages of the dead."""
+
+    def look(store: Store) -> list[Ran]:
+        cursor = store.peek(Lane.DEAD, where=where, limit=2).cursor
+        return store.ran(
+            lambda: [store.peek(Lane.DEAD, where=where, limit=2, cursor=after) for after in (None, cursor)]
+        )
+
+    return look
+
+
+def retention_of_nothing(store: Store) -> list[Ran]:
+    keep = Keep(age_ms=300 * DAY_MS)
+    return store.ran(lambda: store.retain(MAIN, done=keep, dead=keep))
+
+
+def retention_by_number(store: Store) -> list[Ran]:
+    store.retain(SMALL, dead=Keep(count=2))
+    return store.ran(lambda: store.retain(SMALL, dead=Keep(count=2)))
+
+
+OPERATIONS: dict[str, Callable[[Store], list[Ran]]] = {
+    **{
+        do.__name__: do
+        for do in (claims, claims_that_skip, claims_where_nothing_is_due, waits, acks, settlements, extensions)
+    },
+    **{do.__name__: do for do in (checkpoints, cancels, puts, puts_to_groups, exchanges_of_groups)},
+    "a page of dead letters": pages(Where()),
+    "a page of a queue": pages(Where(queue=SMALL)),
+    "a page of a reason": pages(Where(reason="reason1")),
+    "a page of a task": pages(Where(task="task1")),
+    "a page of a fingerprint": pages(Where(fingerprint="print20")),
+    "a page of a failure group": pages(Where(fingerprint="print20", task="task0")),
+    "a page since a time": pages(Where(since_ms=int(time.time() * 1000) - 20 * DAY_MS)),
+    "retention of nothing": retention_of_nothing,
+    "retention by number": retention_by_number,
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_more_messages_take_no_more_steps(operation: str, stores: tuple[Store, Store]) -> None:
+    few, many = (OPERATIONS[operation](store) for store in stores)
+    for ran in many:
+        assert not ran.walks or ran.sql.startswith("select exists"), ran  # which ends at the first
+        assert not ran.sorts or "json_group_array(distinct" in ran.sql, ran
+    steps = [sum(ran.steps for ran in one) for one in (few, many)]
+    assert steps[1] <= 1.2 * steps[0] + AROUND, (steps, many)
+
+
+def test_claims_and_waits_walk_the_due_index_in_its_order(stores: tuple[Store, Store]) -> None:
+    for ran in (*claims(stores[1]), *waits(stores[1])):
+        due = [line for line in ran.plan if "message_due" in line]
+        assert all("INDEX message_due (queue=? AND priority=?" in line for line in due), ran
+        assert len(due) in (0, 4), ran  # one per priority
+
+
+def test_failure_groups_read_the_dead_once(stores: tuple[Store, Store]) -> None:
+    store = stores[1]
+    whole, *_ = store.ran(store.failure_groups)
+    one, *_ = store.ran(lambda: store.failure_groups(where=Where(fingerprint="print1")))
+    assert "message_rest" in str(whole.plan) and "message_failure" in str(one.plan), (whole, one)
+    assert not whole.walks and one.steps <= whole.steps / filling.FINGERPRINTS * 1.5, (whole, one)
+
+
+def test_counts_of_a_queue_read_that_queue(stores: tuple[Store, Store]) -> None:
+    store = stores[1]
+    small = store.ran(lambda: store.counts(SMALL))
+    whole = store.ran(store.counts)
+    assert not any(ran.walks for ran in small), small
+    assert sum(ran.steps for ran in small) <= sum(ran.steps for ran in whole) / 20, (small, whole)
+
+
+def test_counts_of_all_queues_and_releases_read_indexes_and_not_the_table(stores: tuple[Store, Store]) -> None:
+    store = stores[1]
+    for ran in (*store.ran(store.counts), *store.ran(store.queues), *store.ran(lambda: store.release("nobody", []))):
+        assert all("INDEX" in line for line in ran.walks), ran
+
+
+def test_a_sweep_takes_a_thousand(stores: tuple[Store, Store]) -> None:
+    store = stores[1]
+
+    def swept() -> int:
+        store._swept_ms = 0
+        return sum(ran.steps for ran in store.ran(lambda: store.exchange([], [])))
+
+    before, first, second = store.counts().done, swept(), swept()
+    assert before - store.counts().done == 2000 and second <= 1.2 * first, (first, second)
+
+
+def test_a_page_of_what_waits_goes_on_where_the_last_one_ended(stores: tuple[Store, Store]) -> None:
+    store = stores[1]
+    first = store.peek(Lane.READY, limit=LIMIT)
+    for cursor in (None, first.cursor):
+        (ran,) = store.ran(lambda: store.peek(Lane.READY, limit=LIMIT, cursor=cursor))  # noqa: B023
+        assert ran.steps <= 200 * LIMIT and not ran.sorts, ran
+
+
+def test_what_is_deleted_costs_a_claim_nothing(stores: tuple[Store, Store]) -> None:
+    """Its places in the index go with it."""
+    store = stores[1]
+    usual = sum(ran.steps for ran in claims(store))
+    for _ in range(20):
+        store.put([Draft(task="t", queue="worn") for _ in range(500)])
+        held = store.exchange([], [Ask("worn", 500, LEASE_MS)]).deliveries
+        store.exchange([Settlement(d.receipt, Ack()) for d in held], [])
+    store.put([Draft(task="t", queue="worn") for _ in range(LIMIT)])
+    assert sum(ran.steps for ran in store.ran(lambda: claimed(store, "worn"))) <= 1.2 * usual + AROUND
