@@ -210,6 +210,7 @@ def test_job_show_tells_how_far_a_message_came(redrive: Call, home: Path) -> Non
         (b"[" * 100_000 + b"]" * 100_000, "base64"),
         (b'"\\ud800"', "base64"),
     ],
+    ids=["numbers", "bytes", "empty", "deep", "surrogate"],  # an id stands in the environment, which bounds its length
 )
 def test_raw_body_is_kept_to_the_byte_and_shown(redrive: Call, home: Path, body: bytes, expected: Any) -> None:
     (home / "body").write_bytes(body)

@@ -155,7 +155,7 @@ def test_children_that_live_at_the_same_time_never_share_an_identity(place: Plac
         os.kill(fleet.pids()[number], signal.SIGKILL)
     fleet.until(lambda: len(fleet.lines("started")) == 5)
     living = [line.worker for line in fleet.lines("up") if lives(line.pid)]
-    assert len(living) == 3 == len(set(living)) and len({line.worker for line in fleet.lines("up")}) == 3
+    assert len(living) == 3 == len(set(living))  # (a dead one's may be in others' hands just then, who take back)
 
 
 def test_a_stopped_child_is_killed_and_replaced(place: Place) -> None:

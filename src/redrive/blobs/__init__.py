@@ -90,6 +90,6 @@ def whole_body(store: object, message: Message) -> bytes:
         return store.body(message)
     if message.content == BLOB:
         raise BlobsUnavailable(
-            f"the body of message {message.id} lies in blob storage, and none is named here; set blobs (REDRIVE_BLOBS)"
+            f"the body of message {message.id} lies in blob storage, and none is named here: set blobs (REDRIVE_BLOBS)"
         )
     return message.body
