@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -749,6 +750,19 @@ def test_an_upgrade_says_from_where_to_where(path: Path) -> None:
     c.close()
     latest = len(_sqlite_schema.MIGRATIONS)
     assert upgrade(f"sqlite:///{path}") == (1, latest) and upgrade(f"sqlite:///{path}") == (latest, latest)
+
+
+def test_a_file_of_an_older_schema_gets_the_indexes_that_pages_are_read_off(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as c:
+        for name in ("migration_1", "migration_2"):
+            for statement in _sqlite_schema._split(_sqlite_schema.statements()[name]):
+                c.execute(statement)
+        c.execute("pragma user_version=2")
+        c.commit()
+        before = {name for (name,) in c.execute("select name from sqlite_master where type = 'index'")}
+        assert upgrade(f"sqlite:///{path}")[0] == 2
+        after = {name for (name,) in c.execute("select name from sqlite_master where type = 'index'")}
+    assert after - before >= {"message_rest_queue", "message_failure"}
 
 
 def test_an_upgrade_of_a_newer_file_is_refused(path: Path) -> None:

@@ -17,6 +17,7 @@ from psycopg.pq import Format
 
 from ..fault import Fault
 from ..message import Draft, Lane, Message
+from ._meta import NO_META, encode, meta_of, read_meta
 
 TEXT, BYTES, UUID, INT, BIGINT = 25, 17, 2950, 23, 20  # the server's numbers for these types
 _head = struct.Struct(">iiIii").pack  # one dimension, nulls or not, type of the elements, how many, the first is 1
@@ -100,7 +101,7 @@ def texts(values: Sequence[str | None]) -> Texts:
 
 def jsons(values: Sequence[Any]) -> Texts:
     """Values as texts of JSON; None stays null."""
-    return Texts(_array(TEXT, [None if value is None else _encode(value) for value in values]))
+    return Texts(_array(TEXT, [None if value is None else encode(value) for value in values]))
 
 
 def byteas(values: Sequence[bytes | None]) -> Byteas:
@@ -160,27 +161,6 @@ def flags(values: Iterable[bool]) -> str:
 # -- what is written
 
 
-class _Meta(msgspec.Struct, omit_defaults=True, gc=False):
-    """What rarely differs from its default, in one column."""
-
-    content: str = "json"
-    headers: dict[str, str] = {}
-    correlation_id: str | None = None
-    causation_id: str | None = None
-    traceparent: str | None = None
-    keep_ms: int = 0
-
-
-_encode = msgspec.json.Encoder().encode
-_NO_META = _Meta()
-_meta = msgspec.json.Decoder(_Meta).decode
-
-
-def text(value: Any) -> str:
-    encoded: bytes = _encode(value)
-    return encoded.decode()
-
-
 def plain(words: str) -> str:
     """Without the one character that the server takes in no text."""
     return words.replace("\0", "\N{REPLACEMENT CHARACTER}")
@@ -200,18 +180,9 @@ def put_rows(drafts: Sequence[Draft], given: Sequence[str]) -> tuple[Any, ...]:
         texts([d.key for d in drafts]),
         texts([d.group for d in drafts]),
         texts([d.producer for d in drafts]),
-        texts([_meta_of(d, id) for d, id in zip(drafts, given, strict=True)]),
+        texts([meta_of(d, id) for d, id in zip(drafts, given, strict=True)]),
         byteas([d.body for d in drafts]),
     )
-
-
-def _meta_of(draft: Draft, id: str) -> str | None:
-    rare = draft.headers or draft.correlation_id or draft.causation_id or draft.traceparent or draft.keep_ms
-    if not rare and draft.content == "json":
-        return None
-    correlation = draft.correlation_id if draft.correlation_id != id else None
-    headers = dict(draft.headers or {})
-    return text(_Meta(draft.content, headers, correlation, draft.causation_id, draft.traceparent, draft.keep_ms))
 
 
 # -- what is read
@@ -280,7 +251,7 @@ def full_message(
             parked=parked,
             faults=read_faults(faults),
         )
-    meta = _NO_META if rare.meta is None else _meta(rare.meta)
+    meta = NO_META if rare.meta is None else read_meta(rare.meta)
     return Message(
         id,
         task,

@@ -24,8 +24,9 @@ from ..message import (
     Swap,
     Verdict,
 )
+from ._meta import text
 from ._sqlite_groups import Groups, Touched
-from ._sqlite_rows import fences_of, insert_row, kept_row, move_row, retry_row, text
+from ._sqlite_rows import fences_of, insert_row, kept_row, move_row, retry_row
 
 
 class Changes:

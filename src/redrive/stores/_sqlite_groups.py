@@ -14,7 +14,7 @@ import msgspec
 
 from ..message import Group, GroupOrder, OnDead
 from ._groups import PRIORITY_SHIFT, WOKEN_MIN, refuse
-from ._sqlite_rows import text
+from ._meta import text
 
 Touched = set[tuple[str, str]]  # (queue, group)
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from ..message import FailureGroup, Lane, Where
 from ._door import RESTED
-from ._sqlite_rows import read_faults, text
+from ._meta import text
+from ._sqlite_rows import read_faults
 
 _RESTING = ("(rested_ms, seq) > (?, ?)", "rested_ms, seq")
 _ANY = ("(coalesce(rested_ms, 0), seq) > (?, ?)", "coalesce(rested_ms, 0), seq")

@@ -9,6 +9,7 @@ import msgspec
 
 from ..fault import Fault
 from ..message import DEGRADED, Ack, DeadLetter, Draft, Lane, Message, Quarantine, Receipt, RetryAt, Settlement
+from ._meta import NO_META, meta_of, read_meta, text
 
 HOT = """seq id task queue lane priority due_ms fence attempt enqueued_ms life_ms worker producer
  grp held_ms hex(body)""".split()  # noqa: SIM905 - a list of names reads best as text
@@ -52,27 +53,8 @@ _Text = str | None
 Row = tuple[int, str, str, str, Lane, int, int | None, int, int, int, int, _Text, _Text, _Text, int, str, _Cold | None]
 
 
-class _Meta(msgspec.Struct, omit_defaults=True, gc=False):
-    """What rarely differs from its default, in one column."""
-
-    content: str = "json"
-    headers: dict[str, str] = {}
-    correlation_id: str | None = None
-    causation_id: str | None = None
-    traceparent: str | None = None
-    keep_ms: int = 0
-
-
-_encode = msgspec.json.Encoder().encode
-_NO_META = _Meta()
 read_rows = msgspec.json.Decoder(list[Row]).decode
-_meta = msgspec.json.Decoder(_Meta).decode
 read_faults = msgspec.json.Decoder(tuple[Fault, ...]).decode
-
-
-def text(value: Any) -> str:
-    encoded: bytes = _encode(value)
-    return encoded.decode()
 
 
 def fences_of(receipts: Sequence[Receipt]) -> dict[int | str, int]:
@@ -81,14 +63,8 @@ def fences_of(receipts: Sequence[Receipt]) -> dict[int | str, int]:
 
 
 def insert_row(draft: Draft, id: str, due: int, now: int) -> tuple[Any, ...]:
-    meta = None
-    rare = draft.headers or draft.correlation_id or draft.causation_id or draft.traceparent or draft.keep_ms
-    if rare or draft.content != "json":
-        correlation = draft.correlation_id if draft.correlation_id != id else None
-        headers = dict(draft.headers or {})
-        meta = text(_Meta(draft.content, headers, correlation, draft.causation_id, draft.traceparent, draft.keep_ms))
     head = (id, draft.task, draft.queue, draft.priority, due, now, now, draft.deadline_ms)
-    return (*head, draft.version, draft.key, draft.group, draft.producer, meta, draft.body)
+    return (*head, draft.version, draft.key, draft.group, draft.producer, meta_of(draft, id), draft.body)
 
 
 def claimed_message(row: Row, fence: int, until: int, worker: str) -> Message:
@@ -154,7 +130,7 @@ def to_message(row: Row) -> Message:
         return Message(id, task, queue, bytes.fromhex(body), id, *head, held_ms=held, group=group, parked=parked)
     if cold.wake_ms is not None:  # it has no place in its group
         head = (lane, priority, cold.wake_ms, *row[7:13])
-    meta = _meta(cold.meta) if cold.meta is not None else _NO_META
+    meta = NO_META if cold.meta is None else read_meta(cold.meta)
     return Message(
         id,
         task,

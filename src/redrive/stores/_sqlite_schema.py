@@ -13,7 +13,7 @@ from ..errors import SchemaError
 from ._sqlite_rows import COLUMNS
 from ._sqlite_writer import store_error
 
-MIGRATIONS = ("migration_1", "migration_2")
+MIGRATIONS = ("migration_1", "migration_2", "migration_3")
 
 
 def statements() -> dict[str, str]:

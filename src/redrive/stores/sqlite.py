@@ -50,6 +50,7 @@ from ..message import (
 from ..store import Cells, Traits
 from . import _door, _sqlite_schema
 from ._counts import total
+from ._meta import text
 from ._sqlite_changes import Changes
 from ._sqlite_groups import Groups, Touched, to_group
 from ._sqlite_looks import AFTER, to_failure_group, where_of
@@ -58,7 +59,6 @@ from ._sqlite_rows import (
     claimed_message,
     fences_of,
     read_rows,
-    text,
     to_message,
 )
 from ._sqlite_tx import after_commit, connection_of, within

@@ -44,8 +44,6 @@ create table message (
 create index message_due on message(queue, priority, due_ms, lane) where due_ms is not null;
 create unique index message_id on message(id);
 create index message_rest on message(lane, rested_ms) where rested_ms is not null;
-create index message_rest_queue on message(queue, lane, rested_ms) where rested_ms is not null;
-create index message_failure on message(fingerprint, rested_ms) where fingerprint is not null;
 create table unique_key (
   task text not null,
   key text not null,
@@ -87,6 +85,11 @@ create table group_width (
 ) without rowid;
 update message set expires_ms = rested_ms + 86400000 where lane = 'done';
 -- Messages of a group that stand here already stay as they are: each is due by itself, as when it was put.
+
+-- name: migration_3
+-- Pages of what rests. Files made while these were being written have them at schema 2 already.
+create index if not exists message_rest_queue on message(queue, lane, rested_ms) where rested_ms is not null;
+create index if not exists message_failure on message(fingerprint, rested_ms) where fingerprint is not null;
 
 -- name: put
 insert into message(id, task, queue, priority, due_ms, enqueued_ms, life_ms, deadline_ms, version, key, grp, producer, meta, body)

@@ -1,0 +1,41 @@
+"""What a message rarely has, as the one text in which both SQL stores keep it: most messages have none of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ..message import Draft
+
+
+class Meta(msgspec.Struct, omit_defaults=True, gc=False):
+    """What rarely differs from its default. In the database as JSON, so fields are added and never renamed."""
+
+    content: str = "json"
+    headers: dict[str, str] = {}
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    traceparent: str | None = None
+    keep_ms: int = 0
+
+
+NO_META = Meta()
+read_meta = msgspec.json.Decoder(Meta).decode
+encode = msgspec.json.Encoder().encode
+
+
+def text(value: Any) -> str:
+    """As JSON."""
+    encoded: bytes = encode(value)
+    return encoded.decode()
+
+
+def meta_of(draft: Draft, id: str) -> str | None:
+    """What is to be kept of this draft, put under this id; None where all is at its default."""
+    rare = draft.headers or draft.correlation_id or draft.causation_id or draft.traceparent or draft.keep_ms
+    if not rare and draft.content == "json":
+        return None
+    correlation = draft.correlation_id if draft.correlation_id != id else None
+    headers = dict(draft.headers or {})
+    return text(Meta(draft.content, headers, correlation, draft.causation_id, draft.traceparent, draft.keep_ms))
