@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .fault import Fault, Kind
-from .message import Ack, DeadLetter, Decision, Message, Quarantine, RetryAt
+from .message import Ack, DeadLetter, Decision, Deferral, Message, Quarantine, RetryAt
 from .policy import Backoff, Retry, draw
 
 PARK_LOOK_MS = 10_000  # how often a parked message looks for a worker that knows its task
@@ -39,14 +39,24 @@ class Run(Struct, frozen=True):
     """Run it now."""
 
 
+class Refusal(Struct, frozen=True):
+    """What flow control has against running a message now: it may at `at_ms`, and then has the deferral's passes.
+    `dead`: it shall not wait, but die."""
+
+    at_ms: int
+    deferral: Deferral
+    dead: bool = False
+
+
 class Signals(Struct, frozen=True):
     """What the worker knows about a message beyond the message: why its body or task cannot be used, if so, and how
-    long one that is unroutable here waits for a worker that knows better."""
+    long one that is unroutable here waits for a worker that knows better; and what flow control has against it."""
 
     unreadable: str | None = None
     unroutable: str | None = None
     park_ms: int = 0
     unfetched: str | None = None  # its blob cannot be read just now
+    refusal: Refusal | None = None
 
 
 RUN = Run()
@@ -69,10 +79,19 @@ def admit(message: Message, policy: Policy, signals: Signals, now_ms: int) -> Ru
     asked_ms = _asked_until_ms(message, policy.retry)
     if now_ms < asked_ms:
         return RetryAt(min(asked_ms, now_ms + _ceil_ms(policy.retry.max_retry_after_s)), "asked", counts=False)
+    if signals.refusal is not None:
+        return _refused(signals.refusal)
     if signals.unfetched is not None:
         wait_s = FETCH_AGAIN_S * (0.5 + draw(message.id, message.redrives, message.fence))
         return RetryAt(now_ms + _ceil_ms(wait_s), "blob unavailable", counts=False, held=True)
     return RUN
+
+
+def _refused(refusal: Refusal) -> RetryAt | DeadLetter:
+    deferral = refusal.deferral
+    if refusal.dead:
+        return DeadLetter("budget", f"no {deferral.why} left of {deferral.by}, and it is not to wait", counts=False)
+    return RetryAt(refusal.at_ms, deferral.why, counts=False, held=True, deferral=deferral)
 
 
 def _parked(message: Message, why: str, park_ms: int, now_ms: int) -> RetryAt | DeadLetter:

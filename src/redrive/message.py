@@ -17,6 +17,7 @@ PRIORITIES = (0, 1, 2, 3)  # 0 is served first
 NORMAL = 2
 DEGRADED = "degraded"  # the reason of a kept message that was done without something
 BLOB = "blob+json"  # the content of a message whose body is a reference to a blob
+SKIP_LOOKED = 1000  # how many due messages of a priority a claim with `skip` looks at
 FAULTS_KEPT_EACH_END = 10  # of a message's fault history: the first and the last ten
 
 
@@ -67,6 +68,18 @@ class Put(Struct, frozen=True):
     state: str = "ready"
 
 
+class Deferral(Struct, frozen=True):
+    """Why flow control holds a message back, for people to read, and what it need not ask for when it comes back.
+
+    `why`: breaker, cool-down, ramp, budget, limit, concurrency, idempotency; `by` names the dependency, queue or task
+    whose it is. `passes`: what was granted for the time it is due at, each by its control's name; opaque elsewhere.
+    """
+
+    why: str
+    by: str = ""
+    passes: tuple[str, ...] = ()
+
+
 class Message(Struct, frozen=True, gc=False):
     """A message as stored.
 
@@ -110,6 +123,7 @@ class Message(Struct, frozen=True, gc=False):
     causation_id: str | None = None
     traceparent: str | None = None
     keep_ms: int = 0
+    deferral: Deferral | None = None  # of its present wait; a claim leaves it, every settlement replaces it
     parked: bool = False  # it has no place in its group: it waits for its time, or its turn
     faults: tuple[Fault, ...] = ()  # oldest first; the first and last ten
 
@@ -156,12 +170,18 @@ class Ack(Struct, frozen=True, gc=False):
 
 class RetryAt(Struct, frozen=True, gc=False):
     """Back to its queue, due at `at_ms`. `held` says flow control asked for the wait, so it does not count as
-    elapsed."""
+    elapsed; `deferral` is kept with the message until its next settlement.
+
+    `crashed` says that the run killed its process, alone in it: `crashes` and `crashes_alone` rise, and the attempt is
+    given back, whatever `counts` says; the next claim counts it again.
+    """
 
     at_ms: int
     why: str = "retry"
     counts: bool = True
     held: bool = False
+    deferral: Deferral | None = None
+    crashed: bool = False
 
 
 class DeadLetter(Struct, frozen=True, gc=False):
@@ -222,7 +242,7 @@ class Settled(StrEnum):
 
 class Ask(Struct, frozen=True):
     """A claim wanted: at most `limit` due messages of `queue`, leased for `lease_ms` to `worker`, none of a task in
-    `skip`."""
+    `skip`. A store looks past SKIP_LOOKED skipped ones of a priority, and no further (see Exchange)."""
 
     queue: str
     limit: int
@@ -232,10 +252,15 @@ class Ask(Struct, frozen=True):
 
 
 class Exchange(Struct, frozen=True):
-    """What an exchange gave: a word per settlement, in order, and the deliveries, in the asks' order."""
+    """What an exchange gave: a word per settlement, in order, and the deliveries, in the asks' order.
+
+    `clogged` are queues where an ask with `skip` found so many skipped ones in front that it looked no further: what
+    lies behind them is reached by asking without `skip`.
+    """
 
     settled: list[Settled]
     deliveries: list[Delivery]
+    clogged: frozenset[str] = frozenset()
 
 
 class Hold(StrEnum):
