@@ -31,16 +31,20 @@ class Fate(Struct, frozen=True, kw_only=True):
     error: str | None = None
     text: str | None = None
     reason: str | None = None  # why it is dead
+    deferral: str | None = None  # why flow control held it: breaker, budget, limit, …
+    by: str | None = None  # whose control that is: the dependency, queue or task
 
 
 class Notice(Struct, frozen=True, kw_only=True):
     """Something about the worker itself: started, draining, stopped, store_unavailable, store_back, took_back,
-    no_identity, …"""
+    no_identity, …; or about flow control: breaker_opened, breaker_half_open, breaker_closed, budget_exhausted,
+    flow_local, …"""
 
     name: str
     worker: str = ""
     at_ms: int = 0
     text: str = ""
+    about: str = ""  # of flow control: the dependency, with `/KEY` where it is per key
 
 
 Event = Fate | Notice

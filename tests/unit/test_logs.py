@@ -73,6 +73,24 @@ def test_json_line_of_a_notice_names_it() -> None:
     ]
 
 
+def test_lines_of_what_flow_control_put_off_say_why_and_whose_it_is() -> None:
+    held = Fate(outcome="held", id="i", task="t", queue="q", attempt=0, delay_ms=1500, deferral="budget", by="stripe")
+    (line,) = json_lines(held)
+    stream = io.StringIO()
+    TextLog(stream)([held])
+    assert (line["deferral"], line["by"], line["level"]) == ("budget", "stripe", "info")
+    assert "again in 1.5s budget of stripe" in stream.getvalue()
+
+
+def test_an_open_breaker_is_a_warning_and_names_its_dependency() -> None:
+    opened = Notice(name="breaker_opened", about="stripe", text="12 of 20 failed", worker="w")
+    (line,) = json_lines(opened)
+    stream = io.StringIO()
+    TextLog(stream)([opened])
+    assert (line["level"], line["about"]) == ("warning", "stripe")
+    assert "breaker_opened stripe: 12 of 20 failed" in stream.getvalue()
+
+
 def test_death_is_an_error_with_its_reason() -> None:
     line = json_lines(Fate(outcome="dead", id="i", task="t", queue="q", attempt=1, reason="exhausted"))[0]
     assert (line["level"], line["reason"]) == ("error", "exhausted")

@@ -169,6 +169,16 @@ def test_quarantine_degraded_lost_and_stale_are_seen() -> None:
     assert found.labels("redrive_dead_total") == []  # what a stale receipt decided did not happen
 
 
+def test_what_flow_control_put_off_is_seen_by_reason_and_how_long() -> None:
+    held = [fate("held", deferral=why, by="stripe", delay_ms=400) for why in ("budget", "budget", "limit", "odd")]
+    found = seen(*held, fate("held"))
+    of = {"queue": "q", "task": "t"}
+    assert found.value("redrive_deferral_seconds_count", **of, reason="budget") == 2
+    assert found.value("redrive_deferral_seconds_sum", **of, reason="budget") == 0.8
+    assert found.value("redrive_deferral_seconds_bucket", **of, reason="limit", le="0.1") == 0
+    assert found.value("redrive_deferral_seconds_count", **of, reason="(other)") == 1
+
+
 def test_an_app_s_tasks_begin_at_zero_so_that_a_rate_sees_the_first_failure() -> None:
     found = seen()
     for outcome in ("done", "retry", "dead"):

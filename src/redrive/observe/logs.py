@@ -21,6 +21,7 @@ from .redact import redact
 TEXT_MAX = 500  # characters of a fault's text that a line holds; `redrive job show` has all of it
 _encode_lines = msgspec.json.Encoder().encode_lines
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_WARNINGS = frozenset(("breaker_opened", "budget_exhausted", "flow_local", "alert_lost"))
 _GREEN, _YELLOW, _RED, _DIM, _PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
 _COLOURS = {"done": _GREEN, "retry": _YELLOW, "snoozed": _DIM, "released": _DIM, "held": _DIM, "cancelled": _DIM}
 
@@ -42,20 +43,23 @@ class FateLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str | None = None
     text: str | None = None
     reason: str | None = None
+    deferral: str | None = None  # why flow control held it
+    by: str | None = None  # the dependency, queue or task whose that is
     degraded: str | None = None
     correlation_id: str = ""
     run_ms: float | None = None
     worker: str = ""
 
 
-class NoticeLine(msgspec.Struct, frozen=True, kw_only=True):
-    """Something about the worker itself, as it is logged."""
+class NoticeLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something about the worker itself or about flow control, as it is logged."""
 
     time: str
     level: str
     notice: str
     text: str
     worker: str
+    about: str = ""
 
 
 class JsonLog:
@@ -84,7 +88,9 @@ class TextLog:
     def _text(self, event: Event) -> str:
         time = rfc3339(event.at_ms)[11:23]
         if not isinstance(event, Fate):
-            return self._paint(f"{time} {event.name:<9} {one_line(event.text)} ({event.worker})", _DIM)
+            about = f"{one_line(event.about)}: " if event.about else ""
+            colour = _YELLOW if event.name in _WARNINGS else _DIM
+            return self._paint(f"{time} {event.name:<9} {about}{one_line(event.text)} ({event.worker})", colour)
         outcome = self._paint(f"{event.outcome:<9}", _COLOURS.get(event.outcome, _RED))
         return f"{time} {outcome} {one_line(event.task)} {event.id}{_details(event)}"
 
@@ -98,6 +104,8 @@ def _details(fate: Fate) -> str:
         parts.append(f" ran {show(fate.run_ms / 1000)}")
     if fate.delay_ms is not None:
         parts.append(f" again in {show(fate.delay_ms / 1000)}")
+    if fate.deferral is not None:
+        parts.append(f" {fate.deferral}{f' of {one_line(fate.by)}' if fate.by else ''}")
     if fate.degraded is not None:
         parts.append(f" degraded: {one_line(_short(fate.degraded))}")
     if fate.reason:
@@ -121,7 +129,9 @@ def one_line(text: str) -> str:
 def _line(event: Event) -> FateLine | NoticeLine:
     time = rfc3339(event.at_ms)
     if not isinstance(event, Fate):
-        return NoticeLine(time=time, level="info", notice=event.name, text=redact(event.text), worker=event.worker)
+        level = "warning" if event.name in _WARNINGS else "info"
+        text = redact(event.text)
+        return NoticeLine(time=time, level=level, notice=event.name, text=text, worker=event.worker, about=event.about)
     return FateLine(
         time=time,
         level=_level(event),
@@ -137,6 +147,8 @@ def _line(event: Event) -> FateLine | NoticeLine:
         error=event.error,
         text=None if event.text is None else _short(event.text),
         reason=event.reason,
+        deferral=event.deferral,
+        by=event.by,
         degraded=None if event.degraded is None else _short(event.degraded),
         correlation_id=event.correlation_id,
         run_ms=event.run_ms,

@@ -16,6 +16,7 @@ when somebody scrapes, by queue.
 | `redrive_dead_total`, `redrive_quarantined_total` | reason | what came to rest, and why |
 | `redrive_degraded_total` | | done in part |
 | `redrive_crashes_total` | | leases that ran out unsettled; counted when the message's life ends |
+| `redrive_deferral_seconds` | reason | how often and how long flow control put messages off |
 | `redrive_worker_notices_total` | (notice only) | workers started, draining, stopped; store_unavailable, … |
 | `redrive_queue_messages` | (queue, lane) | depth: ready, scheduled, leased, dead, quarantine, done |
 | `redrive_queue_oldest_age_seconds` | (queue) | how long the first of the ready ones has been due |

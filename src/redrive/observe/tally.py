@@ -62,12 +62,19 @@ DEAD = Shape("redrive_dead", "Messages that died, by reason.", (*_OF, "reason"))
 QUARANTINED = Shape("redrive_quarantined", "Messages put into quarantine, by reason.", (*_OF, "reason"))
 DEGRADED = Shape("redrive_degraded", "Done, but in part only.", _OF)
 CRASHES = Shape("redrive_crashes", "Leases that ran out unsettled, counted when the message's life ends.", _OF)
+DEFERRALS = Shape(
+    "redrive_deferral_seconds",
+    "How long flow control put messages off, by reason: breaker, cool-down, ramp, budget, limit, concurrency, …",
+    (*_OF, "reason"),
+    DELAY_S,
+)
 NOTICES = Shape("redrive_worker_notices", "What workers told of themselves, such as store_unavailable.", ("notice",))
-SHAPES = (DELIVERIES, RUN, DONE, ENDED, DELAY, FAULTS, DEAD, QUARANTINED, DEGRADED, CRASHES, NOTICES)
+SHAPES = (DELIVERIES, RUN, DONE, ENDED, DELAY, FAULTS, DEAD, QUARANTINED, DEGRADED, CRASHES, DEFERRALS, NOTICES)
 
 REASONS = frozenset(
     ("exhausted", "permanent", "elapsed", "deadline", "budget", "rejected", "unreadable", "unroutable", "crashed")
 )
+DEFERRED_BY = frozenset(("breaker", "cool-down", "ramp", "budget", "limit", "concurrency", "idempotency"))
 KINDS = frozenset(kind.value for kind in Kind)
 OTHER = "(other)"  # a label that would take its value from outside: a task nobody registered, a reason of an override
 _ENDS = frozenset({"done", "dead", "quarantined", "cancelled"})
@@ -135,6 +142,8 @@ class Counting:
             self._end(fate, bound, bound.ended)
         elif bound.delay is not None and fate.delay_ms is not None:
             _observe(DELAY_S, bound.delay, fate.delay_ms / 1000)
+        if fate.deferral is not None and fate.outcome == "held":
+            self._defer(fate, fate.deferral, bound)
         if fate.fault is not None:
             self._add(FAULTS, (*bound.labels, fate.fault if fate.fault in KINDS else OTHER))
 
@@ -153,6 +162,10 @@ class Counting:
         if fate.reason is not None and fate.outcome in ("dead", "quarantined"):
             shape = DEAD if fate.outcome == "dead" else QUARANTINED
             self._add(shape, (*bound.labels, fate.reason if fate.reason in REASONS else OTHER))
+
+    def _defer(self, fate: Fate, why: str, bound: _Bound) -> None:
+        numbers = self._numbers(DEFERRALS, (*bound.labels, why if why in DEFERRED_BY else OTHER))
+        _observe(DELAY_S, numbers, (fate.delay_ms or 0) / 1000)
 
     def _bind(self, queue: str, task: str, outcome: str) -> _Bound:
         known = task in self._tasks

@@ -13,12 +13,13 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
     """The fate of one settled delivery; `attempt` is what the message has spent, so a free one gives its own back."""
     decision, fault, message = o.settlement.decision, o.settlement.fault, o.delivery.message
     outcome, free = "done", False
-    reason = delay_ms = degraded = None
+    reason = delay_ms = degraded = deferral = None
     match decision:
         case RetryAt():
             free = not decision.counts
             outcome = _FREE.get(decision.why, "held") if free else "retry"
             delay_ms = max(0, decision.at_ms - now_ms)
+            deferral = decision.deferral
         case DeadLetter() | Quarantine():
             free = not decision.counts
             outcome = "dead" if isinstance(decision, DeadLetter) else "quarantined"
@@ -44,6 +45,8 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
         error=None if fault is None else fault.error,
         text=None if fault is None else fault.text,
         reason=reason,
+        deferral=None if deferral is None else deferral.why,
+        by=None if deferral is None else deferral.by,
     )
 
 
