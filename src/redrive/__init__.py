@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ._context import Context, Wrap, context
     from .app import App
     from .errors import Quarantine, RedriveError, Reject, RetryAfter, Snooze
+    from .flow.breaker import Breaker
     from .message import Draft
     from .policy import Backoff, Retry, presets
     from .retention import Retention
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "App",
     "Backoff",
+    "Breaker",
     "Context",
     "Draft",
     "Quarantine",
@@ -40,6 +42,7 @@ _HOMES = {
     "app": ["App"],
     "_context": ["Context", "Wrap", "context"],
     "errors": ["Quarantine", "RedriveError", "Reject", "RetryAfter", "Snooze"],
+    "flow.breaker": ["Breaker"],
     "message": ["Draft"],
     "policy": ["Backoff", "Retry", "presets"],
     "retention": ["Retention"],

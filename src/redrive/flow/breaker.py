@@ -1,0 +1,275 @@
+"""The circuit breaker of a dependency: what was called lately, whether it is called now, and who tries it first.
+
+    closed ──enough failures or slow calls──▶ open ──its time is over──▶ half_open ──`probes` successes──▶ closed
+                                                ▲──────a failure, or a probe's lease runs out──────┘
+
+Closing starts a ramp (ramp.py). `record` and `record_many` take in how calls ended, `ask` says when one may begin. All
+is pure; the caller keeps the State, in a cell that all workers share, and swaps it for what it gets back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..policy import draw
+from . import ramp as ramps
+from . import window as windows
+from .breaker_rule import FAILED, SLOW, Breaker, Call
+from .ramp import Ramp
+from .window import Window
+
+RAMP_BAD = 0.1  # of the failure rate: what makes a ramp fall back
+LOOK_AGAIN_MS = 1000  # when to ask again whose answer nobody can know yet
+
+Status = Literal["closed", "open", "half_open", "forced_open", "forced_closed"]
+Word = Literal["open", "closed", "auto"]
+
+__all__ = [
+    "Answer",
+    "Breaker",
+    "Call",
+    "Calls",
+    "Lease",
+    "State",
+    "Status",
+    "Word",
+    "ask",
+    "closed_until_ms",
+    "force",
+    "give_back",
+    "look",
+    "record",
+    "record_many",
+    "valid",
+]
+
+
+class Lease(Struct, frozen=True, array_like=True):
+    """A probe that is under way; it counts as a failure from `until_ms` on."""
+
+    owner: str
+    until_ms: int
+
+
+class State(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """A breaker's state. Times are ms.
+
+    `status`: closed, open, half_open, forced_open or forced_closed, since `since_ms`. `until_ms`: until when it is
+    open. `opened`: openings in a row. `turn` rises with every transition, and when a ramp falls back.
+    """
+
+    status: Status = "closed"
+    until_ms: int = 0
+    opened: int = 0
+    turn: int = 0
+    since_ms: int = 0
+    window: Window = Window()
+    probes: tuple[Lease, ...] = ()
+    passed: int = 0  # probes that succeeded in this half-open time
+    slow: int = 0  # how many of those were slow
+    places: int = 0  # how many were told to wait for the ramp to come
+    ramp: Ramp | None = None
+
+
+class Calls(Struct, frozen=True):
+    """How calls of a batch ended; `probes` by the owner of each lease, those not counted among the others."""
+
+    success: int = 0
+    failure: int = 0
+    slow: int = 0
+    slow_failure: int = 0
+    ignored: int = 0
+    throttled: int = 0
+    probes: Mapping[str, str] = {}
+
+
+class Answer(NamedTuple):
+    """When a call may begin: now if `at_ms` is not ahead. Else `why` it waits, breaker or ramp, and for a slot of the
+    ramp `pass_`, with which it need not ask again (see `valid`). `probe`: its owner holds a probe's lease, which ends
+    with `record` or `give_back`."""
+
+    at_ms: int
+    why: str = ""
+    pass_: str = ""
+    probe: bool = False
+
+
+def record(state: State, breaker: Breaker, outcome: str, now_ms: int, probe: str | None = None) -> State:
+    """Take in how one call ended: a Call or its word. `probe` names the lease that it had. In half-open a call without
+    one counts as a probe too: so a single caller needs no leases. Raises ValueError for another word."""
+    call = Call(outcome)
+    state = look(state, breaker, now_ms)
+    if state.status == "half_open" and probe is None:
+        return _probe_ended(state, breaker, call, now_ms)
+    calls = Calls(probes={probe: call}) if probe is not None else replace(Calls(), **{call.value: 1})
+    return record_many(state, breaker, calls, now_ms)
+
+
+def record_many(state: State, breaker: Breaker, calls: Calls, now_ms: int) -> State:
+    """Take in how calls ended, all at this time. While it is open or half-open, only probes that hold a lease count:
+    the others began before."""
+    state = look(state, breaker, now_ms)
+    if state.status == "half_open":
+        for owner, outcome in calls.probes.items():
+            if any(lease.owner == owner for lease in state.probes):
+                state = _probe_ended(give_back(state, owner), breaker, Call(outcome), now_ms)
+        return state
+    if state.status not in ("closed", "forced_closed"):
+        return state
+    words = [Call(outcome) for outcome in calls.probes.values()]
+    failed = calls.failure + calls.slow_failure + sum(word in FAILED for word in words)
+    slow = calls.slow + calls.slow_failure + sum(word in SLOW for word in words)
+    throttled = calls.throttled + words.count(Call.THROTTLED)
+    counted = calls.success + calls.slow + failed + sum(word in (Call.SUCCESS, Call.SLOW) for word in words)
+    if state.ramp is not None:
+        state = replace(state, ramp=ramps.tell(state.ramp, counted + throttled, failed + throttled, now_ms))
+    return _counted(state, breaker, counted, failed, slow, now_ms)
+
+
+def ask(state: State, breaker: Breaker, now_ms: int, owner: str) -> tuple[State, Answer]:
+    """When may `owner` call? In half-open the first get a lease to probe with; asking again with one changes nothing.
+    Who has to wait gets a time that is spread over the ramp to come, or its very slot once there is a ramp."""
+    state = look(state, breaker, now_ms)
+    match state.status:
+        case "open":
+            return _wait(state, breaker, state.until_ms)
+        case "forced_open":
+            return _wait(state, breaker, now_ms + round(breaker.open_for * 1000))
+        case "half_open":
+            return _ask_for_probe(state, breaker, now_ms, owner)
+        case "closed" | "forced_closed":
+            return _ask_ramp(state, now_ms)
+
+
+def give_back(state: State, owner: str) -> State:
+    """End a probe's lease without a verdict: its call did not begin, or was cut off by the worker's end."""
+    if all(lease.owner != owner for lease in state.probes):
+        return state
+    return replace(state, probes=tuple(lease for lease in state.probes if lease.owner != owner))
+
+
+def valid(state: State, pass_: str) -> bool:
+    """Whether a slot's pass still holds: one of an earlier turn is void."""
+    return pass_ == f"ramp {state.turn}"
+
+
+def look(state: State, breaker: Breaker, now_ms: int) -> State:
+    """What time alone does: open becomes half-open, a probe's lease that ran out is a failure, a ramp falls back or is
+    over. The very same state where it does nothing."""
+    if state.status == "open" and now_ms >= state.until_ms:
+        return _turned(state, "half_open", state.until_ms, probes=(), passed=0, slow=0)
+    if state.status == "half_open" and state.probes:
+        ended_ms = min(lease.until_ms for lease in state.probes)
+        if ended_ms <= now_ms:  # it opened then, and may be half-open again
+            return look(_open(state, breaker, ended_ms), breaker, now_ms)
+    if state.ramp is not None:
+        ramp = ramps.look(state.ramp, RAMP_BAD * breaker.failure_rate, now_ms)
+        if ramp is not state.ramp:
+            return replace(state, ramp=ramp, turn=state.turn + (ramp is not None))
+    return state
+
+
+def closed_until_ms(state: State, breaker: Breaker, now_ms: int, horizon_ms: int = 1000) -> int:
+    """0: claim its messages. Else until when they may be left out, to look again then: it is open, all probes are
+    taken, or the ramp's next slot lies more than `horizon_ms` ahead."""
+    state = look(state, breaker, now_ms)
+    match state.status:
+        case "open":
+            return state.until_ms
+        case "forced_open":
+            return now_ms + LOOK_AGAIN_MS
+        case "half_open":
+            return 0 if _probes_left(state, breaker) else now_ms + LOOK_AGAIN_MS
+        case "closed" | "forced_closed":
+            ahead_ms = 0 if state.ramp is None else ramps.peek(state.ramp, now_ms) - horizon_ms
+            return ahead_ms if ahead_ms > now_ms else 0
+
+
+def force(state: State, breaker: Breaker, word: Word, now_ms: int) -> State:
+    """Hold it open or closed by hand; "auto" lets it find out by itself again, by probes where it was held open.
+    Closing it starts a ramp all the same, unless it was closed."""
+    state = look(state, breaker, now_ms)
+    match word:
+        case "open":
+            return (
+                state if state.status == "forced_open" else _turned(state, "forced_open", now_ms, probes=(), ramp=None)
+            )
+        case "closed":
+            if state.status == "forced_closed":
+                return state
+            ramp = state.ramp if state.status == "closed" else ramps.start(breaker.probes, now_ms)
+            return _turned(state, "forced_closed", now_ms, ramp=ramp, opened=0, probes=(), window=Window())
+        case "auto":
+            if state.status == "forced_open":
+                return _turned(state, "half_open", now_ms, probes=(), passed=0, slow=0, opened=0)
+            return _turned(state, "closed", now_ms) if state.status == "forced_closed" else state
+    raise ValueError(f"{word!r} is not what a breaker can be set to; expected open, closed or auto")
+
+
+def _counted(state: State, breaker: Breaker, calls: int, failed: int, slow: int, now_ms: int) -> State:
+    if not calls or state.status != "closed":
+        return state
+    window = windows.add(state.window, breaker.window_ms, calls, failed, slow, now_ms)
+    state = replace(state, window=window)
+    total, failure_rate, slow_rate = windows.rates(window)
+    if total < breaker.min_calls:
+        return state
+    too_slow = breaker.slow_rate is not None and slow_rate >= breaker.slow_rate
+    return _open(state, breaker, now_ms) if failure_rate >= breaker.failure_rate or too_slow else state
+
+
+def _ask_ramp(state: State, now_ms: int) -> tuple[State, Answer]:
+    if state.ramp is None:
+        return state, Answer(now_ms)
+    ramp, at_ms = ramps.take(state.ramp, now_ms)
+    state = replace(state, ramp=ramp)
+    return state, Answer(now_ms) if at_ms <= now_ms else Answer(at_ms, "ramp", f"ramp {state.turn}")
+
+
+def _ask_for_probe(state: State, breaker: Breaker, now_ms: int, owner: str) -> tuple[State, Answer]:
+    if any(lease.owner == owner for lease in state.probes):
+        return state, Answer(now_ms, probe=True)
+    if not _probes_left(state, breaker):
+        return _wait(state, breaker, now_ms + LOOK_AGAIN_MS)
+    lease = Lease(owner, now_ms + round(breaker.probe_lease * 1000))
+    return replace(state, probes=(*state.probes, lease)), Answer(now_ms, probe=True)
+
+
+def _probes_left(state: State, breaker: Breaker) -> int:
+    return max(0, breaker.probes - state.passed - len(state.probes))
+
+
+def _probe_ended(state: State, breaker: Breaker, call: Call, now_ms: int) -> State:
+    if call in FAILED:
+        return _open(state, breaker, now_ms)
+    state = replace(state, passed=state.passed + 1, slow=state.slow + (call in SLOW))
+    if state.passed < breaker.probes:
+        return state
+    if breaker.slow_rate is not None and state.slow / state.passed >= breaker.slow_rate:
+        return _open(state, breaker, now_ms)
+    return _turned(
+        state, "closed", now_ms, probes=(), window=Window(), places=0, ramp=ramps.start(breaker.probes, now_ms)
+    )
+
+
+def _open(state: State, breaker: Breaker, now_ms: int) -> State:
+    rested = state.status == "closed" and now_ms - state.since_ms >= breaker.window_ms
+    opened = 0 if rested else state.opened
+    until_ms = now_ms + breaker.open_ms(opened, draw(f"breaker {now_ms}", opened, state.turn))
+    return _turned(
+        state, "open", now_ms, until_ms=until_ms, opened=opened + 1, probes=(), window=Window(), places=0, ramp=None
+    )
+
+
+def _wait(state: State, breaker: Breaker, from_ms: int) -> tuple[State, Answer]:
+    """A time from then on, spread as the ramp would that starts there."""
+    at_ms = from_ms + ramps.slot_ms(breaker.probes, state.places)
+    return replace(state, places=state.places + 1), Answer(at_ms, "breaker")
+
+
+def _turned(state: State, status: Status, now_ms: int, **fields: object) -> State:
+    return replace(state, status=status, since_ms=now_ms, turn=state.turn + 1, **fields)

@@ -1,0 +1,94 @@
+"""The ramp: how what has waited is let go once a breaker closes.
+
+Slots open at a rate of r0·2^(t/τ) a second, τ = 10 s. So by t there have been N(t) = r0·τ/ln 2·(2^(t/τ) − 1) of them,
+and slot k opens at t(k) = τ·log2(1 + k·ln 2/(r0·τ)). From 3/s: 43 slots in 10 s, 130 in 20 s, 1,000 in 46 s.
+"""
+
+from __future__ import annotations
+
+import math
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+DOUBLING_S = 10.0
+IDLE_MS = 10_000  # it is over when nobody had to wait for so long
+RATE_MAX = 10_000.0  # a second; beyond it a ramp holds nobody back
+UNUSED_MS = 100  # slots that nobody took are kept for so long, so that a late worker makes no burst
+RATE_LEAST = 1.0  # what falling back ends at
+_EXPONENT_MAX = 60.0
+
+
+class Ramp(Struct, frozen=True, array_like=True):
+    """A ramp since `start_ms`, at first `rate` slots a second. Times are ms. `second` is the one that `calls` and
+    `bad` are counted in, in seconds of the epoch."""
+
+    start_ms: int
+    rate: float
+    given: float = 0.0  # slots that were given or have passed
+    last_ms: int = 0  # the latest slot that somebody waited for
+    second: int = 0
+    calls: int = 0
+    bad: int = 0
+
+
+def start(rate: float, now_ms: int, *, deaf: bool = False) -> Ramp:
+    """A ramp from now on. `deaf`: what ends in this second does not count, as it was let in before."""
+    return Ramp(now_ms, max(rate, RATE_LEAST), last_ms=now_ms, second=now_ms // 1000 + deaf)
+
+
+def slots(rate: float, ms: float) -> float:
+    """N(t) of a ramp that starts at `rate`."""
+    exponent = min(max(ms, 0.0) / 1000 / DOUBLING_S, _EXPONENT_MAX)
+    return rate * DOUBLING_S / math.log(2) * (math.exp2(exponent) - 1)
+
+
+def slot_ms(rate: float, k: float) -> int:
+    """t(k) in whole ms, rounded up so that nobody comes early.
+
+    >>> [slot_ms(3, k) for k in (0, 1, 2, 43, 1000)]
+    [0, 330, 652, 9954, 45913]
+    """
+    return math.ceil(DOUBLING_S * 1000 * math.log2(1 + k * math.log(2) / (rate * DOUBLING_S)))
+
+
+def rate(ramp: Ramp, now_ms: int) -> float:
+    """Slots a second at this time."""
+    exponent = max(0, now_ms - ramp.start_ms) / 1000 / DOUBLING_S
+    return ramp.rate * math.exp2(min(exponent, _EXPONENT_MAX))
+
+
+def peek(ramp: Ramp, now_ms: int) -> int:
+    """When the next slot opens; in the past if one is open."""
+    return ramp.start_ms + slot_ms(ramp.rate, _next(ramp, now_ms))
+
+
+def take(ramp: Ramp, now_ms: int) -> tuple[Ramp, int]:
+    """Take the next slot; return when it opens."""
+    at_ms = peek(ramp, now_ms)
+    last_ms = max(ramp.last_ms, at_ms) if at_ms > now_ms else ramp.last_ms
+    return replace(ramp, given=_next(ramp, now_ms) + 1, last_ms=last_ms), at_ms
+
+
+def tell(ramp: Ramp, calls: int, bad: int, now_ms: int) -> Ramp:
+    """Count calls that ended in this second, `bad` of which were failures or throttled."""
+    second = now_ms // 1000
+    if second < ramp.second or not calls:
+        return ramp
+    if second > ramp.second:
+        return replace(ramp, second=second, calls=calls, bad=bad)
+    return replace(ramp, calls=ramp.calls + calls, bad=ramp.bad + bad)
+
+
+def look(ramp: Ramp, bad_rate: float, now_ms: int) -> Ramp | None:
+    """What time does to it: None when it is over, another one at half the rate when a second that is over had at least
+    two bad calls and more than `bad_rate` of them."""
+    if now_ms >= ramp.last_ms + IDLE_MS or rate(ramp, now_ms) > RATE_MAX:
+        return None
+    if now_ms // 1000 <= ramp.second or ramp.bad < 2 or ramp.bad <= bad_rate * ramp.calls:
+        return ramp
+    return start(rate(ramp, now_ms) / 2, now_ms, deaf=True)
+
+
+def _next(ramp: Ramp, now_ms: int) -> float:
+    return max(ramp.given, slots(ramp.rate, now_ms - ramp.start_ms - UNUSED_MS))

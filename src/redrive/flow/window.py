@@ -1,0 +1,36 @@
+"""The breaker's window: ten buckets of counts, the newest of which is still being filled."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+BUCKETS = 10
+_EMPTY = (0, 0, 0)
+
+
+class Window(Struct, frozen=True, array_like=True):
+    """Counts of calls, failures and slow calls per bucket, oldest first, flat; `newest` numbers the last bucket, a
+    tenth of the window long, from the epoch. So the window covers between nine and ten tenths of its length."""
+
+    newest: int = 0
+    counts: tuple[int, ...] = _EMPTY * BUCKETS
+
+
+def moved(window: Window, window_ms: int, now_ms: int) -> Window:
+    """The window at this time; where a clock went back, it stays."""
+    newest = now_ms * BUCKETS // window_ms
+    by = min(newest - window.newest, BUCKETS)
+    return window if by <= 0 else Window(newest, window.counts[3 * by :] + _EMPTY * by)
+
+
+def add(window: Window, window_ms: int, calls: int, failed: int, slow: int, now_ms: int) -> Window:
+    """The window at this time with these calls in its newest bucket."""
+    window = moved(window, window_ms, now_ms)
+    *older, all_, bad, late = window.counts
+    return Window(window.newest, (*older, all_ + calls, bad + failed, late + slow))
+
+
+def rates(window: Window) -> tuple[int, float, float]:
+    """How many calls there are in it, the share of those that failed, and the share that was slow."""
+    calls, failed, slow = (sum(window.counts[i::3]) for i in range(3))
+    return calls, failed / max(calls, 1), slow / max(calls, 1)
