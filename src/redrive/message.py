@@ -214,7 +214,7 @@ class Swap(Struct, frozen=True):
 
 
 class Cell(Struct, frozen=True):
-    """A cell as read: its version (from 1, never reused) and bytes."""
+    """A cell as read: its version (above 0, and higher with every swap of its key, never reused) and bytes."""
 
     version: int
     value: bytes
@@ -242,7 +242,8 @@ class Settled(StrEnum):
 
 class Ask(Struct, frozen=True):
     """A claim wanted: at most `limit` due messages of `queue`, leased for `lease_ms` to `worker`, none of a task in
-    `skip`. A store looks past SKIP_LOOKED skipped ones of a priority, and no further (see Exchange)."""
+    `skip`. With `skip` a store looks at the first SKIP_LOOKED due ones of each priority, and no further (see Exchange).
+    A skipped message of a group keeps its place there."""
 
     queue: str
     limit: int

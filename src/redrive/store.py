@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from .fault import Fault
 from .message import (
     Ask,
     Cancel,
@@ -64,14 +65,22 @@ class Traits(Struct, frozen=True):
 
 
 class Cells(Protocol):
-    """Small pieces of shared, versioned state, changed by compare-and-set."""
+    """Small pieces of shared, versioned state, changed by compare-and-set.
+
+    A cell that was deleted or has expired takes no room: it goes at once or within the next minutes of work. A key's
+    versions rise for all that, also when it is used again later; a new cell's need not begin at 1.
+    """
 
     def read(self, keys: Sequence[str]) -> list[Cell | None]:
         """The cells, in the order of `keys`; None where there is none or it has expired."""
         ...
 
-    def swap(self, swaps: Sequence[Swap]) -> list[bool]:
-        """Try each swap; True where it was written. Each stands for itself; those that win share one commit."""
+    def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
+        """Try each swap; True where it was written. Each stands for itself; those that win share one commit.
+
+        `durable=False` spares the wait for the disk: a power cut may take the commit back, a killed process does not.
+        For state that lives seconds.
+        """
         ...
 
 
@@ -105,12 +114,18 @@ class Store(Protocol):
         and swaps. Claiming raises `fence`, and `attempt` on a message that was ready or `crashes` on one whose lease
         ran out. Messages come by priority, then by due time; never more than an ask's limit. Raises Conflict if one
         of `swaps` does not apply.
+
+        Of an ask with `skip` it looks at the first SKIP_LOOKED due messages of each priority. Where there are more,
+        and those looked at did not reach the limit, the queue is in `clogged`.
         """
         ...
 
     def wait(self, asks: Sequence[Ask], *, timeout_ms: int) -> None:
         """Return when one of the asks may find something, on nudge, or after `timeout_ms`. A put in another process
-        wakes it."""
+        wakes it.
+
+        Of an ask with `skip` it looks as far as a claim does: it sleeps no longer than until the first message that
+        it did not look at is due."""
         ...
 
     def nudge(self) -> None:
@@ -125,12 +140,12 @@ class Store(Protocol):
         """
         ...
 
-    def release(self, worker: str, started: Sequence[Started] | None) -> tuple[int, int]:
+    def release(self, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None) -> tuple[int, int]:
         """Take back at once what a dead worker of this identity had leased: (released, lapsed).
 
         What stands in `started` lapses, if that is still its claim: the next one counts a crash. The others go back
-        free, their attempt given back. None: nothing is known about what was started, so all lapse. Only for whoever
-        holds the identity's lock.
+        free, their attempt given back. None: nothing is known about what was started, so all lapse. `fault`, how the
+        worker died, joins the history of each that lapses. Only for whoever holds the identity's lock.
         """
         ...
 

@@ -20,7 +20,7 @@ from tests.contract.test_postgres import schema  # noqa: F401 - a fixture
 from tests.contract.test_redis import redis_url
 
 from redrive.errors import Conflict
-from redrive.message import Cell, Swap
+from redrive.message import Swap
 from redrive.store import Store
 from redrive.stores import open_store
 
@@ -45,9 +45,9 @@ def test_no_increment_is_lost(url: str, soak: bool) -> None:
     counted = in_processes(url, "increment", times)
     with closing(open_store(url)) as store:
         (cell,) = store.cells.read(["n"])
-        assert cell == Cell(PROCESSES * times, b"%d" % (PROCESSES * times))
+        assert cell is not None and cell.value == b"%d" % (PROCESSES * times)
     versions = [version for mine in counted for version in mine]
-    assert sorted(versions) == [*range(1, PROCESSES * times + 1)]  # each won by one
+    assert len(set(versions)) == len(versions) == PROCESSES * times  # each won by one
 
 
 def test_swaps_of_one_commit_are_all_or_nothing(url: str, soak: bool) -> None:
@@ -74,13 +74,13 @@ def test_a_cell_that_expires_is_taken_by_one_alone(url: str) -> None:
 
 
 def increment(store: Store, times: int) -> list[int]:
-    """The versions this process wrote."""
+    """The versions this process replaced."""
     won: list[int] = []
     while len(won) < times:
         (cell,) = store.cells.read(["n"])
         version, value = (cell.version, int(cell.value)) if cell else (0, 0)
         if store.cells.swap([Swap("n", version, b"%d" % (value + 1))]) == [True]:
-            won.append(version + 1)
+            won.append(version)
     return won
 
 

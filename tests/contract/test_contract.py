@@ -62,7 +62,9 @@ class ModestStore(MemoryStore):
             raise Unsupported("this store has no swaps in settlements")
         done = super().exchange(settlements, asks, swaps=swaps)
         settled = [_accepted(word) for word in done.settled]
-        return Exchange(settled, [replace(d, message=replace(d.message, crashes=0)) for d in done.deliveries])
+        return Exchange(
+            settled, [replace(d, message=replace(d.message, crashes=0)) for d in done.deliveries], done.clogged
+        )
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         return [message and replace(message, crashes=0) for message in super().find(ids)]

@@ -62,26 +62,26 @@ def _(right: Any, *args: Any) -> Any:
 
 
 @bug(MemoryStore, "release", "what was started goes back free")
-def _(right: Any, store: MemoryStore, worker: str, started: Any) -> Any:
-    return right(store, worker, started and [])
+def _(right: Any, store: MemoryStore, worker: str, started: Any, **parts: Any) -> Any:
+    return right(store, worker, started and [], **parts)
 
 
 @bug(MemoryStore, "release", "what was never started is a crash")
-def _(right: Any, store: MemoryStore, worker: str, started: Any) -> Any:
-    return right(store, worker, None)
+def _(right: Any, store: MemoryStore, worker: str, started: Any, **parts: Any) -> Any:
+    return right(store, worker, None, **parts)
 
 
 @bug(MemoryStore, "release", "the other worker's goes back too")
-def _(right: Any, store: MemoryStore, worker: str, started: Any) -> Any:
-    store_of_others = right(store, {"w1": "w2"}.get(worker, worker), started)
-    mine = right(store, worker, started)
+def _(right: Any, store: MemoryStore, worker: str, started: Any, **parts: Any) -> Any:
+    store_of_others = right(store, {"w1": "w2"}.get(worker, worker), started, **parts)
+    mine = right(store, worker, started, **parts)
     return mine[0] + store_of_others[0], mine[1] + store_of_others[1]
 
 
 @bug(MemoryStore, "release", "what was started in an earlier claim is a crash of this one")
-def _(right: Any, store: MemoryStore, worker: str, started: Any) -> Any:
+def _(right: Any, store: MemoryStore, worker: str, started: Any, **parts: Any) -> Any:
     found = [] if started is None else store.find([one.id for one in started])
-    return right(store, worker, started and [Started(m.id, m.fence) for m in found if m is not None])
+    return right(store, worker, started and [Started(m.id, m.fence) for m in found if m is not None], **parts)
 
 
 @bug(_lifecycle, "given_back", "the attempt is not given back")
@@ -90,8 +90,8 @@ def _(right: Any, message: Any, now: int) -> Any:
 
 
 @bug(_lifecycle, "lapsed", "released twice, it goes back free")
-def _(right: Any, message: Any, now: int) -> Any:
-    return replace(right(message, now), worker=message.worker)
+def _(right: Any, message: Any, *args: Any) -> Any:
+    return replace(right(message, *args), worker=message.worker)
 
 
 @bug(MemoryStore, "checkpoint", "a stale receipt leaves one")
@@ -347,16 +347,13 @@ def _(right: Any, tables: Tables, swap: Any, now: int) -> Any:
     return right(tables, replace(swap, version=cell.version if cell else 0), now)
 
 
-@bug(Tables, "swap", "a version is used twice")
-def _(right: Any, tables: Tables, swap: Any, now: int) -> Any:
-    done = right(tables, swap, now)
-    if done and swap.value is None:
-        tables._set(tables._cells, swap.key, None)
-    return done
+@bug(Tables, "_forget_cell", "a version is used twice")
+def _(right: Any, tables: Tables, key: str, version: int) -> Any:
+    right(tables, key, 0)
 
 
 @bug(MemoryCells, "swap", "one that fails fails all")
-def _(right: Any, cells: MemoryCells, swaps: Any) -> Any:
+def _(right: Any, cells: MemoryCells, swaps: Any, **parts: Any) -> Any:
     done = [right(cells, [swap])[0] for swap in swaps]
     return [all(done)] * len(done)
 

@@ -72,11 +72,12 @@ def leased(message: Message, ask: Ask, alone: bool, now_ms: int) -> Message:
     )
 
 
-def lapsed(message: Message, now_ms: int) -> Message:
+def lapsed(message: Message, fault: Fault | None, now_ms: int) -> Message:
     """Its lease ends now, and it is nobody's: a second release must not take it for claimed and never started. It goes
     before what was enqueued after it, so that a backlog does not hold up what a kill interrupted.
     """
-    return replace(message, due_ms=min(now_ms, message.life_ms), worker=None)
+    faults = _history(message.faults, fault)
+    return replace(message, due_ms=min(now_ms, message.life_ms), worker=None, faults=faults)
 
 
 def given_back(message: Message, now_ms: int) -> Message:
@@ -87,9 +88,8 @@ def given_back(message: Message, now_ms: int) -> Message:
 def decided(message: Message, decision: Decision, fault: Fault | None, now_ms: int) -> Message:
     """After any decision but an ack; a message that was cancelled is done, whatever was decided."""
     match decision:
-        case RetryAt(at_ms, _, counts, held):
-            held_ms = message.held_ms + (max(0, at_ms - now_ms) if held else 0)
-            moved = replace(message, lane=Lane.READY, due_ms=at_ms, held_ms=held_ms)
+        case RetryAt():
+            moved, counts = _again(message, decision, now_ms), decision.counts and not decision.crashed
         case DeadLetter(reason, _, counts):
             moved = rested(message, Lane.DEAD, reason, now_ms)
         case Quarantine(_, reason, counts):
@@ -97,19 +97,33 @@ def decided(message: Message, decision: Decision, fault: Fault | None, now_ms: i
         case Ack():
             raise TypeError("an acked message is removed, not changed")
     attempt = message.attempt - (not counts)
-    suspect = message.suspect and not counts
+    suspect = moved.suspect and not counts
     moved = replace(moved, attempt=attempt, suspect=suspect, faults=_history(message.faults, fault))
     return cancelled(moved, now_ms) if message.cancel else moved
 
 
+def _again(message: Message, retry: RetryAt, now_ms: int) -> Message:
+    """Back in its queue. That a run killed its process, alone in it, counts as a lost lease does."""
+    return replace(
+        message,
+        lane=Lane.READY,
+        due_ms=retry.at_ms,
+        held_ms=message.held_ms + (max(0, retry.at_ms - now_ms) if retry.held else 0),
+        deferral=retry.deferral,
+        crashes=message.crashes + retry.crashed,
+        crashes_alone=message.crashes_alone + retry.crashed,
+        suspect=message.suspect or retry.crashed,
+    )
+
+
 def done(message: Message, ack: Ack, result: bytes | None, now_ms: int) -> Message:
     """After an ack that keeps it."""
-    kept = replace(message, lane=Lane.DONE, due_ms=None, rested_ms=now_ms, result=result)
+    kept = replace(message, lane=Lane.DONE, due_ms=None, rested_ms=now_ms, result=result, deferral=None)
     return replace(kept, reason=None if ack.degraded is None else DEGRADED)
 
 
 def rested(message: Message, lane: Lane, reason: str, now_ms: int) -> Message:
-    return replace(message, lane=lane, due_ms=None, reason=reason, rested_ms=now_ms)
+    return replace(message, lane=lane, due_ms=None, reason=reason, rested_ms=now_ms, deferral=None)
 
 
 def isolated(message: Message, verdict: Isolate, now_ms: int) -> Message:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ..message import Draft
+from ..message import Deferral, Draft
 
 
 class Meta(msgspec.Struct, omit_defaults=True, gc=False):
@@ -22,6 +22,7 @@ class Meta(msgspec.Struct, omit_defaults=True, gc=False):
 
 NO_META = Meta()
 read_meta = msgspec.json.Decoder(Meta).decode
+read_deferral = msgspec.json.Decoder(Deferral).decode
 encode = msgspec.json.Encoder().encode
 
 

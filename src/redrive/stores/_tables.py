@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -12,10 +13,12 @@ from msgspec.structs import replace
 
 from ..errors import Conflict
 from ..fault import Fault
-from ..message import PRIORITIES, RESTING, Ask, Cell, Lane, Message, Put, Receipt, Swap
+from ..message import PRIORITIES, RESTING, SKIP_LOOKED, Ask, Cell, Lane, Message, Put, Receipt, Swap
 from ._groups import PLACE, Line, Name, Settings, admitted, free_places, in_line, joined, refuse
 
+CELLS_SWEPT = 1000  # how many expired cells a commit forgets
 Due = list[tuple[int, Lane, int]]  # (due_ms, lane, seq), sorted
+Place = tuple[int, int | None]  # (due_ms, seq); None where a look ends, though there is more
 _UNSAID = Settings()
 
 
@@ -40,10 +43,8 @@ class _Holder(NamedTuple):
 
 
 class _CellRow(NamedTuple):
-    """A cell; a deleted one (value None) stays, so that its versions are never used twice."""
-
     version: int
-    value: bytes | None
+    value: bytes
     expires_ms: int | None
 
 
@@ -61,6 +62,8 @@ class Tables:
         self._lines: dict[str, tuple[Due, ...]] = {}  # by queue, then priority: all that can become due
         self._holders: dict[tuple[str, str], _Holder] = {}  # by (task, key)
         self._cells: dict[str, _CellRow] = {}
+        self._expiring: list[tuple[int, str]] = []  # a heap of (expires_ms, key); what a later swap changed stays in it
+        self._version_gone = 0  # the highest of a cell that is gone
         self._undo: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._next_seq = count(1)
 
@@ -182,9 +185,34 @@ class Tables:
         if (live.version if live else 0) != swap.version:
             return False
         row = self._cells.get(swap.key)
+        version = 1 + (row.version if row else self._version_gone)
+        if swap.value is None:
+            self._forget_cell(swap.key, version)
+            return True
         expires_ms = now_ms + swap.ttl_ms if swap.ttl_ms is not None else None
-        self._set(self._cells, swap.key, _CellRow(row.version + 1 if row else 1, swap.value, expires_ms))
+        self._set(self._cells, swap.key, _CellRow(version, swap.value, expires_ms))
+        if expires_ms is not None:
+            heapq.heappush(self._expiring, (expires_ms, swap.key))
         return True
+
+    def _forget_cell(self, key: str, version: int) -> None:
+        """A new one's versions begin above what any had that is gone: so none is used twice."""
+        self._version_gone = max(self._version_gone, version)
+        self._set(self._cells, key, None)
+
+    def sweep_cells(self, now_ms: int) -> None:
+        """Forget cells that have expired, at most CELLS_SWEPT of them."""
+        for _ in range(CELLS_SWEPT):
+            if not self._expiring or self._expiring[0][0] > now_ms:
+                break
+            expires_ms, key = heapq.heappop(self._expiring)
+            row = self._cells.get(key)
+            if row is not None and row.expires_ms == expires_ms:
+                self._forget_cell(key, row.version)
+        if len(self._expiring) > 2 * len(self._cells) + CELLS_SWEPT:
+            rows = self._cells.items()
+            self._expiring = [(row.expires_ms, key) for key, row in rows if row.expires_ms is not None]
+            heapq.heapify(self._expiring)
 
     def swap_all(self, swaps: Iterable[Swap], now_ms: int) -> None:
         for swap in swaps:
@@ -227,11 +255,19 @@ class Tables:
             return None
         return Put(held.id, True, message.state(now_ms) if message else "done")
 
-    def lines(self, ask: Ask) -> Iterator[Iterator[tuple[int, int]]]:
-        """Per priority (due_ms, seq) of what the ask may get now or later, in the order of due times."""
+    def lines(self, ask: Ask) -> Iterator[Iterator[Place]]:
+        """Per priority what the ask may get now or later, in the order of due times. With `skip` no more than
+        SKIP_LOOKED are looked at: then the last place says when the next one is due."""
         if not self.rules_said(ask.queue).paused:
             for line in self._lines.get(ask.queue, ()):
-                yield ((due_ms, seq) for due_ms, _, seq in line if self.kept[seq].message.task not in ask.skip)
+                yield self._unskipped(line, ask.skip) if ask.skip else ((due_ms, seq) for due_ms, _, seq in line)
+
+    def _unskipped(self, line: Due, skip: frozenset[str]) -> Iterator[Place]:
+        for due_ms, _, seq in line[:SKIP_LOOKED]:
+            if self.kept[seq].message.task not in skip:
+                yield due_ms, seq
+        if len(line) > SKIP_LOOKED:
+            yield line[SKIP_LOOKED][0], None
 
     def waiting(self, queue: str) -> Iterator[int]:
         """When those may be due who wait for their time without a place in their group, in order."""
@@ -255,7 +291,7 @@ class Tables:
 
     def cell(self, key: str, now_ms: int) -> Cell | None:
         row = self._cells.get(key)
-        if row is None or row.value is None or (row.expires_ms is not None and row.expires_ms <= now_ms):
+        if row is None or (row.expires_ms is not None and row.expires_ms <= now_ms):
             return None
         return Cell(row.version, row.value)
 

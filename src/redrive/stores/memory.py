@@ -17,6 +17,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..errors import EnqueueError, StoreError, Unsupported
+from ..fault import Fault
 from ..ids import new_id
 from ..message import (
     RESTING,
@@ -101,6 +102,7 @@ class MemoryStore:
             except BaseException:
                 tables.undo()
                 raise
+            tables.sweep_cells(now)
             tables.commit()
             self._changed.notify_all()
 
@@ -130,17 +132,18 @@ class MemoryStore:
                         _put(tables, draft, now)
             tables.swap_all(swaps, now)
             tables.admit(now)
-            deliveries = [delivery for ask in asks for delivery in _claim(tables, ask, now)]
+            deliveries: list[Delivery] = []
+            clogged = frozenset(ask.queue for ask in asks if _claim(tables, ask, deliveries, now))
             if now - self._swept_ms >= SWEEP_EVERY_MS:
                 tables.sweep(now)
                 self._swept_ms = now
-            return Exchange(settled, deliveries)
+            return Exchange(settled, deliveries, clogged)
 
     def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
         with self._commit() as (tables, now):
             return [_extend(tables, receipt, now + lease_ms, alone) for receipt in receipts]
 
-    def release(self, worker: str, started: Sequence[Started] | None) -> tuple[int, int]:
+    def release(self, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None) -> tuple[int, int]:
         with self._commit() as (tables, now):
             released = lapsed = 0
             for seq, kept in [*tables.kept.items()]:
@@ -148,7 +151,7 @@ class MemoryStore:
                 if message.lane is not Lane.LEASED or message.worker != worker:
                     continue
                 if started is None or (message.id, message.fence) in started:
-                    tables.change(int(seq), _lifecycle.lapsed(message, now))
+                    tables.change(int(seq), _lifecycle.lapsed(message, fault, now))
                     lapsed += 1
                 else:
                     given_back = _lifecycle.given_back(message, now)
@@ -330,7 +333,7 @@ class MemoryCells:
         with self._store._look() as (tables, now):
             return [tables.cell(key, now) for key in keys]
 
-    def swap(self, swaps: Sequence[Swap]) -> list[bool]:
+    def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
         with self._store._commit() as (tables, now):
             return [tables.swap(swap, now) for swap in swaps]
 
@@ -353,18 +356,28 @@ def _put(tables: Tables, draft: Draft, now: int) -> Put:
     return Put(id, False, message.state(now))
 
 
-def _claim(tables: Tables, ask: Ask, now: int) -> list[Delivery]:
-    if ask.limit > 0:
-        tables.wake(ask.queue, max(ask.limit, WOKEN_MIN), now)
-        tables.admit(now)
-    due = (seq for line in tables.lines(ask) for _, seq in takewhile(lambda place: place[0] <= now, line))
-    deliveries = []
-    for seq in [*islice(due, max(0, ask.limit))]:  # listed first: leasing changes the lines
+def _claim(tables: Tables, ask: Ask, deliveries: list[Delivery], now: int) -> bool:
+    """Adds to the deliveries. Whether there is more due than it looked at, though it found less than it was to."""
+    if ask.limit <= 0:
+        return False
+    tables.wake(ask.queue, max(ask.limit, WOKEN_MIN), now)
+    tables.admit(now)
+    found: list[int] = []  # listed first: leasing changes the lines
+    clogged = False
+    for _, seq in (place for line in tables.lines(ask) for place in takewhile(lambda place: place[0] <= now, line)):
+        if seq is None:
+            clogged = True
+            continue
+        found.append(seq)
+        if len(found) == ask.limit:
+            clogged = False
+            break
+    for seq in found:
         kept = tables.kept[seq]
         message = _lifecycle.leased(kept.message, ask, kept.alone, now)
         tables.write(seq, kept._replace(message=message, alone=False))
         deliveries.append(Delivery(message, Receipt(seq, message.fence), now + ask.lease_ms))
-    return deliveries
+    return clogged
 
 
 def _settle(tables: Tables, settlement: Settlement, now: int) -> Settled:

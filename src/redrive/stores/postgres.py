@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import psycopg
 
 from ..errors import StoreError
+from ..fault import Fault
 from ..ids import new_id
 from ..message import (
     Ask,
@@ -172,7 +173,7 @@ class PostgresStore:
 
         return self._link.run(work)
 
-    def release(self, worker: str, started: Sequence[Started] | None) -> tuple[int, int]:
+    def release(self, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None) -> tuple[int, int]:
         told: set[str] = set()
 
         def work(c: Connection) -> tuple[int, int]:
@@ -373,7 +374,7 @@ class PostgresCells:
         found = {key: Cell(version, value) for key, version, value in rows}
         return [found.get(key) for key in keys]
 
-    def swap(self, swaps: Sequence[Swap]) -> list[bool]:
+    def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
         st = self._store._st
         return self._store._link.run(lambda c: changes.try_swaps(st, c, swaps, st.now())) if swaps else []
 

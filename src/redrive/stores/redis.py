@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import Conflict, EnqueueError, Unsupported
+from ..fault import Fault
 from ..ids import is_id, new_id
 from ..message import (
     Ask,
@@ -184,7 +185,7 @@ class RedisStore:
             holds[at] = _HOLDS[word]
         return holds
 
-    def release(self, worker: str, started: Sequence[Started] | None) -> tuple[int, int]:
+    def release(self, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None) -> tuple[int, int]:
         packed = b"".join(
             id_bytes(id) + fence.to_bytes(4, "big") for id, fence in started or () if is_id(id) and not fence >> 32
         )
@@ -366,7 +367,7 @@ class RedisCells:
         found = self._timed("read_cells", Arguments(), (keys,))
         return [None if cell is None else Cell(*cell) for cell in found]
 
-    def swap(self, swaps: Sequence[Swap]) -> list[bool]:
+    def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
         arguments = Arguments()
         words = self._timed("swap_cells", arguments, (swap_rows(swaps, arguments),))
         return [word == 1 for word in words]

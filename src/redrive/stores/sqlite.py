@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from ..errors import ConfigError, StoreError, StoreUnavailable
+from ..fault import Fault
 from ..message import (
     Ack,
     Ask,
@@ -264,7 +265,7 @@ class SqliteStore:
 
         return self._writer.run(work, synced=False)
 
-    def release(self, worker: str, started: Sequence[Started] | None) -> tuple[int, int]:
+    def release(self, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None) -> tuple[int, int]:
         def work(c: sqlite3.Connection) -> tuple[int, int]:
             now = self._clock_ms()
             self.seam("release")
@@ -551,7 +552,7 @@ class SqliteCells:
         found = {key: Cell(version, value) for key, version, value in rows}
         return [found.get(key) for key in keys]
 
-    def swap(self, swaps: Sequence[Swap]) -> list[bool]:
+    def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
         def work(c: sqlite3.Connection) -> list[bool]:
             now = self._store.now_ms()
             return [self._store._changes.swap(c, swap, now) for swap in swaps]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from ._contract.cells import CellRules
 from ._contract.claiming import ClaimRules
+from ._contract.deferring import CrashRules, DeferRules, SkipRules
 from ._contract.grouping import GroupRules, StrictRules, WidthRules
 from ._contract.keeping import KeepRules
 from ._contract.leasing import LeaseRules
@@ -32,6 +33,9 @@ class StoreContract(
     LookRules,
     WaitRules,
     CellRules,
+    DeferRules,
+    CrashRules,
+    SkipRules,
     GroupRules,
     StrictRules,
     WidthRules,

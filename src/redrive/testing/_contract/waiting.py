@@ -21,13 +21,13 @@ EARLY_RETURNS_MAX = 5  # "may find something" allows a store a false alarm now a
 class WaitRules(Contract):
     def test_what_is_due_ends_a_wait_at_once(self, store: Store) -> None:
         put(store, draft(), draft(queue="q", delay_ms=9000))
-        assert _returns(lambda: store.wait([ask("q"), ask()], timeout_ms=FAR_MS))
+        assert returns(lambda: store.wait([ask("q"), ask()], timeout_ms=FAR_MS))
 
     def test_a_lapsed_lease_ends_a_wait_at_once(self, store: Store, clock: ManualClock) -> None:
         put_one(store)
         claim_one(store, lease_ms=1000)
         clock.advance("1s")
-        assert _returns(lambda: store.wait([ask()], timeout_ms=FAR_MS))
+        assert returns(lambda: store.wait([ask()], timeout_ms=FAR_MS))
 
     @pytest.mark.parametrize("parts", [{"delay_ms": 60_000}, {"delay_ms": 60_000, "priority": 3}])
     def test_a_wait_ends_when_something_comes_due(
@@ -52,7 +52,7 @@ class WaitRules(Contract):
             assert _ends_by(store, lambda: put_one(other))
         else:
             put_one(other)
-            assert self._waits_out(store, ask())
+            assert waits_out(store, ask())
 
     def test_resuming_a_queue_ends_a_wait(self, store: Store) -> None:
         store.configure("default", paused=True)
@@ -64,7 +64,7 @@ class WaitRules(Contract):
 
     def test_a_nudge_ends_every_wait(self, store: Store) -> None:
         ended: list[bool] = []
-        waits = [lambda: ended.append(_returns(lambda: store.wait([ask()], timeout_ms=FAR_MS)))] * 3
+        waits = [lambda: ended.append(returns(lambda: store.wait([ask()], timeout_ms=FAR_MS)))] * 3
         nudging = threading.Timer(SHORT_MS / 1000, store.nudge)
         nudging.start()
         in_threads(*waits)
@@ -73,10 +73,10 @@ class WaitRules(Contract):
 
     def test_a_nudge_with_nobody_waiting_ends_the_next_wait(self, store: Store) -> None:
         store.nudge()
-        assert _returns(lambda: store.wait([ask()], timeout_ms=FAR_MS))
+        assert returns(lambda: store.wait([ask()], timeout_ms=FAR_MS))
 
     def test_a_wait_lasts_until_its_timeout(self, store: Store) -> None:
-        assert self._waits_out(store, ask())
+        assert waits_out(store, ask())
         store.wait([], timeout_ms=1)
         store.wait([ask()], timeout_ms=0)
 
@@ -84,25 +84,26 @@ class WaitRules(Contract):
         put(store, draft("a"), draft(queue="paused"), draft(queue="other"), draft(delay_ms=60_000))
         store.configure("paused", paused=True)
         for one in (ask("paused"), ask(skip=["a"]), ask(limit=0), ask("none")):
-            assert self._waits_out(store, one), one
+            assert waits_out(store, one), one
 
     def test_a_skipped_task_does_not_hide_another(self, store: Store, clock: ManualClock) -> None:
         put(store, draft("a"), draft("b", due_ms=clock() + 1000, priority=3))
-        assert self._waits_out(store, ask(skip=["a"]))
+        assert waits_out(store, ask(skip=["a"]))
         clock.advance("1s")
-        assert _returns(lambda: store.wait([ask(skip=["a"])], timeout_ms=FAR_MS))
-
-    def _waits_out(self, store: Store, one: Ask) -> bool:
-        """Whether waits on this ask last, bar false alarms."""
-        end_s = time.monotonic() + SHORT_MS / 1000
-        returns = 0
-        while (left_s := end_s - time.monotonic()) > 0:
-            store.wait([one], timeout_ms=int(left_s * 1000) + 1)
-            returns += 1
-        return returns <= EARLY_RETURNS_MAX
+        assert returns(lambda: store.wait([ask(skip=["a"])], timeout_ms=FAR_MS))
 
 
-def _returns(call: Callable[[], object]) -> bool:
+def waits_out(store: Store, one: Ask) -> bool:
+    """Whether waits on this ask last, bar false alarms."""
+    end_s = time.monotonic() + SHORT_MS / 1000
+    returned = 0
+    while (left_s := end_s - time.monotonic()) > 0:
+        store.wait([one], timeout_ms=int(left_s * 1000) + 1)
+        returned += 1
+    return returned <= EARLY_RETURNS_MAX
+
+
+def returns(call: Callable[[], object]) -> bool:
     """Whether the call returns long before its own timeout."""
     start_s = time.monotonic()
     call()
