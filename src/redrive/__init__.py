@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .errors import Quarantine, RedriveError, Reject, RetryAfter, Snooze
     from .flow.breaker import Breaker
     from .message import Draft
-    from .policy import Backoff, Retry, presets
+    from .policy import Backoff, Poison, Retry, presets
     from .retention import Retention
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Breaker",
     "Context",
     "Draft",
+    "Poison",
     "Quarantine",
     "RedriveError",
     "Reject",
@@ -44,7 +45,7 @@ _HOMES = {
     "errors": ["Quarantine", "RedriveError", "Reject", "RetryAfter", "Snooze"],
     "flow.breaker": ["Breaker"],
     "message": ["Draft"],
-    "policy": ["Backoff", "Retry", "presets"],
+    "policy": ["Backoff", "Poison", "Retry", "presets"],
     "retention": ["Retention"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

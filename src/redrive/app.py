@@ -19,7 +19,7 @@ from .errors import ConfigError
 from .events import Events, Observer
 from .fault import check_rules
 from .message import Cancel, Counts, Draft, GroupOrder, Message, OnDead
-from .policy import Retry, presets
+from .policy import Poison, Retry, presets
 from .retention import Retention
 from .store import Store
 from .stores import open_store
@@ -36,6 +36,7 @@ R = TypeVar("R")
 E = TypeVar("E", bound=StrEnum)
 W = TypeVar("W", bound=Wrap)
 DEFAULT_CONCURRENCY = 10
+_POISON = Poison()
 
 
 class Queue(Struct, frozen=True):
@@ -161,6 +162,7 @@ class App:
         version: int = ...,
         keep_result: Duration | None = ...,
         on_dead: Task[..., Any] | str | None = ...,
+        poison: Poison = ...,
     ) -> Callable[[Callable[Concatenate[Context, P], R]], Task[P, R]]: ...
 
     @overload
@@ -176,6 +178,7 @@ class App:
         version: int = ...,
         keep_result: Duration | None = ...,
         on_dead: Task[..., Any] | str | None = ...,
+        poison: Poison = ...,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(
@@ -190,6 +193,7 @@ class App:
         version: int = 1,
         keep_result: Duration | None = None,
         on_dead: Task[..., Any] | str | None = None,
+        poison: Poison = _POISON,
     ) -> Callable[[Callable[..., R]], Task[..., R]]:
         """Register a handler, `def` or `async def`.
 
@@ -202,6 +206,7 @@ class App:
         `on_dead` is a task, or its name, with the same parameters: it is enqueued with the death of a message of this
         one, in the same commit, and gets its arguments; `context().message.headers` says why (`redrive-dead-id`,
         `redrive-dead-reason`, `redrive-dead-error`).
+        `poison` says when a message that kills its process is quarantined (default: after three crashes alone).
         Raises ConfigError for a name that is taken, or a signature that cannot be stored.
         """
         if misplaced:
@@ -209,7 +214,15 @@ class App:
         as_text(name, "task name")
         as_text(queue or "", "task queue")
         keep_ms = 0 if keep_result is None else milliseconds(keep_result, "keep_result")
-        policy = Policy(retry=_retry(retry), timeout_s=seconds(timeout, "timeout"))
+        found: object = poison
+        if not isinstance(found, Poison):
+            raise ConfigError(f"poison={poison!r}: expected a Poison, such as Poison(crashes=3, within='1h')")
+        policy = Policy(
+            retry=_retry(retry),
+            timeout_s=seconds(timeout, "timeout"),
+            crashes_alone_max=poison.crashes,
+            crashes_within_s=poison.within,
+        )
         if policy.timeout_s <= 0:
             raise ConfigError(f"timeout={timeout!r}: expected more than 0, as it bounds each run")
         if not isinstance(on_dead, Task | str | None):
@@ -444,11 +457,14 @@ class App:
             raise ConfigError(f"lease={lease!r}: expected more than 0")
         if (concurrency is not None and concurrency < 1) or (prefetch is not None and prefetch < 0):
             raise ConfigError(f"{concurrency=}, {prefetch=}: expected concurrency from 1 up and prefetch from 0 up")
+        lease_s = chosen.lease_s if lease is None else seconds(lease, "lease")
+        for task in self.tasks.values():
+            task.check_poison(lease_s)
         return Worker(
             self,
             self._worked(queues),
             total=concurrency,
-            lease_s=chosen.lease_s if lease is None else seconds(lease, "lease"),
+            lease_s=lease_s,
             grace_s=chosen.grace_s if grace is None else seconds(grace, "grace"),
             prefetch=prefetch,
             burst=burst or drain,

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from .fault import Fault, Kind
 from .message import Ack, DeadLetter, Decision, Deferral, Message, Quarantine, RetryAt
-from .policy import Backoff, Retry, draw
+from .policy import CRASHES_MAX, Backoff, Retry, draw
 
 PARK_LOOK_MS = 10_000  # how often a parked message looks for a worker that knows its task
 ASKED_SPREAD = 0.2  # what was asked to wait for r comes back within [r, 1.2·r]
@@ -26,13 +26,15 @@ FETCH_AGAIN_S = 30.0  # what waits for blob storage comes back after half to one
 
 
 class Policy(Struct, frozen=True):
-    """What a task says about its failures. `crashes_alone_max`: crashes while it ran alone that convict it;
-    `crashes_max`: the bound for crashes in company, so that nothing loops for ever."""
+    """What a task says about its failures. `crashes_alone_max`: crashes while it ran alone that convict it, within
+    `crashes_within_s` if that is given; `crashes_max`: the bound for all crashes of one life, in company too, so that
+    nothing loops for ever."""
 
     retry: Retry = Retry()
     timeout_s: float = 300.0
     crashes_alone_max: int = 3
-    crashes_max: int = 10
+    crashes_max: int = CRASHES_MAX
+    crashes_within_s: float | None = None
 
 
 class Run(Struct, frozen=True):
@@ -74,8 +76,9 @@ def admit(message: Message, policy: Policy, signals: Signals, now_ms: int) -> Ru
         return _parked(message, signals.unroutable, signals.park_ms, now_ms)
     if signals.unreadable is not None:
         return DeadLetter("unreadable", signals.unreadable, counts=False)
-    if message.crashes_alone >= policy.crashes_alone_max or message.crashes >= policy.crashes_max:
-        return Quarantine(f"its worker died {message.crashes} times while running it", counts=False)
+    if message.crashes and _convicted(message, policy, now_ms):
+        last = next((fault for fault in reversed(message.faults) if fault.crash is not None), None)
+        return Quarantine(_sentence(message.crashes, message.crashes_alone, last), counts=False)
     asked_ms = _asked_until_ms(message, policy.retry)
     if now_ms < asked_ms:
         return RetryAt(min(asked_ms, now_ms + _ceil_ms(policy.retry.max_retry_after_s)), "asked", counts=False)
@@ -112,15 +115,17 @@ def parked_since_ms(message: Message) -> int | None:
 
 
 def decide(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decision:
-    """What happens to a message whose run ended in `fault`: steered first, then overridden, permanent, attempts,
-    elapsed, backoff."""
+    """What happens to a message whose run ended in `fault`: steered first, then crashed, overridden, permanent,
+    attempts, elapsed, backoff."""
     steered = _steered(fault, now_ms)
     if steered is not None:
         return steered
+    if fault.crash is not None:
+        return _crashed(message, fault, policy, now_ms)
     retry = policy.retry
     chosen = retry.choose(fault)
     allowed = chosen.max_attempts if message.attempts_allowed is None else message.attempts_allowed
-    delay_s = _delay_s(message, fault, retry, chosen.backoff)
+    delay_s = _delay_s(message, fault, retry, chosen.backoff, message.attempt - 1)
     if retry.override is not None:
         overridden = retry.override(message, fault, delay_s)
         if overridden is not None:
@@ -135,6 +140,34 @@ def decide(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decis
         why = f"its next attempt would start {elapsed_s:.1f} s into its life; allowed are {chosen.max_elapsed_s:g} s"
         return DeadLetter("elapsed", why)
     return RetryAt(at_ms, fault.kind.value)
+
+
+def _crashed(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decision:
+    """It killed its process, alone in it: again after its backoff, until its crashes convict it. Neither attempts nor
+    an override let it go on."""
+    chosen = policy.retry.choose(fault)
+    if not chosen.retryable or _convicted(message, policy, now_ms, more=1):
+        return Quarantine(_sentence(message.crashes + 1, message.crashes_alone + 1, fault))
+    delay_s = _delay_s(message, fault, policy.retry, chosen.backoff, message.crashes_alone)
+    return RetryAt(now_ms + _ceil_ms(delay_s), "crashed", crashed=True)
+
+
+def _convicted(message: Message, policy: Policy, now_ms: int, more: int = 0) -> bool:
+    """Whether its crashes, and `more` alone that are not counted yet, are enough. Those that are known to lie before
+    the window do not count."""
+    alone = message.crashes_alone + more
+    if policy.crashes_within_s is not None:
+        since_ms = now_ms - _ceil_ms(policy.crashes_within_s)
+        known = [fault.at_ms for fault in message.faults if fault.crash is not None and fault.crash.alone]
+        alone -= sum(message.life_ms <= at_ms < since_ms for at_ms in known)
+    return alone >= policy.crashes_alone_max or message.crashes + more >= policy.crashes_max
+
+
+def _sentence(crashes: int, alone: int, last: Fault | None) -> str:
+    """Why it is poison, for people."""
+    times = "once" if crashes == 1 else f"{crashes} times"
+    told = f"its process died {times} while running it, {alone} of them while it ran alone"
+    return told if last is None else f"{told}; the last: {last.text}"
 
 
 def _checked(decision: Any) -> Decision:
@@ -182,12 +215,12 @@ def _last_failure(message: Message) -> Fault | None:
     return next((fault for fault in reversed(message.faults) if fault.kind is not Kind.UNROUTABLE), None)
 
 
-def _delay_s(message: Message, fault: Fault, retry: Retry, backoff: Backoff) -> float:
+def _delay_s(message: Message, fault: Fault, retry: Retry, backoff: Backoff, n: int) -> float:
     """max(backoff, r + U(0, 0.2·r)) with r the asked delay, at most `max_retry_after`."""
     u = draw(message.id, message.redrives, message.fence)
     last = _last_failure(message)
     previous_s = None if last is None or last.delay_ms is None else last.delay_ms / 1000
-    delay_s = backoff.seconds(max(0, message.attempt - 1), u, previous_s, fault)
+    delay_s = backoff.seconds(max(0, n), u, previous_s, fault)
     if fault.retry_after_s is None:
         return delay_s
     asked_s = min(fault.retry_after_s, retry.max_retry_after_s)

@@ -1,4 +1,5 @@
-"""How long to wait before the next attempt, and whether there is one: `Backoff`, `Retry`, `presets`, `preview`.
+"""How long to wait before the next attempt, and whether there is one: `Backoff`, `Retry`, `presets`, `preview`; and
+when a message is `Poison`.
 
 All of it is pure: values in, values out. The retry index n counts from 0, the first retry.
 """
@@ -348,6 +349,36 @@ class Retry:
         # Spelled out, since a read-only mapping cannot be pickled as it is.
         bounds = (self.max_attempts, self.max_elapsed, self.backoff, dict(self.on))
         return Retry, (*bounds, self.never, self.only, self.override, self.max_retry_after)
+
+
+CRASHES_MAX = 10  # crashes of one life that convict in any case; evidence is kept of as many
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Poison:
+    """When a message that kills its process is quarantined: after `crashes` that hit it while it ran alone, in one
+    life.
+
+    A crash in company marks all that had been started in the process as suspects, and convicts nobody: suspects run
+    again alone. `within` bounds the time in which those crashes must lie; without it they may lie any time apart. A
+    worker refuses a `within` that could never be met: a host that dies is only known by the lease that runs out, so
+    crashes are at least a lease and a restart apart. Ten crashes of one life, in company too, convict in any case.
+    Raises ValueError or TypeError.
+
+    >>> Poison(), Poison(2, within="1h")
+    (Poison(crashes=3, within=None), Poison(crashes=2, within=3600.0))
+    """
+
+    crashes: int
+    within: float | None  # seconds
+
+    def __init__(self, crashes: int = 3, within: Duration | None = None) -> None:
+        if type(crashes) is not int or not 1 <= crashes <= CRASHES_MAX:
+            raise ValueError(f"crashes {crashes!r} is refused: expected a whole number from 1 to {CRASHES_MAX}")
+        within_s = None if within is None else seconds(within, "within")
+        if within_s == 0:
+            raise ValueError(f"within {within!r} is refused: expected a duration above 0, or None for no window")
+        _put(self, crashes=crashes, within=within_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from ._context import Context, context, current, enter, leave, progress_of, refu
 from .codec import Codec, Upcast
 from .config import near_miss
 from .decide import Policy
-from .duration import Duration, milliseconds, seconds
+from .duration import Duration, milliseconds, seconds, show
 from .errors import ConfigError, NotDone
 from .ids import new_id
 from .message import NORMAL, PRIORITIES, RESTING, Draft, Lane, Message
@@ -24,6 +24,7 @@ from .stores._door import admit as check_drafts
 if TYPE_CHECKING:
     from .app import App
 
+RESTART_S = 5.0  # the longest pause before a supervisor starts a worker process again that keeps dying
 LOOK_S = (0.005, 0.25)  # how long ref.wait pauses between its first two looks, and at most
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 P = ParamSpec("P")
@@ -169,6 +170,18 @@ class Task(Generic[P, R]):
                 raise ConfigError(f"on_dead goes in a circle, and a death would never end: {' -> '.join(seen)} -> …")
             seen.append(other.name)
             task = other
+
+    def check_poison(self, lease_s: float) -> None:
+        """Raises ConfigError where the window of `poison=` could never be met under this lease: a host that dies is
+        known by the lease that runs out."""
+        within_s, gaps = self.policy.crashes_within_s, self.policy.crashes_alone_max - 1
+        least_s = gaps * (lease_s + RESTART_S)
+        if within_s is not None and within_s < least_s:
+            raise ConfigError(
+                f"task {self.name!r}: poison= asks for {gaps + 1} crashes within {show(within_s)}, and they could take "
+                f"{show(least_s)}: each time until a lease of {show(lease_s)} has run out and a worker is started "
+                f"again (up to {show(RESTART_S)}); expected within='{show(least_s)}' or more, or a shorter lease"
+            )
 
     def check_takes_over(self, other: Task[..., Any]) -> None:
         """Raises ConfigError where `other` does not take the arguments of this one's dead messages."""

@@ -50,6 +50,7 @@ row(
 )
 row("one crash more is allowed", message=lambda m, now: replace(m, crashes=max(0, m.crashes - 1)))
 row("one crash alone more is allowed", message=lambda m, now: replace(m, crashes_alone=max(0, m.crashes_alone - 1)))
+row("the window of crashes is ignored", policy=lambda policy: replace(policy, crashes_within_s=None))
 row("what was asked for long is forgotten", message=lambda m, now: replace(m, faults=()))
 row(
     "what an earlier life was asked holds still",
@@ -113,6 +114,23 @@ def steer(what: str, word: str) -> None:
 steer("a snooze is a failure", "snooze")
 steer("a reject is retried", "reject")
 steer("a quarantine is dead", "quarantine")
+
+
+@bug(decide, "decide", "a process's death is a failure like others")
+def _(right: Any, m: Any, fault: Any, policy: Any, now: int) -> Any:
+    return right(m, replace(fault, crash=None), policy, now)
+
+
+row(
+    "a crash that convicts is not the one that came last",
+    admit=False,
+    policy=lambda policy: replace(policy, crashes_alone_max=policy.crashes_alone_max + 1),
+)
+row(
+    "a crash costs an attempt",
+    admit=False,
+    answer=lambda given, m, policy, now: replace(given, crashed=False) if isinstance(given, RetryAt) else given,
+)
 
 
 @bug(decide, "decide", "an interruption is a failure")

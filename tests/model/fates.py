@@ -24,6 +24,7 @@ class Fate:
     least_ms: int = 0
     most_ms: int = 0
     held: bool = False
+    crashed: bool = False
     or_dead: str = ""  # whether it is this instead, the draw decides
 
     def is_that_of(self, answer: object) -> bool:
@@ -32,6 +33,7 @@ class Fate:
                 return self.where == "run"
             case RetryAt(at_ms, why, counts, held):
                 told = (self.where, self.reason, self.counts, self.held) == ("retry", why, counts, held)
+                told = told and answer.crashed == self.crashed
                 return told and self.least_ms <= at_ms <= self.most_ms
             case DeadLetter(reason, _, counts):
                 if reason == self.or_dead:
@@ -57,7 +59,7 @@ def admitted(message: Message, policy: Policy, signals: Signals, now: int) -> Fa
         if asked_ms > clamp_ms and fault.at_ms >= message.life_ms:
             asked_until_ms = fault.at_ms + asked_ms
     passed = message.deadline_ms is not None and message.deadline_ms <= now
-    poison = message.crashes_alone >= policy.crashes_alone_max or message.crashes >= policy.crashes_max
+    poison = guilty(message, policy, now)
     unknown, left_ms = signals.unroutable is not None, signals.park_ms
     for fault in message.faults[-1:]:
         if fault.kind is Kind.UNROUTABLE and fault.at_ms >= message.life_ms:
@@ -75,6 +77,16 @@ def admitted(message: Message, policy: Policy, signals: Signals, now: int) -> Fa
         (True, Fate("run")),
     ]
     return _first(rows)
+
+
+def guilty(message: Message, policy: Policy, now: int, more: int = 0) -> bool:
+    """Whether crashes alone reach their cap, those known to be too old apart, or all crashes theirs."""
+    too_old = 0
+    for fault in message.faults:
+        if policy.crashes_within_s is not None and fault.crash is not None and fault.crash.alone:
+            too_old += message.life_ms <= fault.at_ms < now - policy.crashes_within_s * 1000
+    enough_alone = message.crashes_alone + more - too_old >= policy.crashes_alone_max
+    return message.crashes + more > 0 and (enough_alone or message.crashes + more >= policy.crashes_max)
 
 
 @dataclass(frozen=True)
@@ -111,12 +123,14 @@ class Plan:
 FINAL = (Kind.PERMANENT, Kind.UNREADABLE, Kind.UNROUTABLE)
 
 
-def decided(message: Message, fault: Fault, plan: Plan, now: int) -> Fate:
-    """After a run that failed."""
+def decided(message: Message, fault: Fault, plan: Plan, now: int, policy: Policy) -> Fate:
+    """After a run that failed, or killed its process."""
     names = [*fault.errors, fault.kind.value]  # the most special class first, its kind last
     on = dict(plan.on)
     own = [name for name in names if name in on]
-    delay_s: float = on[own[0]] if own else min(plan.cap_s, plan.base_s * plan.factor ** max(0, message.attempt - 1))
+    died = fault.crash is not None
+    n = message.crashes_alone if died else max(0, message.attempt - 1)
+    delay_s: float = on[own[0]] if own else min(plan.cap_s, plan.base_s * plan.factor**n)
     least_ms = most_ms = int(delay_s * 1000)
     if fault.retry_after_s is not None:
         asked_ms = int(min(fault.retry_after_s, plan.max_retry_after_s) * 1000)
@@ -137,6 +151,8 @@ def decided(message: Message, fault: Fault, plan: Plan, now: int) -> Fate:
         (fault.steer == "snooze", retry("snooze", now + snooze_ms, counts=False)),
         (fault.steer == "reject", Fate("dead", "rejected")),
         (fault.steer == "quarantine", Fate("quarantine", "rejected")),
+        (died and (refused or guilty(message, policy, now, 1)), Fate("quarantine", "crashed")),
+        (died, replace(retry("crashed", now + least_ms, now + most_ms), crashed=True)),
         (fault.kind == plan.overrides, retry("mine", now + 7000)),
         (refused, Fate("dead", "permanent")),
         (message.attempt >= allowed, Fate("dead", "exhausted")),

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from redrive import decide
 from redrive.decide import Policy, Signals
-from redrive.fault import Fault, Kind
+from redrive.fault import Crash, Fault, Kind
 from redrive.message import Lane, Message
 from redrive.policy import Retry
 
@@ -50,6 +51,8 @@ MESSAGE: Choices = {
     "crashes_alone": [0, 1, 2, 3],
 }
 POLICY: Choices = {"crashes_alone_max": [3, 1], "crashes_max": [10, 3]}
+CRASHES = (Crash(alone=True), Crash(alone=True), Crash(cause="lease"))
+WINDOWS_S = (None, 1.0, 0.5)
 SIGNALS: Choices = {
     "unreadable": [None, "why"],
     "unroutable": [None, "why"],
@@ -87,17 +90,34 @@ def a_message(rng: random.Random) -> Message:
     return Message(ID, "t", "q", b"{}", ID, lane=Lane.LEASED, faults=faults, **some(rng, MESSAGE))
 
 
+def crashing(rng: random.Random, message: Message, policy: Policy) -> tuple[Message, Policy]:
+    """Every tenth with crashes near their caps, and evidence near a window."""
+    if rng.random() < 0.9:
+        return message, policy
+    faults = tuple(replace(fault, crash=rng.choice(CRASHES)) for fault in message.faults)
+    crashes = {name: rng.choice(MESSAGE[name]) for name in ("crashes", "crashes_alone")}
+    life_ms = min(message.life_ms, NOW - 1000)
+    return (
+        replace(message, faults=faults, life_ms=life_ms, **crashes),
+        replace(policy, crashes_within_s=rng.choice(WINDOWS_S)),
+    )
+
+
 def wrong_admission(rng: random.Random) -> str | None:
     """What is wrong with the answer for some message; None if nothing is."""
     retry = Retry(max_retry_after=rng.choice((HOURS_6, HOURS_6, 60)))
-    case = a_message(rng), Policy(retry, **some(rng, POLICY)), Signals(**some(rng, SIGNALS))
+    message, policy = crashing(rng, a_message(rng), Policy(retry, **some(rng, POLICY)))
+    case = message, policy, Signals(**some(rng, SIGNALS))
     return _wrong(case, decide.admit(*case, NOW), admitted(*case, NOW))
 
 
 def wrong_decision(rng: random.Random) -> str | None:
     message, fault, plan = a_message(rng), Fault(**some(rng, FAULT)), Plan(**some(rng, PLAN))
-    answer = decide.decide(message, fault, Policy(plan.retry(NOW)), NOW)
-    return _wrong((message, fault, plan), answer, decided(message, fault, plan, NOW))
+    message, policy = crashing(rng, message, Policy(plan.retry(NOW), **some(rng, POLICY)))
+    if policy.crashes_within_s is not None:
+        fault = replace(fault, crash=rng.choice(CRASHES))
+    answer = decide.decide(message, fault, policy, NOW)
+    return _wrong((message, fault, plan, policy), answer, decided(message, fault, plan, NOW, policy))
 
 
 def _wrong(case: tuple[object, ...], answer: object, expected: Fate) -> str | None:

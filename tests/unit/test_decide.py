@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from redrive.decide import RUN, Policy, Signals, admit, decide, with_fate
 from redrive.errors import Snooze
-from redrive.fault import Fault, Kind, classify
+from redrive.fault import Crash, Fault, Kind, classify, crash_fault
 from redrive.message import DeadLetter, Lane, Message, Quarantine, RetryAt
 from redrive.policy import Backoff, Retry
 
@@ -58,6 +58,89 @@ def test_too_many_crashes_convict(fields: dict[str, Any]) -> None:
     verdict = admit(message(**fields), FIXED, Signals(), NOW)
     assert isinstance(verdict, Quarantine)
     assert verdict.counts is False
+
+
+KILLED = crash_fault(Crash(cause="signal", signal="SIGKILL", alone=True))
+HOUR_MS = 3_600_000
+
+
+def crashed(*ago_ms: int, alone: bool = True, **fields: Any) -> Message:
+    """A message whose crashes were that long ago, and its evidence."""
+    faults = tuple(crash_fault(Crash(alone=alone), NOW - ago) for ago in ago_ms)
+    counts = {"crashes": len(faults), "crashes_alone": len(faults) if alone else 0}
+    return message(faults=faults, **{"life_ms": NOW - 10**9, **counts, **fields})
+
+
+CRASHED = [
+    ("the first", message(), FIXED, RetryAt(NOW + 10_000, "crashed", crashed=True)),
+    ("the second", crashed(1), FIXED, RetryAt(NOW + 10_000, "crashed", crashed=True)),
+    ("the third convicts", crashed(2, 1), FIXED, None),
+    ("one in company counts little", crashed(2, 1, alone=False), FIXED, RetryAt(NOW + 10_000, "crashed", crashed=True)),
+    ("the tenth of all convicts", message(crashes=9), FIXED, None),
+    (
+        "the last attempt is not lost to a crash",
+        message(attempt=3),
+        FIXED,
+        RetryAt(NOW + 10_000, "crashed", crashed=True),
+    ),
+    ("one is enough", message(), replace(FIXED, crashes_alone_max=1), None),
+    ("never retried", message(), Policy(retry=Retry(never=["crashed"])), None),
+    (
+        "a backoff of its own",
+        crashed(1),
+        Policy(retry=Retry(on={"crashed": Backoff(base="7s", factor=2, jitter="none")})),
+        RetryAt(NOW + 14_000, "crashed", crashed=True),
+    ),
+    ("an override is not asked", message(), Policy(retry=Retry(override=lambda m, f, d: RetryAt(0))), "crashed"),
+    ("in the window", crashed(HOUR_MS, 1), replace(FIXED, crashes_within_s=3600.0), None),
+    ("one before the window", crashed(HOUR_MS + 1, 1), replace(FIXED, crashes_within_s=3600.0), "crashed"),
+    ("of an earlier life", crashed(9, 8, crashes=0, crashes_alone=0, life_ms=NOW - 5), FIXED, "crashed"),
+    ("without evidence, as if now", crashed(crashes=2, crashes_alone=2), replace(FIXED, crashes_within_s=1.0), None),
+]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "policy", "expected"), [row[1:] for row in CRASHED], ids=[row[0] for row in CRASHED]
+)
+def test_a_crash_alone_is_retried_free_of_charge_until_it_convicts(
+    waiting: Message, policy: Policy, expected: object
+) -> None:
+    answer = decide(waiting, KILLED, policy, NOW)
+    if expected is None:
+        assert isinstance(answer, Quarantine) and answer.reason == "crashed"
+        assert KILLED.text in answer.why and "alone" in answer.why
+    elif expected == "crashed":
+        assert isinstance(answer, RetryAt) and answer.crashed
+    else:
+        assert answer == expected
+
+
+WINDOWED = [
+    ("all within", crashed(HOUR_MS, 2, 1), Quarantine),
+    ("the first too long ago", crashed(HOUR_MS + 1, 2, 1), type(RUN)),
+    ("those in company do not count", crashed(3, 2, 1, alone=False), type(RUN)),
+    ("ten of one life all the same", crashed(*[HOUR_MS * 9] * 10), Quarantine),
+]
+
+
+@pytest.mark.parametrize(("waiting", "expected"), [row[1:] for row in WINDOWED], ids=[row[0] for row in WINDOWED])
+def test_a_window_counts_what_lies_in_it_when_a_lost_lease_is_claimed(waiting: Message, expected: type) -> None:
+    policy = replace(FIXED, crashes_within_s=3600.0)
+    assert type(admit(waiting, policy, Signals(), NOW)) is expected
+
+
+def test_who_is_quarantined_unrun_is_told_how_its_process_died() -> None:
+    waiting = replace(crashed(2, 1), faults=(KILLED, fault()), crashes=4, crashes_alone=3)
+    verdict = admit(waiting, FIXED, Signals(), NOW)
+    assert isinstance(verdict, Quarantine)
+    assert verdict.why == (
+        "its process died 4 times while running it, 3 of them while it ran alone; "
+        "the last: killed by SIGKILL; alone in its process"
+    )
+
+
+def test_an_exception_that_a_rule_calls_crashed_is_a_failure_like_others() -> None:
+    assert decide(message(), fault("crashed"), FIXED, NOW) == RetryAt(NOW + 10_000, "crashed")
 
 
 MINUTES_5 = Signals(unroutable="w", park_ms=300_000)

@@ -143,7 +143,8 @@ def _value(name: str, value: Any, out: Output) -> list[str]:
 def _fault(fault: dict[str, Any], out: Output) -> Iterator[str]:
     again = "" if fault["delay_ms"] is None else f", again in {show_duration(fault['delay_ms'] / 1000)}"
     yield ""
-    where = f"of attempt {fault['attempt']} at {fault['at']}"
+    of_attempt = f"of attempt {fault['attempt']} " if fault["attempt"] else ""  # one death may end many runs
+    where = f"{of_attempt}at {fault['at']}"
     yield f"{out.dim('fault')} {where}: {fault['kind']}{again} ({fault['fingerprint']})"
     story = fault["traceback"] or f"{fault['error']}: {fault['text']}"
     yield from (f"  {one_line(line)}" for line in story.splitlines())

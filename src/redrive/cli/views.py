@@ -66,6 +66,7 @@ def full(message: Message, now_ms: int) -> dict[str, Any]:
         "key": message.key,
         "group": message.group,
         "fence": message.fence,
+        "crashes_alone": message.crashes_alone,
         "suspect": message.suspect,
         "cancel_requested": message.cancel,
         "attempts_allowed": message.attempts_allowed,
@@ -96,6 +97,7 @@ def fault(fault: Fault) -> dict[str, Any]:
         "delay_ms": fault.delay_ms,
         "worker": fault.worker,
         "traceback": fault.traceback,
+        "crash": None if fault.crash is None else msgspec.structs.asdict(fault.crash),
     }
 
 

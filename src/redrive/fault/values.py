@@ -25,6 +25,26 @@ class Kind(StrEnum):
     DEFAULT = "default"
 
 
+class Crash(Struct, frozen=True, gc=False, omit_defaults=True):
+    """How the process died in which a message had been started, as far as that is known.
+
+    `cause`: signal, exit, hung (killed by its supervisor), timeout or memory (killed for that), lease (it ran out: the
+    host may have died), or "" where nothing is known. `started` are the ids of all messages that had been started in
+    the process and were not settled, itself among them; at most 20, `started_count` has them all.
+    """
+
+    cause: str = ""
+    signal: str = ""  # its name
+    code: int | None = None  # the exit code
+    peak_bytes: int | None = None  # the most memory the process had
+    run_s: float | None = None
+    alone: bool = False  # nothing else was run in the process meanwhile, so the message is guilty
+    started: tuple[str, ...] = ()
+    started_count: int = 0
+    worker: str = ""  # who ran it
+    host: str = ""
+
+
 class Fault(Struct, frozen=True, gc=False, omit_defaults=True):
     """A classified failure. Texts are bounded and can be encoded as UTF-8; the worker fills in `at_ms` and the rest."""
 
@@ -40,3 +60,4 @@ class Fault(Struct, frozen=True, gc=False, omit_defaults=True):
     attempt: int = 0
     worker: str = ""
     delay_ms: int | None = None
+    crash: Crash | None = None  # of a process that died
