@@ -15,18 +15,23 @@ if TYPE_CHECKING:
     from .app import App
     from .errors import Quarantine, RedriveError, Reject, RetryAfter, Snooze
     from .flow.breaker import Breaker
+    from .flow.budget import Budget
+    from .flow.limits import Aimd, Rate
     from .message import Draft
     from .policy import Backoff, Poison, Retry, presets
     from .retention import Retention
 
 __all__ = [
+    "Aimd",
     "App",
     "Backoff",
     "Breaker",
+    "Budget",
     "Context",
     "Draft",
     "Poison",
     "Quarantine",
+    "Rate",
     "RedriveError",
     "Reject",
     "Retention",
@@ -44,6 +49,8 @@ _HOMES = {
     "_context": ["Context", "Wrap", "context"],
     "errors": ["Quarantine", "RedriveError", "Reject", "RetryAfter", "Snooze"],
     "flow.breaker": ["Breaker"],
+    "flow.budget": ["Budget"],
+    "flow.limits": ["Aimd", "Rate"],
     "message": ["Draft"],
     "policy": ["Backoff", "Poison", "Retry", "presets"],
     "retention": ["Retention"],

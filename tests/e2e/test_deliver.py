@@ -24,7 +24,7 @@ from tests.e2e.endpoint import Answer, Endpoint, Request
 from redrive.decide import Policy, decide
 from redrive.errors import ConfigError
 from redrive.fault import Fault, Kind
-from redrive.http.pace import read_rate
+from redrive.flow.limits import read_rate
 from redrive.http.retry import PATIENT, read_retry
 from redrive.message import Counts, DeadLetter, Discard, Handle, Lane, Message
 from redrive.policy import Retry, presets

@@ -272,7 +272,7 @@ def _headers(texts: Iterable[str]) -> Iterable[tuple[str, str]]:
 
 def _options(given: dict[str, Any], now_ms: Any) -> Options:
     from ..config import settings
-    from ..http.pace import read_rate
+    from ..flow.limits import read_rate
     from ..http.retry import read_retry
     from ..http.run import Options
 

@@ -3,31 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import re
 
-from ..duration import seconds
-from ..errors import ConfigError, Snooze
+from ..errors import Snooze
 
 CATCH_UP_S = 0.1  # slots missed longer ago than that are lost, so that a pause is not followed by a burst
-_EXPECTED = "expected a number per unit of time, such as 50/s, 600/m or 5/2s"
-
-
-def read_rate(text: str) -> float:
-    """Requests per second from text such as "50/s" or "600/m". Raises ConfigError."""
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*([0-9]*[a-z0-9. ]*)", text)
-    try:
-        if found is None:
-            raise ValueError
-        per_s = seconds(found[2] if found[2][:1].isdigit() else f"1{found[2]}", "rate")
-        return _positive(float(found[1]) / per_s)
-    except (ValueError, ZeroDivisionError):
-        raise ConfigError(f"rate {text!r} is refused: {_EXPECTED}") from None
-
-
-def _positive(rate: float) -> float:
-    if not 0 < rate < 1e6:
-        raise ValueError
-    return rate
 
 
 class Pacer:

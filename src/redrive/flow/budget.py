@@ -1,0 +1,184 @@
+"""The retry budget: how many retries a dependency is sent, whatever the number of messages that wait for one.
+
+`Budget` is the rule, `State` what all workers share of it, in one cell. Transitions are pure: values and the time in,
+values out. A retry that finds no token reserves the next one that comes free, and is deferred to that time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..duration import Duration
+from ..errors import ConfigError
+from ._rules import OnExhausted, number, on_exhausted, put, span_s, whole
+
+PARTS = 10  # sub-windows of `life`: a deposit lives between nine and ten of them
+_DAY_S = 86_400.0
+_SLIP = 1e-6  # of a token: five deposits of a fifth are one, whatever floating point says
+_SLIP_MS = 1e-3  # a time that floating point put a hair past a millisecond is that millisecond
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Budget:
+    """How many retries a dependency may get. Checked when a retry is dispatched; first attempts are never held.
+
+    - Each first dispatch deposits `ratio` of a token, which lives for `life`; a retry takes one token.
+    - Beside the deposits `floor` tokens a second come free, and up to `floor * life` of them are kept in reserve (at
+      least one, if there is a floor at all).
+    - Deposits are spent first, the oldest first. A retry that finds no token reserves the floor's next one and comes
+      back at its time (`on_exhausted="defer"`), or dies with reason `budget` (`"dead_letter"`).
+
+    Retries dispatched in any T seconds are at most `ratio * first + floor * T + floor * life`, where `first` counts the
+    first dispatches of these T seconds and of the `life` before them. With the defaults: 0.2 for each, 10/s and 100.
+    With no new traffic a backlog drains at the floor. `Budget.fixed` is another form. Raises ValueError or TypeError.
+    """
+
+    ratio: float
+    life: float
+    floor: float
+    on_exhausted: str
+    retries: int | None
+    per: float | None
+
+    def __init__(
+        self, ratio: float = 0.2, life: Duration = "10s", floor: float = 10, on_exhausted: OnExhausted = "defer"
+    ) -> None:
+        """`ratio` from 0 to 1,000, `life` from 100 ms to a day, `floor` in tokens a second, from 0 to 1,000."""
+        _fill(self, on_exhausted)
+        put(
+            self,
+            ratio=number(ratio, "budget ratio", 0, 1000),
+            life=span_s(life, "budget life", 0.1, _DAY_S),
+            floor=number(floor, "budget floor", 0, 1000),
+        )
+        if self.on_exhausted == "defer" and self.floor < 1 / _DAY_S:
+            raise ConfigError(
+                f"budget floor {floor!r} is refused: what it denies would have no time to come back at; expected at "
+                "least one token a day, or on_exhausted='dead_letter'"
+            )
+
+    @classmethod
+    def fixed(cls, retries: int, per: Duration, *, on_exhausted: OnExhausted = "defer") -> Budget:
+        """At most `retries` in each window of `per`, such as 100 per "1m". Windows begin at whole multiples of `per`
+        of the store's time. Retries that are deferred to a later window are spread evenly over it.
+
+        `retries` is from 1 to a million, `per` from 100 ms to 31 days. Raises ValueError or TypeError.
+        """
+        budget = cls.__new__(cls)
+        _fill(budget, on_exhausted)
+        put(
+            budget,
+            retries=whole(retries, "budget retries", 1, 1_000_000),
+            per=span_s(per, "budget per", 0.1, 31 * _DAY_S),
+        )
+        return budget
+
+    @property
+    def reserve(self) -> float:
+        """How many tokens of the floor are kept for a burst."""
+        return max(1.0, self.floor * self.life) if self.floor else 0.0
+
+
+def _fill(budget: Budget, word: str) -> None:
+    put(budget, ratio=0.0, life=10.0, floor=0.0, on_exhausted=on_exhausted(word), retries=None, per=None)
+
+
+class State(Struct, frozen=True, array_like=True):
+    """What was spent. The default: nothing yet."""
+
+    tat_ms: float = 0.0  # when the floor is whole again (GCRA); for the fixed form the last grant's time
+    head_ms: int = 0  # where the last sub-window begins in which something was deposited
+    tokens: tuple[float, ...] = ()  # deposits left, by sub-window; the last is head's
+    window_ms: int = 0  # fixed form: where the last window begins in which something was granted
+    granted: int = 0  # and how much was
+
+
+def deposit(state: State, budget: Budget, firsts: int, now_ms: int) -> State:
+    """Count first dispatches: `ratio` of a token each."""
+    if budget.retries is not None or firsts <= 0 or budget.ratio == 0:
+        return state
+    head_ms, tokens = _live(state, budget, now_ms)
+    return replace(state, head_ms=head_ms, tokens=(*tokens[:-1], round(tokens[-1] + budget.ratio * firsts, 9)))
+
+
+def ask(state: State, budget: Budget, now_ms: int) -> tuple[State, int]:
+    """Take a token for one retry, or reserve the next: at_ms ≤ now_ms means go now, else that is when it may.
+
+    With `on_exhausted="dead_letter"` nothing is reserved, and at_ms > now_ms says no.
+    """
+    taken, at_ms = _ask_fixed(state, budget, now_ms) if budget.retries is not None else _ask(state, budget, now_ms)
+    refused = at_ms > now_ms and budget.on_exhausted == "dead_letter"
+    return (state, at_ms) if refused else (taken, at_ms)
+
+
+def left(state: State, budget: Budget, now_ms: int) -> float:
+    """How many tokens could be taken now."""
+    if budget.retries is not None:
+        start_ms = _start(now_ms, budget)
+        if state.tat_ms > now_ms:
+            return 0.0  # whoever asks stands behind those that wait
+        return float(budget.retries - (state.granted if state.window_ms >= start_ms else 0))
+    deposited = math.fsum(_live(state, budget, now_ms)[1])
+    debt = max(0.0, state.tat_ms - now_ms) * budget.floor / 1000
+    return deposited + max(0.0, budget.reserve - debt)
+
+
+def _ask(state: State, budget: Budget, now_ms: int) -> tuple[State, int]:
+    head_ms, tokens = _live(state, budget, now_ms)
+    if math.fsum(tokens) >= 1 - _SLIP:
+        return replace(state, head_ms=head_ms, tokens=_less_one(tokens)), now_ms
+    if not budget.floor:
+        return state, now_ms + math.ceil(budget.life * 1000)
+    every_ms = 1000 / budget.floor
+    tat_ms = max(state.tat_ms, now_ms)
+    at_ms = max(now_ms, math.ceil(tat_ms - (budget.reserve - 1) * every_ms - _SLIP_MS))
+    return replace(state, tat_ms=tat_ms + every_ms), at_ms
+
+
+def _live(state: State, budget: Budget, now_ms: int) -> tuple[int, tuple[float, ...]]:
+    """The sub-window of now, and what is left of the deposits of the last ten; the last entry is now's.
+
+    Worked out from times, so that a state kept under another `life` is read without harm.
+    """
+    part_ms = max(1, int(budget.life * 1000 / PARTS))
+    head_ms = max(now_ms, state.head_ms)  # a clock that was set back makes nothing live longer
+    head_ms -= head_ms % part_ms
+    passed = min(PARTS, (head_ms - state.head_ms) // part_ms)
+    return head_ms, ((0.0,) * PARTS + state.tokens + (0.0,) * passed)[-PARTS:]
+
+
+def _less_one(tokens: tuple[float, ...]) -> tuple[float, ...]:
+    """Without one token, taken from the oldest."""
+    owed, kept = 1.0, []
+    for held in tokens:
+        kept.append(round(max(0.0, held - owed), 9))
+        owed = max(0.0, owed - held)
+    while len(kept) > 1 and not kept[0]:
+        del kept[0]
+    return tuple(kept)
+
+
+def _ask_fixed(state: State, budget: Budget, now_ms: int) -> tuple[State, int]:
+    most = budget.retries or 1
+    per_ms = _per_ms(budget)
+    window_ms, granted = _start(now_ms, budget), 0
+    if state.window_ms >= window_ms:
+        window_ms, granted = state.window_ms - state.window_ms % per_ms, state.granted
+    if granted >= most:
+        window_ms, granted = window_ms + per_ms, 0
+    at_ms = now_ms
+    if window_ms > now_ms or state.tat_ms > now_ms:  # behind those that wait: in turn, evenly
+        at_ms = max(now_ms, window_ms + granted * per_ms // most)
+    return replace(state, tat_ms=float(at_ms), window_ms=window_ms, granted=granted + 1), at_ms
+
+
+def _start(now_ms: int, budget: Budget) -> int:
+    return now_ms - now_ms % _per_ms(budget)
+
+
+def _per_ms(budget: Budget) -> int:
+    return max(1, round((budget.per or 0.0) * 1000))

@@ -1,0 +1,187 @@
+"""Limits on what is sent: a rate with exact slots (`Rate`), the cool-down a Retry-After asks for, and `Aimd`, a
+concurrency that finds its own height.
+
+All of it is pure: values and the time in, values out.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec import Struct
+
+from ..duration import Duration, seconds
+from ..errors import ConfigError
+from ._rules import number, put, span_s, whole
+
+ASKED_SPREAD = 0.2  # what was asked to wait for r comes back within [r, 1.2·r]
+COOL_MAX_S = 6 * 3600.0  # a longer delay is asked for again by whoever comes then
+RATE_MAX_PER_S = 1e6
+_BURST_S = 0.1  # how much of the rate may come at once, unless said
+_SLIP_MS = 1e-3  # a time that floating point put a hair past a millisecond is that millisecond
+_RATE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*([0-9]*[a-z0-9. ]*)", re.ASCII)
+_PATH = re.compile(r"args(\.[^.\s]+)+")
+
+
+def read_rate(text: str) -> float:
+    """How much a second, from text such as "50/s", "5000/h" or "5/2s". Raises ConfigError.
+
+    >>> read_rate("50/s"), read_rate("600/m"), read_rate("5/2s")
+    (50.0, 10.0, 2.5)
+    """
+    found = _RATE.fullmatch(text)
+    try:
+        if found is None:
+            raise ValueError
+        rate = float(found[1]) / seconds(found[2] if found[2][:1].isdigit() else f"1{found[2]}", "rate")
+        if not 0 < rate < RATE_MAX_PER_S:
+            raise ValueError
+    except (ValueError, ZeroDivisionError):
+        raise ConfigError(
+            f"rate {text!r} is refused: expected a number per unit of time, such as 50/s, 600/m or 5/2s"
+        ) from None
+    return rate
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Rate:
+    """At most so many per unit of time, of everything, or of each key by itself.
+
+    What comes too early is given the exact time of its slot; slots are 1/rate apart (GCRA, the generic cell rate
+    algorithm of ATM, ITU-T I.371). `burst` may come at once after a pause: by default a tenth of a second's worth, at
+    least 1. In any T seconds at most `burst + rate * T` go.
+
+    `per` gives each key a rate of its own: "group" (the message's group) or the path of an argument, "args.shop.id".
+
+    >>> Rate("100/s").per_s, Rate("100/s").burst, Rate("5000/h").burst
+    (100.0, 10, 1)
+    """
+
+    per_s: float
+    burst: int
+    per: str | None
+
+    def __init__(self, rate: str, burst: int | None = None, per: str | None = None) -> None:
+        """`burst` is from 1 to a million. Raises ConfigError or TypeError."""
+        if not isinstance(rate, str):
+            raise TypeError(f"rate {rate!r} is refused: expected text such as '100/s' or '5000/h'")
+        if per is not None and per != "group" and not _PATH.fullmatch(str(per)):
+            raise ConfigError(f"rate per {per!r} is refused: expected 'group' or the path of an argument, 'args.shop'")
+        per_s = read_rate(rate)
+        least = max(1, int(per_s * _BURST_S + _SLIP_MS))
+        put(self, per_s=per_s, burst=least if burst is None else whole(burst, "rate burst", 1, 1_000_000), per=per)
+
+
+def ask(tat_ms: float, rate: Rate, now_ms: int, n: int = 1) -> tuple[float, list[int]]:
+    """The next n slots, each at its exact time (rounded up to a millisecond; ≤ now_ms means go now), in order.
+
+    `tat_ms` is when the rate will be unused again (the theoretical arrival time), 0 at first. n at once get what n
+    one by one would get.
+    """
+    every_ms = 1000 / rate.per_s
+    early_ms = (rate.burst - 1) * every_ms + _SLIP_MS
+    tat_ms = max(tat_ms, float(now_ms))
+    slots = []
+    for _ in range(n):
+        slots.append(max(now_ms, math.ceil(tat_ms - early_ms)))
+        tat_ms += every_ms
+    return tat_ms, slots
+
+
+class CoolDown(Struct, frozen=True, array_like=True):
+    """Until when a dependency asked to be left alone, and over how long what waited comes back after that."""
+
+    until_ms: int = 0
+    spread_ms: int = 0
+
+
+def cool(state: CoolDown, asked_s: float, now_ms: int) -> CoolDown:
+    """The later of both ends holds, with its own spread: a fifth of what was asked. At most six hours are asked for."""
+    asked_ms = math.ceil(min(max(0.0, asked_s), COOL_MAX_S) * 1000)
+    if now_ms + asked_ms <= state.until_ms:
+        return state
+    return CoolDown(now_ms + asked_ms, math.ceil(asked_ms * ASKED_SPREAD))
+
+
+def until(state: CoolDown, u: float) -> int:
+    """When a message with the uniform draw u in [0, 1) may go: until + u * spread."""
+    return state.until_ms + math.ceil(u * state.spread_ms)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Aimd:
+    """A concurrency that finds its own height: additive increase, multiplicative decrease.
+
+    It begins at `start`, grows by `up` for each limit's worth of successes, and is multiplied by `down` when the
+    dependency says that it is overloaded, once per `interval` at most. It stays within `least` and `most`. (Chiu and
+    Jain, 1989; TCP's congestion avoidance, RFC 5681.)
+    """
+
+    start: float
+    least: float
+    most: float
+    up: float
+    down: float
+    interval: float
+
+    def __init__(
+        self,
+        start: float = 10,
+        least: float = 1,
+        most: float = 1000,
+        up: float = 1,
+        down: float = 0.5,
+        interval: Duration = "1s",
+    ) -> None:
+        """1 ≤ `least` ≤ `start` ≤ `most` ≤ 100,000; `up` above 0 to 1,000, `down` from 0.01 to 0.99; `interval` up to
+        an hour. Raises ConfigError, ValueError or TypeError."""
+        put(
+            self,
+            least=number(least, "aimd least", 1, 100_000),
+            most=number(most, "aimd most", 1, 100_000),
+            start=number(start, "aimd start", 1, 100_000),
+            up=number(up, "aimd up", 1e-6, 1000),
+            down=number(down, "aimd down", 0.01, 0.99),
+            interval=span_s(interval, "aimd interval", 0, 3600),
+        )
+        if not self.least <= self.start <= self.most:
+            raise ConfigError(f"aimd start {start!r} is refused: expected least {least!r} ≤ start ≤ most {most!r}")
+
+
+class AimdState(Struct, frozen=True, array_like=True):
+    """The limit now (0: at its start), and when it last fell."""
+
+    limit: float = 0.0
+    fell_ms: int = 0
+
+
+def height(state: AimdState, aimd: Aimd) -> float:
+    """The limit now, within the rule's bounds whatever rule it was kept under."""
+    return min(aimd.most, max(aimd.least, state.limit or aimd.start))
+
+
+def steer(state: AimdState, aimd: Aimd, successes: int, overloads: int, now_ms: int) -> AimdState:
+    """The limit after these. Where there were overloads it falls, or stays if it fell within the interval; else each
+    success adds up/limit. Growth is that of many small steps, sqrt(limit² + 2·up·n): batches change nothing."""
+    limit = height(state, aimd)
+    if overloads > 0:
+        if state.fell_ms and 0 <= now_ms - state.fell_ms < aimd.interval * 1000:
+            return state
+        return AimdState(max(aimd.least, limit * aimd.down), now_ms)
+    if successes <= 0:
+        return state
+    return AimdState(min(aimd.most, math.sqrt(limit * limit + 2 * aimd.up * successes)), state.fell_ms)
+
+
+def share(limit: float, workers: Sequence[str], me: str) -> int:
+    """What one worker may run of a fleet's limit.
+
+    The shares of all add up to the whole of the limit, and differ by one at most. Where there are more workers than
+    that each still has one, lest what a worker holds wait for ever: then they add up to the number of workers.
+    """
+    names = sorted({*workers, me})
+    each, over = divmod(int(limit), len(names))
+    return max(1, each + (names.index(me) < over))
