@@ -26,6 +26,7 @@ from .stores import open_store
 from .task import Ref, Task, as_text
 
 if TYPE_CHECKING:
+    from .observe.alerts import Alert
     from .schedule import Schedule, Scheduler
     from .triage.dlq import DeadLetters
     from .worker.loop import Worker
@@ -35,6 +36,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 E = TypeVar("E", bound=StrEnum)
 W = TypeVar("W", bound=Wrap)
+A = TypeVar("A", bound="Callable[[Alert], Any]")
 DEFAULT_CONCURRENCY = 10
 _POISON = Poison()
 
@@ -427,6 +429,33 @@ class App:
     def subscribe(self, observer: Observer) -> Callable[[], None]:
         """Call `observer(events)` with every batch of events of this app's workers; returns the call that ends it."""
         return self.events.subscribe(observer)
+
+    @overload
+    def on(self, name: str, fn: Callable[[Alert], Any], *, every: Duration = ...) -> Callable[[], None]: ...
+
+    @overload
+    def on(self, name: str, *, every: Duration = ...) -> Callable[[A], A]: ...
+
+    def on(self, name: str, fn: Callable[[Alert], Any] | None = None, *, every: Duration = "10m") -> Any:
+        """Call `fn(alert)` when something of this app's workers needs a person: `quarantined` (a message was found to
+        be poison) or `breaker_opened` (a dependency is left alone). Returns the call that ends it; without `fn` it is a
+        decorator.
+
+        What happens within a second is told together, and the same (per task and queue, or per dependency) again at
+        most `every` so long, with how often it happened meanwhile: over all processes that share the store. `fn`, `def`
+        or `async def`, runs on a thread of its own, never holds up a worker, and what it raises is printed. Raises
+        ConfigError for a name it does not know. `redrive worker --notify URL` posts the same to a webhook.
+        """
+        from .observe.alerts import on
+
+        if fn is not None:
+            return on(self, name, fn, every)
+
+        def listen(fn: A) -> A:
+            on(self, name, fn, every)
+            return fn
+
+        return listen
 
     # -- working
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -51,6 +52,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     blobs: str | None = None  # where large bodies lie: file:///DIRECTORY
     blob_threshold: int = 200_000  # bytes; a body over it goes there
     blob_max: int = 512 * 1024 * 1024  # bytes; a body over it is refused
+    notify: str | None = None  # a webhook that alerts are posted to
+    notify_every_s: float = 600.0  # how often the same alert is posted again, at most
     log: str = "auto"
     output: str = "auto"
     folder: str | None = None  # where the settings file lies
@@ -73,10 +76,11 @@ def settings(flags: Mapping[str, Any] = _NO_FLAGS) -> Settings:
 
 
 def sources(flags: Mapping[str, Any] = _NO_FLAGS) -> list[Sourced]:
-    """Every setting as it was written, and where. Raises as `settings` does."""
+    """Every setting as it was written, and where; of what is a secret, only where it leads. Raises as `settings`
+    does."""
     given = tuple((n, v) for n, v in flags.items() if v is not None)
     chosen = _chosen(given, _environment(), _file())
-    return [chosen[name][1] if name in chosen else _default(name) for name in _SETTINGS]
+    return [_shown(chosen[name][1]) if name in chosen else _default(name) for name in _SETTINGS]
 
 
 def unknown_variables() -> list[tuple[str, str]]:
@@ -127,6 +131,23 @@ def _url(value: object) -> str:
     if "://" not in _text(value):
         raise ValueError("it has no scheme")
     return str(value)
+
+
+def _webhook(value: object) -> str:
+    parts = urlsplit(_url(value).strip())
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("it is no http or https URL" if parts.hostname else "it names no host")
+    return str(value).strip()
+
+
+def hidden_url(url: str) -> str:
+    """A URL to show that is a secret as a whole, as webhooks are: its scheme and host.
+
+    >>> hidden_url("https://ann:pw@hooks.example.com:8443/services/T0/B0/x?key=1")
+    'https://hooks.example.com:8443/***'
+    """
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.partition('/')[0].partition('?')[0].rpartition('@')[2]}/***" if rest else "***"
 
 
 def _app(value: object) -> str:
@@ -224,6 +245,8 @@ _SETTINGS = {
     "blobs": _Setting("blobs", _url, "a directory for large bodies such as 'file:///srv/blobs'"),
     "blob_threshold": _Setting("blob_threshold", _size, "bytes, or a size such as '200KB'", "200KB"),
     "blob_max": _Setting("blob_max", _size, "bytes, or a size such as '512MiB'", "512MiB"),
+    "notify": _Setting("notify", _webhook, "an http or https URL such as 'https://alerts.example.com/hook'"),
+    "notify_every": _Setting("notify_every_s", _period, "a duration such as '10m'", "10m"),
     "log": _Setting("log", _one_of(LOGS), f"one of {', '.join(LOGS)}"),
     "output": _Setting("output", _one_of(OUTPUTS), f"one of {', '.join(OUTPUTS)}"),
 }
@@ -270,6 +293,10 @@ def _default(name: str) -> Sourced:
     return Sourced(name, setting.default or getattr(Settings(), setting.field), "default")
 
 
+def _shown(written: Sourced) -> Sourced:
+    return written._replace(value=hidden_url(str(written.value))) if written.name == "notify" else written
+
+
 def _value(written: Sourced) -> Any:
     setting = _SETTINGS[written.name]
     try:
@@ -277,7 +304,8 @@ def _value(written: Sourced) -> Any:
     except (ValueError, TypeError) as error:
         why = str(error).rpartition(" is refused: ")[2].partition("; expected")[0]
         place = written.source if written.source.startswith(("--", "REDRIVE_")) else f"{written.source}: {written.name}"
-        raise ConfigError(f"{place} = {written.value!r} is refused: {why}; expected {setting.expected}") from None
+        value = _shown(written).value
+        raise ConfigError(f"{place} = {value!r} is refused: {why}; expected {setting.expected}") from None
 
 
 def _anchored(name: str, value: Any, file: _File) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -67,6 +68,16 @@ from .warnings import tell_warnings
     metavar="[HOST:]PORT",
     help="serve Prometheus metrics of all its processes (default: none; host: 127.0.0.1) [REDRIVE_METRICS]",
 )
+@click.option(
+    "--notify",
+    metavar="URL",
+    help="post alerts to this webhook: messages quarantined, breakers opened (default: none) [REDRIVE_NOTIFY]",
+)
+@click.option(
+    "--notify-every",
+    metavar="DURATION",
+    help="post the same alert at most this often, over all processes (default: 10m) [REDRIVE_NOTIFY_EVERY]",
+)
 @click.option("--metrics-dir", hidden=True)  # where a child counts for its parent
 @click.option("--child", is_flag=True, hidden=True)
 def worker(
@@ -105,6 +116,8 @@ def worker(
 
 def _supervise(app: App, chosen: Settings, url: str | None) -> int:
     store, directory = app.store, None
+    if chosen.notify is not None:
+        os.environ["REDRIVE_NOTIFY"] = chosen.notify  # to the children, and not by a flag: anybody can list those
     with contextlib.ExitStack() as ending:
         if chosen.metrics is None:
             store.close()
@@ -136,6 +149,7 @@ def _child(chosen: Settings, url: str | None, metrics_dir: Path | None, park_for
         "--park-for": None if park_for_s is None else f"{park_for_s!r}s",
         "--name": chosen.name,
         "--log": chosen.log,
+        "--notify-every": f"{chosen.notify_every_s!r}s",
     }
     if chosen.queues is not None:
         flags["--queues"] = ",".join(name if n is None else f"{name}:{n}" for name, n in chosen.queues.items())
@@ -156,6 +170,10 @@ def _work(app: App, chosen: Settings, metrics_dir: str | None, child: bool) -> i
             from .metrics import serve_app
 
             ending.enter_context(serve_app(app, chosen.metrics))
+        if chosen.notify is not None:
+            from ..observe.webhook import notify
+
+            notify(app, chosen.notify, chosen.notify_every_s, chosen.app)
         return _run(app, chosen)
 
 

@@ -1,0 +1,87 @@
+"""Alerts by webhook: `redrive worker --notify URL` posts each as JSON."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import http.client
+import ssl
+import time
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+import msgspec
+
+from .._version import __version__
+from ..config import hidden_url
+from .alerts import NAMES, Alert, NotTold, Watch
+
+if TYPE_CHECKING:
+    from ..app import App
+
+TIMEOUT_S = 5.0  # to connect, and between two bytes of the answer
+PAUSES_S = (0.5, 2.0)  # between tries
+_TRY_AGAIN = (408, 425, 429)
+
+
+class Webhook:
+    """Posts alerts to a URL: call it with one. Raises NotTold where nobody took it, without what is secret in the URL.
+
+    Three tries with pauses of 0.5 and 2 s for what may pass (no answer, 408, 425, 429, 5xx); any other answer than 2xx
+    ends it. Redirects are not followed. A user and password in the URL are sent as basic authorization.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
+        parts = urlsplit(url)
+        self.shown = hidden_url(url)
+        host = parts.netloc.rpartition("@")[2]
+        self._url = urlunsplit((parts.scheme, host, parts.path or "/", parts.query, ""))
+        self._headers = {"Content-Type": "application/json", "User-Agent": f"redrive/{__version__}"}
+        if parts.username is not None:
+            user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            self._headers["Authorization"] = f"Basic {base64.b64encode(user.encode()).decode()}"
+        self._timeout_s = timeout_s
+        self._opener = urllib.request.build_opener(_NoRedirect)
+
+    def __call__(self, alert: Alert) -> None:
+        body = msgspec.json.encode(alert)
+        for pause_s in (*PAUSES_S, None):
+            why, may_pass = self._post(body)
+            if why is None:
+                return
+            if not may_pass or pause_s is None:
+                raise NotTold(f"{self.shown} {why}")
+            time.sleep(pause_s)
+
+    def _post(self, body: bytes) -> tuple[str | None, bool]:
+        """Why it was not taken, and whether that may pass."""
+        request = urllib.request.Request(self._url, body, self._headers, method="POST")
+        try:
+            with self._opener.open(request, timeout=self._timeout_s):
+                return None, False
+        except urllib.error.HTTPError as error:
+            error.close()
+            return f"answered {error.code}", error.code >= 500 or error.code in _TRY_AGAIN
+        except (OSError, http.client.HTTPException, ssl.SSLError) as error:
+            reason = getattr(error, "reason", error)
+            return f"did not answer: {type(reason).__name__}", True
+        except ValueError as error:  # a URL that cannot be sent
+            return f"cannot be called: {type(error).__name__}", False
+
+
+def notify(app: App, url: str, every_s: float, app_spec: str | None = None) -> Watch:
+    """Post all alerts of the app's workers to `url`, the same at most every `every_s` seconds."""
+    hook = Webhook(url)
+    channel = f"webhook-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
+    watch = Watch(app, NAMES, hook, channel=channel, every_ms=round(every_s * 1000), app_spec=app_spec)
+    app.subscribe(watch)
+    return watch
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A POST that is redirected would become a GET elsewhere."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None

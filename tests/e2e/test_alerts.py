@@ -1,0 +1,61 @@
+"""`redrive worker --notify`: several processes tell a webhook once between them, and nobody sees its URL."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.unit.test_alerts import Hook, hook
+from tests.unit.working import PATIENCE_S
+
+from redrive import Draft
+from redrive.stores.sqlite import SqliteStore
+
+TASKS = """
+import time
+from pathlib import Path
+from redrive import App, Quarantine
+
+app = App("sqlite:///work.db")
+
+@app.task(name="bad")
+def bad(n: int) -> None:
+    Path("seen").mkdir(exist_ok=True)
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = process.read_bytes()
+        except OSError:
+            continue
+        if b"s3cret" in words:
+            Path("seen/leaked").write_bytes(words)
+    time.sleep(0.02)
+    raise Quarantine("it smells")
+"""
+
+__all__ = ["hook"]
+
+
+@pytest.mark.linux
+@pytest.mark.slow
+def test_two_processes_tell_a_webhook_once_and_its_url_is_never_shown(tmp_path: Path, hook: Hook) -> None:
+    (tmp_path / "tasks.py").write_text(TASKS)
+    env = {name: text for name, text in os.environ.items() if not name.startswith("REDRIVE_")}
+    env |= {"REDRIVE_NOTIFY": hook.url, "REDRIVE_APP": "tasks:app"}
+
+    def redrive(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "redrive", *words],
+            cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=True,
+        )  # fmt: skip
+        assert "s3cret" not in done.stdout + done.stderr
+        return done.stdout
+
+    store = SqliteStore(tmp_path / "work.db")
+    store.put([Draft(task="bad", body=b'{"n": %d}' % n) for n in range(6)])
+    store.close()
+    redrive("worker", "--burst", "--processes", "2", "--concurrency", "1", "--prefetch", "0")
+    assert "http://127.0.0.1" in redrive("config", "show")
+    (body,) = hook.bodies
+    assert body["name"] == "quarantined" and body["app"] == "tasks:app"
+    assert not (tmp_path / "seen/leaked").exists()
