@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from ._context import Context, Wrap, refuse_loop
@@ -26,6 +26,10 @@ from .stores import open_store
 from .task import Ref, Task, as_text
 
 if TYPE_CHECKING:
+    from .flow.breaker import Breaker
+    from .flow.budget import Budget
+    from .flow.dependency import Dependency
+    from .flow.limits import Aimd, Rate
     from .observe.alerts import Alert
     from .schedule import Schedule, Scheduler
     from .triage.dlq import DeadLetters
@@ -53,6 +57,7 @@ class Queue(Struct, frozen=True):
     group_order: GroupOrder | None = None
     on_dead: OnDead | None = None
     retention: Retention = Retention()
+    rate: Rate | None = None
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -118,6 +123,7 @@ class App:
         self.url = url if url is not None or store is not None else settings().url
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.queues: dict[str, Queue] = {}
+        self.dependencies: dict[str, Dependency] = {}
         self.park_for_s = None if park_for is None else seconds(park_for, "park_for")
         self._wraps: list[Opener] = []
         self.schedules: dict[str, Schedule] = {}
@@ -165,6 +171,8 @@ class App:
         keep_result: Duration | None = ...,
         on_dead: Task[..., Any] | str | None = ...,
         poison: Poison = ...,
+        dependency: str | None = ...,
+        rate: Rate | str | None = ...,
     ) -> Callable[[Callable[Concatenate[Context, P], R]], Task[P, R]]: ...
 
     @overload
@@ -181,6 +189,8 @@ class App:
         keep_result: Duration | None = ...,
         on_dead: Task[..., Any] | str | None = ...,
         poison: Poison = ...,
+        dependency: str | None = ...,
+        rate: Rate | str | None = ...,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(
@@ -196,6 +206,8 @@ class App:
         keep_result: Duration | None = None,
         on_dead: Task[..., Any] | str | None = None,
         poison: Poison = _POISON,
+        dependency: str | None = None,
+        rate: Rate | str | None = None,
     ) -> Callable[[Callable[..., R]], Task[..., R]]:
         """Register a handler, `def` or `async def`.
 
@@ -209,6 +221,8 @@ class App:
         one, in the same commit, and gets its arguments; `context().message.headers` says why (`redrive-dead-id`,
         `redrive-dead-reason`, `redrive-dead-error`).
         `poison` says when a message that kills its process is quarantined (default: after three crashes alone).
+        `dependency` names what the handler calls: its retry budget and circuit breaker, both on by default, and
+        whatever `app.dependency(…)` says of it hold for this task. `rate` bounds its runs, over all workers.
         Raises ConfigError for a name that is taken, or a signature that cannot be stored.
         """
         if misplaced:
@@ -234,6 +248,7 @@ class App:
             called = name or _name(handler)
             checked = check_rules(rules, f"rules of task {called!r}")
             task: Task[..., R] = Task(self, handler, called, queue, policy, checked, ctx, on_dead, version, keep_ms)
+            task.dependency, task.rate = as_text(dependency, "dependency"), _rate(rate)
             if task.name in self.tasks:
                 raise ConfigError(f"task {task.name!r} is registered twice; give one of them another name=")
             if isinstance(on_dead, Task):
@@ -287,6 +302,7 @@ class App:
         group_order: Literal["turns", "strict"] | None = None,
         on_dead: Literal["skip", "block"] | None = None,
         retention: Retention | None = None,
+        rate: Rate | str | None = None,
     ) -> Queue:
         """Say how a queue is worked: `concurrency` messages at once per worker process; `weight` shares a worker's
         total among queues.
@@ -295,14 +311,46 @@ class App:
         groups take turns. `group_order="strict"`: one after another in the order of enqueue, a retry before what came
         later; with `on_dead="block"` a dead one holds its group until it is redriven or discarded, or the group is
         resumed, with `"skip"` the next goes on. These are settings of the store: set when the app opens it, for every
-        process; None leaves one as it is. `retention` bounds what is kept of done and dead messages. Raises
-        ConfigError for what cannot be meant.
+        process; None leaves one as it is. `retention` bounds what is kept of done and dead messages. `rate`, such as
+        "100/s", bounds the runs of the queue's messages over all workers. Raises ConfigError for what cannot be meant.
         """
         order = None if group_order is None else _word(GroupOrder, group_order, f"queue {name!r}: group_order")
         dead = None if on_dead is None else _word(OnDead, on_dead, f"queue {name!r}: on_dead")
-        self.queues[name] = Queue(name, concurrency, weight, group_width, order, dead, retention or Retention())
+        kept, bound = retention or Retention(), _rate(rate)
+        self.queues[name] = Queue(name, concurrency, weight, group_width, order, dead, kept, bound)
         self._untold.add(name)
         return self.queues[name]
+
+    def dependency(
+        self,
+        name: str,
+        *,
+        budget: Budget | UnsetType | None = UNSET,
+        breaker: Breaker | UnsetType | None = UNSET,
+        rate: Rate | str | None = None,
+        concurrency: Aimd | None = None,
+        per: str | None = None,
+    ) -> Dependency:
+        """Say how something that tasks call is spared, by all workers together. It is the dependency of the tasks that
+        name it (`@app.task(dependency=…)`), and of the task of that name where that one names none.
+
+        `budget` bounds its retries and `breaker` stops calling it while it fails: both as by default unless given, None
+        turns one off. `rate`, such as "100/s", spaces the runs that call it, `concurrency` adapts how many do at once.
+        A wait it asks for (Retry-After) holds all of its messages. `per` does all of that for each key by itself:
+        "group" for the messages' groups, "args.account" for an argument. What is held waits in the queue, and spends no
+        attempt. Raises ConfigError for what cannot be meant.
+        """
+        from .flow.breaker import Breaker
+        from .flow.budget import Budget
+        from .flow.dependency import Dependency
+
+        as_text(name or "", "dependency name")
+        if budget is UNSET:
+            budget = Budget()
+        if breaker is UNSET:
+            breaker = Breaker()
+        found = self.dependencies[name] = Dependency(name, budget, breaker, _rate(rate), concurrency, per)
+        return found
 
     def periodic(
         self,
@@ -549,6 +597,16 @@ def _with_blobs(store: Store, url: str | None) -> Store:
     from .blobs import with_blobs
 
     return with_blobs(store, url)
+
+
+def _rate(rate: Rate | str | None) -> Rate | None:
+    if rate is None:
+        return None
+    from .flow.limits import Rate
+
+    if not isinstance(rate, Rate | str):
+        raise ConfigError(f"rate={rate!r}: expected text such as '100/s', or a Rate")
+    return Rate(rate) if isinstance(rate, str) else rate
 
 
 def _retry(retry: Retry | str | None) -> Retry:

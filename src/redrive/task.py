@@ -23,6 +23,7 @@ from .stores._door import admit as check_drafts
 
 if TYPE_CHECKING:
     from .app import App
+    from .flow.limits import Rate
 
 RESTART_S = 5.0  # the longest pause before a supervisor starts a worker process again that keeps dying
 LOOK_S = (0.005, 0.25)  # how long ref.wait pauses between its first two looks, and at most
@@ -148,6 +149,8 @@ class Task(Generic[P, R]):
         self.on_dead = on_dead.name if isinstance(on_dead, Task) else on_dead
         self.codec = Codec(handler, name, skip_first=takes_context, version=version)
         self.version, self.keep_ms = version, keep_ms
+        self.dependency: str | None = None  # what it calls; None: a dependency of its own name, if one is declared
+        self.rate: Rate | None = None
         self.is_async = _is_any(inspect.iscoroutinefunction, handler)
         if _is_any(inspect.isgeneratorfunction, handler) or _is_any(inspect.isasyncgenfunction, handler):
             raise ConfigError(f"task {name!r}: a generator would be made and never run; use a handler without yield")

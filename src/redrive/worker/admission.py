@@ -26,7 +26,7 @@ def admit_run(run: Run, tasks: Mapping[str, Any], now_ms: int, park_ms: int = 0)
     """
     message = run.delivery.message
     task = tasks.get(message.task)
-    signals = NO_SIGNALS
+    signals = NO_SIGNALS if run.refusal is None else Signals(refusal=run.refusal)
     if task is None or message.version > task.version:
         signals = Signals(unroutable=_unroutable(message, task, tasks), park_ms=park_ms)
         task = None

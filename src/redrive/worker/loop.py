@@ -27,6 +27,7 @@ from ..retention import Retention
 from .admission import admit_run
 from .crashes import Slots, left_behind
 from .fates import fate, fate_of_lost
+from .flow import Flow
 from .identity import identity
 from .outcomes import Outcome, outcome, refused, released
 from .run import Gate, Hall, Run
@@ -86,6 +87,9 @@ class Worker:
             weights = sum(q.weight for q in queues)
             self._shares.insert(0, {q.name: math.ceil(self._capacity * q.weight / weights) for q in queues})
         self.name, self._slots, self._complaint = identity(self._store, name)
+        flow = Flow(app, self._store, self.name, self._notice)
+        self._flow: Flow | None = flow if flow else None
+        self._clogged: frozenset[str] = frozenset()
         self._held: dict[Receipt, Run] = {}
         self._count = dict.fromkeys(self._places, 0)
         self._finished: deque[Run] = deque()
@@ -179,6 +183,8 @@ class Worker:
         except BaseException as error:
             self._error = error
         finally:
+            if self._flow is not None:
+                self._flow.close()
             self._notice("stopped", f"{len(self._held)} still leased" + (f": {self._error!r}" if self._error else ""))
             with contextlib.suppress(RuntimeError):  # the loop may be gone already
                 self._loop.call_soon_threadsafe(self._stopped.set)
@@ -190,6 +196,8 @@ class Worker:
         self._collect()
         self._beat()
         self._retain()
+        if self._flow is not None:
+            self._flow.tick()
         asks = self._asks()
         if self._outcomes or asks:
             self._exchange(asks)
@@ -207,6 +215,8 @@ class Worker:
         self._waiting = True
         if not self._finished:  # checked after the flag is up: a run that finishes from here on nudges
             left_s = min(self._beat_at_s - time.monotonic(), BEAT_EVERY_S)
+            if self._flow is not None:
+                left_s = min(left_s, self._flow.pause_ms() / 1000)
             try:
                 self._store.wait(self._asks_to_wait(), timeout_ms=max(0, math.ceil(left_s * 1000)))
             except StoreError as error:
@@ -228,6 +238,8 @@ class Worker:
         while self._finished and len(self._outcomes) < BATCH_MAX:
             run = self._finished.popleft()
             if run.delivery.receipt in self._held:
+                if run.guards and self._flow is not None:
+                    self._flow.ended(run)
                 o = outcome(run, now_ms, self.name)
                 if self._checked is not None and o.settlement.follow_ups:
                     o = self._deposited(o, self._checked, now_ms)
@@ -263,8 +275,11 @@ class Worker:
         free = min(self._capacity - len(self._held) + len(self._outcomes), BATCH_MAX)
         leaving = self._leaving()
         limits = dict.fromkeys(self._places, 0)
+        shut = frozenset() if self._flow is None else self._flow.shut()
         for share in self._shares:
             for name, most in share.items():
+                if name in shut:
+                    continue
                 room = most - self._count[name] + leaving.get(name, 0) - limits[name]
                 if name in self._dry:
                     room = min(room, self._asked_of_dry - limits[name]) if self._outcomes else 0
@@ -276,10 +291,13 @@ class Worker:
     def _asks_to_wait(self) -> list[Ask]:
         if self._draining or len(self._held) >= self._capacity:
             return []
-        return [self._ask(name, 1) for name, most in self._places.items() if self._count[name] < most]
+        shut = frozenset() if self._flow is None else self._flow.shut()
+        places = {name: most for name, most in self._places.items() if name not in shut}
+        return [self._ask(name, 1) for name, most in places.items() if self._count[name] < most]
 
     def _ask(self, queue: str, limit: int) -> Ask:
-        return Ask(queue, min(limit, self._store.traits.batch_max), int(self._lease_s * 1000), worker=self.name)
+        skip = frozenset[str]() if self._flow is None or queue in self._clogged else self._flow.skip()
+        return Ask(queue, min(limit, self._store.traits.batch_max), int(self._lease_s * 1000), skip, self.name)
 
     def _leaving(self) -> dict[str, int]:
         leaving: dict[str, int] = {}
@@ -305,6 +323,8 @@ class Worker:
         self._outcomes = []
         self._settled(outcomes, result.settled)
         self._note_dry(asks, result.deliveries)
+        self._clogged = result.clogged
+        self._dry -= result.clogged
         if result.deliveries:
             self._hold(result.deliveries, before_s + self._lease_s)
 
@@ -345,6 +365,8 @@ class Worker:
         run = self._held.pop(receipt, None)
         if run is not None:
             self._count[run.delivery.message.queue] -= 1
+            if run.counted and self._flow is not None:
+                self._flow.left(run)
             if self._slots is not None:
                 self._slots.give(run.slot)
 
@@ -361,6 +383,8 @@ class Worker:
             self._held[delivery.receipt] = run
             self._count[queue] += 1
             runs.append(run)
+        if self._flow is not None:
+            self._flow.admit(runs)
         self._loop.call_soon_threadsafe(self._start, runs)
 
     def _start(self, runs: Sequence[Run]) -> None:

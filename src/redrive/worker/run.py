@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from .._context import Context
+from ..decide import Refusal
 from ..errors import EncodeError, LeaseLost
 from ..fault import Fault
 from ..message import Ack, Decision, Delivery
 
 if TYPE_CHECKING:
     from .crashes import Slots
+    from .flow import Guard
 
 
 class Run(Struct, gc=False, eq=False):
@@ -31,6 +33,11 @@ class Run(Struct, gc=False, eq=False):
     task: Any = None  # the Task; from here on set by admission
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
+    guards: tuple[Guard, ...] = ()  # of flow control; from here to `counted` set by worker/flow.py
+    refusal: Refusal | None = None
+    granted: tuple[str, ...] = ()  # the passes of what was taken for it so far
+    probe: str = ""  # by whose name it is a breaker's probe
+    counted: bool = False  # it has a place of its dependency's concurrency
     verdict: Decision | None = None  # set where it was not admitted
     fault: Fault | None = None  # how its run ended, or why it was not admitted
     result: bytes | None = None  # what the handler returned, where that is to be kept

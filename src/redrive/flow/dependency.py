@@ -1,0 +1,364 @@
+"""What stands between the messages of one dependency and their runs, as one value that all workers share.
+
+`ask` goes through the controls in this order: breaker open, cool-down, concurrency, budget, rate, and last the
+breaker's probes and ramp, so that neither is given to a message that something else holds back. What a message was
+granted for the time that it is put off to goes with it (`Deferral.passes`) and is not asked for again. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..decide import Refusal
+from ..errors import ConfigError
+from ..fault import Fault, Kind
+from ..message import Cell, Deferral, Message
+from ..policy import draw
+from . import breaker as breakers
+from . import budget as budgets
+from . import limits
+from .breaker import Breaker
+from .budget import Budget
+from .limits import Aimd, Rate
+
+HORIZON_MS = 1000  # how far ahead slots of a rate are given out; what is beyond stays unclaimed, in its order
+FAILURES = frozenset({Kind.TRANSIENT, Kind.TIMEOUT, Kind.CRASHED, Kind.DEFAULT})
+OVERLOADS = frozenset({Kind.THROTTLED, Kind.QUOTA})
+ASKED_MAX_S = 6 * 3600.0  # a cool-down is no longer than that at a time, whatever was asked
+_PER = re.compile(r"group|args(\.[^.\s]+)+")
+_CLOSED, _OPEN = ("closed", "forced_closed"), ("open", "forced_open")
+_KEEP_MS, _SEEN_MS = 7 * 86_400_000, 10_000
+
+
+class Dependency(Struct, frozen=True):
+    """Something that tasks call, and how it is spared. `per` splits it: by message group, or by an argument."""
+
+    name: str
+    budget: Budget | None = None
+    breaker: Breaker | None = None
+    rate: Rate | None = None
+    concurrency: Aimd | None = None
+    per: str | None = None
+
+    def __post_init__(self) -> None:
+        for what, kind in (("budget", Budget), ("breaker", Breaker), ("rate", Rate), ("concurrency", Aimd)):
+            value = getattr(self, what)
+            if value is not None and not isinstance(value, kind):
+                raise ConfigError(f"dependency {self.name!r}: {what}={value!r}; expected a {kind.__name__} or None")
+        if self.per is not None and not _PER.fullmatch(str(self.per)):
+            raise ConfigError(
+                f"dependency {self.name!r}: per={self.per!r}; expected 'group', or an argument such as 'args.account'"
+            )
+        if "/" in self.name:
+            raise ConfigError(f"dependency {self.name!r}: expected a name without '/', which stands before a key")
+
+
+class State(Struct, frozen=True, array_like=True):
+    """What the fleet knows of one dependency (of one key of it). `workers`: who shares its concurrency, and when each
+    was last heard of, in ms."""
+
+    breaker: breakers.State = breakers.State()
+    budget: budgets.State = budgets.State()
+    tat_ms: float = 0.0
+    cool: limits.CoolDown = limits.CoolDown()
+    aimd: limits.AimdState = limits.AimdState()
+    workers: Mapping[str, int] = {}
+
+
+class Seen(Struct):
+    """What happened since it was last written to the state. `asked_s`: the longest wait that was asked for."""
+
+    firsts: int = 0
+    success: int = 0
+    failure: int = 0
+    slow: int = 0
+    slow_failure: int = 0
+    overloads: int = 0
+    asked_s: float = 0.0
+    probes: dict[str, str] = {}
+
+    def __bool__(self) -> bool:
+        calls = self.firsts or self.success or self.failure or self.slow or self.slow_failure or self.overloads
+        return bool(calls or self.asked_s or self.probes)
+
+    def add(self, other: Seen) -> None:
+        self.firsts += other.firsts
+        self.success += other.success
+        self.failure += other.failure
+        self.slow += other.slow
+        self.slow_failure += other.slow_failure
+        self.overloads += other.overloads
+        self.asked_s = max(self.asked_s, other.asked_s)
+        self.probes = {**self.probes, **other.probes}
+
+
+class Answers(Struct, frozen=True):
+    """Per message of an `ask`, in order: what is against it, if anything. `probes` are the owners that go as probes."""
+
+    refusals: list[Refusal | None]
+    probes: frozenset[str] = frozenset()
+
+
+def cell_of(d: Dependency, key: str) -> str:
+    """The cell that holds the state of this dependency, of this key of it."""
+    return f"flow/{d.name}/{key}" if key else f"flow/{d.name}"
+
+
+def key_of(d: Dependency, message: Message) -> str:
+    """The key of `per`; empty where the message has none, or its body lies elsewhere."""
+    if d.per is None:
+        return ""
+    if d.per == "group":
+        return message.group or ""
+    try:
+        value = msgspec.json.decode(message.body)
+        for name in d.per.split(".")[1:]:
+            value = value[name]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return ""
+    return str(value)
+
+
+encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(State).decode
+
+
+def decode(cell: Cell | None) -> State:
+    """The state as it was written; a fresh one where there is none, or another version of redrive wrote it."""
+    try:
+        return State() if cell is None else _decode(cell.value)
+    except msgspec.DecodeError:
+        return State()
+
+
+def ttl_ms(state: State) -> int | None:
+    """How long a written state is kept untouched: a week, and what a person forced until it is taken back."""
+    return None if state.breaker.status.startswith("forced") else _KEEP_MS
+
+
+def owner_of(message: Message) -> str:
+    """Who holds a probe: one claim of a message."""
+    return f"{message.id} {message.fence}"
+
+
+def ask(
+    state: State, d: Dependency, messages: Sequence[Message], now_ms: int, free: float = math.inf, pace_ms: float = 0.0
+) -> tuple[State, Answers]:
+    """Whether each of these may run now, in order. `free`: how many places of its concurrency this worker has left,
+    `pace_ms`: how long a run takes."""
+    if d.breaker is not None:
+        state = _with_breaker(state, breakers.look(state.breaker, d.breaker, now_ms))
+    refusals: list[Refusal | None] = [None] * len(messages)
+    if d.concurrency is not None and free < len(messages):
+        for n, at in enumerate(range(max(0, int(free)), len(messages))):
+            at_ms = math.ceil(now_ms + pace_ms * (1 + n // max(1, free)))
+            refusals[at] = Refusal(max(at_ms, now_ms + 1), _deferral("concurrency", d, _passes(messages[at])))
+    if calm(state, d, now_ms):
+        going = [at for at, refusal in enumerate(refusals) if refusal is None]
+        return _ask_for_tokens(state, d, messages, going, refusals, now_ms), Answers(refusals)
+    probes: set[str] = set()
+    for at, message in enumerate(messages):
+        if refusals[at] is None:
+            state, refusals[at], probe = _ask_one(state, d, message, now_ms)
+            if probe:
+                probes.add(owner_of(message))
+    return state, Answers(refusals, frozenset(probes))
+
+
+def calm(state: State, d: Dependency, now_ms: int) -> bool:
+    """Whether neither breaker nor cool-down has anything against anybody."""
+    closed = d.breaker is None or (state.breaker.ramp is None and state.breaker.status in _CLOSED)
+    return closed and state.cool.until_ms + state.cool.spread_ms <= now_ms
+
+
+def shut(state: State, d: Dependency, now_ms: int) -> bool:
+    """Whether its breaker is open, and not to be tried yet."""
+    if d.breaker is None:
+        return False
+    return breakers.look(state.breaker, d.breaker, now_ms).status in _OPEN
+
+
+def _ask_for_tokens(
+    state: State,
+    d: Dependency,
+    messages: Sequence[Message],
+    going: Sequence[int],
+    refusals: list[Refusal | None],
+    now_ms: int,
+) -> State:
+    """Budget, then rate, for those going, all of a batch at once; refuses in place."""
+    if d.budget is not None:
+        spent = state.budget
+        for at in going:
+            message = messages[at]
+            if message.attempt > 1:
+                spent, refusals[at] = _withdraw(spent, d, d.budget, message, _passes(message), now_ms)
+        state = replace(state, budget=spent) if spent is not state.budget else state
+    if d.rate is None:
+        return state
+    asking = [at for at in going if refusals[at] is None and not _has(messages[at], "limit", d)]
+    if not asking:
+        return state
+    tat_ms, slots = limits.ask(state.tat_ms, d.rate, now_ms, len(asking))
+    for at, at_ms in zip(asking, slots, strict=True):
+        if at_ms > now_ms:
+            message = messages[at]
+            gained = (*_passes(message), *_used_budget(d, message), _named("limit", d))
+            refusals[at] = Refusal(at_ms, _deferral("limit", d, gained))
+    return replace(state, tat_ms=tat_ms)
+
+
+def _ask_one(state: State, d: Dependency, message: Message, now_ms: int) -> tuple[State, Refusal | None, bool]:
+    """As `ask`, for one, where the breaker or a cool-down has its say; and whether it goes as a probe."""
+    passes = _passes(message)
+    if d.breaker is not None and state.breaker.status in _OPEN:
+        state, refusal, _ = _ask_breaker(state, d, d.breaker, message, passes, now_ms)
+        return state, refusal, False
+    cool_ms = limits.until(state.cool, draw(message.id, message.redrives, 0))
+    if cool_ms > now_ms:
+        return state, Refusal(cool_ms, _deferral("cool-down", d, passes)), False
+    refusals: list[Refusal | None] = [None]
+    state = _ask_for_tokens(state, d, [message], [0], refusals, now_ms)
+    if refusals[0] is not None or d.breaker is None:
+        return state, refusals[0], False
+    gained = (*passes, *_used_budget(d, message), *((_named("limit", d),) if d.rate is not None else ()))
+    return _ask_breaker(state, d, d.breaker, message, gained, now_ms)
+
+
+def _ask_breaker(
+    state: State, d: Dependency, breaker: Breaker, message: Message, passes: tuple[str, ...], now_ms: int
+) -> tuple[State, Refusal | None, bool]:
+    held = next((p for p in passes if p.startswith("ramp ") and p.endswith(f" {d.name}")), None)
+    others = tuple(p for p in passes if p != held)
+    if held is not None and breakers.valid(state.breaker, held.removesuffix(f" {d.name}")):
+        return state, None, False
+    after, answer = breakers.ask(state.breaker, breaker, now_ms, owner_of(message))
+    state = _with_breaker(state, after)
+    if answer.at_ms <= now_ms:
+        return state, None, answer.probe
+    gained = (*others, f"{answer.pass_} {d.name}") if answer.pass_ else others
+    return state, Refusal(answer.at_ms, _deferral(answer.why, d, gained)), False
+
+
+def _withdraw(
+    spent: budgets.State, d: Dependency, budget: Budget, message: Message, passes: tuple[str, ...], now_ms: int
+) -> tuple[budgets.State, Refusal | None]:
+    if _has(message, "budget", d):
+        return spent, None
+    spent, at_ms = budgets.ask(spent, budget, now_ms)
+    if at_ms <= now_ms:
+        return spent, None
+    dead = budget.on_exhausted == "dead_letter"
+    return spent, Refusal(at_ms, _deferral("budget", d, (*passes, _named("budget", d))), dead)
+
+
+def used(d: Dependency, message: Message) -> tuple[str, ...]:
+    """The passes of what a message has spent here that may go, if another control then puts it off."""
+    return (*_used_budget(d, message), *((_named("limit", d),) if d.rate is not None else ()))
+
+
+def apply(state: State, d: Dependency, seen: Seen, now_ms: int, worker: str = "") -> State:
+    """The state with what was seen since."""
+    if d.budget is not None and seen.firsts:
+        state = replace(state, budget=budgets.deposit(state.budget, d.budget, seen.firsts, now_ms))
+    if d.breaker is not None:
+        state = _with_breaker(state, _recorded(state.breaker, d.breaker, seen, now_ms))
+    if seen.asked_s:
+        state = replace(state, cool=limits.cool(state.cool, seen.asked_s, now_ms))
+    if d.concurrency is not None:
+        done = seen.success + seen.slow
+        overloads = seen.overloads + seen.failure + seen.slow_failure
+        state = replace(
+            state,
+            aimd=limits.steer(state.aimd, d.concurrency, done, overloads, now_ms),
+            workers=_present(state.workers, worker, now_ms),
+        )
+    return state
+
+
+def _recorded(state: breakers.State, breaker: Breaker, seen: Seen, now_ms: int) -> breakers.State:
+    ended = {owner: word for owner, word in seen.probes.items() if word}
+    for owner in seen.probes.keys() - ended.keys():
+        state = breakers.give_back(state, owner)
+    calls = breakers.Calls(
+        success=seen.success,
+        failure=seen.failure,
+        slow=seen.slow,
+        slow_failure=seen.slow_failure,
+        throttled=seen.overloads,
+        probes=ended,
+    )
+    return breakers.record_many(state, breaker, calls, now_ms)
+
+
+def share(state: State, d: Dependency, worker: str) -> int:
+    """How many runs this worker may have under way."""
+    assert d.concurrency is not None
+    return limits.share(limits.height(state.aimd, d.concurrency), [*state.workers], worker)
+
+
+def unclaimed_until_ms(state: State, d: Dependency, now_ms: int) -> int:
+    """Until when claims may leave this dependency's messages alone; 0: not at all."""
+    until_ms = state.cool.until_ms if state.cool.until_ms > now_ms else 0
+    if d.breaker is not None:
+        until_ms = max(until_ms, breakers.closed_until_ms(state.breaker, d.breaker, now_ms, HORIZON_MS))
+    if d.rate is not None:
+        slot_ms = limits.ask(state.tat_ms, d.rate, now_ms)[1][0]
+        until_ms = max(until_ms, slot_ms - HORIZON_MS if slot_ms > now_ms + HORIZON_MS else 0)
+    return until_ms if until_ms > now_ms else 0
+
+
+def seen_of(fault: Fault | None, run_s: float, d: Dependency) -> tuple[str, float]:
+    """What one run's end says of its dependency, as the breaker's word, and the wait in seconds that was asked for.
+
+    A fault that is not the dependency's says `ignored`; one of a run that was cut off says nothing, the empty word.
+    """
+    slow_s = None if d.breaker is None else d.breaker.slow_call
+    slow = slow_s is not None and run_s > slow_s
+    if fault is None:
+        return "slow" if slow else "success", 0.0
+    if fault.kind is Kind.INTERRUPTED:
+        return "", 0.0
+    if fault.steer not in ("", "retry_after"):
+        return "ignored", 0.0
+    asked_s = min(fault.retry_after_s or 0.0, ASKED_MAX_S)
+    if fault.kind in OVERLOADS or fault.steer:
+        return "throttled", asked_s
+    if fault.kind in FAILURES:
+        return "slow_failure" if slow else "failure", asked_s
+    return "ignored", 0.0
+
+
+def _with_breaker(state: State, breaker: breakers.State) -> State:
+    return state if breaker is state.breaker else replace(state, breaker=breaker)
+
+
+def _present(workers: Mapping[str, int], worker: str, now_ms: int) -> Mapping[str, int]:
+    heard = {name: at_ms for name, at_ms in workers.items() if now_ms - at_ms < _SEEN_MS}
+    return {**heard, worker: now_ms} if worker else heard
+
+
+def _passes(message: Message) -> tuple[str, ...]:
+    return () if message.deferral is None else message.deferral.passes
+
+
+def _has(message: Message, what: str, d: Dependency) -> bool:
+    return message.deferral is not None and _named(what, d) in message.deferral.passes
+
+
+def _named(what: str, d: Dependency) -> str:
+    return f"{what} {d.name}"
+
+
+def _used_budget(d: Dependency, message: Message) -> tuple[str, ...]:
+    return (_named("budget", d),) if d.budget is not None and message.attempt > 1 else ()
+
+
+def _deferral(why: str, d: Dependency, passes: tuple[str, ...]) -> Deferral:
+    return Deferral(why, d.name, tuple(dict.fromkeys(passes)))

@@ -1,0 +1,409 @@
+"""Flow control in the worker: asks for what was claimed, tells what became of it, and says what not to claim.
+
+Everything here happens on the store thread. A guard is this process's copy of one dependency's state (of one key of
+it), which the fleet shares in a cell: what is taken from it is written by compare-and-set before the messages run, what
+is only counted is written a few times a second. While the cells cannot be reached the copies go on by themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from ..decide import NO_SIGNALS, RUN, Refusal, admit
+from ..errors import StoreError
+from ..flow import dependency as flow
+from ..flow.breaker import Breaker
+from ..flow.budget import Budget
+from ..flow.dependency import Dependency, Seen, State
+from ..message import Message, Swap
+
+if TYPE_CHECKING:
+    from ..app import App
+    from ..store import Store
+    from .run import Run
+
+FRESH_MS = 250  # how old a copy may be, and how long counts wait to be written
+NAMES = "flow"  # the cell that lists the dependencies
+TRIES = 20  # of a swap that others keep winning; then the copy decides
+KEYED_MAX = 10_000  # guards of keys that are kept; the longest unused go first
+_TOLD = {
+    "open": "breaker_opened",
+    "forced_open": "breaker_opened",
+    "half_open": "breaker_half_open",
+    "closed": "breaker_closed",
+    "forced_closed": "breaker_closed",
+}
+_PACE = 0.1  # how much the last run weighs in the mean
+
+
+class Guard:
+    """One dependency, of one key of it: its state as it was last read, and what happened since."""
+
+    __slots__ = ("cell", "d", "pace_ms", "read_ms", "running", "seen", "state", "version")
+
+    def __init__(self, d: Dependency, key: str) -> None:
+        self.d, self.cell = d, flow.cell_of(d, key)
+        self.state, self.version, self.read_ms = State(), 0, -math.inf
+        self.seen = Seen()
+        self.running, self.pace_ms = 0, 50.0
+
+    def free(self, worker: str) -> float:
+        """How many more runs its concurrency lets this worker begin."""
+        return math.inf if self.d.concurrency is None else flow.share(self.state, self.d, worker) - self.running
+
+
+class Flow:
+    """The controls of one worker. `tell(name, text)` tells observers of a transition."""
+
+    def __init__(self, app: App, store: Store, worker: str, tell: Callable[[str, str], None]) -> None:
+        self._app, self._store, self._worker, self._tell = app, store, worker, tell
+        self._plans: dict[tuple[str, str], tuple[Dependency, ...]] = {}
+        self._guards: dict[str, Guard] = {}  # without a key
+        self._keyed: OrderedDict[str, Guard] = OrderedDict()
+        self._fixed: dict[tuple[str, str], tuple[Guard, ...]] = {}  # where no part of a plan has keys
+        self._flush_ms = self._changes_ms = 0.0
+        self._local = False
+        self._skip: frozenset[str] = frozenset()
+        self._shut: frozenset[str] = frozenset()
+        self._on: dict[str, set[str]] = {}  # the tasks known to be on a queue
+        self._listed = False
+        for task in app.tasks.values():
+            self._plan(task.name, task.queue)
+
+    def __bool__(self) -> bool:
+        return any(self._plans.values())
+
+    # -- before a run
+
+    def admit(self, runs: Sequence[Run]) -> None:
+        """Set `guards` of runs that flow control watches over, and `refusal` of those it has something against."""
+        now_ms = self._store.now_ms()
+        asking = [run for run in runs if not self._goes(run, now_ms)]
+        if not asking:
+            return
+        self._refresh({guard for run in asking for guard in run.guards}, now_ms)
+        asking = [run for run in asking if self._may(run.delivery.message, now_ms)]
+        shut = [run for run in asking if flow.shut(run.guards[-1].state, run.guards[-1].d, now_ms)]
+        self._ask_each(1, shut, now_ms)  # nothing is taken elsewhere for what will not run
+        rest = [run for run in asking if run not in set(shut)] if shut else asking
+        for level in range(max((len(run.guards) for run in rest), default=0), 0, -1):
+            self._ask_each(level, [run for run in rest if run.refusal is None and len(run.guards) >= level], now_ms)
+        self._changes_ms = 0.0
+
+    def _goes(self, run: Run, now_ms: int) -> bool:
+        """Whether it needs to ask nobody, as most do not: no control, or one that is at rest."""
+        message = run.delivery.message
+        guards = self._fixed.get((message.task, message.queue))
+        if guards is None:
+            guards = self._guards_of(message)
+        if not guards:
+            return True
+        run.guards = guards
+        guard = guards[0]
+        if len(guards) > 1 or message.attempt > 1 or message.deferral is not None:
+            return False
+        d = guard.d
+        if d.rate is not None or d.concurrency is not None or guard.read_ms < now_ms - FRESH_MS:
+            return False
+        if not flow.calm(guard.state, d, now_ms):
+            return False
+        guard.seen.firsts += 1
+        return True
+
+    def _may(self, message: Message, now_ms: int) -> bool:
+        """Whether the message itself has nothing against its run: nothing shall be taken for one that will not."""
+        task = self._app.tasks.get(message.task)
+        return task is not None and admit(message, task.policy, NO_SIGNALS, now_ms) is RUN
+
+    def _ask_each(self, level: int, runs: Sequence[Run], now_ms: int) -> None:
+        """Ask the guards that are the `level`th from the end of the runs' own."""
+        asked: dict[Guard, list[Run]] = {}
+        for run in runs:
+            asked.setdefault(run.guards[-level], []).append(run)
+        for guard, of_guard in asked.items():
+            self._ask(guard, of_guard, now_ms, level == 1)
+
+    def _ask(self, guard: Guard, runs: Sequence[Run], now_ms: int, last: bool) -> None:
+        messages = [run.delivery.message for run in runs]
+        for _ in range(TRIES):
+            base = self._with_seen(guard, now_ms)
+            state, answers = flow.ask(base, guard.d, messages, now_ms, guard.free(self._worker), guard.pace_ms)
+            if state is base or self._write([(guard, state)], now_ms):
+                break
+        else:
+            guard.state = state
+        for run, refusal in zip(runs, answers.refusals, strict=True):
+            message = run.delivery.message
+            if refusal is not None:
+                run.refusal = _with_passes(refusal, run.granted)
+            elif not last:
+                run.granted = (*run.granted, *flow.used(guard.d, message))
+            else:
+                guard.running += 1
+                run.counted = True
+                guard.seen.firsts += message.attempt == 1
+                if answers.probes and (owner := flow.owner_of(message)) in answers.probes:
+                    run.probe = owner
+
+    def _with_seen(self, guard: Guard, now_ms: int) -> State:
+        return flow.apply(guard.state, guard.d, guard.seen, now_ms, self._worker) if guard.seen else guard.state
+
+    # -- after a run
+
+    def ended(self, run: Run) -> None:
+        """A run finished, or never was one."""
+        guard = run.guards[-1]
+        seen, owner = guard.seen, run.probe
+        if run.verdict is not None or not run.started_s:
+            if owner:
+                self._probe_ended(guard, owner, "")
+            return
+        run_s = run.finished_s - run.started_s
+        guard.pace_ms += _PACE * (run_s * 1000 - guard.pace_ms)
+        word, asked_s = flow.seen_of(run.fault, run_s, guard.d)
+        if word == "success" and not owner:
+            seen.success += 1
+            return
+        seen.asked_s = max(seen.asked_s, asked_s)
+        if owner:
+            self._probe_ended(guard, owner, word)
+        elif word == "failure":
+            seen.failure += 1
+        elif word == "slow":
+            seen.slow += 1
+        elif word == "slow_failure":
+            seen.slow_failure += 1
+        if word == "throttled":
+            seen.overloads += 1
+        if asked_s or self._opens(guard):
+            self._flush_ms = 0.0
+
+    def left(self, run: Run) -> None:
+        """A run is this worker's no more."""
+        if run.counted:
+            run.counted = False
+            run.guards[-1].running -= 1
+            if run.guards[-1].d.concurrency is not None:
+                self._changes_ms = 0.0
+
+    def _probe_ended(self, guard: Guard, owner: str, word: str) -> None:
+        guard.seen.probes = {**guard.seen.probes, owner: word}
+        self._flush_ms = 0.0
+
+    def _opens(self, guard: Guard) -> bool:
+        """Whether what was seen here, if it were told, changed the breaker: then it is told at once."""
+        if guard.d.breaker is None or not guard.seen.failure + guard.seen.slow + guard.seen.slow_failure:
+            return False
+        state = self._with_seen(guard, self._store.now_ms())
+        return state.breaker.turn != guard.state.breaker.turn
+
+    # -- between
+
+    def tick(self) -> None:
+        """Tell and ask what is owed; a few times a second, at once where a breaker's fate hangs on it."""
+        now_ms = self._store.now_ms()
+        if now_ms < self._flush_ms:
+            return
+        self._flush_ms = now_ms + FRESH_MS
+        if not self._listed:
+            self._list_names()
+        told = [guard for guard in self._all() if guard.seen]
+        if told:
+            self._flush(told, now_ms)
+        held = [guard for guard in self._guards.values() if flow.unclaimed_until_ms(guard.state, guard.d, now_ms)]
+        self._refresh(held, now_ms)
+        if told or held:
+            self._changes_ms = 0.0
+
+    def _flush(self, guards: Sequence[Guard], now_ms: int) -> None:
+        for _ in range(TRIES):
+            lost = [guard for guard in guards if guard.seen]
+            if not lost:
+                return
+            self._write([(guard, self._with_seen(guard, now_ms)) for guard in lost], now_ms)
+
+    def _write(self, changes: Sequence[tuple[Guard, State]], now_ms: int) -> bool:
+        """Write the states, which hold what was seen; True where all were. Those that others changed are read anew."""
+        swaps = [Swap(g.cell, g.version, flow.encode(state), flow.ttl_ms(state)) for g, state in changes]
+        try:
+            won = self._store.cells.swap(swaps, durable=False)
+            lost = [guard for (guard, _), written in zip(changes, won, strict=True) if not written]
+            cells = self._store.cells.read([g.cell for g, _ in changes])
+        except StoreError as error:
+            self._alone(error)
+            for guard, state in changes:
+                guard.state, guard.seen = state, Seen()
+            return True
+        self._together()
+        for (guard, state), written, cell in zip(changes, won, cells, strict=True):
+            if written:
+                self._changed(guard, state)
+                guard.seen = Seen()
+            guard.state, guard.version = flow.decode(cell), 0 if cell is None else cell.version
+            guard.read_ms = now_ms
+        return not lost
+
+    def _refresh(self, guards: Iterable[Guard], now_ms: int) -> None:
+        """Read those whose copy is old."""
+        old = [guard for guard in guards if guard.read_ms <= now_ms - FRESH_MS]
+        if not old:
+            return
+        try:
+            cells = self._store.cells.read([guard.cell for guard in old])
+        except StoreError as error:
+            self._alone(error)
+            return
+        self._together()
+        for guard, cell in zip(old, cells, strict=True):
+            guard.read_ms = now_ms
+            guard.state, guard.version = flow.decode(cell), 0 if cell is None else cell.version
+
+    def close(self) -> None:
+        """Tell what is left to tell."""
+        self._flush([guard for guard in self._all() if guard.seen], self._store.now_ms())
+
+    # -- what not to claim
+
+    def skip(self) -> frozenset[str]:
+        """The tasks whose messages are better left where they are for now."""
+        now_ms = self._store.now_ms()
+        if now_ms >= self._changes_ms:
+            self._hold_back(now_ms)
+        return self._skip
+
+    def shut(self) -> frozenset[str]:
+        """The queues of which there is nothing to claim for now."""
+        self.skip()
+        return self._shut
+
+    def pause_ms(self) -> float:
+        """How long that holds."""
+        return max(0.0, self._changes_ms - self._store.now_ms())
+
+    def _hold_back(self, now_ms: int) -> None:
+        until: dict[str, float] = {}
+        for guard in self._guards.values():
+            at_ms: float = flow.unclaimed_until_ms(guard.state, guard.d, now_ms)
+            if guard.free(self._worker) <= 0:
+                at_ms = max(at_ms, now_ms + FRESH_MS)  # a run that ends says so at once; another worker's, then
+            if at_ms:
+                until[guard.cell] = at_ms
+        self._changes_ms = min([now_ms + FRESH_MS, *until.values()]) if until else math.inf
+        if not until and not self._skip and not self._shut:
+            return
+        held = {of for of, plan in self._plans.items() if any(flow.cell_of(d, "") in until for d in _whole(plan))}
+        self._shut = frozenset(q for q, tasks in self._on.items() if all((task, q) in held for task in tasks))
+        # What only a queue's own rate holds may be claimed from others.
+        own = {
+            task
+            for task, queue in held
+            if any(flow.cell_of(d, "") in until for d in _whole(self._plans[task, queue]) if d.name != f"queue:{queue}")
+        }
+        self._skip = frozenset(own)
+
+    # -- guards
+
+    def _plan(self, task: str, queue: str) -> tuple[Dependency, ...]:
+        plan = self._plans.get((task, queue))
+        if plan is None:
+            plan = self._plans[task, queue] = controls(self._app, task, queue)
+            self._on.setdefault(queue, set()).add(task)
+            for d in plan:
+                if d.per is None:
+                    self._guards.setdefault(d.name, Guard(d, ""))
+        return plan
+
+    def _guards_of(self, message: Message) -> tuple[Guard, ...]:
+        plan = self._plan(message.task, message.queue)
+        if all(d.per is None for d in plan):
+            fixed = self._fixed[message.task, message.queue] = tuple(self._guards[d.name] for d in plan)
+            return fixed
+        return tuple(self._guards[d.name] if d.per is None else self._guard(d, message) for d in plan)
+
+    def _guard(self, d: Dependency, message: Message) -> Guard:
+        key = flow.key_of(d, message)
+        cell = flow.cell_of(d, key)
+        guard = self._keyed.get(cell)
+        if guard is None:
+            guard = self._keyed[cell] = Guard(d, key)
+            if len(self._keyed) > KEYED_MAX:
+                oldest = next((c for c, g in self._keyed.items() if not g.running and not g.seen), None)
+                if oldest is not None:
+                    del self._keyed[oldest]
+        self._keyed.move_to_end(cell)
+        return guard
+
+    def _all(self) -> list[Guard]:
+        return [*self._guards.values(), *self._keyed.values()]
+
+    def _list_names(self) -> None:
+        """Name the dependencies where whoever looks without the app finds them."""
+        mine = {d.name for plan in self._plans.values() for d in plan}
+        try:
+            for _ in range(TRIES):
+                (cell,) = self._store.cells.read([NAMES])
+                known = set() if cell is None else set(msgspec.json.decode(cell.value, type=list[str]))
+                if mine <= known:
+                    break
+                value = msgspec.json.encode(sorted(known | mine))
+                if self._store.cells.swap([Swap(NAMES, 0 if cell is None else cell.version, value)])[0]:
+                    break
+        except StoreError as error:
+            self._alone(error)
+            return
+        self._listed = True
+
+    # -- telling
+
+    def _changed(self, guard: Guard, state: State) -> None:
+        """The swap was ours, so it is ours to tell."""
+        before, after = guard.state.breaker, state.breaker
+        if guard.d.breaker is None or before.status == after.status:
+            return
+        text = f"{guard.cell.removeprefix('flow/')}: {before.status} to {after.status}"
+        self._tell(_TOLD[after.status], text.replace("_", " "))
+
+    def _alone(self, error: StoreError) -> None:
+        if not self._local:
+            self._local = True
+            self._tell("flow_local", f"breakers and limits go by this process's own copies: {error}")
+
+    def _together(self) -> None:
+        if self._local:
+            self._local = False
+            self._tell("flow_shared", "breakers and limits are shared with the other workers again")
+
+
+def _whole(plan: Sequence[Dependency]) -> list[Dependency]:
+    """Those that hold a task whole, not by key."""
+    return [d for d in plan if d.per is None]
+
+
+def controls(app: Any, task: str, queue: str) -> tuple[Dependency, ...]:
+    """What a message of this task on this queue must pass: rates first, its dependency last. Empty for most."""
+    known = app.tasks.get(task)
+    if known is None:
+        return ()
+    d: Dependency | None = app.dependencies.get(known.dependency or task)
+    if d is None and known.dependency is not None:
+        d = Dependency(known.dependency, Budget(), Breaker())
+    rates = [(f"queue:{queue}", app.queues[queue].rate if queue in app.queues else None), (f"task:{task}", known.rate)]
+    if d is not None and d.rate is not None and d.rate.per is not None:
+        rates.append((f"{d.name}:rate", d.rate))
+        d = replace(d, rate=None)
+    found = [Dependency(name, rate=rate, per=rate.per) for name, rate in rates if rate is not None]
+    return (*found, d) if d is not None else tuple(found)
+
+
+def _with_passes(refusal: Refusal, granted: tuple[str, ...]) -> Refusal:
+    """The refusal, with what other controls have granted."""
+    if not granted:
+        return refusal
+    passes = tuple(dict.fromkeys((*refusal.deferral.passes, *granted)))
+    return replace(refusal, deferral=replace(refusal.deferral, passes=passes))
