@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
+from .fault import Crash
+
 
 class Fate(Struct, frozen=True, kw_only=True):
     """What became of one delivery. `outcome`: done, retry, snoozed, released, held, dead, quarantined, cancelled,
@@ -29,8 +31,10 @@ class Fate(Struct, frozen=True, kw_only=True):
     degraded: str | None = None  # what a done one had to do without
     fault: str | None = None  # the fault's kind
     error: str | None = None
-    text: str | None = None
+    text: str | None = None  # the fault's, or why it is dead without one
     reason: str | None = None  # why it is dead
+    crash: Crash | None = None  # how its process died, the last time that is known
+    causes: tuple[str, ...] = ()  # of the crashes of its life, where this fate ends it; "" where it is not known
     deferral: str | None = None  # why flow control held it: breaker, budget, limit, …
     by: str | None = None  # whose control that is: the dependency, queue or task
 

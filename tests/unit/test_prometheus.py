@@ -21,7 +21,7 @@ from redrive.observe.shared_tally import SharedCounting, read
 from redrive.observe.tally import ATTEMPTS, DELAY_S, DONE_S, RUN_S, SHAPES, Counting, Series
 from redrive.stores.memory import MemoryStore
 
-LABELS = {"queue", "task", "outcome", "retried", "kind", "reason", "attempt", "lane", "notice", "le"}
+LABELS = {"queue", "task", "outcome", "retried", "kind", "reason", "attempt", "lane", "notice", "cause", "le"}
 
 
 class Scrape:
@@ -149,9 +149,13 @@ def test_what_crashed_before_it_was_done_is_not_a_first_try() -> None:
     assert found.value("redrive_time_to_done_seconds_count", queue="q", task="t", retried="false") == 0
 
 
-def test_crashes_are_counted_once_though_each_fate_tells_of_them() -> None:
-    fates = [fate("retry", crashes=2, delay_ms=10, fault="transient"), fate("done", attempt=2, crashes=2)]
-    assert seen(*fates).value("redrive_crashes_total", queue="q", task="t") == 2
+def test_crashes_are_counted_once_by_cause_though_each_fate_tells_of_them() -> None:
+    ended = fate("done", attempt=2, crashes=4, causes=("signal", "memory", "signal", ""))
+    found = seen(fate("retry", crashes=4, delay_ms=10, fault="transient"), ended)
+    of = {"queue": "q", "task": "t"}
+    assert found.value("redrive_crashes_total", **of, cause="signal") == 2
+    assert found.value("redrive_crashes_total", **of, cause="memory") == 1
+    assert found.value("redrive_crashes_total", **of, cause="unknown") == 1
 
 
 def test_quarantine_degraded_lost_and_stale_are_seen() -> None:

@@ -129,7 +129,12 @@ def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
     shown = {name: record[name] for name in _FIRST}
     if record["reason"] not in (None, record["state"]):
         shown["state"] = f"{record['state']} ({record['reason']})"
-    more = (name for name in record if name not in (*_FIRST, "reason", "body", "result", "progress", "faults"))
+    if (held := record["deferral"]) is not None:
+        of = f" of {held['by']}" if held["by"] else ""
+        shown["held"] = f"{held['why']}{of}" + (f", until {held['until']}" if held["until"] else "")
+    more = (
+        name for name in record if name not in (*_FIRST, "reason", "deferral", "body", "result", "progress", "faults")
+    )
     shown |= {name: record[name] for name in more if record[name] not in (None, "", False, {})}
     values = (_value(name, record[name], out) for name in ("body", "result", "progress") if record[name] is not None)
     return chain(fields(shown), *values, *(_fault(f, out) for f in record["faults"]))

@@ -11,7 +11,7 @@ import msgspec
 from ..blobs import read_reference
 from ..errors import Unreadable
 from ..fault import Fault
-from ..message import BLOB, FailureGroup, Message
+from ..message import BLOB, FailureGroup, Lane, Message
 from ..times import rfc3339
 
 
@@ -69,6 +69,7 @@ def full(message: Message, now_ms: int) -> dict[str, Any]:
         "crashes_alone": message.crashes_alone,
         "suspect": message.suspect,
         "cancel_requested": message.cancel,
+        "deferral": deferral(message),
         "attempts_allowed": message.attempts_allowed,
         "worker": message.worker,
         "producer": message.producer,
@@ -82,6 +83,14 @@ def full(message: Message, now_ms: int) -> dict[str, Any]:
         "progress": None if message.progress is None else as_json(message.progress),
         "faults": [fault(f) for f in message.faults],
     }
+
+
+def deferral(message: Message) -> dict[str, Any] | None:
+    """Why flow control holds it, whose control that is, and until when."""
+    held = message.deferral
+    if held is None or message.lane is not Lane.READY:  # a claim leaves it, but its wait is over
+        return None
+    return {"why": held.why, "by": held.by or None, "until": time(message.due_ms)}
 
 
 def fault(fault: Fault) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import msgspec
 
 from ..duration import show
 from ..events import Event, Fate
+from ..fault import Crash
 from ..times import rfc3339
 from .redact import redact
 
@@ -46,6 +47,7 @@ class FateLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     deferral: str | None = None  # why flow control held it
     by: str | None = None  # the dependency, queue or task whose that is
     degraded: str | None = None
+    crash: Crash | None = None
     correlation_id: str = ""
     run_ms: float | None = None
     worker: str = ""
@@ -114,6 +116,8 @@ def _details(fate: Fate) -> str:
         parts.append(f" {fate.fault}:")
     if fate.error:
         parts.append(f" {fate.error}: {one_line(_short(fate.text))}")
+    elif fate.text:
+        parts.append(f" {one_line(_short(fate.text))}")
     return "".join(parts)
 
 
@@ -149,6 +153,7 @@ def _line(event: Event) -> FateLine | NoticeLine:
         reason=event.reason,
         deferral=event.deferral,
         by=event.by,
+        crash=event.crash if event.fault == "crashed" or event.outcome == "quarantined" else None,
         degraded=None if event.degraded is None else _short(event.degraded),
         correlation_id=event.correlation_id,
         run_ms=event.run_ms,

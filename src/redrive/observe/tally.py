@@ -61,7 +61,11 @@ FAULTS = Shape("redrive_faults", "Runs that failed, by the kind of fault.", (*_O
 DEAD = Shape("redrive_dead", "Messages that died, by reason.", (*_OF, "reason"))
 QUARANTINED = Shape("redrive_quarantined", "Messages put into quarantine, by reason.", (*_OF, "reason"))
 DEGRADED = Shape("redrive_degraded", "Done, but in part only.", _OF)
-CRASHES = Shape("redrive_crashes", "Leases that ran out unsettled, counted when the message's life ends.", _OF)
+CRASHES = Shape(
+    "redrive_crashes",
+    "Runs that ended with their process, by its cause; told when the message's life ends.",
+    (*_OF, "cause"),
+)
 DEFERRALS = Shape(
     "redrive_deferral_seconds",
     "How long flow control put messages off, by reason: breaker, cool-down, ramp, budget, limit, concurrency, …",
@@ -74,6 +78,8 @@ SHAPES = (DELIVERIES, RUN, DONE, ENDED, DELAY, FAULTS, DEAD, QUARANTINED, DEGRAD
 REASONS = frozenset(
     ("exhausted", "permanent", "elapsed", "deadline", "budget", "rejected", "unreadable", "unroutable", "crashed")
 )
+CAUSES = frozenset(("signal", "exit", "hung", "timeout", "memory", "lease"))
+UNKNOWN = "unknown"
 DEFERRED_BY = frozenset(("breaker", "cool-down", "ramp", "budget", "limit", "concurrency", "idempotency"))
 KINDS = frozenset(kind.value for kind in Kind)
 OTHER = "(other)"  # a label that would take its value from outside: a task nobody registered, a reason of an override
@@ -157,8 +163,8 @@ class Counting:
             numbers[-1] += seconds
         if fate.degraded is not None:
             self._add(DEGRADED, bound.labels)
-        if fate.crashes:
-            self._add(CRASHES, bound.labels, fate.crashes)
+        for cause in fate.causes:
+            self._add(CRASHES, (*bound.labels, cause if cause in CAUSES else UNKNOWN))
         if fate.reason is not None and fate.outcome in ("dead", "quarantined"):
             shape = DEAD if fate.outcome == "dead" else QUARANTINED
             self._add(shape, (*bound.labels, fate.reason if fate.reason in REASONS else OTHER))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..events import Fate
+from ..fault import Crash, Fault
 from ..message import Ack, DeadLetter, Message, Quarantine, RetryAt, Settled
 from .outcomes import Outcome
 
@@ -13,7 +14,8 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
     """The fate of one settled delivery; `attempt` is what the message has spent, so a free one gives its own back."""
     decision, fault, message = o.settlement.decision, o.settlement.fault, o.delivery.message
     outcome, free = "done", False
-    reason = delay_ms = degraded = deferral = None
+    reason = why = delay_ms = degraded = deferral = crash = None
+    causes: tuple[str, ...] = ()
     match decision:
         case RetryAt():
             free = not decision.counts
@@ -23,9 +25,11 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
         case DeadLetter() | Quarantine():
             free = not decision.counts
             outcome = "dead" if isinstance(decision, DeadLetter) else "quarantined"
-            reason = decision.reason
+            reason, why = decision.reason, decision.why
         case Ack(why):
             degraded = why
+    if message.crashes or (fault is not None and fault.crash is not None):
+        crash, causes = _crashes(message, fault)
     return Fate(
         outcome=outcome if word is Settled.OK else word.value,
         id=message.id,
@@ -43,11 +47,23 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
         degraded=degraded,
         fault=None if fault is None else fault.kind.value,
         error=None if fault is None else fault.error,
-        text=None if fault is None else fault.text,
+        text=why if fault is None else fault.text,
         reason=reason,
+        crash=crash,
+        causes=() if isinstance(decision, RetryAt) else causes,
         deferral=None if deferral is None else deferral.why,
         by=None if deferral is None else deferral.by,
     )
+
+
+def _crashes(message: Message, fault: Fault | None) -> tuple[Crash | None, tuple[str, ...]]:
+    """How its process died last, and the causes of all crashes of its life."""
+    last = None if fault is None else fault.crash
+    known = [f.crash for f in message.faults if f.crash is not None and f.at_ms >= message.life_ms]
+    if last is not None:
+        known.append(last)
+    unknown = message.crashes + (last is not None) - len(known)
+    return (known[-1] if known else None), (*(crash.cause for crash in known), *[""] * unknown)
 
 
 def fate_of_lost(message: Message, now_ms: int, worker: str) -> Fate:

@@ -1,0 +1,67 @@
+"""What observers are told of a settled delivery."""
+
+from msgspec.structs import replace
+
+from redrive.cli.views import full
+from redrive.events import Fate
+from redrive.fault import Crash, Fault, Kind, crash_fault
+from redrive.message import (
+    Ack,
+    Decision,
+    Deferral,
+    Delivery,
+    Lane,
+    Message,
+    Quarantine,
+    Receipt,
+    RetryAt,
+    Settled,
+    Settlement,
+)
+from redrive.worker.fates import fate
+from redrive.worker.outcomes import Outcome
+
+NOW_MS = 1_000_000
+
+
+def told(decision: Decision, fault: Fault | None = None, **of: object) -> Fate:
+    message = Message(id="i", task="t", queue="q", body=b"{}", correlation_id="i", attempt=1, life_ms=500, **of)  # type: ignore[arg-type]
+    receipt = Receipt(1, 1)
+    return fate(Outcome(Settlement(receipt, decision, fault), Delivery(message, receipt, 0)), Settled.OK, NOW_MS, "w")
+
+
+def test_what_flow_control_held_says_why_whose_and_until_when_and_spends_nothing() -> None:
+    held = told(RetryAt(NOW_MS + 40, "budget", counts=False, held=True, deferral=Deferral("budget", "stripe")))
+    assert (held.outcome, held.deferral, held.by, held.delay_ms, held.attempt) == ("held", "budget", "stripe", 40, 0)
+
+
+def test_a_quarantine_carries_the_evidence_of_the_crash_that_convicts_and_every_cause_of_its_life() -> None:
+    before = crash_fault(Crash(cause="memory", alone=True), at_ms=400)  # of an earlier life
+    first = crash_fault(Crash(cause="signal", signal="SIGSEGV"), at_ms=600)
+    last = Crash(cause="timeout", signal="SIGKILL", alone=True)
+    found = told(Quarantine("poison"), crash_fault(last), crashes=2, faults=(before, first))
+    assert found.crash == last
+    assert found.causes == ("signal", "timeout", "")
+
+
+def test_a_life_that_goes_on_tells_of_its_last_crash_and_ends_no_count() -> None:
+    crashed = crash_fault(Crash(cause="exit", code=3, alone=True))
+    again = told(RetryAt(NOW_MS + 5, "crashed", crashed=True), crashed)
+    assert (again.crash, again.causes, again.fault) == (crashed.crash, (), Kind.CRASHED)
+
+
+def test_a_message_that_never_crashed_carries_nothing_of_it() -> None:
+    assert (told(Ack()).crash, told(Ack()).causes) == (None, ())
+
+
+def test_what_dies_without_a_fault_says_why() -> None:
+    found = told(Quarantine("its process died 3 times"))
+    assert (found.error, found.text) == (None, "its process died 3 times")
+
+
+def test_job_show_names_the_deferral_while_it_waits_and_not_once_it_is_claimed() -> None:
+    held = Message(
+        id="i", task="t", queue="q", body=b"{}", correlation_id="i", due_ms=NOW_MS, deferral=Deferral("limit", "stripe")
+    )
+    assert full(held, 0)["deferral"] == {"why": "limit", "by": "stripe", "until": "1970-01-01T00:16:40.000Z"}
+    assert full(replace(held, lane=Lane.LEASED), 0)["deferral"] is None
