@@ -14,7 +14,9 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
     """The fate of one settled delivery; `attempt` is what the message has spent, so a free one gives its own back."""
     decision, fault, message = o.settlement.decision, o.settlement.fault, o.delivery.message
     outcome, free = "done", False
-    reason = why = delay_ms = degraded = deferral = crash = None
+    reason: str | None = None
+    why: str | None = None
+    delay_ms = degraded = deferral = crash = None
     causes: tuple[str, ...] = ()
     match decision:
         case RetryAt():
