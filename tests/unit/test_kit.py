@@ -811,3 +811,21 @@ def test_the_apps_wraps_run_around_what_is_made_to_fail(rd: Kit, program: Progra
     program.push.enqueue(2)
     rd.drain()
     assert sorted(seen) == ["committed", "committed", "rolled back"]
+
+
+def test_flow_control_holds_as_in_a_worker(rd: Kit, program: Program) -> None:
+    starts: list[float] = []
+
+    @program.app.task(name="call", dependency="shop", rate="10/m", retry=Retry(backoff=Backoff.fixed("1s")))
+    def call(n: int) -> None:
+        starts.append(rd.now.timestamp())
+        if len(starts) == 1:
+            raise RetryAfter("5m")
+
+    rd.use(program.app)
+    for n in range(10):
+        call.enqueue(n)
+    drained = rd.drain()
+    assert (drained.done, drained.failed, drained.dead) == (10, 1, 0)
+    assert starts[1] - starts[0] >= 300  # what one was asked to wait, all do
+    assert all(later - earlier >= 5.999 for earlier, later in zip(starts[1:], starts[2:], strict=False))

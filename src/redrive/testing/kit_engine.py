@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import ChainMap
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -19,6 +20,7 @@ from ..fault import Fault
 from ..message import Ask
 from ..worker.admission import admit_run
 from ..worker.fates import fate
+from ..worker.flow import Flow
 from ..worker.outcomes import outcome, refused
 from ..worker.run import Gate, Hall, Run
 from .clock import ManualClock
@@ -80,6 +82,7 @@ class Engine:
         self.tasks: ChainMap[str, Task[Any, Any]] = ChainMap()
         self.acts = Acts()
         self.runs: list[Ran] = []
+        self._flows: dict[int, Flow] = {}  # by id of the app
         self._park_ms = 0
         self._gate = Gate(1, Hall(1))
         self._busy = False
@@ -145,6 +148,9 @@ class Engine:
         if tally.deliveries >= plan.deliveries_max:
             raise AssertionError(self._endless(plan))
         tally.deliveries += 1
+        flow = self._flow_of(run)
+        if flow is not None:
+            flow.admit([run])
         if not admit_run(run, self.tasks, self._clock.now_ms(), self._park_ms):
             tally.add_unrun(self._settle(run)[0])
             return
@@ -162,8 +168,25 @@ class Engine:
         self.runs.append(ran)
         tally.add_run(ran)
 
+    def _flow_of(self, run: Run) -> Flow | None:
+        """The flow control of its app."""
+        task = self.tasks.get(run.delivery.message.task)
+        if task is None:
+            return None
+        flow = self._flows.get(id(task.app))
+        if flow is None:
+            flow = self._flows[id(task.app)] = Flow(task.app, self.store, WORKER, partial(self._tell, task.app))
+        return flow
+
+    def _tell(self, app: App, name: str, text: str) -> None:
+        app.events.emit([Notice(name=name, worker=WORKER, at_ms=self._clock.now_ms(), text=text)])
+
     def _settle(self, run: Run) -> tuple[Fate, Fault | None]:
         now_ms = self._clock.now_ms()
+        if run.guards and (flow := self._flow_of(run)) is not None:
+            flow.ended(run)
+            flow.left(run)
+            flow.tick()
         ended = outcome(run, now_ms, WORKER)
         try:
             word = self.store.exchange([ended.settlement], []).settled[0]
