@@ -108,7 +108,7 @@ def _parked(message: Message, why: str, park_ms: int, now_ms: int) -> RetryAt | 
 
 def parked_since_ms(message: Message) -> int | None:
     """When it was first parked, if no run of it has failed since: the fault kept then says so."""
-    last = message.faults[-1] if message.faults else None
+    last = next((fault for fault in reversed(message.faults) if fault.crash is None), None)
     if last is None or last.kind is not Kind.UNROUTABLE or last.at_ms < message.life_ms:
         return None
     return last.at_ms
@@ -211,8 +211,8 @@ def _asked_until_ms(message: Message, retry: Retry) -> int:
 
 
 def _last_failure(message: Message) -> Fault | None:
-    """The fault of its last run that failed: one that was kept when it was parked is none."""
-    return next((fault for fault in reversed(message.faults) if fault.kind is not Kind.UNROUTABLE), None)
+    """The fault of its last run that failed: one that was kept when it was parked, or its process died, is none."""
+    return next((f for f in reversed(message.faults) if f.kind is not Kind.UNROUTABLE and f.crash is None), None)
 
 
 def _delay_s(message: Message, fault: Fault, retry: Retry, backoff: Backoff, n: int) -> float:

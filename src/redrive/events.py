@@ -12,8 +12,8 @@ from .fault import Crash
 
 
 class Fate(Struct, frozen=True, kw_only=True):
-    """What became of one delivery. `outcome`: done, retry, snoozed, released, held, dead, quarantined, cancelled,
-    stale or lost."""
+    """What became of one delivery. `outcome`: done, retry, crashed, snoozed, released, held, dead, quarantined,
+    cancelled, stale or lost. One that crashed killed its process, or ran in one that died; `crash` is the evidence."""
 
     outcome: str
     id: str

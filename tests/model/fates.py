@@ -53,7 +53,8 @@ def admitted(message: Message, policy: Policy, signals: Signals, now: int) -> Fa
     """Before a run: nothing that happens here costs an attempt."""
     clamp_ms = int(policy.retry.max_retry_after * 1000)
     asked_until_ms = 0
-    failures = [fault for fault in message.faults if fault.kind is not Kind.UNROUTABLE]  # the others say when it parked
+    told = [fault for fault in message.faults if fault.crash is None]  # the others say how its processes died
+    failures = [fault for fault in told if fault.kind is not Kind.UNROUTABLE]  # the others say when it parked
     for fault in failures[-1:]:
         asked_ms = int((fault.retry_after_s or 0) * 1000)
         if asked_ms > clamp_ms and fault.at_ms >= message.life_ms:
@@ -61,7 +62,7 @@ def admitted(message: Message, policy: Policy, signals: Signals, now: int) -> Fa
     passed = message.deadline_ms is not None and message.deadline_ms <= now
     poison = guilty(message, policy, now)
     unknown, left_ms = signals.unroutable is not None, signals.park_ms
-    for fault in message.faults[-1:]:
+    for fault in told[-1:]:
         if fault.kind is Kind.UNROUTABLE and fault.at_ms >= message.life_ms:
             left_ms = fault.at_ms + signals.park_ms - now
     unfetched = retry("blob unavailable", now + 15_000, now + 45_000, counts=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import struct
 import time
 from collections.abc import Callable
@@ -16,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive import App
+from redrive.fault import Crash, Kind, crash_fault
 from redrive.ids import new_id
 from redrive.message import Ask, Lane
-from redrive.worker.crashes import _SLOT, Slots, all_beats, boot_id, hold, left_behind, place
+from redrive.worker.crashes import _SLOT, Death, Slots, all_beats, boot_id, hold, left_behind, note_death, place
 
 IDS = [new_id(n) for n in range(4)]
 
@@ -180,6 +182,79 @@ def test_a_damaged_file_holds_nobody_up(tail: bytes, head: bytes) -> None:
         again = hold(path, "w")
         assert again.started == []
         again.close()
+
+
+# -- how the holder died
+
+
+def died(folder: Path, death: Death | None, *, alone: bool = False, count: int = 1) -> Crash:
+    """The evidence that a next holder finds of one that had started so many."""
+    slots = hold(folder, "w")
+    slots.open(30)
+    for number in range(count):
+        slots.start(slots.take(new_id(number), 7), alone)
+    slots.close()
+    if death is not None:
+        assert note_death(folder, os.getpid(), 0.0, death)
+    after = hold(folder, "w")
+    crash = after.crash()
+    after.open(30)
+    after.close()
+    return crash
+
+
+def test_the_supervisor_s_note_is_evidence_for_the_next_holder(tmp_path: Path) -> None:
+    crash = died(tmp_path, Death(-signal.SIGSEGV, 2**29))
+    assert (crash.cause, crash.signal, crash.code, crash.peak_bytes) == ("signal", "SIGSEGV", None, 2**29)
+    assert len(crash.started) == crash.started_count == 1 and not crash.alone
+    assert crash.worker.endswith("/w-0") and crash.host == os.uname().nodename
+    assert "killed by SIGSEGV, peak memory 512 MiB; 1 message had been started" in crash_fault(crash).text
+
+
+@pytest.mark.parametrize(
+    ("death", "told"),
+    [
+        (Death(-signal.SIGKILL, 0), {"cause": "signal", "signal": "SIGKILL"}),
+        (Death(-signal.SIGKILL, 0, hung=True), {"cause": "hung", "signal": "SIGKILL"}),
+        (Death(3, 5), {"cause": "exit", "code": 3, "peak_bytes": 5}),
+        (Death(0, 5), {"cause": "exit", "code": 0, "peak_bytes": 5}),
+        (Death(-40, 0), {"cause": "signal", "signal": "signal 40"}),
+        (None, {"cause": ""}),
+    ],
+    ids=str,
+)
+def test_each_way_to_die_is_told(tmp_path: Path, death: Death | None, told: dict[str, object]) -> None:
+    crash = died(tmp_path, death)
+    assert {name: getattr(crash, name) for name in told} == told
+    assert crash_fault(crash).kind is Kind.CRASHED
+
+
+def test_at_most_twenty_ids_are_named_and_all_are_counted(tmp_path: Path) -> None:
+    crash = died(tmp_path, None, count=25)
+    assert (len(crash.started), crash.started_count) == (20, 25)
+    assert "25 messages had been started in the process: " in crash_fault(crash).text
+    assert crash_fault(crash).text.count("and 5 more") == 1
+
+
+def test_what_ran_alone_says_so(tmp_path: Path) -> None:
+    crash = died(tmp_path, Death(-9, 0), alone=True)
+    assert crash.alone and "; alone in its process; " in crash_fault(crash).text
+
+
+def test_a_note_about_another_process_or_an_earlier_life_of_its_pid_is_none(tmp_path: Path) -> None:
+    slots = opened(tmp_path)
+    assert not note_death(tmp_path, os.getpid() + 1, 0.0, Death(-9, 0))
+    assert not note_death(tmp_path, os.getpid(), time.monotonic() + 60, Death(-9, 0))
+    slots.settle()
+    assert not note_death(tmp_path, os.getpid(), 0.0, Death(0, 0)), "it ended in order"
+    slots.close()
+    [of_another] = [hold(tmp_path, "w")]
+    of_another.open(1)
+    os.pwrite(of_another._file, struct.pack("<IiQB", os.getpid() + 1, -9, 1, 0), 480)
+    of_another.close()
+    after = hold(tmp_path, "w")
+    assert after.crash().cause == ""
+    after.close()
 
 
 # -- what a worker makes of it

@@ -7,6 +7,8 @@ one had started: those messages crashed, the other leased ones never ran and go 
 Leases are taken back by the name they were made under, so that name is unique among all that share a store: two
 machines or containers may have the same host name, and each a folder of its own with a `worker-0` in it. It also stands
 in the file: a container that comes back under another host name finds what it held under the old one.
+
+How the holder died, its supervisor notes in the file, before it starts the next one (`note_death`).
 """
 
 from __future__ import annotations
@@ -19,14 +21,16 @@ import mmap
 import os
 import platform
 import secrets
+import signal
 import struct
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import Refused, StoreFull, StoreUnavailable
+from ..fault import STARTED_MAX, Crash
 from ..message import Started
 
 _MAGIC = b"redrive3"
@@ -36,7 +40,9 @@ _HEADER_SIZE = 512
 _EARLIER, _EARLIER_SIZE = b"redrive2", 128  # had no name: it was that of the host and the identity
 _STORE_BEAT, _STORE_BEAT_AT = struct.Struct("<dd"), 48
 _LOOP_BEAT, _LOOP_BEAT_AT = struct.Struct("<d"), 64
+_DEATH, _DEATH_AT = struct.Struct("<IiQB"), 480  # pid, exit code or minus the signal, peak bytes, whether it hung
 _SLOT = struct.Struct("<36sIB3x")  # id, fence, state
+_CLAIMED, _STARTED, _ALONE = range(3)
 _SLOT_SIZE, _STATE_AT = _SLOT.size, 40
 _FIRST_STATE_AT = _HEADER_SIZE + _STATE_AT
 _IDENTITIES_MAX = 1000
@@ -50,6 +56,25 @@ class Beats:
         self.store_s, self.busy_until_s, self.loop_s, self.pid = store_s, busy_until_s, loop_s, pid
 
 
+class Death(NamedTuple):
+    """How a worker process ended, as its supervisor learned it. `code` is its exit code, or minus the signal's number;
+    `hung` says that the supervisor killed it for that."""
+
+    code: int
+    peak_bytes: int
+    hung: bool = False
+
+
+class _Left(NamedTuple):
+    """What a holder left in its file. `last` and `started` are None for what cannot be read."""
+
+    same_boot: bool = True
+    last: str | None = None
+    started: list[Started] | None = None
+    alone: bool = False
+    death: Death | None = None
+
+
 class Slots:
     """An identity, its lock and its slots. `worker` is the name that its holder claims under.
 
@@ -61,9 +86,23 @@ class Slots:
     def __init__(self, name: str, file: int, place: str) -> None:
         self.name, self._file = name, file
         self.worker = f"{place}/{name}"
-        self.same_boot, last, self.started = _read(file, name)
-        self.last = last or self.worker
+        left = self._left = _read(file, name)
+        self.same_boot, self.started = left.same_boot, left.started
+        self.last = left.last or self.worker
         self._map: Any = None
+
+    def crash(self) -> Crash:
+        """The evidence that the last holder left, and its supervisor: how it died, and what it had started."""
+        started, death = self.started or [], self._left.death
+        told: dict[str, Any] = {} if death is None else told_of(death)
+        return Crash(
+            **told,
+            alone=self._left.alone and len(started) == 1,
+            started=tuple(one.id for one in started[:STARTED_MAX]),
+            started_count=len(started),
+            worker=self.last,
+            host=os.uname().nodename,
+        )
 
     def open(self, count: int) -> None:
         """Forget the last holder and make room for `count` messages. Only once its leases are taken back: a kill
@@ -79,17 +118,18 @@ class Slots:
     def take(self, id: str, fence: int) -> int:
         """A slot for a message that was claimed and is not started yet. `id` has the 36 characters every id has."""
         slot = self._free.pop()
-        _SLOT.pack_into(self._map, _HEADER_SIZE + slot * _SLOT_SIZE, id.encode(), fence, 0)
+        _SLOT.pack_into(self._map, _HEADER_SIZE + slot * _SLOT_SIZE, id.encode(), fence, _CLAIMED)
         return slot
 
-    def start(self, slot: int) -> None:
-        """Its handler is about to be called: one byte, so that a kill finds it either set or not."""
+    def start(self, slot: int, alone: bool = False) -> None:
+        """Its handler is about to be called, `alone` in the process: one byte, so that a kill finds it either set or
+        not."""
         if slot >= 0:
-            self._map[_FIRST_STATE_AT + slot * _SLOT_SIZE] = 1
+            self._map[_FIRST_STATE_AT + slot * _SLOT_SIZE] = _ALONE if alone else _STARTED
 
     def give(self, slot: int) -> None:
         """The message is settled."""
-        self._map[_FIRST_STATE_AT + slot * _SLOT_SIZE] = 0
+        self._map[_FIRST_STATE_AT + slot * _SLOT_SIZE] = _CLAIMED
         self._free.append(slot)
 
     def beat_store(self, now_s: float, busy_until_s: float) -> None:
@@ -158,6 +198,38 @@ def all_beats(folder: Path) -> list[Beats]:
     return found
 
 
+def note_death(folder: Path, pid: int, born_s: float, death: Death) -> bool:
+    """Leave in the file of that process's identity how it died, for whoever takes back what it held.
+
+    False where there is none: it never began to work, or it ended in order. A pid may have been another's before;
+    `born_s` tells them apart.
+    """
+    here, noted = f"{place(folder)}/".encode(), False
+    for path in folder.glob("*.slots"):
+        with contextlib.suppress(OSError, struct.error), path.open("r+b") as file:
+            magic, _, store_s, _, _, holder_pid, holder = _HEADER.unpack(file.read(_HEADER.size))
+            if (magic, holder_pid) == (_MAGIC, pid) and store_s >= born_s and holder.startswith(here):
+                os.pwrite(file.fileno(), _DEATH.pack(pid, death.code, death.peak_bytes, death.hung), _DEATH_AT)
+                noted = True
+    return noted
+
+
+def told_of(death: Death) -> dict[str, Any]:
+    """What a death says of the crash that it is."""
+    told: dict[str, Any] = {"cause": "exit", "code": death.code}
+    if death.code < 0:
+        told = {"cause": "hung" if death.hung else "signal", "signal": signal_name(-death.code)}
+    return told | ({"peak_bytes": death.peak_bytes} if death.peak_bytes else {})
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL, …; that of a real-time signal is its number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def place(folder: Path) -> str:
     """What the names of this folder's workers begin with: the host's name and a word that no other place has.
 
@@ -203,19 +275,22 @@ def _lock(path: Path, flags: int = 0) -> int | None:
     return file
 
 
-def _read(file: int, name: str) -> tuple[bool, str | None, list[Started] | None]:
-    """(written since the machine started, under which name, what was started); None for what cannot be read."""
+def _read(file: int, name: str) -> _Left:
     data = os.pread(file, os.fstat(file).st_size, 0)
     size = {_MAGIC: _HEADER_SIZE, _EARLIER: _EARLIER_SIZE}.get(data[:8])
     if size is None or len(data) < size:
-        return True, None, None
-    holder = f"{os.uname().nodename}/{name}"
+        return _Left()
+    holder, death = f"{os.uname().nodename}/{name}", None
     if size == _HEADER_SIZE:
-        holder = _HEADER.unpack_from(data)[-1].rstrip(b"\0").decode(errors="replace")
+        *_, pid, named = _HEADER.unpack_from(data)
+        holder = named.rstrip(b"\0").decode(errors="replace")
+        dead, code, peak_bytes, hung = _DEATH.unpack_from(data, _DEATH_AT)
+        death = Death(code, peak_bytes, bool(hung)) if dead == pid else None
     same_boot = data[8:48].rstrip(b"\0").decode(errors="replace") == boot_id()
     whole = len(data) - (len(data) - size) % _SLOT.size
-    slots = _SLOT.iter_unpack(data[size:whole])
-    return same_boot, holder, [Started(id.decode(errors="replace"), fence) for id, fence, state in slots if state == 1]
+    slots = [slot for slot in _SLOT.iter_unpack(data[size:whole]) if slot[2] in (_STARTED, _ALONE)]
+    started = [Started(id.decode(errors="replace"), fence) for id, fence, _ in slots]
+    return _Left(same_boot, holder, started, any(state == _ALONE for *_, state in slots), death)
 
 
 @functools.cache

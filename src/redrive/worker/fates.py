@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from ..events import Fate
 from ..fault import Crash, Fault
 from ..message import Ack, DeadLetter, Message, Quarantine, RetryAt, Settled
@@ -15,30 +17,32 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
     decision, fault, message = o.settlement.decision, o.settlement.fault, o.delivery.message
     outcome, free = "done", False
     reason: str | None = None
-    why: str | None = None
+    text: str | None = None
     delay_ms = degraded = deferral = crash = None
+    died = False
     causes: tuple[str, ...] = ()
     match decision:
         case RetryAt():
-            free = not decision.counts
-            outcome = _FREE.get(decision.why, "held") if free else "retry"
+            died = decision.crashed
+            free = died or not decision.counts
+            outcome = "crashed" if died else _FREE.get(decision.why, "held") if free else "retry"
             delay_ms = max(0, decision.at_ms - now_ms)
             deferral = decision.deferral
         case DeadLetter() | Quarantine():
             free = not decision.counts
             outcome = "dead" if isinstance(decision, DeadLetter) else "quarantined"
-            reason, why = decision.reason, decision.why
+            reason, text = decision.reason, decision.why
         case Ack(why):
             degraded = why
     if message.crashes or (fault is not None and fault.crash is not None):
-        crash, causes = _crashes(message, fault)
+        crash, causes = _crashes(message, fault, new=not free or died)
     return Fate(
         outcome=outcome if word is Settled.OK else word.value,
         id=message.id,
         task=message.task,
         queue=message.queue,
         attempt=message.attempt - free,
-        crashes=message.crashes,
+        crashes=message.crashes + died,
         redrives=message.redrives,
         correlation_id=message.correlation_id,
         worker=worker,
@@ -49,7 +53,7 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
         degraded=degraded,
         fault=None if fault is None else fault.kind.value,
         error=None if fault is None else fault.error,
-        text=why if fault is None else fault.text,
+        text=(text or None) if fault is None else fault.text,
         reason=reason,
         crash=crash,
         causes=() if isinstance(decision, RetryAt) else causes,
@@ -58,14 +62,27 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
     )
 
 
-def _crashes(message: Message, fault: Fault | None) -> tuple[Crash | None, tuple[str, ...]]:
-    """How its process died last, and the causes of all crashes of its life."""
+def _crashes(message: Message, fault: Fault | None, *, new: bool) -> tuple[Crash | None, tuple[str, ...]]:
+    """How its process died last, and the causes of all crashes of its life; `new`: the fault's is not counted yet."""
     last = None if fault is None else fault.crash
     known = [f.crash for f in message.faults if f.crash is not None and f.at_ms >= message.life_ms]
     if last is not None:
         known.append(last)
-    unknown = message.crashes + (last is not None) - len(known)
+    unknown = message.crashes + (new and last is not None) - len(known)
     return (known[-1] if known else None), (*(crash.cause for crash in known), *[""] * unknown)
+
+
+def fate_of_crashed(message: Message, fault: Fault, worker: str) -> Fate:
+    """The fate of a delivery whose worker's process died while running it, told by `worker`, who takes it back."""
+    return replace(
+        fate_of_lost(message, fault.at_ms, worker),
+        outcome="crashed",
+        crashes=message.crashes + 1,
+        fault=fault.kind.value,
+        error=fault.error,
+        text=fault.text,
+        crash=fault.crash,
+    )
 
 
 def fate_of_lost(message: Message, now_ms: int, worker: str) -> Fate:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
 import threading
 import time
 from collections import Counter, deque
@@ -22,11 +23,12 @@ from msgspec.structs import replace
 from ..blobs import ClaimCheck, Cleaner
 from ..errors import EnqueueError, StoreError
 from ..events import Notice
-from ..message import Ack, Ask, Delivery, Hold, Receipt, Settled
+from ..fault import STARTED_MAX, Crash, crash_fault
+from ..message import Ack, Ask, Delivery, Hold, Lane, Receipt, Settled
 from ..retention import Retention
 from .admission import admit_run
 from .crashes import Slots, left_behind
-from .fates import fate, fate_of_lost
+from .fates import fate, fate_of_crashed, fate_of_lost
 from .flow import Flow
 from .identity import identity
 from .outcomes import Outcome, outcome, refused, released
@@ -374,10 +376,9 @@ class Worker:
         """From here on these leases are renewed; the event loop admits and starts them."""
         runs = []
         for delivery in deliveries:
-            if delivery.message.crashes:
-                self._lose_earlier_run(delivery.message.id)
+            lost = self._lose_earlier_run(delivery.message.id) if delivery.message.crashes else None
             queue = delivery.message.queue
-            run = Run(delivery, self._gates[queue], until_s)
+            run = Run(delivery, self._gates[queue], until_s, crash=lost)
             if self._slots is not None:
                 run.slot = self._slots.take(delivery.message.id, delivery.message.fence)
             self._held[delivery.receipt] = run
@@ -445,11 +446,28 @@ class Worker:
             if word is Hold.CANCEL and run.context is not None:
                 run.context.stop("cancel")
 
-    def _lose_earlier_run(self, id: str) -> None:
+    def _lose_earlier_run(self, id: str) -> Crash | None:
         """The lease that ran out may have been this worker's own: its run still stands in the slots as started, and a
-        kill would count a second crash."""
+        kill would count a second crash. What is known of it, then."""
+        crash = None
         for run in [run for run in self._held.values() if run.delivery.message.id == id]:
+            crash = self._lost(run)
             self._lose(run)
+        return crash
+
+    def _lost(self, run: Run) -> Crash | None:
+        if not run.started_s:
+            return None
+        ids = [other.delivery.message.id for other in self._held.values() if other.started_s and not other.finished_s]
+        return Crash(
+            cause="lease",
+            run_s=time.monotonic() - run.started_s,
+            alone=run.alone,
+            started=tuple(ids[:STARTED_MAX]),
+            started_count=len(ids),
+            worker=self.name,
+            host=os.uname().nodename,
+        )
 
     def _lose(self, run: Run) -> None:
         if any(o.delivery.receipt == run.delivery.receipt for o in self._outcomes):
@@ -476,11 +494,16 @@ class Worker:
     def _take_back_from(self, slots: Slots) -> bool:
         if not slots.same_boot:
             return False  # its slots may be older than its leases: those run out by themselves
-        free, lapsed = self._store.release(slots.last, slots.started)
+        crash = slots.crash()
+        died = crash_fault(crash, self._store.now_ms())
+        held = self._store.find([one.id for one in slots.started or ()]) if self.app.events else []
+        free, lapsed = self._store.release(slots.last, slots.started, fault=died)
         if free or lapsed:
-            self._notice(
-                "took_back", f"{lapsed} started and {free} unstarted messages that {slots.last} held when it died"
-            )
+            what = f"{lapsed} started and {free} unstarted messages that {slots.last} held when it died"
+            self._notice("took_back", f"{what} ({died.text})" if crash.cause else what)
+        if lapsed and self.app.events:
+            crashed = [m for m in held if m is not None and m.worker == slots.last and m.lane is Lane.LEASED]
+            self.app.events.emit([fate_of_crashed(m, died, self.name) for m in crashed])
         return True
 
     # -- retention

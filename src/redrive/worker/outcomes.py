@@ -11,8 +11,19 @@ from msgspec.structs import replace
 from .._context import Extras
 from ..decide import Policy, decide, with_fate
 from ..errors import Cancelled, EnqueueError, LeaseLost, StoreError
-from ..fault import Fault, Kind, classify
-from ..message import Ack, DeadLetter, Decision, Delivery, Draft, Message, Quarantine, RetryAt, Settlement
+from ..fault import Crash, Fault, Kind, classify, crash_fault
+from ..message import (
+    FAULTS_KEPT_EACH_END,
+    Ack,
+    DeadLetter,
+    Decision,
+    Delivery,
+    Draft,
+    Message,
+    Quarantine,
+    RetryAt,
+    Settlement,
+)
 from .run import Run
 
 ERROR_MAX = 500  # characters of the header that tells an on_dead task of the fault
@@ -30,6 +41,25 @@ class Outcome(Struct, frozen=True, gc=False):
 
 def outcome(run: Run, now_ms: int, worker: str) -> Outcome:
     """What to settle a run with that finished, or was not admitted."""
+    told = _outcome(run, now_ms, worker)
+    settlement, message = told.settlement, run.delivery.message
+    if message.crashes and settlement.fault is None and not isinstance(settlement.decision, Ack):
+        evidence = _untold(message, run.crash, now_ms)
+        return replace(told, settlement=replace(settlement, fault=evidence))
+    return told
+
+
+def _untold(message: Message, known: Crash | None, now_ms: int) -> Fault | None:
+    """The evidence of a lease that ran out, kept with the next settlement that has room for it: nobody took it back, as
+    its host may have died."""
+    told = [f.crash for f in message.faults if f.crash is not None and f.at_ms >= message.life_ms]
+    if len(told) >= min(message.crashes, FAULTS_KEPT_EACH_END):
+        return None
+    alone = message.crashes_alone > sum(crash.alone for crash in told)
+    return crash_fault(known or Crash(cause="lease", alone=alone), now_ms)
+
+
+def _outcome(run: Run, now_ms: int, worker: str) -> Outcome:
     if run.verdict is not None:
         return Outcome(_settlement(run.delivery, run.verdict, run.fault, run.task, now_ms, worker), run.delivery)
     run_s = run.finished_s - run.started_s if run.started_s else None

@@ -15,7 +15,7 @@ from msgspec import Struct
 from .._context import Context
 from ..decide import Refusal
 from ..errors import EncodeError, LeaseLost
-from ..fault import Fault
+from ..fault import Crash, Fault
 from ..message import Ack, Decision, Delivery
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class Run(Struct, gc=False, eq=False):
     finished_s: float = 0.0
     context: Context | None = None
     cause: str | None = None
+    alone: bool = False  # nothing else runs in this process meanwhile, and the store knows it
+    crash: Crash | None = None  # what this worker knows of the lease that ran out before
     handle: Any = None  # the asyncio task, if it is one; dropped at its end, as nothing collects the cycle
 
     def begin(self, slots: Slots | None) -> Context:
@@ -59,7 +61,7 @@ class Run(Struct, gc=False, eq=False):
             raise LeaseLost(f"message {self.delivery.message.id} was not held to its start")
         self.started_s = now
         if slots is not None:
-            slots.start(self.slot)
+            slots.start(self.slot, self.alone)
         delivery = self.delivery
         context = self.context = Context(
             delivery.message, now + self.task.policy.timeout_s, self.task, delivery.receipt

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .crashes import Beats, all_beats
+from .crashes import Beats, Death, all_beats, note_death, signal_name
 
 if TYPE_CHECKING:
     from .loop import Worker
@@ -33,6 +33,7 @@ RESTART_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # pauses before a child that keeps d
 YOUNG_S = 10.0
 LOOK_EVERY_S = 0.5
 _USAGE, _REFUSED = 2, 4  # exit codes after which a new start would end the same way
+_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 class _Child:
@@ -46,10 +47,25 @@ class _Child:
         self._pipe = ours
         self.born_s = time.monotonic()
         self.died_young = died_young
+        self.hung = False
 
     def tell(self, what: bytes) -> None:
         with contextlib.suppress(BrokenPipeError):
             os.write(self._pipe, what)
+
+    def kill(self) -> None:
+        """Not by way of Popen: that would wait for it first, and lose what `reap` learns."""
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGKILL)
+
+    def reap(self) -> Death | None:
+        """How it ended, and the most memory it had; None while it lives."""
+        pid, status, used = os.wait4(self.process.pid, os.WNOHANG)
+        if not pid:
+            return None
+        code = self.process.returncode = os.waitstatus_to_exitcode(status)
+        return Death(code, used.ru_maxrss * _MAXRSS_UNIT, self.hung)
 
     def close(self) -> None:
         os.close(self._pipe)
@@ -127,24 +143,39 @@ class Supervisor:
                 child.tell(DRAIN)
 
     def _bury(self) -> None:
-        for child in [c for c in self._children if c.process.poll() is not None]:
-            self._children.remove(child)
-            child.close()
-            self._replace(child, child.process.returncode)
+        for child in [*self._children]:
+            death = child.reap()
+            if death is not None:
+                self._children.remove(child)
+                child.close()
+                at_work = self._noted(child, death)  # before a new one takes back what it held
+                self._replace(child, death.code, at_work)
 
-    def _replace(self, child: _Child, code: int) -> None:
-        if code == 0 or self._asked:
+    def _noted(self, child: _Child, death: Death) -> bool:
+        """Whether it died at its work: then how it died is known to whoever takes that back."""
+        if self._state_dir is None:
+            return False
+        try:
+            return note_death(self._state_dir, child.process.pid, child.born_s, death)
+        except OSError as error:
+            _say(f"how worker process {child.process.pid} died cannot be noted: {error}")
+            return False
+
+    def _replace(self, child: _Child, code: int, at_work: bool) -> None:
+        """A handler may end its process with any code, 0 too: what says that a child is done is that it left nothing
+        behind."""
+        if (code == 0 and not at_work) or self._asked:
             self._code = self._code or max(code, 0)
             return
         _say(f"worker process {child.process.pid} {_death(code)}")
-        if code in (_USAGE, _REFUSED):
+        if code in (_USAGE, _REFUSED) and not at_work:
             self._code = code
             self._ask()
             return
         now = time.monotonic()
         young = child.died_young + 1 if now - child.born_s < YOUNG_S else 0
-        pause_s = RESTART_S[min(young, len(RESTART_S) - 1)] if code != -signal.SIGKILL or young > 1 else 0.0
-        self._starts.append((now + pause_s, young))
+        at_once = (at_work or code == -signal.SIGKILL) and young <= 1
+        self._starts.append((now + (0.0 if at_once else RESTART_S[min(young, len(RESTART_S) - 1)]), young))
 
     def _kill_hung(self) -> None:
         if self._state_dir is None:
@@ -154,7 +185,8 @@ class Supervisor:
             why = self._hung(beats.get(child.process.pid), child.born_s)
             if why is not None:
                 _say(f"worker process {child.process.pid} {why}; it is killed and replaced")
-                child.process.kill()
+                child.hung = True
+                child.kill()
 
     def _kill_late(self) -> None:
         """A handler may have left a thread that keeps its process from ending; its message was released."""
@@ -162,7 +194,7 @@ class Supervisor:
             return
         for child in self._children:
             _say(f"worker process {child.process.pid} has not ended in time; it is killed")
-            child.process.kill()
+            child.kill()
 
     def _hung(self, beats: Beats | None, born_s: float) -> str | None:
         if beats is None or beats.store_s < born_s:  # of an earlier process that had this pid
@@ -225,7 +257,7 @@ def follow_parent(worker: Worker, fd: int) -> None:
 
 def _death(code: int) -> str:
     if code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
+        return f"was killed by {signal_name(-code)}"
     return f"ended with exit code {code}"
 
 
