@@ -72,12 +72,14 @@ class Deferral(Struct, frozen=True):
     """Why flow control holds a message back, for people to read, and what it need not ask for when it comes back.
 
     `why`: breaker, cool-down, ramp, budget, limit, concurrency, idempotency; `by` names the dependency, queue or task
-    whose it is. `passes`: what was granted for the time it is due at, each by its control's name; opaque elsewhere.
+    whose it is. `passes`: what was granted for the time that it was put off to, `at_ms`, each by its control's name;
+    opaque elsewhere.
     """
 
     why: str
     by: str = ""
     passes: tuple[str, ...] = ()
+    at_ms: int = 0
 
 
 class Message(Struct, frozen=True, gc=False):

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -828,4 +829,4 @@ def test_flow_control_holds_as_in_a_worker(rd: Kit, program: Program) -> None:
     drained = rd.drain()
     assert (drained.done, drained.failed, drained.dead) == (10, 1, 0)
     assert starts[1] - starts[0] >= 300  # what one was asked to wait, all do
-    assert all(later - earlier >= 5.999 for earlier, later in zip(starts[1:], starts[2:], strict=False))
+    assert all(later - earlier >= 5.999 for earlier, later in pairwise(starts[1:]))

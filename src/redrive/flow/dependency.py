@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -27,6 +27,7 @@ from .breaker import Breaker
 from .budget import Budget
 from .limits import Aimd, Rate
 
+LATE_MS = 5000  # how late a message may use what it was granted; then it asks again, lest all come at once
 HORIZON_MS = 1000  # how far ahead slots of a rate are given out; what is beyond stays unclaimed, in its order
 FAILURES = frozenset({Kind.TRANSIENT, Kind.TIMEOUT, Kind.CRASHED, Kind.DEFAULT})
 OVERLOADS = frozenset({Kind.THROTTLED, Kind.QUOTA})
@@ -158,7 +159,7 @@ def ask(
     if d.concurrency is not None and free < len(messages):
         for n, at in enumerate(range(max(0, int(free)), len(messages))):
             at_ms = math.ceil(now_ms + pace_ms * (1 + n // max(1, free)))
-            refusals[at] = Refusal(max(at_ms, now_ms + 1), _deferral("concurrency", d, _passes(messages[at])))
+            refusals[at] = _refusal("concurrency", d, max(at_ms, now_ms + 1), _tokens(messages[at], now_ms))
     if calm(state, d, now_ms):
         going = [at for at, refusal in enumerate(refusals) if refusal is None]
         return _ask_for_tokens(state, d, messages, going, refusals, now_ms), Answers(refusals)
@@ -178,9 +179,9 @@ def calm(state: State, d: Dependency, now_ms: int) -> bool:
 
 
 def shut(state: State, d: Dependency, now_ms: int) -> bool:
-    """Whether its breaker is open, and not to be tried yet."""
-    if d.breaker is None:
-        return False
+    """Whether nobody may call it for now: it asked for that, or its breaker is open and not to be tried yet."""
+    if d.breaker is None or state.cool.until_ms > now_ms:
+        return state.cool.until_ms > now_ms
     return breakers.look(state.breaker, d.breaker, now_ms).status in _OPEN
 
 
@@ -198,69 +199,66 @@ def _ask_for_tokens(
         for at in going:
             message = messages[at]
             if message.attempt > 1:
-                spent, refusals[at] = _withdraw(spent, d, d.budget, message, _passes(message), now_ms)
+                spent, refusals[at] = _withdraw(spent, d, d.budget, message, now_ms)
         state = replace(state, budget=spent) if spent is not state.budget else state
     if d.rate is None:
         return state
-    asking = [at for at in going if refusals[at] is None and not _has(messages[at], "limit", d)]
+    asking = [at for at in going if refusals[at] is None and not _has(messages[at], "limit", d, now_ms)]
     if not asking:
         return state
     tat_ms, slots = limits.ask(state.tat_ms, d.rate, now_ms, len(asking))
     for at, at_ms in zip(asking, slots, strict=True):
         if at_ms > now_ms:
             message = messages[at]
-            gained = (*_passes(message), *_used_budget(d, message), _named("limit", d))
-            refusals[at] = Refusal(at_ms, _deferral("limit", d, gained))
+            refusals[at] = _refusal("limit", d, at_ms, (*_passes(message, now_ms), *used(d, message)))
     return replace(state, tat_ms=tat_ms)
 
 
 def _ask_one(state: State, d: Dependency, message: Message, now_ms: int) -> tuple[State, Refusal | None, bool]:
     """As `ask`, for one, where the breaker or a cool-down has its say; and whether it goes as a probe."""
-    passes = _passes(message)
     if d.breaker is not None and state.breaker.status in _OPEN:
-        state, refusal, _ = _ask_breaker(state, d, d.breaker, message, passes, now_ms)
-        return state, refusal, False
+        return _ask_breaker(state, d, d.breaker, message, _tokens(message, now_ms), now_ms)
     cool_ms = limits.until(state.cool, draw(message.id, message.redrives, 0))
     if cool_ms > now_ms:
-        return state, Refusal(cool_ms, _deferral("cool-down", d, passes)), False
+        return state, _refusal("cool-down", d, cool_ms, _tokens(message, now_ms)), False
     refusals: list[Refusal | None] = [None]
     state = _ask_for_tokens(state, d, [message], [0], refusals, now_ms)
     if refusals[0] is not None or d.breaker is None:
         return state, refusals[0], False
-    gained = (*passes, *_used_budget(d, message), *((_named("limit", d),) if d.rate is not None else ()))
-    return _ask_breaker(state, d, d.breaker, message, gained, now_ms)
+    return _ask_breaker(state, d, d.breaker, message, (*_passes(message, now_ms), *used(d, message)), now_ms)
 
 
 def _ask_breaker(
     state: State, d: Dependency, breaker: Breaker, message: Message, passes: tuple[str, ...], now_ms: int
 ) -> tuple[State, Refusal | None, bool]:
-    held = next((p for p in passes if p.startswith("ramp ") and p.endswith(f" {d.name}")), None)
-    others = tuple(p for p in passes if p != held)
-    if held is not None and breakers.valid(state.breaker, held.removesuffix(f" {d.name}")):
+    ramps = [p for p in passes if p.startswith("ramp ") and p.endswith(f" {d.name}")]
+    if any(breakers.valid(state.breaker, p.removesuffix(f" {d.name}")) for p in ramps):
         return state, None, False
     after, answer = breakers.ask(state.breaker, breaker, now_ms, owner_of(message))
     state = _with_breaker(state, after)
     if answer.at_ms <= now_ms:
         return state, None, answer.probe
-    gained = (*others, f"{answer.pass_} {d.name}") if answer.pass_ else others
-    return state, Refusal(answer.at_ms, _deferral(answer.why, d, gained)), False
+    kept = [p for p in passes if p not in ramps]
+    gained = (*kept, f"{answer.pass_} {d.name}") if answer.pass_ else kept
+    return state, _refusal(answer.why, d, answer.at_ms, gained), False
 
 
 def _withdraw(
-    spent: budgets.State, d: Dependency, budget: Budget, message: Message, passes: tuple[str, ...], now_ms: int
+    spent: budgets.State, d: Dependency, budget: Budget, message: Message, now_ms: int
 ) -> tuple[budgets.State, Refusal | None]:
-    if _has(message, "budget", d):
+    if _has(message, "budget", d, now_ms):
         return spent, None
     spent, at_ms = budgets.ask(spent, budget, now_ms)
     if at_ms <= now_ms:
         return spent, None
-    dead = budget.on_exhausted == "dead_letter"
-    return spent, Refusal(at_ms, _deferral("budget", d, (*passes, _named("budget", d))), dead)
+    refusal = _refusal("budget", d, at_ms, (*_passes(message, now_ms), f"budget {d.name}"))
+    return spent, replace(refusal, dead=True) if budget.on_exhausted == "dead_letter" else refusal
 
 
 def used(d: Dependency, message: Message) -> tuple[str, ...]:
-    """The passes of what a message has spent here that may go, if another control then puts it off."""
-    return (*_used_budget(d, message), *((_named("limit", d),) if d.rate is not None else ()))
+    """The passes of what a message that may go has taken here, for when something else puts it off."""
+    budget = (f"budget {d.name}",) if d.budget is not None and message.attempt > 1 else ()
+    return budget if d.rate is None else (*budget, f"limit {d.name}")
 
 
 def apply(state: State, d: Dependency, seen: Seen, now_ms: int, worker: str = "") -> State:
@@ -344,21 +342,20 @@ def _present(workers: Mapping[str, int], worker: str, now_ms: int) -> Mapping[st
     return {**heard, worker: now_ms} if worker else heard
 
 
-def _passes(message: Message) -> tuple[str, ...]:
-    return () if message.deferral is None else message.deferral.passes
+def _passes(message: Message, now_ms: int) -> tuple[str, ...]:
+    """What it has for now, from when it was put off."""
+    deferral = message.deferral
+    return () if deferral is None or now_ms > deferral.at_ms + LATE_MS else deferral.passes
 
 
-def _has(message: Message, what: str, d: Dependency) -> bool:
-    return message.deferral is not None and _named(what, d) in message.deferral.passes
+def _tokens(message: Message, now_ms: int) -> tuple[str, ...]:
+    """Those of its passes that are good at any time: a slot that is not used is gone."""
+    return tuple(p for p in _passes(message, now_ms) if p.startswith("budget "))
 
 
-def _named(what: str, d: Dependency) -> str:
-    return f"{what} {d.name}"
+def _has(message: Message, what: str, d: Dependency, now_ms: int) -> bool:
+    return message.deferral is not None and f"{what} {d.name}" in _passes(message, now_ms)
 
 
-def _used_budget(d: Dependency, message: Message) -> tuple[str, ...]:
-    return (_named("budget", d),) if d.budget is not None and message.attempt > 1 else ()
-
-
-def _deferral(why: str, d: Dependency, passes: tuple[str, ...]) -> Deferral:
-    return Deferral(why, d.name, tuple(dict.fromkeys(passes)))
+def _refusal(why: str, d: Dependency, at_ms: int, passes: Iterable[str]) -> Refusal:
+    return Refusal(at_ms, Deferral(why, d.name, tuple(dict.fromkeys(passes)), at_ms))

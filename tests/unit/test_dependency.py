@@ -1,0 +1,146 @@
+"""What one dependency answers: the order of its controls, and what a message keeps of what it was granted."""
+
+from __future__ import annotations
+
+from redrive import Aimd, Breaker, Budget, Rate
+from redrive.fault import Fault, Kind
+from redrive.flow import dependency as flow
+from redrive.flow.dependency import Dependency, Seen, State
+from redrive.message import Deferral, Message
+
+NOW = 1_700_000_000_000
+BREAKER = Breaker(min_calls=4, open_for="10s", max_open="10s", probes=2)
+
+
+def message(id: str = "m", attempt: int = 1, deferral: Deferral | None = None, body: bytes = b"{}") -> Message:
+    return Message(id, "call", "q", body, id, attempt=attempt, fence=attempt, deferral=deferral)
+
+
+def opened(d: Dependency) -> State:
+    state = flow.apply(State(), d, Seen(failure=4), NOW)
+    assert state.breaker.status == "open"
+    return state
+
+
+def test_without_controls_all_go() -> None:
+    state, answers = flow.ask(State(), Dependency("shop"), [message(), message(attempt=9)], NOW)
+    assert answers.refusals == [None, None]
+    assert state is not None and flow.unclaimed_until_ms(state, Dependency("shop"), NOW) == 0
+
+
+def test_a_quiet_breaker_and_budget_change_nothing() -> None:
+    state = State()
+    after, answers = flow.ask(state, Dependency("shop", Budget(), BREAKER), [message(str(n)) for n in range(50)], NOW)
+    assert after is state and answers.refusals == [None] * 50
+
+
+def test_an_open_breaker_takes_no_token_and_no_slot() -> None:
+    d = Dependency("shop", Budget(), BREAKER, Rate("10/s"))
+    state = opened(d)
+    after, answers = flow.ask(state, d, [message(attempt=2)], NOW)
+    (refusal,) = answers.refusals
+    assert refusal is not None and refusal.deferral.why == "breaker" and refusal.at_ms >= NOW + 8000
+    assert (after.budget, after.tat_ms) == (state.budget, state.tat_ms)
+    assert flow.unclaimed_until_ms(state, d, NOW) == state.breaker.until_ms
+
+
+def test_probes_go_by_their_owner_and_the_others_wait() -> None:
+    d = Dependency("shop", None, BREAKER)
+    state, later = opened(d), NOW + 13_000
+    state, answers = flow.ask(state, d, [message(str(n)) for n in range(3)], later)
+    assert [refusal is None for refusal in answers.refusals] == [True, True, False]
+    assert answers.probes == {"0 1", "1 1"}
+    state = flow.apply(state, d, Seen(probes={"0 1": "success", "1 1": "ignored"}), later)
+    assert state.breaker.status == "closed"
+
+
+def test_a_probe_that_never_began_is_given_back() -> None:
+    d = Dependency("shop", None, BREAKER)
+    later = NOW + 13_000
+    state, _ = flow.ask(opened(d), d, [message("0"), message("1")], later)
+    state = flow.apply(state, d, Seen(probes={"0 1": ""}), later)
+    state, answers = flow.ask(state, d, [message("2"), message("3")], later)
+    assert state.breaker.status == "half_open" and answers.probes == {"2 1"}
+
+
+def test_what_was_granted_for_a_time_is_good_then_and_not_long_after() -> None:
+    d = Dependency("shop", rate=Rate("1/s"))
+    state, answers = flow.ask(State(), d, [message("0"), message("1")], NOW)
+    refusal = answers.refusals[1]
+    assert refusal is not None and (refusal.at_ms, refusal.deferral.why) == (NOW + 1000, "limit")
+    back = message("1", deferral=refusal.deferral)
+    on_time, answers = flow.ask(state, d, [back], refusal.at_ms)
+    assert answers.refusals == [None] and on_time is state
+    late_ms = refusal.at_ms + flow.LATE_MS + 1
+    after, answers = flow.ask(state, d, [back], late_ms)
+    assert answers.refusals == [None] and after.tat_ms > state.tat_ms  # it took another slot
+
+
+def test_a_denied_retry_keeps_its_token_while_a_slot_holds_it_back() -> None:
+    d = Dependency("shop", Budget(ratio=0, life="1s", floor=1), None, Rate("1/s"))
+    state, _ = flow.ask(State(), d, [message("0", attempt=2)], NOW)  # takes the reserve and the slot
+    state, answers = flow.ask(state, d, [message("1", attempt=2)], NOW)
+    first = answers.refusals[0]
+    assert first is not None and first.deferral.passes == ("budget shop",)
+    spent = state.budget
+    state = flow.ask(state, d, [message("2")], first.at_ms)[0]  # another one takes the slot
+    state, answers = flow.ask(state, d, [message("1", attempt=2, deferral=first.deferral)], first.at_ms)
+    second = answers.refusals[0]
+    assert second is not None and second.deferral.passes == ("budget shop", "limit shop")
+    assert state.budget is spent
+    assert flow.ask(state, d, [message("1", 2, second.deferral)], second.at_ms)[1].refusals == [None]
+
+
+def test_a_cool_down_lets_slots_go_and_keeps_tokens() -> None:
+    d = Dependency("shop", Budget(), None, Rate("10/s"))
+    state = flow.apply(State(), d, Seen(overloads=1, asked_s=60.0), NOW)
+    held = Deferral("limit", "shop", ("budget shop", "limit shop"), NOW)
+    _, answers = flow.ask(state, d, [message("1", 2, held)], NOW)
+    (refusal,) = answers.refusals
+    assert refusal is not None and refusal.deferral.why == "cool-down"
+    assert refusal.deferral.passes == ("budget shop",)
+    assert NOW + 60_000 <= refusal.at_ms <= NOW + 72_000
+
+
+def test_who_finds_no_place_of_its_concurrency_comes_back_when_one_may_be_free() -> None:
+    d = Dependency("shop", concurrency=Aimd(start=2))
+    _, answers = flow.ask(State(), d, [message(str(n)) for n in range(6)], NOW, free=2, pace_ms=100)
+    assert [r and r.at_ms - NOW for r in answers.refusals] == [None, None, 100, 100, 200, 200]
+
+
+def test_only_what_the_dependency_did_is_counted_against_it() -> None:
+    d = Dependency("shop", breaker=Breaker(slow_call="1s", slow_rate=0.5))
+    said = {
+        Kind.TRANSIENT: ("failure", 0.0),
+        Kind.TIMEOUT: ("failure", 0.0),
+        Kind.CRASHED: ("failure", 0.0),
+        Kind.DEFAULT: ("failure", 0.0),
+        Kind.PERMANENT: ("ignored", 0.0),
+        Kind.THROTTLED: ("throttled", 0.0),
+        Kind.QUOTA: ("throttled", 0.0),
+        Kind.INTERRUPTED: ("", 0.0),
+    }
+    assert {kind: flow.seen_of(Fault(kind), 0.1, d) for kind in said} == said
+    assert flow.seen_of(Fault(Kind.THROTTLED, retry_after_s=7.0, steer="retry_after"), 0.1, d) == ("throttled", 7.0)
+    assert flow.seen_of(Fault(Kind.TRANSIENT, retry_after_s=7.0, steer="snooze"), 0.1, d) == ("ignored", 0.0)
+    assert flow.seen_of(None, 2.0, d) == ("slow", 0.0)
+    assert flow.seen_of(Fault(Kind.TIMEOUT), 2.0, d) == ("slow_failure", 0.0)
+
+
+def test_a_key_is_read_from_the_group_or_the_arguments() -> None:
+    by_argument = Dependency("shop", per="args.shop.id")
+    assert flow.key_of(by_argument, message(body=b'{"shop": {"id": 7}}')) == "7"
+    for body in (b"{}", b"[]", b"\xff", b'{"shop": 3}'):
+        assert flow.key_of(by_argument, message(body=body)) == ""
+    grouped = Message("m", "call", "q", b"", "m", group="eu")
+    assert flow.key_of(Dependency("shop", per="group"), grouped) == "eu"
+    assert flow.cell_of(by_argument, "7") == "flow/shop/7" and flow.cell_of(by_argument, "") == "flow/shop"
+
+
+def test_a_state_survives_being_written_and_one_of_another_version_is_begun_anew() -> None:
+    from redrive.message import Cell
+
+    d = Dependency("shop", Budget(), BREAKER, Rate("10/s"), Aimd())
+    state = flow.apply(opened(d), d, Seen(firsts=3, asked_s=1.0), NOW, "host/worker-0")
+    assert flow.decode(Cell(1, flow.encode(state))) == state
+    assert flow.decode(Cell(1, b"nonsense")) == State() == flow.decode(None)
