@@ -524,15 +524,21 @@ def plan(path: Path, name: str, args: int) -> list[str]:
     return details
 
 
-@pytest.mark.parametrize(("name", "args"), [("claimable", 4), ("next_due", 2)])
-def test_claims_and_waits_walk_the_due_index_in_its_order(store: SqliteStore, path: Path, name: str, args: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "args", "walks"),
+    [("claimable", 3, 4), ("claimable_but", 4, 4), ("clogged", 2, 4), ("next_due", 1, 4), ("next_due_but", 2, 8)],
+)
+def test_claims_and_waits_walk_the_due_index_in_its_order(
+    store: SqliteStore, path: Path, name: str, args: int, walks: int
+) -> None:
     details = plan(path, name, args)
     touched = [detail for detail in details if "message" in detail]
-    walks = [detail for detail in touched if detail != "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)"]
-    if name == "next_due":
-        assert "INDEX message_wake (queue=? AND wake_ms>?)" in walks.pop()  # who waits without a place in its group
-    assert len(walks) == 4  # one per priority; what they find is looked up by seq
-    assert all("SEARCH message USING" in walk and "INDEX message_due (queue=? AND priority=?" in walk for walk in walks)
+    found = [detail for detail in touched if detail != "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)"]
+    if name.startswith("next_due"):
+        assert "INDEX message_wake (queue=? AND wake_ms>?)" in found.pop()  # who waits without a place in its group
+    assert len(found) == walks  # one or two per priority; what they find is looked up by seq
+    assert all(walk.startswith("SEARCH message USING ") for walk in found)
+    assert all("INDEX message_due (queue=? AND priority=?" in walk for walk in found)
     assert not [detail for detail in details if "TEMP B-TREE" in detail]
 
 
@@ -554,6 +560,7 @@ def test_claims_and_waits_walk_the_due_index_in_its_order(store: SqliteStore, pa
         ("settled_in_groups", 5, "INTEGER PRIMARY KEY"),
         ("park", 2, "INTEGER PRIMARY KEY"),
         ("resume", 2, "message_group (queue=? AND grp=? AND turn=?)"),
+        ("retry", 1, "INTEGER PRIMARY KEY"),
     ],
 )
 def test_no_statement_of_the_hot_path_scans_the_messages(
@@ -679,6 +686,79 @@ def test_cells_and_keys_stay_when_a_dead_message_is_all_that_is_left(open_sqlite
     assert again.cells.read(["c"]) == [Cell(1, b"1")]
 
 
+# -- cells
+
+
+def rows_of_cells(store: SqliteStore) -> int:
+    return int(store._read("select count(*) from cell")[0][0])
+
+
+def test_a_swap_that_need_not_be_durable_is_not_synced(store: SqliteStore) -> None:
+    levels = []
+
+    def seam(point: str) -> None:
+        if point == "commit" and store._writer._connection is not None:
+            levels.append(store._writer._connection.execute("pragma synchronous").fetchone()[0])
+
+    store.seam = seam
+    for key, durable in (("a", True), ("b", False), ("c", True)):
+        assert store.cells.swap([Swap(key, 0, b"")], durable=durable) == [True]
+    assert levels == [2, 1, 2]  # full, normal, full
+
+
+@pytest.mark.parametrize("by", ["exchange", "swap"])
+def test_the_rows_of_cells_that_are_gone_go_too(open_sqlite: Opener, by: str) -> None:
+    clock = ManualClock()
+    store = open_sqlite(clock_ms=clock)
+    store.cells.swap([Swap(f"old{n}", 0, b"", ttl_ms=1000) for n in range(2500)])
+    store.cells.swap([Swap("stays", 0, b""), Swap("lives", 0, b"", ttl_ms=86_400_000), Swap("deleted", 0, b"")])
+    (deleted,) = store.cells.read(["deleted"])
+    assert deleted is not None and store.cells.swap([Swap("deleted", deleted.version, None)]) == [True]
+    clock.advance("2m")
+    before = rows_of_cells(store)
+    for left in (before - 1000, before - 2000, 2, 2):  # bounded, each time
+        if by == "exchange":
+            store.exchange([], [])
+        else:
+            store.cells.swap([Swap("stays", 0, b"")])
+        assert rows_of_cells(store) == left
+    assert store.cells.swap([Swap("deleted", deleted.version, b"x"), Swap("deleted", 0, b"")]) == [False, True]
+    (anew,) = store.cells.read(["deleted"])
+    assert anew is not None and anew.version > deleted.version
+
+
+@pytest.mark.parametrize("count", [5_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
+def test_cells_that_come_and_go_leave_the_file_and_the_time_as_they_were(open_sqlite: Opener, count: int) -> None:
+    """As with idempotency: each settlement writes one, which lives for a while."""
+    clock = ManualClock()
+    store = open_sqlite(synchronous="normal", clock_ms=clock)
+    batch, lives = 100, 1_000
+    sizes: list[int] = []
+    costs: list[int] = []
+
+    def settle(first: int) -> None:
+        store.put([draft()] * batch)
+        held = store.exchange([], [Ask("default", batch, 1000)]).deliveries
+        ttl_ms = lives // batch * 60_000
+        swaps = [Swap(f"idem/push/{first + n}", 0, b"done", ttl_ms) for n in range(batch)]
+        store.exchange([Settlement(d.receipt, Ack(), swaps=(s,)) for d, s in zip(held, swaps, strict=True)], [])
+        clock.advance("1m")
+
+    settle(0)
+    for first in range(batch, count, batch):
+        if first % (count // 5) == 0:
+            costs.append(steps(store, lambda: settle(first)))  # noqa: B023
+            sizes.append(int(store._read("pragma page_count")[0][0]))
+        else:
+            settle(first)
+    assert rows_of_cells(store) <= lives + 2 * batch
+    assert len(costs) == 4 and max(costs) <= 1.2 * costs[0] and sizes[-1] <= sizes[0] + 2, (costs, sizes)
+    clock.advance("1h")
+    store.exchange([], [])
+    store.exchange([], [])
+    assert rows_of_cells(store) == 0
+
+
 # -- upkeep
 
 
@@ -763,6 +843,24 @@ def test_a_file_of_an_older_schema_gets_the_indexes_that_pages_are_read_off(path
         assert upgrade(f"sqlite:///{path}")[0] == 2
         after = {name for (name,) in c.execute("select name from sqlite_master where type = 'index'")}
     assert after - before >= {"message_rest_queue", "message_failure"}
+
+
+def test_a_file_of_an_older_schema_forgets_the_cells_that_were_deleted(path: Path, open_sqlite: Opener) -> None:
+    with closing(sqlite3.connect(path)) as c:
+        for name in _sqlite_schema.MIGRATIONS[:3]:
+            for statement in _sqlite_schema._split(_sqlite_schema.statements()[name]):
+                c.execute(statement)
+        c.execute("insert into cell values ('deleted', 7, null, null), ('there', 3, x'01', null)")
+        c.execute("pragma user_version=3")
+        c.commit()
+    clock = ManualClock()
+    store = open_sqlite(clock_ms=clock)
+    assert store.cells.read(["deleted", "there"]) == [None, Cell(3, b"\1")]
+    clock.advance("2m")
+    store.exchange([], [])
+    assert rows_of_cells(store) == 1
+    assert store.cells.swap([Swap("deleted", 7, b""), Swap("deleted", 0, b"")]) == [False, True]
+    assert store.cells.read(["deleted"]) == [Cell(8, b"")]
 
 
 def test_an_upgrade_of_a_newer_file_is_refused(path: Path) -> None:

@@ -7,15 +7,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
 from redrive.fault import Fault, Kind
 from redrive.message import (
+    SKIP_LOOKED,
     Ack,
     Ask,
     DeadLetter,
     Decision,
+    Deferral,
     Delivery,
     Draft,
     Keep,
@@ -50,6 +53,12 @@ select {ID}, {filling.DUE}, {filling.ENQUEUED}, {filling.ENQUEUED}, {filling.RES
   {filling.GROUP}, {filling.WORKER}, {filling.REASON}, {filling.FINGERPRINT}, {filling.ERROR},
   case when {filling.FINGERPRINT} is not null then '[{filling.FAULT}]' end, cast('[' || n || ']' as blob)
 from (select n, n % 1000 k from numbers)
+"""
+
+SKIPPED = """
+insert into message(id, due_ms, enqueued_ms, life_ms, queue, task, body)
+with recursive numbers(n) as (select 1 union all select n + 1 from numbers where n < ?2)
+select 'id' || n, ?1 - n, ?1 - n, ?1 - n, 'main', 'down', '[1]' from numbers
 """
 
 Store = Recorded
@@ -99,9 +108,10 @@ def acks(store: Store) -> list[Ran]:
 
 def settlements(store: Store) -> list[Ran]:
     """Of every kind, three of each."""
-    left = iter(claimed(store, MAIN, 12))
+    left = iter(claimed(store, MAIN, 15))
     later_ms = store.now_ms() + HOUR_MS
-    decisions: list[Decision] = [Ack(), Ack(keep_ms=DAY_MS), RetryAt(later_ms), DeadLetter("permanent")]
+    deferred = RetryAt(later_ms, counts=False, held=True, deferral=Deferral("breaker", "stripe"))
+    decisions: list[Decision] = [Ack(), Ack(keep_ms=DAY_MS), RetryAt(later_ms), DeadLetter("permanent"), deferred]
     follow = (Draft(task="t", queue="other", key="k"),)
     settlements = [
         Settlement(d.receipt, one, fault=None if isinstance(one, Ack) else FAULT, follow_ups=follow)
@@ -205,6 +215,25 @@ def test_claims_and_waits_walk_the_due_index_in_its_order(stores: tuple[Store, S
         due = [line for line in ran.plan if "message_due" in line]
         assert all("INDEX message_due (queue=? AND priority=?" in line for line in due), ran
         assert len(due) in (0, 4), ran  # one per priority
+
+
+def test_what_is_skipped_in_front_costs_a_claim_and_a_wait_no_more_than_they_look_at(
+    tmp_path: Path,
+) -> None:
+    """As when a dependency is down for an hour."""
+    store = Recorded(tmp_path / "skipped.db")
+    with closing(sqlite3.connect(store.path)) as c, c:
+        c.execute(SKIPPED, (store.now_ms(), filling.rows()))
+    ask = Ask(MAIN, LIMIT, LEASE_MS, frozenset({"down"}))
+    beyond = store.ran(lambda: store.exchange([], [ask]))
+    assert store.exchange([], [ask]).clogged == {MAIN}
+    waits = store.ran(lambda: store._next_due_ms([ask]))
+    for ran in (beyond, waits):
+        assert not any((one.walks and not one.sql.startswith("select exists")) or one.sorts for one in ran), ran
+        assert sum(one.steps for one in ran) <= 25 * SKIP_LOOKED, ran
+    store.put([Draft(task="up", queue=MAIN, priority=3)])
+    assert [d.message.task for d in store.exchange([], [ask]).deliveries] == ["up"]
+    store.close()
 
 
 def test_failure_groups_read_the_dead_once(stores: tuple[Store, Store]) -> None:

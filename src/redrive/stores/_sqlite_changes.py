@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ..errors import Conflict, EnqueueError
+from ..errors import EnqueueError
 from ..ids import new_id
 from ..message import (
     Ack,
@@ -21,10 +21,10 @@ from ..message import (
     Redrive,
     Settled,
     Settlement,
-    Swap,
     Verdict,
 )
 from ._meta import text
+from ._sqlite_cells import Swaps
 from ._sqlite_groups import Groups, Touched
 from ._sqlite_rows import fences_of, insert_row, kept_row, move_row, retry_row
 
@@ -109,6 +109,8 @@ class Changes:
         self, c: sqlite3.Connection, settlements: Sequence[Settlement], fences: dict[int | str, int], now: int
     ) -> list[Settled]:
         held = self.held(c, fences)
+        swaps = [swap for s in settlements for swap in s.swaps]
+        cells = Swaps(c, self._sql, swaps, now) if swaps else None
         words: list[Settled] = []
         acks: dict[int | str, int] = {}
         kept: list[tuple[Any, ...]] = []
@@ -118,7 +120,7 @@ class Changes:
         for s in settlements:
             # Popped: the same receipt twice is stale the second time.
             cancel = held.pop((s.receipt.handle, s.receipt.fence), None)
-            if cancel is None or not self._swaps_apply(c, s.swaps, now):
+            if cancel is None or (cells is not None and not cells.try_all(s.swaps)):
                 words.append(Settled.STALE)
                 continue
             if type(s.decision) is Ack:
@@ -136,6 +138,8 @@ class Changes:
                 moves.append(move_row(s, now))
             words.append(Settled.OK)
             drafts.extend(s.follow_ups)
+        if cells is not None:
+            cells.write()
         if acks:
             c.execute(self._sql["ack"], (text(acks),))
         if kept:
@@ -187,24 +191,3 @@ class Changes:
         removed = c.execute(self._sql["retain"], (lane, queue, *max(ends))).rowcount
         self._groups.admit(c, going, now)
         return removed
-
-    def swap_all(self, c: sqlite3.Connection, swaps: Sequence[Swap], now: int) -> None:
-        for swap in swaps:
-            if not self.swap(c, swap, now):
-                raise Conflict(
-                    f"cell {swap.key!r} is not at version {swap.version}; nothing was written, read it again"
-                )
-
-    def _swaps_apply(self, c: sqlite3.Connection, swaps: Sequence[Swap], now: int) -> bool:
-        if not swaps:
-            return True
-        c.execute("savepoint swaps")
-        applied = all(self.swap(c, swap, now) for swap in swaps)
-        if not applied:
-            c.execute("rollback to swaps")
-        c.execute("release swaps")
-        return applied
-
-    def swap(self, c: sqlite3.Connection, swap: Swap, now: int) -> bool:
-        expires = None if swap.ttl_ms is None else now + swap.ttl_ms
-        return c.execute(self._sql["swap_cell"], (swap.key, swap.version, swap.value, expires, now)).rowcount == 1

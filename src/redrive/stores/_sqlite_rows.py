@@ -9,14 +9,14 @@ import msgspec
 
 from ..fault import Fault
 from ..message import DEGRADED, Ack, DeadLetter, Draft, Lane, Message, Quarantine, Receipt, RetryAt, Settlement
-from ._meta import NO_META, meta_of, read_meta, text
+from ._meta import NO_META, meta_of, read_deferral, read_meta, text
 
 HOT = """seq id task queue lane priority due_ms fence attempt enqueued_ms life_ms worker producer
  grp held_ms hex(body)""".split()  # noqa: SIM905 - a list of names reads best as text
 # An empty blob is not none, but hex() of both is the empty text.
 COLD = [
     *"""crashes crashes_alone redrives suspect cancel deadline_ms attempts_allowed version key run reason
-     rested_ms wake_ms meta faults""".split(),  # noqa: SIM905
+     rested_ms wake_ms meta faults deferral""".split(),  # noqa: SIM905
     "iif(progress is null, null, hex(progress))",
     "iif(result is null, null, hex(result))",
 ]
@@ -24,7 +24,7 @@ COLD = [
 # read from it.
 COLUMNS = f"""{", ".join(HOT)}, case when crashes + crashes_alone + redrives + suspect + cancel
  + (version <> 1) or coalesce(deadline_ms, attempts_allowed, key, run, reason, rested_ms, wake_ms, meta, faults,
- progress, result) is not null then json_array({", ".join(COLD)}) end"""
+ deferral, progress, result) is not null then json_array({", ".join(COLD)}) end"""
 
 
 class _Cold(msgspec.Struct, array_like=True, gc=False):
@@ -45,6 +45,7 @@ class _Cold(msgspec.Struct, array_like=True, gc=False):
     wake_ms: int | None
     meta: str | None
     faults: str | None
+    deferral: str | None
     progress: str | None
     result: str | None
 
@@ -159,6 +160,7 @@ def to_message(row: Row) -> Message:
         causation_id=meta.causation_id,
         traceparent=meta.traceparent,
         keep_ms=meta.keep_ms,
+        deferral=read_deferral(cold.deferral) if cold.deferral is not None else None,
         parked=lane is Lane.READY and due is None,
         faults=read_faults(cold.faults) if cold.faults is not None else (),
     )
@@ -168,6 +170,8 @@ def retry_row(s: Settlement) -> list[Any] | None:
     """A counted retry with its fault, as the statement `retry` takes it; None for every other settlement."""
     decision = s.decision
     if type(decision) is not RetryAt or not decision.counts or decision.held or s.fault is None:
+        return None
+    if decision.deferral is not None or decision.crashed:
         return None
     return [*s.receipt, decision.at_ms, text(s.fault)]
 
@@ -184,12 +188,14 @@ def move_row(s: Settlement, now: int) -> list[Any]:
     fault = text(s.fault) if s.fault is not None else None
     fingerprint, error = (s.fault.fingerprint, s.fault.error) if s.fault is not None else (None, None)
     match s.decision:
-        case RetryAt(at_ms, _, counts, held):
+        case RetryAt(at_ms, _, counts, held, deferral, crashed):
             held_ms = max(0, at_ms - now) if held else 0
-            return [*s.receipt, Lane.READY, at_ms, counts, held_ms, None, None, None, fault]
+            why = None if deferral is None else text(deferral)
+            counts = counts and not crashed
+            return [*s.receipt, Lane.READY, at_ms, counts, held_ms, None, None, None, fault, why, crashed]
         case DeadLetter(reason, _, counts):
-            return [*s.receipt, Lane.DEAD, None, counts, 0, reason, fingerprint, error, fault]
+            return [*s.receipt, Lane.DEAD, None, counts, 0, reason, fingerprint, error, fault, None, 0]
         case Quarantine(_, reason, counts):
-            return [*s.receipt, Lane.QUARANTINE, None, counts, 0, reason, fingerprint, error, fault]
+            return [*s.receipt, Lane.QUARANTINE, None, counts, 0, reason, fingerprint, error, fault, None, 0]
         case _:
             raise TypeError(f"{s.decision!r} moves no message: expected RetryAt, DeadLetter or Quarantine")

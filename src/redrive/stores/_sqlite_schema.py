@@ -10,17 +10,21 @@ from importlib.resources import files
 from pathlib import Path
 
 from ..errors import SchemaError
+from ..message import SKIP_LOOKED
 from ._sqlite_rows import COLUMNS
 from ._sqlite_writer import store_error
 
-MIGRATIONS = ("migration_1", "migration_2", "migration_3")
+MIGRATIONS = ("migration_1", "migration_2", "migration_3", "migration_4")
 
 
 def statements() -> dict[str, str]:
     """The named parts of sqlite.sql."""
     text = (files("redrive.stores") / "sqlite.sql").read_text()
     parts = re.split(r"^-- name: (\w+)\n", text, flags=re.M)[1:]
-    return {name: sql.replace("{columns}", COLUMNS).strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
+    words = {"{columns}": COLUMNS, "{skip_looked}": str(SKIP_LOOKED)}
+    for word, meant in words.items():
+        parts = [part.replace(word, meant) for part in parts]
+    return {name: sql.strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
 
 
 def version(c: sqlite3.Connection) -> int:

@@ -49,7 +49,7 @@ from ..message import (
     Where,
 )
 from ..store import Cells, Traits
-from . import _door, _sqlite_schema
+from . import _door, _sqlite_cells, _sqlite_schema
 from ._counts import total
 from ._meta import text
 from ._sqlite_changes import Changes
@@ -170,7 +170,7 @@ class SqliteStore:
             now = self._clock_ms()
             self.seam("put")
             puts = self._changes.insert(c, drafts, now)
-            self._changes.swap_all(c, swaps, now)
+            _sqlite_cells.swap_all(c, self._sql, swaps, now)
             return puts
 
         if tx is not None:
@@ -207,17 +207,19 @@ class SqliteStore:
             self._groups.admitted = 0
             grouped = self._groups.any(c)
             settled = self._changes.settle(c, settlements, plain, grouped, now) if settlements else []
-            self._changes.swap_all(c, swaps, now)
+            _sqlite_cells.swap_all(c, self._sql, swaps, now)
             self.seam("settled")
             deliveries: list[Delivery] = []
+            clogged: frozenset[str] = frozenset()
             for ask in asks:
                 if ask.limit > 0:
                     if grouped:
                         self._groups.wake(c, ask.queue, ask.limit, now)
-                    self._claim(c, ask, now, deliveries)
+                    if self._claim(c, ask, now, deliveries):
+                        clogged |= {ask.queue}
             self._sweep(c, now)
             self._for_others = self._groups.admitted > len(deliveries)
-            return Exchange(settled, deliveries)
+            return Exchange(settled, deliveries, clogged)
 
         # A claim alone need not be synced: a power cut that takes it back takes the claimant with it, as all that use
         # the file are on this machine, and the message is ready again. What acknowledges anything is synced.
@@ -228,16 +230,20 @@ class SqliteStore:
             self._waker.wake_all(but=None if waiter is None else waiter.path)
         return result
 
-    def _claim(self, c: sqlite3.Connection, ask: Ask, now: int, deliveries: list[Delivery]) -> None:
-        skip = text(sorted(ask.skip)) if ask.skip else None
+    def _claim(self, c: sqlite3.Connection, ask: Ask, now: int, deliveries: list[Delivery]) -> bool:
+        """Adds to the deliveries. Whether more is due than it looked at, though it found less than it was to."""
+        asked: tuple[Any, ...] = ("claimable", ask.queue, now, ask.limit)
+        if ask.skip:
+            asked = ("claimable_but", *asked[1:], text(sorted(ask.skip)))
         try:
-            rows = read_rows(self._one(c, "claimable", ask.queue, now, ask.limit, skip))
+            rows = read_rows(self._one(c, *asked))
         except sqlite3.DataError:  # together longer than SQLite takes for one value; a single one never is
             if ask.limit == 1:
                 raise
             return self._claim(c, replace(ask, limit=ask.limit // 2), now, deliveries)
+        clogged = bool(ask.skip) and len(rows) < ask.limit and bool(self._one(c, "clogged", ask.queue, now))
         if not rows:
-            return
+            return clogged
         until = now + ask.lease_ms
         self.seam("claim")
         c.execute(self._sql["claim"], (until, ask.worker, text([row[0] for row in rows])))
@@ -248,6 +254,7 @@ class SqliteStore:
             fence = row[7] + 1
             receipt = _tuple(Receipt, (row[0], fence))  # half the time that Receipt(…) takes
             deliveries.append(Delivery(claimed_message(row, fence, until, ask.worker), receipt, until))
+        return clogged
 
     def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
         def work(c: sqlite3.Connection) -> list[Hold]:
@@ -272,7 +279,10 @@ class SqliteStore:
             released = 0
             if started is not None:
                 released = c.execute(self._sql["give_back"], (now, worker, text(list(started)))).rowcount
-            lapsed = c.execute(self._sql["lapse"], (now, worker)).rowcount
+            if fault is None:
+                lapsed = c.execute(self._sql["lapse"], (now, worker)).rowcount
+            else:
+                lapsed = c.execute(self._sql["lapse_with"], (now, worker, text(fault))).rowcount
             return released, lapsed
 
         result = self._writer.run(work)
@@ -306,7 +316,9 @@ class SqliteStore:
 
     def _next_due_ms(self, asks: Sequence[Ask]) -> float:
         found = [
-            self._read(self._sql["next_due"], ask.queue, text(sorted(ask.skip)) if ask.skip else None)[0][0]
+            self._read(self._sql["next_due_but"], ask.queue, text(sorted(ask.skip)))[0][0]
+            if ask.skip
+            else self._read(self._sql["next_due"], ask.queue)[0][0]
             for ask in asks
             if ask.limit
         ]
@@ -469,9 +481,9 @@ class SqliteStore:
     def _sweep(self, c: sqlite3.Connection, now: int) -> None:
         if now - self._swept_ms < SWEEP_EVERY_MS:
             return
-        self._swept_ms = now
-        if c.execute(self._sql["sweep"], (now,)).rowcount == SWEEP_MAX:
-            self._swept_ms = now - SWEEP_EVERY_MS  # there is more: go on with the next exchange
+        more = c.execute(self._sql["sweep"], (now,)).rowcount == SWEEP_MAX
+        more = _sqlite_cells.sweep(c, self._sql, now) or more
+        self._swept_ms = now - SWEEP_EVERY_MS if more else now  # if there is more, go on with the next exchange
         c.execute(self._sql["sweep_keys"], (now,))
 
     # -- keeping
@@ -555,9 +567,11 @@ class SqliteCells:
     def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
         def work(c: sqlite3.Connection) -> list[bool]:
             now = self._store.now_ms()
-            return [self._store._changes.swap(c, swap, now) for swap in swaps]
+            words = _sqlite_cells.swap_each(c, self._store._sql, swaps, now)
+            self._store._sweep(c, now)
+            return words
 
-        return self._store._writer.run(work)
+        return self._store._writer.run(work, synced=durable) if swaps else []
 
 
 _CANCEL: dict[str | None, Cancel] = {

@@ -91,6 +91,14 @@ update message set expires_ms = rested_ms + 86400000 where lane = 'done';
 create index if not exists message_rest_queue on message(queue, lane, rested_ms) where rested_ms is not null;
 create index if not exists message_failure on message(fingerprint, rested_ms) where fingerprint is not null;
 
+-- name: migration_4
+alter table message add column deferral text;      -- JSON: why flow control holds it back
+-- Cells go away. A deleted one (value null) is an expired one; what had the highest version of those that went stands in cell_gone.
+update cell set expires_ms = 0 where value is null;
+create index cell_expires on cell(expires_ms) where expires_ms is not null;
+create table cell_gone (version integer not null);
+insert into cell_gone values (0);
+
 -- name: put
 insert into message(id, task, queue, priority, due_ms, enqueued_ms, life_ms, deadline_ms, version, key, grp, producer, meta, body)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -110,22 +118,43 @@ insert into unique_key(task, key, id, until_ms) values (?, ?, ?, ?)
 on conflict(task, key) do update set id = excluded.id, until_ms = excluded.until_ms
 
 -- name: claimable
--- ?1 queue, ?2 now, ?3 limit, ?4 tasks to skip (JSON) or null. Ordered just as the index is: else it would sort all that is due.
+-- ?1 queue, ?2 now, ?3 limit. Ordered just as the index is: else it would sort all that is due.
 -- Finds the seqs in the index alone, then looks up just those rows.
 select json_group_array(json_array({columns})) from (select seq as place from (
-  select * from (select seq from message where queue = ?1 and priority = 0 and due_ms <= ?2
-    and (?4 is null or task not in (select value from json_each(?4))) order by due_ms, lane, seq limit ?3)
+  select * from (select seq from message where queue = ?1 and priority = 0 and due_ms <= ?2 order by due_ms, lane, seq limit ?3)
   union all
-  select * from (select seq from message where queue = ?1 and priority = 1 and due_ms <= ?2
-    and (?4 is null or task not in (select value from json_each(?4))) order by due_ms, lane, seq limit ?3)
+  select * from (select seq from message where queue = ?1 and priority = 1 and due_ms <= ?2 order by due_ms, lane, seq limit ?3)
   union all
-  select * from (select seq from message where queue = ?1 and priority = 2 and due_ms <= ?2
-    and (?4 is null or task not in (select value from json_each(?4))) order by due_ms, lane, seq limit ?3)
+  select * from (select seq from message where queue = ?1 and priority = 2 and due_ms <= ?2 order by due_ms, lane, seq limit ?3)
   union all
-  select * from (select seq from message where queue = ?1 and priority = 3 and due_ms <= ?2
-    and (?4 is null or task not in (select value from json_each(?4))) order by due_ms, lane, seq limit ?3))
+  select * from (select seq from message where queue = ?1 and priority = 3 and due_ms <= ?2 order by due_ms, lane, seq limit ?3))
   limit ?3) cross join message on seq = place
 where not exists (select 1 from queue where name = ?1 and paused)
+
+-- name: claimable_but
+-- ?1 ?2 ?3 as `claimable`, ?4 tasks to skip (JSON). Looks up no more rows than it may look at.
+select json_group_array(json_array({columns})) from (select seq as place from (
+  select * from (select seq from (select seq, task from message where queue = ?1 and priority = 0 and due_ms <= ?2
+    order by due_ms, lane, seq limit {skip_looked}) where task not in (select value from json_each(?4)) limit ?3)
+  union all
+  select * from (select seq from (select seq, task from message where queue = ?1 and priority = 1 and due_ms <= ?2
+    order by due_ms, lane, seq limit {skip_looked}) where task not in (select value from json_each(?4)) limit ?3)
+  union all
+  select * from (select seq from (select seq, task from message where queue = ?1 and priority = 2 and due_ms <= ?2
+    order by due_ms, lane, seq limit {skip_looked}) where task not in (select value from json_each(?4)) limit ?3)
+  union all
+  select * from (select seq from (select seq, task from message where queue = ?1 and priority = 3 and due_ms <= ?2
+    order by due_ms, lane, seq limit {skip_looked}) where task not in (select value from json_each(?4)) limit ?3))
+  limit ?3) cross join message on seq = place
+where not exists (select 1 from queue where name = ?1 and paused)
+
+-- name: clogged
+-- ?1 queue, ?2 now: whether more is due in some priority than a claim that skips looks at
+select not exists (select 1 from queue where name = ?1 and paused) and (0
+  or exists (select 1 from message where queue = ?1 and priority = 0 and due_ms <= ?2 order by due_ms, lane, seq limit 1 offset {skip_looked})
+  or exists (select 1 from message where queue = ?1 and priority = 1 and due_ms <= ?2 order by due_ms, lane, seq limit 1 offset {skip_looked})
+  or exists (select 1 from message where queue = ?1 and priority = 2 and due_ms <= ?2 order by due_ms, lane, seq limit 1 offset {skip_looked})
+  or exists (select 1 from message where queue = ?1 and priority = 3 and due_ms <= ?2 order by due_ms, lane, seq limit 1 offset {skip_looked}))
 
 -- name: claim
 -- ?1 lease end, ?2 worker, ?3 seqs (JSON). What was still leased had run out: that is a crash, not an attempt.
@@ -140,19 +169,45 @@ update message set crashes_alone = crashes_alone + (suspect = 2), suspect = 1
 where seq in (select value from json_each(?1))
 
 -- name: next_due
--- ?1 queue, ?2 tasks to skip (JSON) or null
+-- ?1 queue
 select min(due_ms) from (
+  select * from (select due_ms from message where queue = ?1 and priority = 0 and due_ms is not null order by due_ms limit 1)
+  union all
+  select * from (select due_ms from message where queue = ?1 and priority = 1 and due_ms is not null order by due_ms limit 1)
+  union all
+  select * from (select due_ms from message where queue = ?1 and priority = 2 and due_ms is not null order by due_ms limit 1)
+  union all
+  select * from (select due_ms from message where queue = ?1 and priority = 3 and due_ms is not null order by due_ms limit 1)
+  union all
+  select * from (select wake_ms from message where queue = ?1 and wake_ms is not null and turn is null order by wake_ms limit 1))
+where not exists (select 1 from queue where name = ?1 and paused)
+
+-- name: next_due_but
+-- ?1 queue, ?2 tasks to skip (JSON): of those that a claim would look at, or of the first one beyond
+select min(due_ms) from (
+  select * from (select due_ms from (select due_ms, task from message where queue = ?1 and priority = 0 and due_ms is not null
+    order by due_ms, lane, seq limit {skip_looked}) where task not in (select value from json_each(?2)) limit 1)
+  union all
   select * from (select due_ms from message where queue = ?1 and priority = 0 and due_ms is not null
-    and (?2 is null or task not in (select value from json_each(?2))) order by due_ms limit 1)
+    order by due_ms, lane, seq limit 1 offset {skip_looked})
+  union all
+  select * from (select due_ms from (select due_ms, task from message where queue = ?1 and priority = 1 and due_ms is not null
+    order by due_ms, lane, seq limit {skip_looked}) where task not in (select value from json_each(?2)) limit 1)
   union all
   select * from (select due_ms from message where queue = ?1 and priority = 1 and due_ms is not null
-    and (?2 is null or task not in (select value from json_each(?2))) order by due_ms limit 1)
+    order by due_ms, lane, seq limit 1 offset {skip_looked})
+  union all
+  select * from (select due_ms from (select due_ms, task from message where queue = ?1 and priority = 2 and due_ms is not null
+    order by due_ms, lane, seq limit {skip_looked}) where task not in (select value from json_each(?2)) limit 1)
   union all
   select * from (select due_ms from message where queue = ?1 and priority = 2 and due_ms is not null
-    and (?2 is null or task not in (select value from json_each(?2))) order by due_ms limit 1)
+    order by due_ms, lane, seq limit 1 offset {skip_looked})
+  union all
+  select * from (select due_ms from (select due_ms, task from message where queue = ?1 and priority = 3 and due_ms is not null
+    order by due_ms, lane, seq limit {skip_looked}) where task not in (select value from json_each(?2)) limit 1)
   union all
   select * from (select due_ms from message where queue = ?1 and priority = 3 and due_ms is not null
-    and (?2 is null or task not in (select value from json_each(?2))) order by due_ms limit 1)
+    order by due_ms, lane, seq limit 1 offset {skip_looked})
   union all
   select * from (select wake_ms from message where queue = ?1 and wake_ms is not null and turn is null order by wake_ms limit 1))
 where not exists (select 1 from queue where name = ?1 and paused)
@@ -165,16 +220,19 @@ delete from message where seq in (
 
 -- name: keep
 -- ?1 now, ?2 expires or null, ?3 reason, ?4 result, ?5 seq, ?6 fence: an ack of what is kept
-update message set lane = 'done', due_ms = null, turn = null, rested_ms = ?1, expires_ms = ?2, reason = ?3, result = ?4
+update message set lane = 'done', due_ms = null, turn = null, rested_ms = ?1, expires_ms = ?2, reason = ?3, result = ?4, deferral = null
 where seq = ?5 and fence = ?6 and lane = 'leased'
 
 -- name: settle
--- ?1 now, ?2 [[seq, fence, lane, due, counts, held, reason, fingerprint, error, fault], …]; a cancelled message is done, whatever was decided
+-- ?1 now, ?2 [[seq, fence, lane, due, counts, held, reason, fingerprint, error, fault, deferral, crashed], …]; a cancelled message is done, whatever was decided
 update message set
   lane = case when cancel then 'done' else json_extract(j.value, '$[2]') end,
   due_ms = case when cancel then null else json_extract(j.value, '$[3]') end,
   attempt = attempt - not json_extract(j.value, '$[4]'),
-  suspect = iif(json_extract(j.value, '$[4]'), 0, min(suspect, 1)),
+  crashes = crashes + json_extract(j.value, '$[11]'),
+  crashes_alone = crashes_alone + json_extract(j.value, '$[11]'),
+  suspect = iif(json_extract(j.value, '$[4]'), 0, max(min(suspect, 1), json_extract(j.value, '$[11]'))),
+  deferral = iif(cancel, null, json_extract(j.value, '$[10]')),
   held_ms = held_ms + json_extract(j.value, '$[5]'),
   reason = case when cancel then 'cancelled' else json_extract(j.value, '$[6]') end,
   rested_ms = case when cancel or json_extract(j.value, '$[3]') is null then ?1 end,
@@ -192,7 +250,7 @@ where message.seq = json_extract(j.value, '$[0]') and message.lane = 'leased' an
 
 -- name: retry
 -- ?1 [[seq, fence, due, fault], …]: `settle` for the most frequent of its cases, a counted retry of what nobody cancelled
-update message set lane = 'ready', suspect = 0, due_ms = json_extract(j.value, '$[2]'), faults = case
+update message set lane = 'ready', suspect = 0, deferral = null, due_ms = json_extract(j.value, '$[2]'), faults = case
     when faults is null then '[' || json_extract(j.value, '$[3]') || ']'
     when json_array_length(faults) >= 20 then
       json_insert(json_remove(faults, '$[10]'), '$[#]', json(json_extract(j.value, '$[3]')))
@@ -219,6 +277,14 @@ update message set suspect = 2 where seq in (select value from json_each(?1))
 -- before it claimed them must not find them among what it had claimed and not started. They go before what was enqueued after them.
 update message set due_ms = min(?1, life_ms), worker = null where due_ms is not null and lane = 'leased' and worker = ?2
 
+-- name: lapse_with
+-- ?1 ?2 as `lapse`, ?3 the fault that is kept with each
+update message set due_ms = min(?1, life_ms), worker = null, faults = case
+    when faults is null then '[' || ?3 || ']'
+    when json_array_length(faults) >= 20 then json_insert(json_remove(faults, '$[10]'), '$[#]', json(?3))
+    else substr(faults, 1, length(faults) - 1) || ',' || ?3 || ']' end
+where due_ms is not null and lane = 'leased' and worker = ?2
+
 -- name: give_back
 -- ?1 now, ?2 worker, ?3 [[id, fence], …] that stay leased: the others were never started
 update message set lane = 'ready', due_ms = min(?1, life_ms), attempt = attempt - 1, suspect = min(suspect, 1)
@@ -230,7 +296,7 @@ update message set progress = ?3 where seq = ?1 and fence = ?2 and lane = 'lease
 
 -- name: cancel
 -- ?1 now, ?2 ids (JSON)
-update message set lane = 'done', due_ms = null, turn = null, wake_ms = null, reason = 'cancelled', rested_ms = ?1,
+update message set lane = 'done', due_ms = null, turn = null, wake_ms = null, reason = 'cancelled', rested_ms = ?1, deferral = null,
   expires_ms = ?1 + 86400000
 where id in (select value from json_each(?2)) and lane = 'ready'
 
@@ -424,9 +490,25 @@ where taken < coalesce((select width from group_width w where w.queue = ?1 and w
 select key, version, value from cell
 where key in (select value from json_each(?1)) and value is not null and (expires_ms is null or expires_ms > ?2)
 
--- name: swap_cell
--- ?1 key, ?2 expected version (0: there is none), ?3 value, ?4 expires, ?5 now
-insert into cell(key, version, value, expires_ms) select ?1, 1, ?3, ?4 where ?2 = 0 or exists (select 1 from cell where key = ?1)
-on conflict(key) do update set version = version + 1, value = excluded.value, expires_ms = excluded.expires_ms
-where case when ?2 = 0 then value is null or expires_ms <= ?5
-  else version = ?2 and value is not null and (expires_ms is null or expires_ms > ?5) end
+-- name: cells_now
+-- ?1 keys (JSON), ?2 now: the highest version of what is gone, and of those that are there [[key, version, whether it is live], …]
+select (select version from cell_gone), json_group_array(json_array(key, version, value is not null and (expires_ms is null or expires_ms > ?2)))
+from cell where key in (select value from json_each(?1))
+
+-- name: write_cells
+-- ?1 [[key, version, where its value begins (null: deleted), how long it is, expires], …], ?2 the values
+insert into cell(key, version, value, expires_ms)
+select json_extract(j.value, '$[0]'), json_extract(j.value, '$[1]'), substr(?2, json_extract(j.value, '$[2]'), json_extract(j.value, '$[3]')),
+  json_extract(j.value, '$[4]') from json_each(?1) j where true
+on conflict(key) do update set version = excluded.version, value = excluded.value, expires_ms = excluded.expires_ms
+
+-- name: expired_cells
+-- ?1 now: how many a sweep would remove, and their highest version
+select count(*), max(version) from (select version from cell where expires_ms <= ?1 order by expires_ms limit 1000)
+
+-- name: keep_versions
+update cell_gone set version = max(version, ?1)
+
+-- name: sweep_cells
+-- ?1 now
+delete from cell where key in (select key from cell where expires_ms <= ?1 order by expires_ms limit 1000)
