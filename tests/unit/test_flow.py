@@ -78,7 +78,6 @@ async def test_a_rate_is_kept_by_two_workers_together(app: App) -> None:
     starts.sort()
     # 10 at once, then 100 a second: a run may begin late, and so nearer to the next one.
     assert starts[-1] - starts[0] >= (150 - 10) / 100 - 0.05
-    assert all(starts[i + 60] - starts[i] >= 0.3 for i in range(len(starts) - 60))
 
 
 @on_a_loop

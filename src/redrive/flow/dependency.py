@@ -178,11 +178,12 @@ def calm(state: State, d: Dependency, now_ms: int) -> bool:
     return closed and state.cool.until_ms + state.cool.spread_ms <= now_ms
 
 
-def shut(state: State, d: Dependency, now_ms: int) -> bool:
-    """Whether nobody may call it for now: it asked for that, or its breaker is open and not to be tried yet."""
-    if d.breaker is None or state.cool.until_ms > now_ms:
-        return state.cool.until_ms > now_ms
-    return breakers.look(state.breaker, d.breaker, now_ms).status in _OPEN
+def shut(state: State, d: Dependency, message: Message, now_ms: int) -> bool:
+    """Whether it is not to be called for this message, whatever else is free: it asked for that, or its breaker is open
+    and not to be tried yet."""
+    if state.cool.until_ms + state.cool.spread_ms > now_ms and _cool_ms(state, message) > now_ms:
+        return True
+    return d.breaker is not None and breakers.look(state.breaker, d.breaker, now_ms).status in _OPEN
 
 
 def _ask_for_tokens(
@@ -218,7 +219,7 @@ def _ask_one(state: State, d: Dependency, message: Message, now_ms: int) -> tupl
     """As `ask`, for one, where the breaker or a cool-down has its say; and whether it goes as a probe."""
     if d.breaker is not None and state.breaker.status in _OPEN:
         return _ask_breaker(state, d, d.breaker, message, _tokens(message, now_ms), now_ms)
-    cool_ms = limits.until(state.cool, draw(message.id, message.redrives, 0))
+    cool_ms = _cool_ms(state, message)
     if cool_ms > now_ms:
         return state, _refusal("cool-down", d, cool_ms, _tokens(message, now_ms)), False
     refusals: list[Refusal | None] = [None]
@@ -226,6 +227,10 @@ def _ask_one(state: State, d: Dependency, message: Message, now_ms: int) -> tupl
     if refusals[0] is not None or d.breaker is None:
         return state, refusals[0], False
     return _ask_breaker(state, d, d.breaker, message, (*_passes(message, now_ms), *used(d, message)), now_ms)
+
+
+def _cool_ms(state: State, message: Message) -> int:
+    return limits.until(state.cool, draw(message.id, message.redrives, 0))
 
 
 def _ask_breaker(

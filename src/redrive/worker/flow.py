@@ -89,7 +89,7 @@ class Flow:
             return
         self._refresh({guard for run in asking for guard in run.guards}, now_ms)
         asking = [run for run in asking if self._may(run.delivery.message, now_ms)]
-        shut = [run for run in asking if flow.shut(run.guards[-1].state, run.guards[-1].d, now_ms)]
+        shut = [run for run in asking if _shut(run, now_ms)]
         self._ask_each(1, shut, now_ms)  # nothing is taken elsewhere for what will not run
         rest = [run for run in asking if run not in set(shut)] if shut else asking
         for level in range(max((len(run.guards) for run in rest), default=0), 0, -1):
@@ -399,6 +399,11 @@ def controls(app: Any, task: str, queue: str) -> tuple[Dependency, ...]:
         d = replace(d, rate=None)
     found = [Dependency(name, rate=rate, per=rate.per) for name, rate in rates if rate is not None]
     return (*found, d) if d is not None else tuple(found)
+
+
+def _shut(run: Run, now_ms: int) -> bool:
+    guard = run.guards[-1]
+    return flow.shut(guard.state, guard.d, run.delivery.message, now_ms)
 
 
 def _with_passes(refusal: Refusal, granted: tuple[str, ...]) -> Refusal:
