@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from redrive.message import Ack, Ask, Draft, Hold, RetryAt, Settled, Settlement
+from redrive.message import Ack, Ask, Draft, Hold, RetryAt, Settled, Settlement, Swap
 from redrive.store import Store
 from redrive.stores.postgres import PostgresStore
 from redrive.testing import ManualClock, StoreContract
@@ -68,3 +68,50 @@ def test_rows_of_groups_in_which_nobody_is_are_swept_away(schema: str) -> None:
     left = store._link.look(f"select name from {store._link.schema}.line order by name")
     assert left == [("held",), ("waits",), ("wide",)]
     store.close()
+
+
+def test_expired_and_deleted_cells_leave_no_row(schema: str) -> None:
+    clock = ManualClock()
+    store = PostgresStore(schema, clock_ms=clock)
+    count = f"select count(*) from {store._link.schema}.cell"
+    for first in range(0, 2500, 500):
+        keys = [f"k{n}" for n in range(first, first + 500)]
+        assert all(store.cells.swap([Swap(key, 0, b"x", ttl_ms=30_000) for key in keys], durable=False))
+    assert store.cells.swap([Swap("stays", 0, b"x"), Swap("long", 0, b"x", ttl_ms=3_600_000)]) == [True, True]
+    assert store.cells.swap([Swap("goes", 0, b"x"), Swap("goes", 0, None)]) == [True, False]
+    (cell,) = store.cells.read(["goes"])
+    assert cell is not None and store.cells.swap([Swap("goes", cell.version, None)]) == [True]
+    assert store._link.look(count) == [(2502,)]
+    clock.advance("2m")
+    for left in (1502, 502, 2, 2):
+        store.exchange([], [])
+        assert store._link.look(count) == [(left,)]
+    clock.advance("2h")
+    store.exchange([], [])
+    assert store._link.look(count) == [(1,)]
+    store.close()
+
+
+def test_a_cell_that_appears_while_a_settlement_makes_it_makes_that_one_stale(schema: str) -> None:
+    """It was not there to be locked."""
+    store, other = PostgresStore(schema), PostgresStore(schema)
+    store.put([Draft(task="t"), Draft(task="t")])
+    first, second = store.exchange([], [Ask("default", 2, 60_000)]).deliveries
+    sent: list[str] = []
+    do = store._st.do
+
+    def watched(c: psycopg.Connection, name: str, *args: object) -> object:
+        if name == "make_cells" and name not in sent:
+            assert other.cells.swap([Swap("a", 0, b"theirs")]) == [True]
+        sent.append(name)
+        return do(c, name, *args)
+
+    store._st.do = watched  # type: ignore[assignment, method-assign]
+    swaps = [(Swap("a", 0, b"ours"),), (Swap("b", 0, b"ours"),)]
+    settlements = [Settlement(d.receipt, Ack(), swaps=one) for d, one in zip((first, second), swaps, strict=True)]
+    assert store.exchange(settlements, []).settled == [Settled.STALE, Settled.OK]
+    assert sent.count("make_cells") == 2
+    assert [cell and cell.value for cell in other.cells.read(["a", "b"])] == [b"theirs", b"ours"]
+    assert store.counts().leased == 1
+    for one in (store, other):
+        one.close()

@@ -360,3 +360,58 @@ def test_old_and_new_stores_work_side_by_side_while_the_schema_grows(
     assert min(acked) > 0
     for store in stores:
         store.close()
+
+
+# How a program that knows version 1 only swaps a cell: versions of its own, one after the other, and deleted ones stay.
+OLD_SWAP = """insert into {s}.cell as c (key, version, value, expires_ms)
+select $1::text, 1, $3::bytea, 1000 + $4::bigint
+where $2::bigint = 0 or exists (select from {s}.cell where key = $1::text)
+on conflict (key) do update set version = c.version + 1, value = excluded.value, expires_ms = excluded.expires_ms
+where case when $2::bigint = 0 then c.value is null or c.expires_ms <= 1000
+  else c.version = $2::bigint and c.value is not null and (c.expires_ms is null or c.expires_ms > 1000) end
+returning true"""
+
+
+def test_cells_of_older_programs_keep_their_versions_and_none_is_used_twice(
+    postgres_server: PostgresServer, link: Link, schema: str
+) -> None:
+    parts = statements()
+    open_schema(link, {"migration_1": parts["migration_1"]})
+
+    def old_swap(key: str, version: int, value: bytes | None, ttl_ms: int | None = None) -> bool:
+        sql = OLD_SWAP.replace("{s}", schema).encode()
+        return link.run(lambda c: psycopg.RawCursor(c).execute(sql, [key, version, value, ttl_ms]).fetchone()) == (
+            True,
+        )
+
+    for version in range(50):
+        assert old_swap("often", version, b"%d" % version)
+    assert old_swap("gone", 0, b"1") and old_swap("gone", 1, None) and old_swap("brief", 0, b"1", 500)
+    store = PostgresStore(f"{postgres_server.url}?schema={schema}", clock_ms=lambda: 1000)
+    assert version_of(link) == Version(len(migrations(parts)), 1)
+    rows = f"select key, version, sweep_ms from {schema}.cell order by key"
+    assert link.look(rows) == [("brief", 1, 60_000), ("often", 50, None)]
+
+    def at(key: str) -> int:
+        (cell,) = store.cells.read([key])
+        return 0 if cell is None else cell.version
+
+    seen = [50]
+    for _ in range(3):  # ours, theirs, and theirs again
+        assert store.cells.swap([Swap("often", at("often"), b"new")]) == [True]
+        seen.append(at("often"))
+        for value in (b"old", b"old again"):
+            assert old_swap("often", at("often"), value, 500)
+            seen.append(at("often"))
+    assert store.cells.swap([Swap("often", at("often"), None)]) == [True]
+    assert old_swap("often", 0, b"made anew")
+    seen.append(at("often"))
+    assert seen == sorted(set(seen))
+    assert old_swap("often", at("often"), None) and at("often") == 0
+    assert store.cells.swap([Swap("often", 0, b"1", ttl_ms=500)]) == [True]
+    assert at("often") > seen[-1] + 1
+    assert old_swap("left", 0, b"1") and old_swap("left", at("left"), None)
+    store._swept_ms = -120_000
+    store.exchange([], [])
+    assert [key for key, *_ in link.look(rows)] == ["brief", "often"]
+    store.close()

@@ -51,6 +51,11 @@ class Plan:
         """Whether there is a part, run or not, that would read the whole table."""
         return any(n["Node Type"] in ("Seq Scan", "Bitmap Heap Scan") for n in self._scans)
 
+    def scanned(self, table: str) -> bool:
+        """Whether there is a part, run or not, that would read this whole table."""
+        scans = [n for n in self._nodes() if n.get("Relation Name") == table]
+        return any(n["Node Type"] in ("Seq Scan", "Bitmap Heap Scan") for n in scans)
+
     @property
     def rows(self) -> int:
         """How many rows it looked at, those that it threw away among them."""

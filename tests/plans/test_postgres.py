@@ -11,7 +11,21 @@ import psycopg
 import pytest
 
 from redrive.fault import Fault, Kind
-from redrive.message import Ack, Ask, DeadLetter, Decision, Delivery, Draft, Keep, Lane, RetryAt, Settlement, Where
+from redrive.message import (
+    SKIP_LOOKED,
+    Ack,
+    Ask,
+    DeadLetter,
+    Decision,
+    Delivery,
+    Draft,
+    Keep,
+    Lane,
+    RetryAt,
+    Settlement,
+    Swap,
+    Where,
+)
 from redrive.stores.postgres import PostgresStore
 from redrive.testing.servers import PostgresServer
 
@@ -48,6 +62,16 @@ insert into {SCHEMA}.message(id, seq, task, queue, priority, due_ms, enqueued_ms
   from generate_series(1, {DIED}) n;
 update {SCHEMA}.message set lane = 'leased', fence = 1, due_ms = due_ms - {HOUR_MS} where queue = '{WORN}';
 delete from {SCHEMA}.message where queue = '{WORN}';
+"""
+SKIPPED = f"""
+insert into {{schema}}.message(id, seq, task, queue, priority, due_ms, enqueued_ms, body)
+  select gen_random_uuid(), nextval('{{schema}}.message_seq'), 'task0', '{MAIN}', 2,
+    {{now}} - {{count}} + n + {{later}}, 0, '' from generate_series(1, {{count}}) n;
+"""
+CELLS = f"""
+insert into {SCHEMA}.cell(key, version, value, expires_ms, sweep_ms)
+  select 'cell ' || n, 2, '1', case when n >= 1000 then {{now}} - n end, case when n >= 1000 then {{now}} - n end
+  from generate_series(0, {{count}}) n;
 """
 
 
@@ -137,8 +161,34 @@ def test_a_claim_reads_no_more_of_the_due_index_than_its_limit(explained: Explai
 
 def test_a_claim_that_skips_tasks_reads_on_past_those_only(explained: Explained) -> None:
     ask = Ask(MAIN, LIMIT, LEASE_MS, worker="w", skip=frozenset({"task0", "task1"}))
-    plan = explained.plan("claim", lambda: explained.store.exchange([], [ask]))
-    assert plan.indexes == {"message_due", "message_wake"} and plan.rows <= 6 * LIMIT and plan.sorts == 0, plan
+    plan = explained.plan("claim_skipping", lambda: explained.store.exchange([], [ask]))
+    assert plan.indexes == {"message_due", "message_wake"} and not plan.could_scan and plan.sorts == 0, plan
+    assert plan.rows <= 6 * LIMIT + 4 * (SKIP_LOOKED + 1), plan  # of each priority it finds out how far it looks
+
+
+@pytest.mark.parametrize("analyzed", [False, True], ids=["no statistics", "its own"])
+@pytest.mark.parametrize("later_ms", [0, HOUR_MS], ids=["due", "delayed"])
+def test_however_much_is_skipped_a_claim_and_a_wait_read_the_first_thousand(
+    server: psycopg.Connection, postgres_server: PostgresServer, mix: Mix, analyzed: bool, later_ms: int
+) -> None:
+    """And of what they do not take they lock nothing."""
+    schema = f"{SCHEMA}_skipped"
+    explained, ask = Explained(postgres_server, schema), Ask(MAIN, LIMIT, LEASE_MS, frozenset({"task0"}), "w")
+    try:
+        server.execute(f"alter table {schema}.message set (autovacuum_enabled = off)".encode())
+        server.execute(filling.spelt(SKIPPED, mix.now_ms, schema=schema, later=later_ms, count=mix.rows))
+        if analyzed:
+            server.execute(f"vacuum analyze {schema}.message".encode())
+        plans = explained.plans(lambda: explained.store.exchange([], [ask]))
+        plans |= explained.plans(lambda: explained.store._next_due_ms([ask]))
+        for name in ("claim_skipping", "next_due_skipping"):
+            plan = plans[name]
+            assert plan.indexes <= {"message_due", "message_wake"} and not plan.could_scan and plan.sorts <= 4, plan
+            assert plan.rows <= 2 * SKIP_LOOKED + 10 and plan.buffers <= 2 * SKIP_LOOKED + ROUND, plan
+        assert server.execute(f"select from {schema}.message where xmax <> 0 limit 1".encode()).fetchall() == []
+    finally:
+        explained.store.close()
+        server.execute(f"drop schema {schema} cascade".encode())
 
 
 def test_what_is_delayed_costs_a_claim_nothing(explained: Explained) -> None:
@@ -200,6 +250,32 @@ def test_leases_are_extended_and_runs_cancelled_by_id(explained: Explained) -> N
         plan = plans[name]
         assert plan.indexes == {"message_id"} and not plan.could_scan, plan
         assert plan.rows <= 2 * LIMIT and plan.buffers <= LIMIT * TOUCHED, plan
+
+
+def test_cells_are_found_by_their_keys_and_swept_by_their_time(
+    server: psycopg.Connection, explained: Explained, mix: Mix
+) -> None:
+    """A swap in each settlement is no statement more than one in all."""
+    server.execute(f"delete from {SCHEMA}.cell")
+    server.execute(filling.spelt(CELLS, mix.now_ms, count=mix.rows))
+    store, held = explained.store, claimed(explained, MAIN)
+    settlements = [
+        Settlement(
+            d.receipt, Ack(), swaps=(Swap(f"new {d.message.id}", 0, b"1", ttl_ms=1000), Swap(f"cell {n}", 2, b"1"))
+        )
+        for n, d in enumerate(held)
+    ]
+    plans = explained.plans(lambda: store.exchange(settlements, []))
+    assert {"lock_cells", "make_cells", "change_cells"} <= plans.keys()
+    keys = [f"cell {n}" for n in range(200, 200 + LIMIT)]
+    plans |= explained.plans(lambda: store.cells.read(keys))
+    plans |= explained.plans(lambda: store.cells.swap([Swap(key, 2, b"2", ttl_ms=1000) for key in keys]))
+    store._swept_ms = 0
+    plans |= explained.plans(store._sweep)
+    for name in ("lock_cells", "make_cells", "change_cells", "read_cells", "swap_cells", "sweep_cells"):
+        plan = plans[name]
+        assert plan.buffers <= LIMIT * TOUCHED + 30 * 1000 * (name == "sweep_cells"), (name, plan)
+        assert not plan.scanned("cell"), (name, plan)
 
 
 # -- groups

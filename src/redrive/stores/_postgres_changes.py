@@ -11,7 +11,9 @@ from ..errors import Conflict, EnqueueError
 from ..fault import Fault
 from ..message import (
     DEGRADED,
+    SKIP_LOOKED,
     Ack,
+    Ask,
     DeadLetter,
     Draft,
     Lane,
@@ -190,6 +192,27 @@ def is_later(draft: Draft, now_ms: int) -> bool:
     return draft.delay_ms > 0 if draft.due_ms is None else draft.due_ms > now_ms
 
 
+# -- claiming
+
+
+def claim(st: Statements, c: Connection, ask: Ask, waking: bool, now: int | None) -> Cursor:
+    args = (ask.queue, ask.limit, ask.lease_ms, ask.worker, now, not waking)
+    if not ask.skip:
+        return st.do(c, "claim", *args)
+    return st.do(c, "claim_skipping", *args, *_skipping(ask))
+
+
+def next_due(st: Statements, c: Connection, ask: Ask, now: int | None) -> tuple[Any, ...]:
+    """The server's time, and when this ask may find something."""
+    if not ask.skip:
+        return st.rows(c, "next_due", ask.queue, now)[0]
+    return st.rows(c, "next_due_skipping", ask.queue, now, *_skipping(ask))[0]
+
+
+def _skipping(ask: Ask) -> tuple[bytes, int]:
+    return texts(sorted(ask.skip)), SKIP_LOOKED
+
+
 # -- settling
 
 
@@ -228,7 +251,7 @@ class Batch:
             else:
                 self.kept.append((receipt, decision, s.result))
             return
-        if type(decision) is RetryAt and decision.counts and not decision.held and s.fault is not None:
+        if type(decision) is RetryAt and s.fault is not None and _is_plain(decision):
             self.retries.append((receipt, decision, s.fault))
         else:
             self.moves.append(s)
@@ -252,7 +275,7 @@ class Batch:
             sent.append((receipts, st.do(c, "retry", *named(receipts), dues, faults, now)))
         if self.moves:
             receipts = [s.receipt for s in self.moves]
-            sent.append((receipts, st.do(c, "move", *named(receipts), *_moved(self.moves), now)))
+            sent.append((receipts, st.do(c, "move", *named(receipts), *_moved(self.moves, now))))
         return sent
 
     def _sort(self) -> None:
@@ -284,10 +307,15 @@ def named(receipts: Sequence[Receipt]) -> tuple[bytes, bytes, bytes]:
     return ids([handle[:ID] for handle in handles]), fences, seqs([handle[_SEQ] for handle in handles])
 
 
-def _moved(moves: Sequence[Settlement]) -> tuple[Any, ...]:
+def _is_plain(retry: RetryAt) -> bool:
+    return retry.counts and not retry.held and retry.deferral is None and not retry.crashed
+
+
+def _moved(moves: Sequence[Settlement], now: int | None) -> tuple[Any, ...]:
     rows = [_move(s) for s in moves]
     lanes, dues, counts, held, reasons = zip(*rows, strict=True)
     faults = [s.fault for s in moves]
+    retries = [s.decision if isinstance(s.decision, RetryAt) else None for s in moves]
     last = [s.fault if due is None else None for s, due in zip(moves, dues, strict=True)]  # what brings it to rest
     return (
         texts(lanes),
@@ -298,13 +326,16 @@ def _moved(moves: Sequence[Settlement]) -> tuple[Any, ...]:
         texts([None if fault is None else plain(fault.fingerprint) for fault in last]),
         texts([None if fault is None else plain(fault.error) for fault in last]),
         jsons(faults),
+        now,
+        jsons([None if retry is None else retry.deferral for retry in retries]),
+        flags([retry is not None and retry.crashed for retry in retries]),
     )
 
 
 def _move(s: Settlement) -> tuple[str, int | None, bool, bool, str | None]:
     match s.decision:
-        case RetryAt(at_ms, _, counts, held):
-            return Lane.READY.value, at_ms, counts, held, None
+        case RetryAt(at_ms, _, counts, held, _, crashed):
+            return Lane.READY.value, at_ms, counts and not crashed, held, None
         case DeadLetter(reason, _, counts):
             return Lane.DEAD.value, None, counts, False, reason
         case Quarantine(_, reason, counts):
@@ -342,13 +373,14 @@ def settle_each(
     st: Statements, c: Connection, settlements: Sequence[Settlement], now: int | None
 ) -> tuple[list[Settled], Batch, list[Draft]]:
     """Decide settlement by settlement which hold: the words, what remains to be written, and what follows from them."""
-    rows = st.rows(c, "held_now", *named([s.receipt for s in settlements]))
-    held = {(f"{seq:016x}", fence): cancel for seq, fence, cancel in rows}
+    current = st.do(c, "held_now", *named([s.receipt for s in settlements]))
+    cells = Cells(st, c, [swap.key for s in settlements for swap in s.swaps], now)
+    held = {(f"{seq:016x}", fence): cancel for seq, fence, cancel in current.fetchall()}
     words, batch, drafts = list[Settled](), Batch(), list[Draft]()
     for s in settlements:
         # Popped: the same receipt twice is stale the second time.
         cancel = held.pop((seq_of(s.receipt.handle), s.receipt.fence), None)
-        if cancel is None or not swaps_apply(st, c, s.swaps, now):
+        if cancel is None or not cells.swap(s.swaps):
             words.append(Settled.STALE)
             continue
         batch.add(s)
@@ -357,6 +389,7 @@ def settle_each(
             continue
         words.append(Settled.OK)
         drafts.extend(s.follow_ups)
+    cells.write(now)
     return words, batch, drafts
 
 
@@ -369,27 +402,74 @@ def swap_all(st: Statements, c: Connection, swaps: Sequence[Swap], now: int | No
             raise Conflict(f"cell {swap.key!r} is not at version {swap.version}; nothing was written, read it again")
 
 
-def swaps_apply(st: Statements, c: Connection, swaps: Sequence[Swap], now: int | None) -> bool:
-    """All of them, or none."""
-    if not swaps:
-        return True
-    c.execute("savepoint swaps")
-    applied = all(try_swaps(st, c, swaps, now))
-    if not applied:
-        c.execute("rollback to swaps")
-    c.execute("release swaps")
-    return applied
-
-
 def try_swaps(st: Statements, c: Connection, swaps: Sequence[Swap], now: int | None) -> list[bool]:
-    """In the order of their keys, so that two who swap the same cells cannot wait for each other for ever."""
-    order = sorted(range(len(swaps)), key=lambda n: swaps[n].key)
-    sent = {n: _swap(st, c, swaps[n], now) for n in order}
-    return [sent[n].fetchone() is not None for n in range(len(swaps))]
+    """Each for itself: one statement, and one more where a key comes again."""
+    turns: list[dict[str, int]] = []
+    for n, swap in enumerate(swaps):
+        turn = next((turn for turn in turns if swap.key not in turn), None)
+        if turn is None:
+            turns.append(turn := {})
+        turn[swap.key] = n
+    sent = [_swap_once(st, c, [swaps[n] for _, n in sorted(turn.items())], now) for turn in turns]
+    won = [False] * len(swaps)
+    for turn, made in zip(turns, sent, strict=True):
+        for (key,) in made.fetchall():
+            won[turn[key]] = True
+    return won
 
 
-def _swap(st: Statements, c: Connection, swap: Swap, now: int | None) -> Cursor:
-    return st.do(c, "swap_cell", swap.key, swap.version, swap.value, swap.ttl_ms, now)
+def _swap_once(st: Statements, c: Connection, swaps: Sequence[Swap], now: int | None) -> Cursor:
+    versions = numbers([swap.version for swap in swaps])
+    return st.do(c, "swap_cells", texts([swap.key for swap in swaps]), versions, *_told(swaps), now)
+
+
+def _told(swaps: Sequence[Swap]) -> tuple[bytes, bytes]:
+    return byteas([swap.value for swap in swaps]), numbers([swap.ttl_ms for swap in swaps])
+
+
+class Cells:
+    """Those that a batch of settlements would swap, locked until the commit: what of it applies is found out here, and
+    written by a statement for all."""
+
+    def __init__(self, st: Statements, c: Connection, keys: Sequence[str], now: int | None) -> None:
+        self._st, self._c = st, c
+        found = st.do(c, "lock_cells", texts(sorted(set(keys))), now) if keys else None
+        self._locked = found
+        self._versions: dict[str, int | None] | None = None  # None: not known before it is written; gone are at 0
+        self._there = set[str]()
+        self._changes: dict[str, Swap] = {}
+
+    def swap(self, swaps: Sequence[Swap]) -> bool:
+        """All of them, or none."""
+        if not swaps:
+            return True
+        if self._versions is None:
+            self._versions = {} if self._locked is None else dict(self._locked.fetchall())
+            self._there = set(self._versions)
+        changed: dict[str, Swap] = {}
+        versions: dict[str, int | None] = {}
+        for swap in swaps:
+            if versions.get(swap.key, self._versions.get(swap.key, 0)) != swap.version:
+                return False
+            changed[swap.key], versions[swap.key] = swap, 0 if swap.value is None else None
+        self._changes |= changed
+        self._versions |= versions
+        return True
+
+    def write(self, now: int | None) -> None:
+        there: list[Swap] = []
+        new: list[Swap] = []
+        gone: list[str] = []
+        for key, swap in sorted(self._changes.items()):
+            if swap.value is not None:
+                (there if key in self._there else new).append(swap)
+            elif key in self._there:
+                gone.append(key)
+        for name, swaps in (("change_cells", there), ("make_cells", new)):
+            if swaps:
+                self._st.do(self._c, name, texts([swap.key for swap in swaps]), *_told(swaps), now)
+        if gone:
+            self._st.do(self._c, "drop_cells", texts(gone))
 
 
 def names_of(drafts: Iterable[Draft]) -> set[tuple[str, str]]:

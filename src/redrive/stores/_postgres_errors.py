@@ -49,7 +49,8 @@ def passes(error: psycopg.Error) -> bool:
     """Whether the same transaction may succeed if it is tried again soon."""
     code = code_of(error)
     if code == "23505":
-        return error.diag.constraint_name == "message_place"  # two let somebody in at once: one of them looks again
+        # Two let somebody in, or made a cell, at once: one of them looks again.
+        return error.diag.constraint_name in ("message_place", "cell_pkey")
     if is_outdated(error):
         return True
     if code:

@@ -23,6 +23,7 @@ from ._postgres_changes import (
     Connection,
     Cursor,
     Statements,
+    claim,
     group_of,
     insert_all,
     is_simple,
@@ -60,7 +61,8 @@ class Exchanges:
             self._send(again)
             for n, found in zip(left, again.deliveries, strict=True):
                 one.deliveries[n] = found
-        return Exchange(one.words, [delivery for found in one.deliveries for delivery in found])
+            one.clogged = one.clogged - {ask.queue for ask in again.asks} | again.clogged
+        return Exchange(one.words, [d for found in one.deliveries for d in found], frozenset(one.clogged))
 
     def _send(self, one: _One) -> None:
         sent_s = time.monotonic()
@@ -93,6 +95,7 @@ class _One:
         self.waking = False
         self.words: list[Settled] = []
         self.deliveries: list[list[Delivery]] = []  # of each ask
+        self.clogged = set[str]()
         self.now_ms = 0
         self.kept_back = False  # whether a message waited to be woken
         self.groups_seen = bool(self._names)
@@ -124,10 +127,7 @@ class _One:
             if self.waking:
                 groups.wake(st, c, ask, now)
             self._seam("claim")
-            skip = texts(sorted(ask.skip)) if ask.skip else None
-            self._claims.append(
-                st.do(c, "claim", ask.queue, ask.limit, ask.lease_ms, ask.worker, skip, now, not self.waking)
-            )
+            self._claims.append(claim(st, c, ask, self.waking, now))
         self._look = st.do(c, "look", texts([ask.queue for ask in self.asks]), now)
 
     def _settle(self, c: Connection, now: int | None) -> None:
@@ -166,6 +166,10 @@ class _One:
     def _deliveries(self, ask: Ask, rows: list[tuple[Any, ...]]) -> list[Delivery]:
         queue, worker, until = ask.queue, ask.worker, self.now_ms + ask.lease_ms
         leased = Lane.LEASED
+        if ask.skip and rows and rows[-1][0] is None:  # there is more than it looked at
+            rows.pop()
+            if len(rows) < ask.limit:
+                self.clogged.add(queue)
         found = []
         for row in rows:
             id, task, priority, fence, attempt, enqueued, producer, group, body, rare, faults, seq = row

@@ -17,7 +17,7 @@ from psycopg.pq import Format
 
 from ..fault import Fault
 from ..message import Draft, Lane, Message
-from ._meta import NO_META, encode, meta_of, read_meta
+from ._meta import NO_META, encode, meta_of, read_deferral, read_meta
 
 TEXT, BYTES, UUID, INT, BIGINT = 25, 17, 2950, 23, 20  # the server's numbers for these types
 _head = struct.Struct(">iiIii").pack  # one dimension, nulls or not, type of the elements, how many, the first is 1
@@ -30,7 +30,7 @@ _NOBODY = "00000000-0000-0000-0000-000000000000"
 
 _HOT = """m.id::text, m.task, m.priority, m.fence, m.attempt, m.enqueued_ms, m.producer, m.grp, m.body"""
 _RARE = """m.crashes, m.crashes_alone, m.redrives, m.suspect, m.cancel, m.held_ms, m.deadline_ms,
- m.attempts_allowed, m.version, m.key, m.run, m.reason, m.rested_ms, m.wake_ms, m.life_ms, m.meta"""
+ m.attempts_allowed, m.version, m.key, m.run, m.reason, m.rested_ms, m.wake_ms, m.life_ms, m.meta, m.deferral"""
 # Most messages of a healthy queue have nothing in any rare column: then those are neither written to JSON nor read.
 _ALL = f"""{_HOT}, case when num_nonnulls({_RARE}, m.progress, m.result) > 0 then
  json_build_array({_RARE}, encode(m.progress, 'hex'), encode(m.result, 'hex'))::text end,
@@ -207,6 +207,7 @@ class Rare(msgspec.Struct, array_like=True, gc=False):
     wake_ms: int | None
     life_ms: int | None
     meta: str | None
+    deferral: str | None
     progress: str | None
     result: str | None
 
@@ -288,6 +289,7 @@ def full_message(
         causation_id=meta.causation_id,
         traceparent=meta.traceparent,
         keep_ms=meta.keep_ms,
+        deferral=None if rare.deferral is None else read_deferral(rare.deferral),
         parked=parked,
         faults=read_faults(faults),
     )

@@ -10,6 +10,7 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ from . import _postgres_changes as changes
 from . import _postgres_groups as groups
 from . import _postgres_triage as triage
 from ._counts import total
+from ._meta import text
 from ._postgres_changes import Connection, Statements
 from ._postgres_doctor import doctor, preflight
 from ._postgres_exchange import Exchanges
@@ -182,7 +184,7 @@ class PostgresStore:
             if started is not None:
                 known = ids([one.id for one in started]), ints([one.fence for one in started])
                 released = self._st.rows(c, "give_back", worker, *known, now)
-            lapsed = self._st.rows(c, "lapse", worker, now)
+            lapsed = self._st.rows(c, "lapse", worker, now, None if fault is None else text(fault))
             told.update(queue for (queue,) in (*released, *lapsed))
             return len(released), len(lapsed)
 
@@ -201,14 +203,16 @@ class PostgresStore:
     def _next_due_ms(self, asks: Sequence[Ask]) -> int | None:
         found = []
         for ask in asks:
-            skip = texts(sorted(ask.skip)) if ask.skip else None
             sent_s = time.monotonic()
-            ((now_ms, due_ms),) = self._look("next_due", ask.queue, skip, self._st.now())
+            now_ms, due_ms = self._link.read(partial(self._first_due, ask))
             if self._st.by_server:
                 self._link.saw_clock(now_ms, sent_s)
             if due_ms is not None:
                 found.append(due_ms)
         return min(found, default=None)
+
+    def _first_due(self, ask: Ask, c: Connection) -> tuple[Any, ...]:
+        return changes.next_due(self._st, c, ask, self._st.now())
 
     def nudge(self) -> None:
         self._listener.nudge()
@@ -333,10 +337,10 @@ class PostgresStore:
         self._swept_ms = now
 
         def work(c: Connection) -> bool:
-            removed = self._st.rows(c, "sweep", self._st.now())[0][0]
+            removed = [self._st.rows(c, name, self._st.now())[0][0] for name in ("sweep", "sweep_cells")]
             self._st.do(c, "sweep_keys", self._st.now())
             self._lines_at = next(iter(self._st.rows(c, "sweep_lines", *self._lines_at)), ("", ""))
-            return bool(removed == SWEEP_MAX)
+            return SWEEP_MAX in removed
 
         if self._link.run(work):
             self._swept_ms = now - SWEEP_EVERY_MS  # there is more: go on with the next exchange
@@ -376,7 +380,13 @@ class PostgresCells:
 
     def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
         st = self._store._st
-        return self._store._link.run(lambda c: changes.try_swaps(st, c, swaps, st.now())) if swaps else []
+
+        def work(c: Connection, pipeline: psycopg.Pipeline) -> list[bool]:
+            if not durable:
+                st.do(c, "not_durable")
+            return changes.try_swaps(st, c, swaps, st.now())
+
+        return self._store._link.pipeline(work) if swaps else []
 
 
 _HOLD = {None: Hold.LOST, False: Hold.HELD, True: Hold.CANCEL}

@@ -88,6 +88,27 @@ create table {s}.cell (
   expires_ms bigint
 ) with (fillfactor = 70);
 
+-- name: migration_2
+-- compatible from 1
+-- Cells go away with their time, so their versions come from the sequence of messages, doubled: an older program, which adds one, makes an
+-- odd one, and is corrected by a trigger. (That sequence, because every role may use it already.)
+alter table {s}.message add column deferral text;  -- JSON: why flow control holds it back
+alter table {s}.cell add column sweep_ms bigint;   -- about when it expires, and not before; rarely another, so that most swaps touch no index
+create function {s}.swapped_by_older() returns trigger language plpgsql as $body$
+begin
+  new.version := 2 * nextval('{s}.message_seq');
+  new.sweep_ms := case when new.value is null then 0 else (new.expires_ms / 60000 + 1) * 60000 end;
+  return new;
+end $body$;
+create trigger made_by_older before insert on {s}.cell for each row when (new.version = 1) execute function {s}.swapped_by_older();
+create trigger swapped_by_older before update on {s}.cell for each row when (new.version = old.version + 1)
+  execute function {s}.swapped_by_older();
+delete from {s}.cell where value is null;
+update {s}.cell set sweep_ms = (expires_ms / 60000 + 1) * 60000 where expires_ms is not null;
+-- (others may take numbers meanwhile, so it is not set)
+select count(nextval('{s}.message_seq')) from generate_series((select last_value from {s}.message_seq), (select max(version) from {s}.cell));
+create index cell_sweep on {s}.cell(sweep_ms) where sweep_ms is not null;
+
 -- name: clock
 select {now $1}
 
@@ -148,18 +169,18 @@ update {s}.unique_key k set id = r.id, until_ms = case when r.for_ms > 0 then {n
 from unnest($1::text[], $2::text[], $3::uuid[], $4::bigint[]) r(task, key, id, for_ms) where k.task = r.task and k.key = r.key
 
 -- name: claim
--- $1 queue, $2 limit, $3 lease, $4 worker, $5 tasks to skip or null, $6 now, $7 whether to claim nothing where someone waits to be woken.
+-- $1 queue, $2 limit, $3 lease, $4 worker, $5 now, $6 whether to claim nothing where someone waits to be woken.
 -- What was still leased had run out: that is a crash, not an attempt. Ordered just as the index is: else it would sort all that is due.
 with due as materialized (
   select at from (values (0::smallint), (1::smallint), (2::smallint), (3::smallint)) p(priority) cross join lateral (
-    select ctid at from {s}.message m where m.queue = $1::text and m.priority = p.priority and due_ms <= {now $6}
-      and ($5::text[] is null or task <> all($5::text[])) order by due_ms, lane, seq limit $2::int for no key update skip locked
+    select ctid at from {s}.message m where m.queue = $1::text and m.priority = p.priority and due_ms <= {now $5}
+    order by due_ms, lane, seq limit $2::int for no key update skip locked
   ) found limit case
     when exists (select from {s}.queue where name = $1::text and paused) then 0
-    when $7::boolean and exists (select from {s}.message where queue = $1::text and wake_ms <= {now $6} and turn is null) then 0
+    when $6::boolean and exists (select from {s}.message where queue = $1::text and wake_ms <= {now $5} and turn is null) then 0
     else $2::int end)
 update {s}.message m set
-  due_ms = {now $6} + $3::bigint, worker = $4::text, fence = fence + 1, lane = 'leased',
+  due_ms = {now $5} + $3::bigint, worker = $4::text, fence = fence + 1, lane = 'leased',
   attempt = case when lane = 'leased' then attempt else attempt + 1 end,
   crashes = case when lane = 'leased' then coalesce(crashes, 0) + 1 else crashes end,
   crashes_alone = case when lane = 'leased' and suspect = 2 then coalesce(crashes_alone, 0) + 1 else crashes_alone end,
@@ -167,17 +188,60 @@ update {s}.message m set
 from due where m.ctid = due.at
 returning {claimed}
 
+-- name: claim_skipping
+-- As `claim`, $7 tasks to skip, $8 how many due ones of a priority are looked at. Where there are more, one row of nulls comes last.
+-- They are bounded by the place of the first that is not looked at, so that none is locked but what is taken.
+with fence as materialized (
+  select p.priority, beyond.* from (values (0::smallint), (1::smallint), (2::smallint), (3::smallint)) p(priority) left join lateral (
+    select due_ms, lane, seq from {s}.message m where m.queue = $1::text and m.priority = p.priority and due_ms <= {now $5}
+    order by due_ms, lane, seq limit 1 offset $8::int) beyond on true
+  where not exists (select from {s}.queue where name = $1::text and paused)),
+due as materialized (
+  select at from fence f cross join lateral (
+    select ctid at from {s}.message m where m.queue = $1::text and m.priority = f.priority and due_ms <= {now $5}
+      and (due_ms, lane, seq) < (coalesce(f.due_ms, 9223372036854775807), coalesce(f.lane, ''), coalesce(f.seq, 0))
+      and task <> all($7::text[]) order by due_ms, lane, seq limit $2::int for no key update skip locked
+  ) found limit case
+    when $6::boolean and exists (select from {s}.message where queue = $1::text and wake_ms <= {now $5} and turn is null) then 0
+    else $2::int end),
+claimed as (
+  update {s}.message m set
+    due_ms = {now $5} + $3::bigint, worker = $4::text, fence = fence + 1, lane = 'leased',
+    attempt = case when lane = 'leased' then attempt else attempt + 1 end,
+    crashes = case when lane = 'leased' then coalesce(crashes, 0) + 1 else crashes end,
+    crashes_alone = case when lane = 'leased' and suspect = 2 then coalesce(crashes_alone, 0) + 1 else crashes_alone end,
+    suspect = case when lane = 'leased' then 1 else suspect end
+  from due where m.ctid = due.at
+  returning {claimed})
+select * from claimed union all
+select null, null, null, null, null, null, null, null, null, null, null, null from (select from fence where due_ms is not null limit 1) more
+
 -- name: look
 -- $1 queues of the asks, $2 now: the time, and whether a message waits to be woken
 select {now $2}, exists (select from unnest($1::text[]) a(queue) join {s}.message m on m.queue = a.queue
   and m.wake_ms <= {now $2} and m.turn is null)
 
 -- name: next_due
--- $1 queue, $2 tasks to skip or null, $3 now
-select {now $3}, min(due_ms) from (
+-- $1 queue, $2 now
+select {now $2}, min(due_ms) from (
   select due_ms from (values (0::smallint), (1::smallint), (2::smallint), (3::smallint)) p(priority) cross join lateral (
     select due_ms from {s}.message m where m.queue = $1::text and m.priority = p.priority and due_ms is not null
-      and ($2::text[] is null or task <> all($2::text[])) order by due_ms limit 1) first
+    order by due_ms limit 1) first
+  union all
+  (select wake_ms from {s}.message where queue = $1::text and wake_ms is not null and turn is null order by wake_ms limit 1)) found
+where not exists (select from {s}.queue where name = $1::text and paused)
+
+-- name: next_due_skipping
+-- As `next_due`, $3 tasks to skip, $4 how many of a priority are looked at: the first that is not counts as one that is wanted.
+select {now $2}, min(due_ms) from (
+  select coalesce(wanted.due_ms, beyond.due_ms) due_ms
+  from (values (0::smallint), (1::smallint), (2::smallint), (3::smallint)) p(priority) left join lateral (
+    select due_ms, lane, seq from {s}.message m where m.queue = $1::text and m.priority = p.priority and due_ms is not null
+    order by due_ms, lane, seq limit 1 offset $4::int) beyond on true
+  left join lateral (
+    select due_ms from {s}.message m where m.queue = $1::text and m.priority = p.priority and due_ms is not null
+      and (due_ms, lane, seq) < (coalesce(beyond.due_ms, 9223372036854775807), coalesce(beyond.lane, ''), coalesce(beyond.seq, 0))
+      and task <> all($3::text[]) order by due_ms, lane, seq limit 1) wanted on true
   union all
   (select wake_ms from {s}.message where queue = $1::text and wake_ms is not null and turn is null order by wake_ms limit 1)) found
 where not exists (select from {s}.queue where name = $1::text and paused)
@@ -203,7 +267,7 @@ select count(*), null, case when count(*) < cardinality($1::uuid[]) then array_a
 -- $1 ids, $2 fences, $3 seqs, $4 how long or null, $5 reasons, $6 results, $7 now: acks of what is kept
 with kept as (
   update {s}.message m set lane = 'done', due_ms = null, place = null, rested_ms = {now $7}, expires_ms = {now $7} + r.keep_ms,
-    reason = r.reason, result = r.result
+    reason = r.reason, result = r.result, deferral = null
   from unnest($1::uuid[], $2::int[], $3::bigint[], $4::bigint[], $5::text[], $6::bytea[]) r(id, fence, seq, keep_ms, reason, result)
   where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.id)
 select count(*), null, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end from kept
@@ -215,6 +279,7 @@ with moved as (
     lane = case when m.cancel then 'done' else 'ready' end,
     due_ms = case when m.cancel then null else r.due_ms end,
     suspect = null,
+    deferral = null,
     reason = case when m.cancel then 'cancelled' end,
     rested_ms = case when m.cancel then {now $6} end,
     expires_ms = case when m.cancel then {now $6} + 86400000 end,
@@ -227,13 +292,16 @@ from moved
 
 -- name: move
 -- $1 ids, $2 fences, $3 seqs, $4 lanes, $5 dues, $6 whether it counts, $7 whether it was held, $8 reasons, $9 fingerprints, $10 errors, $11 faults,
--- $12 now; a cancelled message is done, whatever was decided
+-- $12 now, $13 deferrals, $14 whether it killed its process, alone in it; a cancelled message is done, whatever was decided
 with moved as (
   update {s}.message m set
     lane = case when m.cancel then 'done' else r.lane end,
     due_ms = case when m.cancel then null else r.due_ms end,
     attempt = case when r.counts then m.attempt else m.attempt - 1 end,
-    suspect = case when not r.counts and m.suspect is not null then 1 end,
+    crashes = case when r.crashed then coalesce(m.crashes, 0) + 1 else m.crashes end,
+    crashes_alone = case when r.crashed then coalesce(m.crashes_alone, 0) + 1 else m.crashes_alone end,
+    suspect = case when r.crashed or not r.counts and m.suspect is not null then 1 end,
+    deferral = case when m.cancel then null else r.deferral end,
     held_ms = case when r.held and r.due_ms > {now $12} then coalesce(m.held_ms, 0) + r.due_ms - {now $12} else m.held_ms end,
     reason = case when m.cancel then 'cancelled' else r.reason end,
     rested_ms = case when m.cancel or r.due_ms is null then {now $12} end,
@@ -242,8 +310,8 @@ with moved as (
     error = r.error,
     faults = case when r.fault is null then m.faults when m.faults is null then array[r.fault]
       when cardinality(m.faults) < 20 then m.faults || r.fault else m.faults[1:10] || m.faults[12:20] || r.fault end
-  from unnest($1::uuid[], $2::int[], $3::bigint[], $4::text[], $5::bigint[], $6::boolean[], $7::boolean[], $8::text[], $9::text[], $10::text[], $11::text[])
-    r(id, fence, seq, lane, due_ms, counts, held, reason, fingerprint, error, fault)
+  from unnest($1::uuid[], $2::int[], $3::bigint[], $4::text[], $5::bigint[], $6::boolean[], $7::boolean[], $8::text[], $9::text[], $10::text[], $11::text[],
+    $13::text[], $14::boolean[]) r(id, fence, seq, lane, due_ms, counts, held, reason, fingerprint, error, fault, deferral, crashed)
   where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.id, m.cancel)
 select count(*), (array_agg(id) filter (where cancel))::text, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end
 from moved
@@ -260,9 +328,11 @@ from (select * from unnest($1::uuid[], $2::int[], $3::bigint[]) r(id, fence, seq
 where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.seq, m.fence, m.cancel is not null
 
 -- name: lapse
--- $1 worker, $2 now: all its leases end now. Nobody's from then on: a worker of that name that is killed
+-- $1 worker, $2 now, $3 a fault or null, which each of them keeps: all its leases end now. Nobody's from then on: a worker of that name that is killed
 -- before it claimed them must not find them among what it had claimed and not started. They go before what was enqueued after them.
-update {s}.message set due_ms = least({now $2}, coalesce(life_ms, enqueued_ms)), worker = null
+update {s}.message set due_ms = least({now $2}, coalesce(life_ms, enqueued_ms)), worker = null,
+  faults = case when $3::text is null then faults when faults is null then array[$3::text]
+    when cardinality(faults) < 20 then faults || $3::text else faults[1:10] || faults[12:20] || $3::text end
 where due_ms is not null and lane = 'leased' and worker = $1::text returning queue
 
 -- name: give_back
@@ -291,6 +361,7 @@ update {s}.message m set
   place = case when m.lane = 'leased' then m.place end,
   wake_ms = case when m.lane = 'leased' then m.wake_ms end,
   reason = case when m.lane = 'ready' then 'cancelled' else m.reason end,
+  deferral = case when m.lane = 'leased' then m.deferral end,
   rested_ms = case when m.lane = 'ready' then {now $2} end,
   expires_ms = case when m.lane = 'ready' then {now $2} + 86400000 end
 from (select unnest($1::uuid[]) id order by 1) l where m.id = l.id and m.lane in ('ready', 'leased') returning m.id::text, m.lane
@@ -301,7 +372,7 @@ from (select unnest($1::uuid[]) id order by 1) l where m.id = l.id and m.lane in
 update {s}.message m set
   lane = 'ready', redrives = coalesce(m.redrives, 0) + 1, attempt = 0, crashes = null, crashes_alone = null, suspect = null,
   life_ms = {now $9}, held_ms = null, attempts_allowed = $6::int, run = $7::text, deadline_ms = case when $8::boolean then m.deadline_ms end,
-  reason = null, rested_ms = null, fingerprint = null, error = null,
+  reason = null, rested_ms = null, fingerprint = null, error = null, deferral = null,
   queue = coalesce($5::text, m.queue),
   due_ms = case when m.grp is null or r.head then {now $9} + $4::bigint end,
   place = case when r.head then m.place end,
@@ -392,6 +463,13 @@ select count(*) from gone
 delete from {s}.unique_key where (task, key) in (
   select task, key from {s}.unique_key k where until_ms > 0 and until_ms <= {now $1}
     and not exists (select from {s}.message m where m.id = k.id) order by task, key limit 1000 for update skip locked)
+
+-- name: sweep_cells
+-- $1 now
+with gone as (
+  delete from {s}.cell where ctid = any (array (
+    select ctid from {s}.cell where sweep_ms <= {now $1} order by sweep_ms limit 1000 for update skip locked)) returning 1)
+select count(*) from gone
 
 -- name: sweep_lines
 -- $1 queue and $2 name up to which the last sweep looked: removes, of some groups' rows, those that nobody holds and that say nothing. (One
@@ -586,11 +664,49 @@ select current_setting('server_version'), (select version from {s}.meta), (selec
 -- $1 keys, $2 now
 select key, version, value from {s}.cell where key = any($1::text[]) and value is not null and (expires_ms is null or expires_ms > {now $2})
 
--- name: swap_cell
--- $1 key, $2 expected version (0: there is none), $3 value, $4 time to live, $5 now
-insert into {s}.cell as c (key, version, value, expires_ms)
-select $1::text, 1, $3::bytea, {now $5} + $4::bigint where $2::bigint = 0 or exists (select from {s}.cell where key = $1::text)
-on conflict (key) do update set version = c.version + 1, value = excluded.value, expires_ms = excluded.expires_ms
-where case when $2::bigint = 0 then c.value is null or c.expires_ms <= {now $5}
-  else c.version = $2::bigint and c.value is not null and (c.expires_ms is null or c.expires_ms > {now $5}) end
-returning true
+-- name: not_durable
+-- What this transaction commits may be lost in a power cut, and is not by a killed process.
+select set_config('synchronous_commit', 'off', true)
+
+-- name: swap_cells
+-- $1 keys in order, none twice, $2 expected versions (0: there is none), $3 values, $4 times to live, $5 now: the keys of those that apply.
+-- What is there is locked first, all of it in one order, by everybody.
+with asked as materialized (
+  select a.*, coalesce(c.version, 0) found, coalesce(c.live, false) live, c.version is not null there
+  from unnest($1::text[], $2::bigint[], $3::bytea[], $4::bigint[]) a(key, version, value, ttl_ms) left join lateral (
+    select version, value is not null and (expires_ms is null or expires_ms > {now $5}) live from {s}.cell where key = a.key
+    for no key update) c on true),
+fits as materialized (select * from asked where version = case when live then found else 0 end),
+changed as (
+  update {s}.cell c set version = 2 * nextval('{s}.message_seq'), value = f.value, expires_ms = {now $5} + f.ttl_ms,
+    sweep_ms = (({now $5} + f.ttl_ms) / 60000 + 1) * 60000
+  from fits f where c.key = f.key and f.there and f.value is not null returning c.key),
+gone as (delete from {s}.cell c using fits f where c.key = f.key and f.there and f.value is null returning c.key),
+made as (
+  insert into {s}.cell(key, version, value, expires_ms, sweep_ms)
+  select key, 2 * nextval('{s}.message_seq'), value, {now $5} + ttl_ms, (({now $5} + ttl_ms) / 60000 + 1) * 60000
+  from fits where not there and value is not null on conflict (key) do nothing returning key)
+select key from changed union all select key from gone union all select key from made
+union all select key from fits where not there and value is null
+
+-- name: lock_cells
+-- $1 keys in order, $2 now: of those that are there, the version, or 0 where it has expired
+select c.key, c.version from unnest($1::text[]) a(key) cross join lateral (
+  select key, case when value is not null and (expires_ms is null or expires_ms > {now $2}) then version else 0 end "version"
+  from {s}.cell where key = a.key for no key update) c
+
+-- name: change_cells
+-- $1 keys that are locked, $2 values, $3 times to live, $4 now
+update {s}.cell c set version = 2 * nextval('{s}.message_seq'), value = r.value, expires_ms = {now $4} + r.ttl_ms,
+  sweep_ms = (({now $4} + r.ttl_ms) / 60000 + 1) * 60000
+from unnest($1::text[], $2::bytea[], $3::bigint[]) r(key, value, ttl_ms) where c.key = r.key
+
+-- name: make_cells
+-- $1 keys in order that were not there, $2 values, $3 times to live, $4 now. Where one came since, the whole transaction is tried again.
+insert into {s}.cell(key, version, value, expires_ms, sweep_ms)
+select key, 2 * nextval('{s}.message_seq'), value, {now $4} + ttl_ms, (({now $4} + ttl_ms) / 60000 + 1) * 60000
+from unnest($1::text[], $2::bytea[], $3::bigint[]) r(key, value, ttl_ms)
+
+-- name: drop_cells
+-- $1 keys that are locked
+delete from {s}.cell c using unnest($1::text[]) r(key) where c.key = r.key

@@ -137,6 +137,11 @@ def fresh_id(store: Store) -> str:
     return new_id(store.now_ms())
 
 
+def values(store: Store, *keys: str) -> list[bytes | None]:
+    """Of these cells."""
+    return [None if found is None else found.value for found in store.cells.read(keys)]
+
+
 def in_threads(*works: Callable[[], object]) -> None:
     """Run all at the same time to the end; the first error is raised here."""
     errors: list[BaseException] = []

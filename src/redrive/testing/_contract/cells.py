@@ -9,7 +9,7 @@ import pytest
 from ...message import Ack, Cell, Draft, Settled, Settlement, Swap
 from ...store import Store
 from ..clock import ManualClock
-from .base import Contract, OpenStore, claim, in_threads, put
+from .base import Contract, OpenStore, claim, in_threads, put, values
 
 ELSEWHERE = 10**12  # a version that no cell has
 
@@ -22,10 +22,6 @@ def cell(store: Store, key: str) -> Cell:
 
 def version(store: Store, key: str) -> int:
     return cell(store, key).version
-
-
-def values(store: Store, *keys: str) -> list[bytes | None]:
-    return [None if found is None else found.value for found in store.cells.read(keys)]
 
 
 class CellRules(Contract):

@@ -6,7 +6,7 @@ import pytest
 
 from ...errors import Conflict, EnqueueError, Unsupported
 from ...fault import Fault, Kind
-from ...message import Ack, Cell, DeadLetter, Decision, Lane, Quarantine, RetryAt, Settled, Settlement, Swap
+from ...message import Ack, DeadLetter, Decision, Lane, Quarantine, RetryAt, Settled, Settlement, Swap
 from ...store import Store
 from ..clock import ManualClock
 from .base import (
@@ -23,6 +23,7 @@ from .base import (
     put,
     put_one,
     settle,
+    values,
 )
 
 
@@ -214,12 +215,12 @@ class SettleRules(Contract):
             Settlement(second.receipt, Ack(), swaps=(Swap("c", 0, b"3"),)),
         ]
         assert store.exchange(settlements, []).settled == [Settled.STALE, Settled.OK]
-        assert store.cells.read(["a", "b", "c"]) == [None, None, Cell(1, b"3")]
+        assert values(store, "a", "b", "c") == [None, None, b"3"]
         assert look(store, id) == delivery.message
         assert store.find([other]) == [None]
         assert claim(store) == []
         assert settle(store, delivery, Ack(), swaps=(Swap("a", 0, b"1"), Swap("b", 0, b"2"))) is Settled.OK
-        assert store.cells.read(["a", "b"]) == [Cell(1, b"1"), Cell(1, b"2")]
+        assert values(store, "a", "b") == [b"1", b"2"]
 
     def test_of_two_settlements_that_swap_one_cell_the_first_wins(self, store: Store) -> None:
         put(store, draft(), draft())
@@ -232,7 +233,7 @@ class SettleRules(Contract):
                 store.exchange(settlements, [])
             return
         assert store.exchange(settlements, []).settled == [Settled.OK, Settled.STALE]
-        assert store.cells.read(["a"]) == [Cell(1, first.message.id.encode())]
+        assert values(store, "a") == [first.message.id.encode()]
 
     def test_a_conflict_undoes_the_whole_exchange(self, store: Store) -> None:
         _, other = put(store, draft(), draft())
@@ -245,7 +246,7 @@ class SettleRules(Contract):
         assert [(d.message.id, d.message.attempt) for d in claim(store)] == [(other, 1)]
         done = store.exchange([settlement], [], swaps=[Swap("a", 0, b"1")])
         assert done.settled == [Settled.OK]
-        assert store.cells.read(["a"]) == [Cell(1, b"1")]
+        assert values(store, "a") == [b"1"]
 
     # -- faults
 
