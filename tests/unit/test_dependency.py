@@ -71,9 +71,34 @@ def test_what_was_granted_for_a_time_is_good_then_and_not_long_after() -> None:
     back = message("1", deferral=refusal.deferral)
     on_time, answers = flow.ask(state, d, [back], refusal.at_ms)
     assert answers.refusals == [None] and on_time is state
-    late_ms = refusal.at_ms + flow.LATE_MS + 1
+    late_ms = refusal.at_ms + flow.SLOT_LATE_MS + 1
     after, answers = flow.ask(state, d, [back], late_ms)
-    assert answers.refusals == [None] and after.tat_ms > state.tat_ms  # it took another slot
+    (again,) = answers.refusals
+    assert again is not None and again.at_ms == NOW + 2000 and after.tat_ms > state.tat_ms  # it takes another slot
+
+
+def test_slots_that_are_far_ahead_hide_nobody_whose_slot_is_near() -> None:
+    d = Dependency("shop", None, BREAKER, Rate("1/s"))
+    state, _ = flow.ask(State(), d, [message(str(n)) for n in range(60)], NOW)
+    assert state.tat_ms == NOW + 60_000 and flow.unclaimed_until_ms(state, d, NOW) == 0
+    d = Dependency("shop", None, BREAKER)
+    later = NOW + 13_000
+    state, _ = flow.ask(opened(d), d, [message("0"), message("1")], later)
+    state = flow.apply(state, d, Seen(probes={"0 1": "success", "1 1": "success"}), later)
+    state, answers = flow.ask(state, d, [message(str(n)) for n in range(60)], later)
+    assert max(refusal.at_ms for refusal in answers.refusals if refusal) > later + 5000
+    assert flow.unclaimed_until_ms(state, d, later) == 0
+
+
+def test_a_retry_s_token_is_good_for_longer_than_a_slot() -> None:
+    d = Dependency("shop", Budget(ratio=0, life="1s", floor=1))
+    state, _ = flow.ask(State(), d, [message("0", attempt=2)], NOW)
+    state, answers = flow.ask(state, d, [message("1", attempt=2)], NOW)
+    (refusal,) = answers.refusals
+    assert refusal is not None
+    back, late_ms = message("1", 2, refusal.deferral), refusal.at_ms + flow.LATE_MS
+    assert flow.ask(state, d, [back], late_ms)[0] is state
+    assert flow.ask(state, d, [back], late_ms + 1)[0] is not state
 
 
 def test_a_denied_retry_keeps_its_token_while_a_slot_holds_it_back() -> None:

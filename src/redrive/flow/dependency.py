@@ -28,7 +28,7 @@ from .budget import Budget
 from .limits import Aimd, Rate
 
 LATE_MS = 5000  # how late a message may use what it was granted; then it asks again, lest all come at once
-HORIZON_MS = 1000  # how far ahead slots of a rate are given out; what is beyond stays unclaimed, in its order
+SLOT_LATE_MS = 250  # the same for a slot of a rate or a ramp: a stalled worker makes no burst of them
 FAILURES = frozenset({Kind.TRANSIENT, Kind.TIMEOUT, Kind.CRASHED, Kind.DEFAULT})
 OVERLOADS = frozenset({Kind.THROTTLED, Kind.QUOTA})
 ASKED_MAX_S = 6 * 3600.0  # a cool-down is no longer than that at a time, whatever was asked
@@ -308,12 +308,10 @@ def share(state: State, d: Dependency, worker: str) -> int:
 
 def unclaimed_until_ms(state: State, d: Dependency, now_ms: int) -> int:
     """Until when claims may leave this dependency's messages alone; 0: not at all."""
-    until_ms = state.cool.until_ms if state.cool.until_ms > now_ms else 0
-    if d.breaker is not None:
-        until_ms = max(until_ms, breakers.closed_until_ms(state.breaker, d.breaker, now_ms, HORIZON_MS))
-    if d.rate is not None:
-        slot_ms = limits.ask(state.tat_ms, d.rate, now_ms)[1][0]
-        until_ms = max(until_ms, slot_ms - HORIZON_MS if slot_ms > now_ms + HORIZON_MS else 0)
+    until_ms = state.cool.until_ms
+    # However far ahead the next slot of a rate or a ramp: claims must find those whose slots come before.
+    if d.breaker is not None and breakers.look(state.breaker, d.breaker, now_ms).status not in _CLOSED:
+        until_ms = max(until_ms, breakers.closed_until_ms(state.breaker, d.breaker, now_ms))
     return until_ms if until_ms > now_ms else 0
 
 
@@ -350,12 +348,18 @@ def _present(workers: Mapping[str, int], worker: str, now_ms: int) -> Mapping[st
 def _passes(message: Message, now_ms: int) -> tuple[str, ...]:
     """What it has for now, from when it was put off."""
     deferral = message.deferral
-    return () if deferral is None or now_ms > deferral.at_ms + LATE_MS else deferral.passes
+    if deferral is None or now_ms > deferral.at_ms + LATE_MS:
+        return ()
+    return deferral.passes if now_ms <= deferral.at_ms + SLOT_LATE_MS else _only_tokens(deferral.passes)
 
 
 def _tokens(message: Message, now_ms: int) -> tuple[str, ...]:
     """Those of its passes that are good at any time: a slot that is not used is gone."""
-    return tuple(p for p in _passes(message, now_ms) if p.startswith("budget "))
+    return _only_tokens(_passes(message, now_ms))
+
+
+def _only_tokens(passes: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(p for p in passes if p.startswith("budget "))
 
 
 def _has(message: Message, what: str, d: Dependency, now_ms: int) -> bool:
