@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .errors import Quarantine, RedriveError, Reject, RetryAfter, Snooze
     from .flow.breaker import Breaker
     from .flow.budget import Budget
+    from .flow.idempotency import Idempotency
     from .flow.limits import Aimd, Rate
     from .message import Draft
     from .policy import Backoff, Poison, Retry, presets
@@ -29,6 +30,7 @@ __all__ = [
     "Budget",
     "Context",
     "Draft",
+    "Idempotency",
     "Poison",
     "Quarantine",
     "Rate",
@@ -51,6 +53,7 @@ _HOMES = {
     "flow.breaker": ["Breaker"],
     "flow.budget": ["Budget"],
     "flow.limits": ["Aimd", "Rate"],
+    "flow.idempotency": ["Idempotency"],
     "message": ["Draft"],
     "policy": ["Backoff", "Poison", "Retry", "presets"],
     "retention": ["Retention"],

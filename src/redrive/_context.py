@@ -15,11 +15,12 @@ import msgspec
 from msgspec import Struct
 
 from .codec import to_json
-from .errors import Cancelled, EnqueueError, LeaseLost, TooLarge
+from .errors import Cancelled, ConfigError, Conflict, EnqueueError, LeaseLost, TooLarge
 from .message import Draft, Message, Receipt
 from .store import Traits
 
 if TYPE_CHECKING:
+    from ._idempotent import Claim
     from .task import Bound, Ref, Task
 
 P = ParamSpec("P")
@@ -37,6 +38,7 @@ class Extras(Struct, eq=False):
     progress: bytes | None = None  # the last checkpoint
     degraded: str | None = None  # why the result is partial
     partial: Any = None  # that result
+    completed: bool = False  # in a transaction of the handler's own, with the follow-ups so far
 
 
 class Context(Struct, eq=False):
@@ -49,6 +51,7 @@ class Context(Struct, eq=False):
     _stop: str | None = None  # "cancel" | "lease" | "drain"
     _over: bool = False
     _extras: Extras | None = None
+    _claim: Claim | None = None  # of its idempotency key
 
     def __repr__(self) -> str:
         return f"<redrive context of message {self.message.id}>"
@@ -80,8 +83,10 @@ class Context(Struct, eq=False):
 
     @property
     def idempotency_key(self) -> str:
-        """The same through every retry and redrive of this message: hand it to the service you call."""
-        return self.message.id
+        """The same through every retry and redrive of this message: hand it to the service you call. The task's own
+        key where it has `idempotency=`, else the message's id."""
+        claim = self._claim
+        return self.message.id if claim is None else claim.key
 
     @property
     def progress(self) -> Any:
@@ -159,7 +164,10 @@ class Context(Struct, eq=False):
         draft: Draft
         ref: Ref
         draft, ref = make(self, args, kwargs)
-        follow_ups = self._said().follow_ups
+        extras = self._said()
+        if extras.completed:
+            raise RuntimeError("ctx.enqueue() comes too late after ctx.complete(): follow-ups go with its transaction")
+        follow_ups = extras.follow_ups
         if len(follow_ups) >= FOLLOW_UPS_MAX:
             raise EnqueueError(
                 f"message {self.message.id} has {FOLLOW_UPS_MAX} follow-ups, as many as one commit may carry; "
@@ -185,6 +193,42 @@ class Context(Struct, eq=False):
         said = self._said()
         said.partial, said.degraded = result, str(why)[:WHY_MAX] or "partial"
         return result
+
+    def complete(self, result: R, *, tx: Any) -> R:
+        """Complete the idempotency key in a transaction of yours, with the effect: `return ctx.complete(result, tx=…)`.
+
+        `tx`: a connection or session of yours on the store's own database, as in `using(tx=…)`. Once you commit, the
+        key is done with this result, and the follow-ups enqueued so far are there; if the run fails or its worker dies
+        after that, the message is done all the same when it comes again. Commit before the handler returns: a run
+        whose completion was not committed has failed. Where you roll back instead, nothing was said. Raises
+        ConfigError where the task has no `idempotency=`, LeaseLost where another one has the key by now, EncodeError
+        or TooLarge for a result that cannot be stored, EnqueueError, Unsupported or StoreError as `using(tx=…)`.
+        """
+        claim = self._claim
+        if claim is None:
+            raise ConfigError("ctx.complete(…) has no key to complete: the task needs idempotency=Idempotency(key=…)")
+        self._refuse_over("a completion")
+        store, extras = self._task.app.store, self._said()
+        swap = claim.completing(self._stored(result), extras.degraded, store.now_ms())
+        follow_ups = () if self._receipt is None else tuple(extras.follow_ups)
+        try:
+            store.put(follow_ups, swaps=[swap], tx=tx)
+        except Conflict:
+            self._stop = self._stop or "lease"
+            raise LeaseLost(
+                f"message {self.message.id} no longer holds idempotency key {claim.key!r}: roll back; its run took too "
+                "long and another one has taken it over, or it is complete already"
+            ) from None
+        claim.committed = True
+        extras.completed = True
+        return result
+
+    def _stored(self, result: Any) -> bytes:
+        written: bytes = self._task.codec.encode_result(result)
+        most = self._traits().state_bytes_max
+        if len(written) > most:
+            raise TooLarge(f"task {self._task.name!r}: its result has {len(written)} bytes; this store takes {most}")
+        return written
 
     def _said(self) -> Extras:
         extras = self._extras

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .flow.breaker import Breaker
     from .flow.budget import Budget
     from .flow.dependency import Dependency
+    from .flow.idempotency import Idempotency
     from .flow.limits import Aimd, Rate
     from .observe.alerts import Alert
     from .schedule import Schedule, Scheduler
@@ -173,6 +174,7 @@ class App:
         poison: Poison = ...,
         dependency: str | None = ...,
         rate: Rate | str | None = ...,
+        idempotency: Idempotency | None = ...,
     ) -> Callable[[Callable[Concatenate[Context, P], R]], Task[P, R]]: ...
 
     @overload
@@ -191,6 +193,7 @@ class App:
         poison: Poison = ...,
         dependency: str | None = ...,
         rate: Rate | str | None = ...,
+        idempotency: Idempotency | None = ...,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(
@@ -208,6 +211,7 @@ class App:
         poison: Poison = _POISON,
         dependency: str | None = None,
         rate: Rate | str | None = None,
+        idempotency: Idempotency | None = None,
     ) -> Callable[[Callable[..., R]], Task[..., R]]:
         """Register a handler, `def` or `async def`.
 
@@ -223,6 +227,8 @@ class App:
         `poison` says when a message that kills its process is quarantined (default: after three crashes alone).
         `dependency` names what the handler calls: its retry budget and circuit breaker, both on by default, and
         whatever `app.dependency(…)` says of it hold for this task. `rate` bounds its runs, over all workers.
+        `idempotency=Idempotency(key=…)` runs it once for each key, a function of its arguments: a duplicate gets the
+        stored result, in direct calls too.
         Raises ConfigError for a name that is taken, or a signature that cannot be stored.
         """
         if misplaced:
@@ -243,12 +249,15 @@ class App:
             raise ConfigError(f"timeout={timeout!r}: expected more than 0, as it bounds each run")
         if not isinstance(on_dead, Task | str | None):
             raise ConfigError(f"on_dead={on_dead!r}: expected a task of this app, or its name")
+        if idempotency is not None:
+            _check_idempotency(idempotency)
 
         def register(handler: Callable[..., R]) -> Task[..., R]:
             called = name or _name(handler)
             checked = check_rules(rules, f"rules of task {called!r}")
             task: Task[..., R] = Task(self, handler, called, queue, policy, checked, ctx, on_dead, version, keep_ms)
             task.dependency, task.rate = as_text(dependency, "dependency"), _rate(rate)
+            task.idempotency = idempotency
             if task.name in self.tasks:
                 raise ConfigError(f"task {task.name!r} is registered twice; give one of them another name=")
             if isinstance(on_dead, Task):
@@ -619,6 +628,15 @@ def _retry(retry: Retry | str | None) -> Retry:
     if not isinstance(retry, Retry):
         raise ConfigError(f"retry={retry!r}: expected a Retry, such as Retry(max_attempts=8), or a preset's name")
     return retry
+
+
+def _check_idempotency(given: object) -> None:
+    from .flow.idempotency import Idempotency
+
+    if not isinstance(given, Idempotency):
+        raise ConfigError(
+            f"idempotency={given!r}: expected an Idempotency, such as Idempotency(key=lambda order_id: order_id)"
+        )
 
 
 def _name(handler: Callable[..., Any]) -> str:

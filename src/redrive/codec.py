@@ -28,6 +28,7 @@ from .errors import ConfigError, EncodeError, Unreadable
 Upcast = Callable[[dict[str, Any]], dict[str, Any]]
 
 _to_json = msgspec.json.Encoder(decimal_format="string", enc_hook=dump).encode
+_to_sorted_json = msgspec.json.Encoder(decimal_format="string", enc_hook=dump, order="sorted").encode
 _to_object = msgspec.json.Decoder(dict[str, Any]).decode
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -103,6 +104,24 @@ class Codec:
             return dict(self.signature.bind(*args, **kwargs).arguments)
         except TypeError as error:
             raise TypeError(f"task {self.name!r}: {error}; it takes {self.signature}") from None
+
+    def canonical(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+        """One and the same for calls that mean the same: JSON of the arguments by name, sorted, without those that are
+        as their default. Raises TypeError and EncodeError as `encode`, though it looks at no annotation."""
+        named = self._named(args, kwargs)
+        if not self._all_required:
+            named = {name: value for name, value in named.items() if not self._is_default(name, value)}
+        try:
+            return _to_sorted_json(named)
+        except Exception as error:
+            raise self._unwritable("an argument", error) from error
+
+    def _is_default(self, name: str, value: Any) -> bool:
+        default = self.signature.parameters[name].default
+        try:
+            return value is default or (type(value) is type(default) and bool(value == default))
+        except Exception:  # of values that will not be compared
+            return False
 
     def decode(self, body: bytes, version: int | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments to call the handler with, from a body of `version` (None: the codec's own).

@@ -14,6 +14,8 @@ RedriveError
 │   ├── Unsupported      this store does not promise that
 │   └── SchemaError      the stored schema is newer than this program
 ├── NotDone              ref.wait(): the message died or was cancelled, so it has no result
+├── InProgress           a direct call: another one works on its idempotency key just now
+├── KeyReused            its idempotency key belongs to other arguments
 ├── Refused              a safety check says no, with the fix in the message
 ├── LeaseLost            the message is no longer this worker's: raised by ctx.check()
 └── Cancelled            a cancel was asked for, or the worker stops: raised by ctx.check()
@@ -93,6 +95,35 @@ class NotDone(RedriveError):
 
     def __reduce__(self) -> tuple[type[NotDone], tuple[str | None, ...]]:
         return NotDone, (self.id, self.task, self.state, self.reason, self.text)
+
+
+class InProgress(RedriveError):
+    """The idempotency key of a direct call is being worked on: by `owner`, for `retry_after` seconds at most. Nothing
+    was run."""
+
+    def __init__(self, task: str, key: str, owner: str, retry_after: float) -> None:
+        self.task, self.key, self.owner, self.retry_after = task, key, owner, retry_after
+        super().__init__(
+            f"task {task!r}: {owner} is working on idempotency key {key!r}, and may for {retry_after:.1f} s more; call "
+            "again then to get its result, or enqueue the call, which waits by itself"
+        )
+
+    def __reduce__(self) -> tuple[type[InProgress], tuple[str, str, str, float]]:
+        return InProgress, (self.task, self.key, self.owner, self.retry_after)
+
+
+class KeyReused(RedriveError, ValueError):
+    """The idempotency key stands for a call with other arguments. Nothing was run."""
+
+    def __init__(self, task: str, key: str, owner: str) -> None:
+        self.task, self.key, self.owner = task, key, owner
+        super().__init__(
+            f"task {task!r}: idempotency key {key!r} was first used by {owner}, with other arguments; two different "
+            "calls need two keys: make the key of all that tells them apart"
+        )
+
+    def __reduce__(self) -> tuple[type[KeyReused], tuple[str, str, str]]:
+        return KeyReused, (self.task, self.key, self.owner)
 
 
 class Refused(RedriveError):

@@ -29,6 +29,7 @@ class Fate(Struct, frozen=True, kw_only=True):
     delay_ms: int | None = None  # until it is due again
     age_ms: int = 0  # since its present life began
     degraded: str | None = None  # what a done one had to do without
+    duplicate_of: str | None = None  # the message, or call, whose stored result a done one took: it did not run
     fault: str | None = None  # the fault's kind
     error: str | None = None
     text: str | None = None  # the fault's, or why it is dead without one

@@ -23,6 +23,7 @@ from .stores._door import admit as check_drafts
 
 if TYPE_CHECKING:
     from .app import App
+    from .flow.idempotency import Idempotency
     from .flow.limits import Rate
 
 RESTART_S = 5.0  # the longest pause before a supervisor starts a worker process again that keeps dying
@@ -151,6 +152,7 @@ class Task(Generic[P, R]):
         self.version, self.keep_ms = version, keep_ms
         self.dependency: str | None = None  # what it calls; None: a dependency of its own name, if one is declared
         self.rate: Rate | None = None
+        self.idempotency: Idempotency | None = None
         self.is_async = _is_any(inspect.iscoroutinefunction, handler)
         if _is_any(inspect.isgeneratorfunction, handler) or _is_any(inspect.isasyncgenfunction, handler):
             raise ConfigError(f"task {name!r}: a generator would be made and never run; use a handler without yield")
@@ -204,18 +206,32 @@ class Task(Generic[P, R]):
         return f"<redrive task {self.name!r} on queue {self.queue!r}>"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the handler directly: nothing is queued or retried; it gets a local Context."""
+        """Call the handler directly: nothing is queued or retried; it gets a local Context.
+
+        With `idempotency=` it runs once for its key here too: a completed duplicate gets the stored result. Raises
+        InProgress where another one is at it, KeyReused where the key stands for other arguments, StoreError.
+        """
         if self.is_async:
             return self._call_async(*args, **kwargs)  # type: ignore[return-value]
-        token = enter(self._local_context())
+        made = self._local_context()
+        token = enter(made)
         try:
+            if self.idempotency is not None:
+                from ._idempotent import call
+
+                return call(self, made, args, kwargs)  # type: ignore[no-any-return]
             return self.handler(*self._with_context(args), **kwargs)
         finally:
             leave(token)
 
     async def _call_async(self, *args: Any, **kwargs: Any) -> Any:
-        token = enter(self._local_context())
+        made = self._local_context()
+        token = enter(made)
         try:
+            if self.idempotency is not None:
+                from ._idempotent import acall
+
+                return await acall(self, made, args, kwargs)
             return await self.handler(*self._with_context(args), **kwargs)  # type: ignore[misc]
         finally:
             leave(token)

@@ -39,7 +39,8 @@ transient sqlalchemy.exc                OperationalError DisconnectionError
 transient sqlalchemy.orm.exc            StaleDataError
 transient redis.exceptions              ConnectionError TryAgainError ClusterDownError ClusterError AskError
 transient redis.exceptions              ReadOnlyError OutOfMemoryError LockError WatchError
-transient redrive.errors                StoreUnavailable
+transient redrive.errors                StoreUnavailable InProgress
+permanent redrive.errors                KeyReused
 permanent ssl                           SSLCertVerificationError
 permanent http.client                   InvalidURL
 permanent httpx                         InvalidURL UnsupportedProtocol LocalProtocolError TooManyRedirects

@@ -21,6 +21,7 @@ from ..message import Ask
 from ..worker.admission import admit_run
 from ..worker.fates import fate
 from ..worker.flow import Flow
+from ..worker.idempotent import Keys
 from ..worker.outcomes import outcome, refused
 from ..worker.run import Gate, Hall, Run
 from .clock import ManualClock
@@ -37,6 +38,7 @@ WORKER = "kit"
 LOOKS_MAX = 1_000
 LEASE_MS = 30_000  # a worker's default, as the next one; a test shall not depend on the machine's settings
 PARK_S = 300.0
+GRACE_S = 30.0
 
 
 class Plan(Struct, frozen=True):
@@ -66,6 +68,7 @@ class Tally(Struct):
             self.last_failure = repr(ran).strip()
 
     def add_unrun(self, told: Fate) -> None:
+        self.done += told.outcome == "done"  # a duplicate of what is done
         if told.outcome in _DEAD:
             self.dead += 1
             self.last_failure = f"{told.task} {told.outcome} unrun ({told.reason})" + (
@@ -83,6 +86,7 @@ class Engine:
         self.acts = Acts()
         self.runs: list[Ran] = []
         self._flows: dict[int, Flow] = {}  # by id of the app
+        self._keys = Keys(self.tasks, store, GRACE_S, LEASE_MS / 1000)
         self._park_ms = 0
         self._gate = Gate(1, Hall(1))
         self._busy = False
@@ -148,9 +152,9 @@ class Engine:
         if tally.deliveries >= plan.deliveries_max:
             raise AssertionError(self._endless(plan))
         tally.deliveries += 1
-        flow = self._flow_of(run)
-        if flow is not None:
-            flow.admit([run])
+        if not self._keyed(run):
+            tally.add_unrun(self._settle(run)[0])
+            return
         if not admit_run(run, self.tasks, self._clock.now_ms(), self._park_ms):
             tally.add_unrun(self._settle(run)[0])
             return
@@ -167,6 +171,15 @@ class Engine:
         ran = self._ran(run, rig.result, args, at_ms, told, fault)
         self.runs.append(ran)
         tally.add_run(ran)
+
+    def _keyed(self, run: Run) -> bool:
+        """Whether it is not over already, as far as its idempotency key goes; and what flow control has against it."""
+        keys, flow = self._keys, self._flow_of(run)
+        going = keys.look([run])
+        if flow is not None:
+            flow.admit(going)
+        keys.take(going)
+        return not run.over
 
     def _flow_of(self, run: Run) -> Flow | None:
         """The flow control of its app."""
@@ -187,6 +200,7 @@ class Engine:
             flow.ended(run)
             flow.left(run)
             flow.tick()
+        self._keys.look_committed([run])
         ended = outcome(run, now_ms, WORKER)
         try:
             word = self.store.exchange([ended.settlement], []).settled[0]

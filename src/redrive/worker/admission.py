@@ -30,7 +30,7 @@ def admit_run(run: Run, tasks: Mapping[str, Any], now_ms: int, park_ms: int = 0)
     if task is None or message.version > task.version:
         signals = Signals(unroutable=_unroutable(message, task, tasks), park_ms=park_ms)
         task = None
-    else:
+    elif run.task is None:  # else its body was read already
         try:
             run.task = task
             if message.content != BLOB:  # that is read when the run begins, not on this thread

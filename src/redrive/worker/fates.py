@@ -51,6 +51,7 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
         delay_ms=delay_ms,
         age_ms=max(0, now_ms - message.life_ms),
         degraded=degraded,
+        duplicate_of=o.duplicate_of,
         fault=None if fault is None else fault.kind.value,
         error=None if fault is None else fault.error,
         text=(text or None) if fault is None else fault.text,

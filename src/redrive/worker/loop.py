@@ -30,6 +30,7 @@ from .admission import admit_run
 from .crashes import Slots, left_behind
 from .fates import fate, fate_of_crashed, fate_of_lost
 from .flow import Flow
+from .idempotent import Keys
 from .identity import identity
 from .outcomes import Outcome, outcome, refused, released
 from .run import Gate, Hall, Run
@@ -92,6 +93,8 @@ class Worker:
         flow = Flow(app, self._store, self.name, self._notice)
         self._flow: Flow | None = flow if flow else None
         self._clogged: frozenset[str] = frozenset()
+        keys = Keys(app.tasks, self._store, grace_s, lease_s)
+        self._keys: Keys | None = keys if keys else None
         self._held: dict[Receipt, Run] = {}
         self._count = dict.fromkeys(self._places, 0)
         self._finished: deque[Run] = deque()
@@ -236,6 +239,8 @@ class Worker:
         """Turn what finished into settlements."""
         if not self._finished:
             return
+        if self._keys is not None and not self._looked_committed(self._keys):
+            return
         now_ms = self._store.now_ms()
         while self._finished and len(self._outcomes) < BATCH_MAX:
             run = self._finished.popleft()
@@ -248,6 +253,15 @@ class Worker:
                 self._outcomes.append(o)
                 if run.complaint is not None:
                     self._notice("result_dropped", f"{run.delivery.message.id} is done without result: {run.complaint}")
+
+    def _looked_committed(self, keys: Keys) -> bool:
+        """Whether it is known what those came to that completed their keys themselves."""
+        try:
+            keys.look_committed([*self._finished])
+        except StoreError as error:
+            self._store_failed(error)
+            return False
+        return True
 
     def _deposited(self, o: Outcome, checked: ClaimCheck, now_ms: int) -> Outcome:
         """With the large bodies of its follow-ups in blob storage; where they cannot be put there, the run failed."""
@@ -384,9 +398,20 @@ class Worker:
             self._held[delivery.receipt] = run
             self._count[queue] += 1
             runs.append(run)
+        going = runs if self._keys is None else self._keys.look(runs)
         if self._flow is not None:
-            self._flow.admit(runs)
+            self._flow.admit(going)  # what its key holds up, or has done with, shall take nobody's token
+        if self._keys is not None:
+            self._keys.take(going)
+            runs = self._not_over(runs)
         self._loop.call_soon_threadsafe(self._start, runs)
+
+    def _not_over(self, runs: Sequence[Run]) -> list[Run]:
+        """Those that are still to be started; the others finish, unrun."""
+        over = [run for run in runs if run.over]
+        if over:
+            self._finish(over)
+        return [run for run in runs if not run.over]
 
     def _start(self, runs: Sequence[Run]) -> None:
         """Admit what was claimed and start what its gate lets in, in the order it was claimed. On the event loop's
@@ -427,9 +452,22 @@ class Worker:
                 left_s = min(left_s, ends_s - now)
             if left_s > 0:
                 groups.setdefault(math.ceil(left_s * 1000), []).append(run)
+        self._renew_keys()
         for lease_ms, runs in groups.items():
             for at in range(0, len(runs), self._store.traits.batch_max):
                 self._extend(runs[at : at + self._store.traits.batch_max], lease_ms)
+
+    def _renew_keys(self) -> None:
+        if self._keys is None or self._draining:
+            return
+        waiting = [run for run in self._held.values() if run.claim is not None and not run.started_s and not run.over]
+        try:
+            lost = self._keys.renew(waiting)
+        except StoreError as error:
+            self._store_failed(error)
+            return
+        for run in lost:
+            self._lose(run)
 
     def _extend(self, runs: Sequence[Run], lease_ms: int) -> None:
         before_s = time.monotonic()

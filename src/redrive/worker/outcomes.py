@@ -9,9 +9,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .._context import Extras
+from .._idempotent import NOT_COMMITTED, Claim
 from ..decide import Policy, decide, with_fate
 from ..errors import Cancelled, EnqueueError, LeaseLost, StoreError
 from ..fault import Crash, Fault, Kind, classify, crash_fault
+from ..flow.idempotency import Record, releasing
 from ..message import (
     FAULTS_KEPT_EACH_END,
     Ack,
@@ -37,11 +39,12 @@ class Outcome(Struct, frozen=True, gc=False):
     settlement: Settlement
     delivery: Delivery
     run_s: float | None = None
+    duplicate_of: str | None = None  # the message that ran for its idempotency key
 
 
 def outcome(run: Run, now_ms: int, worker: str) -> Outcome:
-    """What to settle a run with that finished, or was not admitted."""
-    told = _outcome(run, now_ms, worker)
+    """What to settle a run with that finished, or was not admitted; its idempotency key ends in the same commit."""
+    told = _outcome(run, now_ms, worker) if run.claim is None else _with_key(run, run.claim, now_ms, worker)
     settlement, message = told.settlement, run.delivery.message
     if message.crashes and settlement.fault is None and not isinstance(settlement.decision, Ack):
         evidence = _untold(message, run.crash, now_ms)
@@ -64,6 +67,8 @@ def _outcome(run: Run, now_ms: int, worker: str) -> Outcome:
         return Outcome(_settlement(run.delivery, run.verdict, run.fault, run.task, now_ms, worker), run.delivery)
     run_s = run.finished_s - run.started_s if run.started_s else None
     extras = None if run.context is None else run.context.end()
+    if run.stored is not None:
+        return _as_before(run, run.stored, run_s)
     if run.fault is None:
         plain = extras is None and not run.delivery.message.keep_ms
         settlement = Settlement(run.delivery.receipt, run.gate.ack) if plain else _done(run, extras)
@@ -75,8 +80,33 @@ def _outcome(run: Run, now_ms: int, worker: str) -> Outcome:
 def _done(run: Run, extras: Extras | None) -> Settlement:
     receipt, ack, asked_ms = run.delivery.receipt, run.gate.ack, run.delivery.message.keep_ms
     degraded, follow_ups = (None, ()) if extras is None else (extras.degraded, tuple(extras.follow_ups))
+    result = run.result if asked_ms else None
     keep_ms = None if ack.keep_ms is None else max(ack.keep_ms, asked_ms)
-    return Settlement(receipt, Ack(degraded, keep_ms), None, follow_ups, run.result)
+    return Settlement(receipt, Ack(degraded, keep_ms), None, follow_ups, result)
+
+
+def _as_before(run: Run, record: Record, run_s: float | None) -> Outcome:
+    """Done with the stored result. Its follow-ups were written when its key was completed."""
+    ack, asked_ms = run.gate.ack, run.delivery.message.keep_ms
+    keep_ms = None if ack.keep_ms is None else max(ack.keep_ms, asked_ms)
+    result = record.result if asked_ms else None
+    settlement = Settlement(run.delivery.receipt, Ack(record.degraded, keep_ms), None, (), result)
+    return Outcome(settlement, run.delivery, run_s, None if run.started_s else record.owner)
+
+
+def _with_key(run: Run, claim: Claim, now_ms: int, worker: str) -> Outcome:
+    """An ack completes the key with what was returned, everything else frees it. What the handler has completed itself,
+    in a transaction that was committed with its follow-ups, is done however its run ended."""
+    if claim.done is not None:
+        run.stored = claim.done
+        return _outcome(run, now_ms, worker)
+    if claim.committed and run.fault is None and run.verdict is None:
+        run.fault = classify(RuntimeError(NOT_COMMITTED), run.task.rules)
+    o = _outcome(run, now_ms, worker)
+    decision = o.settlement.decision
+    done = decision if isinstance(decision, Ack) else None
+    swap = claim.releasing() if done is None else claim.completing(run.result, done.degraded, now_ms)
+    return replace(o, settlement=replace(o.settlement, swaps=(swap,)))
 
 
 def refused(o: Outcome, error: EnqueueError | StoreError, task: Any, now_ms: int, worker: str) -> Outcome:
@@ -84,10 +114,12 @@ def refused(o: Outcome, error: EnqueueError | StoreError, task: Any, now_ms: int
     if not isinstance(o.settlement.decision, Ack):
         if isinstance(error, StoreError):  # a death waits for what goes with it
             again = RetryAt(now_ms + _DIE_LATER_MS, "held", counts=False, held=True)
-            return replace(o, settlement=Settlement(o.settlement.receipt, again))
+            return replace(o, settlement=Settlement(o.settlement.receipt, again, swaps=o.settlement.swaps))
         return replace(o, settlement=replace(o.settlement, follow_ups=()))
     decision, fault = _failed(o.delivery.message, classify(error), task.policy, now_ms)
-    return replace(o, settlement=_settlement(o.delivery, decision, fault, task, now_ms, worker))
+    settlement = _settlement(o.delivery, decision, fault, task, now_ms, worker)
+    freed = tuple(releasing(swap.key, swap.version) for swap in o.settlement.swaps)  # they were to be completed
+    return replace(o, settlement=replace(settlement, swaps=freed))
 
 
 def _failed(message: Message, fault: Fault, policy: Policy, now_ms: int) -> tuple[Decision, Fault | None]:
@@ -108,7 +140,11 @@ def _decide(message: Message, fault: Fault, policy: Policy, now_ms: int) -> tupl
 
 def released(run: Run, now_ms: int) -> Outcome:
     """What to settle a run with that was never started, or cut off by the worker's end: free, due at once."""
-    return Outcome(Settlement(run.delivery.receipt, RetryAt(now_ms, "interrupted", counts=False)), run.delivery)
+    claim = run.claim
+    # The key of what may still be running is not another's yet; this message has it back at once.
+    freed = () if claim is None or run.started_s else (claim.releasing(),)
+    again = RetryAt(now_ms, "interrupted", counts=False)
+    return Outcome(Settlement(run.delivery.receipt, again, swaps=freed), run.delivery)
 
 
 def _settlement(

@@ -19,6 +19,8 @@ from ..fault import Crash, Fault
 from ..message import Ack, Decision, Delivery
 
 if TYPE_CHECKING:
+    from .._idempotent import Claim
+    from ..flow.idempotency import Record
     from .crashes import Slots
     from .flow import Guard
 
@@ -38,6 +40,9 @@ class Run(Struct, gc=False, eq=False):
     granted: tuple[str, ...] = ()  # the passes of what was taken for it so far
     probe: str = ""  # by whose name it is a breaker's probe
     counted: bool = False  # it has a place of its dependency's concurrency
+    claim: Claim | None = None  # of its idempotency key; from here to `over` set by worker/idempotent.py
+    stored: Record | None = None  # what its key came to earlier: its result stands for that of a run
+    over: bool = False  # it has come to its end without a run
     verdict: Decision | None = None  # set where it was not admitted
     fault: Fault | None = None  # how its run ended, or why it was not admitted
     result: bytes | None = None  # what the handler returned, where that is to be kept
@@ -64,11 +69,16 @@ class Run(Struct, gc=False, eq=False):
             slots.start(self.slot, self.alone)
         delivery = self.delivery
         context = self.context = Context(
-            delivery.message, now + self.task.policy.timeout_s, self.task, delivery.receipt
+            delivery.message, now + self.task.policy.timeout_s, self.task, delivery.receipt, _claim=self.claim
         )
         if self.task.takes_context:
             self.args = (context, *self.args)
         return context
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what the handler returns is to be kept, with the message or its key."""
+        return self.delivery.message.keep_ms > 0 or self.claim is not None
 
     def keep(self, result: Any) -> None:
         """Write down what the handler returned: now, as what it refers to may change later."""

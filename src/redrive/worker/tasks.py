@@ -52,7 +52,7 @@ class TaskExecutor:
                 self._watch_from(run.deadline_s)
             if run.delivery.message.content != BLOB or take(run, await self._fetched(run)):
                 result = await run.task.entry(*run.args, **run.kwargs)
-                if run.delivery.message.keep_ms:
+                if run.keeps:
                     run.keep(result)
         except BaseException as error:  # whatever it is, it is its message's business and must not end the worker
             if isinstance(error, GeneratorExit) and self._loop.is_closed():

@@ -58,7 +58,7 @@ class ThreadExecutor:
             token = enter(run.begin(self._slots))
             if run.delivery.message.content != BLOB or take(run, fetch(run)):
                 result = refuse_coroutine(run.task.entry(*run.args, **run.kwargs))
-                if run.delivery.message.keep_ms:
+                if run.keeps:
                     run.keep(result)
         except BaseException as error:  # also SystemExit: a handler must not end the worker
             run.fault = fault_of(run, error)

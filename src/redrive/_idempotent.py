@@ -1,0 +1,264 @@
+"""Holding the key of a task with `idempotency=`: claiming it in the store's cells, and the direct call that does so for
+itself. What may follow from what stands in `flow/idempotency.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from .errors import EncodeError, InProgress, KeyReused, LeaseLost, Unreadable
+from .flow.idempotency import (
+    Busy,
+    Finished,
+    Granted,
+    Other,
+    Record,
+    Wish,
+    cell_of,
+    claim,
+    completed,
+    completing,
+    held_by,
+    payload_of,
+    read,
+    releasing,
+    taking,
+)
+from .message import Swap
+from .store import Cells
+
+if TYPE_CHECKING:
+    from ._context import Context
+    from .task import Task
+
+TRIES = 5  # of a claim that others move in between
+AGAIN_MS = 1_000
+LOST = "another claim"  # the owner, where somebody was quicker by less than could be seen
+NOT_COMMITTED = "ctx.complete() was called, and its transaction not committed when the handler returned"
+
+
+class Wanted(Struct, frozen=True):
+    """A key of a task that somebody wants, and for how long."""
+
+    key: str
+    cell: str
+    wish: Wish
+    hold_ms: int
+    keep_ms: int
+
+
+class Claim(Struct, eq=False):
+    """A key that is held: its cell, at which version, and what it says. `committed`: the handler has completed it in a
+    transaction of its own, which may have come to nothing."""
+
+    wanted: Wanted
+    version: int
+    record: Record
+    committed: bool = False
+    done: Record | None = None  # what the cell said of that, once the run was over
+
+    @property
+    def key(self) -> str:
+        return self.wanted.key
+
+    def completing(self, result: bytes | None, degraded: str | None, now_ms: int) -> Swap:
+        done = completed(self.record, result, degraded, now_ms)
+        return completing(self.wanted.cell, self.version, done, self.wanted.keep_ms)
+
+    def releasing(self) -> Swap:
+        return releasing(self.wanted.cell, self.version)
+
+
+Found = Claim | Granted | Busy | Finished | Other
+
+
+def wanted(
+    task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any], owner: str, fence: int, hold_ms: int
+) -> Wanted:
+    """What a run with these arguments asks for. Raises what the key's function raises, TypeError, EncodeError."""
+    rule = task.idempotency
+    assert rule is not None
+    key = rule.key_of(tuple(args), dict(kwargs))
+    wish = Wish(owner, fence, payload_of(task.codec.canonical(args, kwargs)), task.version)
+    return Wanted(key, cell_of(task.name, key), wish, hold_ms, rule.keep_ms)
+
+
+class Taking:
+    """Keys that are claimed together: `look` reads what there is, `take` writes, each for all of them at once. `found`
+    says of each what it came to; a Granted of `look` is nobody's before `take` made a Claim of it."""
+
+    def __init__(self, cells: Cells, wishes: Sequence[Wanted], now_ms: int) -> None:
+        self._cells, self._wishes, self._now_ms = cells, wishes, now_ms
+        self._versions: dict[str, int] = {}
+        self.found: list[Found] = []
+
+    def look(self) -> None:
+        """Of several for one key the first one's turn it is, and the others find it busy. Raises StoreError."""
+        names = list(dict.fromkeys(w.cell for w in self._wishes))
+        self._versions, records = read_all(self._cells, names)
+        for w in self._wishes:
+            answer = claim(records[w.cell], w.wish, self._now_ms, w.hold_ms)
+            self.found.append(answer)
+            if isinstance(answer, Granted):
+                records[w.cell] = answer.record
+
+    def take(self, chosen: Sequence[int]) -> None:
+        """Claim those of the wishes that were granted. Raises StoreError: then some may be held, by these very owners,
+        to whom they are granted again."""
+        wanted = {n: answer.record for n in chosen if isinstance(answer := self.found[n], Granted)}
+        if not wanted:
+            return
+        swaps = [taking(self._wishes[n].cell, self._version(n), r, self._now_ms) for n, r in wanted.items()]
+        self._cells.swap(swaps)
+        versions, records = read_all(self._cells, [swap.key for swap in swaps])
+        for n, record in wanted.items():
+            w = self._wishes[n]
+            held = records[w.cell] == record  # also where it was written by a call whose answer was lost
+            self.found[n] = Claim(w, versions[w.cell], record) if held else Busy(LOST, self._now_ms + AGAIN_MS)
+
+    def _version(self, n: int) -> int:
+        return self._versions[self._wishes[n].cell]
+
+
+def acquire(cells: Cells, wish: Wanted, now_ms: int) -> Found:
+    """Claim one key, or why not. Raises StoreError."""
+    for _ in range(TRIES):
+        taking = Taking(cells, [wish], now_ms)
+        taking.look()
+        taking.take([0])
+        found = taking.found[0]
+        if not (isinstance(found, Busy) and found.owner == LOST):
+            break
+    return found
+
+
+def read_all(cells: Cells, names: Sequence[str]) -> tuple[dict[str, int], dict[str, Record | None]]:
+    """The versions of these cells (0: there is none) and their records, by name. Raises StoreError."""
+    pairs = list(zip(names, cells.read(names), strict=True))
+    return (
+        {name: 0 if cell is None else cell.version for name, cell in pairs},
+        {name: read(None if cell is None else cell.value) for name, cell in pairs},
+    )
+
+
+# -- direct calls
+
+
+class DirectCall:
+    """A call of the task here and now: `begin`, and then `end` or `fail`, each of which blocks on the store."""
+
+    def __init__(self, task: Task[Any, Any], context: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self._task, self._context, self._store = task, context, task.app.store
+        hold_ms = int(task.policy.timeout_s * 1000)
+        self._wanted = wanted(task, args, kwargs, f"call {context.message_id}", 1, hold_ms)
+        self._claim: Claim | None = None
+        self.finished = False
+        self.result: Any = None
+
+    def begin(self) -> None:
+        """Claim the key; or, where it is done, set `finished` and the stored result. Raises InProgress, KeyReused,
+        Unreadable where no result is stored, StoreError."""
+        store, task, key = self._store, self._task.name, self._wanted.key
+        now_ms = store.now_ms()
+        match acquire(store.cells, self._wanted, now_ms):
+            case Claim() as found:
+                self._claim = self._context._claim = found
+            case Finished(record):
+                self.finished, self.result = True, self._stored(record)
+            case Granted():
+                raise AssertionError("a key that is granted is claimed, or lost to another one")
+            case Busy(owner, until_ms):
+                raise InProgress(task, key, owner, max(0, until_ms - now_ms) / 1000)
+            case Other(record):
+                raise KeyReused(task, key, record.owner)
+
+    def _stored(self, record: Record) -> Any:
+        if record.result is None:
+            raise Unreadable(
+                f"task {self._task.name!r}: idempotency key {self._wanted.key!r} is done, by {record.owner}, but what "
+                "was returned then could not be stored: it was no JSON, or too long"
+            )
+        return self._task.codec.decode_result(record.result)
+
+    def end(self, result: Any) -> None:
+        """The handler returned. Raises LeaseLost where it ran past its timeout and another one has taken the key,
+        RuntimeError where it was to be completed in a transaction that was not committed."""
+        claim, extras = self._claim, self._context.end()
+        assert claim is not None
+        if claim.committed and self._is_done(claim):
+            return
+        kept = extras.partial if result is None and extras is not None else result
+        degraded = None if extras is None else extras.degraded
+        if claim.committed:
+            raise RuntimeError(f"task {self._task.name!r}: {NOT_COMMITTED}")
+        swap = claim.completing(self._encoded(kept), degraded, self._store.now_ms())
+        if not self._store.cells.swap([swap])[0]:
+            raise LeaseLost(
+                f"task {self._task.name!r}: idempotency key {claim.key!r} went to another call, as this one ran longer "
+                f"than its timeout of {self._task.policy.timeout_s:g} s: its effect may be there twice"
+            )
+
+    def fail(self) -> None:
+        """The handler failed: the key is free again, unless it was completed, or taken by another one."""
+        if self._claim is not None:
+            self._store.cells.swap([self._claim.releasing()])
+
+    def _is_done(self, claim: Claim) -> bool:
+        _, records = read_all(self._store.cells, [claim.wanted.cell])
+        return is_completed(claim, records[claim.wanted.cell])
+
+    def _encoded(self, result: Any) -> bytes | None:
+        try:
+            written = self._task.codec.encode_result(result)
+        except EncodeError:
+            return None
+        return written if len(written) <= self._store.traits.state_bytes_max else None
+
+
+def call(task: Task[Any, Any], context: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call a sync handler, once for its key."""
+    direct = DirectCall(task, context, args, kwargs)
+    direct.begin()
+    if direct.finished:
+        return direct.result
+    try:
+        result = task.handler(*task._with_context(args), **kwargs)
+        direct.end(result)
+    except BaseException:
+        direct.fail()
+        raise
+    return result
+
+
+async def acall(task: Task[Any, Any], context: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """As `call`, for an async handler: the store is asked in a thread."""
+    direct = DirectCall(task, context, args, kwargs)
+    try:
+        await _in_thread(direct.begin)
+        if direct.finished:
+            return direct.result
+        result = await task.handler(*task._with_context(args), **kwargs)
+        await _in_thread(direct.end, result)
+    except BaseException:
+        await _in_thread(direct.fail)
+        raise
+    return result
+
+
+async def _in_thread(do: Callable[..., None], *args: Any) -> None:
+    """To its end, also where the caller is cancelled meanwhile: what was begun with a key must be known."""
+    import asyncio
+
+    asked = asyncio.ensure_future(asyncio.to_thread(do, *args))
+    try:
+        await asyncio.shield(asked)
+    except asyncio.CancelledError:
+        await asyncio.wait([asked])
+        raise
+
+
+def is_completed(claim: Claim, record: Record | None) -> bool:
+    """Whether the cell says that this claim's owner has completed it."""
+    return record is not None and record.done and held_by(record, claim.record.owner, claim.record.fence)

@@ -1,0 +1,222 @@
+"""One effect per key: what a cell says of a key, and how it may go on from there.
+
+A key is free, being worked on by an owner (`Record`, not done) or done. Who wants it asks `claim`; who holds it ends by
+`completed`, or by deleting the cell. All of it is pure: records and times in, records and answers out. Whoever calls
+writes by compare-and-set on the version that the record was read at, so of two who claim at once one wins, and who was
+overtaken can neither complete nor release.
+
+An owner is a message, or a direct call, and a fence that rises with each claim of it. A message that comes again takes
+over from its own earlier run at once: that run's receipt is void. Others wait until the claim's time is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..duration import Duration, milliseconds, seconds
+from ..message import Deferral, Swap
+
+PREFIX = "idem/"
+CELL_MAX = 200  # bytes of a cell's name that is written out; longer ones are hashed
+WAIT_MS = (1_000, 60_000)  # how soon a deferred duplicate looks again: at first, and at most
+
+
+@dataclass(frozen=True, slots=True)
+class Idempotency:
+    """Runs a task once for each key: `@app.task(idempotency=Idempotency(key=lambda order, cents: f"charge-{order}"))`.
+
+    `key` is called with the arguments and returns text that is not empty; it is the task's own, and must not depend on
+    anything but them. `keep` is how long a key is remembered once it is done, with the result. Within that time another
+    message, or a direct call, with the same key gets the stored result and is not run; it makes no follow-ups again.
+    While the key is being worked on it is deferred; with other arguments it is dead, or refused. A run that fails
+    frees the key. Raises TypeError or ValueError.
+    """
+
+    key: Callable[..., str]
+    keep: Duration = "28d"
+
+    def __post_init__(self) -> None:
+        if not callable(self.key):
+            raise TypeError(
+                f"idempotency key {self.key!r} is not callable; expected a function of the task's arguments, such as "
+                "key=lambda order_id: f'charge-{order_id}'"
+            )
+        keep_s = seconds(self.keep, "idempotency keep")
+        if keep_s <= 0:
+            raise ValueError(f"idempotency keep {self.keep!r} is refused: expected more than 0")
+        object.__setattr__(self, "keep", keep_s)
+
+    @property
+    def keep_ms(self) -> int:
+        """`keep`, in whole milliseconds."""
+        return milliseconds(self.keep)
+
+    def key_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The key of a call. Raises TypeError or ValueError for what is no key, and what `key` raises."""
+        key: object = self.key(*args, **kwargs)
+        if not isinstance(key, str):
+            raise TypeError(f"the idempotency key is {key!r}; expected text, such as f'charge-{{order_id}}'")
+        if not key:
+            raise ValueError("the idempotency key is empty, which would make all such calls one; expected text")
+        return key
+
+
+class Record(Struct, frozen=True, array_like=True, gc=False):
+    """What the cell of a key holds. `until_ms` is when the claim ends, or, where it is `done`, when that was.
+
+    `payload` is the hash of the arguments, of `version` of the task: those of another version cannot be compared.
+    """
+
+    owner: str
+    fence: int
+    until_ms: int
+    payload: bytes
+    version: int = 1
+    done: bool = False
+    result: bytes | None = None  # as JSON; None: what was returned could not be kept
+    degraded: str | None = None
+
+
+class Wish(Struct, frozen=True):
+    """Who wants a key, and for which arguments."""
+
+    owner: str
+    fence: int
+    payload: bytes
+    version: int = 1
+
+
+# What a wish comes to.
+
+
+class Granted(Struct, frozen=True):
+    """It is the owner's once this is written, at the version that was read (0: there was no cell)."""
+
+    record: Record
+
+
+class Busy(Struct, frozen=True):
+    """Another one works on it, until then at most."""
+
+    owner: str
+    until_ms: int
+
+
+class Finished(Struct, frozen=True):
+    """It is done: this was the result."""
+
+    record: Record
+
+
+class Other(Struct, frozen=True):
+    """It is the key of other arguments."""
+
+    record: Record
+
+
+Answer = Granted | Busy | Finished | Other
+
+_encode = msgspec.msgpack.encode
+_decode = msgspec.msgpack.Decoder(Record).decode
+_UNREADABLE = Record("a newer redrive", 0, 2**62, b"")
+
+
+def cell_of(task: str, key: str) -> str:
+    """The cell's name: the task and the key where that is short and plain, else a hash of them."""
+    name = f"{PREFIX}{task}/{key}"
+    if name.isascii() and name.isprintable() and len(name) <= CELL_MAX and "/" not in task:
+        return name
+    return PREFIX + _hash(f"{len(task)}/{task}/{key}".encode(errors="surrogatepass"))
+
+
+def payload_of(canonical: bytes) -> bytes:
+    """The hash by which arguments are compared."""
+    return bytes.fromhex(_hash(canonical))
+
+
+def _hash(content: bytes) -> str:
+    from hashlib import blake2b  # it loads OpenSSL, which importing redrive need not pay for
+
+    return blake2b(content, digest_size=16).hexdigest()
+
+
+def read(value: bytes | None) -> Record | None:
+    """What a cell holds. Bytes that are no record count as a claim that does not end by itself."""
+    if value is None:
+        return None
+    try:
+        return _decode(value)
+    except msgspec.MsgspecError:
+        return _UNREADABLE
+
+
+def written(record: Record) -> bytes:
+    """The bytes of a cell."""
+    return _encode(record)
+
+
+def claim(record: Record | None, wish: Wish, now_ms: int, hold_ms: int) -> Answer:
+    """What a wish comes to, where the key's cell holds `record`. A claim holds for `hold_ms`."""
+    granted = Granted(Record(wish.owner, wish.fence, now_ms + hold_ms, wish.payload, wish.version))
+    if record is None:
+        return granted
+    own = record.owner == wish.owner
+    if record.done:
+        return Finished(record) if own or _same(record, wish) else Other(record)
+    if own:
+        return granted if record.fence <= wish.fence else Busy(record.owner, record.until_ms)
+    if record.until_ms <= now_ms:
+        return granted
+    return Busy(record.owner, record.until_ms) if _same(record, wish) else Other(record)
+
+
+def _same(record: Record, wish: Wish) -> bool:
+    return not record.payload or record.version != wish.version or record.payload == wish.payload
+
+
+def prolonged(record: Record, now_ms: int, hold_ms: int) -> Record:
+    """The claim, held for `hold_ms` from now."""
+    return replace(record, until_ms=now_ms + hold_ms)
+
+
+def completed(record: Record, result: bytes | None, degraded: str | None, now_ms: int) -> Record:
+    """What the cell shall hold once the effect is there."""
+    return replace(record, until_ms=now_ms, done=True, result=result, degraded=degraded)
+
+
+def held_by(record: Record | None, owner: str, fence: int) -> bool:
+    """Whether a cell still holds this very claim, or what came of it."""
+    return record is not None and record.owner == owner and record.fence == fence
+
+
+def taking(cell: str, version: int, record: Record, now_ms: int) -> Swap:
+    """The write that makes a claim. It goes away by itself when its time is over."""
+    return Swap(cell, version, written(record), max(1, record.until_ms - now_ms))
+
+
+def completing(cell: str, version: int, done: Record, keep_ms: int) -> Swap:
+    """The write that makes a key done."""
+    return Swap(cell, version, written(done), keep_ms)
+
+
+def releasing(cell: str, version: int) -> Swap:
+    """The write that frees a key."""
+    return Swap(cell, version, None)
+
+
+def look_again_ms(busy: Busy, held_ms: int, now_ms: int) -> int:
+    """When a duplicate that was held for `held_ms` so far looks again: after half as long again, within WAIT_MS, and
+    not after the claim's end."""
+    wait_ms = min(max(WAIT_MS[0], held_ms // 2), WAIT_MS[1])
+    return max(now_ms + 1, min(busy.until_ms, now_ms + wait_ms))
+
+
+def deferral(busy: Busy, task: str) -> Deferral:
+    """Why a duplicate waits, for people."""
+    return Deferral("idempotency", f"{task}: {busy.owner}")
