@@ -29,7 +29,7 @@ def on_a_loop(test: Callable[[App], Awaitable[None]]) -> Callable[[App], None]:
     return run
 
 
-@pytest.fixture(params=["memory"])
+@pytest.fixture(params=["memory", "sqlite"])
 def app(request: pytest.FixtureRequest, tmp_path: Path) -> App:
     return App(store=store_in(tmp_path, request.param))
 
