@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
 
 import pytest
 
 from redrive import Aimd, App, Backoff, Breaker, Budget, Rate, Retry, RetryAfter
-from redrive.errors import ConfigError
-from redrive.message import Lane
+from redrive.errors import ConfigError, StoreUnavailable
+from redrive.message import Cell, Lane, Swap
 
 from .working import Heard, store_in, until
 
@@ -30,8 +30,10 @@ def on_a_loop(test: Callable[[App], Awaitable[None]]) -> Callable[[App], None]:
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def app(request: pytest.FixtureRequest, tmp_path: Path) -> App:
-    return App(store=store_in(tmp_path, request.param))
+def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
+    store = store_in(tmp_path, request.param)
+    yield App(store=store)
+    store.close()
 
 
 @on_a_loop
@@ -198,3 +200,62 @@ def test_a_rate_with_a_key_of_its_own_is_a_control_of_its_own() -> None:
         ("shop:rate", "args.account"),
         ("shop", None),
     ]
+
+
+def test_without_its_cells_a_worker_goes_by_its_own_copies(tmp_path: Path) -> None:
+    store = store_in(tmp_path, "memory")
+    cells, down = store.cells, True
+
+    class Away:
+        def read(self, keys: Sequence[str]) -> list[Cell | None]:
+            if down:
+                raise StoreUnavailable("no cells")
+            return cells.read(keys)
+
+        def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
+            if down:
+                raise StoreUnavailable("no cells")
+            return cells.swap(swaps, durable=durable)
+
+    store.cells = Away()
+    app = App(store=store)
+    heard, starts = Heard(app), list[float]()
+
+    @app.task(name="call", dependency="shop", rate="50/s")
+    async def call(n: int) -> None:
+        starts.append(time.monotonic())
+
+    async def main() -> None:
+        nonlocal down
+        await app.aenqueue_many([call.draft(n) for n in range(30)])
+        async with app.worker():
+            await until(lambda: len(starts) == 30)
+            down = False
+            await app.aenqueue_many([call.draft(n) for n in range(60)])
+            await until(lambda: "flow_shared" in heard.notices and len(starts) == 90)
+
+    asyncio.run(main())
+    assert starts[29] - starts[0] >= (30 - 5) / 50 - 0.05
+    assert heard.notices.count("flow_local") == 1 == heard.notices.count("flow_shared")
+    assert cells.read(["flow/shop", "flow/task:call"]) != [None, None]
+
+
+@on_a_loop
+async def test_a_queue_has_a_rate_and_what_a_task_is_asked_holds_only_that_task(app: App) -> None:
+    done = Counter[str]()
+
+    @app.task(name="call", rate="1000/s")
+    async def call(n: int) -> None:
+        done["call"] += 1
+        if done["call"] == 1:
+            raise RetryAfter("1h")
+
+    @app.task(name="other")
+    async def other(n: int) -> None:
+        done["other"] += 1
+
+    app.queue("default", rate="500/s")
+    await app.aenqueue_many([task.draft(n) for n in range(20) for task in (call, other)])
+    async with app.worker(concurrency=1, prefetch=0):
+        await until(lambda: done["other"] == 20)
+    assert done["call"] < 20

@@ -159,7 +159,7 @@ def ask(
     if d.concurrency is not None and free < len(messages):
         for n, at in enumerate(range(max(0, int(free)), len(messages))):
             at_ms = math.ceil(now_ms + pace_ms * (1 + n // max(1, free)))
-            refusals[at] = _refusal("concurrency", d, max(at_ms, now_ms + 1), _tokens(messages[at], now_ms))
+            refusals[at] = _refusal("concurrency", d, max(at_ms, now_ms + 1), _passes(messages[at], now_ms))
     if calm(state, d, now_ms):
         going = [at for at, refusal in enumerate(refusals) if refusal is None]
         return _ask_for_tokens(state, d, messages, going, refusals, now_ms), Answers(refusals)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
 
 from ..decide import NO_SIGNALS, RUN, Refusal, admit
-from ..errors import StoreError
+from ..errors import StoreError, StoreUnavailable
 from ..flow import dependency as flow
 from ..flow.breaker import Breaker
 from ..flow.budget import Budget
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 FRESH_MS = 250  # how old a copy may be, and how long counts wait to be written
 NAMES = "flow"  # the cell that lists the dependencies
+LOCAL_MS = 1000  # how long to go by the copies before the cells are tried again
 TRIES = 20  # of a swap that others keep winning; then the copy decides
 KEYED_MAX = 10_000  # guards of keys that are kept; the longest unused go first
+QUEUE = "queue:"  # begins the name of a queue's own rate
 _TOLD = {
     "open": "breaker_opened",
     "forced_open": "breaker_opened",
@@ -67,8 +69,9 @@ class Flow:
         self._guards: dict[str, Guard] = {}  # without a key
         self._keyed: OrderedDict[str, Guard] = OrderedDict()
         self._fixed: dict[tuple[str, str], tuple[Guard, ...]] = {}  # where no part of a plan has keys
+        self._dirty: set[Guard] = set()  # those that have seen something since
         self._flush_ms = self._changes_ms = 0.0
-        self._local = False
+        self._local_until_ms = 0.0  # while the cells cannot be reached: when to try again
         self._skip: frozenset[str] = frozenset()
         self._shut: frozenset[str] = frozenset()
         self._on: dict[str, set[str]] = {}  # the tasks known to be on a queue
@@ -114,6 +117,7 @@ class Flow:
         if not flow.calm(guard.state, d, now_ms):
             return False
         guard.seen.firsts += 1
+        self._dirty.add(guard)
         return True
 
     def _may(self, message: Message, now_ms: int) -> bool:
@@ -148,6 +152,7 @@ class Flow:
                 guard.running += 1
                 run.counted = True
                 guard.seen.firsts += message.attempt == 1
+                self._dirty.add(guard)
                 if answers.probes and (owner := flow.owner_of(message)) in answers.probes:
                     run.probe = owner
 
@@ -159,7 +164,10 @@ class Flow:
     def ended(self, run: Run) -> None:
         """A run finished, or never was one."""
         guard = run.guards[-1]
+        if _of_queue(guard.d):
+            return  # what one task meets says nothing of the others on its queue
         seen, owner = guard.seen, run.probe
+        self._dirty.add(guard)
         if run.verdict is not None or not run.started_s:
             if owner:
                 self._probe_ended(guard, owner, "")
@@ -213,30 +221,31 @@ class Flow:
         self._flush_ms = now_ms + FRESH_MS
         if not self._listed:
             self._list_names()
-        told = [guard for guard in self._all() if guard.seen]
-        if told:
-            self._flush(told, now_ms)
+        told = [*self._dirty]
+        self._flush(told, now_ms)
         held = [guard for guard in self._guards.values() if flow.unclaimed_until_ms(guard.state, guard.d, now_ms)]
         self._refresh(held, now_ms)
         if told or held:
             self._changes_ms = 0.0
 
-    def _flush(self, guards: Sequence[Guard], now_ms: int) -> None:
+    def _flush(self, guards: Iterable[Guard], now_ms: int) -> None:
         for _ in range(TRIES):
             lost = [guard for guard in guards if guard.seen]
-            if not lost:
+            self._dirty.difference_update(guard for guard in guards if not guard.seen)
+            if not lost or self._write([(guard, self._with_seen(guard, now_ms)) for guard in lost], now_ms):
                 return
-            self._write([(guard, self._with_seen(guard, now_ms)) for guard in lost], now_ms)
 
     def _write(self, changes: Sequence[tuple[Guard, State]], now_ms: int) -> bool:
         """Write the states, which hold what was seen; True where all were. Those that others changed are read anew."""
         swaps = [Swap(g.cell, g.version, flow.encode(state), flow.ttl_ms(state)) for g, state in changes]
         try:
+            if now_ms < self._local_until_ms:
+                raise StoreUnavailable("not tried again yet")
             won = self._store.cells.swap(swaps, durable=False)
             lost = [guard for (guard, _), written in zip(changes, won, strict=True) if not written]
             cells = self._store.cells.read([g.cell for g, _ in changes])
         except StoreError as error:
-            self._alone(error)
+            self._alone(error, now_ms)
             for guard, state in changes:
                 guard.state, guard.seen = state, Seen()
             return True
@@ -252,12 +261,12 @@ class Flow:
     def _refresh(self, guards: Iterable[Guard], now_ms: int) -> None:
         """Read those whose copy is old."""
         old = [guard for guard in guards if guard.read_ms <= now_ms - FRESH_MS]
-        if not old:
+        if not old or now_ms < self._local_until_ms:
             return
         try:
             cells = self._store.cells.read([guard.cell for guard in old])
         except StoreError as error:
-            self._alone(error)
+            self._alone(error, now_ms)
             return
         self._together()
         for guard, cell in zip(old, cells, strict=True):
@@ -266,7 +275,7 @@ class Flow:
 
     def close(self) -> None:
         """Tell what is left to tell."""
-        self._flush([guard for guard in self._all() if guard.seen], self._store.now_ms())
+        self._flush([*self._dirty], self._store.now_ms())
 
     # -- what not to claim
 
@@ -297,15 +306,12 @@ class Flow:
         self._changes_ms = min([now_ms + FRESH_MS, *until.values()]) if until else math.inf
         if not until and not self._skip and not self._shut:
             return
-        held = {of for of, plan in self._plans.items() if any(flow.cell_of(d, "") in until for d in _whole(plan))}
+        held = {of for of, plan in self._plans.items() if any(_holds(d, until) for d in plan)}
         self._shut = frozenset(q for q, tasks in self._on.items() if all((task, q) in held for task in tasks))
         # What only a queue's own rate holds may be claimed from others.
-        own = {
-            task
-            for task, queue in held
-            if any(flow.cell_of(d, "") in until for d in _whole(self._plans[task, queue]) if d.name != f"queue:{queue}")
-        }
-        self._skip = frozenset(own)
+        self._skip = frozenset(
+            of[0] for of in held if any(_holds(d, until) for d in self._plans[of] if not _of_queue(d))
+        )
 
     # -- guards
 
@@ -339,9 +345,6 @@ class Flow:
         self._keyed.move_to_end(cell)
         return guard
 
-    def _all(self) -> list[Guard]:
-        return [*self._guards.values(), *self._keyed.values()]
-
     def _list_names(self) -> None:
         """Name the dependencies where whoever looks without the app finds them."""
         mine = {d.name for plan in self._plans.values() for d in plan}
@@ -354,9 +357,8 @@ class Flow:
                 value = msgspec.json.encode(sorted(known | mine))
                 if self._store.cells.swap([Swap(NAMES, 0 if cell is None else cell.version, value)])[0]:
                     break
-        except StoreError as error:
-            self._alone(error)
-            return
+        except StoreError:
+            return  # with the next flush, then
         self._listed = True
 
     # -- telling
@@ -369,20 +371,26 @@ class Flow:
         text = f"{guard.cell.removeprefix('flow/')}: {before.status} to {after.status}"
         self._tell(_TOLD[after.status], text.replace("_", " "))
 
-    def _alone(self, error: StoreError) -> None:
-        if not self._local:
-            self._local = True
+    def _alone(self, error: StoreError, now_ms: int) -> None:
+        if now_ms < self._local_until_ms:
+            return
+        if not self._local_until_ms:
             self._tell("flow_local", f"breakers and limits go by this process's own copies: {error}")
+        self._local_until_ms = now_ms + LOCAL_MS
 
     def _together(self) -> None:
-        if self._local:
-            self._local = False
+        if self._local_until_ms:
+            self._local_until_ms = 0.0
             self._tell("flow_shared", "breakers and limits are shared with the other workers again")
 
 
-def _whole(plan: Sequence[Dependency]) -> list[Dependency]:
-    """Those that hold a task whole, not by key."""
-    return [d for d in plan if d.per is None]
+def _holds(d: Dependency, until: Mapping[str, float]) -> bool:
+    """Whether it is one of those that hold their tasks whole, not by key."""
+    return d.per is None and flow.cell_of(d, "") in until
+
+
+def _of_queue(d: Dependency) -> bool:
+    return d.name.startswith(QUEUE)
 
 
 def controls(app: Any, task: str, queue: str) -> tuple[Dependency, ...]:
@@ -393,7 +401,7 @@ def controls(app: Any, task: str, queue: str) -> tuple[Dependency, ...]:
     d: Dependency | None = app.dependencies.get(known.dependency or task)
     if d is None and known.dependency is not None:
         d = Dependency(known.dependency, Budget(), Breaker())
-    rates = [(f"queue:{queue}", app.queues[queue].rate if queue in app.queues else None), (f"task:{task}", known.rate)]
+    rates = [(f"{QUEUE}{queue}", app.queues[queue].rate if queue in app.queues else None), (f"task:{task}", known.rate)]
     if d is not None and d.rate is not None and d.rate.per is not None:
         rates.append((f"{d.name}:rate", d.rate))
         d = replace(d, rate=None)
