@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from redrive.errors import Unsupported
+from redrive.fault import Fault
 from redrive.message import (
     Ask,
     Counts,
@@ -27,12 +28,14 @@ from redrive.message import (
     RetryAt,
     Settled,
     Settlement,
+    Started,
     Swap,
     Verdict,
 )
 from redrive.store import Store
 from redrive.stores.memory import MemoryStore
 from redrive.testing import ManualClock, StoreContract
+from redrive.testing._contract import deferring, waiting
 
 
 class ModestStore(MemoryStore):
@@ -147,6 +150,28 @@ class ForgetsHandles(MemoryStore):
         return super().triage([Handle(message.id, message.redrives, message.lane) for message in now], verdict)
 
 
+class NeverClogged(MemoryStore):
+    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[Ask], **parts: Any) -> Exchange:
+        return replace(super().exchange(settlements, asks, **parts), clogged=frozenset())
+
+
+class SleepsPastWhatItDidNotLookAt(MemoryStore):
+    def _next_due_ms(self, asks: Sequence[Ask]) -> float:
+        lines = [line for ask in asks for line in self._tables.lines(ask)]
+        return min((due_ms for line in lines for due_ms, seq in line if seq is not None), default=float("inf"))
+
+
+class ReusesVersions(MemoryStore):
+    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[Ask], **parts: Any) -> Exchange:
+        self._tables._version_gone = 0
+        return super().exchange(settlements, asks, **parts)
+
+
+class ForgetsHowWorkersDied(MemoryStore):
+    def release(self, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None) -> tuple[int, int]:
+        return super().release(worker, started)
+
+
 def keeps(make: Callable[[ManualClock], Store], rule: str, parts: dict[str, object]) -> bool:
     """Whether a store keeps one rule of the contract."""
 
@@ -180,9 +205,17 @@ def keeps(make: Callable[[ManualClock], Store], rule: str, parts: dict[str, obje
         (PutsOneByOne, "an_id_is_stored_once", {}),
         (DecodesBodies, "a_body_arrives_byte_for_byte", {"body": b"\xff"}),
         (Spins, "a_wait_lasts_until_its_timeout", {}),
+        (NeverClogged, "what_lies_beyond_is_told_as_clogged_and_found_without_skip", {}),
+        (SleepsPastWhatItDidNotLookAt, "a_wait_sleeps_until_what_lies_beyond_is_due", {}),
+        (ReusesVersions, "versions_are_never_used_twice", {}),
+        (ForgetsHowWorkersDied, "what_lapses_keeps_how_its_worker_died", {}),
         (ForgetsHandles, "a_handle_of_what_changed_since_is_refused", {"verdict": Discard("no")}),
     ],
 )
-def test_a_store_that_breaks_its_word_is_caught(store: type[MemoryStore], rule: str, parts: dict[str, object]) -> None:
+def test_a_store_that_breaks_its_word_is_caught(
+    store: type[MemoryStore], rule: str, parts: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "PATIENCE_S", 0.5)  # who sleeps too long does so to the end
+    monkeypatch.setattr(deferring, "FAR_MS", 1000)
     assert keeps(MemoryStore, f"test_{rule}", parts)
     assert not keeps(store, f"test_{rule}", parts)

@@ -88,13 +88,13 @@ def _(right: Any, *args: Any) -> Any:
 
 
 @bug(memory, "_claim", "one more than the limit")
-def _(right: Any, tables: Tables, ask: Any, now: int) -> Any:
-    return right(tables, replace(ask, limit=ask.limit + (ask.limit > 1)), now)
+def _(right: Any, tables: Tables, ask: Any, *args: Any) -> Any:
+    return right(tables, replace(ask, limit=ask.limit + (ask.limit > 1)), *args)
 
 
 @bug(memory, "_claim", "a millisecond early")
-def _(right: Any, tables: Tables, ask: Any, now: int) -> Any:
-    return right(tables, replace(ask, lease_ms=ask.lease_ms - 1), now + 1)
+def _(right: Any, tables: Tables, ask: Any, deliveries: Any, now: int) -> Any:
+    return right(tables, replace(ask, lease_ms=ask.lease_ms - 1), deliveries, now + 1)
 
 
 @bug(MemoryStore, "exchange", "claims before it settles")
@@ -191,6 +191,64 @@ def _(right: Any, message: Any, decision: Any, *args: Any) -> Any:
 def _(right: Any, message: Any, decision: Any, *args: Any) -> Any:
     counted = isinstance(decision, Quarantine)
     return right(message, replace(decision, counts=True) if counted else decision, *args)
+
+
+@bug(_lifecycle, "decided", "the deferral is not kept")
+def _(right: Any, message: Any, decision: Any, *args: Any) -> Any:
+    return replace(right(message, decision, *args), deferral=None)
+
+
+@bug(_lifecycle, "decided", "an earlier deferral stays")
+def _(right: Any, message: Any, *args: Any) -> Any:
+    moved = right(message, *args)
+    return moved if moved.lane is not Lane.READY else replace(moved, deferral=moved.deferral or message.deferral)
+
+
+@bug(_lifecycle, "rested", "what rests keeps its deferral")
+def _(right: Any, message: Any, *args: Any) -> Any:
+    return replace(right(message, *args), deferral=message.deferral)
+
+
+@bug(_lifecycle, "done", "what is done keeps its deferral")
+def _(right: Any, message: Any, *args: Any) -> Any:
+    return replace(right(message, *args), deferral=message.deferral)
+
+
+@bug(_lifecycle, "leased", "a claim takes the deferral away")
+def _(right: Any, *args: Any) -> Any:
+    return replace(right(*args), deferral=None)
+
+
+@bug(_lifecycle, "_again", "a crash that is told is a plain retry")
+def _(right: Any, message: Any, retry: Any, now: int) -> Any:
+    return right(message, replace(retry, crashed=False), now)
+
+
+@bug(_lifecycle, "_again", "a crash that is told is not one alone")
+def _(right: Any, message: Any, *args: Any) -> Any:
+    return replace(right(message, *args), crashes_alone=message.crashes_alone)
+
+
+@bug(_lifecycle, "_again", "a crash that is told makes no suspect")
+def _(right: Any, message: Any, *args: Any) -> Any:
+    return replace(right(message, *args), suspect=message.suspect)
+
+
+@bug(_lifecycle, "decided", "a crash that is told uses up the attempt")
+def _(right: Any, message: Any, decision: Any, *args: Any) -> Any:
+    moved = right(message, decision, *args)
+    crashed = isinstance(decision, RetryAt) and decision.crashed
+    return replace(moved, attempt=message.attempt - (not decision.counts)) if crashed else moved
+
+
+@bug(_lifecycle, "_again", "a deferral is lost with a second one")
+def _(right: Any, message: Any, retry: Any, now: int) -> Any:
+    return right(message, replace(retry, deferral=None) if message.deferral else retry, now)
+
+
+@bug(memory, "_claim", "an ask with skip says that it is clogged")
+def _(right: Any, tables: Tables, ask: Any, *args: Any) -> Any:
+    return right(tables, ask, *args) or bool(ask.skip)
 
 
 @bug(_lifecycle, "decided", "time held is not added")

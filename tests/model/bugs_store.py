@@ -84,6 +84,32 @@ def _(right: Any, store: MemoryStore, worker: str, started: Any, **parts: Any) -
     return right(store, worker, started and [Started(m.id, m.fence) for m in found if m is not None], **parts)
 
 
+@bug(_lifecycle, "lapsed", "how its worker died is not kept")
+def _(right: Any, message: Any, fault: Any, now: int) -> Any:
+    return right(message, None, now)
+
+
+@bug(_lifecycle, "lapsed", "how its worker died takes the place of what was before")
+def _(right: Any, message: Any, fault: Any, now: int) -> Any:
+    return right(replace(message, faults=()) if fault else message, fault, now)
+
+
+@bug(MemoryStore, "release", "what was never started keeps how the worker died")
+def _(right: Any, store: MemoryStore, worker: str, started: Any, *, fault: Any = None) -> Any:
+    leased = [k.message.id for k in store._tables.kept.values() if k.message.lane is Lane.LEASED]
+    counted = right(store, worker, started, fault=fault)
+    with store._commit() as (tables, _):
+        for message in filter(None, map(tables.message, leased if fault else ())):
+            if message.lane is Lane.READY:
+                tables.change(tables.seqs[message.id], replace(message, faults=(*message.faults, fault)))
+    return counted
+
+
+@bug(_lifecycle, "given_back", "the deferral goes with the claim")
+def _(right: Any, *args: Any) -> Any:
+    return replace(right(*args), deferral=None)
+
+
 @bug(_lifecycle, "given_back", "the attempt is not given back")
 def _(right: Any, message: Any, now: int) -> Any:
     return replace(right(message, now), attempt=message.attempt)
@@ -350,6 +376,24 @@ def _(right: Any, tables: Tables, swap: Any, now: int) -> Any:
 @bug(Tables, "_forget_cell", "a version is used twice")
 def _(right: Any, tables: Tables, key: str, version: int) -> Any:
     right(tables, key, 0)
+
+
+@bug(Tables, "sweep_cells", "cells go before their time")
+def _(right: Any, tables: Tables, now: int) -> Any:
+    return right(tables, now + 900)
+
+
+@bug(Tables, "sweep_cells", "a cell goes when its first time is over, though it was set anew")
+def _(right: Any, tables: Tables, now: int) -> Any:
+    for expires_ms, key in tables._expiring:
+        if expires_ms <= now and key in tables._cells:
+            tables._forget_cell(key, tables._cells[key].version)
+    return right(tables, now)
+
+
+@bug(MemoryCells, "swap", "what need not be durable is not written")
+def _(right: Any, cells: MemoryCells, swaps: Any, *, durable: bool = True) -> Any:
+    return right(cells, swaps if durable else [replace(swap, version=-5) for swap in swaps])
 
 
 @bug(MemoryCells, "swap", "one that fails fails all")

@@ -67,6 +67,7 @@ class Calls(World):
         expected = self._expect(work)
         if isinstance(answer, Exchange):
             assert answer.settled == expected, f"settled {answer.settled}, expected {expected}"
+            assert not answer.clogged, f"{answer.clogged} are clogged, but nothing lies beyond what a claim looks at"
             self._remember(draft.id for _, s in pairs for draft in s.follow_ups if draft.id is not None)
         else:
             assert _same(answer, expected), f"exchange answered {answer}, expected {expected}"
@@ -96,9 +97,10 @@ class Calls(World):
         worker = leased[draw(draws.ordinal) % len(leased)].worker or draw(draws.workers)
         mine, which = [k for k in leased if k.worker == worker], draw(draws.started)
         started = None if which is None else [self._started(mine[n % len(mine)], n) for n in which if mine]
+        fault = draw(draws.deaths)
         for known in (started, []) if draw(draws.twice) else (started,):
-            answer = self._call("release", worker, known)
-            expected = self.plain.release(worker, known)
+            answer = self._call("release", worker, known, fault=fault)
+            expected = self.plain.release(worker, known, fault)
             assert answer == expected, f"release answered {answer}, expected {expected}"
 
     def _started(self, k: Kept, n: int) -> Started:
@@ -195,7 +197,7 @@ class Calls(World):
 
     def swap_cells(self, draw: Draw) -> None:
         swaps = self._swaps(draw(draws.several_exchanged))
-        answer = self._call("cells.swap", swaps)
+        answer = self._call("cells.swap", swaps, durable=draw(draws.durable))
         expected = [self.plain.cells.swap(swap, self.now) for swap in swaps]
         assert answer == expected, f"swap answered {answer}, expected {expected}"
 

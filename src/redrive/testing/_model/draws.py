@@ -16,6 +16,7 @@ from ...message import (
     Ack,
     DeadLetter,
     Decision,
+    Deferral,
     Discard,
     GroupOrder,
     Isolate,
@@ -33,6 +34,8 @@ QUEUES, TASKS, WORKERS, CELLS = ("q", "r"), ("a", "b"), ("w1", "w2"), ("x", "y")
 FAULTS = tuple(
     Fault(Kind.DEFAULT, f"Error{name}", f"text {name}", name * 16, (f"Error{name}", "Exception")) for name in "xy"
 )
+KILLED = Fault(Kind.CRASHED, "ProcessDied", "killed by SIGKILL", "k" * 16)
+DEFERRALS = (Deferral("breaker", "stripe", ("ramp 3",)), Deferral("limit"), Deferral("budget", 'it\'s "mine" é'))
 POOL = 500
 T = TypeVar("T")
 
@@ -121,6 +124,10 @@ class Ended:
                 return RetryAt(at_ms, counts=counts)
             case "hold":
                 return RetryAt(at_ms, counts=counts, held=True)
+            case "defer":
+                return RetryAt(at_ms, "limit", counts=counts, held=True, deferral=DEFERRALS[self.which % 3])
+            case "crash":
+                return RetryAt(at_ms, "crashed", counts=counts, crashed=True)
             case "dead":
                 return DeadLetter("exhausted" if counts else "deadline", counts=counts)
             case _:
@@ -129,6 +136,7 @@ class Ended:
 
 DECISIONS = (
     *("ack", "ack", "done", "retry", "retry", "retry free", "hold", "hold free"),
+    *("defer free", "defer free", "defer", "crash", "crash free"),
     *("dead", "dead", "dead", "dead free", "quarantine", "quarantine free"),
 )
 
@@ -217,6 +225,8 @@ few = Pool([(n,) for n in range(6)] + [(0, 2), (1, 1)])
 BEFORE = 3
 started = Pool((None, (), (0,), (1,), (0, 2), (BEFORE,)))  # of what the worker had
 alone = Pool((False, False, True))
+deaths = Pool((None, KILLED))  # how a worker died
+durable = Pool((True, False))
 twice = Pool((False, True))
 stale = Pool((None, None, None, "redrives", "lane"))
 verdicts: Pool[Verdict] = Pool(

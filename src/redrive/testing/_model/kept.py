@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...fault import Fault
-from ...message import Draft, Lane
+from ...message import Deferral, Draft, Lane
 
 
 @dataclass(slots=True)
@@ -36,6 +36,7 @@ class Kept:
     redrives: int = 0
     cancel: bool = False
     held_ms: int = 0
+    deferral: Deferral | None = None
     attempts_allowed: int | None = None
     run: str | None = None
     reason: str | None = None
@@ -49,6 +50,11 @@ class Kept:
     parked_ms: int = 0  # since when it has that number
     expires_ms: int | None = None  # from when on a done one may be forgotten
 
+    def keep_fault(self, fault: Fault) -> None:
+        """The first ten and the last ten stay."""
+        every = (*self.faults, fault)
+        self.faults = every if len(every) <= 20 else every[:10] + every[-10:]
+
     @property
     def parked(self) -> bool:
         return self.sent.group is not None and self.lane is Lane.READY and not self.place
@@ -60,3 +66,4 @@ class Kept:
 
     def rest(self, lane: Lane, reason: str | None, now: int) -> None:
         self.lane, self.reason, self.rested_ms, self.due_ms, self.number = lane, reason, now, None, None
+        self.deferral = None

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ...errors import Conflict, EnqueueError, Unsupported
+from ...fault import Fault
 from ...message import (
     Ack,
     Ask,
@@ -125,9 +126,13 @@ class PlainStore(PlainStored):
                 k.result, k.expires_ms = s.result, None if keep_ms is None else now + keep_ms
                 self.lines.settled(k, now)
                 return Settled.OK
-            case RetryAt(at_ms, _, counts, held):
-                k.lane, k.due_ms = Lane.READY, at_ms
+            case RetryAt(at_ms, _, counts, held, deferral, crashed):
+                k.lane, k.due_ms, k.deferral = Lane.READY, at_ms, deferral
                 k.held_ms += max(0, at_ms - now) if held else 0
+                if crashed:  # alone in its process; the attempt was for nothing
+                    counts, k.suspect = False, True
+                    k.crashes += self.traits.counts_crashes
+                    k.crashes_alone += 1
             case DeadLetter(reason, _, counts):
                 k.rest(Lane.DEAD, reason, now)
                 k.fatal = s.fault
@@ -137,8 +142,7 @@ class PlainStore(PlainStored):
         k.attempt -= not counts
         k.alone, k.suspect = False, k.suspect and not counts
         if s.fault is not None:
-            every = (*k.faults, s.fault)
-            k.faults = every if len(every) <= 20 else every[:10] + every[-10:]
+            k.keep_fault(s.fault)
         word = Settled.CANCELLED if k.cancel else Settled.OK
         if k.cancel:
             self._end(k, now)
@@ -210,7 +214,7 @@ class PlainStore(PlainStored):
             k.progress = state
         return k is not None
 
-    def release(self, worker: str, started: Sequence[Started] | None) -> tuple[int, int]:
+    def release(self, worker: str, started: Sequence[Started] | None, fault: Fault | None) -> tuple[int, int]:
         released = lapsed = 0
         for k in self.kept.values():
             if k.lane is not Lane.LEASED or k.worker != worker or k.lapsed:
@@ -220,6 +224,8 @@ class PlainStore(PlainStored):
             if started is None or (k.id, k.fence) in started:
                 k.lapsed = True
                 lapsed += 1
+                if fault is not None:
+                    k.keep_fault(fault)
             else:
                 k.lane = Lane.READY
                 k.attempt -= 1

@@ -165,7 +165,7 @@ _SENT = (
 )
 _KEPT = (
     *("id", "queue", "lane", "due_ms", "fence", "attempt", "enqueued_ms", "life_ms", "crashes", "redrives", "cancel"),
-    *("crashes_alone", "suspect", "parked"),
+    *("crashes_alone", "suspect", "parked", "deferral"),
     *("held_ms", "deadline_ms", "attempts_allowed", "run", "reason", "rested_ms", "progress", "faults", "result"),
 )
 
