@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .flow.limits import Aimd, Rate
     from .observe.alerts import Alert
     from .schedule import Schedule, Scheduler
+    from .triage.controls import Controls
     from .triage.dlq import DeadLetters
     from .worker.loop import Worker
     from .worker.wraps import Opener
@@ -482,6 +483,13 @@ class App:
         from .triage.dlq import DeadLetters
 
         return DeadLetters(self.store)
+
+    @property
+    def flow(self) -> Controls:
+        """What flow control knows of each dependency: list, show, and hold breakers open or closed."""
+        from .triage.controls import Controls
+
+        return Controls(self.store, self)
 
     def subscribe(self, observer: Observer) -> Callable[[], None]:
         """Call `observer(events)` with every batch of events of this app's workers; returns the call that ends it."""

@@ -30,6 +30,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "job": "Show, list and cancel messages.",
         "queue": "List, pause, resume and purge queues.",
         "group": "List groups, set their widths, resume blocked ones.",
+        "flow": "Show breakers, budgets and limits of what tasks call; hold breakers open or closed.",
         "dlq": "List, show, group and retry dead messages.",
         "schedule": "List schedules, see their times, run, pause and resume them.",
         "metrics": "Serve or print Prometheus metrics.",

@@ -67,7 +67,7 @@ def serve(place: Place, out: Output, port: int, host: str, directory: Path | Non
     """
     asked = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, asked)  # before there are threads that could get them
-    with _served(_registry(place.store, directory), address(f"{host}:{port}")):
+    with _served(_registry(place.store, directory, place.app), address(f"{host}:{port}")):
         signal.sigwait(asked)
 
 
@@ -76,15 +76,16 @@ def serve(place: Place, out: Output, port: int, host: str, directory: Path | Non
 @at_store()
 def print_(place: Place, out: Output, directory: Path | None) -> None:
     """Print what one scrape would get, in Prometheus' text format whatever -o says."""
-    sys.stdout.write(_client().generate_latest(_registry(place.store, directory)).decode())
+    sys.stdout.write(_client().generate_latest(_registry(place.store, directory, place.app)).decode())
 
 
 @contextlib.contextmanager
-def serve_workers(store: Store, at: str) -> Iterator[Path]:
-    """Serve the depths of `store` and what children count into the directory that is given, until the block ends."""
+def serve_workers(app: App, at: str) -> Iterator[Path]:
+    """Serve the depths of the app's store, and what children count into the directory that is given, until the block
+    ends."""
     with contextlib.ExitStack() as ending:
-        registry = _registry(store, None)
-        port = ending.enter_context(_served(registry, at))
+        registry = _registry(app.store, None, app)
+        store, port = app.store, ending.enter_context(_served(registry, at))
         if store.state_dir is not None:
             directory = store.state_dir / f"metrics-{port}"  # by port: two parents on one store count apart
         else:
@@ -123,11 +124,11 @@ def _served(registry: Any, at: str) -> Iterator[int]:
         thread.join()
 
 
-def _registry(store: Store, directory: Path | None) -> Any:
+def _registry(store: Store, directory: Path | None, app: App | None) -> Any:
     from ..observe.prometheus import Depths
 
     registry = _client().CollectorRegistry()
-    registry.register(Depths(lambda: store))
+    registry.register(Depths(lambda: store, app))
     if directory is not None:
         _add_counters(registry, directory)
     if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):  # what handlers count by prometheus_client themselves

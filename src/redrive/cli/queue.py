@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -95,7 +93,7 @@ def purge(place: Place, out: Output, names: tuple[str, ...], yes: bool, reason: 
     Workers may go on. What they have claimed runs to its end; what one claims just before it is cancelled is asked to
     stop, as by `redrive job cancel`. With `redrive queue pause` first, nothing is.
     """
-    from ..triage.purge import Purged, purge
+    from ..triage.purge import Purged, purge, user
 
     note_unknown_queues(place, names)
     names = tuple(dict.fromkeys(names))
@@ -111,7 +109,7 @@ def purge(place: Place, out: Output, names: tuple[str, ...], yes: bool, reason: 
     done: dict[str, Purged] = {}
     with _bar(sum(waiting.values())) as tick:
         for name in names:
-            done[name] = purge(place.store, name, actor=_actor(), reason=reason, tick=tick)
+            done[name] = purge(place.store, name, actor=user(), reason=reason, tick=tick)
     rows = (
         {"queue": name, "cancelled": of.cancelled, "asked_to_stop": of.asked_to_stop, "waiting": left}
         for name, of in done.items()
@@ -130,14 +128,6 @@ def _agreed(waiting: Mapping[str, int], place: Place) -> bool:
         next = f"{command()} {' '.join(waiting)} --yes"
         raise Failure(f"messages wait: {said}", "without a terminal to ask on, --yes must say so", next, REFUSED)
     return click.confirm(f"Cancel what waits in {place.url}: {said}?", err=True)
-
-
-def _actor() -> str:
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a user id without a name
-        user = str(os.getuid())
-    return f"{user}@{os.uname().nodename}"
 
 
 @contextlib.contextmanager

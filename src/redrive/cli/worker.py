@@ -125,7 +125,7 @@ def _supervise(app: App, chosen: Settings, url: str | None) -> int:
             from .metrics import serve_workers
 
             ending.callback(store.close)
-            directory = ending.enter_context(serve_workers(store, chosen.metrics))
+            directory = ending.enter_context(serve_workers(app, chosen.metrics))
         return supervise(
             _child(chosen, url, directory, app.park_for_s),
             processes=chosen.processes,

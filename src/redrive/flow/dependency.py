@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..decide import Refusal
+from ..duration import show
 from ..errors import ConfigError
 from ..fault import Fault, Kind
 from ..message import Cell, Deferral, Message
@@ -23,6 +24,7 @@ from ..policy import draw
 from . import breaker as breakers
 from . import budget as budgets
 from . import limits
+from . import window as windows
 from .breaker import Breaker
 from .budget import Budget
 from .limits import Aimd, Rate
@@ -34,7 +36,8 @@ OVERLOADS = frozenset({Kind.THROTTLED, Kind.QUOTA})
 ASKED_MAX_S = 6 * 3600.0  # a cool-down is no longer than that at a time, whatever was asked
 _PER = re.compile(r"group|args(\.[^.\s]+)+")
 _CLOSED, _OPEN = ("closed", "forced_closed"), ("open", "forced_open")
-_KEEP_MS, _SEEN_MS = 7 * 86_400_000, 10_000
+_KEEP_MS = 7 * 86_400_000
+SEEN_MS = 10_000  # for how long a worker that said nothing has its share
 
 
 class Dependency(Struct, frozen=True):
@@ -300,6 +303,21 @@ def _recorded(state: breakers.State, breaker: Breaker, seen: Seen, now_ms: int) 
     return breakers.record_many(state, breaker, calls, now_ms)
 
 
+def why_turned(before: State, d: Dependency, seen: Seen, now_ms: int) -> str:
+    """Why the breaker opened, given what was known before and what was seen since."""
+    if d.breaker is None:
+        return ""
+    if before.breaker.status == "half_open":
+        return "a probe failed, or did not end in time"
+    window = windows.add(before.breaker.window, d.breaker.window_ms, 0, 0, 0, now_ms)
+    total, failure_rate, slow_rate = windows.rates(window)
+    failed = round(total * failure_rate) + seen.failure + seen.slow_failure
+    slow = round(total * slow_rate) + seen.slow + seen.slow_failure
+    calls = total + seen.success + seen.failure + seen.slow + seen.slow_failure
+    said = f"{failed} of {calls} calls in {show(d.breaker.window)} failed"
+    return f"{said}, {slow} were slow" if slow else said
+
+
 def share(state: State, d: Dependency, worker: str) -> int:
     """How many runs this worker may have under way."""
     assert d.concurrency is not None
@@ -341,7 +359,7 @@ def _with_breaker(state: State, breaker: breakers.State) -> State:
 
 
 def _present(workers: Mapping[str, int], worker: str, now_ms: int) -> Mapping[str, int]:
-    heard = {name: at_ms for name, at_ms in workers.items() if now_ms - at_ms < _SEEN_MS}
+    heard = {name: at_ms for name, at_ms in workers.items() if now_ms - at_ms < SEEN_MS}
     return {**heard, worker: now_ms} if worker else heard
 
 

@@ -21,10 +21,16 @@ when somebody scrapes, by queue.
 | `redrive_queue_messages` | (queue, lane) | depth: ready, scheduled, leased, dead, quarantine, done |
 | `redrive_queue_oldest_age_seconds` | (queue) | how long the first of the ready ones has been due |
 | `redrive_queue_paused` | (queue) | 1 where it is |
+| `redrive_breaker_state` | (dependency) | 0 closed, 1 half-open, 2 open |
+| `redrive_budget_left` | (dependency) | retries that could go now |
+| `redrive_concurrency_limit` | (dependency) | how many calls all workers together make at once, where that adapts |
+| `redrive_cool_down_seconds` | (dependency) | how long it asked to be left alone from now on |
 | `redrive_store_up` | (none) | 0 while the store cannot be read: then the depths are left out, the counters stay |
 
-Several processes that serve the same store show the same depths: take their `max`, not their `sum`. A task that is
-not registered here is `(other)`, so that no producer's typing error can make series without end.
+Several processes that serve the same store show the same depths and dependencies: take their `max`, not their `sum`.
+Of a dependency that is controlled per key only the one without a key is shown, and without the app no budget, as its
+rule is not known. A task that is not registered here is `(other)`, so that no producer's typing error can make series
+without end.
 """
 
 from __future__ import annotations
@@ -37,6 +43,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import ConfigError
 from ..message import Counts
+from ..triage.controls import Control, Controls
 from .tally import SHAPES, Counting, Labels, Series, done_by_attempt, empty
 
 if TYPE_CHECKING:
@@ -52,6 +59,19 @@ LOOK_SHARE = 0.05  # of its time that a store may spend on being scraped: where 
 _BY_ATTEMPT = ("queue", "task", "attempt")
 
 
+_BREAKERS = {"closed": 0, "forced_closed": 0, "half_open": 1, "open": 2, "forced_open": 2}
+_OF_CONTROLS: tuple[tuple[str, str, Callable[[Control], float | None]], ...] = (
+    (
+        "redrive_breaker_state",
+        "0 closed, 1 half-open, 2 open.",
+        lambda c: None if c.breaker is None else _BREAKERS[c.breaker],
+    ),
+    ("redrive_budget_left", "Retries that could go now.", lambda c: c.budget_left),
+    ("redrive_concurrency_limit", "Calls that all workers make at once, where it adapts.", lambda c: c.concurrency),
+    ("redrive_cool_down_seconds", "How long it asked to be left alone.", lambda c: c.cool_s),
+)
+
+
 class Metrics:
     """The metrics of an app's workers in this process, and of its store.
 
@@ -63,7 +83,7 @@ class Metrics:
     def __init__(self, app: App, *, store: bool = True) -> None:
         self._app = app
         self._counting = Counting(app.tasks)
-        self._depths = Depths(lambda: app.store) if store else None
+        self._depths = Depths(lambda: app.store, app) if store else None
         self._undo: list[Callable[[], object]] = []
 
     def register(self, registry: CollectorRegistry | None = None) -> Metrics:
@@ -112,21 +132,25 @@ class Counters:
 class _Look(NamedTuple):
     counts: dict[str, Counts] | None  # None: the store could not be read
     paused: frozenset[str]
+    controls: Sequence[Control]
     until_s: float
 
 
 class Depths:
-    """A collector of how much lies where, asked of the store at most once a second, and so seldom that it spends no
-    more than a twentieth of its time on it. `store` gives the store, and may raise; `clock` counts seconds."""
+    """A collector of how much lies where and how dependencies do, asked of the store at most once a second, and so
+    seldom that it spends no more than a twentieth of its time on it. `store` gives the store, and may raise; `app`
+    knows the dependencies' rules; `clock` counts seconds."""
 
-    def __init__(self, store: Callable[[], Store], *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._store, self._clock = store, clock
+    def __init__(
+        self, store: Callable[[], Store], app: App | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store, self._app, self._clock = store, app, clock
         self._lock = threading.Lock()
-        self._last = _Look(None, frozenset(), -math.inf)
+        self._last = _Look(None, frozenset(), (), -math.inf)
 
     def describe(self) -> Iterable[Metric]:
         """The families without samples."""
-        return _gauges(_Look({}, frozenset(), 0.0))
+        return _gauges(_Look({}, frozenset(), (), 0.0))
 
     def collect(self) -> Iterable[Metric]:
         """The families as they are now, or were a moment ago."""
@@ -141,10 +165,11 @@ class Depths:
             store = self._store()
             counts: dict[str, Counts] | None = store.counts_by_queue()
             paused = store.paused()
+            controls: Sequence[Control] = Controls(store, self._app).list(waiting=False)
         except Exception:  # whatever it is: a scrape that fails would hide the counters too
-            counts, paused = None, frozenset()
+            counts, paused, controls = None, frozenset(), ()
         now_s = self._clock()
-        return _Look(counts, paused, now_s + max(FRESH_S, (now_s - began_s) / LOOK_SHARE))
+        return _Look(counts, paused, controls, now_s + max(FRESH_S, (now_s - began_s) / LOOK_SHARE))
 
 
 def families(series: Series) -> Iterator[Metric]:
@@ -191,6 +216,17 @@ def _gauges(look: _Look) -> Iterator[Metric]:
         oldest.add_metric((name,), counts.oldest_age_s)
         paused.add_metric((name,), float(name in look.paused))
     yield from (depth, oldest, paused)
+    yield from _controls(look.controls)
+
+
+def _controls(controls: Sequence[Control]) -> Iterator[Metric]:
+    for name, help, value in _OF_CONTROLS:
+        family = _client().core.GaugeMetricFamily(name, help, labels=("dependency",))
+        for control in controls:
+            found = value(control)
+            if found is not None:
+                family.add_metric((control.name,), float(found))
+        yield family
 
 
 def _client() -> Any:

@@ -7,6 +7,7 @@ is only counted is written a few times a second. While the cells cannot be reach
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,12 +17,14 @@ import msgspec
 from msgspec.structs import replace
 
 from ..decide import NO_SIGNALS, RUN, Refusal, admit
+from ..duration import show
 from ..errors import StoreError, StoreUnavailable
 from ..flow import dependency as flow
 from ..flow.breaker import Breaker
 from ..flow.budget import Budget
 from ..flow.dependency import Dependency, Seen, State
 from ..message import Message, Swap
+from .transitions import Transition, note
 
 if TYPE_CHECKING:
     from ..app import App
@@ -32,6 +35,7 @@ FRESH_MS = 250  # how old a copy may be, and how long counts wait to be written
 NAMES = "flow"  # the cell that lists the dependencies
 LOCAL_MS = 1000  # how long to go by the copies before the cells are tried again
 TRIES = 20  # of a swap that others keep winning; then the copy decides
+EXHAUSTED_EVERY_MS = 60_000  # how often a worker tells of one budget that is spent
 KEYED_MAX = 10_000  # guards of keys that are kept; the longest unused go first
 QUEUE = "queue:"  # begins the name of a queue's own rate
 _TOLD = {
@@ -47,13 +51,13 @@ _PACE = 0.1  # how much the last run weighs in the mean
 class Guard:
     """One dependency, of one key of it: its state as it was last read, and what happened since."""
 
-    __slots__ = ("cell", "d", "pace_ms", "read_ms", "running", "seen", "state", "version")
+    __slots__ = ("cell", "d", "exhausted_ms", "pace_ms", "read_ms", "running", "seen", "state", "version")
 
     def __init__(self, d: Dependency, key: str) -> None:
         self.d, self.cell = d, flow.cell_of(d, key)
         self.state, self.version, self.read_ms = State(), 0, -math.inf
         self.seen = Seen()
-        self.running, self.pace_ms = 0, 50.0
+        self.running, self.pace_ms, self.exhausted_ms = 0, 50.0, 0
 
     def free(self, worker: str) -> float:
         """How many more runs its concurrency lets this worker begin."""
@@ -61,9 +65,9 @@ class Guard:
 
 
 class Flow:
-    """The controls of one worker. `tell(name, text)` tells observers of a transition."""
+    """The controls of one worker. `tell(name, text, about)` tells observers of a transition."""
 
-    def __init__(self, app: App, store: Store, worker: str, tell: Callable[[str, str], None]) -> None:
+    def __init__(self, app: App, store: Store, worker: str, tell: Callable[[str, str, str], None]) -> None:
         self._app, self._store, self._worker, self._tell = app, store, worker, tell
         self._plans: dict[tuple[str, str], tuple[Dependency, ...]] = {}
         self._guards: dict[str, Guard] = {}  # without a key
@@ -142,6 +146,7 @@ class Flow:
                 break
         else:
             guard.state = state
+        self._exhausted(guard, answers.refusals, now_ms)
         for run, refusal in zip(runs, answers.refusals, strict=True):
             message = run.delivery.message
             if refusal is not None:
@@ -247,6 +252,7 @@ class Flow:
         except StoreError as error:
             self._alone(error, now_ms)
             for guard, state in changes:
+                self._changed(guard, state)
                 guard.state, guard.seen = state, Seen()
             return True
         self._together()
@@ -364,24 +370,41 @@ class Flow:
     # -- telling
 
     def _changed(self, guard: Guard, state: State) -> None:
-        """The swap was ours, so it is ours to tell."""
+        """The swap was ours, or the copy is, so it is ours to tell."""
         before, after = guard.state.breaker, state.breaker
         if guard.d.breaker is None or before.status == after.status:
             return
-        text = f"{guard.cell.removeprefix('flow/')}: {before.status} to {after.status}"
-        self._tell(_TOLD[after.status], text.replace("_", " "))
+        about, now_ms = guard.cell.removeprefix("flow/"), self._store.now_ms()
+        why = flow.why_turned(guard.state, guard.d, guard.seen, now_ms) if after.status == "open" else ""
+        lasts = f", for {show(max(0, after.until_ms - now_ms) / 1000)}" if after.status == "open" else ""
+        text = f"{before.status} to {after.status}{lasts}" + (f": {why}" if why else "")
+        self._tell(_TOLD[after.status], text.replace("_", "-"), about)
+        if self._local_until_ms:
+            return
+        with contextlib.suppress(StoreError):  # to be looked at later; nothing depends on it
+            note(self._store.cells, about, Transition(now_ms, before.status, after.status, why))
+
+    def _exhausted(self, guard: Guard, refusals: Sequence[Refusal | None], now_ms: int) -> None:
+        """Tell that retries wait, or die, for want of a token: once a minute is enough."""
+        denied = [r for r in refusals if r is not None and r.deferral.why == "budget"]
+        if denied and now_ms >= guard.exhausted_ms:
+            guard.exhausted_ms = now_ms + EXHAUSTED_EVERY_MS
+            wait_s = (max(r.at_ms for r in denied) - now_ms) / 1000
+            what = "are dead" if denied[0].dead else f"wait, the last for {show(wait_s)}"
+            text = f"no token left for {len(denied)} retries at once: they {what}"
+            self._tell("budget_exhausted", text, guard.cell.removeprefix("flow/"))
 
     def _alone(self, error: StoreError, now_ms: int) -> None:
         if now_ms < self._local_until_ms:
             return
         if not self._local_until_ms:
-            self._tell("flow_local", f"breakers and limits go by this process's own copies: {error}")
+            self._tell("flow_local", f"breakers and limits go by this process's own copies: {error}", "")
         self._local_until_ms = now_ms + LOCAL_MS
 
     def _together(self) -> None:
         if self._local_until_ms:
             self._local_until_ms = 0.0
-            self._tell("flow_shared", "breakers and limits are shared with the other workers again")
+            self._tell("flow_shared", "breakers and limits are shared with the other workers again", "")
 
 
 def _holds(d: Dependency, until: Mapping[str, float]) -> bool:

@@ -603,9 +603,10 @@ class Worker:
             self._pause_s = 0.0
             self._notice("store_back", "the store works again")
 
-    def _notice(self, name: str, text: str) -> None:
+    def _notice(self, name: str, text: str, about: str = "") -> None:
         if self.app.events:
-            self.app.events.emit([Notice(name=name, worker=self.name, at_ms=self._store.now_ms(), text=text)])
+            now_ms = self._store.now_ms()
+            self.app.events.emit([Notice(name=name, worker=self.name, at_ms=now_ms, text=text, about=about)])
 
 
 def _queue_of(run: Run) -> str:

@@ -1,0 +1,194 @@
+"""`redrive flow`: breakers, budgets, rates and cool-downs of what tasks call; and breakers held by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import chain
+from typing import Any
+
+import click
+
+from ..config import near_miss
+from ..duration import show as show_duration
+from ..observe.logs import one_line
+from ..triage.controls import Control, Controls
+from . import views
+from .failure import REFUSED, Failure, command, note, program
+from .main import Subcommands
+from .output import Column, Output, fields
+from .place import Place, at_store
+
+
+def _some(counts: dict[str, int]) -> str:
+    return ", ".join(f"{why} {count:,}" for why, count in counts.items()) or "–"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.1f}".removesuffix(".0")
+
+
+def _columns(now_ms: int) -> tuple[Column, ...]:
+    """Those of the list; its table says how long it is until a time."""
+
+    def ahead(time: str | None) -> str:
+        if time is None:
+            return "–"
+        left_ms = datetime.fromisoformat(time).timestamp() * 1000 - now_ms
+        return f"in {show_duration(left_ms / 1000)}" if left_ms > 0 else "now"
+
+    return (
+        Column("dependency"),
+        Column("breaker", None, lambda word: "–" if word is None else word.replace("_", " ")),
+        Column("until", None, ahead),
+        Column("budget_left", "budget left", _number),
+        Column("rate_per_s", "rate/s", _number, spare=True),
+        Column("next_slot_at", "next slot", ahead, spare=True),
+        Column("concurrency", spare=True),
+        Column("cool_until", "cool-down", ahead),
+        Column("waiting"),
+        Column("deferred", None, _some, shrinks=True),
+    )
+
+
+@click.group(cls=Subcommands)
+def flow() -> None:
+    """Show breakers, budgets and limits of what tasks call; hold breakers open or closed.
+
+    With --app, all that the app declares is shown. With --url alone, rules are not known: then breakers, cool-downs and
+    what is deferred are shown of every dependency that a worker told of.
+    """
+
+
+key_option = click.option("--key", default="", help="of this key, where its control is per group or per argument")
+
+
+@flow.command("list")
+@click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
+@at_store(absent=True)
+def list_(place: Place, out: Output, limit: int | None) -> None:
+    """List dependencies with what holds their messages back now.
+
+    `until` is when an open breaker lets probes through. Of the first thousand messages that wait on the store,
+    `waiting` are of its tasks, and `deferred` were claimed and put off, by why.
+    """
+    rows = [_row(control) for control in Controls(place.store, place.app).list()]
+    if not out.rows(rows, _columns(place.store.now_ms()), id="dependency", limit=limit):
+        note(f"no dependencies: no task names one, and none was ever called from {place.url}")
+
+
+@flow.command()
+@click.argument("name")
+@key_option
+@at_store(absent=True)
+def show(place: Place, out: Output, name: str, key: str) -> None:
+    """Show all that is known of a dependency, with the last transitions of its breaker."""
+    _write(place, out, _known(place, name).show(name, key=key))
+
+
+@flow.command(name="set")
+@click.argument("name")
+@key_option
+@click.option(
+    "--breaker",
+    required=True,
+    type=click.Choice(["open", "closed", "auto"]),
+    help="hold it open, hold it closed, or let it decide for itself again",
+)
+@click.option("--reason", required=True, help="why, for those who look later")
+@click.option("--actor", help="who (default: user@host)")
+@at_store()
+def set_(place: Place, out: Output, name: str, key: str, breaker: str, reason: str, actor: str | None) -> None:
+    """Hold the breaker of a dependency open or closed, for all workers, until `--breaker auto`.
+
+    While it is open nothing calls the dependency, what waits loses no attempt, and other tasks go on. Closed by hand,
+    what waited is let go in a ramp, as ever. Workers heed it within a quarter of a second.
+
+    \b
+      redrive flow set stripe --breaker open --reason "their status page says so" --app tasks:app
+    """
+    controls = _known(place, name)
+    if not reason.strip():
+        raise Failure("--reason is empty", "who looks later must find why", f"{command()} --help", REFUSED)
+    act = {"open": controls.open, "closed": controls.close, "auto": controls.auto}[breaker]
+    _write(place, out, act(name, reason=reason, actor=actor, key=key))
+
+
+def _known(place: Place, name: str) -> Controls:
+    """The controls, if there is a dependency of this name. Raises Failure."""
+    controls = Controls(place.store, place.app)
+    known = controls.names()
+    if name not in known:
+        near = near_miss(name, known)
+        why = f"did you mean '{near}'?" if near else f"known: {', '.join(known) or 'none'}"
+        raise Failure(f"there is no dependency '{name}' in {place.url}", why, f"{program()} flow list", REFUSED)
+    return controls
+
+
+def _write(place: Place, out: Output, control: Control) -> None:
+    record = _record(control)
+    out.record(record, id="dependency", table=lambda: _lines(record, out))
+    if control.per is not None and not control.key:
+        note(
+            f"{control.name} is controlled per {control.per}: {program()} flow show {control.name} --key KEY shows one"
+        )
+
+
+def _row(c: Control) -> dict[str, Any]:
+    return {
+        "dependency": c.name,
+        "breaker": c.breaker,
+        "until": views.time(c.until_ms),
+        "budget_left": None if c.budget_left is None else round(c.budget_left, 3),
+        "rate_per_s": None if c.rate_per_s is None else round(c.rate_per_s, 6),
+        "next_slot_at": views.time(c.next_ms),
+        "concurrency": c.concurrency,
+        "cool_until": views.time(c.cool_until_ms),
+        "waiting": c.waiting,
+        "deferred": dict(c.deferred),
+    }
+
+
+def _record(c: Control) -> dict[str, Any]:
+    return {
+        **_row(c),
+        "key": c.key or None,
+        "per": c.per,
+        "since": views.time(c.since_ms),
+        "opened_in_a_row": c.opened,
+        "calls": c.calls,
+        "failed": c.failed,
+        "probes": c.probes,
+        "ramp_per_s": None if c.ramp_per_s is None else round(c.ramp_per_s, 3),
+        "workers": c.workers,
+        "transitions": [
+            {
+                "at": views.time(t.at_ms),
+                "before": t.before,
+                "after": t.after,
+                "why": t.why or None,
+                "actor": t.actor or None,
+                "reason": t.reason or None,
+            }
+            for t in c.transitions
+        ],
+    }
+
+
+def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
+    """For a terminal: what is set at all, then the transitions, the last first."""
+    shown = {name: value for name, value in record.items() if name != "transitions" and value not in (None, 0, {}, "")}
+    if record["deferred"]:
+        shown["deferred"] = _some(record["deferred"])
+    for name in ("budget_left", "rate_per_s", "ramp_per_s"):
+        if record[name] is not None:
+            shown[name] = _number(record[name])
+    named = {name.replace("_", " "): v.replace("_", " ") if name == "breaker" else v for name, v in shown.items()}
+    return chain(fields(named), *(_transition(t, out) for t in reversed(record["transitions"])))
+
+
+def _transition(t: dict[str, Any], out: Output) -> Iterator[str]:
+    turn = f"{t['before']} to {t['after']}".replace("_", " ")
+    by = f" by {t['actor']}" if t["actor"] else ""
+    why = t["reason"] or t["why"]
+    yield f"{out.dim(t['at'])}  {turn}{one_line(by)}" + (f": {one_line(why)}" if why else "")

@@ -1,0 +1,220 @@
+"""What flow control knows of each dependency, to look at and to set by hand: `app.flow`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..config import near_miss
+from ..errors import ConfigError, StoreUnavailable
+from ..flow import breaker as breakers
+from ..flow import budget as budgets
+from ..flow import dependency as flow
+from ..flow import limits, ramp, window
+from ..flow.breaker import Breaker, Word
+from ..flow.dependency import Dependency, State
+from ..message import Lane, Swap, Where
+from ..worker.flow import NAMES, controls
+from ..worker.transitions import Transition, note, read
+from .purge import user
+
+if TYPE_CHECKING:
+    from ..app import App
+    from ..store import Store
+
+LOOKED = 1000  # waiting messages that are looked at to say what holds them
+_TRIES = 20
+
+
+class Control(Struct, frozen=True, kw_only=True):
+    """One dependency (of one key of it) as it is now. Times are ms of the store's clock; None where there is no such
+    control, or its rule is not known here.
+
+    `breaker`: closed, open, half_open, forced_open or forced_closed, since `since_ms`; open until `until_ms`, for the
+    `opened`th time in a row. `calls` and `failed` are those in its window, `probes` are under way. `ramp_per_s`: how
+    many a second are let go after it closed. `budget_left`: retries that could go now. `next_ms`: the rate's next free
+    slot, None if one is free now. `concurrency`: the limit for all workers together, which `workers` share. Of the
+    first thousand messages that wait on the store, `waiting` are its tasks', and it put `deferred` off, by why.
+    """
+
+    name: str
+    key: str = ""
+    per: str | None = None  # what its keys are: group, or an argument
+    breaker: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    opened: int = 0
+    calls: int = 0
+    failed: int = 0
+    probes: int = 0
+    ramp_per_s: float | None = None
+    budget_left: float | None = None
+    rate_per_s: float | None = None
+    next_ms: int | None = None
+    cool_until_ms: int | None = None
+    cool_s: float = 0.0  # until then
+    concurrency: int | None = None
+    workers: int = 0
+    waiting: int | None = None
+    deferred: Mapping[str, int] = {}
+    transitions: tuple[Transition, ...] = ()
+
+    @property
+    def about(self) -> str:
+        """NAME, or NAME/KEY."""
+        return f"{self.name}/{self.key}" if self.key else self.name
+
+
+class Controls:
+    """The dependencies that an app declares, and those that workers on its store have told of.
+
+    Without the app (`Controls(store)`) rules are not known: then breaker, cool-down and what is deferred are shown.
+    """
+
+    def __init__(self, store: Store, app: App | None = None) -> None:
+        self._store, self._app = store, app
+
+    def names(self) -> Sequence[str]:
+        """Those that the app declares and those that workers told of, sorted. Raises StoreError."""
+        return sorted({*self._rules(), *_known(self._store)})
+
+    def list(self, *, waiting: bool = True) -> list[Control]:
+        """All of them, by name, without their keys; `waiting=False` looks at no messages. Raises StoreError."""
+        rules, names = self._rules(), self.names()
+        cells = self._store.cells.read([_cell(name, "") for name in names]) if names else []
+        now_ms = self._store.now_ms()
+        found = [_control(n, "", flow.decode(c), rules.get(n), now_ms) for n, c in zip(names, cells, strict=True)]
+        return [*(self._with_waiting(found) if waiting else found)]
+
+    def show(self, name: str, *, key: str = "") -> Control:
+        """One of them, with its last transitions. Raises ConfigError where nobody knows the name, StoreError."""
+        rule = self._rule(name)
+        (cell,) = self._store.cells.read([_cell(name, key)])
+        (found,) = self._with_waiting([_control(name, key, flow.decode(cell), rule, self._store.now_ms())])
+        return replace(found, transitions=tuple(read(self._store.cells, found.about)))
+
+    def open(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
+        """Hold its breaker open until somebody says otherwise: nothing calls it, and what waits loses no attempt.
+        Workers heed it within a quarter of a second. `actor` is user@host unless given. Raises as `show`."""
+        return self._set(name, "open", reason, actor, key)
+
+    def close(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
+        """Hold its breaker closed, whatever fails; what waited is let go in a ramp. Raises as `show`."""
+        return self._set(name, "closed", reason, actor, key)
+
+    def auto(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
+        """Let it decide for itself again: one that was held open begins with probes. Raises as `show`."""
+        return self._set(name, "auto", reason, actor, key)
+
+    def _set(self, name: str, word: Word, reason: str, actor: str | None, key: str) -> Control:
+        if not reason.strip():
+            raise ConfigError(
+                f"reason={reason!r}: expected why the breaker of {name!r} is set, for those who look later"
+            )
+        rule, cell = self._rule(name), _cell(name, key)
+        if rule is not None and rule.breaker is None:
+            raise ConfigError(f"dependency {name!r} has no breaker here; expected one with a breaker to set")
+        for _ in range(_TRIES):
+            (found,) = self._store.cells.read([cell])
+            state, now_ms = flow.decode(found), self._store.now_ms()
+            breaker = (None if rule is None else rule.breaker) or Breaker()
+            forced = breakers.force(state.breaker, breaker, word, now_ms)
+            after = replace(state, breaker=forced)
+            swap = Swap(cell, 0 if found is None else found.version, flow.encode(after), flow.ttl_ms(after))
+            if forced is state.breaker or self._store.cells.swap([swap])[0]:
+                made = Transition(now_ms, state.breaker.status, forced.status, "", actor or user(), reason)
+                note(self._store.cells, f"{name}/{key}" if key else name, made)
+                return self.show(name, key=key)
+        raise StoreUnavailable(f"the breaker of {name!r} was changed by others {_TRIES} times at once; try again")
+
+    def _rule(self, name: str) -> Dependency | None:
+        rules = self._rules()
+        if name not in rules:
+            known = self.names()
+            if name not in known:
+                near = near_miss(name, known)
+                meant = f"did you mean {near!r}? " if near else ""
+                raise ConfigError(f"there is no dependency {name!r}; {meant}known: {', '.join(known) or 'none'}")
+        return rules.get(name)
+
+    def _rules(self) -> dict[str, Dependency]:
+        if self._app is None:
+            return {}
+        tasks = list(self._app.tasks.values())
+        used = {d.name: d for task in tasks for d in controls(self._app, task.name, task.queue)}
+        return {**self._app.dependencies, **used}
+
+    def _with_waiting(self, found: Sequence[Control]) -> Sequence[Control]:
+        """With what waits for them, as far as one look shows."""
+        held: dict[str, Counter[str]] = {}
+        waiting: Counter[str] = Counter()
+        for message in self._store.peek(Lane.READY, where=Where(), limit=LOOKED).messages:
+            if message.deferral is not None:
+                held.setdefault(message.deferral.by, Counter())[message.deferral.why] += 1
+            if self._app is not None:
+                waiting.update(d.name for d in controls(self._app, message.task, message.queue))
+        known = self._app is not None
+        return [
+            replace(c, waiting=waiting[c.name] if known else None, deferred=dict(held.get(c.name, {}))) for c in found
+        ]
+
+
+def _known(store: Store) -> Iterator[str]:
+    """The names that workers told of."""
+    (cell,) = store.cells.read([NAMES])
+    yield from () if cell is None else msgspec.json.decode(cell.value, type=list[str])
+
+
+def _is_rate(name: str) -> bool:
+    """Whether that is what a queue's, a task's or a key's rate is called: it has no breaker."""
+    return name.startswith(("queue:", "task:")) or name.endswith(":rate")
+
+
+def _cell(name: str, key: str) -> str:
+    return f"flow/{name}/{key}" if key else f"flow/{name}"
+
+
+def _control(name: str, key: str, state: State, rule: Dependency | None, now_ms: int) -> Control:
+    cool_ms = state.cool.until_ms
+    found = Control(
+        name=name, key=key, cool_until_ms=cool_ms if cool_ms > now_ms else None, cool_s=max(0, cool_ms - now_ms) / 1000
+    )
+    if rule.breaker is not None if rule is not None else not _is_rate(name):
+        found = _with_breaker(found, state.breaker, None if rule is None else rule.breaker, now_ms)
+    if rule is None:
+        return found
+    found = replace(found, per=rule.per)
+    if rule.budget is not None:
+        found = replace(found, budget_left=budgets.left(state.budget, rule.budget, now_ms))
+    if rule.rate is not None:
+        slot_ms = limits.ask(state.tat_ms, rule.rate, now_ms)[1][0]
+        found = replace(found, rate_per_s=rule.rate.per_s, next_ms=slot_ms if slot_ms > now_ms else None)
+    if rule.concurrency is not None:
+        height = int(limits.height(state.aimd, rule.concurrency))
+        heard = sum(now_ms - at_ms < flow.SEEN_MS for at_ms in state.workers.values())
+        found = replace(found, concurrency=height, workers=heard)
+    return found
+
+
+def _with_breaker(found: Control, state: breakers.State, rule: Breaker | None, now_ms: int) -> Control:
+    if rule is not None:
+        state = breakers.look(state, rule, now_ms)
+    elif state.status == "open" and now_ms >= state.until_ms:
+        state = replace(state, status="half_open")
+    calls, failure_rate, _ = window.rates(window.moved(state.window, rule.window_ms, now_ms) if rule else state.window)
+    return replace(
+        found,
+        breaker=state.status,
+        since_ms=state.since_ms or None,
+        until_ms=state.until_ms if state.status == "open" else None,
+        opened=state.opened if state.status in ("open", "half_open") else 0,
+        calls=calls,
+        failed=round(calls * failure_rate),
+        probes=len(state.probes),
+        ramp_per_s=None if state.ramp is None else ramp.rate(state.ramp, now_ms),
+    )
