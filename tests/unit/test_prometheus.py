@@ -162,12 +162,14 @@ def test_quarantine_degraded_lost_and_stale_are_seen() -> None:
     found = seen(
         fate("quarantined", reason="crashed", crashes=3),
         fate(degraded="no prices"),
+        fate(duplicate_of="2"),
         fate("lost"),
         fate("stale", run_ms=3.0, reason="exhausted", fault="transient"),
     )
     of = {"queue": "q", "task": "t"}
     assert found.value("redrive_quarantined_total", **of, reason="crashed") == 1
     assert found.value("redrive_degraded_total", **of) == 1
+    assert found.value("redrive_duplicates_total", **of) == 1
     assert found.value("redrive_deliveries_total", **of, outcome="lost") == 1
     assert found.value("redrive_deliveries_total", **of, outcome="stale") == 1
     assert found.labels("redrive_dead_total") == []  # what a stale receipt decided did not happen

@@ -47,6 +47,7 @@ class FateLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     deferral: str | None = None  # why flow control held it
     by: str | None = None  # the dependency, queue or task whose that is
     degraded: str | None = None
+    duplicate_of: str | None = None  # whose stored result it took, unrun
     crash: Crash | None = None
     correlation_id: str = ""
     run_ms: float | None = None
@@ -108,6 +109,8 @@ def _details(fate: Fate) -> str:
         parts.append(f" again in {show(fate.delay_ms / 1000)}")
     if fate.deferral is not None:
         parts.append(f" {fate.deferral}{f' of {one_line(fate.by)}' if fate.by else ''}")
+    if fate.duplicate_of is not None:
+        parts.append(f" unrun: {one_line(fate.duplicate_of)} did it")
     if fate.degraded is not None:
         parts.append(f" degraded: {one_line(_short(fate.degraded))}")
     if fate.reason:
@@ -153,6 +156,7 @@ def _line(event: Event) -> FateLine | NoticeLine:
         reason=event.reason,
         deferral=event.deferral,
         by=event.by,
+        duplicate_of=event.duplicate_of,
         crash=event.crash if event.fault == "crashed" or event.outcome == "quarantined" else None,
         degraded=None if event.degraded is None else _short(event.degraded),
         correlation_id=event.correlation_id,

@@ -15,6 +15,7 @@ when somebody scrapes, by queue.
 | `redrive_run_seconds` | | how long handlers ran |
 | `redrive_dead_total`, `redrive_quarantined_total` | reason | what came to rest, and why |
 | `redrive_degraded_total` | | done in part |
+| `redrive_duplicates_total` | | done unrun, by the result stored for their idempotency key |
 | `redrive_crashes_total` | cause | runs that ended with their process; counted when the message's life ends |
 | `redrive_deferral_seconds` | reason | how often and how long flow control put messages off |
 | `redrive_worker_notices_total` | (notice only) | workers started, draining, stopped; store_unavailable, … |

@@ -61,6 +61,7 @@ FAULTS = Shape("redrive_faults", "Runs that failed, by the kind of fault.", (*_O
 DEAD = Shape("redrive_dead", "Messages that died, by reason.", (*_OF, "reason"))
 QUARANTINED = Shape("redrive_quarantined", "Messages put into quarantine, by reason.", (*_OF, "reason"))
 DEGRADED = Shape("redrive_degraded", "Done, but in part only.", _OF)
+DUPLICATES = Shape("redrive_duplicates", "Done unrun, by the result stored for their idempotency key.", _OF)
 CRASHES = Shape(
     "redrive_crashes",
     "Runs that ended with their process, by its cause; told when the message's life ends.",
@@ -73,7 +74,21 @@ DEFERRALS = Shape(
     DELAY_S,
 )
 NOTICES = Shape("redrive_worker_notices", "What workers told of themselves, such as store_unavailable.", ("notice",))
-SHAPES = (DELIVERIES, RUN, DONE, ENDED, DELAY, FAULTS, DEAD, QUARANTINED, DEGRADED, CRASHES, DEFERRALS, NOTICES)
+SHAPES = (
+    DELIVERIES,
+    RUN,
+    DONE,
+    ENDED,
+    DELAY,
+    FAULTS,
+    DEAD,
+    QUARANTINED,
+    DEGRADED,
+    DUPLICATES,
+    CRASHES,
+    DEFERRALS,
+    NOTICES,
+)
 
 REASONS = frozenset(
     ("exhausted", "permanent", "elapsed", "deadline", "budget", "rejected", "unreadable", "unroutable", "crashed")
@@ -163,6 +178,8 @@ class Counting:
             numbers[-1] += seconds
         if fate.degraded is not None:
             self._add(DEGRADED, bound.labels)
+        if fate.duplicate_of is not None:
+            self._add(DUPLICATES, bound.labels)
         for cause in fate.causes:
             self._add(CRASHES, (*bound.labels, cause if cause in CAUSES else UNKNOWN))
         if fate.reason is not None and fate.outcome in ("dead", "quarantined"):
