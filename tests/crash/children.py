@@ -27,7 +27,12 @@ SHARES = 6
 ENGINES = ("sqlite", "postgres", "redis")  # the stores that all crash tests run over
 SERVER_ENGINES = ENGINES[1:]
 KILLED = -9
-PROGRAMS = {"worker": "programs", "producer": "programs", "follower": "following"}  # the module of each role
+PROGRAMS = {
+    "worker": "programs",
+    "producer": "programs",
+    "follower": "following",
+    "payer": "paying",
+}  # the module of each role
 
 
 class Child:

@@ -239,11 +239,13 @@ class Worker:
         """Turn what finished into settlements."""
         if not self._finished:
             return
-        if self._keys is not None and not self._looked_committed(self._keys):
+        count = min(len(self._finished), BATCH_MAX - len(self._outcomes))
+        runs = [self._finished.popleft() for _ in range(count)]
+        if self._keys is not None and not self._looked_committed(self._keys, runs):
+            self._finished.extendleft(reversed(runs))
             return
         now_ms = self._store.now_ms()
-        while self._finished and len(self._outcomes) < BATCH_MAX:
-            run = self._finished.popleft()
+        for run in runs:
             if run.delivery.receipt in self._held:
                 if run.guards and self._flow is not None:
                     self._flow.ended(run)
@@ -254,10 +256,10 @@ class Worker:
                 if run.complaint is not None:
                     self._notice("result_dropped", f"{run.delivery.message.id} is done without result: {run.complaint}")
 
-    def _looked_committed(self, keys: Keys) -> bool:
+    def _looked_committed(self, keys: Keys, runs: Sequence[Run]) -> bool:
         """Whether it is known what those came to that completed their keys themselves."""
         try:
-            keys.look_committed([*self._finished])
+            keys.look_committed(runs)
         except StoreError as error:
             self._store_failed(error)
             return False
