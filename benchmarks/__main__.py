@@ -18,6 +18,7 @@ import redrive
 
 from .engines import ENGINES
 from .fairness import fairness
+from .flow import flow
 from .groups import before, groups
 from .harness import Broken, Options, Reading, as_json, table
 from .pair import workers
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
         failing,
         groups,
         fairness,
+        flow,
         before,
         lateness,
         latency,

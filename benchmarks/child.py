@@ -26,6 +26,13 @@ def worker(url: str, concurrency: str, records: str, evidence: str = "") -> None
         Path(evidence).write_bytes(msgspec.json.encode({str(i): faults for i, faults in retried.items()}))
 
 
+def guarded(url: str, concurrency: str, records: str) -> None:
+    """A worker whose no-op task has every control, none of which ever holds it back."""
+    app = make_app(url, Records(Path(records)).add)
+    app.dependency("noop", rate="900000/s")  # a budget and a breaker by default
+    app.run_worker(queues={"default": int(concurrency)})
+
+
 def floor(url: str, concurrency: str, records: str) -> None:
     """The least that could do a worker's work: see floors.py."""
     floors.work(url, int(concurrency), Records(Path(records)).add)
@@ -71,7 +78,7 @@ def sleeper(dues: str, records: str) -> None:
         add(index)
 
 
-ROLES: dict[str, Callable[..., None]] = {f.__name__: f for f in (worker, floor, steady, receiver, sleeper)}
+ROLES: dict[str, Callable[..., None]] = {f.__name__: f for f in (worker, guarded, floor, steady, receiver, sleeper)}
 
 if __name__ == "__main__":
     ROLES[sys.argv[1]](*sys.argv[2:])
