@@ -173,9 +173,9 @@ def look(state: State, breaker: Breaker, now_ms: int) -> State:
     return state
 
 
-def closed_until_ms(state: State, breaker: Breaker, now_ms: int, horizon_ms: int = 1000) -> int:
-    """0: claim its messages. Else until when they may be left out, to look again then: it is open, all probes are
-    taken, or the ramp's next slot lies more than `horizon_ms` ahead."""
+def closed_until_ms(state: State, breaker: Breaker, now_ms: int) -> int:
+    """0: claim its messages. Else until when they may be left out, to look again then: it is open, or all probes are
+    taken. A ramp leaves nobody out: those whose slots come would stand behind all that are due and have none."""
     state = look(state, breaker, now_ms)
     match state.status:
         case "open":
@@ -185,8 +185,7 @@ def closed_until_ms(state: State, breaker: Breaker, now_ms: int, horizon_ms: int
         case "half_open":
             return 0 if _probes_left(state, breaker) else now_ms + LOOK_AGAIN_MS
         case "closed" | "forced_closed":
-            ahead_ms = 0 if state.ramp is None else ramps.peek(state.ramp, now_ms) - horizon_ms
-            return ahead_ms if ahead_ms > now_ms else 0
+            return 0
 
 
 def force(state: State, breaker: Breaker, word: Word, now_ms: int) -> State:

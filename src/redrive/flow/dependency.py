@@ -327,8 +327,9 @@ def share(state: State, d: Dependency, worker: str) -> int:
 def unclaimed_until_ms(state: State, d: Dependency, now_ms: int) -> int:
     """Until when claims may leave this dependency's messages alone; 0: not at all."""
     until_ms = state.cool.until_ms
-    # However far ahead the next slot of a rate or a ramp: claims must find those whose slots come before.
-    if d.breaker is not None and breakers.look(state.breaker, d.breaker, now_ms).status not in _CLOSED:
+    # However far ahead the next slot of a rate or a ramp: claims must find those whose slots come before. Left
+    # unclaimed, the rest would stand before them, being due for longer, and nothing would run.
+    if d.breaker is not None:
         until_ms = max(until_ms, breakers.closed_until_ms(state.breaker, d.breaker, now_ms))
     return until_ms if until_ms > now_ms else 0
 
