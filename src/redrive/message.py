@@ -205,7 +205,7 @@ class Quarantine(Struct, frozen=True, gc=False):
 Decision = Ack | RetryAt | DeadLetter | Quarantine
 
 
-class Swap(Struct, frozen=True):
+class Swap(Struct, frozen=True, gc=False):
     """Set cell `key` to `value` if its version is still `version` (0: it must not exist). None deletes. ttl_ms=None:
     no expiry."""
 
@@ -215,7 +215,7 @@ class Swap(Struct, frozen=True):
     ttl_ms: int | None = None
 
 
-class Cell(Struct, frozen=True):
+class Cell(Struct, frozen=True, gc=False):
     """A cell as read: its version (above 0, and higher with every swap of its key, never reused) and bytes."""
 
     version: int

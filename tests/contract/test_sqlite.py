@@ -561,6 +561,7 @@ def test_claims_and_waits_walk_the_due_index_in_its_order(
         ("park", 2, "INTEGER PRIMARY KEY"),
         ("resume", 2, "message_group (queue=? AND grp=? AND turn=?)"),
         ("retry", 1, "INTEGER PRIMARY KEY"),
+        ("defer", 1, "INTEGER PRIMARY KEY"),
     ],
 )
 def test_no_statement_of_the_hot_path_scans_the_messages(

@@ -26,7 +26,7 @@ from ..message import (
 from ._meta import text
 from ._sqlite_cells import Swaps
 from ._sqlite_groups import Groups, Touched
-from ._sqlite_rows import fences_of, insert_row, kept_row, move_row, retry_row
+from ._sqlite_rows import defer_row, fences_of, insert_row, kept_row, move_row, retry_row
 
 
 class Changes:
@@ -116,6 +116,7 @@ class Changes:
         kept: list[tuple[Any, ...]] = []
         moves: list[list[Any]] = []
         retries: list[list[Any]] = []
+        deferrals: list[list[Any]] = []
         drafts: list[Draft] = []
         for s in settlements:
             # Popped: the same receipt twice is stale the second time.
@@ -134,6 +135,8 @@ class Changes:
                 continue
             elif (retry := retry_row(s)) is not None:
                 retries.append(retry)
+            elif (deferred := defer_row(s, now)) is not None:
+                deferrals.append(deferred)
             else:
                 moves.append(move_row(s, now))
             words.append(Settled.OK)
@@ -146,6 +149,8 @@ class Changes:
             c.executemany(self._sql["keep"], kept)
         if retries:
             c.execute(self._sql["retry"], (text(retries),))
+        if deferrals:
+            c.execute(self._sql["defer"], (text(deferrals),))
         if moves:
             c.execute(self._sql["settle"], (now, text(moves)))
         if drafts:

@@ -176,6 +176,15 @@ def retry_row(s: Settlement) -> list[Any] | None:
     return [*s.receipt, decision.at_ms, text(s.fault)]
 
 
+def defer_row(s: Settlement, now: int) -> list[Any] | None:
+    """A wait that flow control asked for, as the statement `defer` takes it; None for every other settlement."""
+    decision = s.decision
+    if type(decision) is not RetryAt or decision.counts or decision.crashed or s.fault is not None:
+        return None
+    why = None if decision.deferral is None else text(decision.deferral)
+    return [s.receipt.handle, decision.at_ms, max(0, decision.at_ms - now) if decision.held else 0, why]
+
+
 def kept_row(s: Settlement, ack: Ack, now: int) -> tuple[Any, ...]:
     """An ack of what is kept, as the statement `keep` takes it."""
     expires = None if ack.keep_ms is None else now + ack.keep_ms

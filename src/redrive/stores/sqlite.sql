@@ -258,6 +258,12 @@ update message set lane = 'ready', suspect = 0, deferral = null, due_ms = json_e
 from json_each(?1) j
 where message.seq = json_extract(j.value, '$[0]') and message.lane = 'leased' and message.fence = json_extract(j.value, '$[1]')
 
+-- name: defer
+-- ?1 [[seq, due, held, deferral], …]: `settle` for what flow control holds back, of claims that were just found to be held
+update message set lane = 'ready', attempt = attempt - 1, suspect = min(suspect, 1), due_ms = json_extract(j.value, '$[1]'),
+  held_ms = held_ms + json_extract(j.value, '$[2]'), deferral = json_extract(j.value, '$[3]')
+from json_each(?1) j where message.seq = json_extract(j.value, '$[0]')
+
 -- name: held_now
 -- of ?1 {seq: fence}: those that are the current claim, and whether a cancel was asked for
 select json_group_array(json_array(m.seq, m.fence, m.cancel)) from json_each(?1) j
