@@ -116,7 +116,7 @@ class Context(Struct, eq=False):
 
     def _state(self, state: Any) -> bytes:
         written = to_json(state, f"a checkpoint of message {self.message.id}")
-        most = self._traits().state_bytes_max
+        most = self._state_bytes_max
         if len(written) > most:
             raise TooLarge(
                 f"a checkpoint of message {self.message.id} has {len(written)} bytes; this store takes {most}"
@@ -124,10 +124,14 @@ class Context(Struct, eq=False):
         return written
 
     def _keep(self, state: bytes) -> None:
-        if self._receipt is not None and not self._task.app.store.checkpoint(self._receipt, state):
+        if self._receipt is not None and not self._written(self._receipt, state):
             self._stop = self._stop or "lease"
             raise LeaseLost(f"message {self.message.id} is no longer leased to this worker: its checkpoint is not kept")
         self._said().progress = state
+
+    def _written(self, receipt: Receipt, state: bytes) -> bool:
+        written: bool = self._task.app.store.checkpoint(receipt, state)
+        return written
 
     @property
     def remaining(self) -> float:
@@ -247,6 +251,11 @@ class Context(Struct, eq=False):
         """What the store takes that this run's follow-ups go to."""
         traits: Traits = _LOCAL if self._receipt is None else self._task.app.store.traits
         return traits
+
+    @property
+    def _state_bytes_max(self) -> int:
+        """How many bytes a checkpoint or a result of this run may have."""
+        return self._traits().state_bytes_max
 
     def _now_ms(self) -> int:
         now_ms: int = time.time_ns() // 1_000_000 if self._receipt is None else self._task.app.store.now_ms()

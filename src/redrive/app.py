@@ -12,7 +12,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from ._context import Context, Wrap, refuse_loop
-from .config import settings
+from .config import settings, some_size
 from .decide import Policy
 from .duration import Duration, milliseconds, seconds
 from .errors import ConfigError
@@ -110,6 +110,9 @@ class App:
 
     `blobs`: `file:///srv/blobs` keeps bodies over `blob_threshold` (200 KB) as files in that directory, which every
     producer and worker of the store must reach. By default bodies lie in the store, which bounds their size.
+
+    `recycle_after`, `recycle_memory`: a child process of a task with `isolation="process"` is replaced after that many
+    messages, or once it had that much resident memory, such as "1GiB" (default: the settings of these names; never).
     """
 
     def __init__(
@@ -119,6 +122,8 @@ class App:
         store: Store | None = None,
         park_for: Duration | None = None,
         blobs: str | None = None,
+        recycle_after: int | None = None,
+        recycle_memory: str | int | None = None,
     ) -> None:
         if url is not None and not isinstance(url, str):
             raise ConfigError(f"url={url!r}: expected the store's URL as text, such as 'sqlite:///work.db'")
@@ -126,6 +131,12 @@ class App:
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.queues: dict[str, Queue] = {}
         self.dependencies: dict[str, Dependency] = {}
+        self.spec: str | None = None  # MODULE:APP, where a command imported it
+        after: object = recycle_after
+        if after is not None and (type(after) is not int or after < 1):
+            raise ConfigError(f"recycle_after={recycle_after!r}: expected a whole number of messages from 1 up")
+        self.recycle_after = recycle_after
+        self.recycle_memory = None if recycle_memory is None else _bytes(recycle_memory, "recycle_memory")
         self.park_for_s = None if park_for is None else seconds(park_for, "park_for")
         self._wraps: list[Opener] = []
         self.schedules: dict[str, Schedule] = {}
@@ -176,6 +187,8 @@ class App:
         dependency: str | None = ...,
         rate: Rate | str | None = ...,
         idempotency: Idempotency | None = ...,
+        isolation: Literal["process"] | None = ...,
+        memory: str | int | None = ...,
     ) -> Callable[[Callable[Concatenate[Context, P], R]], Task[P, R]]: ...
 
     @overload
@@ -195,6 +208,8 @@ class App:
         dependency: str | None = ...,
         rate: Rate | str | None = ...,
         idempotency: Idempotency | None = ...,
+        isolation: Literal["process"] | None = ...,
+        memory: str | int | None = ...,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(
@@ -213,6 +228,8 @@ class App:
         dependency: str | None = None,
         rate: Rate | str | None = None,
         idempotency: Idempotency | None = None,
+        isolation: Literal["process"] | None = None,
+        memory: str | int | None = None,
     ) -> Callable[[Callable[..., R]], Task[..., R]]:
         """Register a handler, `def` or `async def`.
 
@@ -230,6 +247,9 @@ class App:
         whatever `app.dependency(…)` says of it hold for this task. `rate` bounds its runs, over all workers.
         `idempotency=Idempotency(key=…)` runs it once for each key, a function of its arguments: a duplicate gets the
         stored result, in direct calls too.
+        `isolation="process"` runs it in a child process of the worker's, one message at a time, so that what kills
+        the process, exhausts its memory or never returns ends that run and nothing else: past its timeout it is
+        killed. `memory="512MiB"` bounds the child's address space, the interpreter included.
         Raises ConfigError for a name that is taken, or a signature that cannot be stored.
         """
         if misplaced:
@@ -248,6 +268,7 @@ class App:
         )
         if policy.timeout_s <= 0:
             raise ConfigError(f"timeout={timeout!r}: expected more than 0, as it bounds each run")
+        memory_bytes = _isolated(isolation, memory)
         if not isinstance(on_dead, Task | str | None):
             raise ConfigError(f"on_dead={on_dead!r}: expected a task of this app, or its name")
         if idempotency is not None:
@@ -256,7 +277,9 @@ class App:
         def register(handler: Callable[..., R]) -> Task[..., R]:
             called = name or _name(handler)
             checked = check_rules(rules, f"rules of task {called!r}")
-            task: Task[..., R] = Task(self, handler, called, queue, policy, checked, ctx, on_dead, version, keep_ms)
+            task: Task[..., R] = Task(
+                self, handler, called, queue, policy, checked, ctx, on_dead, version, keep_ms, isolation, memory_bytes
+            )
             task.dependency, task.rate = as_text(dependency, "dependency"), _rate(rate)
             task.idempotency = idempotency
             if task.name in self.tasks:
@@ -543,7 +566,9 @@ class App:
         renewed. `prefetch` messages wait claimed. Raises ConfigError for values that cannot be meant.
         """
         from .worker.loop import Worker
+        from .worker.origin import refuse_in_child
 
+        refuse_in_child("app.worker()")
         for task in self.tasks.values():
             task.check_on_dead()
         chosen = settings()
@@ -564,6 +589,7 @@ class App:
             burst=burst or drain,
             drain=drain,
             name=name,
+            recycle=(self.recycle_after or chosen.recycle_after, self.recycle_memory or chosen.recycle_memory),
             park_for_s=chosen.park_for_s if self.park_for_s is None else self.park_for_s,
         )
 
@@ -647,6 +673,24 @@ def _check_idempotency(given: object) -> None:
         )
 
 
+def _isolated(isolation: object, memory: object) -> int | None:
+    """How many bytes a child of that task may have."""
+    if isolation not in (None, "process"):
+        raise ConfigError(f"isolation={isolation!r}: expected 'process', or None for the worker's own process")
+    if memory is None:
+        return None
+    if isolation is None:
+        raise ConfigError(f"memory={memory!r} bounds a child process; give isolation='process' too")
+    return _bytes(memory, "memory")
+
+
+def _bytes(value: object, what: str) -> int:
+    try:
+        return some_size(value)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{what}={value!r}: {error}; expected bytes, or a size such as '512MiB'") from None
+
+
 def _name(handler: Callable[..., Any]) -> str:
     module, name = getattr(handler, "__module__", ""), getattr(handler, "__qualname__", type(handler).__qualname__)
-    return name if module in ("__main__", "", None) else f"{module}.{name}"
+    return name if module in ("__main__", "__mp_main__", "", None) else f"{module}.{name}"

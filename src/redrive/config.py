@@ -47,6 +47,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     drain: bool = False
     scheduler: bool = False  # a worker enqueues the app's schedules too
     name: str | None = None
+    recycle_after: int | None = None  # messages that a child process runs before it is replaced
+    recycle_memory: int | None = None  # bytes of resident memory, at its peak, after which it is
     state_dir: str | None = None  # where workers keep identities, for a store that is not a file
     metrics: str | None = None  # HOST:PORT
     blobs: str | None = None  # where large bodies lie: file:///DIRECTORY
@@ -191,14 +193,19 @@ def _not_negative(value: object) -> int:
     return _count(value, 0)
 
 
-def _size(value: object) -> int:
-    """Bytes, as a number or with a unit: 200_000, "200KB", "512MiB"."""
+def size(value: object) -> int:
+    """Bytes, as a number or with a unit: 200_000, "200KB", "512MiB". Raises ValueError."""
     match = re.fullmatch(r"\s*([0-9_]+)\s*([A-Za-z]*)\s*", value) if isinstance(value, str) else None
     if match is None:
         return _not_negative(value)
     if match[2].upper() not in _UNITS:
         raise ValueError(f"{match[2]!r} is no unit of size; known: {', '.join(_UNITS)}")
     return int(match[1]) * _UNITS[match[2].upper()]
+
+
+def some_size(value: object) -> int:
+    """As `size`, and more than 0."""
+    return _positive(size(value))
 
 
 def _switch(value: object) -> bool:
@@ -240,13 +247,15 @@ _SETTINGS = {
     "drain": _Setting("drain", _switch, "true or false"),
     "scheduler": _Setting("scheduler", _switch, "true or false"),
     "name": _Setting("name", _name, "a short word for this worker that stays the same over its restarts"),
+    "recycle_after": _Setting("recycle_after", _positive, "a whole number of messages from 1 up"),
+    "recycle_memory": _Setting("recycle_memory", some_size, "bytes, or a size such as '512MiB'"),
     "state_dir": _Setting("state_dir", _text, "a directory on this machine such as '/var/lib/redrive'"),
     "metrics": _Setting("metrics", address, "a port, or HOST:PORT, such as 9464"),
     "blobs": _Setting("blobs", _url, "a directory for large bodies such as 'file:///srv/blobs'"),
-    "blob_threshold": _Setting("blob_threshold", _size, "bytes, or a size such as '200KB'", "200KB"),
-    "blob_max": _Setting("blob_max", _size, "bytes, or a size such as '512MiB'", "512MiB"),
     "notify": _Setting("notify", _webhook, "an http or https URL such as 'https://alerts.example.com/hook'"),
     "notify_every": _Setting("notify_every_s", _period, "a duration such as '10m'", "10m"),
+    "blob_threshold": _Setting("blob_threshold", size, "bytes, or a size such as '200KB'", "200KB"),
+    "blob_max": _Setting("blob_max", size, "bytes, or a size such as '512MiB'", "512MiB"),
     "log": _Setting("log", _one_of(LOGS), f"one of {', '.join(LOGS)}"),
     "output": _Setting("output", _one_of(OUTPUTS), f"one of {', '.join(OUTPUTS)}"),
 }

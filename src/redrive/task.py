@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, ParamSpec, TypeVar
 
 import msgspec
 
@@ -32,6 +32,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 P = ParamSpec("P")
 R = TypeVar("R")
 U = TypeVar("U", bound=Upcast)
+Isolation = Literal["process"]
+Place = Literal["loop", "thread", "process"]
 
 
 class Ref(msgspec.Struct, frozen=True):
@@ -142,6 +144,8 @@ class Task(Generic[P, R]):
         on_dead: Task[..., Any] | str | None = None,
         version: int = 1,
         keep_ms: int = 0,
+        isolation: Isolation | None = None,
+        memory_bytes: int | None = None,
     ) -> None:
         self.app, self.handler, self.name, self.queue = app, handler, name, queue
         self.entry: Callable[..., Any] = handler  # what a worker calls: the handler, with the app's wraps around it
@@ -153,7 +157,10 @@ class Task(Generic[P, R]):
         self.dependency: str | None = None  # what it calls; None: a dependency of its own name, if one is declared
         self.rate: Rate | None = None
         self.idempotency: Idempotency | None = None
+        self.isolation, self.memory_bytes = isolation, memory_bytes
         self.is_async = _is_any(inspect.iscoroutinefunction, handler)
+        #: Where a worker runs it: on its event loop, in a thread, or in a child process.
+        self.place: Place = "process" if isolation is not None else "loop" if self.is_async else "thread"
         if _is_any(inspect.isgeneratorfunction, handler) or _is_any(inspect.isasyncgenfunction, handler):
             raise ConfigError(f"task {name!r}: a generator would be made and never run; use a handler without yield")
         self.__name__ = getattr(handler, "__name__", name)

@@ -153,6 +153,7 @@ def load_app(spec: str, folder: str | None = None) -> App:
     for name in path.split("."):
         found = getattr(found, name, None)
     if isinstance(found, App):
+        found.spec = spec
         return found
     apps = [name for name, value in vars(module).items() if isinstance(value, App)]
     what = (

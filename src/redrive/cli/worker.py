@@ -57,6 +57,16 @@ from .warnings import tell_warnings
 @click.option(
     "--name", help="a name that stays the same over restarts, to take its own leases back at once [REDRIVE_NAME]"
 )
+@click.option(
+    "--recycle-after",
+    metavar="N",
+    help="messages a child process runs before it is replaced (default: any number) [REDRIVE_RECYCLE_AFTER]",
+)
+@click.option(
+    "--recycle-memory",
+    metavar="SIZE",
+    help="resident memory a child process may reach before it is replaced (default: any) [REDRIVE_RECYCLE_MEMORY]",
+)
 @click.option("--scheduler", is_flag=True, default=None, help="enqueue the app's schedules too [REDRIVE_SCHEDULER]")
 @click.option(
     "--log",
@@ -107,6 +117,10 @@ def worker(
         move(found, chosen.url)
     if flags["park_for"] is not None:
         found.park_for_s = chosen.park_for_s
+    if flags["recycle_after"] is not None:
+        found.recycle_after = chosen.recycle_after
+    if flags["recycle_memory"] is not None:
+        found.recycle_memory = chosen.recycle_memory
     tell_warnings(chosen.log, quiet=child)
     if child or not found.store.traits.shared:
         return _work(found, chosen, metrics_dir, child)
@@ -127,7 +141,7 @@ def _supervise(app: App, chosen: Settings, url: str | None) -> int:
             ending.callback(store.close)
             directory = ending.enter_context(serve_workers(app, chosen.metrics))
         return supervise(
-            _child(chosen, url, directory, app.park_for_s),
+            _child(app, chosen, url, directory),
             processes=chosen.processes,
             state_dir=store.state_dir,
             lease_s=chosen.lease_s,
@@ -135,7 +149,7 @@ def _supervise(app: App, chosen: Settings, url: str | None) -> int:
         )
 
 
-def _child(chosen: Settings, url: str | None, metrics_dir: Path | None, park_for_s: float | None) -> list[str]:
+def _child(app: App, chosen: Settings, url: str | None, metrics_dir: Path | None) -> list[str]:
     """The command of a child: what was settled here, so that nothing it reads later can differ."""
     flags: dict[str, object] = {
         "--metrics-dir": metrics_dir,
@@ -146,7 +160,9 @@ def _child(chosen: Settings, url: str | None, metrics_dir: Path | None, park_for
         "--prefetch": chosen.prefetch,
         "--lease": f"{chosen.lease_s!r}s",
         "--grace": f"{chosen.grace_s!r}s",
-        "--park-for": None if park_for_s is None else f"{park_for_s!r}s",
+        "--park-for": None if app.park_for_s is None else f"{app.park_for_s!r}s",
+        "--recycle-after": app.recycle_after or chosen.recycle_after,
+        "--recycle-memory": app.recycle_memory or chosen.recycle_memory,
         "--name": chosen.name,
         "--log": chosen.log,
         "--notify-every": f"{chosen.notify_every_s!r}s",

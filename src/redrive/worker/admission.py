@@ -33,7 +33,8 @@ def admit_run(run: Run, tasks: Mapping[str, Any], now_ms: int, park_ms: int = 0)
     elif run.task is None:  # else its body was read already
         try:
             run.task = task
-            if message.content != BLOB:  # that is read when the run begins, not on this thread
+            # A blob is read when the run begins, not on this thread; and what a child runs, it reads.
+            if message.content != BLOB and task.isolation is None:
                 run.args, run.kwargs = task.codec.decode(message.body, message.version)
         except Unreadable as error:
             signals = Signals(unreadable=str(error))

@@ -32,7 +32,9 @@ from .fates import fate, fate_of_crashed, fate_of_lost
 from .flow import Flow
 from .idempotent import Keys
 from .identity import identity
+from .origin import Origin, origin_of
 from .outcomes import Outcome, outcome, refused, released
+from .processes import ProcessExecutor, Recycling
 from .run import Gate, Hall, Run
 from .tasks import TaskExecutor
 from .threads import ThreadExecutor
@@ -65,6 +67,7 @@ class Worker:
         drain: bool,
         name: str | None,
         park_for_s: float,
+        recycle: tuple[int | None, int | None] = (None, None),
     ) -> None:
         self.app, self.queues = app, list(queues)
         self._store = app.store
@@ -79,6 +82,8 @@ class Worker:
         }
         self._retained = [q for q in queues if q.retention != Retention()]
         self._retain_at_s = 0.0 if self._retained else math.inf
+        self._origin = _origin(app)
+        self._recycling = Recycling(*recycle)
         self._places = {q.name: q.concurrency + (q.concurrency if prefetch is None else prefetch) for q in queues}
         self._capacity = min(
             sum(self._places.values()), self._total * 2 if prefetch is None else self._total + prefetch
@@ -120,15 +125,20 @@ class Worker:
         """Begin to work on the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._take_back()
-        self._threads = ThreadExecutor(self._capacity, self._finish, self._start_elsewhere, self._slots)
+        self._threads = ThreadExecutor(self._capacity, self._finish, self._start_other, self._slots)
         self._tasks = TaskExecutor(
             self._loop,
             self._finish,
-            self._threads.start,
+            self._start_other,
             lambda: list(self._held.values()),
             self._slots,
             self._lease_s / 6,
         )
+        if self._origin is not None:
+            self._processes = ProcessExecutor(
+                self.app, self._origin, self._total, self._finish, self._start_other, self._slots,
+                worker=self.name, grace_s=self.grace_s, recycling=self._recycling, notice=self._notice,
+            )  # fmt: skip
         self._tasks.watch()
         if self._checked is not None:
             self._cleaner = Cleaner(self._checked, self._notice)
@@ -143,6 +153,8 @@ class Worker:
         await self._stopped.wait()
         self._tasks.close()
         self._threads.close()
+        if self._processes is not None:
+            await asyncio.to_thread(self._processes.close)
         if self._cleaner is not None:
             await asyncio.to_thread(self._cleaner.close)
         slots, self._slots = self._slots, None
@@ -425,11 +437,16 @@ class Worker:
             self._finish([run for run in runs if run.verdict is not None])
         for queue, of_queue in groupby(admitted, key=_queue_of):
             for run in self._gates[queue].enter(list(of_queue)):
-                (self._tasks if run.task.is_async else self._threads).start(run)
+                self._tasks.start(run) if run.place == "loop" else self._start_other(run)
 
-    def _start_elsewhere(self, run: Run) -> None:
-        """Start a run of the event loop's from a thread."""
-        self._loop.call_soon_threadsafe(self._tasks.start, run)
+    def _start_other(self, run: Run) -> None:
+        """Start a run where it belongs, from any thread."""
+        if run.place == "thread":
+            self._threads.start(run)
+        elif run.place == "loop":
+            self._loop.call_soon_threadsafe(self._tasks.start, run)
+        elif self._processes is not None:
+            self._processes.start(run)
 
     # -- leases
 
@@ -599,6 +616,7 @@ class Worker:
         time.sleep(self._pause_s)
 
     _pause_s = 0.0
+    _processes: ProcessExecutor | None = None  # where the app can be imported by children
 
     def _store_works(self) -> None:
         if self._pause_s:
@@ -609,6 +627,14 @@ class Worker:
         if self.app.events:
             now_ms = self._store.now_ms()
             self.app.events.emit([Notice(name=name, worker=self.name, at_ms=now_ms, text=text, about=about)])
+
+
+def _origin(app: App) -> Origin | None:
+    """How child processes import the app, where they are needed or it is known. Raises ConfigError where they are and
+    cannot."""
+    if app.spec is None and all(task.place != "process" for task in app.tasks.values()):
+        return None
+    return origin_of(app)
 
 
 def _queue_of(run: Run) -> str:

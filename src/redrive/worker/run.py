@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -21,6 +21,7 @@ from ..message import Ack, Decision, Delivery
 if TYPE_CHECKING:
     from .._idempotent import Claim
     from ..flow.idempotency import Record
+    from ..task import Place
     from .crashes import Slots
     from .flow import Guard
 
@@ -53,10 +54,11 @@ class Run(Struct, gc=False, eq=False):
     cause: str | None = None
     alone: bool = False  # nothing else runs in this process meanwhile, and the store knows it
     crash: Crash | None = None  # what this worker knows of the lease that ran out before
+    apart: bool = False  # to be run in a child process, whatever its task says
     handle: Any = None  # the asyncio task, if it is one; dropped at its end, as nothing collects the cycle
 
-    def begin(self, slots: Slots | None) -> Context:
-        """From here on a crash of this process counts against the message.
+    def begin(self, slots: Slots | None, make: Callable[..., Context] = Context) -> Context:
+        """From here on a crash of this process counts against the message. `make` makes its Context.
 
         Raises LeaseLost where it was ended, or its lease ran out, while it waited: another worker may be running it.
         """
@@ -68,7 +70,7 @@ class Run(Struct, gc=False, eq=False):
         if slots is not None:
             slots.start(self.slot, self.alone)
         delivery = self.delivery
-        context = self.context = Context(
+        context = self.context = make(
             delivery.message, now + self.task.policy.timeout_s, self.task, delivery.receipt, _claim=self.claim
         )
         if self.task.takes_context:
@@ -90,11 +92,17 @@ class Run(Struct, gc=False, eq=False):
         except EncodeError as error:
             self.complaint = str(error)
             return
-        most = self.task.app.store.traits.state_bytes_max
+        most = self.task.app.store.traits.state_bytes_max if self.context is None else self.context._state_bytes_max
         if len(written) > most:
             self.complaint = f"task {self.task.name!r}: its result has {len(written)} bytes; this store takes {most}"
         else:
             self.result = written
+
+    @property
+    def place(self) -> Place:
+        """Which executor's it is."""
+        place: Place = "process" if self.apart else self.task.place
+        return place
 
     @property
     def deadline_s(self) -> float:

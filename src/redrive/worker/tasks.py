@@ -79,7 +79,7 @@ class TaskExecutor:
         self._finished.append(run)
         following = run.gate.leave()
         if following is not None:
-            (self.start if following.task.is_async else self._start_other)(following)
+            (self.start if following.place == "loop" else self._start_other)(following)
 
     def _flush(self) -> None:
         finished, self._finished = self._finished, []

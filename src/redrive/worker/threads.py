@@ -67,7 +67,7 @@ class ThreadExecutor:
         run.finished_s = time.monotonic()
         self._finish((run,))
         following = run.gate.leave()
-        if following is None or not following.task.is_async:
+        if following is None or following.place == "thread":
             return following
         self._start_other(following)
         return None

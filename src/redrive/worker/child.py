@@ -1,0 +1,426 @@
+"""A child process of a worker: imports the app, and runs one message after another.
+
+Nothing here reads the channel while a sync handler runs, unless that asks: `ctx.cancelled` looks at what has come, and
+`ctx.checkpoint` waits for its answer. So a message costs no switch of threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from .. import errors
+from .._context import Context, enter, leave
+from ..errors import StoreError, Unreadable, Unsupported
+from ..message import Delivery, Receipt
+from ..store import Traits
+from .frames import READ_BYTES, Ended, Hello, Inbox, Keep, Kept, Ready, Stop, ToChild, ToWorker, Work, pack
+from .frames import Broken as Refusal
+from .offspring import peak_of
+from .origin import Origin, become_child, imported
+from .outcomes import fault_of
+from .run import Run
+from .wraps import refuse_coroutine
+
+if TYPE_CHECKING:
+    from ..app import App
+
+ROOM_BYTES = 32 * 1024 * 1024  # of address space that a memory limit must leave beyond what the app takes itself
+ORPHAN_LOOK_S = 1.0
+_PR_SET_PDEATHSIG, _M_ARENA_MAX = 1, -8
+
+
+class Link:
+    """The channel to the worker. Any thread may send and ask; one at a time reads, for all of them."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        channel.setblocking(False)  # an event loop would make it so
+        self._incoming, self._outgoing = select.poll(), select.poll()
+        self._incoming.register(channel, select.POLLIN)
+        self._outgoing.register(channel, select.POLLOUT)
+        self._inbox: Inbox[ToChild] = Inbox(ToChild)
+        self._reading, self._sending = threading.Lock(), threading.Lock()
+        self._answers: dict[int, Kept] = {}
+        self._asked = 0
+        self.came: deque[Hello | Work] = deque()
+        self.stopped: Callable[[Stop], None] = lambda _: None
+        self.arrived: Callable[[], None] = lambda: None
+        self.over = False
+
+    def send(self, frame: ToWorker) -> None:
+        with self._sending:
+            self._send(frame)
+
+    def _send(self, frame: ToWorker) -> None:
+        left = memoryview(pack(frame))
+        while left:
+            try:
+                left = left[self._channel.send(left) :]
+            except BlockingIOError:
+                self._outgoing.poll()
+
+    def next(self) -> Hello | Work | None:
+        """The next thing to do; None when the worker wants no more of this process."""
+        while not self.came and not self.over:
+            with self._reading:  # a thread that a handler left behind may have read it meanwhile
+                if not self.came and not self.over:
+                    self._incoming.poll()
+                    self._read()
+        return self.came.popleft() if self.came else None
+
+    def look(self) -> None:
+        """Take in what has come, without waiting."""
+        if self._reading.acquire(blocking=False):  # else another thread does just that
+            try:
+                self._read()
+            finally:
+                self._reading.release()
+
+    def keep(self, state: bytes) -> Kept:
+        """What became of a checkpoint."""
+        with self._sending:
+            self._asked += 1
+            number = self._asked
+            self._send(Keep(number, state))
+        while True:
+            with self._reading:
+                if number in self._answers:
+                    return self._answers.pop(number)
+                self._incoming.poll()
+                self._read()
+            if self.over:
+                os._exit(1)
+
+    def fileno(self) -> int:
+        return self._channel.fileno()
+
+    def _read(self) -> None:
+        try:
+            data = self._channel.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        self.over = not data
+        for frame in self._inbox.feed(data):
+            if isinstance(frame, Stop):
+                self.stopped(frame)
+            elif isinstance(frame, Kept):
+                self._answers[frame.number] = frame
+            else:
+                self.came.append(frame)
+        if self.came or self.over:
+            self.arrived()
+
+
+class ChildContext(Context, eq=False):
+    """The context of a run in a child: what it needs of the store and of the worker goes by the link."""
+
+    _link: Any = None
+    _store_traits: Any = None
+    _store_ms: int = 0
+    _at_s: float = 0.0
+
+    @property
+    def cancelled(self) -> bool:
+        """As of the base class."""
+        self._link.look()
+        return self._stop is not None or time.monotonic() >= self._deadline_s
+
+    def check(self) -> None:
+        """As of the base class."""
+        self._link.look()
+        Context.check(self)
+
+    def _written(self, receipt: Receipt, state: bytes) -> bool:
+        kept: Kept = self._link.keep(state)
+        if kept.error:
+            raise getattr(errors, kept.error, StoreError)(kept.text)
+        return kept.held
+
+    def _traits(self) -> Traits:
+        traits: Traits = self._store_traits
+        return traits
+
+    def _now_ms(self) -> int:
+        return self._store_ms + int((time.monotonic() - self._at_s) * 1000)
+
+
+class Child:
+    """Runs what comes by the link."""
+
+    def __init__(self, app: App, link: Link, hello: Hello) -> None:
+        self._app, self._link, self._traits, self._tells_peak = app, link, hello.traits, hello.tells_peak
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._run: Run | None = None
+        self._number = 0
+        self._came: asyncio.Future[None] | None = None
+        link.stopped = self._stopped
+
+    def serve(self) -> None:
+        """Until the worker wants no more of this process."""
+        work = self._link.next()
+        while isinstance(work, Work):
+            if self._app.tasks[work.message.task].is_async:
+                work = self._opened().run_until_complete(self._serve_async(work))
+                continue
+            self._run_sync(work)
+            del work  # what it referred to is not kept while this waits
+            work = self._link.next() if self._loop is None else self._loop.run_until_complete(self._next())
+
+    # -- one message
+
+    def _begin(self, work: Work) -> Run:
+        message, now_s = work.message, time.monotonic()
+        task: Any = self._app.tasks[message.task]
+        run = Run(Delivery(message, Receipt(0, message.fence), 0), None, float("inf"), task=task, claim=work.claim)  # type: ignore[arg-type]
+        run.started_s = now_s
+        run.context = ChildContext(
+            message, work.deadline_s, task, run.delivery.receipt,
+            _claim=work.claim, _link=self._link, _store_traits=self._traits, _store_ms=work.now_ms, _at_s=now_s,
+        )  # fmt: skip
+        self._run, self._number = run, work.number
+        return run
+
+    def _unreadable(self, run: Run, work: Work) -> str | None:
+        """Give the run its arguments, or say why its body has none."""
+        message, task = work.message, run.task
+        try:
+            args, run.kwargs = task.codec.decode(message.body if work.body is None else work.body, message.version)
+        except Unreadable as error:
+            return str(error)
+        run.args = (run.context, *args) if task.takes_context else args
+        return None
+
+    def _run_sync(self, work: Work) -> None:
+        run, unreadable, memory = self._begin(work), None, False
+        token = enter(run.context)
+        try:
+            unreadable = self._unreadable(run, work)
+            if unreadable is None:
+                result = refuse_coroutine(run.task.entry(*run.args, **run.kwargs))
+                if run.keeps:
+                    run.keep(result)
+        except BaseException as error:  # as in a thread: a handler must not end its process by an exception
+            memory = self._failed(run, error)
+        leave(token)
+        self._end(run, unreadable, memory)
+
+    async def _run_async(self, work: Work) -> None:
+        run, unreadable, memory = self._begin(work), None, False
+        run.handle = asyncio.current_task()
+        enter(run.context)
+        try:
+            unreadable = self._unreadable(run, work)
+            if unreadable is None:
+                result = await run.task.entry(*run.args, **run.kwargs)
+                if run.keeps:
+                    run.keep(result)
+        except BaseException as error:
+            memory = self._failed(run, error)
+        run.handle = None
+        self._end(run, unreadable, memory)
+
+    def _failed(self, run: Run, error: BaseException) -> bool:
+        """Set the run's fault; whether it was that there is no memory left."""
+        memory = isinstance(error, MemoryError)
+        if memory:
+            _limit(None)  # to say it takes some
+        self._link.look()
+        if run.cause is None and run.context is not None and time.monotonic() >= run.context._deadline_s:
+            run.cause = "timeout"
+        run.fault = fault_of(run, error)
+        return memory
+
+    def _end(self, run: Run, unreadable: str | None, memory: bool) -> None:
+        extras = run.context.end() if run.context is not None else None
+        self._run = None
+        peak = peak_of("self") if self._tells_peak or memory else None
+        ended = Ended(self._number, run.fault, run.result, run.complaint, unreadable, memory=memory, peak_bytes=peak)
+        if extras is not None:
+            follow_ups = tuple(extras.follow_ups)
+            ended = replace(ended, degraded=extras.degraded, follow_ups=follow_ups, completed=extras.completed)
+        self._link.send(ended)
+
+    def _stopped(self, stop: Stop) -> None:
+        """The worker wants the run to end. On whatever thread read it."""
+        run = self._run
+        if run is None or run.context is None or stop.number != self._number:
+            return
+        run.context.stop(stop.why)
+        if stop.why == "cancel":
+            return
+        run.cause = run.cause or stop.why
+        handle = run.handle
+        if handle is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(handle.cancel)
+
+    # -- the event loop, once there is an async handler
+
+    def _opened(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = _new_loop()
+            asyncio.set_event_loop(self._loop)
+            self._loop.add_reader(self._link.fileno(), self._link.look)
+            self._link.arrived = self._arrived
+        return self._loop
+
+    async def _serve_async(self, work: Work) -> Work | None:
+        """Run it, and those after it, up to one whose handler must not have a running loop."""
+        following: Work | None = work
+        while following is not None and self._app.tasks[following.message.task].is_async:
+            await asyncio.create_task(self._run_async(following))  # a task of its own, with a context of its own
+            following = await self._next()
+        return following
+
+    async def _next(self) -> Work | None:
+        while not self._link.came and not self._link.over:
+            self._came = asyncio.get_running_loop().create_future()
+            await self._came
+        work = self._link.next()
+        return work if isinstance(work, Work) else None
+
+    def _arrived(self) -> None:
+        """On whatever thread read it."""
+        if self._link.over and self._run is not None:
+            os._exit(1)  # the worker is gone, and this message is another's
+        if threading.current_thread() is threading.main_thread():
+            self._wake()
+        elif self._loop is not None:
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        if self._came is not None and not self._came.done():
+            self._came.set_result(None)
+
+
+class Elsewhere:
+    """Stands for a store that lies in the memory of the worker's own process."""
+
+    def __init__(self, traits: Traits) -> None:
+        self.traits = traits
+
+    def __getattr__(self, name: str) -> Any:
+        raise Unsupported(
+            f"store.{name}: the store {self.traits.name} lies in the memory of the worker, and this is a child "
+            "process; use ctx.enqueue(…) here, or a store that processes can share"
+        )
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def main(fd: str, parent: str) -> None:
+    """Serve on the inherited socket `fd` until it ends, or the process `parent` does."""
+    become_child()
+    _end_with(int(parent))
+    channel = socket.socket(fileno=int(fd))
+    channel.set_inheritable(False)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a service manager tells every process; only the worker decides
+        signal.signal(number, lambda *_: None)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(line_buffering=True)  # it is the worker's stderr, and may end in mid-run
+    link = Link(channel)
+    hello = link.next()
+    if not isinstance(hello, Hello):
+        return
+    try:
+        app = _app_of(hello)
+        _bound(hello.memory)
+    except BaseException as error:
+        link.send(Refusal(f"{type(error).__name__}: {error}"))
+        traceback.print_exc()
+        sys.exit(1)
+    gc.collect()
+    gc.freeze()  # what the imports made stays, and need not be looked through
+    link.send(Ready(tuple(app.tasks)))
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the worker is gone
+        Child(app, link, hello).serve()
+
+
+def _app_of(hello: Hello) -> App:
+    sys.path[:], sys.argv[:] = hello.path, hello.argv
+    app = imported(Origin(hello.spec, hello.modules, hello.main, hello.main_module))
+    if not hello.traits.shared:
+        app._store = Elsewhere(hello.traits)
+        app._untold.clear()
+    elif hello.url is not None and app.url is not None and app._store is None:
+        app.url = hello.url
+    return app
+
+
+def _bound(memory: int | None) -> None:
+    if memory is None:
+        return
+    size = _address_space()
+    if size is not None and size + ROOM_BYTES > memory:
+        raise MemoryError(
+            f"memory={memory} bytes is less than the {size} that the child takes once the app is imported, and "
+            f"{ROOM_BYTES} to work with; give it more"
+        )
+    _one_arena()
+    _limit(memory)
+
+
+def _limit(memory: int | None) -> None:
+    """Bound the address space. macOS takes the call and does not hold to it."""
+    most = resource.RLIM_INFINITY if memory is None else memory
+    with contextlib.suppress(OSError, ValueError):
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+def _address_space() -> int | None:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    return None
+
+
+def _one_arena() -> None:
+    """The C library reserves 64 MiB of address space for each thread that allocates, unless told not to."""
+    with contextlib.suppress(OSError, AttributeError):
+        import ctypes
+
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
+
+def _end_with(parent: int) -> None:
+    """Die when the worker does, even in the middle of a C function. Where the system has no word for that, a thread
+    looks, and has to wait for one that does not let go of the interpreter."""
+    with contextlib.suppress(OSError, AttributeError):
+        import ctypes
+
+        if sys.platform == "linux" and ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) == 0:
+            if os.getppid() != parent:
+                os._exit(1)
+            return
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(ORPHAN_LOOK_S)
+    os._exit(1)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

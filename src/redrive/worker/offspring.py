@@ -1,0 +1,169 @@
+"""A child process as its worker sees it: how it is started, spoken to, ended, and what is known of its death."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from .frames import READ_BYTES, Inbox, ToChild, ToWorker, pack
+from .run import Run
+
+_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
+_BOOT = (
+    "import sys; sys.path[:] = sys.argv.pop().split(chr(10)); "
+    "from redrive.worker.child import main; main(*sys.argv[1:])"
+)
+_STDERR = 2
+
+
+class Death(Struct, frozen=True):
+    """How a process ended: by a signal, or with an exit code; neither where somebody else has reaped it. `peak_bytes`
+    is its largest resident memory."""
+
+    signal: str = ""
+    code: int | None = None
+    peak_bytes: int | None = None
+
+
+class Offspring:
+    """One child: idle, or with the one run it has. Used by one thread, and that must live as long as the child: its
+    end is the child's, on Linux."""
+
+    def __init__(self, memory: int | None) -> None:
+        self.memory = memory
+        self.run: Run | None = None
+        self.sent = False  # the run was handed to it: from then on its death is the run's
+        self.number = self.ran = 0
+        self.ready = self.retired = False
+        self.over = False  # it will say nothing more
+        self.dead = False
+        self.tasks: frozenset[str] = frozenset()
+        self.kill_at_s = float("inf")
+        self.killed: str | None = None  # why its worker killed it
+        self.broken: str | None = None  # why it could not begin
+        self.peak_bytes: int | None = None  # when it was last looked at
+        self.channel, theirs = socket.socketpair()
+        with theirs:
+            # Linux starts a process out of its parent's memory, and counts that as its own peak.
+            self._floor_bytes = 0 if sys.platform == "darwin" else _own_peak_bytes()
+            self.process = subprocess.Popen(
+                _command(theirs.fileno()),
+                stdin=subprocess.DEVNULL,
+                stdout=_STDERR,
+                pass_fds=[theirs.fileno()],
+                process_group=0,  # so that what it started itself is killed with it, and a Ctrl-C is not meant for it
+            )
+        self.channel.setblocking(False)
+        self.pid_fd = _pid_fd(self.process.pid)
+        self._inbox: Inbox[ToWorker] = Inbox(ToWorker)
+        self._unsent = bytearray()
+
+    @property
+    def waits_to_send(self) -> bool:
+        return bool(self._unsent)
+
+    def send(self, frame: ToChild) -> None:
+        """What the socket does not take at once goes with `send_more`."""
+        self._unsent += pack(frame)
+        self.send_more()
+
+    def send_more(self) -> None:
+        with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+            while self._unsent:
+                sent = self.channel.send(self._unsent)
+                del self._unsent[:sent]
+
+    def receive(self) -> Iterator[ToWorker]:
+        """What has come; `over` is set once nothing more will."""
+        while not self.over:
+            try:
+                data = self.channel.recv(READ_BYTES)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:  # it died with something of ours unread
+                data = b""
+            self.over = not data
+            yield from self._inbox.feed(data)
+            if 0 < len(data) < READ_BYTES:
+                return
+
+    def retire(self, kill_at_s: float) -> None:
+        """Let it end by itself, and see to it that it does."""
+        self.retired, self.kill_at_s = True, kill_at_s
+        with contextlib.suppress(OSError):
+            self.channel.shutdown(socket.SHUT_WR)
+
+    def kill(self, why: str) -> None:
+        """SIGKILL, to it and the processes it started in its group."""
+        if self.killed is None:
+            self.killed = why
+            self.sample()
+        self._kill_group()
+
+    def sample(self) -> None:
+        """Look how much memory it had so far."""
+        self.peak_bytes = peak_of(self.process.pid) or self.peak_bytes
+
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def reap(self) -> Death | None:
+        """How it ended; None while it lives."""
+        try:
+            with contextlib.suppress(AttributeError):  # what a crashed one started goes with it
+                if not self.retired and os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                    self._kill_group()
+            pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
+        except ChildProcessError:
+            self.process.returncode = 0
+            return Death(peak_bytes=self.peak_bytes)
+        if pid == 0:
+            return None
+        code = self.process.returncode = os.waitstatus_to_exitcode(status)
+        peak = usage.ru_maxrss * _MAXRSS_UNIT
+        if peak <= self._floor_bytes:
+            peak = self.peak_bytes or peak
+        return Death(signal.Signals(-code).name, None, peak) if code < 0 else Death("", code, peak)
+
+    def close(self) -> None:
+        self.channel.close()
+        if self.pid_fd is not None:
+            os.close(self.pid_fd)
+            self.pid_fd = None
+
+
+def peak_of(pid: int | str) -> int | None:
+    """The largest resident memory of a living process so far, in bytes; None where that is not known."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/status").read_text().partition("VmHWM:")[2].split()[0]) * 1024
+    return None
+
+
+def _own_peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
+
+
+def _pid_fd(pid: int) -> int | None:
+    """What becomes readable when it dies, where the system has that: its channel may be held open by a process that
+    it started."""
+    if sys.platform != "linux":
+        return None
+    with contextlib.suppress(OSError):
+        return os.pidfd_open(pid)
+    return None
+
+
+def _command(fd: int) -> list[str]:
+    """The interpreter that runs here, with its own flags, and able to import what can be imported here."""
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return [sys.executable, *flags, "-c", _BOOT, str(fd), str(os.getpid()), "\n".join(sys.path)]
