@@ -1,0 +1,29 @@
+"""The examples of flow control do what they say, against the loopback endpoint that comes with them."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from tests.e2e.test_mounts import EXAMPLES, run
+
+
+def sync(home: Path, count: int) -> str:
+    return run(home, sys.executable, str(EXAMPLES / "bulk_sync.py"), str(count)).stdout.strip()
+
+
+@pytest.mark.slow
+def test_a_bulk_sync_retries_what_may_pass_and_tells_what_cannot(tmp_path: Path) -> None:
+    assert sync(tmp_path, 300) == "297 synced, 18 retried, 3 dead: 422"
+
+
+@pytest.mark.soak
+def test_ten_thousand_records_are_synced(tmp_path: Path) -> None:
+    assert sync(tmp_path, 10_000) == "9,900 synced, 600 retried, 100 dead: 422"
+
+
+@pytest.mark.slow
+def test_a_rate_keeps_below_a_limit_that_others_find_out_by_being_refused(tmp_path: Path) -> None:
+    careful, bold = run(tmp_path, sys.executable, str(EXAMPLES / "rate_limited.py")).stdout.splitlines()
+    assert re.fullmatch(r"bold: 40 done, \d+ answers 429", bold)
+    assert careful == "careful: 40 done, 0 answers 429"
