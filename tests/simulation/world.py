@@ -155,13 +155,14 @@ class World:
                 continue
             if not self._due or self._due[0][0] > self.now_ms:
                 return 0
-            if self.d is not None:
-                held_ms = flow.unclaimed_until_ms(self.state, self.d, self.now_ms)
-                if held_ms:
-                    return held_ms
-                if self._free(worker) <= 0:
-                    continue
-            self._claim(worker)
+            if self.d is None:
+                self._claim(worker, worker.concurrency - worker.running)
+                continue
+            found = flow.allowance(self.state, self.d, self.now_ms, self._free(worker))
+            if found.count > 0:
+                self._claim(worker, int(min(found.count, worker.concurrency - worker.running)))
+            elif self._free(worker) > 0:
+                return math.ceil(found.next_ms)
         return 0
 
     # -- a worker
@@ -171,9 +172,10 @@ class World:
             return math.inf
         return flow.share(self.state, self.d, worker.name) - worker.running
 
-    def _claim(self, worker: Worker) -> None:
+    def _claim(self, worker: Worker, most: int) -> None:
+        tokens = self._take(worker, most)
         seqs: list[int] = []
-        while self._due and self._due[0][0] <= self.now_ms and len(seqs) < worker.concurrency - worker.running:
+        while self._due and self._due[0][0] <= self.now_ms and len(seqs) < most:
             seqs.append(heapq.heappop(self._due)[1])
         worker.busy_ms = self.now_ms + round(CLAIM_MS + CLAIM_EACH_MS * len(seqs))
         messages = []
@@ -183,15 +185,34 @@ class World:
             self.stories[seq].claims += 1
         answers = flow.Answers([None] * len(messages))
         if self.d is not None:
-            self._flush(worker)
-            state, answers = flow.ask(self.state, self.d, messages, self.now_ms, self._free(worker), worker.pace_ms)
+            state, answers = flow.ask(
+                self.state,
+                self.d,
+                messages,
+                self.now_ms,
+                free=self._free(worker),
+                pace_ms=worker.pace_ms,
+                tokens=tokens,
+            )
             self._set(state)
+            worker.seen.unused += tokens - answers.used
+            worker.seen.waited |= 0 < tokens == answers.used
+            self._flush_later(worker)
         for seq, message, refusal in zip(seqs, messages, answers.refusals, strict=True):
             verdict = admit(message, self.policy, Signals(refusal=refusal), self.now_ms)
             if verdict is RUN:
                 self._begin(worker, seq, message, flow.owner_of(message) in answers.probes)
             else:
                 self._settle(seq, message, verdict, None, worker)
+
+    def _take(self, worker: Worker, most: int) -> int:
+        """The tokens for so many claims, where there are any to take."""
+        self._flush(worker)
+        if self.d is None or not flow.bounded(self.state, self.d):
+            return 0
+        state, tokens = flow.take(self.state, self.d, most, self.now_ms)
+        self._set(state)
+        return tokens
 
     def _begin(self, worker: Worker, seq: int, message: Message, probe: bool) -> None:
         worker.running += 1

@@ -83,6 +83,27 @@ async def test_a_rate_is_kept_by_two_workers_together(app: App) -> None:
 
 
 @on_a_loop
+async def test_behind_a_rate_the_urgent_go_first_and_the_rest_in_order(app: App) -> None:
+    done: list[int] = []
+
+    @app.task(name="call", rate="100/s")
+    async def call(n: int) -> None:
+        done.append(n)
+
+    heard = Heard(app)
+    await app.aenqueue_many([call.draft(n) for n in range(100)])
+    async with app.worker(concurrency=20):
+        await until(lambda: len(done) >= 20)
+        before = len(done)
+        await app.aenqueue_many([call.using(priority=0).draft(1000 + n) for n in range(5)])
+        await until(lambda: len(done) == 105)
+    urgent = [done.index(1000 + n) for n in range(5)]
+    assert max(urgent) <= before + 40  # what was claimed by then, and a busy machine
+    assert [n for n in done if n < 1000] == sorted(range(100))
+    assert heard.outcomes.count("held") == 0  # nothing is claimed that may not run
+
+
+@on_a_loop
 async def test_a_wait_that_is_asked_for_holds_the_whole_dependency(app: App) -> None:
     starts: dict[int, float] = {}
     first = asyncio.Event()

@@ -24,13 +24,15 @@ from ..policy import draw
 from . import breaker as breakers
 from . import budget as budgets
 from . import limits
+from . import ramp as ramps
 from . import window as windows
 from .breaker import Breaker
 from .budget import Budget
 from .limits import Aimd, Rate
 
 LATE_MS = 5000  # how late a message may use what it was granted; then it asks again, lest all come at once
-SLOT_LATE_MS = 250  # the same for a slot of a rate or a ramp: a stalled worker makes no burst of them
+SLOT_LATE_MS = 1000  # the same for a slot of a rate or a ramp: a stalled worker makes no burst of them
+LOOK_MS = 250  # when to look again for what nobody can say when it changes
 FAILURES = frozenset({Kind.TRANSIENT, Kind.TIMEOUT, Kind.CRASHED, Kind.DEFAULT})
 OVERLOADS = frozenset({Kind.THROTTLED, Kind.QUOTA})
 ASKED_MAX_S = 6 * 3600.0  # a cool-down is no longer than that at a time, whatever was asked
@@ -85,28 +87,32 @@ class Seen(Struct):
     slow_failure: int = 0
     overloads: int = 0
     asked_s: float = 0.0
+    unused: int = 0  # of what `take` gave
+    waited: bool = False  # all that `take` gave was used, so more may wait
     probes: dict[str, str] = {}
 
     def __bool__(self) -> bool:
         calls = self.firsts or self.success or self.failure or self.slow or self.slow_failure or self.overloads
-        return bool(calls or self.asked_s or self.probes)
-
-    def add(self, other: Seen) -> None:
-        self.firsts += other.firsts
-        self.success += other.success
-        self.failure += other.failure
-        self.slow += other.slow
-        self.slow_failure += other.slow_failure
-        self.overloads += other.overloads
-        self.asked_s = max(self.asked_s, other.asked_s)
-        self.probes = {**self.probes, **other.probes}
+        return bool(calls or self.asked_s or self.probes or self.unused or self.waited)
 
 
 class Answers(Struct, frozen=True):
-    """Per message of an `ask`, in order: what is against it, if anything. `probes` are the owners that go as probes."""
+    """Per message of an `ask`, in order: what is against it, if anything. `probes` are the owners that go as probes,
+    `used` is how many of the tokens taken before were."""
 
     refusals: list[Refusal | None]
     probes: frozenset[str] = frozenset()
+    used: int = 0
+
+
+class Allowance(Struct, frozen=True):
+    """How many messages may be claimed, and when to look again where there are none."""
+
+    count: float
+    next_ms: float = math.inf
+
+
+ALL = Allowance(math.inf)
 
 
 def cell_of(d: Dependency, key: str) -> str:
@@ -151,11 +157,61 @@ def owner_of(message: Message) -> str:
     return f"{message.id} {message.fence}"
 
 
+def allowance(state: State, d: Dependency, now_ms: int, free: float = math.inf) -> Allowance:
+    """How many messages of this dependency may run now, as far as that can be said before they are seen."""
+    if state.cool.until_ms > now_ms:
+        return Allowance(0, state.cool.until_ms)
+    found = Allowance(free, now_ms + LOOK_MS)
+    if d.breaker is not None:
+        breaker = breakers.look(state.breaker, d.breaker, now_ms)
+        if breaker.status not in _CLOSED:
+            until_ms = breakers.closed_until_ms(breaker, d.breaker, now_ms)
+            return Allowance(0, until_ms) if until_ms else _least(found, Allowance(d.breaker.probes))
+        if breaker.ramp is not None:
+            found = _least(found, Allowance(ramps.ready(breaker.ramp, now_ms), ramps.peek(breaker.ramp, now_ms)))
+    if d.rate is not None:
+        found = _least(found, Allowance(*limits.ready(state.tat_ms, d.rate, now_ms)))
+    return found
+
+
+def _least(one: Allowance, other: Allowance) -> Allowance:
+    if one.count <= 0 and other.count <= 0:
+        return one if one.next_ms >= other.next_ms else other
+    return one if one.count <= other.count else other
+
+
+def bounded(state: State, d: Dependency) -> bool:
+    """Whether tokens are to be taken before its messages are claimed."""
+    return d.rate is not None or (d.breaker is not None and state.breaker.ramp is not None)
+
+
+def take(state: State, d: Dependency, count: int, now_ms: int) -> tuple[State, int]:
+    """Take up to `count` tokens, of rate and ramp alike, for messages that are yet to be claimed."""
+    if d.breaker is not None:
+        state = _with_breaker(state, breakers.look(state.breaker, d.breaker, now_ms))
+    count = int(min(count, allowance(state, d, now_ms).count))
+    if count <= 0:
+        return state, 0
+    if d.rate is not None:
+        state = replace(state, tat_ms=limits.ask(state.tat_ms, d.rate, now_ms, count)[0])
+    if d.breaker is not None and state.breaker.ramp is not None:
+        ramp = ramps.take_ready(state.breaker.ramp, count, now_ms)
+        state = _with_breaker(state, replace(state.breaker, ramp=ramp))
+    return state, count
+
+
 def ask(
-    state: State, d: Dependency, messages: Sequence[Message], now_ms: int, free: float = math.inf, pace_ms: float = 0.0
+    state: State,
+    d: Dependency,
+    messages: Sequence[Message],
+    now_ms: int,
+    *,
+    free: float = math.inf,
+    pace_ms: float = 0.0,
+    tokens: int = 0,
 ) -> tuple[State, Answers]:
     """Whether each of these may run now, in order. `free`: how many places of its concurrency this worker has left,
-    `pace_ms`: how long a run takes."""
+    `pace_ms`: how long a run takes, `tokens`: how many were taken for them."""
     if d.breaker is not None:
         state = _with_breaker(state, breakers.look(state.breaker, d.breaker, now_ms))
     refusals: list[Refusal | None] = [None] * len(messages)
@@ -165,14 +221,16 @@ def ask(
             refusals[at] = _refusal("concurrency", d, max(at_ms, now_ms + 1), _passes(messages[at], now_ms))
     if calm(state, d, now_ms):
         going = [at for at, refusal in enumerate(refusals) if refusal is None]
-        return _ask_for_tokens(state, d, messages, going, refusals, now_ms), Answers(refusals)
-    probes: set[str] = set()
+        state, used = _ask_for_tokens(state, d, messages, going, refusals, now_ms, tokens)
+        return state, Answers(refusals, used=used)
+    probes, left = set[str](), tokens
     for at, message in enumerate(messages):
         if refusals[at] is None:
-            state, refusals[at], probe = _ask_one(state, d, message, now_ms)
+            state, refusals[at], probe, used = _ask_one(state, d, message, now_ms, left)
+            left -= used
             if probe:
                 probes.add(owner_of(message))
-    return state, Answers(refusals, frozenset(probes))
+    return state, Answers(refusals, frozenset(probes), tokens - left)
 
 
 def calm(state: State, d: Dependency, now_ms: int) -> bool:
@@ -196,8 +254,9 @@ def _ask_for_tokens(
     going: Sequence[int],
     refusals: list[Refusal | None],
     now_ms: int,
-) -> State:
-    """Budget, then rate, for those going, all of a batch at once; refuses in place."""
+    tokens: int,
+) -> tuple[State, int]:
+    """Budget, then rate, for those going, all of a batch at once; refuses in place. Also how many tokens were used."""
     if d.budget is not None:
         spent = state.budget
         for at in going:
@@ -206,30 +265,37 @@ def _ask_for_tokens(
                 spent, refusals[at] = _withdraw(spent, d, d.budget, message, now_ms)
         state = replace(state, budget=spent) if spent is not state.budget else state
     if d.rate is None:
-        return state
+        return state, 0
     asking = [at for at in going if refusals[at] is None and not _has(messages[at], "limit", d, now_ms)]
-    if not asking:
-        return state
-    tat_ms, slots = limits.ask(state.tat_ms, d.rate, now_ms, len(asking))
-    for at, at_ms in zip(asking, slots, strict=True):
+    used = min(tokens, len(asking))
+    if used == len(asking):
+        return state, used
+    tat_ms, slots = limits.ask(state.tat_ms, d.rate, now_ms, len(asking) - used)
+    for at, at_ms in zip(asking[used:], slots, strict=True):
         if at_ms > now_ms:
             message = messages[at]
-            refusals[at] = _refusal("limit", d, at_ms, (*_passes(message, now_ms), *used(d, message)))
-    return replace(state, tat_ms=tat_ms)
+            refusals[at] = _refusal("limit", d, at_ms, (*_passes(message, now_ms), *used_of(d, message)))
+    return replace(state, tat_ms=tat_ms), used
 
 
-def _ask_one(state: State, d: Dependency, message: Message, now_ms: int) -> tuple[State, Refusal | None, bool]:
-    """As `ask`, for one, where the breaker or a cool-down has its say; and whether it goes as a probe."""
+def _ask_one(
+    state: State, d: Dependency, message: Message, now_ms: int, tokens: int
+) -> tuple[State, Refusal | None, bool, int]:
+    """As `ask`, for one, where the breaker or a cool-down has its say; whether it goes as a probe, and how many tokens
+    it used."""
     if d.breaker is not None and state.breaker.status in _OPEN:
-        return _ask_breaker(state, d, d.breaker, message, _tokens(message, now_ms), now_ms)
+        return *_ask_breaker(state, d, d.breaker, message, _tokens(message, now_ms), now_ms), 0
     cool_ms = _cool_ms(state, message)
     if cool_ms > now_ms:
-        return state, _refusal("cool-down", d, cool_ms, _tokens(message, now_ms)), False
+        return state, _refusal("cool-down", d, cool_ms, _tokens(message, now_ms)), False, 0
     refusals: list[Refusal | None] = [None]
-    state = _ask_for_tokens(state, d, [message], [0], refusals, now_ms)
+    state, used = _ask_for_tokens(state, d, [message], [0], refusals, now_ms, tokens)
     if refusals[0] is not None or d.breaker is None:
-        return state, refusals[0], False
-    return _ask_breaker(state, d, d.breaker, message, (*_passes(message, now_ms), *used(d, message)), now_ms)
+        return state, refusals[0], False, used
+    if tokens and state.breaker.status in _CLOSED:
+        return state, None, False, 1  # it was taken of the ramp too
+    passes = (*_passes(message, now_ms), *used_of(d, message))
+    return *_ask_breaker(state, d, d.breaker, message, passes, now_ms), used
 
 
 def _cool_ms(state: State, message: Message) -> int:
@@ -239,14 +305,14 @@ def _cool_ms(state: State, message: Message) -> int:
 def _ask_breaker(
     state: State, d: Dependency, breaker: Breaker, message: Message, passes: tuple[str, ...], now_ms: int
 ) -> tuple[State, Refusal | None, bool]:
-    ramps = [p for p in passes if p.startswith("ramp ") and p.endswith(f" {d.name}")]
-    if any(breakers.valid(state.breaker, p.removesuffix(f" {d.name}")) for p in ramps):
+    slots = [p for p in passes if p.startswith("ramp ") and p.endswith(f" {d.name}")]
+    if any(breakers.valid(state.breaker, p.removesuffix(f" {d.name}")) for p in slots):
         return state, None, False
     after, answer = breakers.ask(state.breaker, breaker, now_ms, owner_of(message))
     state = _with_breaker(state, after)
     if answer.at_ms <= now_ms:
         return state, None, answer.probe
-    kept = [p for p in passes if p not in ramps]
+    kept = [p for p in passes if p not in slots]
     gained = (*kept, f"{answer.pass_} {d.name}") if answer.pass_ else kept
     return state, _refusal(answer.why, d, answer.at_ms, gained), False
 
@@ -263,7 +329,7 @@ def _withdraw(
     return spent, replace(refusal, dead=True) if budget.on_exhausted == "dead_letter" else refusal
 
 
-def used(d: Dependency, message: Message) -> tuple[str, ...]:
+def used_of(d: Dependency, message: Message) -> tuple[str, ...]:
     """The passes of what a message that may go has taken here, for when something else puts it off."""
     budget = (f"budget {d.name}",) if d.budget is not None and message.attempt > 1 else ()
     return budget if d.rate is None else (*budget, f"limit {d.name}")
@@ -275,6 +341,8 @@ def apply(state: State, d: Dependency, seen: Seen, now_ms: int, worker: str = ""
         state = replace(state, budget=budgets.deposit(state.budget, d.budget, seen.firsts, now_ms))
     if d.breaker is not None:
         state = _with_breaker(state, _recorded(state.breaker, d.breaker, seen, now_ms))
+    if seen.unused and d.rate is not None:
+        state = replace(state, tat_ms=state.tat_ms - seen.unused * 1000 / d.rate.per_s)
     if seen.asked_s:
         state = replace(state, cool=limits.cool(state.cool, seen.asked_s, now_ms))
     if d.concurrency is not None:
@@ -300,6 +368,9 @@ def _recorded(state: breakers.State, breaker: Breaker, seen: Seen, now_ms: int) 
         throttled=seen.overloads,
         probes=ended,
     )
+    if state.ramp is not None and (seen.unused or seen.waited):
+        ramp = ramps.put_back(state.ramp, seen.unused)
+        state = replace(state, ramp=ramps.wanted(ramp, now_ms) if seen.waited else ramp)
     return breakers.record_many(state, breaker, calls, now_ms)
 
 
@@ -322,16 +393,6 @@ def share(state: State, d: Dependency, worker: str) -> int:
     """How many runs this worker may have under way."""
     assert d.concurrency is not None
     return limits.share(limits.height(state.aimd, d.concurrency), [*state.workers], worker)
-
-
-def unclaimed_until_ms(state: State, d: Dependency, now_ms: int) -> int:
-    """Until when claims may leave this dependency's messages alone; 0: not at all."""
-    until_ms = state.cool.until_ms
-    # However far ahead the next slot of a rate or a ramp: claims must find those whose slots come before. Left
-    # unclaimed, the rest would stand before them, being due for longer, and nothing would run.
-    if d.breaker is not None:
-        until_ms = max(until_ms, breakers.closed_until_ms(state.breaker, d.breaker, now_ms))
-    return until_ms if until_ms > now_ms else 0
 
 
 def seen_of(fault: Fault | None, run_s: float, d: Dependency) -> tuple[str, float]:

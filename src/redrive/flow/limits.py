@@ -91,6 +91,15 @@ def ask(tat_ms: float, rate: Rate, now_ms: int, n: int = 1) -> tuple[float, list
     return tat_ms, slots
 
 
+def ready(tat_ms: float, rate: Rate, now_ms: int) -> tuple[int, int]:
+    """How many slots could be taken now, and when the next one opens (≤ now_ms if one has)."""
+    every_ms = 1000 / rate.per_s
+    tat_ms = max(tat_ms, float(now_ms))
+    early_ms = (rate.burst - 1) * every_ms + _SLIP_MS
+    at_ms = max(now_ms, math.ceil(tat_ms - early_ms))
+    return (math.floor((now_ms + early_ms - tat_ms) / every_ms) + 1 if at_ms <= now_ms else 0), at_ms
+
+
 class CoolDown(Struct, frozen=True, array_like=True):
     """Until when a dependency asked to be left alone, and over how long what waited comes back after that."""
 

@@ -70,6 +70,26 @@ def take(ramp: Ramp, now_ms: int) -> tuple[Ramp, int]:
     return replace(ramp, given=_next(ramp, now_ms) + 1, last_ms=last_ms), at_ms
 
 
+def ready(ramp: Ramp, now_ms: int) -> int:
+    """How many slots are open."""
+    return max(0, math.floor(slots(ramp.rate, now_ms - ramp.start_ms) - _next(ramp, now_ms)) + 1)
+
+
+def take_ready(ramp: Ramp, count: int, now_ms: int) -> Ramp:
+    """Take so many of the open slots."""
+    return replace(ramp, given=_next(ramp, now_ms) + count)
+
+
+def put_back(ramp: Ramp, count: int) -> Ramp:
+    """Slots that were taken and not used are open again, if they are not too old by now."""
+    return replace(ramp, given=max(0.0, ramp.given - count))
+
+
+def wanted(ramp: Ramp, now_ms: int) -> Ramp:
+    """Somebody waits for a slot, untold of which."""
+    return replace(ramp, last_ms=max(ramp.last_ms, now_ms))
+
+
 def tell(ramp: Ramp, calls: int, bad: int, now_ms: int) -> Ramp:
     """Count calls that ended in this second, `bad` of which were failures or throttled."""
     second = now_ms // 1000

@@ -48,16 +48,35 @@ _TOLD = {
 _PACE = 0.1  # how much the last run weighs in the mean
 
 
+_NONE: frozenset[str] = frozenset()
+
+
 class Guard:
     """One dependency, of one key of it: its state as it was last read, and what happened since."""
 
-    __slots__ = ("cell", "d", "exhausted_ms", "pace_ms", "read_ms", "running", "seen", "state", "version")
+    __slots__ = (
+        "cell",
+        "d",
+        "exhausted_ms",
+        "pace_ms",
+        "pool",
+        "promised",
+        "read_ms",
+        "running",
+        "seen",
+        "state",
+        "taken_ms",
+        "turn",
+        "version",
+    )
 
     def __init__(self, d: Dependency, key: str) -> None:
         self.d, self.cell = d, flow.cell_of(d, key)
         self.state, self.version, self.read_ms = State(), 0, -math.inf
         self.seen = Seen()
         self.running, self.pace_ms, self.exhausted_ms = 0, 50.0, 0
+        self.pool = self.promised = 0  # tokens taken and not used yet, and those of them that asks go by
+        self.taken_ms, self.turn = 0.0, 0  # when, and in which turn of the breaker
 
     def free(self, worker: str) -> float:
         """How many more runs its concurrency lets this worker begin."""
@@ -74,11 +93,9 @@ class Flow:
         self._keyed: OrderedDict[str, Guard] = OrderedDict()
         self._fixed: dict[tuple[str, str], tuple[Guard, ...]] = {}  # where no part of a plan has keys
         self._dirty: set[Guard] = set()  # those that have seen something since
-        self._flush_ms = self._changes_ms = 0.0
+        self._flush_ms = 0.0
         self._local_until_ms = 0.0  # while the cells cannot be reached: when to try again
-        self._skip: frozenset[str] = frozenset()
-        self._shut: frozenset[str] = frozenset()
-        self._on: dict[str, set[str]] = {}  # the tasks known to be on a queue
+        self._kinds: dict[str, dict[tuple[str, ...], set[str]]] = {}  # of each queue: tasks by the guards they share
         self._listed = False
         for task in app.tasks.values():
             self._plan(task.name, task.queue)
@@ -101,7 +118,6 @@ class Flow:
         rest = [run for run in asking if run not in set(shut)] if shut else asking
         for level in range(max((len(run.guards) for run in rest), default=0), 0, -1):
             self._ask_each(level, [run for run in rest if run.refusal is None and len(run.guards) >= level], now_ms)
-        self._changes_ms = 0.0
 
     def _goes(self, run: Run, now_ms: int) -> bool:
         """Whether it needs to ask nobody, as most do not: no control, or one that is at rest."""
@@ -141,18 +157,23 @@ class Flow:
         messages = [run.delivery.message for run in runs]
         for _ in range(TRIES):
             base = self._with_seen(guard, now_ms)
-            state, answers = flow.ask(base, guard.d, messages, now_ms, guard.free(self._worker), guard.pace_ms)
+            free, pace_ms, tokens = guard.free(self._worker), guard.pace_ms, guard.pool
+            state, answers = flow.ask(base, guard.d, messages, now_ms, free=free, pace_ms=pace_ms, tokens=tokens)
             if state is base or self._write([(guard, state)], now_ms):
                 break
         else:
             guard.state = state
+        guard.pool -= answers.used
+        if answers.used and not guard.pool:
+            guard.seen.waited = True
+            self._dirty.add(guard)
         self._exhausted(guard, answers.refusals, now_ms)
         for run, refusal in zip(runs, answers.refusals, strict=True):
             message = run.delivery.message
             if refusal is not None:
                 run.refusal = _with_passes(refusal, run.granted)
             elif not last:
-                run.granted = (*run.granted, *flow.used(guard.d, message))
+                run.granted = (*run.granted, *flow.used_of(guard.d, message))
             else:
                 guard.running += 1
                 run.counted = True
@@ -202,8 +223,6 @@ class Flow:
         if run.counted:
             run.counted = False
             run.guards[-1].running -= 1
-            if run.guards[-1].d.concurrency is not None:
-                self._changes_ms = 0.0
 
     def _probe_ended(self, guard: Guard, owner: str, word: str) -> None:
         guard.seen.probes = {**guard.seen.probes, owner: word}
@@ -226,12 +245,10 @@ class Flow:
         self._flush_ms = now_ms + FRESH_MS
         if not self._listed:
             self._list_names()
-        told = [*self._dirty]
-        self._flush(told, now_ms)
-        held = [guard for guard in self._guards.values() if flow.unclaimed_until_ms(guard.state, guard.d, now_ms)]
-        self._refresh(held, now_ms)
-        if told or held:
-            self._changes_ms = 0.0
+        for guard in self._guards.values():
+            if guard.pool and guard.taken_ms < now_ms - FRESH_MS:
+                self._put_back(guard)
+        self._flush([*self._dirty], now_ms)
 
     def _flush(self, guards: Iterable[Guard], now_ms: int) -> None:
         for _ in range(TRIES):
@@ -281,43 +298,85 @@ class Flow:
 
     def close(self) -> None:
         """Tell what is left to tell."""
+        for guard in self._guards.values():
+            self._put_back(guard)
         self._flush([*self._dirty], self._store.now_ms())
 
     # -- what not to claim
 
-    def skip(self) -> frozenset[str]:
-        """The tasks whose messages are better left where they are for now."""
+    def split(self, rooms: Mapping[str, int]) -> list[tuple[str, int, frozenset[str]]]:
+        """(queue, limit, tasks to skip) of what to ask for where there is so much room: of tasks that are bounded no
+        more than may run, the tokens for which are taken here. Those go first: they are few, by their bound."""
         now_ms = self._store.now_ms()
-        if now_ms >= self._changes_ms:
-            self._hold_back(now_ms)
-        return self._skip
-
-    def shut(self) -> frozenset[str]:
-        """The queues of which there is nothing to claim for now."""
-        self.skip()
-        return self._shut
-
-    def pause_ms(self) -> float:
-        """How long that holds."""
-        return max(0.0, self._changes_ms - self._store.now_ms())
-
-    def _hold_back(self, now_ms: int) -> None:
-        until: dict[str, float] = {}
         for guard in self._guards.values():
-            at_ms: float = flow.unclaimed_until_ms(guard.state, guard.d, now_ms)
-            if guard.free(self._worker) <= 0:
-                at_ms = max(at_ms, now_ms + FRESH_MS)  # a run that ends says so at once; another worker's, then
-            if at_ms:
-                until[guard.cell] = at_ms
-        self._changes_ms = min([now_ms + FRESH_MS, *until.values()]) if until else math.inf
-        if not until and not self._skip and not self._shut:
-            return
-        held = {of for of, plan in self._plans.items() if any(_holds(d, until) for d in plan)}
-        self._shut = frozenset(q for q, tasks in self._on.items() if all((task, q) in held for task in tasks))
-        # What only a queue's own rate holds may be claimed from others.
-        self._skip = frozenset(
-            of[0] for of in held if any(_holds(d, until) for d in self._plans[of] if not _of_queue(d))
-        )
+            guard.promised = 0
+        asks = []
+        for queue, room in rooms.items():
+            asks += [(queue, limit, skip) for limit, skip in self._split(queue, room, now_ms)]
+        return asks
+
+    def _split(self, queue: str, room: int, now_ms: int) -> list[tuple[int, frozenset[str]]]:
+        kinds = self._kinds.get(queue, {})
+        bounded: list[tuple[int, set[str]]] = []
+        left = room
+        for names, tasks in kinds.items():
+            guards = [self._guards[name] for name in names]
+            count = left
+            for guard in guards:
+                count = min(count, self._allow(guard, count, now_ms))
+            if count < left:
+                for guard in guards:
+                    guard.promised += count
+                bounded.append((count, tasks))
+                left -= count
+        if not bounded:
+            return [(room, _NONE)]
+        everything, held = _NONE.union(*kinds.values()), _NONE.union(*(tasks for _, tasks in bounded))
+        asks = [(count, everything - tasks) for count, tasks in bounded if count]
+        return asks if held == everything or not left else [*asks, (left, held)]
+
+    def _allow(self, guard: Guard, wanted: int, now_ms: int) -> int:
+        """How many of that many may be claimed; takes the tokens."""
+        if wanted <= 0:
+            return 0
+        self._refresh([guard], now_ms)
+        free = guard.free(self._worker) - guard.promised
+        if not flow.bounded(guard.state, guard.d):
+            return int(min(wanted, flow.allowance(guard.state, guard.d, now_ms, free).count))
+        if guard.turn != guard.state.breaker.turn:
+            guard.pool, guard.turn = 0, guard.state.breaker.turn  # they were for another time
+        wanted = int(min(wanted, free))
+        need = wanted - (guard.pool - guard.promised)
+        for _ in range(TRIES if need > 0 else 0):
+            state, count = flow.take(self._with_seen(guard, now_ms), guard.d, need, now_ms)
+            if not count:
+                break
+            if self._write([(guard, state)], now_ms):
+                guard.pool, guard.taken_ms = guard.pool + count, now_ms
+                break
+        return max(0, min(wanted, guard.pool - guard.promised))
+
+    def _put_back(self, guard: Guard) -> None:
+        if guard.pool:
+            guard.seen.unused += guard.pool
+            guard.pool = 0
+            self._dirty.add(guard)
+
+    def waits(self, queue: str) -> tuple[frozenset[str] | None, float]:
+        """The tasks of the queue of which nothing may be claimed now, None where that is all of them; and in how many
+        ms to look again."""
+        kinds, now_ms = self._kinds.get(queue, {}), self._store.now_ms()
+        held, pause_ms = set[str](), math.inf
+        for names, tasks in kinds.items():
+            for guard in (self._guards[name] for name in names):
+                found = flow.allowance(guard.state, guard.d, now_ms, guard.free(self._worker))
+                if found.count <= 0 and not guard.pool:
+                    held |= tasks
+                    pause_ms = min(pause_ms, max(1.0, found.next_ms - now_ms))
+        if not held:
+            return _NONE, math.inf
+        everything = _NONE.union(*kinds.values())
+        return None if held == everything else frozenset(held), pause_ms
 
     # -- guards
 
@@ -325,10 +384,10 @@ class Flow:
         plan = self._plans.get((task, queue))
         if plan is None:
             plan = self._plans[task, queue] = controls(self._app, task, queue)
-            self._on.setdefault(queue, set()).add(task)
-            for d in plan:
-                if d.per is None:
-                    self._guards.setdefault(d.name, Guard(d, ""))
+            whole = [d for d in plan if d.per is None]
+            for d in whole:
+                self._guards.setdefault(d.name, Guard(d, ""))
+            self._kinds.setdefault(queue, {}).setdefault(tuple(d.name for d in whole), set()).add(task)
         return plan
 
     def _guards_of(self, message: Message) -> tuple[Guard, ...]:
@@ -405,11 +464,6 @@ class Flow:
         if self._local_until_ms:
             self._local_until_ms = 0.0
             self._tell("flow_shared", "breakers and limits are shared with the other workers again", "")
-
-
-def _holds(d: Dependency, until: Mapping[str, float]) -> bool:
-    """Whether it is one of those that hold their tasks whole, not by key."""
-    return d.per is None and flow.cell_of(d, "") in until
 
 
 def _of_queue(d: Dependency) -> bool:

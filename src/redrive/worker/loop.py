@@ -231,11 +231,11 @@ class Worker:
     def _wait(self) -> None:
         self._waiting = True
         if not self._finished:  # checked after the flag is up: a run that finishes from here on nudges
-            left_s = min(self._beat_at_s - time.monotonic(), BEAT_EVERY_S)
-            if self._flow is not None:
-                left_s = min(left_s, self._flow.pause_ms() / 1000)
+            self._wake_ms = math.inf
+            asks = self._asks_to_wait()
+            left_s = min(self._beat_at_s - time.monotonic(), BEAT_EVERY_S, self._wake_ms / 1000)
             try:
-                self._store.wait(self._asks_to_wait(), timeout_ms=max(0, math.ceil(left_s * 1000)))
+                self._store.wait(asks, timeout_ms=max(0, math.ceil(left_s * 1000)))
             except StoreError as error:
                 self._store_failed(error)
         self._waiting = False
@@ -305,28 +305,33 @@ class Worker:
         free = min(self._capacity - len(self._held) + len(self._outcomes), BATCH_MAX)
         leaving = self._leaving()
         limits = dict.fromkeys(self._places, 0)
-        shut = frozenset() if self._flow is None else self._flow.shut()
         for share in self._shares:
             for name, most in share.items():
-                if name in shut:
-                    continue
                 room = most - self._count[name] + leaving.get(name, 0) - limits[name]
                 if name in self._dry:
                     room = min(room, self._asked_of_dry - limits[name]) if self._outcomes else 0
                 more = max(0, min(room, free))
                 limits[name] += more
                 free -= more
-        return [self._ask(name, limit) for name, limit in limits.items() if limit > 0]
+        rooms = {name: limit for name, limit in limits.items() if limit > 0}
+        if self._flow is None:
+            return [self._ask(name, limit) for name, limit in rooms.items()]
+        clogged = [self._ask(name, rooms.pop(name)) for name in self._clogged & rooms.keys()]
+        return clogged + [self._ask(*ask) for ask in self._flow.split(rooms)]
 
     def _asks_to_wait(self) -> list[Ask]:
         if self._draining or len(self._held) >= self._capacity:
             return []
-        shut = frozenset() if self._flow is None else self._flow.shut()
-        places = {name: most for name, most in self._places.items() if name not in shut}
-        return [self._ask(name, 1) for name, most in places.items() if self._count[name] < most]
+        free = [name for name, most in self._places.items() if self._count[name] < most]
+        if self._flow is None:
+            return [self._ask(name, 1) for name in free]
+        held = {
+            name: (frozenset[str](), math.inf) if name in self._clogged else self._flow.waits(name) for name in free
+        }
+        self._wake_ms = min((pause_ms for _, pause_ms in held.values()), default=math.inf)
+        return [self._ask(name, 1, skip) for name, (skip, _) in held.items() if skip is not None]
 
-    def _ask(self, queue: str, limit: int) -> Ask:
-        skip = frozenset[str]() if self._flow is None or queue in self._clogged else self._flow.skip()
+    def _ask(self, queue: str, limit: int, skip: frozenset[str] = frozenset()) -> Ask:
         return Ask(queue, min(limit, self._store.traits.batch_max), int(self._lease_s * 1000), skip, self.name)
 
     def _leaving(self) -> dict[str, int]:
@@ -385,11 +390,14 @@ class Worker:
 
     def _note_dry(self, asks: Sequence[Ask], deliveries: Sequence[Delivery]) -> None:
         given = Counter(delivery.message.queue for delivery in deliveries)
+        asked = Counter[str]()
         for ask in asks:
-            if given[ask.queue] < ask.limit:
-                self._dry.add(ask.queue)
+            asked[ask.queue] += ask.limit
+        for queue, limit in asked.items():
+            if given[queue] < limit:
+                self._dry.add(queue)
             else:
-                self._dry.discard(ask.queue)
+                self._dry.discard(queue)
 
     def _forget(self, receipt: Receipt) -> None:
         run = self._held.pop(receipt, None)
@@ -615,7 +623,7 @@ class Worker:
         self._pause_s = min(max(self._pause_s * 2, STORE_RETRY_S[0]), STORE_RETRY_S[1])
         time.sleep(self._pause_s)
 
-    _pause_s = 0.0
+    _pause_s, _wake_ms = 0.0, math.inf
     _processes: ProcessExecutor | None = None  # where the app can be imported by children
 
     def _store_works(self) -> None:
