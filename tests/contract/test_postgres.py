@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from redrive.message import Ack, Ask, Draft, Hold, RetryAt, Settled, Settlement, Swap
+from redrive.message import Ack, Ask, Draft, Settled, Settlement, Swap
 from redrive.store import Store
 from redrive.stores.postgres import PostgresStore
 from redrive.testing import ManualClock, StoreContract
@@ -37,21 +37,6 @@ class TestPostgres(StoreContract):
 
     def make_store(self, clock: ManualClock, place: Path) -> Store:
         return PostgresStore(self.url, clock_ms=clock)
-
-
-def test_the_receipt_of_a_gone_message_does_not_fit_one_that_took_its_id(schema: str) -> None:
-    store, ask = PostgresStore(schema), Ask("default", 1, 60_000)
-    (put,) = store.put([Draft(task="t")])
-    (gone,) = store.exchange([], [ask]).deliveries
-    assert store.exchange([Settlement(gone.receipt, Ack())], []).settled == [Settled.OK]
-    store.put([Draft(task="t", id=put.id)])
-    (delivery,) = store.exchange([], [ask]).deliveries
-    for decision in (Ack(), RetryAt(store.now_ms())):
-        assert store.exchange([Settlement(gone.receipt, decision)], []).settled == [Settled.STALE]
-    assert store.extend([gone.receipt], lease_ms=1) == [Hold.LOST]
-    assert not store.checkpoint(gone.receipt, b"x")
-    assert store.exchange([Settlement(delivery.receipt, Ack())], []).settled == [Settled.OK]
-    store.close()
 
 
 def test_rows_of_groups_in_which_nobody_is_are_swept_away(schema: str) -> None:

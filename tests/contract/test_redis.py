@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ import pytest
 
 from redrive.errors import EnqueueError
 from redrive.ids import new_id
-from redrive.message import Ack, Ask, DeadLetter, Draft, Group, Keep, Lane, Put, Settled, Settlement
+from redrive.message import Ack, Ask, DeadLetter, Draft, Group, Keep, Lane, Put, Settled, Settlement, Swap
 from redrive.store import Store
 from redrive.stores.redis import RedisStore
 from redrive.testing import ManualClock, StoreContract
@@ -60,6 +61,65 @@ def test_a_delayed_message_takes_little_memory(redis_server: RedisServer, store:
     for n in range(20):
         store.put([draft(body=b'{"record_id": %d}' % (n * 1000 + i), delay_ms=3_600_000 + i) for i in range(1000)])
     assert (used() - before) / 20_000 < 330  # 282 measured; allocators differ
+
+
+def test_cells_take_little_memory_and_none_once_their_time_is_over(redis_server: RedisServer, tmp_path: Path) -> None:
+    def used() -> int:
+        lines = str(redis_server.command("INFO", "memory")).splitlines()
+        return int(next(line for line in lines if line.startswith("used_memory:")).partition(":")[2])
+
+    clock = ManualClock()
+    with closing(RedisStore(redis_url(tmp_path, redis_server), clock_ms=clock)) as store:
+
+        def left() -> int:
+            return int(redis_server.command("HLEN", f"{{{store._link.namespace}}}:c"))
+
+        assert store.cells.swap([Swap("stays", 0, b"1")]) == [True]
+        before, keys = used(), [f"idem/charge/{n:032x}" for n in range(20_000)]
+        for first in range(0, len(keys), 1000):
+            swaps = [Swap(key, 0, b"[1,2,3,4,5]" * 4, ttl_ms=3_600_000) for key in keys[first : first + 1000]]
+            assert all(store.cells.swap(swaps))
+        assert (used() - before) / len(keys) < 260  # 205 measured
+        versions = [cell.version for cell in store.cells.read(keys[:10_000]) if cell is not None]
+        longer = [
+            Swap(key, version, b"2", ttl_ms=9_000_000) for key, version in zip(keys[:10_000], versions, strict=True)
+        ]
+        assert all(store.cells.swap(longer)) and left() == 20_001
+        clock.advance("61m")
+        store.exchange([], [])
+        assert left() < 20_001
+        for _ in range(30):
+            store.exchange([], [])
+        assert left() == 10_001
+        clock.advance("2h")
+        for _ in range(30):
+            store.exchange([], [])
+        assert left() == 1
+        assert store.cells.swap([Swap(keys[0], 0, b"3")]) == [True]
+        (cell,) = store.cells.read([keys[0]])
+        assert cell is not None and cell.version > 30_000
+
+
+def test_versions_of_older_programs_are_not_used_again(redis_server: RedisServer, store: RedisStore) -> None:
+    """They began at 1 with each cell, counted for themselves, and left what was deleted."""
+
+    def old(key: str, version: int, there: int) -> None:
+        packed = struct.pack(">QQB", version, 0, there) + b"x" * there
+        assert redis_server.command("HSET", f"{{{store._link.namespace}}}:c", key, packed.decode("latin-1")) == 1
+
+    def at(key: str) -> int:
+        (cell,) = store.cells.read([key])
+        return 0 if cell is None else cell.version
+
+    old("often", 70, 1)
+    old("gone", 90, 0)
+    assert at("often") == 70 and at("gone") == 0
+    assert store.cells.swap([Swap("often", 70, b"2"), Swap("new", 0, b"1")]) == [True, True]
+    assert at("often") > 70 and at("new") > 0
+    store._swept_ms = 0
+    store.exchange([], [])
+    assert store.cells.swap([Swap("gone", 0, b"1")]) == [True]
+    assert at("gone") > 90
 
 
 def test_more_than_one_script_may_admit_are_admitted_by_the_exchanges_after_it(store: RedisStore) -> None:

@@ -13,7 +13,21 @@ from typing import Any
 import pytest
 
 from redrive.fault import Fault, Kind
-from redrive.message import Ack, Ask, DeadLetter, Decision, Delivery, Draft, Keep, Lane, RetryAt, Settlement, Where
+from redrive.message import (
+    SKIP_LOOKED,
+    Ack,
+    Ask,
+    DeadLetter,
+    Decision,
+    Delivery,
+    Draft,
+    Keep,
+    Lane,
+    RetryAt,
+    Settlement,
+    Swap,
+    Where,
+)
 from redrive.stores.redis import RedisStore
 from redrive.testing.servers import RedisServer
 
@@ -239,9 +253,38 @@ def test_a_claim_runs_a_few_commands_for_all_that_it_gives(limit: int, watched: 
     assert sum(n for _, n in ran) <= 250 + 12 * limit, ran
 
 
-def test_a_claim_that_skips_tasks_looks_at_five_hundred_at_once(watched: tuple[Watched, Watched]) -> None:
+def test_a_claim_that_skips_tasks_looks_at_a_hundred_at_once(watched: tuple[Watched, Watched]) -> None:
     ran = claims_that_skip(watched[1])
-    assert len(ran) <= 30 and sum(n for _, n in ran) <= 4000, ran
+    assert len(ran) <= 30 and sum(n for _, n in ran) <= 1300, ran
+
+
+def test_however_much_is_skipped_a_claim_and_a_wait_look_at_the_first_thousand(
+    watched: tuple[Watched, Watched],
+) -> None:
+    """Due or delayed; and they say where they were cut off."""
+    many = watched[1]
+    for queue, delay_ms in (("skipped", 0), ("skipped later", HOUR_MS)):
+        drafts = [Draft(task="gone", queue=queue, body=b"{}", delay_ms=delay_ms)] * BATCH
+        for _ in range(0, many.rows, BATCH):
+            many.store.put(drafts)
+        ask = Ask(queue, LIMIT, LEASE_MS, frozenset({"gone"}))
+        ran = many.ran(lambda: many.store.exchange([], [ask]))  # noqa: B023
+        clogged = many.store.exchange([], [ask]).clogged
+        assert clogged == (frozenset({queue}) if delay_ms == 0 else frozenset()), clogged
+        assert len(ran) <= 20 + SKIP_LOOKED // 30 and sum(n for _, n in ran) <= 6 * SKIP_LOOKED, ran
+        ran = many.ran(lambda: many.store._call("look", ([(queue, {"gone": 1})],)))  # noqa: B023
+        assert len(ran) <= 20 + SKIP_LOOKED // 30 and sum(n for _, n in ran) <= 6 * SKIP_LOOKED, ran
+
+
+def test_a_swap_in_each_settlement_takes_no_more_commands_than_one(watched: tuple[Watched, Watched]) -> None:
+    store, ran = watched[1].store, []
+    for many in (1, LIMIT):
+        settlements = [
+            Settlement(d.receipt, Ack(), swaps=(Swap(d.message.id, 0, b"1", ttl_ms=1000),))
+            for d in claimed(watched[1], MAIN, many)
+        ]
+        ran.append(watched[1].ran(lambda: store.exchange(settlements, [])))  # noqa: B023
+    assert len(ran[1]) <= len(ran[0]), ran
 
 
 @pytest.mark.parametrize("where", [Where(), Where(queue=MAIN), Where(reason="permanent")], ids=str)

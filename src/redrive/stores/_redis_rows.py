@@ -13,6 +13,7 @@ import msgspec
 
 from ..fault import Fault
 from ..message import Delivery, Draft, Lane, Message, Receipt
+from ._meta import read_deferral
 
 KEY, GROUP, HAS_PROGRESS, CANCEL, SUSPECT, COLD = 1, 2, 8, 16, 32, 128  # flags of a state
 PLACE = 0
@@ -52,6 +53,7 @@ class Cold(msgspec.Struct, gc=False):
     turn: int | None = msgspec.field(default=None, name="t")
     wake_ms: int | None = msgspec.field(default=None, name="wk")
     fingerprint: str | None = msgspec.field(default=None, name="fp")
+    deferral: str | None = msgspec.field(default=None, name="df")
 
 
 Row = tuple[int, int, int, int, str, str, Rare | None, bytes]
@@ -175,6 +177,7 @@ def _to_message(
         causation_id=rare.causation_id,
         traceparent=rare.traceparent,
         keep_ms=rare.keep_ms,
+        deferral=None if cold.deferral is None else read_deferral(cold.deferral),
         parked=parked,
         faults=_faults(b"[%b]" % b",".join(faults)) if faults else (),
     )

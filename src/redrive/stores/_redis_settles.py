@@ -11,9 +11,10 @@ import msgspec
 
 from ..fault import Fault
 from ..ids import new_id
-from ..message import DEGRADED, Ack, Ask, DeadLetter, Quarantine, Receipt, RetryAt, Settled, Settlement, Swap
+from ..message import DEGRADED, Ack, Ask, DeadLetter, Decision, Quarantine, Receipt, RetryAt, Settled, Settlement, Swap
 from ..store import Traits
 from . import _door
+from ._meta import text
 from ._redis_rows import NO_NAME, Arguments, draft_rows, packed_ids
 
 ACK, RETRY, DIE, POISON = range(4)
@@ -80,16 +81,7 @@ class Settling:
             for head, (_, members, fences, dues, lines) in ((_zone(z), rows) for z, rows in self._retries.items())
         ]
         moves = [self._move(s) for _, s in self._moves]
-        wanted = [
-            (
-                ask.queue,
-                ask.limit,
-                ask.lease_ms,
-                ask.worker or NO_NAME,
-                dict.fromkeys(ask.skip, 1) if ask.skip else None,
-            )
-            for ask in asks
-        ]
+        wanted = [(ask.queue, ask.limit, ask.lease_ms, ask.worker or NO_NAME, skip_row(ask)) for ask in asks]
         return acks, moves, [*self._zones], swap_rows(swaps, self.arguments), wanted, retries
 
     def _move(self, s: Settlement) -> list[Any]:
@@ -104,17 +96,18 @@ class Settling:
                 result = None if s.result is None or keep is None else self.arguments.blob(s.result)
                 row[0] = ACK
                 row += [keep, True, False, None if degraded is None else DEGRADED, None, None, result]
-            case RetryAt(at_ms, _, counts, held):
+            case RetryAt(at_ms, _, counts, held, _, crashed):
                 row[0] = RETRY
-                row += [at_ms, counts, held, None, fault, None, None]
+                row += [at_ms, counts and not crashed, held, None, fault, None, None]
             case DeadLetter(reason, _, counts):
                 row[0] = DIE
                 row += [None, counts, False, reason, fault, fingerprint, None]
             case Quarantine(_, reason, counts):
                 row[0] = POISON
                 row += [None, counts, False, reason, fault, fingerprint, None]
-        if s.swaps or s.follow_ups:
-            row += [swap_rows(s.swaps, self.arguments), self._follow_ups(s)]
+        told = _told(s.decision)
+        if s.swaps or s.follow_ups or told:
+            row += [swap_rows(s.swaps, self.arguments) or None, self._follow_ups(s), *told]
         return row
 
     def _follow_ups(self, s: Settlement) -> Any:
@@ -162,7 +155,16 @@ def _zone(text: str) -> tuple[int, str]:
 
 
 def _is_plain_retry(s: Settlement, retry: RetryAt) -> bool:
-    return retry.counts and not retry.held and s.fault is not None and not s.follow_ups and not s.swaps
+    if not retry.counts or retry.held or retry.deferral is not None or retry.crashed:
+        return False
+    return s.fault is not None and not s.follow_ups and not s.swaps
+
+
+def _told(decision: Decision) -> tuple[Any, ...]:
+    """A deferral, as the text it is kept as, and whether the run killed its process; nothing where there is neither."""
+    if not isinstance(decision, RetryAt) or not (decision.deferral or decision.crashed):
+        return ()
+    return None if decision.deferral is None else text(decision.deferral), decision.crashed
 
 
 def _fences(fences: Sequence[int]) -> bytes:

@@ -46,6 +46,7 @@ from ..message import (
 from ..store import Cells, Traits
 from . import _door
 from ._groups import refuse
+from ._meta import encode
 from ._redis_link import Link
 from ._redis_looks import QUEUES_AT_ONCE, Looks, found_of
 from ._redis_preflight import about, findings, preflight
@@ -159,7 +160,7 @@ class RedisStore:
         self.seam("claim")
         sent_s = time.monotonic()
         reply = self._told(self._link.call("exchange", settling.arguments.listed(self._now(), asked)), swaps)
-        now, stale, other, words, parts = reply
+        now, stale, other, words, parts, clogged = reply
         self._saw_clock(now, sent_s)
         if parts:
             self._wake.busy()
@@ -168,7 +169,7 @@ class RedisStore:
             ask = asks[part[0]]
             deliveries += deliveries_of(part, ask.queue, ask.worker, now + ask.lease_ms)
         self._sweep(now)
-        return Exchange(settling.words(stale, other, words), deliveries)
+        return Exchange(settling.words(stale, other, words), deliveries, frozenset(asks[at].queue for at in clogged))
 
     def _sweep(self, now: int) -> None:
         if now - self._swept_ms >= SWEEP_EVERY_MS:
@@ -189,13 +190,14 @@ class RedisStore:
         packed = b"".join(
             id_bytes(id) + fence.to_bytes(4, "big") for id, fence in started or () if is_id(id) and not fence >> 32
         )
+        died = [] if fault is None else [encode(fault)]
         self.seam("release")
         released = lapsed = 0
         for priority, queue in self._leased():
             cursor = "0"
             while True:  # a page of the leases at a time
-                asked = (worker or NO_NAME, priority, queue, cursor, started is not None)
-                found, given_back, run_out = self._call("release", asked, packed)
+                asked = (worker or NO_NAME, priority, queue, cursor, started is not None, None if fault is None else 4)
+                found, given_back, run_out = self._call("release", asked, packed, *died)
                 released, lapsed, cursor = released + given_back, lapsed + run_out, found.decode()
                 if cursor == "0":
                     break

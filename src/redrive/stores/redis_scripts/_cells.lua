@@ -1,37 +1,63 @@
--- Cells: version, when it expires (0: never), whether it is there, value. A deleted one stays, so that its versions are
--- never used twice. Swaps are tried on `cells` first and written by `write_cells`, as a script cannot take back.
-local CELL = '>I8I8B'
-local cells, swapped = {}, {}
+-- Cells: version, when it expires (0: never), whether it is there, value. (Deleted ones that stay are those of older
+-- programs.) Swaps are tried on `cells` first and written by `write_cells`, as a script cannot take back. Versions come
+-- from one counter, so that none is used twice though cells go.
+local CELL, CELLS, CELL_VERSIONS = '>I8I8B', root .. 'c', root .. 'cn'
+local cells, swapped, counted = {}, {}, nil
+local cell_of, read_cells, swap_cell
+do -- (a script has 200 local names at most)
 
-local function cell_of(key)
+local function unpack_cell(packed)
+  if not packed then return {version = 0, live = false} end
+  local version, expires, there = struct.unpack(CELL, packed)
+  return {version = version, live = there == 1 and (expires == 0 or expires > now), stored = true}
+end
+
+function cell_of(key)
   local cell = cells[key]
   if cell == nil then
-    local packed = call('HGET', root .. 'c', key)
-    if packed then
-      local version, expires, there = struct.unpack(CELL, packed)
-      cell = {version = version, live = there == 1 and (expires == 0 or expires > now)}
-    else
-      cell = {version = 0, live = false}
-    end
+    cell = unpack_cell(call('HGET', CELLS, key))
     cells[key] = cell
   end
   return cell
 end
 
+-- Those that swaps name which stand at this place of these rows, in one go.
+function read_cells(rows, place)
+  local keys = {}
+  for _, row in ipairs(rows) do
+    for _, swap in ipairs(row[place] or {}) do keys[#keys + 1] = swap[1] end
+  end
+  for i, packed in ipairs(each('HMGET', CELLS, keys)) do cells[keys[i]] = unpack_cell(packed) end
+end
+
+-- A version above all that the counter gave, and above this one, which an older program may have made.
+local function next_version(above)
+  counted = math.max(counted or tonumber(call('GET', CELL_VERSIONS) or 0), above) + 1
+  return counted
+end
+
 -- Whether it applies; then those after it find it done. A swap is {key, version, ARGV index of the value or nil, ttl or nil}.
-local function swap_cell(swap)
+function swap_cell(swap)
   local key, wanted, value, ttl = swap[1], swap[2], swap[3], swap[4]
   local cell = cell_of(key)
   if (cell.live and cell.version or 0) ~= wanted then return false end
-  local expires = ttl and math.min(now + ttl, TIME_MAX) or 0
-  local packed = struct.pack(CELL, cell.version + 1, expires, value and 1 or 0) .. (value and ARGV[value] or '')
-  cells[key] = {version = cell.version + 1, live = value ~= nil and (expires == 0 or expires > now), packed = packed}
+  local version, packed = next_version(cell.version), nil
+  if value then
+    local expires = ttl and math.min(now + ttl, TIME_MAX) or 0
+    packed = struct.pack(CELL, version, expires, 1) .. ARGV[value]
+    cells[key] = {version = version, live = expires == 0 or expires > now, packed = packed, stored = cell.stored}
+  else
+    cells[key] = {version = version, live = false, stored = cell.stored}
+  end
   swapped[key] = true
   return true
 end
 
+end
+
 -- All of them, or none.
 local function swap_together(swaps)
+  if not swaps then return true end
   local before = {}
   for _, swap in ipairs(swaps) do
     local key = swap[1]
@@ -54,6 +80,19 @@ local function swap_all(swaps)
 end
 
 local function write_cells()
-  for key in pairs(swapped) do keep_field(root .. 'c', key, cells[key].packed) end
+  local fields = {}
+  for key in pairs(swapped) do
+    local cell = cells[key]
+    if cell.packed then
+      local n = #fields
+      fields[n + 1], fields[n + 2] = key, cell.packed
+    elseif cell.stored then
+      drop_field(CELLS, key)
+    end
+  end
   swapped = {}
+  if counted then call('SET', CELL_VERSIONS, text_of(counted)) end
+  -- As `spread`; a cell may have any name.
+  if #fields >= MANY and call('HSETNX', CELLS, LONG, LONG) == 1 then call('HDEL', CELLS, LONG) end
+  each('HSET', CELLS, fields)
 end

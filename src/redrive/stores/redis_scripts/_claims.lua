@@ -2,7 +2,6 @@
 -- claim does not grow with what is delayed; those that ran out are merged with what is due.
 local CLAIM_BYTES = 16 * 1024 * 1024 -- a claim stops when what it gives is longer together
 local CLAIM_CHUNK = 250 -- messages that are read together
-local SKIP_LOOKED = 20000 -- how far a claim that skips tasks looks for others
 
 -- What a claimed message has beside what was put: {its number, state, how many faults, progress}. The faults follow all.
 local function tell(answer, i, id, state)
@@ -46,7 +45,10 @@ local function lease(ask, priority, members, first, last, answer)
       tell(answer, i, ids[i], states[2 * i])
     else
       local marks = byte(messages[i], 20)
-      if not fresh[marks] then
+      if marks >= OWN then
+        fresh[marks] = struct.pack(HEAD, LEASED, 1, flags_of(messages[i]) + COLD, 1, 0, 0, 0, 0, untl, 0, 0)
+          .. cmsgpack.pack({w = worker, n = number_of(members[first + i - 1])})
+      elseif not fresh[marks] then
         fresh[marks] = struct.pack(HEAD, LEASED, 1, flags_of(messages[i]), 1, 0, 0, 0, 0, untl, 0, 0) .. worker
       end
       states[2 * i] = fresh[marks]
@@ -67,55 +69,20 @@ local function lease(ask, priority, members, first, last, answer)
   answer.members[#answer.members + 1] = table.concat(members, '', first, last)
 end
 
-local function skipped(ask, ids)
-  local left = {}
-  for i, message in ipairs(each('HMGET', MESSAGES, ids)) do
-    left[i] = ask[5][task_of(message)]
-  end
-  return left
-end
-
--- What is due in this set, at most `limit`, as {score, member} each, none of a task that the ask skips.
-local function due_in(key, ask, limit)
-  local found, offset = {}, 0
-  while #found < limit and offset < SKIP_LOOKED do
-    local page = math.max(limit, 500)
-    local rows = call('ZRANGEBYSCORE', key, '-inf', now, 'WITHSCORES', 'LIMIT', offset, page)
-    local ids = {}
-    for i = 1, #rows, 2 do ids[#ids + 1] = sub(rows[i], 7) end
-    local skip = ask[5] and skipped(ask, ids) or {}
-    for i = 1, #ids do
-      if not skip[i] and #found < limit then found[#found + 1] = {tonumber(rows[2 * i]), rows[2 * i - 1]} end
-    end
-    if #ids < page then break end
-    offset = offset + page
-  end
-  return found
-end
-
-local function by_due(a, b)
-  if a[1] ~= b[1] then return a[1] < b[1] end
-  return a[2] < b[2]
-end
-
--- As `claim_front`, where leases ran out or tasks are skipped.
+-- As `claim_front`, where leases ran out or tasks are skipped. The first that it did not look at, if there is one.
 local function claim_chosen(ask, priority, limit, answer)
   local due, leases = due_key(priority, ask[1]), lease_key(priority, ask[1])
-  local found = due_in(due, ask, limit)
-  for _, one in ipairs(due_in(leases, ask, limit)) do
-    one[3] = true
-    found[#found + 1] = one
-  end
-  table.sort(found, by_due)
+  local found, beyond = first_of(due, leases, now, ask[5], limit, ask[5] and SKIP_PAGE or limit)
   local members, waited = {}, {}
-  for i = 1, math.min(limit, #found) do
-    members[i] = found[i][2]
-    if not found[i][3] then waited[#waited + 1] = found[i][2] end
+  for i, one in ipairs(found) do
+    members[i] = one[2]
+    if not one[3] then waited[#waited + 1] = one[2] end
   end
   each('ZREM', due, waited)
   for first = 1, #members, CLAIM_CHUNK do
     lease(ask, priority, members, first, math.min(first + CLAIM_CHUNK - 1, #members), answer)
   end
+  return beyond
 end
 
 -- The front of what is due, in this priority.
@@ -141,20 +108,22 @@ local function has_due(queue)
   return false
 end
 
--- Appends to `answers` per ask and priority {position of the ask, priority, members, messages, rare, faults}.
-local function claim(ask, position, answers)
+-- Appends to `answers` per ask and priority {position of the ask, priority, members, messages, rare, faults}, and to
+-- `clogged` the position where it did not look far enough.
+local function claim(ask, position, answers, clogged)
   if ask[2] <= 0 then return end
   wake(ask[1], ask[2])
   if rules(ask[1]).paused then return end
-  local left, length = ask[2], 0
+  local left, length, beyond = ask[2], 0, nil
   for priority = 0, 3 do
     if left <= 0 or length >= CLAIM_BYTES then break end
     local answer = {members = {}, messages = {}, rare = {}, fields = {}, count = 0, bytes = length}
-    claim_front(ask, priority, left, answer)
+    beyond = claim_front(ask, priority, left, answer) or beyond
     if answer.count > 0 then
       answers[#answers + 1] = {position, priority, table.concat(answer.members), answer.messages, answer.rare,
         each('HMGET', FAULTS, answer.fields)}
       left, length = left - answer.count, answer.bytes
     end
   end
+  if beyond and left > 0 then clogged[#clogged + 1] = position end
 end

@@ -9,6 +9,14 @@ local function next_slot(count)
   return ENDS + oldest, 2 * ENDS + (oldest + 1) % ENDS
 end
 
+-- (for scripts that need `states` too)
+local function remember_fault(id, state, fault)
+  local slot
+  slot, state.faults = next_slot(state.faults)
+  keep_field(FAULTS, id .. string.char(slot), fault)
+  mark(state, HAS_FAULTS)
+end
+
 -- The fields of this many faults, oldest first.
 local function fault_fields(id, count)
   local fields = {}

@@ -96,7 +96,7 @@ end
 
 local function put_in_group(id, draft, priority, queue, member, number, due)
   local state = {lane = READY, fence = 0, flags = GROUP + (draft[5] and KEY or 0), attempt = 0, crashes = 0, alone = 0,
-    redrives = 0, faults = 0, due = due, life = 0, held = 0, worker = '', cold = {}}
+    redrives = 0, faults = 0, due = due, life = 0, held = 0, worker = '', cold = {n = draft[7] and number or nil}}
   join({id = id, member = member, queue = queue, group = draft[8], priority = priority, state = state}, number, due)
   keep_state(id, state)
 end
@@ -107,7 +107,7 @@ local function write_puts(list)
   for i, one in ipairs(list) do
     local id, draft, zone = one[1], one[2], one[3]
     local priority, queue, due = zone[1], zone[2], due_of(draft)
-    local marks = priority + (draft[5] and 4 * KEY or 0) + (draft[8] and 4 * GROUP or 0)
+    local marks = priority + (draft[5] and 4 * KEY or 0) + (draft[8] and 4 * GROUP or 0) + (draft[7] and OWN or 0)
     local head = struct.pack('>BBI8BI8B', 0x98, 0xcf, number + i, 0xcf, now, marks)
     keep_field(MESSAGES, id, head .. (due == now and '\0' or cmsgpack.pack(due - now)) .. ARGV[draft[3]])
     local member = sub(head, 5, 10) .. id

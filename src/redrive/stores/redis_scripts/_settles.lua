@@ -10,7 +10,7 @@ local function failures_key(name) return root .. 'f:' .. name end
 local function rest(record, lane, reason, fingerprint)
   local state, cold = record.state, record.state.cold
   state.lane, state.due = lane, 0
-  cold.r, cold.rm = reason, now
+  cold.r, cold.rm, cold.df = reason, now, nil
   add(rest_key(lane, record.queue), now, record.member)
   if fingerprint then cold.fp = fingerprint end
   if lane == DEAD then
@@ -67,13 +67,6 @@ local function remove(record, packed, message)
   forget(record.id, packed, message)
 end
 
-local function remember_fault(record, fault)
-  local state, slot = record.state, nil
-  slot, state.faults = next_slot(state.faults)
-  keep_field(FAULTS, record.id .. string.char(slot), fault)
-  mark(state, HAS_FAULTS)
-end
-
 -- A counted retry of what nobody cancelled and no group holds, the most frequent settlement but an ack: as bytes.
 local function plan_retry(retry, i, id, member, packed, into)
   local at_ms, flags = math.min(retry[5][i], TIME_MAX), byte(packed, 6)
@@ -89,7 +82,8 @@ local function plan_retry(retry, i, id, member, packed, into)
 end
 
 -- A settlement that is not a plain ack: {kind, queue, priority, at or keep_ms or nil, counts, held, reason, ARGV index of
--- the fault or nil, its fingerprint, ARGV index of the result or nil, swaps, drafts}.
+-- the fault or nil, its fingerprint, ARGV index of the result or nil, swaps, drafts, deferral, whether it killed its
+-- process, alone in it}.
 local function settle_move(move, id, member, packed)
   local kind, queue, priority = move[1], move[2], move[3]
   if kind == ACK and not move[4] then return forget(id, packed) end
@@ -97,6 +91,7 @@ local function settle_move(move, id, member, packed)
   local state = record.state
   local cold = state.cold
   record.group = cold.g
+  cold.df = move[13]
   if kind == ACK then
     rest(record, DONE, move[7])
     if move[4] >= 0 then expire(record, math.min(now + move[4], TIME_MAX)) end
@@ -108,7 +103,11 @@ local function settle_move(move, id, member, packed)
     if not move[5] then state.attempt = state.attempt - 1 end
     if move[5] then unmark(state, SUSPECT) end
     unmark(state, ALONE)
-    if move[8] then remember_fault(record, ARGV[move[8]]) end
+    if move[14] then
+      state.crashes, state.alone = state.crashes + 1, state.alone + 1
+      mark(state, SUSPECT)
+    end
+    if move[8] then remember_fault(id, state, ARGV[move[8]]) end
     if kind == RETRY and move[6] then state.held = state.held + math.max(0, move[4] - now) end
     if has(state, CANCEL) then
       cancelled(record)

@@ -4,8 +4,11 @@
 -- time keeps the order of putting.
 local KEY, GROUP, HAS_FAULTS, HAS_PROGRESS, CANCEL, SUSPECT, ALONE, COLD = 1, 2, 4, 8, 16, 32, 64, 128
 local BESIDE = 16 -- flags % BESIDE: something of it lies elsewhere, and goes with it
+local OWN = 16 -- in the marks of what was put: its id is not one the store made
 local HEAD, TAIL = '>c1I4BI4I4I4I4BI8I8I8', 48
 local PLACE = 0 -- the turn of whoever holds a place in its group; parked ones have higher turns, all others none
+
+local function number_of(member) return (struct.unpack('>I6', member)) end
 
 local function has(state, flag) return bit.band(state.flags, flag) ~= 0 end
 local function mark(state, flag) state.flags = bit.bor(state.flags, flag) end
@@ -36,13 +39,17 @@ local function write_state(state)
     state.faults, state.due, state.life, state.held) .. tail
 end
 
--- Whether a receipt of this fence, as packed, is the current claim's.
-local function is_current(packed, fence)
-  return packed and byte(packed, 1) == 76 and sub(packed, 2, 5) == fence -- 76: L
+-- Whether a receipt of this fence, as packed, is the current claim's. An id that its caller chose may have been another
+-- message's before: of such a one the state knows the number, which stands in the member.
+local function is_current(packed, fence, member)
+  if not packed or byte(packed, 1) ~= 76 or sub(packed, 2, 5) ~= fence then return false end -- 76: L
+  if byte(packed, 6) < COLD then return true end
+  local number = cmsgpack.unpack(sub(packed, TAIL)).n
+  return not number or number == number_of(member)
 end
 
 local function priority_of(message) return byte(message, 20) % 4 end
-local function flags_of(message) return math.floor(byte(message, 20) / 4) end
+local function flags_of(message) return math.floor(byte(message, 20) / 4) % 4 end -- those that it is put with
 local function enqueued_of(message) return (struct.unpack('>I8', message, 12)) end
 local function member_of(message, id) return sub(message, 5, 10) .. id end
 

@@ -2,7 +2,7 @@
 -- The member in ARGV[3], its fence in ARGV[4], what to keep in ARGV[5]: 1, or 0 if the receipt is stale.
 local id = sub(ARGV[3], 7)
 local packed = call('HGET', STATES, id)
-if not is_current(packed, ARGV[4]) then return 0 end
+if not is_current(packed, ARGV[4], ARGV[3]) then return 0 end
 local state = read_state(packed)
 mark(state, HAS_PROGRESS)
 keep_state(id, state)

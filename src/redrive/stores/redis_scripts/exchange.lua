@@ -1,9 +1,10 @@
--- needs: full states faults cells groups puts settles claims
+-- needs: full states faults cells groups puts settles looks claims
 -- {acks, moves, zones of drafts, swaps, asks, retries}: settles all, then claims. Nothing is
 -- written before all is known to apply.
 -- acks: per priority and queue {priority, queue, ARGV index of members, of fences}; retries: the same and {due times,
 -- ARGV index of the first fault}; moves: see settle_move, with their members in ARGV[3] and fences in ARGV[4].
--- The answer: {now, {ack, number in it, …} that are stale, the same and the word of retries, words of moves, claims}.
+-- The answer: {now, {ack, number in it, …} that are stale, the same and the word of retries, words of moves, claims,
+-- positions of asks that were clogged}.
 local acks, moves, zones, swaps, asks, retries = asked[1], asked[2], asked[3], asked[4], asked[5], asked[6]
 local stale, other, words, drafts, draft_ids = {}, {}, {}, {}, {}
 local acked, retried, moved, woken = {}, {}, {}, {}
@@ -21,7 +22,7 @@ for at, ack in ipairs(acks) do
   local fences, n, plain, beside = ARGV[ack[4]], 0, {members = {}, ids = {}}, {}
   local members, ids = members_in(ARGV[ack[3]])
   for i, packed in ipairs(each('HMGET', STATES, ids)) do
-    if not is_current(packed, sub(fences, 4 * i - 3, 4 * i)) then
+    if not is_current(packed, sub(fences, 4 * i - 3, 4 * i), members[i]) then
       stale[#stale + 1] = at - 1
       stale[#stale + 1] = i - 1
     else
@@ -38,7 +39,7 @@ for at, retry in ipairs(retries) do
   local into = {states = {}, faults = {}, due = {}, members = {}, count = 0}
   for i, packed in ipairs(each('HMGET', STATES, ids)) do
     local word
-    if not is_current(packed, sub(ARGV[retry[4]], 4 * i - 3, 4 * i)) then
+    if not is_current(packed, sub(ARGV[retry[4]], 4 * i - 3, 4 * i), members[i]) then
       word = STALE
     elseif bit.band(byte(packed, 6), CANCEL + COLD) ~= 0 then
       local move = {RETRY, retry[2], retry[1], retry[5][i], true, false, nil, retry[6] + i - 1}
@@ -56,11 +57,12 @@ end
 
 local seen = {}
 local packed_moves = #moves > 0 and each('HMGET', STATES, select(2, members_in(ARGV[3])))
+read_cells(moves, 11)
 for i, move in ipairs(moves) do
   local member = sub(ARGV[3], 22 * i - 21, 22 * i)
   local id = sub(member, 7)
   local packed = not seen[id] and packed_moves[i]
-  if not is_current(packed, sub(ARGV[4], 4 * i - 3, 4 * i)) or not swap_together(move[11] or {}) then
+  if not is_current(packed, sub(ARGV[4], 4 * i - 3, 4 * i), member) or not swap_together(move[11]) then
     words[i] = STALE
   else
     seen[id] = true
@@ -130,10 +132,10 @@ flush()
 write_puts(list)
 admit()
 finish_admitting()
-local answers = {}
-for position, ask in ipairs(asks) do claim(ask, position - 1, answers) end
+local answers, clogged = {}, {}
+for position, ask in ipairs(asks) do claim(ask, position - 1, answers, clogged) end
 for queue in pairs(admitted_to) do -- others may have room for those that were let in and are left
   if has_due(queue) then woken[queue] = true end
 end
 for queue in pairs(woken) do wake_waiters(queue) end
-return {now, stale, other, words, answers}
+return {now, stale, other, words, answers, clogged}

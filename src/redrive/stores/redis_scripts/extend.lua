@@ -3,14 +3,15 @@
 local untl, words, ids = math.min(now + asked[1], TIME_MAX), {}, {}
 for i = 1, #ARGV[3] / 22 do ids[i] = sub(ARGV[3], 22 * i - 15, 22 * i) end
 for i, packed in ipairs(each('HMGET', STATES, ids)) do
-  if is_current(packed, sub(ARGV[4], 4 * i - 3, 4 * i)) then
+  local member = sub(ARGV[3], 22 * i - 21, 22 * i)
+  if is_current(packed, sub(ARGV[4], 4 * i - 3, 4 * i), member) then
     local state, zone = read_state(packed), asked[3][asked[4][i] + 1]
     state.due = untl
     if asked[2] then
       mark(state, ALONE)
       mark(state, SUSPECT)
     end
-    add(lease_key(zone[1], zone[2]), untl, sub(ARGV[3], 22 * i - 21, 22 * i))
+    add(lease_key(zone[1], zone[2]), untl, member)
     keep_state(ids[i], state)
     words[i] = has(state, CANCEL) and 2 or 0
   else

@@ -1,5 +1,6 @@
--- needs: full states
--- {worker, priority, queue, cursor, known}, in ARGV[3] id and fence of each that was started: one page of the leases,
+-- needs: full states faults
+-- {worker, priority, queue, cursor, known, fault of what lapses, by its ARGV index, or nil}, in ARGV[3] id and fence of
+-- each that was started: one page of the leases,
 -- {cursor that leads on, released, lapsed}. What lapses is nobody's from then on: a second release must not take it for
 -- claimed and never started. Both go before what was enqueued after them.
 local worker, priority, queue, known, started = asked[1], asked[2], asked[3], asked[5], {}
@@ -25,6 +26,7 @@ for i, packed in ipairs(each('HMGET', STATES, ids)) do
       released = released + 1
     else
       state.worker = ''
+      if asked[6] then remember_fault(id, state, ARGV[asked[6]]) end
       add(leases, state.due, member)
       lapsed = lapsed + 1
     end

@@ -1,6 +1,29 @@
--- needs: states faults groups puts settles
+-- needs: states faults cells groups puts settles
 -- Forget done messages that were kept long enough, and keys whose time is over and whose message is gone; at most a
--- thousand of each, and fewer long ones. How many there were of what there were more; a thousand if there are others.
+-- thousand of each, and fewer long ones; and cells that expired. How many there were of what there were more; a thousand
+-- if there are others.
+-- Forgets cells that expired, among those that a walk over all of them comes to next; whether there may be many more.
+local SWEPT_AT, SWEPT_ONCE, SWEPT_BYTES = root .. 'cs', 500, 4 * 1024 * 1024
+local function sweep_cells()
+  local cursor, seen, gone, bytes, last = call('GET', SWEPT_AT) or '0', 0, {}, 0, 0
+  repeat
+    local page = call('HSCAN', CELLS, cursor, 'COUNT', SWEPT_ONCE)
+    cursor = page[1]
+    for i = 1, #page[2], 2 do
+      local version, expires, there = struct.unpack(CELL, page[2][i + 1])
+      seen, bytes = seen + 1, bytes + #page[2][i + 1]
+      if there == 0 or (expires > 0 and expires <= now) then
+        gone[#gone + 1] = page[2][i]
+        last = math.max(last, version)
+      end
+    end
+  until cursor == '0' or seen >= 2 * SWEPT_ONCE or bytes >= SWEPT_BYTES
+  each('HDEL', CELLS, gone)
+  if #gone > 0 and last > tonumber(call('GET', CELL_VERSIONS) or 0) then call('SET', CELL_VERSIONS, text_of(last)) end
+  if cursor == '0' then call('DEL', SWEPT_AT) else call('SET', SWEPT_AT, cursor) end
+  return cursor ~= '0' and 10 * #gone >= seen
+end
+
 local SWEEP_MAX, SWEEP_BYTES = 1000, 16 * 1024 * 1024
 local members = call('ZRANGEBYSCORE', EXPIRIES, '-inf', '(' .. now, 'LIMIT', 0, SWEEP_MAX)
 local bytes, more = 0, #members
@@ -29,4 +52,4 @@ for _, name in ipairs(names) do
     call('HDEL', KEYS_OF, name)
   end
 end
-return math.max(more, #names)
+return sweep_cells() and SWEEP_MAX or math.max(more, #names)

@@ -14,7 +14,7 @@ local function redrive(record)
   unmark(state, ALONE)
   state.due = verdict[3] > 0 and math.min(now + verdict[3] + 1, TIME_MAX) or now
   state.life, state.held = now, 0
-  cold.aa, cold.run = verdict[4], verdict[5]
+  cold.aa, cold.run, cold.df = verdict[4], verdict[5], nil
   if not verdict[6] then cold.dl = 1 end
   cold.q = to ~= record.task_queue and to or nil
   record.queue = to

@@ -15,6 +15,7 @@ from .base import (
     claim_one,
     claimed_ids,
     draft,
+    fault,
     handle,
     lanes,
     look,
@@ -25,6 +26,29 @@ from .base import (
 
 
 class LeaseRules(Contract):
+    def test_the_receipt_of_a_gone_message_does_not_fit_one_that_took_its_id(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        if not store.traits.fenced:
+            return
+        for group in (None, "g"):
+            id = put_one(store, group=group)
+            gone = claim_one(store)
+            for _ in range(2):
+                assert settle(store, gone, Ack()) is Settled.OK
+                put_one(store, id=id, group=group, body=b"2")
+                late, gone = gone, claim_one(store)
+                assert (gone.message.id, gone.message.fence, gone.receipt.fence) == (id, 1, 1)
+                for decision in (Ack(), Ack(keep_ms=1000), RetryAt(clock()), RetryAt(clock(), counts=False)):
+                    assert settle(store, late, decision) is Settled.STALE
+                assert settle(store, late, RetryAt(clock()), fault=fault()) is Settled.STALE
+                assert store.extend([late.receipt], lease_ms=1) == [Hold.LOST]
+                assert not store.checkpoint(late.receipt, b"x")
+            settle(store, gone, RetryAt(clock()), fault=fault())
+            again = claim_one(store)
+            assert settle(store, late, Ack()) is Settled.STALE and look(store, id) == again.message
+            assert settle(store, again, Ack()) is Settled.OK
+
     def test_a_lost_lease_is_claimed_again_and_counted_as_a_crash(self, store: Store, clock: ManualClock) -> None:
         id = put_one(store)
         claim_one(store)
