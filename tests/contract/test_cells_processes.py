@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -70,7 +71,24 @@ def test_a_cell_that_expires_is_taken_by_one_alone(url: str) -> None:
         assert max(until_ms, other_until_ms) - min(since_ms, other_since_ms) >= ttl_ms
 
 
+def test_a_swap_that_is_not_durable_outlives_its_process_all_the_same(url: str) -> None:
+    command = [sys.executable, __file__, "one that dies", url, "lose"]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run(command, env=env, stdin=PIPE, timeout=PATIENCE_S).returncode == -signal.SIGKILL
+    with closing(open_store(url)) as store:
+        (cell,) = store.cells.read(["killed"])
+        assert cell is not None and cell.value == b"2"
+
+
 # -- what the processes do
+
+
+def lose(store: Store) -> None:
+    """Nothing but the system knows afterwards what it wrote."""
+    assert store.cells.swap([Swap("killed", 0, b"1")], durable=False) == [True]
+    (cell,) = store.cells.read(["killed"])
+    assert cell is not None and store.cells.swap([Swap("killed", cell.version, b"2")], durable=False) == [True]
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def increment(store: Store, times: int) -> list[int]:
@@ -132,10 +150,11 @@ def in_processes(url: str, work: str, *args: int) -> list[Any]:
 
 def main(name: str, url: str, work: str, *args: str) -> None:
     with closing(open_store(url)) as store:
-        store.cells.swap([Swap(name, 0, b"")])
-        while store.cells.read([GATE]) == [None]:
-            store.wait([], timeout_ms=5)
-        works: dict[str, Callable[..., Any]] = {"increment": increment, "move": move, "take": take}
+        works: dict[str, Callable[..., Any]] = {"increment": increment, "move": move, "take": take, "lose": lose}
+        if name in NAMES:
+            store.cells.swap([Swap(name, 0, b"")])
+            while store.cells.read([GATE]) == [None]:
+                store.wait([], timeout_ms=5)
         print(json.dumps(works[work](store, *map(int, args))))
 
 
