@@ -25,7 +25,7 @@ from .pair import workers
 from .recovery import recovery
 from .startup import startup
 from .testkit import testkit
-from .throughput import failing, noop
+from .throughput import failing, idempotency, noop
 from .timing import idle, latency, lateness
 from .volume import backlog, enqueue, memory
 
@@ -34,6 +34,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
     for f in (
         noop,
         failing,
+        idempotency,
         groups,
         fairness,
         flow,

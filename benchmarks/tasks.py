@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from redrive import App, Backoff, Context, Retry
+from redrive import App, Backoff, Context, Idempotency, Retry
 from redrive.fault import Fault
 
 RECORD = struct.Struct("<qd")
@@ -48,8 +48,8 @@ def read_records(path: Path) -> list[tuple[int, float]]:
 def make_app(
     url: str, add: Callable[[int], None] = lambda index: None, retried: dict[int, tuple[Fault, ...]] | None = None
 ) -> App:
-    """Tasks `noop`; `brief`, which waits a moment; `failing`, which raises once for every fifth message; `dying`,
-    which raises until those are dead.
+    """Tasks `noop`; `keyed`, with a key of its own for each message; `brief`, which waits a moment; `failing`, which
+    raises once for every fifth message; `dying`, which raises until those are dead.
 
     `add` is called in each run. `retried` collects the faults that retries of `failing` were claimed with, as stored.
     """
@@ -58,6 +58,10 @@ def make_app(
 
     @app.task(name="noop")
     async def noop(i: int) -> None:
+        add(i)
+
+    @app.task(name="keyed", idempotency=Idempotency(key=key_of))
+    async def keyed(i: int) -> None:
         add(i)
 
     @app.task(name="brief")
@@ -83,6 +87,10 @@ def make_app(
         add(i)
 
     return app
+
+
+def key_of(i: int) -> str:
+    return f"key-{i}"
 
 
 def drafts(app: App, task: str, indexes: range) -> list[Any]:

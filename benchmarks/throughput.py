@@ -75,6 +75,20 @@ def failing(options: Options) -> list[Reading]:
     ]
 
 
+def idempotency(options: Options) -> list[Reading]:
+    """No-op messages, each with an idempotency key of its own, beside the same without."""
+    names = ("noop", "keyed")
+    runs = interleaved(options.rounds, {name: lambda name=name: run_task(options, name) for name in names})  # type: ignore[misc]
+    speeds = {name: [run.per_s for run in group] for name, group in runs.items()}
+    return [
+        Reading("no-op", "messages/s", speeds["noop"]),
+        Reading("with a key each", "messages/s", speeds["keyed"]),
+        ratio("with keys / without", speeds["keyed"], speeds["noop"], "≥ 0.4"),
+        *_costs("no-op", runs["noop"]),
+        *_costs("with a key each", runs["keyed"]),
+    ]
+
+
 def run_floor(options: Options) -> float:
     place = fresh(options, "floor")
     floors.make(place.url, options.messages)
@@ -89,7 +103,7 @@ def run_task(options: Options, task: str) -> Run:
     place = fresh(options, task)
     evidence = place.folder / "evidence.json"
     fill(place.url, task, options.messages)
-    doomed = 0 if task == "noop" else len(range(0, options.messages, FAIL_EVERY))
+    doomed = 0 if task in ("noop", "keyed") else len(range(0, options.messages, FAIL_EVERY))
     with worker(place, evidence=evidence) as child:
         cost = cost_of_all(child, place, options.messages + doomed)
         child.stop()

@@ -27,7 +27,7 @@ from .flow.idempotency import (
     taking,
 )
 from .message import Swap
-from .store import Cells
+from .store import Cells, Store
 
 if TYPE_CHECKING:
     from ._context import Context
@@ -89,8 +89,9 @@ class Taking:
     """Keys that are claimed together: `look` reads what there is, `take` writes, each for all of them at once. `found`
     says of each what it came to; a Granted of `look` is nobody's before `take` made a Claim of it."""
 
-    def __init__(self, cells: Cells, wishes: Sequence[Wanted], now_ms: int) -> None:
-        self._cells, self._wishes, self._now_ms = cells, wishes, now_ms
+    def __init__(self, store: Store, wishes: Sequence[Wanted], now_ms: int) -> None:
+        self._cells, self._wishes, self._now_ms = store.cells, wishes, now_ms
+        self._durable = not store.traits.one_machine  # else a power cut that takes a claim back ends the claimant too
         self._versions: dict[str, int] = {}
         self.found: list[Found] = []
 
@@ -111,7 +112,7 @@ class Taking:
         if not wanted:
             return
         swaps = [taking(self._wishes[n].cell, self._version(n), r, self._now_ms) for n, r in wanted.items()]
-        self._cells.swap(swaps)
+        self._cells.swap(swaps, durable=self._durable)
         versions, records = read_all(self._cells, [swap.key for swap in swaps])
         for n, record in wanted.items():
             w = self._wishes[n]
@@ -122,10 +123,10 @@ class Taking:
         return self._versions[self._wishes[n].cell]
 
 
-def acquire(cells: Cells, wish: Wanted, now_ms: int) -> Found:
+def acquire(store: Store, wish: Wanted, now_ms: int) -> Found:
     """Claim one key, or why not. Raises StoreError."""
     for _ in range(TRIES):
-        taking = Taking(cells, [wish], now_ms)
+        taking = Taking(store, [wish], now_ms)
         taking.look()
         taking.take([0])
         found = taking.found[0]
@@ -162,7 +163,7 @@ class DirectCall:
         Unreadable where no result is stored, StoreError."""
         store, task, key = self._store, self._task.name, self._wanted.key
         now_ms = store.now_ms()
-        match acquire(store.cells, self._wanted, now_ms):
+        match acquire(store, self._wanted, now_ms):
             case Claim() as found:
                 self._claim = self._context._claim = found
             case Finished(record):

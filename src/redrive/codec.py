@@ -190,7 +190,7 @@ class Codec:
 
     def encode_result(self, value: Any) -> bytes:
         """What the handler returned, as JSON. Raises EncodeError for what JSON cannot hold."""
-        return to_json(value, f"task {self.name!r}: its result")
+        return b"null" if value is None else to_json(value, f"task {self.name!r}: its result")
 
     def decode_result(self, written: bytes) -> Any:
         """The result by the handler's return annotation; plain JSON values where there is none, or none that JSON can

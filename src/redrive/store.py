@@ -51,6 +51,7 @@ class Traits(Struct, frozen=True):
     delay_ms_max: int | None = None  # None: any length
     names_bytes_max: int | None = None  # of queue and group together, and of task and key; None: any length
     durable: bool = True  # an acknowledged put survives kill -9 of every process
+    one_machine: bool = False  # all who use it are on this machine, so that a power cut ends them with it
     shared: bool = True  # several processes may use it at once
     fenced: bool = True  # a stale receipt is refused
     atomic_moves: bool = True  # each settlement is one commit with its follow-ups and swaps

@@ -12,7 +12,7 @@ over from its own earlier run at once: that run's receipt is void. Others wait u
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -23,6 +23,7 @@ from ..duration import Duration, milliseconds, seconds
 from ..message import Deferral, Swap
 
 PREFIX = "idem/"
+HASH_BYTES = 16
 CELL_MAX = 200  # bytes of a cell's name that is written out; longer ones are hashed
 WAIT_MS = (1_000, 60_000)  # how soon a deferred duplicate looks again: at first, and at most
 
@@ -40,6 +41,7 @@ class Idempotency:
 
     key: Callable[..., str]
     keep: Duration = "28d"
+    keep_ms: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not callable(self.key):
@@ -51,11 +53,7 @@ class Idempotency:
         if keep_s <= 0:
             raise ValueError(f"idempotency keep {self.keep!r} is refused: expected more than 0")
         object.__setattr__(self, "keep", keep_s)
-
-    @property
-    def keep_ms(self) -> int:
-        """`keep`, in whole milliseconds."""
-        return milliseconds(self.keep)
+        object.__setattr__(self, "keep_ms", milliseconds(keep_s))
 
     def key_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The key of a call. Raises TypeError or ValueError for what is no key, and what `key` raises."""
@@ -132,18 +130,18 @@ def cell_of(task: str, key: str) -> str:
     name = f"{PREFIX}{task}/{key}"
     if name.isascii() and name.isprintable() and len(name) <= CELL_MAX and "/" not in task:
         return name
-    return PREFIX + _hash(f"{len(task)}/{task}/{key}".encode(errors="surrogatepass"))
+    return PREFIX + _hash(f"{len(task)}/{task}/{key}".encode(errors="surrogatepass")).hex()
 
 
 def payload_of(canonical: bytes) -> bytes:
     """The hash by which arguments are compared."""
-    return bytes.fromhex(_hash(canonical))
+    return _hash(canonical)
 
 
-def _hash(content: bytes) -> str:
+def _hash(content: bytes) -> bytes:
     from hashlib import blake2b  # it loads OpenSSL, which importing redrive need not pay for
 
-    return blake2b(content, digest_size=16).hexdigest()
+    return blake2b(content, digest_size=HASH_BYTES).digest()
 
 
 def read(value: bytes | None) -> Record | None:

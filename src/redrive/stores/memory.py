@@ -69,7 +69,7 @@ class MemoryStore:
     `clock_ms` replaces the wall clock.
     """
 
-    traits = Traits(name="memory", durable=False, shared=False)
+    traits = Traits(name="memory", durable=False, one_machine=True, shared=False)
     state_dir: Path | None = None
 
     def __init__(self, clock_ms: Callable[[], int] | None = None) -> None:

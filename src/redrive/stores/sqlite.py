@@ -81,7 +81,7 @@ class SqliteStore:
     last commits. `clock_ms` replaces the wall clock in tests. Raises ConfigError, SchemaError, StoreUnavailable.
     """
 
-    traits = Traits(name="sqlite")
+    traits = Traits(name="sqlite", one_machine=True)
 
     def __init__(
         self, path: str | os.PathLike[str], *, synchronous: str = "full", clock_ms: Callable[[], int] | None = None

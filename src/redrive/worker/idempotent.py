@@ -45,7 +45,7 @@ class Keys:
             if self._asks(run, now_ms):
                 self._ask(run, now_ms)
         if self._asking:
-            self._batch = Taking(self._store.cells, [w for _, w in self._asking], now_ms)
+            self._batch = Taking(self._store, [w for _, w in self._asking], now_ms)
             try:
                 self._batch.look()
             except StoreError as error:
