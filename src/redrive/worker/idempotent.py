@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .._idempotent import Claim, Found, Taking, Wanted, is_completed, read_all, wanted
 from ..decide import NO_SIGNALS, RUN, Refusal, Signals, admit
 from ..errors import KeyReused, StoreError, Unreadable
-from ..fault import classify
+from ..fault import Kind, classify
 from ..flow.idempotency import Busy, Finished, Granted, Other, deferral, look_again_ms, prolonged, taking
 from ..message import BLOB, DeadLetter, Deferral
 from .admission import judge
@@ -98,8 +98,9 @@ class Keys:
         return claim.record.until_ms - now_ms - claim.wanted.hold_ms
 
     def look_committed(self, runs: Sequence[Run]) -> None:
-        """Find out which of these runs, that said they completed their key themselves, have it committed."""
-        claims = [run.claim for run in runs if run.claim is not None and run.claim.committed]
+        """Find out which of these runs, that said they completed their key themselves or died before they could say
+        anything, have it committed."""
+        claims = [run.claim for run in runs if run.claim is not None and (run.claim.committed or _died(run))]
         if not claims:
             return
         _, records = read_all(self._store.cells, [claim.wanted.cell for claim in claims])
@@ -159,3 +160,7 @@ class Keys:
         """Without its key nothing runs."""
         for run in runs:
             run.refusal = Refusal(now_ms + AGAIN_MS, Deferral("idempotency", f"the store failed: {error}"[:200]))
+
+
+def _died(run: Run) -> bool:
+    return run.fault is not None and run.fault.kind is Kind.CRASHED

@@ -1,0 +1,56 @@
+"""Idempotency where handlers run in child processes: a child's death leaves its message one effect."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from redrive import App
+
+from . import isolated_payments
+from .idempotent import kept
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = str(tmp_path / "work.db")
+    with sqlite3.connect(path) as c:
+        c.execute("pragma journal_mode=wal")
+        c.execute("create table payment(order_id integer)")
+    return path
+
+
+@pytest.fixture
+def app(file: str) -> Iterator[App]:
+    made = isolated_payments.at(f"sqlite:///{file}")
+    yield made
+    made.store.close()
+
+
+def runs(file: str, order: int) -> list[str]:
+    path = Path(f"{file}-ran-{order}")
+    return path.read_text().split() if path.exists() else []
+
+
+def test_a_child_that_dies_before_its_commit_runs_again_and_after_it_does_not(app: App, file: str) -> None:
+    points = ("complete", "commit", "fails")
+    refs = [isolated_payments.pay.enqueue(n, file, point) for n, point in enumerate(points)]
+    app.run_worker({"default": 1}, drain=True)
+    assert [ref.wait("1s") for ref in refs] == ["paid"] * len(points)
+    assert [len(runs(file, n)) for n in range(len(points))] == [2, 1, 1]
+    with sqlite3.connect(file) as c:
+        assert sorted(c.execute("select order_id from payment")) == [(n,) for n in range(len(points))]
+
+
+def test_a_key_is_known_in_the_child_and_completed_or_freed_by_the_worker(app: App, file: str) -> None:
+    refs = [isolated_payments.plain.enqueue(n, file) for n in (7, 13)]
+    app.run_worker(drain=True)
+    again = isolated_payments.plain.enqueue(7, file)
+    app.run_worker(drain=True)
+    assert [ref.wait("1s") for ref in (*refs, again)] == ["paid"] * 3
+    assert runs(file, 7) == ["order-7"] and runs(file, 13) == ["order-13"] * 2
+    record = kept(app, "plain", "order-13")
+    assert record is not None and record.done and record.result == b'"paid"'
