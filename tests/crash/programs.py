@@ -72,6 +72,10 @@ def make_app(place: Path, journal: Journal, url: str = "") -> redrive.App:
     app = redrive.App(url or url_of(place), park_for=0)
     soon = redrive.Retry(max_attempts=4, backoff=redrive.Backoff.fixed("30ms"))
 
+    def goes() -> bool:
+        """Whether another process said that what holds may end: all of it, or this process's."""
+        return (place / "go").exists() or (place / f"go-{os.getpid()}").exists()
+
     @contextlib.contextmanager
     def running() -> Iterator[Context]:
         c = redrive.context()
@@ -108,20 +112,20 @@ def make_app(place: Path, journal: Journal, url: str = "") -> redrive.App:
     @app.task(name="hold")
     async def hold(n: int) -> None:
         with running():
-            while not (place / "go").exists():  # noqa: ASYNC110  # another process makes it
+            while not goes():  # noqa: ASYNC110  # another process says so
                 await asyncio.sleep(0.005)
 
     @app.task(name="hold_thread")
     def hold_thread(n: int) -> None:
         with running() as c:
-            while not (place / "go").exists():
+            while not goes():
                 c.check()
                 sleep(0.005)
 
     @app.task(name="stubborn")
     def stubborn(n: int) -> None:
         with running():
-            while not ((place / "go").exists() or (place / f"go-{os.getpid()}").exists()):
+            while not goes():
                 sleep(0.005)
 
     @app.task(name="any_value")

@@ -36,6 +36,7 @@ from .origin import Origin, origin_of
 from .outcomes import Outcome, outcome, refused, released
 from .processes import ProcessExecutor, Recycling
 from .run import Gate, Hall, Run
+from .suspects import Suspects
 from .tasks import TaskExecutor
 from .threads import ThreadExecutor
 
@@ -76,9 +77,9 @@ class Worker:
         self._lease_s, self.grace_s, self._park_ms = lease_s, grace_s, math.ceil(park_for_s * 1000)
         self._burst, self._until_empty = burst, drain
         self._total = total or sum(q.concurrency for q in queues)
-        hall, weighted = Hall(self._total), any(q.weight != 1 for q in queues)
+        self._hall, weighted = Hall(self._total), any(q.weight != 1 for q in queues)
         self._gates = {
-            q.name: Gate(q.concurrency, hall, q.weight if weighted else math.inf, q.retention.ack) for q in queues
+            q.name: Gate(q.concurrency, self._hall, q.weight if weighted else math.inf, q.retention.ack) for q in queues
         }
         self._retained = [q for q in queues if q.retention != Retention()]
         self._retain_at_s = 0.0 if self._retained else math.inf
@@ -103,6 +104,7 @@ class Worker:
         self._held: dict[Receipt, Run] = {}
         self._count = dict.fromkeys(self._places, 0)
         self._finished: deque[Run] = deque()
+        self._to_mark: deque[Run] = deque()  # suspects that are to run alone now
         self._outcomes: list[Outcome] = []
         self._waiting = self._draining = False
         self._grace_over = threading.Event()
@@ -140,6 +142,16 @@ class Worker:
                 worker=self.name, grace_s=self.grace_s, recycling=self._recycling, notice=self._notice,
             )  # fmt: skip
         self._tasks.watch()
+        self._suspects = Suspects(
+            self._loop,
+            self._hall,
+            lambda: list(self._held.values()),
+            self._mark_soon,
+            self._begin,
+            self._finish,
+            self._store.nudge,
+            self._store.now_ms,
+        )
         if self._checked is not None:
             self._cleaner = Cleaner(self._checked, self._notice)
         self._thread = threading.Thread(target=self._work, name="redrive-store", daemon=True)
@@ -212,6 +224,7 @@ class Worker:
             self._release_unstarted()
         self._collect()
         self._beat()
+        self._mark_alone()
         self._retain()
         if self._flow is not None:
             self._flow.tick()
@@ -287,7 +300,7 @@ class Worker:
 
     def _release_unstarted(self) -> None:
         now_ms = self._store.now_ms()
-        unstarted = [run for gate in self._gates.values() for run in gate.close()]
+        unstarted = [run for gate in self._gates.values() for run in gate.close()] + self._suspects.close()
         if self._grace_over.is_set():  # what still runs now will not be waited for
             finished = set(self._finished)
             unstarted += [run for run in self._held.values() if run not in finished and not run.finished_s]
@@ -300,7 +313,7 @@ class Worker:
         A dry queue is left out, so that its places go to the next one. Where there is something to settle anyway it is
         asked too, for one message if others want its places, to notice when it is dry no more.
         """
-        if self._draining:
+        if self._draining or self._suspects.holding:
             return []
         free = min(self._capacity - len(self._held) + len(self._outcomes), BATCH_MAX)
         leaving = self._leaving()
@@ -320,7 +333,7 @@ class Worker:
         return clogged + [self._ask(*ask) for ask in self._flow.split(rooms)]
 
     def _asks_to_wait(self) -> list[Ask]:
-        if self._draining or len(self._held) >= self._capacity:
+        if self._draining or self._suspects.holding or len(self._held) >= self._capacity:
             return []
         free = [name for name, most in self._places.items() if self._count[name] < most]
         if self._flow is None:
@@ -443,9 +456,25 @@ class Worker:
         admitted = [run for run in runs if admit_run(run, tasks, now_ms, self._park_ms)]
         if len(admitted) < len(runs):
             self._finish([run for run in runs if run.verdict is not None])
+        alone = [run for run in admitted if self._has_it_all(run)]
+        if alone:
+            self._suspects.add(alone)
+            admitted = [run for run in admitted if run not in alone]
         for queue, of_queue in groupby(admitted, key=_queue_of):
             for run in self._gates[queue].enter(list(of_queue)):
-                self._tasks.start(run) if run.place == "loop" else self._start_other(run)
+                self._begin(run)
+
+    def _has_it_all(self, run: Run) -> bool:
+        """Whether it is a suspect that shall have this process for itself. One that a child can run alone goes there,
+        but what went down with more than a child twice may be what brings down more."""
+        message = run.delivery.message
+        if not message.suspect:
+            return False
+        run.apart = self._processes is not None
+        return not run.apart or message.crashes - message.crashes_alone >= 2
+
+    def _begin(self, run: Run) -> None:
+        self._tasks.start(run) if run.place == "loop" else self._start_other(run)
 
     def _start_other(self, run: Run) -> None:
         """Start a run where it belongs, from any thread."""
@@ -455,6 +484,26 @@ class Worker:
             self._loop.call_soon_threadsafe(self._tasks.start, run)
         elif self._processes is not None:
             self._processes.start(run)
+
+    def _mark_soon(self, run: Run) -> None:
+        """Have the store thread tell the store that this run is alone from now on."""
+        self._to_mark.append(run)
+        self._store.nudge()
+
+    def _mark_alone(self) -> None:
+        """Written before it begins: a kill from then on counts as a crash alone, one before as one of a suspect."""
+        while self._to_mark:
+            run, before_s, lease_ms = self._to_mark[0], time.monotonic(), math.ceil(self._lease_s * 1000)
+            try:
+                [word] = self._store.extend([run.delivery.receipt], lease_ms=lease_ms, alone=True)
+            except StoreError as error:
+                self._store_failed(error)
+                return
+            self._to_mark.popleft()
+            run.until_s = before_s + self._lease_s
+            if word is Hold.LOST:
+                self._lose(run)
+            self._loop.call_soon_threadsafe(self._suspects.go, run, word)
 
     # -- leases
 

@@ -125,9 +125,35 @@ class Hall:
     """What the gates of one worker have in common: how many runs may be under way over all its queues."""
 
     def __init__(self, total: int) -> None:
-        self.free, self.closed = total, False
+        self.free = total
+        self.closed = self.over = False  # let nobody in, for a while or for good
         self.gates: list[Gate] = []
         self.lock = threading.Lock()
+
+    def shut(self) -> None:
+        """Let nobody in until `open`."""
+        with self.lock:
+            self.closed = True
+
+    def open(self) -> list[Run]:
+        """Let in again; those of the waiting to start now."""
+        with self.lock:
+            self.closed, started = self.over, []
+            while self.free > 0 and not self.closed and (gate := self.next_gate()) is not None:
+                gate._running += 1
+                self.free -= 1
+                started.append(gate._waiting.popleft())
+            return started
+
+    def next_gate(self) -> Gate | None:
+        """Whose place the next one is. Under the lock."""
+        ready = [gate for gate in self.gates if gate._waiting and gate._running < gate._limit]
+        return min(ready, key=lambda gate: gate._running / gate._weight, default=None)
+
+    def waiting(self) -> list[Run]:
+        """Those of all gates who wait to start."""
+        with self.lock:
+            return [run for gate in self.gates for run in gate._waiting]
 
 
 class Gate:
@@ -147,7 +173,7 @@ class Gate:
     def enter(self, runs: Sequence[Run]) -> Sequence[Run]:
         """Those of `runs`, in order, to start now; the others wait until `leave` hands them out."""
         with self._hall.lock:
-            places = 0 if self._hall.closed else min(self._limit - self._running, self._hall.free)
+            places = 0 if self._hall.closed else max(0, min(self._limit - self._running, self._hall.free))
             started, later = runs[:places], runs[places:]
             self._running += len(started)
             self._hall.free -= len(started)
@@ -161,18 +187,23 @@ class Gate:
             if len(hall.gates) == 1 and self._waiting and not hall.closed:
                 return self._waiting.popleft()  # the place passes on
             self._running -= 1
-            ready = [gate for gate in self._hall.gates if gate._waiting and gate._running < gate._limit]
-            if not ready or self._hall.closed:
-                self._hall.free += 1
+            gate = None if hall.closed else hall.next_gate()
+            if gate is None:
+                hall.free += 1
                 return None
-            gate = ready[0] if len(ready) == 1 else min(ready, key=lambda gate: gate._running / gate._weight)
             gate._running += 1
             return gate._waiting.popleft()
+
+    def take(self) -> None:
+        """A place for a run that did not enter, whether there is one or not: it has the process for itself."""
+        with self._hall.lock:
+            self._running += 1
+            self._hall.free -= 1
 
     def close(self) -> list[Run]:
         """Start nothing more, of any queue; the runs of this one that never started."""
         with self._hall.lock:
-            self._hall.closed = True
+            self._hall.closed = self._hall.over = True
             unstarted = list(self._waiting)
             self._waiting.clear()
             return unstarted

@@ -31,6 +31,7 @@ HUNG_AFTER_S = 10.0  # at least; a lease if that is longer
 END_AFTER_S = 5.0  # how long a child may take to end after its grace, or after a release
 RESTART_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # pauses before a child that keeps dying young is started again
 YOUNG_S = 10.0
+AT_WORK_MAX = 4  # deaths at work, one after another, that cost no pause: as many as a message takes to be convicted
 LOOK_EVERY_S = 0.5
 _USAGE, _REFUSED = 2, 4  # exit codes after which a new start would end the same way
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
@@ -174,7 +175,7 @@ class Supervisor:
             return
         now = time.monotonic()
         young = child.died_young + 1 if now - child.born_s < YOUNG_S else 0
-        at_once = (at_work or code == -signal.SIGKILL) and young <= 1
+        at_once = young <= (AT_WORK_MAX if at_work else code == -signal.SIGKILL)
         self._starts.append((now + (0.0 if at_once else RESTART_S[min(young, len(RESTART_S) - 1)]), young))
 
     def _kill_hung(self) -> None:

@@ -1,0 +1,257 @@
+"""Suspects run alone in their process, the others go on before and after, and nobody is held up for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+import redrive
+from redrive import App, Poison
+from redrive.errors import ConfigError
+from redrive.message import Ask, Hold, Lane, Receipt
+from redrive.store import Store
+from redrive.stores.memory import MemoryStore
+from redrive.worker import suspects
+
+from .working import SOON, Crowd, Heard, store_in, until
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    made = store_in(tmp_path, request.param)
+    yield made
+    made.close()
+
+
+def cut_off(store: Store, count: int) -> None:
+    """As if a worker had died that had started so many."""
+    deliveries = store.exchange([], [Ask("default", count, 600_000, worker="dead")]).deliveries
+    assert len(deliveries) == count
+    store.release("dead", None)
+
+
+def test_suspects_run_one_after_another_with_nobody_beside_them(store: Store) -> None:
+    app, crowd, alone = App(store=store), Crowd(), list[int]()
+
+    @app.task(name="t")
+    async def t() -> None:
+        with crowd.inside():
+            await asyncio.sleep(0.01)
+            if redrive.context().crashes:
+                alone.append(crowd.now)
+
+    @app.task(name="u")
+    def u() -> None:
+        with crowd.inside():
+            time.sleep(0.01)
+            if redrive.context().crashes:
+                alone.append(crowd.now)
+
+    app.enqueue_many([task.draft() for task in (t, u) * 2])
+    cut_off(store, 4)
+    app.enqueue_many([task.draft() for task in (t, u) * 20])
+    app.run_worker({"default": 4}, burst=True)
+    assert alone == [1, 1, 1, 1] and crowd.total == 44 and 1 < crowd.most <= 4
+    assert app.counts() == redrive.message.Counts()
+
+
+def test_a_suspect_waits_for_what_runs_and_holds_back_what_waits() -> None:
+    store = MemoryStore()
+    app, go, order = App(store=store), threading.Event(), list[str]()
+
+    @app.task(name="long")
+    def long() -> None:
+        order.append("long")
+        go.wait(20)
+        order.append("long ends")
+
+    @app.task(name="t")
+    async def t(name: str) -> None:
+        order.append(name)
+
+    async def main() -> None:
+        store.put([t.using(queue="aside").draft("suspect")])
+        assert store.exchange([], [Ask("aside", 1, 300, worker="dead")]).deliveries  # its lease runs out in a while
+        async with app.worker({"default": 4, "aside": 1}):
+            await long.aenqueue()
+            await until(lambda: store.counts("aside").leased and _claimed_again(store))
+            await t.aenqueue("after")
+            await asyncio.sleep(0.2)
+            go.set()
+            await until(lambda: "after" in order)
+
+    asyncio.run(main())
+    assert order == ["long", "long ends", "suspect", "after"]
+
+
+class Telling(MemoryStore):
+    """Writes down which runs it was told go on alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[Receipt] = []
+
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
+        self.told += receipts if alone else ()
+        return super().extend(receipts, lease_ms=lease_ms, alone=alone)
+
+
+def test_the_store_knows_that_a_suspect_runs_alone_before_it_begins() -> None:
+    store = Telling()
+    app, seen = App(store=store), list[int]()
+
+    @app.task(name="t")
+    def t() -> None:
+        seen.append(len(store.told))
+
+    t.enqueue()
+    cut_off(store, 1)
+    t.enqueue()
+    app.run_worker(burst=True)
+    assert seen == [1, 1] and len(store.told) == 1
+
+
+def test_a_counted_run_ends_the_suspicion(store: Store) -> None:
+    app, seen = App(store=store), list[tuple[bool, int]]()
+
+    @app.task(name="t", retry=SOON)
+    def t() -> None:
+        message = redrive.context().message
+        seen.append((message.suspect, message.crashes))
+        if message.attempt < 3:
+            raise ConnectionError
+
+    t.enqueue()
+    cut_off(store, 1)
+    app.run_worker(drain=True)
+    assert seen == [(True, 1), (False, 1), (False, 1)]
+
+
+def test_one_whose_turn_does_not_come_is_put_off_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suspects, "HOLD_S", (0.05, 0.2))
+    store = MemoryStore()
+    app, go, ran = App(store=store), threading.Event(), list[str]()
+    heard = Heard(app)
+
+    @app.task(name="long")
+    def long() -> None:
+        ran.append("long")
+        go.wait(20)
+
+    @app.task(name="t")
+    async def t(name: str) -> None:
+        ran.append(name)
+
+    async def held() -> None:
+        store.put([t.using(queue="aside").draft("suspect")])
+        assert store.exchange([], [Ask("aside", 1, 300, worker="dead")]).deliveries  # its lease runs out in a while
+        async with app.worker({"default": 4, "aside": 1}):
+            await long.aenqueue()
+            await until(lambda: ran == ["long"])
+            await until(lambda: "held" in heard.outcomes)
+            assert "suspect" not in ran
+            await t.aenqueue("another")
+            await until(lambda: "another" in ran)
+            go.set()
+            await until(lambda: "suspect" in ran)
+
+    asyncio.run(held())
+    [first, *_] = [fate for fate in heard.fates if fate.outcome == "held"]
+    assert first.attempt == 0 and first.crashes == 1
+
+
+def test_suspects_that_wait_go_back_free_when_the_worker_drains() -> None:
+    store = MemoryStore()
+    app, go, ran = App(store=store), threading.Event(), list[str]()
+
+    @app.task(name="long")
+    def long() -> None:
+        ran.append("long")
+        go.wait(20)
+
+    @app.task(name="t")
+    async def t() -> None:
+        ran.append("suspect")
+
+    async def main() -> None:
+        store.put([t.using(queue="aside").draft()] * 3)
+        assert len(store.exchange([], [Ask("aside", 3, 300, worker="dead")]).deliveries) == 3
+        async with app.worker({"default": 4, "aside": 4}):
+            await long.aenqueue()
+            await until(lambda: store.counts("aside").leased == 3 and ran and _claimed_again(store))
+            asyncio.get_running_loop().call_later(0.2, go.set)
+
+    asyncio.run(main())
+    left = store.peek(None, limit=10).messages
+    assert ran == ["long"] and len(left) == 3
+    assert {(m.lane, m.attempt, m.crashes, m.suspect) for m in left} == {(Lane.READY, 0, 1, True)}
+
+
+def _claimed_again(store: Store) -> bool:
+    return all(m.crashes == 1 for m in store.peek(Lane.LEASED, limit=10).messages if m.queue == "aside")
+
+
+def test_a_thread_that_never_ends_is_convicted_by_its_lost_leases() -> None:
+    store = MemoryStore()
+    app, go, runs = App(store=store), threading.Event(), list[bool]()
+    heard = Heard(app)
+
+    @app.task(name="endless", timeout="100ms")
+    def endless() -> None:
+        runs.append(redrive.context().message.suspect)
+        go.wait(60)
+
+    @app.task(name="t")
+    async def t() -> None: ...
+
+    async def main() -> str:
+        ref = await endless.aenqueue()
+        async with app.worker({"default": 8}, lease=0.4, grace=0.1):
+            await until(lambda: "quarantined" in heard.outcomes)
+            await t.aenqueue()
+            await until(lambda: "done" in heard.outcomes)
+            go.set()
+        return ref.id
+
+    [message] = store.find([asyncio.run(main())])
+    assert message is not None and (message.lane, message.reason) == (Lane.QUARANTINE, "crashed")
+    assert (message.crashes, message.crashes_alone, runs) == (4, 3, [False, True, True, True])
+    [fault] = message.faults
+    assert fault.crash is not None and (fault.crash.cause, fault.crash.alone) == ("lease", True)
+    [fate] = [fate for fate in heard.fates if fate.outcome == "quarantined"]
+    assert fate.reason == "crashed" and "lease ran out" in str(fate.text)
+
+
+# -- the window
+
+
+@pytest.mark.parametrize("within", ["69s", "1s"])
+def test_a_window_that_could_never_be_met_is_refused_with_both_numbers(within: str) -> None:
+    app = App(store=MemoryStore())
+
+    @app.task(name="t", poison=Poison(3, within=within))
+    def t() -> None: ...
+
+    with pytest.raises(ConfigError, match=r"3 crashes within .*could take 1m10s.*within='1m10s' or more"):
+        app.worker(lease="30s")
+
+
+@pytest.mark.parametrize("poison", [Poison(3, within="70s"), Poison(1, within="1s"), Poison(3)])
+def test_a_window_that_can_be_met_is_taken(poison: Poison) -> None:
+    app = App(store=MemoryStore())
+    app.task(name="t", poison=poison)(lambda: None)
+    app.worker(lease="30s")
+
+
+def test_what_poison_cannot_mean_is_refused() -> None:
+    for bad in ({"crashes": 0}, {"crashes": 11}, {"crashes": True}, {"within": 0}, {"within": "-1s"}):
+        with pytest.raises(ValueError, match=r"expected|must be"):
+            Poison(**bad)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"expected a Poison, such as Poison\(crashes=3"):
+        App(store=MemoryStore()).task(poison=3)  # type: ignore[call-overload]
+    assert hash(Poison()) == hash(Poison(3))
