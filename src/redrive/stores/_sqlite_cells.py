@@ -13,10 +13,11 @@ from typing import Any
 import msgspec
 
 from ..errors import Conflict
-from ..message import Swap
+from ..message import Cell, Swap
 from ._meta import text
 
 SWEEP_MAX = 1000
+_read = msgspec.json.Decoder(list[tuple[str, int, str]]).decode
 
 
 class Swaps:
@@ -68,6 +69,11 @@ class Swaps:
                 end += size
             rows.append((key, self._last[key], begin, size, None if ttl_ms is None else self._now + ttl_ms))
         self._c.execute(self._sql["write_cells"], (text(rows), b"".join(values)))
+
+
+def to_cells(found: str) -> dict[str, Cell]:
+    """By key, from what `read_cells` gives."""
+    return {key: Cell(version, bytes.fromhex(value)) for key, version, value in _read(found)}
 
 
 def swap_all(c: sqlite3.Connection, sql: Mapping[str, str], swaps: Sequence[Swap], now: int) -> None:

@@ -561,7 +561,7 @@ class SqliteCells:
 
     def read(self, keys: Sequence[str]) -> list[Cell | None]:
         rows = self._store._read(self._store._sql["read_cells"], text(list(keys)), self._store.now_ms())
-        found = {key: Cell(version, value) for key, version, value in rows}
+        found = _sqlite_cells.to_cells(rows[0][0])
         return [found.get(key) for key in keys]
 
     def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:

@@ -493,7 +493,8 @@ select g.grp from (
 where taken < coalesce((select width from group_width w where w.queue = ?1 and w.name = g.grp), ?2)
 
 -- name: read_cells
-select key, version, value from cell
+-- ?1 keys (JSON), ?2 now
+select json_group_array(json_array(key, version, hex(value))) from cell
 where key in (select value from json_each(?1)) and value is not null and (expires_ms is null or expires_ms > ?2)
 
 -- name: cells_now
