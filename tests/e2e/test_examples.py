@@ -23,6 +23,12 @@ def test_ten_thousand_records_are_synced(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_payment_is_booked_once_though_its_webhook_comes_twice_and_the_database_blinks(tmp_path: Path) -> None:
+    said = run(tmp_path, sys.executable, str(EXAMPLES / "payment_webhook.py"), "20").stdout.strip()
+    assert said == "40 webhooks, 20 bookings of 20 payments, 20 receipts"
+
+
+@pytest.mark.slow
 def test_a_rate_keeps_below_a_limit_that_others_find_out_by_being_refused(tmp_path: Path) -> None:
     careful, bold = run(tmp_path, sys.executable, str(EXAMPLES / "rate_limited.py")).stdout.splitlines()
     assert re.fullmatch(r"bold: 40 done, \d+ answers 429", bold)

@@ -20,6 +20,7 @@ from redrive import (
     Backoff,
     Context,
     Draft,
+    Idempotency,
     Quarantine,
     Reject,
     Retry,
@@ -830,3 +831,26 @@ def test_flow_control_holds_as_in_a_worker(rd: Kit, program: Program) -> None:
     assert (drained.done, drained.failed, drained.dead) == (10, 1, 0)
     assert starts[1] - starts[0] >= 300  # what one was asked to wait, all do
     assert all(later - earlier >= 5.999 for earlier, later in pairwise(starts[1:]))
+
+
+def test_idempotency_keys_hold_as_in_a_worker(rd: Kit, program: Program) -> None:
+    ran: list[int] = []
+
+    @program.app.task(name="pay", ctx=True, retry=HOURS, idempotency=Idempotency(lambda n, cents: f"pay-{n}"))
+    def pay(ctx: Context, n: int, cents: int) -> str:
+        ran.append(n)
+        ctx.enqueue(program.mail, n)
+        assert ctx.idempotency_key == f"pay-{n}"
+        return "paid"
+
+    rd.use(program.app)
+    rd.fail_next(pay)
+    pay.enqueue(7, 100)
+    pay.enqueue(7, 100)
+    rd.crash_next(pay)
+    pay.enqueue(8, 100)
+    rd.drain()
+    pay.enqueue(7, 999)
+    drained = rd.drain()
+    assert (drained.done, drained.dead) == (0, 1) and drained.last_failure is not None
+    assert sorted(ran) == [7, 8] and sorted(program.sent) == [("mail", 7), ("mail", 8)]
