@@ -16,14 +16,20 @@ from .world import START_MS, World
 
 PATIENT = Policy(retry=Retry(max_attempts=1000, max_elapsed=None, backoff=Backoff("2s", 2, "60s")))
 GUARDED = Dependency("customer", breaker=Breaker(), concurrency=Aimd(start=5, most=20))
+BY_KEY = Dependency("customers", breaker=Breaker(), concurrency=Aimd(start=5, most=20), per="group")
 
 
 def war_story(
-    webhooks: int, dependency: Dependency | None, endpoint: Fragile, *, width: int | None, watched_s: int = 3600
+    webhooks: int,
+    dependency: Dependency | None,
+    endpoint: Fragile,
+    *,
+    width: int | None,
+    outage_s: int = 600,
+    watched_s: int = 3600,
 ) -> World:
-    """One customer's endpoint is out for ten minutes while `webhooks` come in, evenly. Then it returns; half as many
-    go on coming in for two and a half minutes. What happens is watched until all are done, or for `watched_s`."""
-    outage_s = 600
+    """One customer's endpoint is out while `webhooks` come in, evenly. Then it returns; they go on coming in half as
+    fast for a quarter of that time. What happens is watched until all are done, or for `watched_s`."""
     back_ms = START_MS + outage_s * 1000
     endpoint.outages = ((START_MS, back_ms),)
     world = World(endpoint, PATIENT, dependency, width=width)

@@ -9,7 +9,7 @@ from redrive.flow.breaker import Breaker
 from redrive.flow.dependency import Dependency
 
 from .endpoints import TOO_MANY, UNAVAILABLE, Fragile
-from .scenarios import GUARDED, war_story
+from .scenarios import BY_KEY, GUARDED, war_story
 
 BORNE = 100.0  # calls a second
 
@@ -19,30 +19,39 @@ def soak(*values: object) -> object:
 
 
 @pytest.mark.parametrize(
-    ("webhooks", "shed"),
-    [(4_500, UNAVAILABLE), soak(4_500, TOO_MANY), soak(45_000, UNAVAILABLE), soak(45_000, TOO_MANY)],
+    ("webhooks", "dependency", "shed"),
+    [
+        (4_500, GUARDED, UNAVAILABLE),
+        soak(4_500, GUARDED, TOO_MANY),
+        soak(4_500, BY_KEY, UNAVAILABLE),
+        soak(45_000, GUARDED, UNAVAILABLE),
+        soak(45_000, BY_KEY, UNAVAILABLE),
+    ],
 )
 def test_with_width_aimd_and_ramp_it_never_gets_more_than_a_tenth_above_what_it_bears(
-    webhooks: int, shed: Fault
+    webhooks: int, dependency: Dependency, shed: Fault
 ) -> None:
     endpoint = Fragile(BORNE, shed=shed)
-    world = war_story(webhooks, GUARDED, endpoint, width=5)
+    world = war_story(webhooks, dependency, endpoint, width=5)
     assert endpoint.falls == [] and endpoint.peak <= 1.1 * BORNE
     assert endpoint.peak > 0.9 * BORNE  # it was put to use
     assert world.left == 0 and not world.dead
+    if dependency.per is None:  # claims go by what may run
+        assert sum(story.claims for story in world.stories) <= 1.1 * len(world.stories)
     back_ms = endpoint.outages[0][1]
     held = [story.done_ms for story in world.stories if story.done_ms is not None and story.put_ms < back_ms]
     assert max(held) - back_ms <= 2 * 1000 * (1.25 * webhooks / BORNE) + 60_000  # the ramp takes its time first
 
 
 @pytest.mark.parametrize(
-    ("webhooks", "width", "watched_s"), [(4_500, None, 90), soak(4_500, 5, 90), soak(45_000, None, 600)]
+    ("webhooks", "width", "outage_s", "watched_s"),
+    [(4_500, None, 150, 90), soak(4_500, 5, 150, 90), soak(45_000, None, 600, 300)],
 )
 def test_without_them_it_is_knocked_over_again_as_soon_as_it_stands(
-    webhooks: int, width: int | None, watched_s: int
+    webhooks: int, width: int | None, outage_s: int, watched_s: int
 ) -> None:
     endpoint = Fragile(BORNE)
-    world = war_story(webhooks, None, endpoint, width=width, watched_s=watched_s)
+    world = war_story(webhooks, None, endpoint, width=width, outage_s=outage_s, watched_s=watched_s)
     assert len(endpoint.falls) >= watched_s // 61  # down for a minute each time
     assert endpoint.peak > 1.5 * BORNE and world.left > webhooks / 2
 

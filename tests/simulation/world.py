@@ -155,7 +155,7 @@ class World:
                 continue
             if not self._due or self._due[0][0] > self.now_ms:
                 return 0
-            if self.d is None:
+            if self.d is None or self.d.per is not None:  # whose key a message has is not known before it is claimed
                 self._claim(worker, worker.concurrency - worker.running)
                 continue
             found = flow.allowance(self.state, self.d, self.now_ms, self._free(worker))
@@ -208,7 +208,7 @@ class World:
     def _take(self, worker: Worker, most: int) -> int:
         """The tokens for so many claims, where there are any to take."""
         self._flush(worker)
-        if self.d is None or not flow.bounded(self.state, self.d):
+        if self.d is None or self.d.per is not None or not flow.bounded(self.state, self.d):
             return 0
         state, tokens = flow.take(self.state, self.d, most, self.now_ms)
         self._set(state)

@@ -685,6 +685,29 @@ def test_slots_never_exceed_the_integral_of_the_rate(rate: float, asks: list[tup
             assert j - i + 1 <= most + 1e-6
 
 
+@given(
+    st.floats(1, 100),
+    st.lists(st.tuples(st.integers(0, 1_000), st.integers(0, 30), st.integers(0, 9)), min_size=1, max_size=40),
+)
+def test_slots_that_are_taken_before_claims_never_exceed_it_either(
+    rate: float, takes: list[tuple[int, int, int]]
+) -> None:
+    """Each: after so long, up to so many are taken of what is open, and so many given back unused."""
+    ramp, now_ms = ramps.start(rate, NOW), NOW
+    used: list[int] = []
+    for step_ms, most, unused in takes:
+        now_ms += step_ms
+        count = min(most, ramps.ready(ramp, now_ms))
+        unused = min(unused, count)
+        ramp = ramps.put_back(ramps.take_ready(ramp, count, now_ms), unused)
+        used += [now_ms] * (count - unused)
+    for i in range(len(used)):
+        for j in range(i, len(used), 3):
+            since, until = used[i] - NOW, used[j] - NOW
+            most_slots = ramps.slots(rate, until) - ramps.slots(rate, since - ramps.UNUSED_MS - 1) + 1
+            assert j - i + 1 <= most_slots + 1e-6
+
+
 OWNERS = st.sampled_from("abcdef")
 OPS = st.one_of(
     st.tuples(st.just("ask"), OWNERS),
