@@ -50,6 +50,7 @@ class Outage:
 
     def __init__(self, it: Scene, *, before_s: float, down_s: float, after_s: float, per_s: int) -> None:
         it.start(2)
+        it.until(lambda: len(it.notices("started")) == 2)  # processes take their time
         start_s = time.monotonic()
         self.from_s, self.to_s = start_s + before_s, start_s + before_s + down_s
         it.shop.answer = lambda shop: DOWN if self.from_s <= time.monotonic() < self.to_s else UP
@@ -115,6 +116,7 @@ def test_an_outage_gets_no_more_retries_than_its_controls_allow(
 
 
 @SOAK
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("controls", ["budget", "breaker", "both"])
 @pytest.mark.parametrize("engine", ["sqlite"])
 def test_an_outage_of_a_minute_with_the_defaults(engine: str, controls: str, url_of: Url, tmp_path: Path) -> None:
@@ -176,6 +178,7 @@ def test_what_an_outage_held_comes_back_without_knocking_the_endpoint_over(url_o
 
 
 @SOAK
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_war_story_at_a_tenth_of_its_size(engine: str, url_of: Url, tmp_path: Path) -> None:
     frail = Frail(capacity=100, delay_s=0.02)  # five at a time come to 250 a second
