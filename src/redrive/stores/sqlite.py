@@ -122,7 +122,7 @@ class SqliteStore:
         self._waiters: dict[int, Waiter] = {}
         self._nudges = 0
         self._for_others = False  # whether the last exchange let more join their queue than it claimed
-        self._swept_ms = self._clock_ms()
+        self._swept_ms = self._cells_swept_ms = self._clock_ms()
         _open_stores.add(self)
 
     def _before_fork(self) -> None:
@@ -218,6 +218,7 @@ class SqliteStore:
                     if self._claim(c, ask, now, deliveries):
                         clogged |= {ask.queue}
             self._sweep(c, now)
+            self._sweep_cells(c, now)
             self._for_others = self._groups.admitted > len(deliveries)
             return Exchange(settled, deliveries, clogged)
 
@@ -481,10 +482,15 @@ class SqliteStore:
     def _sweep(self, c: sqlite3.Connection, now: int) -> None:
         if now - self._swept_ms < SWEEP_EVERY_MS:
             return
-        more = c.execute(self._sql["sweep"], (now,)).rowcount == SWEEP_MAX
-        more = _sqlite_cells.sweep(c, self._sql, now) or more
-        self._swept_ms = now - SWEEP_EVERY_MS if more else now  # if there is more, go on with the next exchange
+        self._swept_ms = now
+        if c.execute(self._sql["sweep"], (now,)).rowcount == SWEEP_MAX:
+            self._swept_ms = now - SWEEP_EVERY_MS  # there is more: go on with the next exchange
         c.execute(self._sql["sweep_keys"], (now,))
+
+    def _sweep_cells(self, c: sqlite3.Connection, now: int) -> None:
+        if now - self._cells_swept_ms >= SWEEP_EVERY_MS:
+            more = _sqlite_cells.sweep(c, self._sql, now)
+            self._cells_swept_ms = now - SWEEP_EVERY_MS if more else now
 
     # -- keeping
 
@@ -568,7 +574,7 @@ class SqliteCells:
         def work(c: sqlite3.Connection) -> list[bool]:
             now = self._store.now_ms()
             words = _sqlite_cells.swap_each(c, self._store._sql, swaps, now)
-            self._store._sweep(c, now)
+            self._store._sweep_cells(c, now)
             return words
 
         return self._store._writer.run(work, synced=durable) if swaps else []
