@@ -21,6 +21,7 @@ from .fairness import fairness
 from .flow import flow
 from .groups import before, groups
 from .harness import Broken, Options, Reading, as_json, table
+from .isolation import isolation
 from .pair import workers
 from .recovery import recovery
 from .startup import startup
@@ -38,6 +39,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
         groups,
         fairness,
         flow,
+        isolation,
         before,
         lateness,
         latency,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from redrive import App
 from redrive.fault import Fault
 
 from . import floors
@@ -30,6 +32,27 @@ def guarded(url: str, concurrency: str, records: str) -> None:
     """A worker whose no-op task has every control, none of which ever holds it back."""
     app = make_app(url, Records(Path(records)).add)
     app.dependency("noop", rate="900000/s")  # a budget and a breaker by default
+    app.run_worker(queues={"default": int(concurrency)})
+
+
+def isolated(url: str, concurrency: str, records: str) -> None:
+    """As `worker`, with a handler that runs in child processes. One message makes the first of them before."""
+    from . import isolated as found
+
+    os.environ[found.RECORDS] = records
+    found.app.url = url
+    found.records()
+    found.app.run_worker(queues={"default": int(concurrency)})
+
+
+def threaded(url: str, concurrency: str, records: str) -> None:
+    """As `worker`, with a handler that runs in threads."""
+    file, app = Records(Path(records)), App(url)
+
+    @app.task(name="noop")
+    def noop(i: int) -> None:
+        file.add(i)
+
     app.run_worker(queues={"default": int(concurrency)})
 
 
@@ -78,7 +101,9 @@ def sleeper(dues: str, records: str) -> None:
         add(index)
 
 
-ROLES: dict[str, Callable[..., None]] = {f.__name__: f for f in (worker, guarded, floor, steady, receiver, sleeper)}
+ROLES: dict[str, Callable[..., None]] = {
+    f.__name__: f for f in (worker, guarded, floor, steady, receiver, sleeper, isolated, threaded)
+}
 
 if __name__ == "__main__":
     ROLES[sys.argv[1]](*sys.argv[2:])

@@ -177,8 +177,8 @@ class Child:
         return read_records(self.records)
 
     def cpu_s(self) -> float:
-        """Processor time it has used, all threads."""
-        return cpu_s(self.process.pid)
+        """Processor time it has used, all threads, and that of the processes it started."""
+        return cpu_s(self.process.pid, children=True)
 
     def rss_mib(self) -> float:
         """Memory it holds now."""

@@ -221,3 +221,8 @@ def wrapped(ctx: Context) -> Iterator[None]:
     if b"wrapped" in ctx.message.body:
         print(f"before {ctx.message_id}")
     yield
+
+
+@app.task(name="small", isolation="process", memory="1GiB", keep_result="1h")
+def small() -> int:
+    return os.getpid()

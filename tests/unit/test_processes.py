@@ -314,6 +314,12 @@ def test_children_are_recycled_after_so_many_messages(app: App) -> None:
     assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4] and pids[0] != pids[4]
 
 
+def test_tasks_of_other_memory_limits_share_the_places(app: App) -> None:
+    refs = [app.tasks[task].enqueue(*args) for task, args in [("sync", ["value"]), ("small", []), ("about", [])] * 6]
+    app.run_worker({"default": 2}, burst=True)
+    assert [app.job(ref.id) is not None and stored(app, ref.id).lane for ref in refs] == [Lane.DONE] * 18
+
+
 @pytest.mark.linux
 def test_children_are_recycled_after_so_much_memory(app: App) -> None:
     app.recycle_memory = 300 * 2**20

@@ -96,9 +96,9 @@ class Offspring:
             if 0 < len(data) < READ_BYTES:
                 return
 
-    def retire(self, kill_at_s: float) -> None:
-        """Let it end by itself, and see to it that it does."""
-        self.retired, self.kill_at_s = True, kill_at_s
+    def retire(self) -> None:
+        """Let it end by itself."""
+        self.retired = True
         with contextlib.suppress(OSError):
             self.channel.shutdown(socket.SHUT_WR)
 

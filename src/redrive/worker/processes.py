@@ -47,6 +47,7 @@ LOOK_S = 0.5  # how often a busy child is looked at, at least
 REAP_S = 0.01  # and one that is dying, where the system does not say that it is dead
 BEGIN_S = 60.0  # what a child may take to import the app
 PAUSE_S = (0.5, 30.0)  # after a child that could not begin: the first and the longest
+_NEVER_S = float("inf")
 
 
 class Recycling(Struct, frozen=True):
@@ -78,7 +79,8 @@ class _Told(Context, eq=False):
 
 
 class ProcessExecutor:
-    """At most `limit` children. `finish` and `start_other` as for TaskExecutor, from this executor's own thread;
+    """At most `limit` children for each memory limit that tasks name, `limit` being how many runs there are at once.
+    `finish` and `start_other` as for TaskExecutor, from this executor's own thread;
     `notice(name, text)` says what is not about one message."""
 
     def __init__(
@@ -109,6 +111,7 @@ class ProcessExecutor:
         self._waken.setblocking(False)
         self._selector.register(self._wake, selectors.EVENT_READ, self._wakened)
         self._asleep = self._closing = False
+        self._look_at_s = _NEVER_S
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._helpers: ThreadPoolExecutor | None = None
@@ -212,7 +215,8 @@ class ProcessExecutor:
             self._vacate(child)
             return
         child.sent = True
-        child.kill_at_s = run.deadline_s + self._overtime_s
+        self._end_by(child, run.deadline_s + self._overtime_s)
+        self._look_at_s = min(self._look_at_s, run.started_s + LOOK_S)
         child.send(Work(child.number, message, run.deadline_s, self._app.store.now_ms(), body, run.claim))
         self._watch_sending(child)
         if run.context is not None and run.context._stop is not None:  # told between its beginning and now
@@ -236,7 +240,7 @@ class ProcessExecutor:
         child.send(Stop(child.number, why))
         self._watch_sending(child)
         if why in ("lease", "drain"):
-            child.kill_at_s = min(child.kill_at_s, time.monotonic() + UNWIND_S)
+            self._end_by(child, min(child.kill_at_s, time.monotonic() + UNWIND_S))
 
     def _done(self, run: Run) -> None:
         """It has ended; the next one in its place."""
@@ -270,8 +274,7 @@ class ProcessExecutor:
             self._take(child, frame)
         if child.over:
             self._selector.unregister(child.channel)
-            if child.kill_at_s > time.monotonic() + LOOK_S:
-                child.kill_at_s = time.monotonic() + LOOK_S  # without its channel it is of no use
+            self._end_by(child, min(child.kill_at_s, time.monotonic() + LOOK_S))  # without its channel it is of no use
             self._bury(child)
 
     def _take(self, child: Offspring, frame: ToWorker) -> None:
@@ -282,7 +285,7 @@ class ProcessExecutor:
             if child.run is not None:
                 self._help(self._keep, child, child.run, frame)
         elif isinstance(frame, Ready):
-            child.ready, child.tasks, child.kill_at_s = True, frozenset(frame.tasks), float("inf")
+            child.ready, child.tasks, child.kill_at_s = True, frozenset(frame.tasks), _NEVER_S
             child.sample()
             pool = self._pools[child.memory]
             pool.starting -= 1
@@ -319,7 +322,7 @@ class ProcessExecutor:
         return (after is not None and child.ran >= after) or (memory is not None and (child.peak_bytes or 0) >= memory)
 
     def _vacate(self, child: Offspring) -> None:
-        child.run, child.kill_at_s = None, float("inf")
+        child.run, child.kill_at_s = None, _NEVER_S
         self._free(child)
 
     def _free(self, child: Offspring) -> None:
@@ -339,7 +342,7 @@ class ProcessExecutor:
     def _grow(self, memory: int | None, pool: _Pool) -> None:
         """Start as many children as wait for one, though no more at once than there are processors."""
         while pool.starting < min(len(pool.waiting), self._starting_max) and not self._closing:
-            if len([c for c in self._children if not c.retired]) >= self._limit and not self._make_room(pool):
+            if sum(child.memory == memory and not child.retired for child in self._children) >= self._limit:
                 return
             try:
                 child = Offspring(memory)
@@ -347,21 +350,13 @@ class ProcessExecutor:
                 self._failed(pool, f"a child process cannot be started: {error}")
                 return
             pool.starting += 1
-            child.kill_at_s = time.monotonic() + BEGIN_S
+            self._end_by(child, time.monotonic() + BEGIN_S)
             self._children.append(child)
             self._selector.register(child.channel, selectors.EVENT_READ, partial(self._on_channel, child))
             if child.pid_fd is not None:
                 self._selector.register(child.pid_fd, selectors.EVENT_READ, partial(self._bury, child))
             child.send(self._hello(memory))
             self._watch_sending(child)
-
-    def _make_room(self, pool: _Pool) -> bool:
-        """Let an idle child of another limit go."""
-        for other in self._pools.values():
-            if other is not pool and other.idle:
-                self._retire(other.idle.pop(0))
-                return True
-        return False
 
     def _hello(self, memory: int | None) -> Hello:
         o, app = self._origin, self._app
@@ -372,7 +367,8 @@ class ProcessExecutor:
         )  # fmt: skip
 
     def _retire(self, child: Offspring) -> None:
-        child.retire(time.monotonic() + END_S)
+        child.retire()
+        self._end_by(child, time.monotonic() + END_S)
 
     def _bury(self, child: Offspring) -> None:
         """If it is dead: what that means for its run, and for those that wait for one like it."""
@@ -444,26 +440,37 @@ class ProcessExecutor:
                 self._retire(child)
             else:
                 child.kill("drain")
+                self._look_at_s = 0.0
 
     # -- time
 
+    def _end_by(self, child: Offspring, at_s: float) -> None:
+        """Kill it then, unless it has what it was to do behind it."""
+        child.kill_at_s = at_s
+        self._look_at_s = min(self._look_at_s, at_s)
+
     def _look_after(self, now: float) -> float | None:
         """Kill what is past its time; how long until the next look."""
-        next_s = float("inf")
-        for child in list(self._children):
-            if child.over or child.pid_fd is None or child.killed is not None:
-                self._bury(child)
-                next_s = min(next_s, now + (REAP_S if child.over or child.killed is not None else LOOK_S))
-            at_s = child.kill_at_s
-            if child.run is not None:
-                child.sample()
-                at_s = min(at_s, child.run.until_s) if child.sent else float("inf")
-                next_s = min(next_s, now + LOOK_S)
-            if now >= at_s:
-                child.kill(_why(child, now))
-                next_s = min(next_s, now + REAP_S)
-            next_s = min(next_s, at_s)
-        return None if next_s == float("inf") else max(0.0, next_s - now)
+        if now >= self._look_at_s:
+            self._look_at_s = min((self._look_at(child, now) for child in list(self._children)), default=_NEVER_S)
+        return None if self._look_at_s == _NEVER_S else max(0.0, self._look_at_s - now)
+
+    def _look_at(self, child: Offspring, now: float) -> float:
+        """When to look at this one again."""
+        if child.over or child.pid_fd is None:
+            self._bury(child)
+        if child.dead:
+            return _NEVER_S
+        at_s = child.kill_at_s
+        if child.run is not None:
+            child.sample()
+            at_s = min(at_s, child.run.until_s) if child.sent else _NEVER_S
+        if now >= at_s:
+            child.kill(_why(child, now))
+            self._end_by(child, _NEVER_S)
+        if child.killed is not None or child.over:
+            return now + REAP_S
+        return min(at_s, now + LOOK_S) if child.run is not None or child.pid_fd is None else at_s
 
     # -- what would hold the thread up
 
