@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -136,6 +137,14 @@ def left(place: Path, ids: Sequence[str]) -> list[Message]:
         app.store.close()
 
 
+def state_dir_of(place: Path) -> Path:
+    app = redrive.App(url_of(place))
+    state_dir = app.store.state_dir
+    app.store.close()
+    assert state_dir is not None
+    return state_dir
+
+
 def convicted(place: Path, poison: str, good: Sequence[str]) -> Message:
     """The poison, after asserting that it alone was quarantined, and the others are done after two runs at most."""
     [message] = left(place, [poison, *good])
@@ -201,3 +210,25 @@ def test_a_worker_of_an_app_runs_suspects_in_a_child_and_goes_on(place: Path, wa
         assert {name: getattr(crash, name) for name in WAYS[way]} == WAYS[way]
         assert crash.peak_bytes is None or crash.peak_bytes > 10_000_000
     assert len({record.pid for record in records(place, "start") if record.id != poison}) <= 2 + len(first.started)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("place", ENGINES, indirect=True)
+@pytest.mark.fault("kill -9 of a worker's whole tree by a message, its record of what it started lost")
+def test_a_host_that_dies_hard_is_counted_through_lost_leases(place: Path, seed: int) -> None:
+    poison, good = fill(place, "tree", seed)
+    state_dir, lives = state_dir_of(place), 0
+    while not (found := left(place, [poison])) or found[0].lane is not Lane.QUARANTINE:
+        lives += 1
+        assert lives <= 8, found
+        with fleet(place, QUICK) as workers:
+            workers.process.wait(PATIENCE_S)
+        shutil.rmtree(state_dir)  # another host comes next
+    with fleet(place, QUICK) as workers:
+        workers.ends_well()
+    [message] = left(place, [poison, *good])
+    starts = Counter(record.id for record in records(place, "start"))
+    assert (message.lane, message.reason, message.crashes_alone) == (Lane.QUARANTINE, "crashed", 3)
+    assert [(crash.cause, crash.alone) for crash in evidence(message)] == [("lease", True)]
+    assert starts[poison] == 4 and max(starts[id] for id in good) <= 2, starts
+    assert {record.id for record in records(place, "end")} == set(good)

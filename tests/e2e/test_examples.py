@@ -33,3 +33,10 @@ def test_a_rate_keeps_below_a_limit_that_others_find_out_by_being_refused(tmp_pa
     careful, bold = run(tmp_path, sys.executable, str(EXAMPLES / "rate_limited.py")).stdout.splitlines()
     assert re.fullmatch(r"bold: 40 done, \d+ answers 429", bold)
     assert careful == "careful: 40 done, 0 answers 429"
+
+
+@pytest.mark.slow
+def test_an_image_that_exhausts_memory_is_quarantined_and_the_others_are_done(tmp_path: Path) -> None:
+    done = run(tmp_path, sys.executable, str(EXAMPLES / "poison_image.py"))
+    assert sorted(re.findall(r"cat-(\d+)\.png: 900 KiB", done.stderr), key=int) == [str(n) for n in range(11)]
+    assert "bomb.png is in quarantine for crashed:" in done.stdout and done.stdout.count("ran out of memory") == 3
