@@ -51,7 +51,7 @@ class Outage:
     def __init__(self, it: Scene, *, before_s: float, down_s: float, after_s: float, per_s: int) -> None:
         it.start(2)
         it.until(lambda: len(it.notices("started")) == 2)  # processes take their time
-        start_s = time.monotonic()
+        self.per_s, start_s = per_s, time.monotonic()
         self.from_s, self.to_s = start_s + before_s, start_s + before_s + down_s
         it.shop.answer = lambda shop: DOWN if self.from_s <= time.monotonic() < self.to_s else UP
         end_s, sent, began_s = self.to_s + after_s, 0, time.monotonic()
@@ -98,8 +98,10 @@ def check_outage(it: Scene, o: Outage) -> None:
     if breaker is not None:
         opened = len(it.notices("breaker_opened"))
         assert opened >= 2
-        # Before it opened first: what it takes to see it, and what was under way or claimed by then.
-        noticing = 2 * it.plan.concurrency * 2 + breaker.get("min_calls", 20) + o.sent / 20
+        # Before it opened first: as many as succeeded in the window before, and what was under way or claimed by then.
+        window_s = float(str(breaker.get("window", "10s")).removesuffix("s"))
+        succeeded = len(it.shop.between(o.from_s - window_s, o.from_s))
+        noticing = succeeded + breaker.get("min_calls", 20) + 4 * it.plan.concurrency + o.per_s
         assert len(o.down) <= noticing + (opened + 1) * breaker.get("probes", 3)
 
 
@@ -301,3 +303,30 @@ def test_other_tasks_of_the_queue_go_on_behind_thousands_that_wait_for_an_open_b
         it.until(lambda: len(it.shop.of("other")) == 100, 30)
         assert len(it.shop.of("call")) == calls
         it.until(lambda: it.left() == 5040)
+
+
+# (g) The store is down
+
+
+@SOAK
+def test_while_the_store_is_down_what_is_claimed_runs_and_afterwards_all_is_shared_again(tmp_path: Path) -> None:
+    with RedisServer(appendonly=True) as server:
+        plan = {"budget": {}, "breaker": {"open_for": "500ms", "max_open": "1s", "probes": 20}, "rate": "200/s"}
+        slow = lambda shop: Reply(204, delay_s=0.3)  # noqa: E731
+        with scene(tmp_path, server.url, slow, concurrency=5, **plan) as it:
+            it.put(100)
+            it.start(2)
+            it.until(lambda: len(it.shop.calls) >= 20)
+            server.kill()
+            before = len(it.shop.calls)
+            time.sleep(1)
+            assert len(it.shop.calls) >= before + 5  # what was claimed runs
+            server.restart()
+            it.until(lambda: it.left() == 0)
+            assert len(it.shop.served) == 100 and it.counts().dead == 0
+            it.shop.answer = lambda shop: DOWN
+            it.put(100)
+            it.until(lambda: it.notices("breaker_opened"))  # it is shared again, and still works
+            it.shop.answer = lambda shop: UP
+            it.until(lambda: it.left() == 0)
+            assert len(it.shop.served) == 200 and it.counts().dead == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -525,9 +526,39 @@ def test_a_ramp_leaves_nothing_unclaimed_however_far_ahead_its_slots_lie() -> No
 
 
 def test_its_rate_doubles_every_ten_seconds() -> None:
-    ramp = ramps.start(3, NOW)
+    ramp = replace(ramps.start(3, NOW), gone=1000)
     assert [ramps.rate(ramp, NOW + ms) for ms in (0, 10_000, 30_000)] == [3, 6, 24]
     assert [round(ramps.slots(3, ms)) for ms in (0, 10_000, 20_000, 60_000)] == [0, 43, 130, 2727]
+
+
+def test_its_rate_grows_no_further_than_it_is_used() -> None:
+    ramp = ramps.start(3, NOW)
+    assert ramps.rate(ramp, NOW + 60_000) == 3
+    for ms in (10_000, 20_000, 60_000):  # where every slot is used, that is no bound
+        used = replace(ramp, gone=math.ceil(ramps.slots(3, ms)))
+        assert ramps.rate(used, NOW + ms) == pytest.approx(3 * 2 ** (ms / 10_000))
+
+
+@pytest.mark.parametrize("gap_ms", [0, 10, 1000])
+def test_those_who_come_late_and_together_go_at_the_ramp_s_rate_and_no_faster(gap_ms: int) -> None:
+    ramp = replace(ramps.start(20, NOW), gone=0)
+    ramp, _ = ramps.take(ramp, NOW)
+    gone: list[int] = []
+    waiting = [NOW + 30_000 + i * gap_ms // 100 for i in range(100)]  # all of them long after their slots
+    asked = 0
+    while waiting:
+        at_ms = waiting.pop(waiting.index(min(waiting)))
+        ramp, next_ms = ramps.enter(ramp, at_ms)
+        asked += 1
+        if next_ms <= at_ms:
+            gone.append(at_ms)
+        else:
+            waiting.append(next_ms)
+    assert asked <= 2.2 * 100  # who is denied comes again once
+    per_s = [sum(begin <= at_ms < begin + 1000 for at_ms in gone) for begin in gone]
+    most = [1 + ramps.EARLY_MS / 1000 * 30 + 1.05 * (20 + i * math.log(2) / 10 + 2) for i in range(100)]
+    assert all(count <= bound for count, bound in zip(per_s, most, strict=True))
+    assert gone[-1] - gone[0] >= 3000  # 100 of them from 20 a second on, growing by use
 
 
 def test_slots_that_nobody_took_are_lost_after_a_tenth_of_a_second() -> None:
@@ -543,7 +574,7 @@ def after_a_second(breaker: Breaker, calls: Calls) -> tuple[State, State]:
     before = closed_again(breaker)
     at_ms = before.since_ms // 1000 * 1000 + 1000
     during = record_many(before, breaker, calls, at_ms + 10)
-    return during, look(during, breaker, at_ms + 1000)
+    return before, look(during, breaker, at_ms + 1000)
 
 
 @pytest.mark.parametrize(
@@ -560,12 +591,20 @@ def after_a_second(breaker: Breaker, calls: Calls) -> tuple[State, State]:
 )
 def test_a_second_with_failures_halves_the_rate_and_voids_what_was_reserved(calls: Calls, falls: bool) -> None:
     breaker = Breaker(min_calls=1000)
-    during, after = after_a_second(breaker, calls)
-    assert during.ramp is not None and after.ramp is not None
-    assert (after.turn, after.ramp is during.ramp) == (during.turn + falls, not falls)
+    before, after = after_a_second(breaker, calls)
+    assert before.ramp is not None and after.ramp is not None
+    assert after.turn == before.turn + falls and (after.ramp.start_ms > before.ramp.start_ms) is falls
     if falls:
-        assert after.ramp.rate == pytest.approx(ramps.rate(during.ramp, after.ramp.start_ms) / 2)
-        assert not valid(after, f"ramp {during.turn}") and valid(after, f"ramp {after.turn}")
+        assert after.ramp.rate == pytest.approx(max(1, ramps.rate(before.ramp, after.ramp.start_ms) / 2))
+        assert not valid(after, f"ramp {before.turn}") and valid(after, f"ramp {after.turn}")
+
+
+def test_a_ramp_falls_back_as_soon_as_nothing_can_save_the_second() -> None:
+    ramp = replace(ramps.start(100, NOW), second=NOW // 1000)
+    assert ramps.look(ramps.tell(ramp, 10, 5, NOW), 0.05, NOW) is not None
+    assert ramps.look(told := ramps.tell(ramp, 10, 5, NOW), 0.05, NOW) is told  # 5 of 100 are not too many
+    fallen = ramps.look(ramps.tell(ramp, 10, 6, NOW), 0.05, NOW)
+    assert fallen is not None and fallen.rate == 50
 
 
 def test_after_falling_back_the_results_of_the_earlier_rate_do_not_count() -> None:
@@ -573,10 +612,11 @@ def test_after_falling_back_the_results_of_the_earlier_rate_do_not_count() -> No
     _, state = after_a_second(breaker, Calls(failure=2))
     assert state.ramp is not None
     at_ms = state.ramp.start_ms
-    state = record_many(state, breaker, Calls(failure=50), at_ms + 500)
-    assert look(state, breaker, at_ms + 1_500).turn == state.turn
+    turn = state.turn
+    state = record_many(state, breaker, Calls(failure=50), at_ms // 1000 * 1000 + 999)
+    assert state.turn == turn
     state = record_many(state, breaker, Calls(failure=50), at_ms + 1_500)
-    assert look(state, breaker, at_ms + 2_500).turn == state.turn + 1
+    assert look(state, breaker, at_ms + 2_500).turn == turn + 1
 
 
 def test_it_never_falls_below_one_a_second() -> None:
@@ -596,7 +636,7 @@ def test_it_is_over_when_nobody_had_to_wait_for_ten_seconds() -> None:
 
 
 def test_it_is_over_once_its_rate_holds_nobody_back() -> None:
-    ramp = replace(ramps.start(3, NOW), last_ms=NOW + 10**6)
+    ramp = replace(ramps.start(3, NOW), last_ms=NOW + 10**6, gone=10**6)
     assert ramps.look(ramp, 0.05, NOW + 117_000) is ramp
     assert ramps.look(ramp, 0.05, NOW + 117_100) is None
 
@@ -699,7 +739,7 @@ def test_slots_that_are_taken_before_claims_never_exceed_it_either(
         now_ms += step_ms
         count = min(most, ramps.ready(ramp, now_ms))
         unused = min(unused, count)
-        ramp = ramps.put_back(ramps.take_ready(ramp, count, now_ms), unused)
+        ramp = ramps.put_back(ramps.take_ready(ramp, count, now_ms), unused, now_ms)
         used += [now_ms] * (count - unused)
     for i in range(len(used)):
         for j in range(i, len(used), 3):

@@ -39,6 +39,7 @@ __all__ = [
     "Word",
     "ask",
     "closed_until_ms",
+    "enter",
     "force",
     "give_back",
     "look",
@@ -126,7 +127,8 @@ def record_many(state: State, breaker: Breaker, calls: Calls, now_ms: int) -> St
     throttled = calls.throttled + words.count(Call.THROTTLED)
     counted = calls.success + calls.slow + failed + sum(word in (Call.SUCCESS, Call.SLOW) for word in words)
     if state.ramp is not None:
-        state = replace(state, ramp=ramps.tell(state.ramp, counted + throttled, failed + throttled, now_ms))
+        told = ramps.tell(state.ramp, counted + throttled, failed + throttled, now_ms)
+        state = look(replace(state, ramp=told), breaker, now_ms)
     return _counted(state, breaker, counted, failed, slow, now_ms)
 
 
@@ -155,6 +157,16 @@ def give_back(state: State, owner: str) -> State:
 def valid(state: State, pass_: str) -> bool:
     """Whether a slot's pass still holds: one of an earlier turn is void."""
     return pass_ == f"ramp {state.turn}"
+
+
+def enter(state: State, now_ms: int) -> tuple[State, Answer]:
+    """Whether one with a valid pass may begin now, or else when it may come again with the same pass: those who come
+    late go at the ramp's rate all the same."""
+    if state.ramp is None:
+        return state, Answer(now_ms)
+    ramp, at_ms = ramps.enter(state.ramp, now_ms)
+    state = replace(state, ramp=ramp)
+    return state, Answer(now_ms) if at_ms <= now_ms else Answer(at_ms, "ramp", f"ramp {state.turn}")
 
 
 def look(state: State, breaker: Breaker, now_ms: int) -> State:
@@ -225,8 +237,9 @@ def _ask_ramp(state: State, now_ms: int) -> tuple[State, Answer]:
     if state.ramp is None:
         return state, Answer(now_ms)
     ramp, at_ms = ramps.take(state.ramp, now_ms)
-    state = replace(state, ramp=ramp)
-    return state, Answer(now_ms) if at_ms <= now_ms else Answer(at_ms, "ramp", f"ramp {state.turn}")
+    if at_ms <= now_ms:
+        return enter(replace(state, ramp=ramp), now_ms)
+    return replace(state, ramp=ramp), Answer(at_ms, "ramp", f"ramp {state.turn}")
 
 
 def _ask_for_probe(state: State, breaker: Breaker, now_ms: int, owner: str) -> tuple[State, Answer]:

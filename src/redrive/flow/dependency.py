@@ -31,8 +31,9 @@ from .budget import Budget
 from .limits import Aimd, Rate
 
 LATE_MS = 5000  # how late a message may use what it was granted; then it asks again, lest all come at once
-SLOT_LATE_MS = 1000  # the same for a slot of a rate or a ramp: a stalled worker makes no burst of them
+SLOT_LATE_MS = 1000  # the same for a slot of a rate: a stalled worker makes no burst of them
 LOOK_MS = 250  # when to look again for what nobody can say when it changes
+_KEPT = ("budget", "ramp")  # a ramp sees to it by itself that those who come late make no burst
 FAILURES = frozenset({Kind.TRANSIENT, Kind.TIMEOUT, Kind.CRASHED, Kind.DEFAULT})
 OVERLOADS = frozenset({Kind.THROTTLED, Kind.QUOTA})
 ASKED_MAX_S = 6 * 3600.0  # a cool-down is no longer than that at a time, whatever was asked
@@ -307,8 +308,9 @@ def _ask_breaker(
 ) -> tuple[State, Refusal | None, bool]:
     slots = [p for p in passes if p.startswith("ramp ") and p.endswith(f" {d.name}")]
     if any(breakers.valid(state.breaker, p.removesuffix(f" {d.name}")) for p in slots):
-        return state, None, False
-    after, answer = breakers.ask(state.breaker, breaker, now_ms, owner_of(message))
+        after, answer = breakers.enter(state.breaker, now_ms)
+    else:
+        after, answer = breakers.ask(state.breaker, breaker, now_ms, owner_of(message))
     state = _with_breaker(state, after)
     if answer.at_ms <= now_ms:
         return state, None, answer.probe
@@ -369,7 +371,7 @@ def _recorded(state: breakers.State, breaker: Breaker, seen: Seen, now_ms: int) 
         probes=ended,
     )
     if state.ramp is not None and (seen.unused or seen.waited):
-        ramp = ramps.put_back(state.ramp, seen.unused)
+        ramp = ramps.put_back(state.ramp, seen.unused, now_ms)
         state = replace(state, ramp=ramps.wanted(ramp, now_ms) if seen.waited else ramp)
     return breakers.record_many(state, breaker, calls, now_ms)
 
@@ -428,18 +430,21 @@ def _present(workers: Mapping[str, int], worker: str, now_ms: int) -> Mapping[st
 def _passes(message: Message, now_ms: int) -> tuple[str, ...]:
     """What it has for now, from when it was put off."""
     deferral = message.deferral
-    if deferral is None or now_ms > deferral.at_ms + LATE_MS:
+    if deferral is None:
         return ()
-    return deferral.passes if now_ms <= deferral.at_ms + SLOT_LATE_MS else _only_tokens(deferral.passes)
+    late_ms = now_ms - deferral.at_ms
+    if late_ms <= SLOT_LATE_MS:
+        return deferral.passes
+    return _only(deferral.passes, *_KEPT) if late_ms <= LATE_MS else _only(deferral.passes, "ramp")
 
 
 def _tokens(message: Message, now_ms: int) -> tuple[str, ...]:
-    """Those of its passes that are good at any time: a slot that is not used is gone."""
-    return _only_tokens(_passes(message, now_ms))
+    """Those of its passes that are good at other times too: a rate's slot that is not used is gone."""
+    return _only(_passes(message, now_ms), *_KEPT)
 
 
-def _only_tokens(passes: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(p for p in passes if p.startswith("budget "))
+def _only(passes: tuple[str, ...], *controls: str) -> tuple[str, ...]:
+    return tuple(p for p in passes if p.partition(" ")[0] in controls)
 
 
 def _has(message: Message, what: str, d: Dependency, now_ms: int) -> bool:

@@ -2,6 +2,9 @@
 
 Slots open at a rate of r0·2^(t/τ) a second, τ = 10 s. So by t there have been N(t) = r0·τ/ln 2·(2^(t/τ) − 1) of them,
 and slot k opens at t(k) = τ·log2(1 + k·ln 2/(r0·τ)). From 3/s: 43 slots in 10 s, 130 in 20 s, 1,000 in 46 s.
+
+A slot says when to come, and `enter` who may go: no more than the rate, however late or crowded those come, and no
+higher a rate than was put to use: after n calls r0 + n·ln 2/τ, which is the ramp's own where every slot is used.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ IDLE_MS = 10_000  # it is over when nobody had to wait for so long
 RATE_MAX = 10_000.0  # a second; beyond it a ramp holds nobody back
 UNUSED_MS = 100  # slots that nobody took are kept for so long, so that a late worker makes no burst
 RATE_LEAST = 1.0  # what falling back ends at
+EARLY_MS = 50  # how much of the rate may go at once, as nobody comes to the millisecond
 _EXPONENT_MAX = 60.0
 
 
@@ -30,6 +34,9 @@ class Ramp(Struct, frozen=True, array_like=True):
     second: int = 0
     calls: int = 0
     bad: int = 0
+    gone: int = 0  # how many went
+    tat_ms: float = 0.0  # when the next may go at the latest (GCRA)
+    late_ms: float = 0.0  # when the next of those who come too early, or too late, may come again
 
 
 def start(rate: float, now_ms: int, *, deaf: bool = False) -> Ramp:
@@ -53,41 +60,67 @@ def slot_ms(rate: float, k: float) -> int:
 
 
 def rate(ramp: Ramp, now_ms: int) -> float:
-    """Slots a second at this time."""
+    """Calls a second at this time: what has grown by then, and was put to use."""
     exponent = max(0, now_ms - ramp.start_ms) / 1000 / DOUBLING_S
-    return ramp.rate * math.exp2(min(exponent, _EXPONENT_MAX))
+    grown = ramp.rate * math.exp2(min(exponent, _EXPONENT_MAX))
+    return min(grown, ramp.rate + ramp.gone * math.log(2) / DOUBLING_S)
 
 
 def peek(ramp: Ramp, now_ms: int) -> int:
     """When the next slot opens; in the past if one is open."""
-    return ramp.start_ms + slot_ms(ramp.rate, _next(ramp, now_ms))
+    return max(_slot_ms(ramp, now_ms), math.ceil(ramp.tat_ms - EARLY_MS))
 
 
 def take(ramp: Ramp, now_ms: int) -> tuple[Ramp, int]:
-    """Take the next slot; return when it opens."""
-    at_ms = peek(ramp, now_ms)
+    """Take the next slot; return when it opens. Who takes it now has yet to `enter`."""
+    at_ms = _slot_ms(ramp, now_ms)
     last_ms = max(ramp.last_ms, at_ms) if at_ms > now_ms else ramp.last_ms
     return replace(ramp, given=_next(ramp, now_ms) + 1, last_ms=last_ms), at_ms
 
 
+def enter(ramp: Ramp, now_ms: int) -> tuple[Ramp, int]:
+    """Whether one whose slot has come goes, or else when it may come again."""
+    if _room(ramp, now_ms) > 0:
+        return _gone(ramp, 1, now_ms), now_ms
+    at_ms = math.ceil(max(ramp.late_ms, ramp.tat_ms - EARLY_MS))
+    return replace(ramp, late_ms=at_ms + 1000 / rate(ramp, now_ms), last_ms=max(ramp.last_ms, at_ms)), at_ms
+
+
 def ready(ramp: Ramp, now_ms: int) -> int:
-    """How many slots are open."""
-    return max(0, math.floor(slots(ramp.rate, now_ms - ramp.start_ms) - _next(ramp, now_ms)) + 1)
+    """How many slots are open, and may be used now."""
+    open_now = math.floor(slots(ramp.rate, now_ms - ramp.start_ms) - _next(ramp, now_ms)) + 1
+    return max(0, min(open_now, _room(ramp, now_ms)))
 
 
 def take_ready(ramp: Ramp, count: int, now_ms: int) -> Ramp:
-    """Take so many of the open slots."""
-    return replace(ramp, given=_next(ramp, now_ms) + count)
+    """Take so many of the open slots, and use them."""
+    return _gone(replace(ramp, given=_next(ramp, now_ms) + count), count, now_ms)
 
 
-def put_back(ramp: Ramp, count: int) -> Ramp:
+def put_back(ramp: Ramp, count: int, now_ms: int) -> Ramp:
     """Slots that were taken and not used are open again, if they are not too old by now."""
-    return replace(ramp, given=max(0.0, ramp.given - count))
+    tat_ms = ramp.tat_ms - count * 1000 / rate(ramp, now_ms)
+    return replace(ramp, given=max(0.0, ramp.given - count), gone=max(0, ramp.gone - count), tat_ms=max(0.0, tat_ms))
 
 
 def wanted(ramp: Ramp, now_ms: int) -> Ramp:
     """Somebody waits for a slot, untold of which."""
     return replace(ramp, last_ms=max(ramp.last_ms, now_ms))
+
+
+def _room(ramp: Ramp, now_ms: int) -> int:
+    """How many may go now by the rate, whatever slots they have."""
+    early_ms = now_ms + EARLY_MS - max(ramp.tat_ms, float(now_ms))
+    return 0 if early_ms < 0 else math.floor(early_ms * rate(ramp, now_ms) / 1000) + 1
+
+
+def _gone(ramp: Ramp, count: int, now_ms: int) -> Ramp:
+    tat_ms = max(ramp.tat_ms, float(now_ms)) + count * 1000 / rate(ramp, now_ms)
+    return replace(ramp, gone=ramp.gone + count, tat_ms=tat_ms)
+
+
+def _slot_ms(ramp: Ramp, now_ms: int) -> int:
+    return ramp.start_ms + slot_ms(ramp.rate, _next(ramp, now_ms))
 
 
 def tell(ramp: Ramp, calls: int, bad: int, now_ms: int) -> Ramp:
@@ -101,13 +134,15 @@ def tell(ramp: Ramp, calls: int, bad: int, now_ms: int) -> Ramp:
 
 
 def look(ramp: Ramp, bad_rate: float, now_ms: int) -> Ramp | None:
-    """What time does to it: None when it is over, another one at half the rate when a second that is over had at least
-    two bad calls and more than `bad_rate` of them."""
-    if now_ms >= ramp.last_ms + IDLE_MS or rate(ramp, now_ms) > RATE_MAX:
+    """What time does to it: None when it is over, another one at half the rate when a second had at least two bad calls
+    and more than `bad_rate` of them: at once where no more of them can change that."""
+    per_s = rate(ramp, now_ms)
+    if now_ms >= ramp.last_ms + IDLE_MS or per_s > RATE_MAX:
         return None
-    if now_ms // 1000 <= ramp.second or ramp.bad < 2 or ramp.bad <= bad_rate * ramp.calls:
+    calls = ramp.calls if now_ms // 1000 > ramp.second else max(ramp.calls, per_s)
+    if now_ms // 1000 < ramp.second or ramp.bad < 2 or ramp.bad <= bad_rate * calls:
         return ramp
-    return start(rate(ramp, now_ms) / 2, now_ms, deaf=True)
+    return replace(start(per_s / 2, now_ms, deaf=True), tat_ms=ramp.tat_ms)
 
 
 def _next(ramp: Ramp, now_ms: int) -> float:

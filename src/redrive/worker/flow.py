@@ -230,7 +230,9 @@ class Flow:
 
     def _opens(self, guard: Guard) -> bool:
         """Whether what was seen here, if it were told, changed the breaker: then it is told at once."""
-        if guard.d.breaker is None or not guard.seen.failure + guard.seen.slow + guard.seen.slow_failure:
+        seen = guard.seen
+        bad = seen.failure + seen.slow + seen.slow_failure + (seen.overloads if guard.state.breaker.ramp else 0)
+        if guard.d.breaker is None or not bad:
             return False
         state = self._with_seen(guard, self._store.now_ms())
         return state.breaker.turn != guard.state.breaker.turn
