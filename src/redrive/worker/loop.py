@@ -13,7 +13,7 @@ import math
 import os
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -34,6 +34,7 @@ from .idempotent import Keys
 from .identity import identity
 from .origin import Origin, origin_of
 from .outcomes import Outcome, outcome, refused, released
+from .places import BATCH_MAX, Places
 from .processes import ProcessExecutor, Recycling
 from .run import Gate, Hall, Run
 from .suspects import Suspects
@@ -43,7 +44,6 @@ from .threads import ThreadExecutor
 if TYPE_CHECKING:
     from ..app import App, Queue
 
-BATCH_MAX = 1000
 UNWIND_S = 0.5  # how long a cancelled coroutine may take to end before it is left behind
 BEAT_EVERY_S = 1.0  # how often the store thread shows its supervisor that it lives, at least
 RETAIN_EVERY_S = 60.0
@@ -74,7 +74,8 @@ class Worker:
         self._store = app.store
         self._checked: ClaimCheck | None = self._store if isinstance(self._store, ClaimCheck) else None
         self._cleaner: Cleaner | None = None
-        self._lease_s, self.grace_s, self._park_ms = lease_s, grace_s, math.ceil(park_for_s * 1000)
+        self._lease_s, self._lease_ms = lease_s, int(lease_s * 1000)
+        self.grace_s, self._park_ms = grace_s, math.ceil(park_for_s * 1000)
         self._burst, self._until_empty = burst, drain
         self._total = total or sum(q.concurrency for q in queues)
         self._hall, weighted = Hall(self._total), any(q.weight != 1 for q in queues)
@@ -85,30 +86,20 @@ class Worker:
         self._retain_at_s = 0.0 if self._retained else math.inf
         self._origin = _origin(app)
         self._recycling = Recycling(*recycle)
-        self._places = {q.name: q.concurrency + (q.concurrency if prefetch is None else prefetch) for q in queues}
-        self._capacity = min(
-            sum(self._places.values()), self._total * 2 if prefetch is None else self._total + prefetch
-        )
-        self._shares = [self._places]  # what the queues may hold, to be filled in this order
-        contended = len(queues) > 1 and self._capacity < sum(self._places.values())
-        self._asked_of_dry = 1 if contended else BATCH_MAX
-        if weighted:
-            weights = sum(q.weight for q in queues)
-            self._shares.insert(0, {q.name: math.ceil(self._capacity * q.weight / weights) for q in queues})
+        self._places = Places(queues, self._total, prefetch, self._store.traits.batch_max)
         self.name, self._slots, self._complaint = identity(self._store, name)
         flow = Flow(app, self._store, self.name, self._notice)
         self._flow: Flow | None = flow if flow else None
-        self._clogged: frozenset[str] = frozenset()
+        if self._flow is not None:
+            self._places.watched_by(self._flow)
         keys = Keys(app.tasks, self._store, grace_s, lease_s)
         self._keys: Keys | None = keys if keys else None
         self._held: dict[Receipt, Run] = {}
-        self._count = dict.fromkeys(self._places, 0)
         self._finished: deque[Run] = deque()
         self._to_mark: deque[Run] = deque()  # suspects that are to run alone now
         self._outcomes: list[Outcome] = []
         self._waiting = self._draining = False
         self._grace_over = threading.Event()
-        self._dry: set[str] = set()  # queues that gave less than they were asked for, since the last wait
         self._beat_at_s = self._busy_until_s = 0.0
         self._stopped = asyncio.Event()
         self._error: BaseException | None = None
@@ -127,7 +118,7 @@ class Worker:
         """Begin to work on the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._take_back()
-        self._threads = ThreadExecutor(self._capacity, self._finish, self._start_other, self._slots)
+        self._threads = ThreadExecutor(self._places.capacity, self._finish, self._start_other, self._slots)
         self._tasks = TaskExecutor(
             self._loop,
             self._finish,
@@ -156,7 +147,7 @@ class Worker:
             self._cleaner = Cleaner(self._checked, self._notice)
         self._thread = threading.Thread(target=self._work, name="redrive-store", daemon=True)
         self._thread.start()
-        self._notice("started", f"queues {', '.join(self._places)}")
+        self._notice("started", f"queues {', '.join(q.name for q in self.queues)}")
         if self._complaint is not None:
             self._notice("no_identity", self._complaint)
 
@@ -244,15 +235,14 @@ class Worker:
     def _wait(self) -> None:
         self._waiting = True
         if not self._finished:  # checked after the flag is up: a run that finishes from here on nudges
-            self._wake_ms = math.inf
-            asks = self._asks_to_wait()
-            left_s = min(self._beat_at_s - time.monotonic(), BEAT_EVERY_S, self._wake_ms / 1000)
+            asks, wake_ms = ([], math.inf) if self._closed else self._places.asks_to_wait(self._lease_ms, self.name)
+            left_s = min(self._beat_at_s - time.monotonic(), BEAT_EVERY_S, wake_ms / 1000)
             try:
                 self._store.wait(asks, timeout_ms=max(0, math.ceil(left_s * 1000)))
             except StoreError as error:
                 self._store_failed(error)
         self._waiting = False
-        self._dry.clear()
+        self._places.waited()
 
     def _finish(self, runs: Sequence[Run]) -> None:
         """Runs ended: called by the executors, from any thread."""
@@ -307,52 +297,16 @@ class Worker:
         settling = {o.delivery.receipt for o in self._outcomes}
         self._outcomes += [released(run, now_ms) for run in unstarted if run.delivery.receipt not in settling]
 
+    @property
+    def _closed(self) -> bool:
+        """Whether nothing is to be claimed."""
+        return self._draining or self._suspects.holding
+
     def _asks(self) -> list[Ask]:
-        """What to claim: per queue its free places, all together no more than the worker's.
-
-        A dry queue is left out, so that its places go to the next one. Where there is something to settle anyway it is
-        asked too, for one message if others want its places, to notice when it is dry no more.
-        """
-        if self._draining or self._suspects.holding:
+        if self._closed:
             return []
-        free = min(self._capacity - len(self._held) + len(self._outcomes), BATCH_MAX)
-        leaving = self._leaving()
-        limits = dict.fromkeys(self._places, 0)
-        for share in self._shares:
-            for name, most in share.items():
-                room = most - self._count[name] + leaving.get(name, 0) - limits[name]
-                if name in self._dry:
-                    room = min(room, self._asked_of_dry - limits[name]) if self._outcomes else 0
-                more = max(0, min(room, free))
-                limits[name] += more
-                free -= more
-        rooms = {name: limit for name, limit in limits.items() if limit > 0}
-        if self._flow is None:
-            return [self._ask(name, limit) for name, limit in rooms.items()]
-        clogged = [self._ask(name, rooms.pop(name)) for name in self._clogged & rooms.keys()]
-        return clogged + [self._ask(*ask) for ask in self._flow.split(rooms)]
-
-    def _asks_to_wait(self) -> list[Ask]:
-        if self._draining or self._suspects.holding or len(self._held) >= self._capacity:
-            return []
-        free = [name for name, most in self._places.items() if self._count[name] < most]
-        if self._flow is None:
-            return [self._ask(name, 1) for name in free]
-        held = {
-            name: (frozenset[str](), math.inf) if name in self._clogged else self._flow.waits(name) for name in free
-        }
-        self._wake_ms = min((pause_ms for _, pause_ms in held.values()), default=math.inf)
-        return [self._ask(name, 1, skip) for name, (skip, _) in held.items() if skip is not None]
-
-    def _ask(self, queue: str, limit: int, skip: frozenset[str] = frozenset()) -> Ask:
-        return Ask(queue, min(limit, self._store.traits.batch_max), int(self._lease_s * 1000), skip, self.name)
-
-    def _leaving(self) -> dict[str, int]:
-        leaving: dict[str, int] = {}
-        for o in self._outcomes:
-            queue = o.delivery.message.queue
-            leaving[queue] = leaving.get(queue, 0) + 1
-        return leaving
+        leaving = [o.delivery.message.queue for o in self._outcomes]
+        return self._places.asks(leaving, self._lease_ms, self.name)
 
     def _exchange(self, asks: list[Ask]) -> None:
         outcomes = self._outcomes
@@ -370,9 +324,7 @@ class Worker:
         self._store_works()
         self._outcomes = []
         self._settled(outcomes, result.settled)
-        self._note_dry(asks, result.deliveries)
-        self._clogged = result.clogged
-        self._dry -= result.clogged
+        self._places.note(asks, result.deliveries, result.clogged)
         if result.deliveries:
             self._hold(result.deliveries, before_s + self._lease_s)
 
@@ -401,21 +353,10 @@ class Worker:
                 self._settled([o], result.settled)
         self._outcomes = left
 
-    def _note_dry(self, asks: Sequence[Ask], deliveries: Sequence[Delivery]) -> None:
-        given = Counter(delivery.message.queue for delivery in deliveries)
-        asked = Counter[str]()
-        for ask in asks:
-            asked[ask.queue] += ask.limit
-        for queue, limit in asked.items():
-            if given[queue] < limit:
-                self._dry.add(queue)
-            else:
-                self._dry.discard(queue)
-
     def _forget(self, receipt: Receipt) -> None:
         run = self._held.pop(receipt, None)
         if run is not None:
-            self._count[run.delivery.message.queue] -= 1
+            self._places.taken[run.delivery.message.queue] -= 1
             if run.counted and self._flow is not None:
                 self._flow.left(run)
             if self._slots is not None:
@@ -431,7 +372,7 @@ class Worker:
             if self._slots is not None:
                 run.slot = self._slots.take(delivery.message.id, delivery.message.fence)
             self._held[delivery.receipt] = run
-            self._count[queue] += 1
+            self._places.taken[queue] += 1
             runs.append(run)
         going = runs if self._keys is None else self._keys.look(runs)
         if self._flow is not None:
@@ -600,7 +541,7 @@ class Worker:
         if self._slots is None or self._store.state_dir is None:
             return
         self._take_back_from(self._slots)
-        self._slots.open(self._capacity + BATCH_MAX)
+        self._slots.open(self._places.capacity + BATCH_MAX)
         for other in left_behind(self._store.state_dir):
             if self._take_back_from(other):
                 other.settle()
@@ -672,7 +613,7 @@ class Worker:
         self._pause_s = min(max(self._pause_s * 2, STORE_RETRY_S[0]), STORE_RETRY_S[1])
         time.sleep(self._pause_s)
 
-    _pause_s, _wake_ms = 0.0, math.inf
+    _pause_s = 0.0
     _processes: ProcessExecutor | None = None  # where the app can be imported by children
 
     def _store_works(self) -> None:
