@@ -274,12 +274,12 @@ def test_a_running_message_is_told_and_its_end_decides(app: App, kind: str, endi
 def test_a_cancelled_message_that_waits_never_runs(app: App) -> None:
     runs: list[int] = []
 
-    @app.task(retry=Retry(max_attempts=9, backoff=Backoff.fixed("200ms")))
+    @app.task(retry=Retry(max_attempts=9, backoff=Backoff.fixed("5s")))
     async def fails(n: int) -> None:
         runs.append(n)
         raise ConnectionError("no")
 
-    waiting, retrying = fails.using(delay="100ms").enqueue(1), fails.enqueue(2)
+    waiting, retrying = fails.using(delay="5s").enqueue(1), fails.enqueue(2)
     app.run_worker(burst=True)
     assert [app.cancel(ref.id) for ref in (waiting, retrying)] == ["cancelled", "cancelled"]
     app.run_worker(drain=True)
