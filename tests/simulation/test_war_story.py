@@ -37,7 +37,7 @@ def test_with_width_aimd_and_ramp_it_never_gets_more_than_a_tenth_above_what_it_
     assert endpoint.peak > 0.9 * BORNE  # it was put to use
     assert world.left == 0 and not world.dead
     if dependency.per is None:  # claims go by what may run
-        assert sum(story.claims for story in world.stories) <= 1.1 * len(world.stories)
+        assert sum(story.claims for story in world.stories) <= 1.05 * sum(story.runs for story in world.stories)
     back_ms = endpoint.outages[0][1]
     held = [story.done_ms for story in world.stories if story.done_ms is not None and story.put_ms < back_ms]
     assert max(held) - back_ms <= 2 * 1000 * (1.25 * webhooks / BORNE) + 60_000  # the ramp takes its time first

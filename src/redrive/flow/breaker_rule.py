@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ..duration import Duration, seconds
+from ..duration import Duration
+from ..errors import ConfigError
+from ._rules import number, put, span_s, whole
 
 GROWTH = 1.5  # each opening in a row lasts so much longer
 SPREAD = 0.2  # ± of an opening's length
+DAY_S = 86_400.0
 
 
 class Call(StrEnum):
@@ -42,7 +45,7 @@ class Breaker:
     - What has waited is let go from `probes` a second on, doubling every 10 s, and at half the rate after a second with
       more failures than a tenth of `failure_rate`.
 
-    Raises ValueError or TypeError.
+    Rates are from 0.001 to 1, durations up to a day. Raises ConfigError, ValueError or TypeError.
 
     >>> Breaker(open_for="2s").open_ms(opened=1, u=0.5)
     3000
@@ -71,26 +74,25 @@ class Breaker:
         slow_rate: float | None = None,
     ) -> None:
         if slow_rate is not None and slow_call is None:
-            raise ValueError(
-                f"slow_rate {slow_rate!r} is refused without slow_call: expected how long a slow call takes"
+            raise ConfigError(
+                f"breaker slow_rate {slow_rate!r} is refused without slow_call: expected how long a slow call takes"
             )
         if slow_call is not None and slow_rate is None:
             slow_rate = failure_rate
-        values = {
-            "failure_rate": _share(failure_rate, "failure_rate"),
-            "window": _span(window, "window", 0.01),
-            "min_calls": _count(min_calls, "min_calls"),
-            "open_for": _span(open_for, "open_for", 0.001),
-            "max_open": _span(max_open, "max_open", 0.001),
-            "probes": _count(probes, "probes"),
-            "probe_lease": _span(probe_lease, "probe_lease", 0.001),
-            "slow_call": None if slow_call is None else _span(slow_call, "slow_call", 0.001),
-            "slow_rate": None if slow_rate is None else _share(slow_rate, "slow_rate"),
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        put(
+            self,
+            failure_rate=number(failure_rate, "breaker failure_rate", 0.001, 1),
+            window=span_s(window, "breaker window", 0.01, DAY_S),
+            min_calls=whole(min_calls, "breaker min_calls", 1, 1_000_000),
+            open_for=span_s(open_for, "breaker open_for", 0.001, DAY_S),
+            max_open=span_s(max_open, "breaker max_open", 0.001, DAY_S),
+            probes=whole(probes, "breaker probes", 1, 1_000),
+            probe_lease=span_s(probe_lease, "breaker probe_lease", 0.001, DAY_S),
+            slow_call=None if slow_call is None else span_s(slow_call, "breaker slow_call", 0.001, DAY_S),
+            slow_rate=None if slow_rate is None else number(slow_rate, "breaker slow_rate", 0.001, 1),
+        )
         if self.max_open < self.open_for:
-            raise ValueError(f"breaker max_open {max_open!r} is refused: expected no less than open_for {open_for!r}")
+            raise ConfigError(f"breaker max_open {max_open!r} is refused: expected no less than open_for {open_for!r}")
 
     @property
     def window_ms(self) -> int:
@@ -101,31 +103,3 @@ class Breaker:
         """How long it stays open after `opened` openings in a row, for the draw u in [0, 1)."""
         term_s = min(self.max_open, self.open_for * GROWTH ** min(opened, 100))
         return max(1, round(term_s * 1000 * (1 + SPREAD * (2 * u - 1))))
-
-    def call(self, *, failed: bool, run_s: float | None = None) -> Call:
-        """The word for a call that took `run_s` seconds (None: not known)."""
-        slow = self.slow_call is not None and run_s is not None and run_s > self.slow_call
-        if failed:
-            return Call.SLOW_FAILURE if slow else Call.FAILURE
-        return Call.SLOW if slow else Call.SUCCESS
-
-
-def _share(value: float, what: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"breaker {what} {value!r} is refused: expected a share above 0 and up to 1")
-    if not 0 < value <= 1:
-        raise ValueError(f"breaker {what} {value!r} is refused: expected a share above 0 and up to 1")
-    return float(value)
-
-
-def _count(value: int, what: str) -> int:
-    if type(value) is not int or value < 1:
-        raise ValueError(f"breaker {what} {value!r} is refused: expected a whole number from 1 up")
-    return value
-
-
-def _span(value: Duration, what: str, least_s: float) -> float:
-    span_s = seconds(value, f"breaker {what}")
-    if span_s < least_s:
-        raise ValueError(f"breaker {what} {value!r} is refused: expected at least {least_s:g} s")
-    return span_s
