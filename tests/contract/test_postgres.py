@@ -92,11 +92,11 @@ def test_a_cell_that_appears_while_a_settlement_makes_it_makes_that_one_stale(sc
         return do(c, name, *args)
 
     store._st.do = watched  # type: ignore[assignment, method-assign]
-    swaps = [(Swap("a", 0, b"ours"),), (Swap("b", 0, b"ours"),)]
+    swaps = [(Swap("a", 0, b"ours"), Swap("c", 0, b"ours")), (Swap("b", 0, b"ours"),)]
     settlements = [Settlement(d.receipt, Ack(), swaps=one) for d, one in zip((first, second), swaps, strict=True)]
     assert store.exchange(settlements, []).settled == [Settled.STALE, Settled.OK]
-    assert sent.count("make_cells") == 2
-    assert [cell and cell.value for cell in other.cells.read(["a", "b"])] == [b"theirs", b"ours"]
+    assert sent.count("lock_cells") == 2
+    assert [cell and cell.value for cell in other.cells.read(["a", "b", "c"])] == [b"theirs", b"ours", None]
     assert store.counts().leased == 1
     for one in (store, other):
         one.close()

@@ -268,11 +268,17 @@ def test_cells_are_found_by_their_keys_and_swept_by_their_time(
     plans = explained.plans(lambda: store.exchange(settlements, []))
     assert {"lock_cells", "make_cells", "change_cells"} <= plans.keys()
     keys = [f"cell {n}" for n in range(200, 200 + LIMIT)]
+    single = [
+        Settlement(d.receipt, Ack(), swaps=(Swap(f"cell {n}" if n % 2 else f"one {n}", n % 2 * 2, b"1", ttl_ms=1000),))
+        for n, d in enumerate(claimed(explained, MAIN), 400)
+    ]
+    plans |= explained.plans(lambda: store.exchange(single, []))
+    assert "message_id" in plans["ack_swapping"].indexes and store.counts(MAIN).leased < mix.rows // 10
     plans |= explained.plans(lambda: store.cells.read(keys))
     plans |= explained.plans(lambda: store.cells.swap([Swap(key, 2, b"2", ttl_ms=1000) for key in keys]))
     store._swept_ms = 0
     plans |= explained.plans(store._sweep)
-    for name in ("lock_cells", "make_cells", "change_cells", "read_cells", "swap_cells", "sweep_cells"):
+    for name in ("ack_swapping", "lock_cells", "make_cells", "change_cells", "read_cells", "swap_cells", "sweep_cells"):
         plan = plans[name]
         assert plan.buffers <= LIMIT * TOUCHED + 30 * 1000 * (name == "sweep_cells"), (name, plan)
         assert not plan.scanned("cell"), (name, plan)

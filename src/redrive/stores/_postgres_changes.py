@@ -237,6 +237,7 @@ class Batch:
 
     def __init__(self, acks: list[Receipt] | None = None) -> None:
         self.acks: list[Receipt] = acks or []
+        self.swapping: list[Settlement] = []  # acks that swap a cell each
         self.keyed: list[Receipt] = []  # acks of what may hold a key
         self.kept: list[tuple[Receipt, Ack, bytes | None]] = []
         self.retries: list[tuple[Receipt, RetryAt, Fault]] = []
@@ -263,6 +264,8 @@ class Batch:
         `extend` does: else two of them wait for each other."""
         self._sort()
         sent: list[tuple[list[Receipt], Cursor]] = []
+        if self.swapping:
+            sent.append(([s.receipt for s in self.swapping], self._ack_swapping(st, c, now)))
         for name, receipts in (("ack", self.acks), ("ack_keyed", self.keyed)):
             if receipts:
                 sent.append((receipts, st.do(c, name, *named(receipts))))
@@ -279,11 +282,17 @@ class Batch:
         return sent
 
     def _sort(self) -> None:
+        self.swapping.sort(key=lambda s: s.swaps[0].key)
         self.acks.sort(key=_named)
         self.keyed.sort(key=_named)
         self.kept.sort(key=lambda one: _named(one[0]))
         self.retries.sort(key=lambda one: _named(one[0]))
         self.moves.sort(key=lambda s: _named(s.receipt))
+
+    def _ack_swapping(self, st: Statements, c: Connection, now: int | None) -> Cursor:
+        swaps = [s.swaps[0] for s in self.swapping]
+        known = (*named([s.receipt for s in self.swapping]), texts([swap.key for swap in swaps]))
+        return st.do(c, "ack_swapping", *known, numbers([swap.version for swap in swaps]), *_told(swaps), now)
 
     def _keep(self, st: Statements, c: Connection, now: int | None) -> Cursor:
         return st.do(
@@ -360,6 +369,26 @@ def words_of(settlements: Sequence[Settlement], sent: Sequence[tuple[list[Receip
     if not other:
         return [Settled.OK] * len(settlements)
     return [other.get(s.receipt, Settled.OK) for s in settlements]
+
+
+def apart(settlements: Sequence[Settlement]) -> tuple[list[Settlement], list[Settlement]]:
+    """Those that are acks with one swap each and nothing else, and the others. None of the former if a message or a
+    cell comes twice: then it matters which is first."""
+    keys = [swap.key for s in settlements for swap in s.swaps]
+    if not keys or len(set(keys)) < len(keys):
+        return [], list(settlements)
+    if len({str(s.receipt.handle)[:ID] for s in settlements}) < len(settlements):
+        return [], list(settlements)
+    swapping, others = list[Settlement](), list[Settlement]()
+    for s in settlements:
+        (swapping if _only_swaps(s) else others).append(s)
+    return swapping, others
+
+
+def _only_swaps(s: Settlement) -> bool:
+    if type(s.decision) is not Ack or s.decision.keep_ms != 0 or s.follow_ups or len(s.swaps) != 1:
+        return False
+    return s.swaps[0].value is not None and str(s.receipt.handle)[ID : ID + 1] == PLAIN
 
 
 def is_simple(settlements: Sequence[Settlement]) -> bool:

@@ -23,6 +23,7 @@ from ._postgres_changes import (
     Connection,
     Cursor,
     Statements,
+    apart,
     claim,
     group_of,
     insert_all,
@@ -116,6 +117,8 @@ class _One:
     def work(self, c: Connection, pipeline: psycopg.Pipeline) -> None:
         st, now = self._st, self._st.now()
         self._sent: list[tuple[list[Receipt], Cursor]] = []
+        self._swapping: list[Settlement] = []
+        self._decided: list[tuple[Receipt, Settled]] | None = None  # one by one
         self._claims: list[Cursor] = []
         if self._names or self.waking:
             groups.lock(st, c, self._names, self.asks if self.waking else (), now)
@@ -133,16 +136,17 @@ class _One:
     def _settle(self, c: Connection, now: int | None) -> None:
         st = self._st
         if self._acks is not None:
-            self._decided = None
             self._sent = Batch(self._acks).write(st, c, now)
             return
-        if is_simple(self._settlements):
+        swapping, others = apart(self._settlements)
+        if is_simple(others):
             batch, drafts = Batch(), list[Draft]()
-            self._decided = None
-            for s in self._settlements:
+            for s in others:
                 batch.add(s)
         else:
-            self._decided, batch, drafts = settle_each(st, c, self._settlements, now)
+            words, batch, drafts = settle_each(st, c, others, now)
+            self._decided = [*zip([s.receipt for s in others], words, strict=True)]
+        batch.swapping = self._swapping = swapping
         self._sent = batch.write(st, c, now)
         if drafts:  # last, so that a key which an ack frees is free for them
             insert_all(st, c, drafts, [draft.id or new_id(self._st.now_ms()) for draft in drafts], now)
@@ -154,14 +158,23 @@ class _One:
     def read(self) -> None:
         """After the commit."""
         if self._settlements:
-            found = words_of(self._settlements, self._sent)
-            self.words = found if self._decided is None else self._decided
+            self.words = self._words()
         row = self._look.fetchone()
         assert row is not None
         self.now_ms, self.kept_back = row
         self.groups_seen = self.groups_seen or self.kept_back
         claims = zip(self.asks, self._claims, strict=True)
         self.deliveries = [self._deliveries(ask, claim.fetchall()) for ask, claim in claims]
+
+    def _words(self) -> list[Settled]:
+        if self._decided is None:
+            return words_of(self._settlements, self._sent)
+        if not self._swapping:
+            return [word for _, word in self._decided]
+        found = dict(self._decided)  # no message is here twice
+        acked = words_of(self._swapping, self._sent[:1])
+        found.update(zip([s.receipt for s in self._swapping], acked, strict=True))
+        return [found[s.receipt] for s in self._settlements]
 
     def _deliveries(self, ask: Ask, rows: list[tuple[Any, ...]]) -> list[Delivery]:
         queue, worker, until = ask.queue, ask.worker, self.now_ms + ask.lease_ms

@@ -33,7 +33,8 @@ class Settling:
         self.arguments = Arguments()
         self._words = [Settled.OK] * len(settlements)
         self._zones: dict[tuple[int, str], int] = {}  # of follow-ups
-        self._acks: dict[str, tuple[list[int], list[str], list[int]]] = {}  # by priority and queue
+        # By priority and queue, and whether each swaps one cell.
+        self._acks: dict[tuple[str, bool], tuple[list[int], list[str], list[int], list[Swap]]] = {}
         self._retries: dict[str, tuple[list[int], list[str], list[int], list[int], list[bytes]]] = {}
         self._moves: list[tuple[int, Settlement]] = []
         self._traits, self._now_ms = traits, now_ms
@@ -42,24 +43,31 @@ class Settling:
     def _sort(self, settlements: Sequence[Settlement]) -> None:
         seen = {s.receipt.handle for s in settlements}
         plain = len(seen) == len(settlements)  # else the same message comes twice, and order matters
-        acks = self._acks
+        acks, swaps_apart = self._acks, _Apart(settlements)
         for at, s in enumerate(settlements):
             handle, fence = s.receipt
             if type(handle) is not str or _is_handle(handle) is None or fence >> 32:
                 self._words[at] = Settled.STALE
                 continue
             decision = s.decision
-            if plain and type(decision) is Ack and decision.keep_ms == 0 and not s.follow_ups and not s.swaps:
-                zone = handle[_MEMBER:]
+            if (
+                plain
+                and type(decision) is Ack
+                and decision.keep_ms == 0
+                and not s.follow_ups
+                and (not s.swaps or swaps_apart.one_of(s))
+            ):
+                zone = handle[_MEMBER:], bool(s.swaps)
                 group = acks.get(zone)
                 if group is None:
-                    group = acks[zone] = ([], [], [])
+                    group = acks[zone] = ([], [], [], [])
                 group[0].append(at)
                 group[1].append(handle[:_MEMBER])
                 group[2].append(fence)
+                if s.swaps:
+                    group[3].append(s.swaps[0])
             elif plain and type(decision) is RetryAt and _is_plain_retry(s, decision):
-                zone = handle[_MEMBER:]
-                columns = self._retries.setdefault(zone, ([], [], [], [], []))
+                columns = self._retries.setdefault(handle[_MEMBER:], ([], [], [], [], []))
                 columns[0].append(at)
                 columns[1].append(handle[:_MEMBER])
                 columns[2].append(fence)
@@ -73,8 +81,8 @@ class Settling:
         blob(bytes.fromhex("".join([str(s.receipt.handle)[:_MEMBER] for _, s in self._moves])))
         blob(_fences([s.receipt.fence for _, s in self._moves]))
         acks = [
-            (*_zone(zone), blob(bytes.fromhex("".join(members))), blob(_fences(fences)))
-            for zone, (_, members, fences) in self._acks.items()
+            (*_zone(zone), blob(bytes.fromhex("".join(members))), blob(_fences(fences)), self._swap_columns(swaps))
+            for (zone, _), (_, members, fences, swaps) in self._acks.items()
         ]
         retries = [
             (*head, blob(bytes.fromhex("".join(members))), blob(_fences(fences)), dues, self.arguments.blobs(lines))
@@ -83,6 +91,12 @@ class Settling:
         moves = [self._move(s) for _, s in self._moves]
         wanted = [(ask.queue, ask.limit, ask.lease_ms, ask.worker or NO_NAME, skip_row(ask)) for ask in asks]
         return acks, moves, [*self._zones], swap_rows(swaps, self.arguments), wanted, retries
+
+    def _swap_columns(self, swaps: Sequence[Swap]) -> Any:
+        if not swaps:
+            return None
+        values = self.arguments.blobs([swap.value or b"" for swap in swaps])
+        return [s.key for s in swaps], [s.version for s in swaps], values, [s.ttl_ms for s in swaps]
 
     def _move(self, s: Settlement) -> list[Any]:
         handle = str(s.receipt.handle)
@@ -123,12 +137,27 @@ class Settling:
         retries = [columns[0] for columns in self._retries.values()]
         for n in range(0, len(other), 3):
             self._words[retries[other[n]][other[n + 1]]] = WORDS[other[n + 2]]
-        groups = [at for at, _, _ in self._acks.values()]
+        groups = [at for at, _, _, _ in self._acks.values()]
         for n in range(0, len(stale), 2):
             self._words[groups[stale[n]][stale[n + 1]]] = Settled.STALE
         for (at, _), word in zip(self._moves, words, strict=True):
             self._words[at] = WORDS[word]
         return self._words
+
+
+class _Apart:
+    """Tells which settlements swap a single cell, where no other of the batch names one of theirs: else it matters
+    which is first."""
+
+    def __init__(self, settlements: Sequence[Settlement]) -> None:
+        self._settlements = settlements
+        self._distinct: bool | None = None  # not looked at yet: most batches swap nothing
+
+    def one_of(self, s: Settlement) -> bool:
+        if self._distinct is None:
+            keys = [swap.key for one in self._settlements for swap in one.swaps]
+            self._distinct = len(set(keys)) == len(keys)
+        return self._distinct and len(s.swaps) == 1 and s.swaps[0].value is not None
 
 
 _is_handle = re.compile("[0-9a-f]{44}[0-3].", re.S).match

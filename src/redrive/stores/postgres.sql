@@ -263,6 +263,28 @@ freed as (
   where k.task = g.task and k.key = g.key and k.id = g.id and k.until_ms = 0)
 select count(*), null, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end from gone
 
+-- name: ack_swapping
+-- $1 ids, $2 fences, $3 seqs, and of each the one cell that it swaps: $4 keys in order, none twice, $5 expected versions, $6 values, $7 times
+-- to live, $8 now. As `ack`, of those whose swap applies. All cells are locked in the order of their keys before the first message is.
+with asked as (
+  select a.*, coalesce(c.version, 0) found, c.version is not null there
+  from unnest($1::uuid[], $2::int[], $3::bigint[], $4::text[], $5::bigint[], $6::bytea[], $7::bigint[])
+    a(id, fence, seq, key, version, value, ttl_ms) left join lateral (
+    select case when value is not null and (expires_ms is null or expires_ms > {now $8}) then version else 0 end "version"
+    from {s}.cell where key = a.key for no key update) c on true),
+fits as materialized (select * from asked where version = found order by id),
+gone as (
+  delete from {s}.message m using fits f
+  where m.id = f.id and m.fence = f.fence and m.seq = f.seq and m.lane = 'leased' returning m.id, f.key, f.value, f.ttl_ms, f.there),
+changed as (
+  update {s}.cell c set version = 2 * nextval('{s}.message_seq'), value = g.value, expires_ms = {now $8} + g.ttl_ms,
+    sweep_ms = (({now $8} + g.ttl_ms) / 60000 + 1) * 60000
+  from gone g where g.there and c.key = any (array[g.key])),
+made as (
+  insert into {s}.cell(key, version, value, expires_ms, sweep_ms)
+  select key, 2 * nextval('{s}.message_seq'), value, {now $8} + ttl_ms, (({now $8} + ttl_ms) / 60000 + 1) * 60000 from gone where not there)
+select count(*), null, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end from gone
+
 -- name: keep
 -- $1 ids, $2 fences, $3 seqs, $4 how long or null, $5 reasons, $6 results, $7 now: acks of what is kept
 with kept as (
@@ -670,7 +692,7 @@ select set_config('synchronous_commit', 'off', true)
 
 -- name: swap_cells
 -- $1 keys in order, none twice, $2 expected versions (0: there is none), $3 values, $4 times to live, $5 now: the keys of those that apply.
--- What is there is locked first, all of it in one order, by everybody.
+-- What is there is locked first, all of it in one order, by everybody. (`any (array[…])` leaves the planner no way but to look each key up.)
 with asked as materialized (
   select a.*, coalesce(c.version, 0) found, coalesce(c.live, false) live, c.version is not null there
   from unnest($1::text[], $2::bigint[], $3::bytea[], $4::bigint[]) a(key, version, value, ttl_ms) left join lateral (
@@ -680,8 +702,8 @@ fits as materialized (select * from asked where version = case when live then fo
 changed as (
   update {s}.cell c set version = 2 * nextval('{s}.message_seq'), value = f.value, expires_ms = {now $5} + f.ttl_ms,
     sweep_ms = (({now $5} + f.ttl_ms) / 60000 + 1) * 60000
-  from fits f where c.key = f.key and f.there and f.value is not null returning c.key),
-gone as (delete from {s}.cell c using fits f where c.key = f.key and f.there and f.value is null returning c.key),
+  from fits f where c.key = any (array[f.key]) and f.there and f.value is not null returning c.key),
+gone as (delete from {s}.cell c using fits f where c.key = any (array[f.key]) and f.there and f.value is null returning c.key),
 made as (
   insert into {s}.cell(key, version, value, expires_ms, sweep_ms)
   select key, 2 * nextval('{s}.message_seq'), value, {now $5} + ttl_ms, (({now $5} + ttl_ms) / 60000 + 1) * 60000
@@ -699,7 +721,7 @@ select c.key, c.version from unnest($1::text[]) a(key) cross join lateral (
 -- $1 keys that are locked, $2 values, $3 times to live, $4 now
 update {s}.cell c set version = 2 * nextval('{s}.message_seq'), value = r.value, expires_ms = {now $4} + r.ttl_ms,
   sweep_ms = (({now $4} + r.ttl_ms) / 60000 + 1) * 60000
-from unnest($1::text[], $2::bytea[], $3::bigint[]) r(key, value, ttl_ms) where c.key = r.key
+from unnest($1::text[], $2::bytea[], $3::bigint[]) r(key, value, ttl_ms) where c.key = any (array[r.key])
 
 -- name: make_cells
 -- $1 keys in order that were not there, $2 values, $3 times to live, $4 now. Where one came since, the whole transaction is tried again.
@@ -709,4 +731,4 @@ from unnest($1::text[], $2::bytea[], $3::bigint[]) r(key, value, ttl_ms)
 
 -- name: drop_cells
 -- $1 keys that are locked
-delete from {s}.cell c using unnest($1::text[]) r(key) where c.key = r.key
+delete from {s}.cell where key = any ($1::text[])

@@ -21,12 +21,8 @@ function cell_of(key)
   return cell
 end
 
--- Those that swaps name which stand at this place of these rows, in one go.
-function read_cells(rows, place)
-  local keys = {}
-  for _, row in ipairs(rows) do
-    for _, swap in ipairs(row[place] or {}) do keys[#keys + 1] = swap[1] end
-  end
+-- All that will be looked at, in one go.
+function read_cells(keys)
   for i, packed in ipairs(each('HMGET', CELLS, keys)) do cells[keys[i]] = unpack_cell(packed) end
 end
 
@@ -36,9 +32,8 @@ local function next_version(above)
   return counted
 end
 
--- Whether it applies; then those after it find it done. A swap is {key, version, ARGV index of the value or nil, ttl or nil}.
-function swap_cell(swap)
-  local key, wanted, value, ttl = swap[1], swap[2], swap[3], swap[4]
+-- Whether it applies; then those after it find it done. `value`: its index in ARGV, or nil.
+function swap_cell(key, wanted, value, ttl)
   local cell = cell_of(key)
   if (cell.live and cell.version or 0) ~= wanted then return false end
   local version, packed = next_version(cell.version), nil
@@ -55,14 +50,14 @@ end
 
 end
 
--- All of them, or none.
+-- All of them, or none. A swap is {key, version, ARGV index of the value or nil, ttl or nil}.
 local function swap_together(swaps)
   if not swaps then return true end
   local before = {}
   for _, swap in ipairs(swaps) do
     local key = swap[1]
     if before[key] == nil then before[key] = {cell_of(key), swapped[key]} end
-    if not swap_cell(swap) then
+    if not swap_cell(key, swap[2], swap[3], swap[4]) then
       for key, was in pairs(before) do
         cells[key], swapped[key] = was[1], was[2]
       end
@@ -75,7 +70,7 @@ end
 -- The position of the first that does not apply, or nil.
 local function swap_all(swaps)
   for i, swap in ipairs(swaps) do
-    if not swap_cell(swap) then return i end
+    if not swap_cell(swap[1], swap[2], swap[3], swap[4]) then return i end
   end
 end
 

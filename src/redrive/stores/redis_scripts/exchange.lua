@@ -1,7 +1,8 @@
 -- needs: full states faults cells groups puts settles looks claims
 -- {acks, moves, zones of drafts, swaps, asks, retries}: settles all, then claims. Nothing is
 -- written before all is known to apply.
--- acks: per priority and queue {priority, queue, ARGV index of members, of fences}; retries: the same and {due times,
+-- acks: per priority and queue {priority, queue, ARGV index of members, of fences}, and for those that swap a cell each
+-- {keys, versions, ARGV index of the first value, times to live}; retries: the same and {due times,
 -- ARGV index of the first fault}; moves: see settle_move, with their members in ARGV[3] and fences in ARGV[4].
 -- The answer: {now, {ack, number in it, …} that are stale, the same and the word of retries, words of moves, claims,
 -- positions of asks that were clogged}.
@@ -21,8 +22,11 @@ end
 for at, ack in ipairs(acks) do
   local fences, n, plain, beside = ARGV[ack[4]], 0, {members = {}, ids = {}}, {}
   local members, ids = members_in(ARGV[ack[3]])
+  local swap = ack[5]
+  if swap then read_cells(swap[1]) end
   for i, packed in ipairs(each('HMGET', STATES, ids)) do
-    if not is_current(packed, sub(fences, 4 * i - 3, 4 * i), members[i]) then
+    if not is_current(packed, sub(fences, 4 * i - 3, 4 * i), members[i])
+      or (swap and not swap_cell(swap[1][i], swap[2][i], swap[3] + i - 1, swap[4][i])) then
       stale[#stale + 1] = at - 1
       stale[#stale + 1] = i - 1
     else
@@ -57,7 +61,11 @@ end
 
 local seen = {}
 local packed_moves = #moves > 0 and each('HMGET', STATES, select(2, members_in(ARGV[3])))
-read_cells(moves, 11)
+local named = {}
+for _, move in ipairs(moves) do
+  for _, swap in ipairs(move[11] or {}) do named[#named + 1] = swap[1] end
+end
+read_cells(named)
 for i, move in ipairs(moves) do
   local member = sub(ARGV[3], 22 * i - 21, 22 * i)
   local id = sub(member, 7)

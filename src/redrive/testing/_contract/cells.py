@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from ...message import Ack, Cell, Draft, Settled, Settlement, Swap
+from ...message import Ack, Cell, Draft, RetryAt, Settled, Settlement, Swap
 from ...store import Store
 from ..clock import ManualClock
 from .base import Contract, OpenStore, claim, in_threads, put, values
@@ -153,6 +153,47 @@ class CellRules(Contract):
         assert values(store, "there", "a", "b", "c") == [b"1", b"1", b"3", None]
         again = store.exchange([Settlement(held[1].receipt, Ack(), swaps=(Swap("b", version(store, "b"), None),))], [])
         assert again.settled == [Settled.OK] and values(store, "b") == [None]
+
+    def test_settlements_with_one_swap_are_told_apart_from_all_others(self, store: Store, clock: ManualClock) -> None:
+        """As a batch of a healthy queue has them: most of them acks, of which each completes a record."""
+        if not store.traits.atomic_moves or not store.traits.fenced:
+            return
+        put(store, *[Draft(task="push", key="k" if n == 5 else None, group="g" if n == 6 else None) for n in range(12)])
+        store.cells.swap([Swap("there", 0, b"0"), Swap("over", 0, b"0", ttl_ms=1000), Swap("other", 0, b"0")])
+        clock.advance("1s")
+        at, held = version(store, "there"), {d.message.id: d for d in claim(store, limit=20)}
+        ids = sorted(held)
+        swaps: list[tuple[Swap, ...]] = [
+            (Swap("there", at, b"1", ttl_ms=5000),),
+            (Swap("new", 0, b"1"),),
+            (Swap("over", 0, b"1", ttl_ms=5000),),
+            (Swap("other", 0, b"1"),),  # it is there
+            (Swap("none", ELSEWHERE, b"1"),),  # there is none
+            (Swap("keyed", 0, b"1"),),
+            (Swap("grouped", 0, b"1"),),
+            (Swap("late", 0, b"1"),),
+            (Swap("two", 0, b"1"), Swap("twice", 0, b"1")),
+            (Swap("again", 0, b"1"),),
+            (),
+            (),
+        ]
+        decisions = [RetryAt(clock()) if n in (9, 11) else Ack() for n in range(12)]
+        late = held[ids[7]]
+        assert store.exchange([Settlement(late.receipt, Ack())], []).settled == [Settled.OK]
+        settlements = [
+            Settlement(held[id].receipt, decision, swaps=mine)
+            for id, decision, mine in zip(ids, decisions, swaps, strict=True)
+        ]
+        stale = {3, 4, 7}
+        expected = [Settled.STALE if n in stale else Settled.OK for n in range(12)]
+        assert store.exchange(settlements, []).settled == expected
+        wrote = ["there", "new", "over", "keyed", "grouped", "two", "twice", "again"]
+        assert values(store, *wrote) == [b"1"] * len(wrote)
+        assert values(store, "other", "none", "late") == [b"0", None, None]
+        left = [id for id, message in zip(ids, store.find(ids), strict=True) if message is not None]
+        assert left == [ids[n] for n in (3, 4, 9, 11)]
+        clock.advance("5s")
+        assert values(store, "there", "new", "over") == [None, b"1", None]
 
     def test_a_stale_receipt_swaps_nothing(self, store: Store) -> None:
         if not store.traits.atomic_moves or not store.traits.fenced:
