@@ -317,6 +317,7 @@ def test_while_the_store_is_down_what_is_claimed_runs_and_afterwards_all_is_shar
             it.put(100)
             it.start(2)
             it.until(lambda: len(it.shop.calls) >= 20)
+            time.sleep(0.1)  # until the next ones are claimed
             server.kill()
             before = len(it.shop.calls)
             time.sleep(1)
