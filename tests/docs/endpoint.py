@@ -1,7 +1,8 @@
 """What `https://example.com` and its sub-domains stand for while pages run: a server on loopback.
 
 The last part of a path says how it answers: `limited` with 429 and a Retry-After of one second, then 200; `flaky` with
-503, then 200; `down` with 503, `gone` with 410; anything else with 200.
+503, then 200; `down` with 503, `gone` with 410; a number as an API that syncs records: those ending in 00 with 422, in
+01 to 04 once or twice with 503; anything else with 200.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ class Endpoint(BaseHTTPRequestHandler):
         manner = self.path.partition("?")[0].rpartition("/")[2]
         self.seen[self.path] += 1
         first = self.seen[self.path] == 1
+        if manner.isdigit():
+            last = int(manner[-2:])
+            return 422 if last == 0 else 503 if 1 <= last <= 4 and self.seen[self.path] <= 1 + last % 2 else 200
         return {"limited": 429 if first else 200, "flaky": 503 if first else 200, "down": 503, "gone": 410}.get(
             manner, 200
         )
