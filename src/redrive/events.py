@@ -42,8 +42,8 @@ class Fate(Struct, frozen=True, kw_only=True):
 
 class Notice(Struct, frozen=True, kw_only=True):
     """Something about the worker itself: started, draining, stopped, store_unavailable, store_back, took_back,
-    no_identity, …; or about flow control: breaker_opened, breaker_half_open, breaker_closed, budget_exhausted,
-    flow_local, …"""
+    no_identity, child_failed, …; or about flow control: breaker_opened, breaker_half_open, breaker_closed,
+    budget_exhausted, flow_local, …"""
 
     name: str
     worker: str = ""
