@@ -168,7 +168,7 @@ def _line(event: Event) -> FateLine | NoticeLine:
 def _level(fate: Fate) -> str:
     if fate.outcome in ("dead", "quarantined"):
         return "error"
-    return "warning" if fate.outcome in ("retry", "stale", "lost") else "info"
+    return "warning" if fate.outcome in ("retry", "crashed", "stale", "lost") else "info"
 
 
 def _short(text: str | None) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from ..events import Fate
@@ -18,16 +20,17 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
     outcome, free = "done", False
     reason: str | None = None
     text: str | None = None
-    delay_ms = degraded = deferral = crash = None
+    delay_ms = degraded = None
     died = False
-    causes: tuple[str, ...] = ()
+    rare: dict[str, Any] | None = None  # what most fates have not: each field that is named costs, on every message
     match decision:
         case RetryAt():
             died = decision.crashed
             free = died or not decision.counts
             outcome = "crashed" if died else _FREE.get(decision.why, "held") if free else "retry"
             delay_ms = max(0, decision.at_ms - now_ms)
-            deferral = decision.deferral
+            if decision.deferral is not None:
+                rare = {"deferral": decision.deferral.why, "by": decision.deferral.by}
         case DeadLetter() | Quarantine():
             free = not decision.counts
             outcome = "dead" if isinstance(decision, DeadLetter) else "quarantined"
@@ -36,7 +39,10 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
             degraded = why
     if message.crashes or (fault is not None and fault.crash is not None):
         crash, causes = _crashes(message, fault, new=not free or died)
-    return Fate(
+        rare = {**(rare or {}), "crash": crash, "causes": () if isinstance(decision, RetryAt) else causes}
+    if o.duplicate_of is not None:
+        rare = {**(rare or {}), "duplicate_of": o.duplicate_of}
+    found = Fate(
         outcome=outcome if word is Settled.OK else word.value,
         id=message.id,
         task=message.task,
@@ -51,16 +57,12 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
         delay_ms=delay_ms,
         age_ms=max(0, now_ms - message.life_ms),
         degraded=degraded,
-        duplicate_of=o.duplicate_of,
         fault=None if fault is None else fault.kind.value,
         error=None if fault is None else fault.error,
         text=(text or None) if fault is None else fault.text,
         reason=reason,
-        crash=crash,
-        causes=() if isinstance(decision, RetryAt) else causes,
-        deferral=None if deferral is None else deferral.why,
-        by=None if deferral is None else deferral.by,
     )
+    return found if rare is None else replace(found, **rare)
 
 
 def _crashes(message: Message, fault: Fault | None, *, new: bool) -> tuple[Crash | None, tuple[str, ...]]:
