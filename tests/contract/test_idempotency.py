@@ -15,6 +15,7 @@ from tests.unit.idempotent import kept
 from tests.unit.test_idempotency import (  # noqa: F401 # run here too, with the apps of this module
     test_a_completed_duplicate_is_done_with_the_stored_result_and_is_not_run,
     test_a_failed_run_frees_the_key_and_runs_again_at_once,
+    test_a_live_conflict_defers_and_its_message_waits_unspent,
     test_a_message_takes_over_from_its_own_earlier_run_at_once,
     test_a_zombie_is_refused_and_the_new_owners_claim_survives,
     test_of_two_in_one_batch_one_runs_and_the_other_is_put_off_not_acked,

@@ -16,6 +16,7 @@ from redrive import (
     Backoff,
     Context,
     Draft,
+    Idempotency,
     Quarantine,
     Reject,
     Retention,
@@ -62,6 +63,22 @@ async def with_context(ctx: Context, record_id: int) -> bytes | None:
     assert_type(ctx.idempotency_key, str)
     assert_type(ctx.progress, Any)
     return None
+
+
+def key_of(record_id: int) -> str:
+    return f"record-{record_id}"
+
+
+@app.task(idempotency=Idempotency(key=key_of, keep=timedelta(days=7)), ctx=True)
+def once(ctx: Context, record_id: int) -> str:
+    assert_type(ctx.complete("done", tx=object()), str)
+    return ctx.complete("done", tx=object())
+
+
+assert_type(once(1), str)
+once("1")  # type: ignore[arg-type]
+app.task(idempotency=lambda: "key")  # type: ignore[call-overload]
+Idempotency(key="order")  # type: ignore[arg-type]
 
 
 @app.task(ctx=True)
