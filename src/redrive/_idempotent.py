@@ -18,6 +18,7 @@ from .flow.idempotency import (
     Wish,
     cell_of,
     claim,
+    claimed,
     completed,
     completing,
     held_by,
@@ -71,7 +72,7 @@ class Claim(Struct, eq=False):
         return releasing(self.wanted.cell, self.version)
 
 
-Found = Claim | Granted | Busy | Finished | Other
+Found = Claim | Busy | Finished | Other
 
 
 def wanted(
@@ -85,53 +86,34 @@ def wanted(
     return Wanted(key, cell_of(task.name, key), wish, hold_ms, rule.keep_ms)
 
 
-class Taking:
-    """Keys that are claimed together: `look` reads what there is, `take` writes, each for all of them at once. `found`
-    says of each what it came to; a Granted of `look` is nobody's before `take` made a Claim of it."""
+def acquire(store: Store, wishes: Sequence[Wanted], now_ms: int) -> list[Found]:
+    """Claim what is free, for each a Claim or why not; of several for one key the first one's turn it is.
 
-    def __init__(self, store: Store, wishes: Sequence[Wanted], now_ms: int) -> None:
-        self._cells, self._wishes, self._now_ms = store.cells, wishes, now_ms
-        self._durable = not store.traits.one_machine  # else a power cut that takes a claim back ends the claimant too
-        self._versions: dict[str, int] = {}
-        self.found: list[Found] = []
-
-    def look(self) -> None:
-        """Of several for one key the first one's turn it is, and the others find it busy. Raises StoreError."""
-        names = list(dict.fromkeys(w.cell for w in self._wishes))
-        self._versions, records = read_all(self._cells, names)
-        for w in self._wishes:
-            answer = claim(records[w.cell], w.wish, self._now_ms, w.hold_ms)
-            self.found.append(answer)
-            if isinstance(answer, Granted):
-                records[w.cell] = answer.record
-
-    def take(self, chosen: Sequence[int]) -> None:
-        """Claim those of the wishes that were granted. Raises StoreError: then some may be held, by these very owners,
-        to whom they are granted again."""
-        wanted = {n: answer.record for n in chosen if isinstance(answer := self.found[n], Granted)}
-        if not wanted:
-            return
-        swaps = [taking(self._wishes[n].cell, self._version(n), r, self._now_ms) for n, r in wanted.items()]
-        self._cells.swap(swaps, durable=self._durable)
-        versions, records = read_all(self._cells, [swap.key for swap in swaps])
-        for n, record in wanted.items():
-            w = self._wishes[n]
-            held = records[w.cell] == record  # also where it was written by a call whose answer was lost
-            self.found[n] = Claim(w, versions[w.cell], record) if held else Busy(LOST, self._now_ms + AGAIN_MS)
-
-    def _version(self, n: int) -> int:
-        return self._versions[self._wishes[n].cell]
-
-
-def acquire(store: Store, wish: Wanted, now_ms: int) -> Found:
-    """Claim one key, or why not. Raises StoreError."""
+    Most keys are new, so they are claimed unseen, and what came of it is read: one write and one read for all. Raises
+    StoreError: then some may be held, by these very owners, to whom they are granted again.
+    """
+    durable = not store.traits.one_machine  # else a power cut that takes a claim back ends the claimant too
+    found: list[Found] = [Busy(LOST, now_ms + AGAIN_MS)] * len(wishes)
+    taken = {w.cell: (0, claimed(w.wish, now_ms, w.hold_ms)) for w in reversed(wishes)}  # the first one's stays
+    left = list(range(len(wishes)))
     for _ in range(TRIES):
-        taking = Taking(store, [wish], now_ms)
-        taking.look()
-        taking.take([0])
-        found = taking.found[0]
-        if not (isinstance(found, Busy) and found.owner == LOST):
+        store.cells.swap([taking(cell, v, record, now_ms) for cell, (v, record) in taken.items()], durable=durable)
+        versions, records = read_all(store.cells, list(dict.fromkeys(wishes[n].cell for n in left)))
+        mine, taken, again = taken, {}, []
+        for n in left:
+            w = wishes[n]
+            record = records[w.cell]
+            if record is not None and w.cell in mine and record == mine[w.cell][1] and w.wish.owner == record.owner:
+                found[n] = Claim(w, versions[w.cell], record)
+            elif isinstance(answer := claim(record, w.wish, now_ms, w.hold_ms), Granted):
+                taken[w.cell] = (versions[w.cell], answer.record)
+                records[w.cell] = answer.record  # so that those after it find it busy
+                again.append(n)
+            else:
+                found[n] = answer
+        if not again:
             break
+        left = again
     return found
 
 
@@ -163,13 +145,11 @@ class DirectCall:
         Unreadable where no result is stored, StoreError."""
         store, task, key = self._store, self._task.name, self._wanted.key
         now_ms = store.now_ms()
-        match acquire(store, self._wanted, now_ms):
+        match acquire(store, [self._wanted], now_ms)[0]:
             case Claim() as found:
                 self._claim = self._context._claim = found
             case Finished(record):
                 self.finished, self.result = True, self._stored(record)
-            case Granted():
-                raise AssertionError("a key that is granted is claimed, or lost to another one")
             case Busy(owner, until_ms):
                 raise InProgress(task, key, owner, max(0, until_ms - now_ms) / 1000)
             case Other(record):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -138,10 +139,16 @@ def payload_of(canonical: bytes) -> bytes:
     return _hash(canonical)
 
 
-def _hash(content: bytes) -> bytes:
+@cache
+def _hasher() -> Callable[..., Any]:
     from hashlib import blake2b  # it loads OpenSSL, which importing redrive need not pay for
 
-    return blake2b(content, digest_size=HASH_BYTES).digest()
+    return blake2b
+
+
+def _hash(content: bytes) -> bytes:
+    digest: bytes = _hasher()(content, digest_size=HASH_BYTES).digest()
+    return digest
 
 
 def read(value: bytes | None) -> Record | None:
@@ -159,9 +166,14 @@ def written(record: Record) -> bytes:
     return _encode(record)
 
 
+def claimed(wish: Wish, now_ms: int, hold_ms: int) -> Record:
+    """What the cell holds while it is the wish's, for `hold_ms`."""
+    return Record(wish.owner, wish.fence, now_ms + hold_ms, wish.payload, wish.version)
+
+
 def claim(record: Record | None, wish: Wish, now_ms: int, hold_ms: int) -> Answer:
     """What a wish comes to, where the key's cell holds `record`. A claim holds for `hold_ms`."""
-    granted = Granted(Record(wish.owner, wish.fence, now_ms + hold_ms, wish.payload, wish.version))
+    granted = Granted(claimed(wish, now_ms, hold_ms))
     if record is None:
         return granted
     own = record.owner == wish.owner

@@ -174,11 +174,9 @@ class Engine:
 
     def _keyed(self, run: Run) -> bool:
         """Whether it is not over already, as far as its idempotency key goes; and what flow control has against it."""
-        keys, flow = self._keys, self._flow_of(run)
-        going = keys.look([run])
+        flow, going = self._flow_of(run), self._keys.claim([run])
         if flow is not None:
             flow.admit(going)
-        keys.take(going)
         return not run.over
 
     def _flow_of(self, run: Run) -> Flow | None:

@@ -1,5 +1,5 @@
-"""Idempotency in the worker: the keys of a claimed batch are looked up, and claimed, in one read and one write on the
-store thread, before any of it runs. How a key ends goes with the settlement of its message (outcomes.py)."""
+"""Idempotency in the worker: the keys of a claimed batch are claimed in one write and one read on the store thread,
+before any of it runs. How a key ends goes with the settlement of its message (outcomes.py)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .._idempotent import Claim, Found, Taking, Wanted, is_completed, read_all, wanted
+from .._idempotent import Claim, Found, Wanted, acquire, is_completed, read_all, wanted
 from ..decide import NO_SIGNALS, RUN, Refusal, Signals, admit
 from ..errors import KeyReused, StoreError, Unreadable
 from ..fault import Kind, classify
-from ..flow.idempotency import Busy, Finished, Granted, Other, deferral, look_again_ms, prolonged, taking
+from ..flow.idempotency import Busy, Finished, Other, deferral, look_again_ms, prolonged, taking
 from ..message import BLOB, DeadLetter, Deferral
 from .admission import judge
 from .bodies import fetch
@@ -30,46 +30,26 @@ class Keys:
     def __init__(self, tasks: Mapping[str, Any], store: Store, grace_s: float, lease_s: float) -> None:
         self._tasks, self._store = tasks, store
         self._slack_ms, self._lease_ms = math.ceil((grace_s + lease_s) * 1000), math.ceil(lease_s * 1000)
-        self._batch: Taking | None = None
-        self._asking: list[tuple[Run, Wanted]] = []
 
     def __bool__(self) -> bool:
         return any(task.idempotency is not None for task in self._tasks.values())
 
-    def look(self, runs: Sequence[Run]) -> list[Run]:
-        """Those that may run, as far as their keys go, in order; to be followed by `take`. The others have their end:
-        the stored result, a refusal, a verdict or a fault. Nothing is written yet."""
-        self._asking, self._batch = [], None
+    def claim(self, runs: Sequence[Run]) -> list[Run]:
+        """Claim the keys of these runs; those that may run, as far as that goes, in order. The others have their end:
+        the stored result, a refusal, a verdict or a fault."""
         now_ms = self._store.now_ms()
-        for run in runs:
-            if self._asks(run, now_ms):
-                self._ask(run, now_ms)
-        if self._asking:
-            self._batch = Taking(self._store, [w for _, w in self._asking], now_ms)
+        asking = [(run, w) for run in runs if self._asks(run, now_ms) and (w := self._wanted(run, now_ms)) is not None]
+        if asking:
             try:
-                self._batch.look()
-            except StoreError as error:
-                self._unreachable([run for run, _ in self._asking], error, now_ms)
+                found = acquire(self._store, [w for _, w in asking], now_ms)
+            except StoreError as error:  # what was written all the same is held by these messages, who come again
+                for run, _ in asking:
+                    reason = Deferral("idempotency", f"the store failed: {error}"[:200])
+                    run.refusal = Refusal(now_ms + AGAIN_MS, reason)
             else:
-                for (run, w), answer in zip(self._asking, self._batch.found, strict=True):
+                for (run, w), answer in zip(asking, found, strict=True):
                     self._answer(run, w, answer, now_ms)
         return [run for run in runs if run.refusal is None and not run.over]
-
-    def take(self, runs: Sequence[Run]) -> None:
-        """Claim the keys of those of `look`'s runs that nothing else has anything against."""
-        going = {id(run) for run in runs if run.refusal is None}
-        asking = [(n, run, w) for n, (run, w) in enumerate(self._asking) if id(run) in going]
-        batch, self._batch, self._asking = self._batch, None, []
-        if batch is None or not asking:
-            return
-        now_ms = self._store.now_ms()
-        try:
-            batch.take([n for n, _, _ in asking])
-        except StoreError as error:  # what was written all the same is held by these messages, who come again
-            self._unreachable([run for _, run, _ in asking], error, now_ms)
-            return
-        for n, run, w in asking:
-            self._answer(run, w, batch.found[n], now_ms)
 
     def renew(self, runs: Sequence[Run]) -> list[Run]:
         """Hold the keys of those that have not started yet for long enough, should they start now; those that have lost
@@ -116,9 +96,12 @@ class Keys:
         task = self._tasks.get(message.task)
         if task is None or task.idempotency is None or message.version > task.version:
             return False
+        if not (message.crashes or message.faults or message.cancel or message.deadline_ms):
+            return True  # as most: nothing that stands in the message itself speaks against it
         return admit(message, task.policy, NO_SIGNALS, now_ms) is RUN
 
-    def _ask(self, run: Run, now_ms: int) -> None:
+    def _wanted(self, run: Run, now_ms: int) -> Wanted | None:
+        """What it asks for; None where it has come to its end for want of that."""
         message = run.delivery.message
         task = run.task = self._tasks[message.task]
         args, kwargs = run.args, run.kwargs
@@ -126,27 +109,26 @@ class Keys:
             fetched = fetch(run)  # and again when it runs, as what is only claimed shall not fill the memory
             if fetched.signals is not NO_SIGNALS:
                 run.over = not judge(run, fetched.signals, now_ms)
-                return
+                return None
             args, kwargs = fetched.args, fetched.kwargs
         else:
             try:
                 args, kwargs = run.args, run.kwargs = task.codec.decode(message.body, message.version)
             except Unreadable as error:
                 run.over = not judge(run, Signals(unreadable=str(error)), now_ms)
-                return
+                return None
         hold_ms = math.ceil(task.policy.timeout_s * 1000) + self._slack_ms
         try:
-            self._asking.append((run, wanted(task, args, kwargs, message.id, message.fence, hold_ms)))
+            return wanted(task, args, kwargs, message.id, message.fence, hold_ms)
         except Exception as error:  # of the key's function: a failure like one of the handler's own
             run.fault, run.over = classify(error, task.rules), True
+            return None
 
     def _answer(self, run: Run, w: Wanted, answer: Found, now_ms: int) -> None:
         message = run.delivery.message
         match answer:
             case Claim():
                 run.claim = answer
-            case Granted():
-                pass  # `take` has the last word
             case Busy():
                 at_ms = look_again_ms(answer, message.held_ms, now_ms)
                 run.refusal = Refusal(at_ms, deferral(answer, message.task))
@@ -155,11 +137,6 @@ class Keys:
             case Other(record):
                 error = KeyReused(message.task, w.key, record.owner)
                 run.verdict, run.fault, run.over = DeadLetter("permanent", str(error)), classify(error), True
-
-    def _unreachable(self, runs: Sequence[Run], error: StoreError, now_ms: int) -> None:
-        """Without its key nothing runs."""
-        for run in runs:
-            run.refusal = Refusal(now_ms + AGAIN_MS, Deferral("idempotency", f"the store failed: {error}"[:200]))
 
 
 def _died(run: Run) -> bool:

@@ -374,11 +374,10 @@ class Worker:
             self._held[delivery.receipt] = run
             self._places.taken[queue] += 1
             runs.append(run)
-        going = runs if self._keys is None else self._keys.look(runs)
+        going = runs if self._keys is None else self._keys.claim(runs)
         if self._flow is not None:
             self._flow.admit(going)  # what its key holds up, or has done with, shall take nobody's token
         if self._keys is not None:
-            self._keys.take(going)
             runs = self._not_over(runs)
         self._loop.call_soon_threadsafe(self._start, runs)
 
