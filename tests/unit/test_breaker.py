@@ -546,6 +546,13 @@ def test_those_who_come_late_and_together_go_at_the_ramp_s_rate_and_no_faster(ga
     assert gone[-1] - gone[0] >= 3000  # 100 of them from 20 a second on, growing by use
 
 
+def test_thousands_that_come_at_once_stand_in_line_as_the_ramp_grows() -> None:
+    ramp, last_ms = ramps.start(20, NOW), NOW
+    for _ in range(2400):
+        ramp, last_ms = ramps.enter(ramp, NOW)
+    assert last_ms - NOW == pytest.approx(ramps.slot_ms(20, 2400), rel=0.1)  # 33 s; at its first rate 120
+
+
 def test_slots_that_nobody_took_are_lost_after_a_tenth_of_a_second() -> None:
     state = closed_again(FIVE)
     later_ms = state.since_ms + 9_900  # 4 a second by then: no more than a half slot is kept

@@ -82,8 +82,12 @@ def enter(ramp: Ramp, now_ms: int) -> tuple[Ramp, int]:
     """Whether one whose slot has come goes, or else when it may come again."""
     if _room(ramp, now_ms) > 0:
         return _gone(ramp, 1, now_ms), now_ms
-    at_ms = math.ceil(max(ramp.late_ms, ramp.tat_ms - EARLY_MS))
-    return replace(ramp, late_ms=at_ms + 1000 / rate(ramp, now_ms), last_ms=max(ramp.last_ms, at_ms)), at_ms
+    from_ms = max(ramp.late_ms, ramp.tat_ms - EARLY_MS)
+    at_ms = math.ceil(from_ms)
+    # They stand in line as the ramp will have grown when their turn comes, or thousands would wait at its first rate.
+    growth = math.exp2(min((at_ms - now_ms) / 1000 / DOUBLING_S, _EXPONENT_MAX))
+    every_ms = 1000 / min(RATE_MAX, rate(ramp, now_ms) * growth)
+    return replace(ramp, late_ms=from_ms + every_ms, last_ms=max(ramp.last_ms, at_ms)), at_ms
 
 
 def ready(ramp: Ramp, now_ms: int) -> int:
