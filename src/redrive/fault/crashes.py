@@ -31,13 +31,17 @@ def crash_fault(crash: Crash, at_ms: int = 0) -> Fault:
 
 
 def story(crash: Crash) -> str:
-    """The evidence in one line: how it died, its peak memory, what had been started beside, who ran it where."""
+    """The evidence in one line: how it died, its peak memory, in what company, who ran it where; the ids last, as they
+    are long."""
     how = _how(crash) + ("" if crash.run_s is None else f" after {crash.run_s:.1f} s")
     if crash.peak_bytes is not None:
         how += f", peak memory {crash.peak_bytes / _MIB:.0f} MiB"
     parts = [how, _company(crash)]
     if crash.worker:
         parts.append(f"worker {crash.worker}" + (f" on {crash.host}" if crash.host else ""))
+    if crash.started and not crash.alone:
+        more = crash.started_count - len(crash.started)
+        parts.append("started: " + ", ".join(crash.started) + (f" and {more} more" if more > 0 else ""))
     return "; ".join(part for part in parts if part)
 
 
@@ -64,8 +68,6 @@ def _company(crash: Crash) -> str:
     if crash.alone:
         return "alone in its process"
     count = max(crash.started_count, len(crash.started))
-    if not count:
-        return ""
-    more = f" and {count - len(crash.started)} more" if count > len(crash.started) else ""
-    noun = "message" if count == 1 else "messages"
-    return f"{count} {noun} had been started in the process: {', '.join(crash.started)}{more}"
+    if count <= 1:
+        return "the only message that had been started in its process" if count else ""
+    return f"{count} messages had been started in its process"

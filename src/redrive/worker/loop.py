@@ -441,7 +441,7 @@ class Worker:
                 return
             self._to_mark.popleft()
             run.until_s = before_s + self._lease_s
-            if word is Hold.LOST:
+            if word is Hold.LOST and run.delivery.receipt in self._held:
                 self._lose(run)
             self._loop.call_soon_threadsafe(self._suspects.go, run, word)
 
