@@ -290,7 +290,20 @@ def note(app: App, journal: Path) -> None:
     app.subscribe(told)
 
 
+def end_with_parent() -> None:
+    """A test that is killed cannot end its workers."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 if __name__ == "__main__":
+    end_with_parent()
     plan = msgspec.json.decode(sys.argv[1], type=Plan)
     app = make_app(plan)
     note(app, Path(plan.journal))
