@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import redrive
-from redrive import App, Context, Quarantine, Reject, Retry, RetryAfter, Snooze
+from redrive import App, Context, Idempotency, Quarantine, Reject, Retry, RetryAfter, Snooze
 from redrive.errors import LeaseLost
 
 from .working import SOON
@@ -226,3 +226,10 @@ def wrapped(ctx: Context) -> Iterator[None]:
 @app.task(name="small", isolation="process", memory="1GiB", keep_result="1h")
 def small() -> int:
     return os.getpid()
+
+
+@app.task(
+    name="once", isolation="process", ctx=True, keep_result="1h", idempotency=Idempotency(key=lambda n: f"order-{n}")
+)
+def once(ctx: Context, n: int) -> list[Any]:
+    return [ctx.idempotency_key, os.getpid(), n]

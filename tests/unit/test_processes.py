@@ -160,6 +160,13 @@ def test_a_child_uses_a_shared_store_itself_and_has_none_in_another_s_memory(tmp
     assert "lies in the memory of the worker" in stored(app, ref.id).faults[0].text
 
 
+def test_a_key_holds_in_a_child_and_its_result_is_stored(app: App) -> None:
+    first, other, again = (app.tasks["once"].enqueue(n) for n in (1, 2, 1))
+    app.run_worker({"default": 1}, drain=True)
+    assert (first.wait(0)[0], other.wait(0)[0]) == ("order-1", "order-2")
+    assert again.wait(0) == first.wait(0)
+
+
 # -- told to end
 
 
@@ -289,6 +296,9 @@ def test_poison_is_quarantined_with_evidence_and_nothing_else_is_harmed(app: App
             assert fault.kind == "crashed" and "alone in its process" in fault.text
             assert fault.crash is not None and fault.crash.alone and fault.crash.started == (ref.id,)
             assert fault.crash.peak_bytes is not None and fault.crash.peak_bytes > 10_000_000
+            if poison[n] in ("loop", "segfault"):
+                assert re.search(r'isolated.py", line \d+, in die$', fault.traceback, re.MULTILINE), fault.traceback
+                assert "child.py" not in fault.traceback
             if poison[n] == "memory":
                 assert "kept.append" in fault.traceback and fault.crash.peak_bytes > 100_000_000
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import gc
 import os
 import resource
@@ -32,7 +33,7 @@ from ..message import Delivery, Receipt
 from ..store import Traits
 from .frames import READ_BYTES, Ended, Hello, Inbox, Keep, Kept, Ready, Stop, ToChild, ToWorker, Work, pack
 from .frames import Broken as Refusal
-from .offspring import peak_of
+from .offspring import WHERE, peak_of
 from .origin import Origin, become_child, imported
 from .outcomes import fault_of
 from .run import Run
@@ -325,12 +326,16 @@ class Elsewhere:
         """There is nothing to close."""
 
 
-def main(fd: str, parent: str) -> None:
-    """Serve on the inherited socket `fd` until it ends, or the process `parent` does."""
+def main(fd: str, last_words: str, parent: str) -> None:
+    """Serve on the inherited socket `fd` until it ends, or the process `parent` does. Where this process is when
+    something kills it goes to the file `last_words`."""
     become_child()
     _end_with(int(parent))
     channel = socket.socket(fileno=int(fd))
     channel.set_inheritable(False)
+    os.set_inheritable(int(last_words), False)
+    faulthandler.enable(int(last_words), all_threads=False)
+    faulthandler.register(WHERE, int(last_words), all_threads=False)
     for number in (signal.SIGINT, signal.SIGTERM):  # a service manager tells every process; only the worker decides
         signal.signal(number, lambda *_: None)
     if hasattr(sys.stdout, "reconfigure"):

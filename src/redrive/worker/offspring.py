@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from msgspec import Struct
 
+from ..fault import TRACEBACK_MAX
 from .frames import READ_BYTES, Inbox, ToChild, ToWorker, pack
 from .run import Run
 
@@ -23,6 +27,7 @@ _BOOT = (
     "from redrive.worker.child import main; main(*sys.argv[1:])"
 )
 _STDERR = 2
+WHERE = signal.SIGQUIT  # asks a child where it is; its group is its own, so no terminal sends it
 
 
 class Death(Struct, frozen=True):
@@ -51,15 +56,17 @@ class Offspring:
         self.killed: str | None = None  # why its worker killed it
         self.broken: str | None = None  # why it could not begin
         self.peak_bytes: int | None = None  # when it was last looked at
+        self.asked_where = False
+        self._last_words = _scratch()  # where it is when it is killed
         self.channel, theirs = socket.socketpair()
         with theirs:
             # Linux starts a process out of its parent's memory, and counts that as its own peak.
             self._floor_bytes = 0 if sys.platform == "darwin" else _own_peak_bytes()
             self.process = subprocess.Popen(
-                _command(theirs.fileno()),
+                _command(theirs.fileno(), self._last_words.fileno()),
                 stdin=subprocess.DEVNULL,
                 stdout=_STDERR,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), self._last_words.fileno()],
                 process_group=0,  # so that what it started itself is killed with it, and a Ctrl-C is not meant for it
             )
         self.channel.setblocking(False)
@@ -102,6 +109,22 @@ class Offspring:
         with contextlib.suppress(OSError):
             self.channel.shutdown(socket.SHUT_WR)
 
+    def ask_where(self) -> None:
+        """Let it write down where it is, which it does also within a C function."""
+        self.asked_where = True
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, WHERE)
+
+    def forget_where(self) -> None:
+        """Empty the file; its end is the child's too."""
+        self.asked_where = False
+        os.ftruncate(self._last_words.fileno(), 0)
+        os.lseek(self._last_words.fileno(), 0, os.SEEK_SET)
+
+    def stack(self) -> str:
+        """Where it was, as a traceback; empty where it could not say."""
+        return as_traceback(os.pread(self._last_words.fileno(), TRACEBACK_MAX, 0).decode(errors="replace"))
+
     def kill(self, why: str) -> None:
         """SIGKILL, to it and the processes it started in its group."""
         if self.killed is None:
@@ -137,9 +160,26 @@ class Offspring:
 
     def close(self) -> None:
         self.channel.close()
+        self._last_words.close()
         if self.pid_fd is not None:
             os.close(self.pid_fd)
             self.pid_fd = None
+
+
+def as_traceback(dump: str) -> str:
+    """What `faulthandler` writes, in the order and form of Python's tracebacks, without the worker's own frames.
+
+    >>> print(as_traceback('Stack:\\n  File "b.py", line 2 in g\\n  File "a.py", line 1 in f'))
+    Traceback (most recent call last):
+      File "a.py", line 1, in f
+      File "b.py", line 2, in g
+    """
+    frames = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', dump, re.MULTILINE)
+    own = str(Path(__file__).parent)
+    shown = [
+        f'  File "{file}", line {line}, in {name}' for file, line, name in frames if not file.startswith((own, "<"))
+    ]
+    return "\n".join(["Traceback (most recent call last):", *reversed(shown)]) if shown else ""
 
 
 def peak_of(pid: int | str) -> int | None:
@@ -147,6 +187,13 @@ def peak_of(pid: int | str) -> int | None:
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(Path(f"/proc/{pid}/status").read_text().partition("VmHWM:")[2].split()[0]) * 1024
     return None
+
+
+def _scratch() -> BinaryIO:
+    """A file without a name, in memory where the system has that: there may be no disk to write to."""
+    make = getattr(os, "memfd_create", None)
+    file = tempfile.TemporaryFile(buffering=0) if make is None else os.fdopen(make("redrive"), "w+b", 0)  # noqa: SIM115
+    return cast(BinaryIO, file)
 
 
 def _own_peak_bytes() -> int:
@@ -163,7 +210,7 @@ def _pid_fd(pid: int) -> int | None:
     return None
 
 
-def _command(fd: int) -> list[str]:
+def _command(fd: int, last_words: int) -> list[str]:
     """The interpreter that runs here, with its own flags, and able to import what can be imported here."""
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    return [sys.executable, *flags, "-c", _BOOT, str(fd), str(os.getpid()), "\n".join(sys.path)]
+    return [sys.executable, *flags, "-c", _BOOT, str(fd), str(last_words), str(os.getpid()), "\n".join(sys.path)]

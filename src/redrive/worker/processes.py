@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 UNWIND_S = 0.4  # what a handler that was told to end may take before its process is killed
 END_S = 2.0  # what an idle child may take to end
+WHERE_S = 0.05  # what one that is to be killed has to write down where it is
 LOOK_S = 0.5  # how often a busy child is looked at, at least
 REAP_S = 0.01  # and one that is dying, where the system does not say that it is dead
 BEGIN_S = 60.0  # what a child may take to import the app
@@ -154,14 +156,20 @@ class ProcessExecutor:
 
     def _work(self) -> None:
         while not self._closing or self._children:
-            self._do_calls()
-            pause_s = self._look_after(time.monotonic())
-            self._hand_over()
-            self._asleep = True
-            events = self._selector.select(0.0 if self._calls else pause_s)
-            self._asleep = False
-            for key, _ in events:
-                key.data()
+            try:
+                self._round()
+            except Exception:  # a bug here shall cost the run it met its time, and no other
+                traceback.print_exc()
+
+    def _round(self) -> None:
+        self._do_calls()
+        pause_s = self._look_after(time.monotonic())
+        self._hand_over()
+        self._asleep = True
+        events = self._selector.select(0.0 if self._calls else pause_s)
+        self._asleep = False
+        for key, _ in events:
+            key.data()
 
     def _wakened(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -298,7 +306,8 @@ class ProcessExecutor:
     def _ended(self, child: Offspring, run: Run, frame: Ended) -> None:
         child.peak_bytes = frame.peak_bytes or child.peak_bytes
         if frame.memory:
-            run.fault = self._crash(run, Death(peak_bytes=child.peak_bytes), "memory", frame.fault)
+            stack = "" if frame.fault is None else frame.fault.traceback
+            run.fault = self._crash(run, Death(peak_bytes=child.peak_bytes), "memory", stack)
         else:
             run.fault, run.result, run.complaint = frame.fault, frame.result, frame.complaint
         if run.context is not None and (frame.follow_ups or frame.degraded is not None or frame.completed):
@@ -323,6 +332,8 @@ class ProcessExecutor:
 
     def _vacate(self, child: Offspring) -> None:
         child.run, child.kill_at_s = None, _NEVER_S
+        if child.asked_where:  # and then it ended after all
+            child.forget_where()
         self._free(child)
 
     def _free(self, child: Offspring) -> None:
@@ -378,6 +389,7 @@ class ProcessExecutor:
         child.dead = True
         for frame in child.receive():  # what it said before
             self._take(child, frame)
+        stack = "" if child.run is None else child.stack()
         self._forget(child)
         pool = self._pools[child.memory]
         run, child.run = child.run, None
@@ -386,7 +398,7 @@ class ProcessExecutor:
             if not self._closing:
                 self._failed(pool, _why_not(child, death))
         elif run is not None:
-            run.fault = self._fault_of_dead(child, run, death)
+            run.fault = self._fault_of_dead(child, run, death, stack)
             self._done(run)
         if child in pool.idle:
             pool.idle.remove(child)
@@ -400,25 +412,26 @@ class ProcessExecutor:
                     self._selector.unregister(file)
         child.close()
 
-    def _fault_of_dead(self, child: Offspring, run: Run, death: Death) -> Fault:
+    def _fault_of_dead(self, child: Offspring, run: Run, death: Death, stack: str) -> Fault:
         if child.killed in ("lease", "drain"):
             return Fault(Kind.INTERRUPTED, "ProcessDied", f"the worker ended it: {child.killed}")
         if not child.sent:
             return Fault(Kind.INTERRUPTED, "ProcessDied", "its process died before it had the message")
         if child.killed == "timeout":
             run.cause = run.cause or "timeout"
-            return self._crash(run, death, "timeout")
-        return self._crash(run, death, "signal" if death.signal else "exit" if death.code is not None else "")
+            return self._crash(run, death, "timeout", stack)
+        cause = "signal" if death.signal else "exit" if death.code is not None else ""
+        return self._crash(run, death, cause, stack)
 
-    def _crash(self, run: Run, death: Death, cause: str, fault: Fault | None = None) -> Fault:
-        """The evidence; with the traceback of what was raised, if anything was."""
+    def _crash(self, run: Run, death: Death, cause: str, stack: str) -> Fault:
+        """The evidence; `stack` is where it was, as far as that is known."""
         id = run.delivery.message.id
         crash = Crash(
             cause=cause, signal=death.signal, code=death.code, peak_bytes=death.peak_bytes,
             run_s=time.monotonic() - run.started_s, alone=True, started=(id,), started_count=1,
             worker=self._worker, host=os.uname().nodename,
         )  # fmt: skip
-        return replace(crash_fault(crash), traceback="" if fault is None else fault.traceback)
+        return replace(crash_fault(crash), traceback=stack)
 
     def _failed(self, pool: _Pool, text: str) -> None:
         """A child could not begin: what waits for one goes back, and the next is tried later each time."""
@@ -466,7 +479,12 @@ class ProcessExecutor:
             child.sample()
             at_s = min(at_s, child.run.until_s) if child.sent else _NEVER_S
         if now >= at_s:
-            child.kill(_why(child, now))
+            why = _why(child, now)
+            if why == "timeout" and not child.asked_where and child.ready:
+                child.ask_where()
+                self._end_by(child, now + WHERE_S)
+                return child.kill_at_s
+            child.kill(why)
             self._end_by(child, _NEVER_S)
         if child.killed is not None or child.over:
             return now + REAP_S
