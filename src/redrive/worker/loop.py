@@ -23,21 +23,21 @@ from msgspec.structs import replace
 from ..blobs import ClaimCheck, Cleaner
 from ..errors import EnqueueError, StoreError
 from ..events import Notice
-from ..fault import STARTED_MAX, Crash, crash_fault
-from ..message import Ack, Ask, Delivery, Hold, Lane, Receipt, Settled
-from ..retention import Retention
+from ..fault import STARTED_MAX, Crash
+from ..message import Ack, Ask, Delivery, Hold, Receipt, Settled
 from .admission import admit_run
-from .crashes import Slots, left_behind
-from .fates import fate, fate_of_crashed, fate_of_lost
+from .fates import fate, fate_of_lost
 from .flow import Flow
 from .idempotent import Keys
 from .identity import identity
+from .keeping import Keeper
 from .origin import Origin, origin_of
 from .outcomes import Outcome, outcome, refused, released
 from .places import BATCH_MAX, Places
 from .processes import ProcessExecutor, Recycling
 from .run import Gate, Hall, Run
 from .suspects import Suspects
+from .takeback import take_back
 from .tasks import TaskExecutor
 from .threads import ThreadExecutor
 
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 UNWIND_S = 0.5  # how long a cancelled coroutine may take to end before it is left behind
 BEAT_EVERY_S = 1.0  # how often the store thread shows its supervisor that it lives, at least
-RETAIN_EVERY_S = 60.0
-RETAIN_MAX = 1000  # of a lane in one call, as Store.retain says
 STORE_RETRY_S = (0.05, 2.0)  # the first and the longest pause while the store cannot be reached
 
 
@@ -82,8 +80,7 @@ class Worker:
         self._gates = {
             q.name: Gate(q.concurrency, self._hall, q.weight if weighted else math.inf, q.retention.ack) for q in queues
         }
-        self._retained = [q for q in queues if q.retention != Retention()]
-        self._retain_at_s = 0.0 if self._retained else math.inf
+        self._keeper = Keeper(queues, self._store, self._notice)
         self._origin = _origin(app)
         self._recycling = Recycling(*recycle)
         self._places = Places(queues, self._total, prefetch, self._store.traits.batch_max)
@@ -117,7 +114,7 @@ class Worker:
     def start(self) -> None:
         """Begin to work on the running event loop."""
         self._loop = asyncio.get_running_loop()
-        self._take_back()
+        take_back(self._store, self._slots, self._places.capacity + BATCH_MAX, self.app.events, self._notice)
         self._threads = ThreadExecutor(self._places.capacity, self._finish, self._start_other, self._slots)
         self._tasks = TaskExecutor(
             self._loop,
@@ -223,10 +220,8 @@ class Worker:
         if self._outcomes or asks:
             self._exchange(asks)
         elif self._idle_over():
-            if self._burst and self._retained:
-                self._retain_at_s = 0.0  # it may be long until the next one starts
-                while time.monotonic() >= self._retain_at_s:
-                    self._retain()
+            if self._burst:
+                self._tidy()
             return True
         elif not self._finished:
             self._wait()
@@ -531,53 +526,19 @@ class Worker:
         if self.app.events:
             self.app.events.emit([fate_of_lost(run.delivery.message, self._store.now_ms(), self.name)])
 
-    def _take_back(self) -> None:
-        """Leases that dead workers of this machine left: what they had started counts a crash, the rest goes back free.
-
-        Killed between the release and the emptying of the slots, the next one does it again and finds nothing left to
-        release.
-        """
-        if self._slots is None or self._store.state_dir is None:
-            return
-        self._take_back_from(self._slots)
-        self._slots.open(self._places.capacity + BATCH_MAX)
-        for other in left_behind(self._store.state_dir):
-            if self._take_back_from(other):
-                other.settle()
-
-    def _take_back_from(self, slots: Slots) -> bool:
-        if not slots.same_boot:
-            return False  # its slots may be older than its leases: those run out by themselves
-        crash = slots.crash()
-        died = crash_fault(crash, self._store.now_ms())
-        held = self._store.find([one.id for one in slots.started or ()]) if self.app.events else []
-        free, lapsed = self._store.release(slots.last, slots.started, fault=died)
-        if free or lapsed:
-            what = f"{lapsed} started and {free} unstarted messages that {slots.last} held when it died"
-            self._notice("took_back", f"{what} ({died.text})" if crash.cause else what)
-        if lapsed and self.app.events:
-            crashed = [m for m in held if m is not None and m.worker == slots.last and m.lane is Lane.LEASED]
-            self.app.events.emit([fate_of_crashed(m, died, self.name) for m in crashed])
-        return True
-
     # -- retention
 
     def _retain(self) -> None:
-        """Once a minute, remove what the queues' retention does not keep; more often while there is much of it."""
-        now = time.monotonic()
-        if now < self._retain_at_s:
-            return
-        self._retain_at_s = now + RETAIN_EVERY_S
-        for queue in self._retained:
-            try:
-                done, dead = self._store.retain(queue.name, done=queue.retention.done, dead=queue.retention.dead)
-            except StoreError as error:
-                self._store_failed(error)
-                return
-            if max(done, dead) >= RETAIN_MAX:
-                self._retain_at_s = now
-            if done or dead:
-                self._notice("removed", f"{done} done and {dead} dead messages of queue {queue.name}, by its retention")
+        try:
+            self._keeper.look()
+        except StoreError as error:
+            self._store_failed(error)
+
+    def _tidy(self) -> None:
+        try:
+            self._keeper.finish()
+        except StoreError as error:
+            self._store_failed(error)
 
     # -- the end
 
