@@ -98,6 +98,15 @@ def undone_by_a_name(ctx: Context, record_id: int) -> None: ...
 def undone_by_no_task(record_id: int) -> None: ...
 
 
+@app.task(isolation="process", memory="1GiB")
+def scaled(path: str) -> int:
+    return len(path)
+
+
+@app.task(isolation="thread")  # type: ignore[call-overload, untyped-decorator]
+def unknown_isolation() -> None: ...
+
+
 @app.task(keep_result="1h")
 async def with_a_result(record_id: int) -> int:
     return record_id

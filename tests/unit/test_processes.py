@@ -267,8 +267,10 @@ EVIDENCE = {
 
 @pytest.mark.slow
 @pytest.mark.linux
-def test_poison_is_quarantined_with_evidence_and_nothing_else_is_harmed(app: App, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["memory", pytest.param("sqlite", marks=pytest.mark.soak)])
+def test_poison_is_quarantined_with_evidence_and_nothing_else_is_harmed(tmp_path: Path, kind: str) -> None:
     """One of each kind of poison among eleven good ones for each."""
+    app = isolated.fresh(store_in(tmp_path, kind))
     heard = Heard(app)
     drafts, poison = [], {}
     for how in EVIDENCE:
@@ -301,6 +303,7 @@ def test_poison_is_quarantined_with_evidence_and_nothing_else_is_harmed(app: App
                 assert "child.py" not in fault.traceback
             if poison[n] == "memory":
                 assert "kept.append" in fault.traceback and fault.crash.peak_bytes > 100_000_000
+    app.store.close()
 
 
 # -- children
