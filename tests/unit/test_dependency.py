@@ -66,7 +66,7 @@ def test_a_probe_that_never_began_is_given_back() -> None:
 
 
 def test_what_was_granted_for_a_time_is_good_then_and_not_long_after() -> None:
-    d = Dependency("shop", rate=Rate("1/s"))
+    d = Dependency("shop", rate=Rate("1/s"), per="group")
     state, answers = flow.ask(State(), d, [message("0"), message("1")], NOW)
     refusal = answers.refusals[1]
     assert refusal is not None and (refusal.at_ms, refusal.deferral.why) == (NOW + 1000, "limit")
@@ -88,6 +88,20 @@ def test_as_many_may_be_claimed_as_there_are_slots_open() -> None:
     assert answers.used == 3 and [r and r.at_ms - NOW for r in answers.refusals] == [None, None, None, 100]
     back = flow.apply(state, d, Seen(unused=2), NOW)
     assert flow.allowance(back, d, NOW).count == 2
+
+
+def test_who_was_claimed_without_a_slot_closes_none_to_those_who_have_one() -> None:
+    d, later = Dependency("shop", None, BREAKER, Rate("10/s", burst=3)), NOW + 13_000
+    state, answers = flow.ask(State(), d, [message(str(n)) for n in range(9)], NOW)
+    assert [r and r.at_ms - NOW for r in answers.refusals] == [None, None, None, 100, 200, 300, 400, 500, 600]
+    assert flow.allowance(state, d, NOW + 200).count == 2  # at each of these times one may be claimed
+    d = Dependency("shop", None, BREAKER)
+    state, _ = flow.ask(opened(d), d, [message("0"), message("1")], later)
+    state = flow.apply(state, d, Seen(probes={"0 1": "success", "1 1": "success"}), later)
+    state, answers = flow.ask(state, d, [message(str(n)) for n in range(100)], later + 1000)
+    times = [r.at_ms for r in answers.refusals if r is not None]
+    assert times == sorted(times) and times[-1] > later + 10_000
+    assert flow.allowance(state, d, later + 2000).count >= 1
 
 
 def test_a_ramp_gives_its_slots_as_they_open_and_goes_on_while_somebody_waits() -> None:
@@ -117,7 +131,7 @@ def test_a_retry_s_token_is_good_for_longer_than_a_slot() -> None:
 
 
 def test_a_denied_retry_keeps_its_token_while_a_slot_holds_it_back() -> None:
-    d = Dependency("shop", Budget(ratio=0, life="1s", floor=1), None, Rate("1/s"))
+    d = Dependency("shop", Budget(ratio=0, life="1s", floor=1), None, Rate("1/s"), per="group")
     state, _ = flow.ask(State(), d, [message("0", attempt=2)], NOW)  # takes the reserve and the slot
     state, answers = flow.ask(state, d, [message("1", attempt=2)], NOW)
     first = answers.refusals[0]

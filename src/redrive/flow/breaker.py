@@ -132,9 +132,10 @@ def record_many(state: State, breaker: Breaker, calls: Calls, now_ms: int) -> St
     return _counted(state, breaker, counted, failed, slow, now_ms)
 
 
-def ask(state: State, breaker: Breaker, now_ms: int, owner: str) -> tuple[State, Answer]:
+def ask(state: State, breaker: Breaker, now_ms: int, owner: str, *, reserve: bool = True) -> tuple[State, Answer]:
     """When may `owner` call? In half-open the first get a lease to probe with; asking again with one changes nothing.
-    Who has to wait gets a time that is spread over the ramp to come, or its very slot once there is a ramp."""
+    Who has to wait gets a time that is spread over the ramp to come, or its very slot once there is a ramp, if slots
+    are to be reserved."""
     state = look(state, breaker, now_ms)
     match state.status:
         case "open":
@@ -144,7 +145,7 @@ def ask(state: State, breaker: Breaker, now_ms: int, owner: str) -> tuple[State,
         case "half_open":
             return _ask_for_probe(state, breaker, now_ms, owner)
         case "closed" | "forced_closed":
-            return _ask_ramp(state, now_ms)
+            return _ask_ramp(state, now_ms, reserve)
 
 
 def give_back(state: State, owner: str) -> State:
@@ -233,9 +234,14 @@ def _counted(state: State, breaker: Breaker, calls: int, failed: int, slow: int,
     return _open(state, breaker, now_ms) if failure_rate >= breaker.failure_rate or too_slow else state
 
 
-def _ask_ramp(state: State, now_ms: int) -> tuple[State, Answer]:
+def _ask_ramp(state: State, now_ms: int, reserve: bool) -> tuple[State, Answer]:
     if state.ramp is None:
         return state, Answer(now_ms)
+    if not reserve:
+        if ramps.ready(state.ramp, now_ms):
+            return replace(state, ramp=ramps.take_ready(state.ramp, 1, now_ms)), Answer(now_ms)
+        at_ms = max(now_ms + 1, ramps.peek(state.ramp, now_ms)) + ramps.slot_ms(state.ramp.rate, state.places)
+        return replace(state, places=state.places + 1, ramp=ramps.wanted(state.ramp, now_ms)), Answer(at_ms, "ramp")
     ramp, at_ms = ramps.take(state.ramp, now_ms)
     if at_ms <= now_ms:
         return enter(replace(state, ramp=ramp), now_ms)

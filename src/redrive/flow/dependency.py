@@ -76,6 +76,7 @@ class State(Struct, frozen=True, array_like=True):
     cool: limits.CoolDown = limits.CoolDown()
     aimd: limits.AimdState = limits.AimdState()
     workers: Mapping[str, int] = {}
+    later_ms: float = 0.0  # up to when those came back that the rate held, and that no slot was reserved for
 
 
 class Seen(Struct):
@@ -158,8 +159,9 @@ def owner_of(message: Message) -> str:
     return f"{message.id} {message.fence}"
 
 
-def allowance(state: State, d: Dependency, now_ms: int, free: float = math.inf) -> Allowance:
-    """How many messages of this dependency may run now, as far as that can be said before they are seen."""
+def allowance(state: State, d: Dependency, now_ms: int, free: float = math.inf, pool: int = 0) -> Allowance:
+    """How many messages of this dependency may run now, as far as that can be said before they are seen. `pool`: how
+    many tokens were taken for them."""
     if state.cool.until_ms > now_ms:
         return Allowance(0, state.cool.until_ms)
     found = Allowance(free, now_ms + LOOK_MS)
@@ -169,9 +171,10 @@ def allowance(state: State, d: Dependency, now_ms: int, free: float = math.inf) 
             until_ms = breakers.closed_until_ms(breaker, d.breaker, now_ms)
             return Allowance(0, until_ms) if until_ms else _least(found, Allowance(d.breaker.probes))
         if breaker.ramp is not None:
-            found = _least(found, Allowance(ramps.ready(breaker.ramp, now_ms), ramps.peek(breaker.ramp, now_ms)))
+            found = _least(found, Allowance(ramps.ready(breaker.ramp, now_ms) + pool, ramps.peek(breaker.ramp, now_ms)))
     if d.rate is not None:
-        found = _least(found, Allowance(*limits.ready(state.tat_ms, d.rate, now_ms)))
+        ready, next_ms = limits.ready(state.tat_ms, d.rate, now_ms)
+        found = _least(found, Allowance(ready + pool, next_ms))
     return found
 
 
@@ -271,12 +274,36 @@ def _ask_for_tokens(
     used = min(tokens, len(asking))
     if used == len(asking):
         return state, used
-    tat_ms, slots = limits.ask(state.tat_ms, d.rate, now_ms, len(asking) - used)
-    for at, at_ms in zip(asking[used:], slots, strict=True):
+    asking = asking[used:]
+    if d.per is None:
+        going_now = min(len(asking), limits.ready(state.tat_ms, d.rate, now_ms)[0])
+        return _refuse_rest(state, d, d.rate, messages, asking, going_now, refusals, now_ms), used
+    tat_ms, slots = limits.ask(state.tat_ms, d.rate, now_ms, len(asking))
+    for at, at_ms in zip(asking, slots, strict=True):
         if at_ms > now_ms:
             message = messages[at]
             refusals[at] = _refusal("limit", d, at_ms, (*_passes(message, now_ms), *used_of(d, message)))
     return replace(state, tat_ms=tat_ms), used
+
+
+def _refuse_rest(
+    state: State,
+    d: Dependency,
+    rate: Rate,
+    messages: Sequence[Message],
+    asking: Sequence[int],
+    going: int,
+    refusals: list[Refusal | None],
+    now_ms: int,
+) -> State:
+    """Slots for the first ones, none for the rest: where claims go by allowance, a slot that is reserved is closed to
+    all, its owner too. They come back as the slots will open."""
+    tat_ms, _ = limits.ask(state.tat_ms, rate, now_ms, going)
+    later_ms, slots = limits.ask(max(tat_ms, state.later_ms), rate, now_ms, len(asking) - going)
+    for at, at_ms in zip(asking[going:], slots, strict=True):
+        budget = _only(used_of(d, messages[at]), "budget")
+        refusals[at] = _refusal("limit", d, max(at_ms, now_ms + 1), (*_passes(messages[at], now_ms), *budget))
+    return replace(state, tat_ms=tat_ms, later_ms=later_ms if len(asking) > going else state.later_ms)
 
 
 def _ask_one(
@@ -310,7 +337,7 @@ def _ask_breaker(
     if any(breakers.valid(state.breaker, p.removesuffix(f" {d.name}")) for p in slots):
         after, answer = breakers.enter(state.breaker, now_ms)
     else:
-        after, answer = breakers.ask(state.breaker, breaker, now_ms, owner_of(message))
+        after, answer = breakers.ask(state.breaker, breaker, now_ms, owner_of(message), reserve=d.per is not None)
     state = _with_breaker(state, after)
     if answer.at_ms <= now_ms:
         return state, None, answer.probe

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 FRESH_MS = 250  # how old a copy may be, and how long counts wait to be written
 NAMES = "flow"  # the cell that lists the dependencies
 LOCAL_MS = 1000  # how long to go by the copies before the cells are tried again
+LOOK_MS = 1000  # how often to look for tasks that nobody knows to be routed to a queue
 TRIES = 20  # of a swap that others keep winning; then the copy decides
 EXHAUSTED_EVERY_MS = 60_000  # how often a worker tells of one budget that is spent
 KEYED_MAX = 10_000  # guards of keys that are kept; the longest unused go first
@@ -97,6 +98,8 @@ class Flow:
         self._local_until_ms = 0.0  # while the cells cannot be reached: when to try again
         self._kinds: dict[str, dict[tuple[str, ...], set[str]]] = {}  # of each queue: tasks by the guards they share
         self._listed = False
+        self._looked_ms: dict[str, int] = {}  # of each queue whose known tasks were all held: when it was looked into
+        self.looking: set[str] = set()  # those that the last split did so with
         for task in app.tasks.values():
             self._plan(task.name, task.queue)
 
@@ -312,42 +315,66 @@ class Flow:
         now_ms = self._store.now_ms()
         for guard in self._guards.values():
             guard.promised = 0
+        self.looking.clear()
         asks = []
         for queue, room in rooms.items():
             asks += [(queue, limit, skip) for limit, skip in self._split(queue, room, now_ms)]
         return asks
 
     def _split(self, queue: str, room: int, now_ms: int) -> list[tuple[int, frozenset[str]]]:
-        kinds = self._kinds.get(queue, {})
-        bounded: list[tuple[int, set[str]]] = []
-        left = room
-        for names, tasks in kinds.items():
-            guards = [self._guards[name] for name in names]
-            count = left
+        kinds = [([self._guards[name] for name in names], tasks) for names, tasks in self._kinds.get(queue, {}).items()]
+        self._refresh({guard for guards, _ in kinds for guard in guards}, now_ms)
+        most = [min((self._open(guard, now_ms).count for guard in guards), default=math.inf) for guards, _ in kinds]
+        bounded: dict[Guard, tuple[int, set[str]]] = {}  # how many of which tasks, by what bounds them
+        held, free, left = set[str](), set[Guard](), room
+        for n in sorted(range(len(kinds)), key=most.__getitem__):  # so a kind is left no more than its own bound
+            guards, tasks = kinds[n]
+            count, by = left if most[n] > 0 else 0, None
             for guard in guards:
-                count = min(count, self._allow(guard, count, now_ms))
-            if count < left:
-                for guard in guards:
-                    guard.promised += count
-                bounded.append((count, tasks))
-                left -= count
-        if not bounded:
+                allowed = self._allow(guard, count, now_ms)
+                if allowed < count:
+                    count, by = allowed, guard
+            if by is None and most[n] > 0:
+                free.update(guards)
+                continue
+            held |= tasks
+            if by is None:
+                continue
+            if by not in bounded and not count and by.promised and left > 1:
+                count = 1  # all was promised to tasks that may have nothing: one too many, rather than none for ever
+            if by in bounded or count:
+                more, others = bounded.get(by, (0, set()))
+                bounded[by] = more + count, others | tasks  # those that share a bound share an ask: the first ones go
+            for guard in guards:
+                guard.promised += count
+            left -= count
+        if not held:
             return [(room, _NONE)]
-        everything, held = _NONE.union(*kinds.values()), _NONE.union(*(tasks for _, tasks in bounded))
-        asks = [(count, everything - tasks) for count, tasks in bounded if count]
-        return asks if held == everything or not left else [*asks, (left, held)]
+        for guard in free:
+            guard.promised += left
+        everything = _NONE.union(*(tasks for _, tasks in kinds))
+        asks = [(count, everything - tasks) for count, tasks in bounded.values()]
+        return [*asks, (left, frozenset(held))] if held < everything or self._looks(queue, now_ms) else asks
 
-    def _allow(self, guard: Guard, wanted: int, now_ms: int) -> int:
-        """How many of that many may be claimed; takes the tokens."""
-        if wanted <= 0:
-            return 0
-        self._refresh([guard], now_ms)
-        free = guard.free(self._worker) - guard.promised
-        if not flow.bounded(guard.state, guard.d):
-            return int(min(wanted, flow.allowance(guard.state, guard.d, now_ms, free).count))
+    def _looks(self, queue: str, now_ms: int) -> bool:
+        """Whether to look, where all known tasks of a queue are held, for others that were routed there."""
+        if abs(now_ms - self._looked_ms.get(queue, -LOOK_MS)) < LOOK_MS:
+            return False
+        self._looked_ms[queue] = now_ms
+        self.looking.add(queue)
+        return True
+
+    def _open(self, guard: Guard, now_ms: int) -> flow.Allowance:
+        """How many may be claimed now."""
         if guard.turn != guard.state.breaker.turn:
             guard.pool, guard.turn = 0, guard.state.breaker.turn  # they were for another time
-        wanted = int(min(wanted, free))
+        return flow.allowance(guard.state, guard.d, now_ms, guard.free(self._worker), guard.pool)
+
+    def _allow(self, guard: Guard, wanted: int, now_ms: int) -> int:
+        """How many of that many may be claimed, beside those that were promised; takes the tokens."""
+        wanted = int(min(wanted, self._open(guard, now_ms).count - guard.promised))
+        if wanted <= 0 or not flow.bounded(guard.state, guard.d):
+            return max(0, wanted)
         need = wanted - (guard.pool - guard.promised)
         for _ in range(TRIES if need > 0 else 0):
             state, count = flow.take(self._with_seen(guard, now_ms), guard.d, need, now_ms)
@@ -371,8 +398,8 @@ class Flow:
         held, pause_ms = set[str](), math.inf
         for names, tasks in kinds.items():
             for guard in (self._guards[name] for name in names):
-                found = flow.allowance(guard.state, guard.d, now_ms, guard.free(self._worker))
-                if found.count <= 0 and not guard.pool:
+                found = self._open(guard, now_ms)
+                if found.count <= 0:
                     held |= tasks
                     pause_ms = min(pause_ms, max(1.0, found.next_ms - now_ms))
         if not held:

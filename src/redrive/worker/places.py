@@ -86,6 +86,8 @@ class Places:
 
     def note(self, asks: Sequence[Ask], deliveries: Sequence[Delivery], clogged: frozenset[str]) -> None:
         """What came of the asks."""
+        if self._flow is not None:
+            clogged -= self._flow.looking  # what is known there may wait in its order
         given, asked = Counter(delivery.message.queue for delivery in deliveries), Counter[str]()
         for ask in asks:
             asked[ask.queue] += ask.limit

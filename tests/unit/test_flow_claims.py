@@ -1,0 +1,103 @@
+"""What flow control lets a worker claim: nothing waits for ever behind what may not run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+
+from redrive import App, RetryAfter
+from redrive.message import Ask, Exchange, Settlement
+
+from .working import until
+
+
+def on_a_loop(test: Callable[[App], Awaitable[None]]) -> Callable[[], None]:
+    return lambda: asyncio.run(test(App("memory://")))  # type: ignore[arg-type]
+
+
+@on_a_loop
+async def test_what_shares_a_rate_with_tasks_that_have_nothing_is_claimed_without_a_storm(app: App) -> None:
+    done, exchanges, exchange = Counter[str](), 0, app.store.exchange
+
+    def counted(settlements: Sequence[Settlement], asks: Sequence[Ask]) -> Exchange:
+        nonlocal exchanges
+        exchanges += 1
+        return exchange(settlements, asks)
+
+    app.store.exchange = counted  # type: ignore[method-assign, assignment]
+
+    @app.task(name="a", dependency="one")
+    async def a(n: int) -> None: ...
+
+    @app.task(name="b", dependency="two")
+    async def b(n: int) -> None:
+        done["b"] += 1
+
+    app.queue("default", rate="2/s")
+    await app.aenqueue_many([b.draft(n) for n in range(3)])
+    async with app.worker():
+        await until(lambda: done["b"] == 3)
+    assert exchanges < 50
+
+
+@on_a_loop
+async def test_tasks_that_share_a_rate_share_it_by_priority(app: App) -> None:
+    done: list[str] = []
+
+    @app.task(name="low", dependency="one")
+    async def low(n: int) -> None:
+        done.append("low")
+
+    @app.task(name="high", dependency="two")
+    async def high(n: int) -> None:
+        done.append("high")
+
+    app.queue("default", rate="50/s")
+    await app.aenqueue_many([low.using(priority=3).draft(n) for n in range(20)])
+    await app.aenqueue_many([high.using(priority=0).draft(n) for n in range(20)])
+    async with app.worker():
+        await until(lambda: len(done) == 40)
+    assert done == ["high"] * 20 + ["low"] * 20
+
+
+@on_a_loop
+async def test_behind_a_long_line_at_a_rate_nothing_stands_still(app: App) -> None:
+    done = Counter[str]()
+
+    @app.task(name="a", rate="50/s")
+    async def a(n: int) -> None:
+        done["a"] += 1
+
+    @app.task(name="b")
+    async def b(n: int) -> None:
+        done["b"] += 1
+
+    await app.aenqueue_many([a.draft(n) for n in range(1300)])  # more than a claim looks at
+    await app.aenqueue_many([b.draft(0)])
+    async with app.worker():
+        await until(lambda: done["b"] == 1)
+        before = done["a"]
+        await until(lambda: done["a"] >= before + 50)
+
+
+@on_a_loop
+async def test_a_task_routed_to_the_queue_of_a_held_one_is_found(app: App) -> None:
+    done = Counter[str]()
+
+    @app.task(name="a")
+    async def a(n: int) -> None:
+        done["a"] += 1
+        raise RetryAfter("1h")
+
+    @app.task(name="b", queue="other")
+    async def b(n: int) -> None:
+        done["b"] += 1
+
+    app.dependency("a")
+    await app.aenqueue_many([a.draft(0)])
+    async with app.worker():
+        await until(lambda: done["a"] == 1)
+        await asyncio.sleep(0.5)
+        await app.aenqueue_many([b.using(queue="default").draft(0)])
+        await until(lambda: done["b"] == 1)
