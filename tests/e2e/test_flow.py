@@ -70,9 +70,10 @@ class Outage:
     def retries(self) -> list[Call]:
         return [call for call in self.down if call.attempt > 1]
 
-    def firsts(self, life_s: float) -> int:
-        """First calls while it was down, and in the life of their deposits before."""
-        return sum(call.attempt == 1 and self.from_s - life_s <= call.at_s < self.to_s for call in self.calls)
+    @property
+    def firsts(self) -> int:
+        """First calls while it was down."""
+        return sum(call.attempt == 1 and self.from_s <= call.at_s < self.to_s for call in self.calls)
 
 
 SMALL_BUDGET = {"ratio": 0.2, "life": "1s", "floor": 40}
@@ -89,7 +90,7 @@ def check_outage(it: Scene, o: Outage) -> None:
     if budget is not None:
         life_s = float(str(budget.get("life", "10s")).removesuffix("s"))
         floor = float(budget.get("floor", 10))
-        bound = 0.2 * o.firsts(life_s) + floor * (o.to_s - o.from_s) + floor * life_s
+        bound = 0.2 * o.firsts + floor * (o.to_s - o.from_s) + floor * life_s
         assert len(o.retries) <= bound
         if breaker is None:
             assert len(o.retries) >= 0.5 * bound  # what is allowed is used: the bound bounds something

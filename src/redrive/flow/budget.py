@@ -27,13 +27,13 @@ class Budget:
     """How many retries a dependency may get. Checked when a retry is dispatched; first attempts are never held.
 
     - Each first dispatch deposits `ratio` of a token, which lives for `life`; a retry takes one token.
-    - Beside the deposits `floor` tokens a second come free, and up to `floor * life` of them are kept in reserve (at
-      least one, if there is a floor at all).
+    - Beside the deposits `floor` tokens a second come free, and up to `floor * life` are kept in reserve (at least one,
+      if there is a floor at all). Deposits fill that up where it is used, and no more; without a floor all are kept.
     - Deposits are spent first, the oldest first. A retry that finds no token reserves the floor's next one and comes
       back at its time (`on_exhausted="defer"`), or dies with reason `budget` (`"dead_letter"`).
 
     Retries dispatched in any T seconds are at most `ratio * first + floor * T + floor * life`, where `first` counts the
-    first dispatches of these T seconds and of the `life` before them. With the defaults: 0.2 for each, 10/s and 100.
+    first dispatches of these T seconds. With the defaults: 0.2 for each, 10/s and 100.
     With no new traffic a backlog drains at the floor. `Budget.fixed` is another form. Raises ValueError or TypeError.
     """
 
@@ -102,7 +102,8 @@ def deposit(state: State, budget: Budget, firsts: int, now_ms: int) -> State:
     if budget.retries is not None or firsts <= 0 or budget.ratio == 0:
         return state
     head_ms, tokens = _live(state, budget, now_ms)
-    return replace(state, head_ms=head_ms, tokens=(*tokens[:-1], round(tokens[-1] + budget.ratio * firsts, 9)))
+    kept = replace(state, head_ms=head_ms, tokens=(*tokens[:-1], round(tokens[-1] + budget.ratio * firsts, 9)))
+    return replace(kept, tokens=_live(kept, budget, now_ms)[1])
 
 
 def ask(state: State, budget: Budget, now_ms: int) -> tuple[State, int]:
@@ -122,21 +123,19 @@ def left(state: State, budget: Budget, now_ms: int) -> float:
         if state.tat_ms > now_ms:
             return 0.0  # whoever asks stands behind those that wait
         return float(budget.retries - (state.granted if state.window_ms >= start_ms else 0))
-    deposited = math.fsum(_live(state, budget, now_ms)[1])
-    debt = max(0.0, state.tat_ms - now_ms) * budget.floor / 1000
-    return deposited + max(0.0, budget.reserve - debt)
+    return math.fsum(_live(state, budget, now_ms)[1]) + _level(state, budget, now_ms)
 
 
 def _ask(state: State, budget: Budget, now_ms: int) -> tuple[State, int]:
     head_ms, tokens = _live(state, budget, now_ms)
     if math.fsum(tokens) >= 1 - _SLIP:
-        return replace(state, head_ms=head_ms, tokens=_less_one(tokens)), now_ms
+        return replace(state, head_ms=head_ms, tokens=_less(tokens, 1.0)), now_ms
     if not budget.floor:
         return state, now_ms + math.ceil(budget.life * 1000)
     every_ms = 1000 / budget.floor
     tat_ms = max(state.tat_ms, now_ms)
     at_ms = max(now_ms, math.ceil(tat_ms - (budget.reserve - 1) * every_ms - _SLIP_MS))
-    return replace(state, tat_ms=tat_ms + every_ms), at_ms
+    return replace(state, tat_ms=tat_ms + every_ms, head_ms=head_ms, tokens=_less(tokens, 0.0)), at_ms
 
 
 def _live(state: State, budget: Budget, now_ms: int) -> tuple[int, tuple[float, ...]]:
@@ -148,12 +147,22 @@ def _live(state: State, budget: Budget, now_ms: int) -> tuple[int, tuple[float, 
     head_ms = max(now_ms, state.head_ms)  # a clock that was set back makes nothing live longer
     head_ms -= head_ms % part_ms
     passed = min(PARTS, (head_ms - state.head_ms) // part_ms)
-    return head_ms, ((0.0,) * PARTS + state.tokens + (0.0,) * passed)[-PARTS:]
+    tokens = ((0.0,) * PARTS + state.tokens + (0.0,) * passed)[-PARTS:]
+    if not budget.floor:
+        return head_ms, tokens
+    # Deposits fill up what the floor's reserve lacks, and no more: else what a quiet time left would add to it.
+    excess = math.fsum(tokens) - (budget.reserve - _level(state, budget, now_ms))
+    return head_ms, _less(tokens, excess) if excess > 0 else tokens
 
 
-def _less_one(tokens: tuple[float, ...]) -> tuple[float, ...]:
-    """Without one token, taken from the oldest."""
-    owed, kept = 1.0, []
+def _level(state: State, budget: Budget, now_ms: int) -> float:
+    """How much of the floor's reserve is there."""
+    return max(0.0, budget.reserve - max(0.0, state.tat_ms - now_ms) * budget.floor / 1000)
+
+
+def _less(tokens: tuple[float, ...], owed: float) -> tuple[float, ...]:
+    """Without so much, taken from the oldest."""
+    kept = []
     for held in tokens:
         kept.append(round(max(0.0, held - owed), 9))
         owed = max(0.0, owed - held)
