@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from redrive import Aimd, Breaker, Budget, Rate
 from redrive.fault import Fault, Kind
 from redrive.flow import dependency as flow
@@ -188,7 +190,27 @@ def test_a_key_is_read_from_the_group_or_the_arguments() -> None:
         assert flow.key_of(by_argument, message(body=body)) == ""
     grouped = Message("m", "call", "q", b"", "m", group="eu")
     assert flow.key_of(Dependency("shop", per="group"), grouped) == "eu"
-    assert flow.cell_of(by_argument, "7") == "flow/shop/7" and flow.cell_of(by_argument, "") == "flow/shop"
+    assert flow.cell_of("shop", "7") == "flow/shop/7" and flow.cell_of("shop", "") == "flow/shop"
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"shop": ' * 100_000, b"1" * 5000])
+def test_a_body_that_cannot_be_read_has_no_key(body: bytes) -> None:
+    assert flow.key_of(Dependency("shop", per="args.shop"), message(body=body)) == ""
+
+
+@pytest.mark.parametrize("key", ["a\0b", "\ud800", "k" * 100_000, "a\nb"])
+def test_the_cell_of_an_odd_key_has_a_name_that_every_store_takes(key: str) -> None:
+    cell = flow.cell_of("shop", key)
+    assert cell.startswith("flow/shop/#") and len(cell) < 100 and cell.isascii() and cell.isprintable()
+
+
+def test_a_window_kept_under_another_rule_is_begun_anew() -> None:
+    short, long = Breaker(window="1s", min_calls=4), Breaker(window="10s", min_calls=4)
+    state = flow.apply(State(), Dependency("shop", breaker=short), Seen(success=1000), NOW)
+    d = Dependency("shop", breaker=long)
+    state = flow.apply(state, d, Seen(success=1), NOW + 60_000)
+    state = flow.apply(state, d, Seen(failure=9), NOW + 61_000)
+    assert state.breaker.status == "open"
 
 
 def test_a_state_survives_being_written_and_one_of_another_version_is_begun_anew() -> None:

@@ -6,8 +6,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
+from msgspec.structs import replace
+
 from redrive import App, RetryAfter
-from redrive.message import Ask, Exchange, Settlement
+from redrive.flow import breaker as breakers
+from redrive.flow import dependency as flow
+from redrive.flow.dependency import State
+from redrive.message import Ask, Exchange, Settlement, Swap
 
 from .working import until
 
@@ -101,3 +106,43 @@ async def test_a_task_routed_to_the_queue_of_a_held_one_is_found(app: App) -> No
         await asyncio.sleep(0.5)
         await app.aenqueue_many([b.using(queue="default").draft(0)])
         await until(lambda: done["b"] == 1)
+
+
+@on_a_loop
+async def test_a_probe_that_a_drained_worker_did_not_start_is_given_back(app: App) -> None:
+    started, cell = asyncio.Event(), "flow/shop"
+
+    @app.task(name="long")
+    async def long() -> None:
+        started.set()
+        await asyncio.sleep(0.5)
+
+    @app.task(name="call", dependency="shop")
+    async def call() -> None: ...
+
+    def probes() -> int:
+        return len(flow.decode(app.store.cells.read([cell])[0]).breaker.probes)
+
+    over = breakers.State("open", until_ms=app.store.now_ms() - 1)
+    app.store.cells.swap([Swap(cell, 0, flow.encode(State(breaker=over)))])
+    async with app.worker(concurrency=1, prefetch=5):
+        await app.aenqueue_many([long.draft()])
+        await started.wait()
+        await app.aenqueue_many([call.draft()])
+        await until(lambda: probes() == 1)
+    assert probes() == 0 and app.counts().ready == 1
+
+
+@on_a_loop
+async def test_of_what_no_task_is_for_nothing_is_kept_and_no_token_taken(app: App) -> None:
+    @app.task(name="call", rate="1/m", version=1)
+    async def call() -> None: ...
+
+    names = [f"unknown{n}" for n in range(50)]
+    await app.aenqueue_many([replace(call.draft(), task=name) for name in names])
+    await app.aenqueue_many([replace(call.draft(), version=2)])
+    async with app.worker() as worker:
+        await until(lambda: app.counts().scheduled == 51)
+        assert worker._flow is not None and not {name for name, _ in worker._flow._plans} & {*names}
+        await app.aenqueue_many([call.draft()])
+        await until(lambda: app.counts().ready == 0)

@@ -28,6 +28,7 @@ from . import ramp as ramps
 from . import window as windows
 from .breaker import Breaker
 from .budget import Budget
+from .idempotency import hashed
 from .limits import Aimd, Rate
 
 LATE_MS = 5000  # how late a message may use what it was granted; then it asks again, lest all come at once
@@ -37,6 +38,7 @@ _KEPT = ("budget", "ramp")  # a ramp sees to it by itself that those who come la
 FAILURES = frozenset({Kind.TRANSIENT, Kind.TIMEOUT, Kind.CRASHED, Kind.DEFAULT})
 OVERLOADS = frozenset({Kind.THROTTLED, Kind.QUOTA})
 ASKED_MAX_S = 6 * 3600.0  # a cool-down is no longer than that at a time, whatever was asked
+KEY_MAX = 100  # characters of a key that is written out in the name of its cell
 _PER = re.compile(r"group|args(\.[^.\s]+)+")
 _CLOSED, _OPEN = ("closed", "forced_closed"), ("open", "forced_open")
 _KEEP_MS = 7 * 86_400_000
@@ -117,9 +119,12 @@ class Allowance(Struct, frozen=True):
 ALL = Allowance(math.inf)
 
 
-def cell_of(d: Dependency, key: str) -> str:
-    """The cell that holds the state of this dependency, of this key of it."""
-    return f"flow/{d.name}/{key}" if key else f"flow/{d.name}"
+def cell_of(name: str, key: str) -> str:
+    """The cell that holds the state of a dependency, of this key of it; by a hash where a key is long or odd, as it
+    is anybody's word and not every store takes every name."""
+    if len(key) > KEY_MAX or not key.isprintable():
+        key = f"#{hashed(key.encode(errors='surrogatepass')).hex()}"
+    return f"flow/{name}/{key}" if key else f"flow/{name}"
 
 
 def key_of(d: Dependency, message: Message) -> str:
@@ -132,9 +137,9 @@ def key_of(d: Dependency, message: Message) -> str:
         value = msgspec.json.decode(message.body)
         for name in d.per.split(".")[1:]:
             value = value[name]
-    except (msgspec.DecodeError, KeyError, TypeError):
+        return str(value)
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError, RecursionError):
         return ""
-    return str(value)
 
 
 encode = msgspec.json.Encoder().encode

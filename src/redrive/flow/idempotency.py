@@ -131,12 +131,12 @@ def cell_of(task: str, key: str) -> str:
     name = f"{PREFIX}{task}/{key}"
     if name.isascii() and name.isprintable() and len(name) <= CELL_MAX and "/" not in task:
         return name
-    return PREFIX + _hash(f"{len(task)}/{task}/{key}".encode(errors="surrogatepass")).hex()
+    return PREFIX + hashed(f"{len(task)}/{task}/{key}".encode(errors="surrogatepass")).hex()
 
 
 def payload_of(canonical: bytes) -> bytes:
     """The hash by which arguments are compared."""
-    return _hash(canonical)
+    return hashed(canonical)
 
 
 @cache
@@ -146,7 +146,7 @@ def _hasher() -> Callable[..., Any]:
     return blake2b
 
 
-def _hash(content: bytes) -> bytes:
+def hashed(content: bytes) -> bytes:
     digest: bytes = _hasher()(content, digest_size=HASH_BYTES).digest()
     return digest
 

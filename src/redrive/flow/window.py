@@ -17,9 +17,12 @@ class Window(Struct, frozen=True, array_like=True):
 
 
 def moved(window: Window, window_ms: int, now_ms: int) -> Window:
-    """The window at this time; where a clock went back, it stays."""
+    """The window at this time; where a clock went back a little, it stays. One from far ahead was kept under another
+    rule, whose buckets had another length: it begins anew."""
     newest = now_ms * BUCKETS // window_ms
     by = min(newest - window.newest, BUCKETS)
+    if by < -BUCKETS:
+        return Window(newest)
     return window if by <= 0 else Window(newest, window.counts[3 * by :] + _EMPTY * by)
 
 

@@ -176,7 +176,7 @@ def _is_rate(name: str) -> bool:
 
 
 def _cell(name: str, key: str) -> str:
-    return f"flow/{name}/{key}" if key else f"flow/{name}"
+    return flow.cell_of(name, key)
 
 
 def _control(name: str, key: str, state: State, rule: Dependency | None, now_ms: int) -> Control:

@@ -72,7 +72,7 @@ class Guard:
     )
 
     def __init__(self, d: Dependency, key: str) -> None:
-        self.d, self.cell = d, flow.cell_of(d, key)
+        self.d, self.cell = d, flow.cell_of(d.name, key)
         self.state, self.version, self.read_ms = State(), 0, -math.inf
         self.seen = Seen()
         self.running, self.pace_ms, self.exhausted_ms = 0, 50.0, 0
@@ -146,7 +146,9 @@ class Flow:
     def _may(self, message: Message, now_ms: int) -> bool:
         """Whether the message itself has nothing against its run: nothing shall be taken for one that will not."""
         task = self._app.tasks.get(message.task)
-        return task is not None and admit(message, task.policy, NO_SIGNALS, now_ms) is RUN
+        if task is None or message.version > task.version:
+            return False
+        return admit(message, task.policy, NO_SIGNALS, now_ms) is RUN
 
     def _ask_each(self, level: int, runs: Sequence[Run], now_ms: int) -> None:
         """Ask the guards that are the `level`th from the end of the runs' own."""
@@ -195,7 +197,7 @@ class Flow:
         guard = run.guards[-1]
         if _of_queue(guard.d):
             return  # what one task meets says nothing of the others on its queue
-        seen, owner = guard.seen, run.probe
+        seen, owner, run.probe = guard.seen, run.probe, ""
         self._dirty.add(guard)
         if run.verdict is not None or not run.started_s:
             if owner:
@@ -224,8 +226,11 @@ class Flow:
     def left(self, run: Run) -> None:
         """A run is this worker's no more."""
         if run.counted:
-            run.counted = False
-            run.guards[-1].running -= 1
+            guard, run.counted = run.guards[-1], False
+            guard.running -= 1
+            if run.probe:  # it never began, or nobody will tell how it ended
+                self._probe_ended(guard, run.probe, "")
+                self._dirty.add(guard)
 
     def _probe_ended(self, guard: Guard, owner: str, word: str) -> None:
         guard.seen.probes = {**guard.seen.probes, owner: word}
@@ -420,6 +425,8 @@ class Flow:
         return plan
 
     def _guards_of(self, message: Message) -> tuple[Guard, ...]:
+        if message.task not in self._app.tasks:
+            return ()  # nor is anything kept of it: it may be anybody's word
         plan = self._plan(message.task, message.queue)
         if all(d.per is None for d in plan):
             fixed = self._fixed[message.task, message.queue] = tuple(self._guards[d.name] for d in plan)
@@ -428,7 +435,7 @@ class Flow:
 
     def _guard(self, d: Dependency, message: Message) -> Guard:
         key = flow.key_of(d, message)
-        cell = flow.cell_of(d, key)
+        cell = flow.cell_of(d.name, key)
         guard = self._keyed.get(cell)
         if guard is None:
             guard = self._keyed[cell] = Guard(d, key)
@@ -511,7 +518,8 @@ def controls(app: Any, task: str, queue: str) -> tuple[Dependency, ...]:
     if d is not None and d.rate is not None and d.rate.per is not None:
         rates.append((f"{d.name}:rate", d.rate))
         d = replace(d, rate=None)
-    found = [Dependency(name, rate=rate, per=rate.per) for name, rate in rates if rate is not None]
+    # A queue's or task's name may have a stroke, a dependency's may not.
+    found = [Dependency(name.replace("/", "|"), rate=rate, per=rate.per) for name, rate in rates if rate is not None]
     return (*found, d) if d is not None else tuple(found)
 
 
