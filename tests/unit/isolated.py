@@ -124,7 +124,7 @@ def waits(ctx: Context, place: str) -> str:
 @app.task(name="awaits", isolation="process", ctx=True, keep_result="1h", timeout="60s")
 async def awaits(ctx: Context, place: str) -> str:
     Path(place, f"began-{os.getpid()}").touch()
-    while not Path(place, "go").exists() and not ctx.cancelled:  # noqa: ASYNC110
+    while not Path(place, "go").exists() and (Path(place, "deaf").exists() or not ctx.cancelled):  # noqa: ASYNC110
         await asyncio.sleep(0.005)
     return "told" if ctx.cancelled else "went"
 

@@ -188,6 +188,8 @@ def test_a_cancel_reaches_a_child(app: App, tmp_path: Path, task: str, outcome: 
 @pytest.mark.parametrize("task", ["waits", "awaits"])
 def test_a_child_is_told_of_the_grace_s_end_and_its_message_goes_back_free(app: App, tmp_path: Path, task: str) -> None:
     heard = Heard(app)
+    if task == "awaits":
+        (tmp_path / "deaf").touch()  # it ends by being cancelled, not by itself before that
     ref = app.tasks[task].enqueue(str(tmp_path))
 
     async def work() -> None:
