@@ -220,3 +220,24 @@ def test_a_state_survives_being_written_and_one_of_another_version_is_begun_anew
     state = flow.apply(opened(d), d, Seen(firsts=3, asked_s=1.0), NOW, "host/worker-0")
     assert flow.decode(Cell(1, flow.encode(state))) == state
     assert flow.decode(Cell(1, b"nonsense")) == State() == flow.decode(None)
+
+
+def test_a_clock_that_was_set_back_holds_nothing_for_long() -> None:
+    d, before = Dependency("shop", None, BREAKER, Rate("10/s")), NOW - 3_600_000
+    state, _ = flow.take(State(), d, 1, NOW)
+    assert flow.allowance(state, d, before + 200).count == 1
+    assert flow.allowance(opened(d), d, before).count == BREAKER.probes
+
+
+def test_a_rate_that_was_raised_does_not_wait_for_the_slots_of_the_old_one() -> None:
+    state, _ = flow.take(State(), Dependency("shop", rate=Rate("1/h")), 1, NOW)
+    assert flow.allowance(state, Dependency("shop", rate=Rate("10/s")), NOW + 200).count == 1
+
+
+def test_a_worker_whose_runs_are_long_is_heard_again_in_time() -> None:
+    d = Dependency("shop", concurrency=Aimd(start=4))
+    state = flow.apply(State(), d, Seen(here=True), NOW, "one")
+    state = flow.apply(state, d, Seen(here=True), NOW, "two")
+    assert (flow.share(state, d, "one"), flow.share(state, d, "three")) == (2, 1)
+    assert not flow.unheard(state, "one", NOW + 2000) and flow.unheard(state, "one", NOW + 3000)
+    assert flow.unheard(state, "three", NOW) and Seen(here=True)

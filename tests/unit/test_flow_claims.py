@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from redrive import App, RetryAfter
+from redrive import Aimd, App, RetryAfter
 from redrive.flow import breaker as breakers
 from redrive.flow import dependency as flow
 from redrive.flow.dependency import State
@@ -146,3 +146,28 @@ async def test_of_what_no_task_is_for_nothing_is_kept_and_no_token_taken(app: Ap
         assert worker._flow is not None and not {name for name, _ in worker._flow._plans} & {*names}
         await app.aenqueue_many([call.draft()])
         await until(lambda: app.counts().ready == 0)
+
+
+@on_a_loop
+async def test_workers_that_start_together_share_a_concurrency_at_once_and_while_runs_are_long(app: App) -> None:
+    now, go = 0, asyncio.Event()
+
+    @app.task(name="call", dependency="shop")
+    async def call(n: int) -> None:
+        nonlocal now
+        now += 1
+        await go.wait()
+
+    def heard() -> Mapping[str, int]:
+        return flow.decode(app.store.cells.read(["flow/shop"])[0]).workers
+
+    app.dependency("shop", concurrency=Aimd(start=8, most=8))
+    await app.aenqueue_many([call.draft(n) for n in range(100)])
+    async with app.worker(concurrency=20), app.worker(concurrency=20), app.worker(concurrency=20):
+        try:
+            await until(lambda: len(heard()) == 3)
+            assert now <= 8 + 4 + 3  # whoever comes later finds the earlier ones
+            before = heard()
+            await until(lambda: all(at_ms > before[name] for name, at_ms in heard().items()))
+        finally:
+            go.set()

@@ -172,9 +172,10 @@ def enter(state: State, now_ms: int) -> tuple[State, Answer]:
 
 def look(state: State, breaker: Breaker, now_ms: int) -> State:
     """What time alone does: open becomes half-open, a probe's lease that ran out is a failure, a ramp falls back or is
-    over. The very same state where it does nothing."""
-    if state.status == "open" and now_ms >= state.until_ms:
-        return _turned(state, "half_open", state.until_ms, probes=(), passed=0, slow=0)
+    over. The very same state where it does nothing. No opening is longer than the rule's longest: a clock that was set
+    back, or another rule, does not hold it open."""
+    if state.status == "open" and not 0 < state.until_ms - now_ms <= breaker.open_ms(100, 1.0) + LOOK_AGAIN_MS:
+        return _turned(state, "half_open", min(now_ms, state.until_ms), probes=(), passed=0, slow=0)
     if state.status == "half_open" and state.probes:
         ended_ms = min(lease.until_ms for lease in state.probes)
         if ended_ms <= now_ms:  # it opened then, and may be half-open again

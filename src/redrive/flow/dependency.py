@@ -93,11 +93,12 @@ class Seen(Struct):
     asked_s: float = 0.0
     unused: int = 0  # of what `take` gave
     waited: bool = False  # all that `take` gave was used, so more may wait
+    here: bool = False  # this worker takes part in its concurrency
     probes: dict[str, str] = {}
 
     def __bool__(self) -> bool:
         calls = self.firsts or self.success or self.failure or self.slow or self.slow_failure or self.overloads
-        return bool(calls or self.asked_s or self.probes or self.unused or self.waited)
+        return bool(calls or self.asked_s or self.probes or self.unused or self.waited or self.here)
 
 
 class Answers(Struct, frozen=True):
@@ -178,7 +179,7 @@ def allowance(state: State, d: Dependency, now_ms: int, free: float = math.inf, 
         if breaker.ramp is not None:
             found = _least(found, Allowance(ramps.ready(breaker.ramp, now_ms) + pool, ramps.peek(breaker.ramp, now_ms)))
     if d.rate is not None:
-        ready, next_ms = limits.ready(state.tat_ms, d.rate, now_ms)
+        ready, next_ms = limits.ready(_tat_ms(state, d, d.rate, now_ms), d.rate, now_ms)
         found = _least(found, Allowance(ready + pool, next_ms))
     return found
 
@@ -202,7 +203,7 @@ def take(state: State, d: Dependency, count: int, now_ms: int) -> tuple[State, i
     if count <= 0:
         return state, 0
     if d.rate is not None:
-        state = replace(state, tat_ms=limits.ask(state.tat_ms, d.rate, now_ms, count)[0])
+        state = replace(state, tat_ms=limits.ask(_tat_ms(state, d, d.rate, now_ms), d.rate, now_ms, count)[0])
     if d.breaker is not None and state.breaker.ramp is not None:
         ramp = ramps.take_ready(state.breaker.ramp, count, now_ms)
         state = _with_breaker(state, replace(state.breaker, ramp=ramp))
@@ -281,7 +282,7 @@ def _ask_for_tokens(
         return state, used
     asking = asking[used:]
     if d.per is None:
-        going_now = min(len(asking), limits.ready(state.tat_ms, d.rate, now_ms)[0])
+        going_now = min(len(asking), limits.ready(_tat_ms(state, d, d.rate, now_ms), d.rate, now_ms)[0])
         return _refuse_rest(state, d, d.rate, messages, asking, going_now, refusals, now_ms), used
     tat_ms, slots = limits.ask(state.tat_ms, d.rate, now_ms, len(asking))
     for at, at_ms in zip(asking, slots, strict=True):
@@ -289,6 +290,13 @@ def _ask_for_tokens(
             message = messages[at]
             refusals[at] = _refusal("limit", d, at_ms, (*_passes(message, now_ms), *used_of(d, message)))
     return replace(state, tat_ms=tat_ms), used
+
+
+def _tat_ms(state: State, d: Dependency, rate: Rate, now_ms: int) -> float:
+    """Where no slots are reserved, it is no further ahead than a burst: else it was kept under another rate, or the
+    clock was set back, and it begins anew."""
+    most_ms = now_ms + rate.burst * 1000 / rate.per_s + SLOT_LATE_MS  # as clocks differ a little
+    return state.tat_ms if d.per is not None or state.tat_ms <= most_ms else 0.0
 
 
 def _refuse_rest(
@@ -303,7 +311,7 @@ def _refuse_rest(
 ) -> State:
     """Slots for the first ones, none for the rest: where claims go by allowance, a slot that is reserved is closed to
     all, its owner too. They come back as the slots will open."""
-    tat_ms, _ = limits.ask(state.tat_ms, rate, now_ms, going)
+    tat_ms, _ = limits.ask(_tat_ms(state, d, rate, now_ms), rate, now_ms, going)
     later_ms, slots = limits.ask(max(tat_ms, state.later_ms), rate, now_ms, len(asking) - going)
     for at, at_ms in zip(asking[going:], slots, strict=True):
         budget = _only(used_of(d, messages[at]), "budget")
@@ -429,6 +437,11 @@ def share(state: State, d: Dependency, worker: str) -> int:
     return limits.share(limits.height(state.aimd, d.concurrency), [*state.workers], worker)
 
 
+def unheard(state: State, worker: str, now_ms: int) -> bool:
+    """Whether a worker that has runs of it should say so again, lest its share be given to others."""
+    return abs(now_ms - state.workers.get(worker, 0)) > SEEN_MS / 4
+
+
 def seen_of(fault: Fault | None, run_s: float, d: Dependency) -> tuple[str, float]:
     """What one run's end says of its dependency, as the breaker's word, and the wait in seconds that was asked for.
 
@@ -455,7 +468,7 @@ def _with_breaker(state: State, breaker: breakers.State) -> State:
 
 
 def _present(workers: Mapping[str, int], worker: str, now_ms: int) -> Mapping[str, int]:
-    heard = {name: at_ms for name, at_ms in workers.items() if now_ms - at_ms < SEEN_MS}
+    heard = {name: at_ms for name, at_ms in workers.items() if abs(now_ms - at_ms) < SEEN_MS}
     return {**heard, worker: now_ms} if worker else heard
 
 

@@ -11,6 +11,7 @@ import contextlib
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count as numbers
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -50,6 +51,7 @@ _PACE = 0.1  # how much the last run weighs in the mean
 
 
 _NONE: frozenset[str] = frozenset()
+_number = numbers()
 
 
 class Guard:
@@ -88,13 +90,16 @@ class Flow:
     """The controls of one worker. `tell(name, text, about)` tells observers of a transition."""
 
     def __init__(self, app: App, store: Store, worker: str, tell: Callable[[str, str, str], None]) -> None:
-        self._app, self._store, self._worker, self._tell = app, store, worker, tell
+        self._app, self._store, self._tell = app, store, tell
+        self._worker = f"{worker}/{next(_number)}"  # without identities all of one process have one name
         self._plans: dict[tuple[str, str], tuple[Dependency, ...]] = {}
         self._guards: dict[str, Guard] = {}  # without a key
         self._keyed: OrderedDict[str, Guard] = OrderedDict()
         self._fixed: dict[tuple[str, str], tuple[Guard, ...]] = {}  # where no part of a plan has keys
         self._dirty: set[Guard] = set()  # those that have seen something since
+        self._sharing: set[Guard] = set()  # those with a concurrency and runs
         self._flush_ms = 0.0
+        self._now_ms = 0
         self._local_until_ms = 0.0  # while the cells cannot be reached: when to try again
         self._kinds: dict[str, dict[tuple[str, ...], set[str]]] = {}  # of each queue: tasks by the guards they share
         self._listed = False
@@ -106,11 +111,22 @@ class Flow:
     def __bool__(self) -> bool:
         return any(self._plans.values())
 
+    def _now(self) -> int:
+        """The store's time. Where that was set back, nobody knows how old anything is that is known here."""
+        now_ms = self._store.now_ms()
+        if now_ms < self._now_ms - FRESH_MS:
+            self._flush_ms = 0.0
+            self._local_until_ms = min(self._local_until_ms, now_ms)
+            for guard in (*self._guards.values(), *self._keyed.values()):
+                guard.read_ms, guard.taken_ms, guard.exhausted_ms = -math.inf, 0.0, 0
+        self._now_ms = now_ms
+        return now_ms
+
     # -- before a run
 
     def admit(self, runs: Sequence[Run]) -> None:
         """Set `guards` of runs that flow control watches over, and `refusal` of those it has something against."""
-        now_ms = self._store.now_ms()
+        now_ms = self._now()
         asking = [run for run in runs if not self._goes(run, now_ms)]
         if not asking:
             return
@@ -160,11 +176,12 @@ class Flow:
 
     def _ask(self, guard: Guard, runs: Sequence[Run], now_ms: int, last: bool) -> None:
         messages = [run.delivery.message for run in runs]
+        self._be_heard(guard, now_ms)
         for _ in range(TRIES):
             base = self._with_seen(guard, now_ms)
             free, pace_ms, tokens = guard.free(self._worker), guard.pace_ms, guard.pool
             state, answers = flow.ask(base, guard.d, messages, now_ms, free=free, pace_ms=pace_ms, tokens=tokens)
-            if state is base or self._write([(guard, state)], now_ms):
+            if (state is base and not guard.seen.here) or self._write([(guard, state)], now_ms):
                 break
         else:
             guard.state = state
@@ -182,6 +199,8 @@ class Flow:
             else:
                 guard.running += 1
                 run.counted = True
+                if guard.d.concurrency is not None:
+                    self._sharing.add(guard)
                 guard.seen.firsts += message.attempt == 1
                 self._dirty.add(guard)
                 if answers.probes and (owner := flow.owner_of(message)) in answers.probes:
@@ -228,6 +247,8 @@ class Flow:
         if run.counted:
             guard, run.counted = run.guards[-1], False
             guard.running -= 1
+            if not guard.running:
+                self._sharing.discard(guard)
             if run.probe:  # it never began, or nobody will tell how it ended
                 self._probe_ended(guard, run.probe, "")
                 self._dirty.add(guard)
@@ -249,16 +270,24 @@ class Flow:
 
     def tick(self) -> None:
         """Tell and ask what is owed; a few times a second, at once where a breaker's fate hangs on it."""
-        now_ms = self._store.now_ms()
+        now_ms = self._now()
         if now_ms < self._flush_ms:
             return
         self._flush_ms = now_ms + FRESH_MS
-        if not self._listed:
+        if not self._listed and now_ms >= self._local_until_ms:
             self._list_names()
         for guard in self._guards.values():
             if guard.pool and guard.taken_ms < now_ms - FRESH_MS:
                 self._put_back(guard)
+        for guard in self._sharing:
+            self._be_heard(guard, now_ms)
         self._flush([*self._dirty], now_ms)
+
+    def _be_heard(self, guard: Guard, now_ms: int) -> None:
+        """Let the others know that a concurrency is to be shared with this worker, also while its runs are long."""
+        if guard.d.concurrency is not None and flow.unheard(guard.state, self._worker, now_ms):
+            guard.seen.here = True
+            self._dirty.add(guard)
 
     def _flush(self, guards: Iterable[Guard], now_ms: int) -> None:
         for _ in range(TRIES):
@@ -317,7 +346,7 @@ class Flow:
     def split(self, rooms: Mapping[str, int]) -> list[tuple[str, int, frozenset[str]]]:
         """(queue, limit, tasks to skip) of what to ask for where there is so much room: of tasks that are bounded no
         more than may run, the tokens for which are taken here. Those go first: they are few, by their bound."""
-        now_ms = self._store.now_ms()
+        now_ms = self._now()
         for guard in self._guards.values():
             guard.promised = 0
         self.looking.clear()
