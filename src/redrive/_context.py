@@ -195,7 +195,8 @@ class Context(Struct, eq=False):
         result also where the handler returns None. Without effect if the run fails.
         """
         said = self._said()
-        said.partial, said.degraded = result, str(why)[:WHY_MAX] or "partial"
+        text = str(why).encode(errors="backslashreplace").decode()  # half a surrogate pair could not be written
+        said.partial, said.degraded = result, text[:WHY_MAX] or "partial"
         return result
 
     def complete(self, result: R, *, tx: Any) -> R:

@@ -49,6 +49,12 @@ def act(ctx: Context, what: str) -> Any:
             return {"pid": os.getpid(), "attempt": ctx.attempt, "same": redrive.context() is ctx}
         case "partial":
             return ctx.partial([1], "no prices")
+        case "vague":
+            return ctx.partial(1, "half a pair: \udcff")
+        case "forks":
+            if os.fork() == 0:
+                sys.exit(0)
+            return os.wait()[1]
         case "follow":
             ref = ctx.enqueue(rest.using(delay="1h", priority=1), 7)
             return [ref.id, len(ctx.follow_ups)]
@@ -162,6 +168,9 @@ def die(how: str) -> None:
             re.match(r"(a+)+$", "a" * 64 + "b")  # years within one C function that holds the interpreter's lock
         case "thread":
             threading.Thread(target=lambda: os._exit(9)).start()
+            time.sleep(60)
+        case "closes":
+            os.closerange(3, 100)
             time.sleep(60)
 
 

@@ -52,6 +52,7 @@ def is_alive(pid: int) -> bool:
 ENDS = (
     "value",
     "partial",
+    "vague",
     "follow",
     "fault",
     "rule",
@@ -256,6 +257,12 @@ def test_what_a_killed_handler_had_started_dies_with_it(app: App, tmp_path: Path
     asyncio.run(until(lambda: not is_alive(int((tmp_path / "started").read_text()))))
 
 
+def test_what_a_handler_forks_ends_with_it_and_says_nothing_in_its_name(app: App) -> None:
+    refs = [app.tasks[task].enqueue("forks") for task in ("sync", "async", "sync")]
+    app.run_worker({"default": 1}, burst=True)
+    assert [ref.wait(0) for ref in refs] == [0, 0, 0]
+
+
 # -- deaths
 
 EVIDENCE = {
@@ -306,6 +313,18 @@ def test_poison_is_quarantined_with_evidence_and_nothing_else_is_harmed(tmp_path
             if poison[n] == "memory":
                 assert "kept.append" in fault.traceback and fault.crash.peak_bytes > 100_000_000
     app.store.close()
+
+
+def test_one_that_cuts_its_process_off_from_the_worker_has_crashed(app: App, tmp_path: Path) -> None:
+    ref = app.tasks["deadly"].enqueue(0, "closes", str(tmp_path))
+    heard = Heard(app)
+
+    async def work() -> None:
+        async with app.worker(["deadly"], grace=0):
+            await until(lambda: heard.fates)
+
+    asyncio.run(work())
+    assert heard.outcomes[0] == "crashed" and stored(app, ref.id).crashes_alone >= 1
 
 
 # -- children

@@ -169,7 +169,7 @@ class Child:
         self._app, self._link, self._traits, self._tells_peak = app, link, hello.traits, hello.tells_peak
         self._loop: asyncio.AbstractEventLoop | None = None
         self._run: Run | None = None
-        self._number = 0
+        self._number, self._pid = 0, os.getpid()
         self._came: asyncio.Future[None] | None = None
         link.stopped = self._stopped
 
@@ -218,6 +218,8 @@ class Child:
                 if run.keeps:
                     run.keep(result)
         except BaseException as error:  # as in a thread: a handler must not end its process by an exception
+            if self._is_fork:
+                raise
             memory = self._failed(run, error)
         leave(token)
         self._end(run, unreadable, memory)
@@ -233,6 +235,8 @@ class Child:
                 if run.keeps:
                     run.keep(result)
         except BaseException as error:
+            if self._is_fork:
+                raise
             memory = self._failed(run, error)
         run.handle = None
         self._end(run, unreadable, memory)
@@ -248,7 +252,14 @@ class Child:
         run.fault = fault_of(run, error)
         return memory
 
+    @property
+    def _is_fork(self) -> bool:
+        """Whether this is a process that the handler forked, which has no say on the channel and is not to stay."""
+        return os.getpid() != self._pid
+
     def _end(self, run: Run, unreadable: str | None, memory: bool) -> None:
+        if self._is_fork:
+            os._exit(0)
         extras = run.context.end() if run.context is not None else None
         self._run = None
         peak = peak_of("self") if self._tells_peak or memory else None

@@ -302,6 +302,7 @@ class ProcessExecutor:
             self._grow(child.memory, pool)
         elif isinstance(frame, Broken):
             child.broken = frame.text
+            self._end_by(child, time.monotonic() + END_S)  # a thread of the app may keep it from ending by itself
 
     def _ended(self, child: Offspring, run: Run, frame: Ended) -> None:
         child.peak_bytes = frame.peak_bytes or child.peak_bytes
@@ -541,7 +542,9 @@ def _why(child: Offspring, now: float) -> str:
         return "drain"
     if run.cause in ("lease", "drain"):
         return run.cause
-    return "timeout" if now >= run.deadline_s else "lease"
+    if now >= run.deadline_s:
+        return "timeout"
+    return "channel" if child.over else "lease"
 
 
 def _why_not(child: Offspring, death: Death) -> str:
