@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import time
 from pathlib import Path
 
 from redrive import App, Context, Idempotency
@@ -44,6 +45,9 @@ def pay(ctx: Context, order: int, file: str, dies: str) -> str:
     c.commit()
     c.close()
     reach("commit")
+    if first and dies == "stays":
+        Path(f"{file}-paid").touch()
+        time.sleep(60)
     if first and dies == "fails":
         raise ConnectionError("after the commit")
     return "paid"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from redrive import App
 
 from . import isolated_payments
 from .idempotent import kept
+from .working import until
 
 
 @pytest.fixture
@@ -43,6 +45,19 @@ def test_a_child_that_dies_before_its_commit_runs_again_and_after_it_does_not(ap
     assert [len(runs(file, n)) for n in range(len(points))] == [2, 1, 1]
     with sqlite3.connect(file) as c:
         assert sorted(c.execute("select order_id from payment")) == [(n,) for n in range(len(points))]
+
+
+def test_what_a_drain_cuts_off_after_its_commit_is_not_left_leased(app: App, file: str) -> None:
+    ref = isolated_payments.pay.enqueue(1, file, "stays")
+
+    async def work() -> None:
+        async with app.worker(["default"], grace=0):
+            await until(Path(f"{file}-paid").exists)
+
+    asyncio.run(work())
+    assert app.store.counts("default").leased == 0
+    app.run_worker(drain=True)
+    assert ref.wait("1s") == "paid" and len(runs(file, 1)) == 1
 
 
 def test_a_key_is_known_in_the_child_and_completed_or_freed_by_the_worker(app: App, file: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .._idempotent import Claim, Found, Wanted, acquire, is_completed, read_all, wanted
 from ..decide import NO_SIGNALS, RUN, Refusal, Signals, admit
 from ..errors import KeyReused, StoreError, Unreadable
-from ..fault import Kind, classify
+from ..fault import classify
 from ..flow.idempotency import Busy, Finished, Other, deferral, look_again_ms, prolonged, taking
 from ..message import BLOB, DeadLetter, Deferral
 from .admission import judge
@@ -140,4 +140,5 @@ class Keys:
 
 
 def _died(run: Run) -> bool:
-    return run.fault is not None and run.fault.kind is Kind.CRASHED
+    """Whether its child process did, also by the worker's hand."""
+    return run.fault is not None and run.fault.error == "ProcessDied"
