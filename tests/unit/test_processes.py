@@ -141,6 +141,22 @@ def test_large_bodies_reach_a_child(tmp_path: Path) -> None:
     app.store.close()
 
 
+def test_a_store_that_fails_unexpectedly_fails_the_run_and_holds_no_child_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = isolated.fresh(App(f"sqlite:///{tmp_path}/work.db", blobs=f"file://{tmp_path}/blobs").store)
+    refs = [app.tasks["sync"].enqueue("x" * 300_000), app.tasks["pages"].enqueue()]
+
+    def failing(*_: object) -> bytes:
+        raise RuntimeError("it is broken")
+
+    monkeypatch.setattr(app.store, "body", failing)
+    monkeypatch.setattr(app.store, "checkpoint", failing)
+    app.run_worker({"default": 2}, drain=True)
+    assert [stored(app, ref.id).faults[-1].text for ref in refs] == ["it is broken"] * 2
+    app.store.close()
+
+
 def test_an_unreadable_body_is_dead_uncounted(app: App) -> None:
     draft = app.tasks["sync"].draft("value")
     [put] = app.store.put([type(draft)(task="sync", body=b'{"nothing": 1}')])

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from .._context import Context, Extras
 from ..blobs import whole_body
 from ..decide import Signals
-from ..errors import BlobsUnavailable, LeaseLost, StoreError, Unreadable
+from ..errors import BlobsUnavailable, LeaseLost, Unreadable
 from ..fault import Crash, Fault, Kind, crash_fault
 from ..message import BLOB, RetryAt
 from .admission import judge
@@ -500,22 +500,25 @@ class ProcessExecutor:
 
     def _fetch(self, child: Offspring, run: Run) -> None:
         """Read its body from blob storage."""
-        body, fetched = None, Fetched()
+        body, fetched, failed = None, Fetched(), None
         try:
             body = whole_body(self._app.store, run.delivery.message)
         except Unreadable as error:
             fetched = Fetched(signals=Signals(unreadable=str(error)))
         except BlobsUnavailable as error:
             fetched = Fetched(signals=Signals(unfetched=str(error)))
-        self._call(partial(self._fetched, child, run, body, fetched))
+        except Exception as error:  # a failure of the run, as in a thread
+            failed = fault_of(run, error)
+        self._call(partial(self._fetched, child, run, body, fetched, failed))
 
-    def _fetched(self, child: Offspring, run: Run, body: bytes | None, fetched: Fetched) -> None:
+    def _fetched(self, child: Offspring, run: Run, body: bytes | None, fetched: Fetched, failed: Fault | None) -> None:
         if child.run is not run:
             return
         try:
-            if take(run, fetched):
+            if failed is None and take(run, fetched):
                 self._send(child, run, body)
                 return
+            run.fault = failed or run.fault
         except LeaseLost as error:
             run.fault = fault_of(run, error)
         self._done(run)
@@ -525,7 +528,7 @@ class ProcessExecutor:
         """Write its checkpoint."""
         try:
             kept = Kept(frame.number, self._app.store.checkpoint(run.delivery.receipt, frame.state))
-        except StoreError as error:
+        except Exception as error:  # the handler waits for its answer, whatever it is
             kept = Kept(frame.number, False, type(error).__name__, str(error))
         self._call(partial(self._answer, child, kept))
 
