@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from redrive import App
+from redrive.errors import StoreUnavailable
 
 from . import isolated_payments
 from .idempotent import kept
@@ -58,6 +59,23 @@ def test_what_a_drain_cuts_off_after_its_commit_is_not_left_leased(app: App, fil
     assert app.store.counts("default").leased == 0
     app.run_worker(drain=True)
     assert ref.wait("1s") == "paid" and len(runs(file, 1)) == 1
+
+
+def test_a_worker_ends_where_it_cannot_learn_what_was_committed(
+    app: App, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    isolated_payments.pay.enqueue(1, file, "stays")
+
+    def failing(*_: object) -> None:
+        raise StoreUnavailable("gone")
+
+    async def work() -> None:
+        async with app.worker(["default"], grace=0):
+            await until(Path(f"{file}-paid").exists)
+            monkeypatch.setattr("redrive.worker.idempotent.read_all", failing)
+
+    with pytest.raises(StoreUnavailable):
+        asyncio.run(asyncio.wait_for(work(), 20))
 
 
 def test_a_key_is_known_in_the_child_and_completed_or_freed_by_the_worker(app: App, file: str) -> None:

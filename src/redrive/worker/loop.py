@@ -271,6 +271,8 @@ class Worker:
         try:
             keys.look_committed(runs)
         except StoreError as error:
+            if self._grace_over.is_set():
+                raise  # as where it cannot be settled
             self._store_failed(error)
             return False
         return True
