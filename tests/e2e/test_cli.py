@@ -496,6 +496,20 @@ def test_dlq_filters_choose_by_what_died_when_and_why(redrive: Call, home: Path)
         assert len(good(redrive("dlq", "list", "--app", "tasks:app", "-o", "ids", *words)).split()) == 1
 
 
+def test_dlq_commands_take_a_selector_and_point_at_its_mistake(redrive: Call, home: Path) -> None:
+    one, *others = dead(home, 3)
+    app = ("--app", "tasks:app", "-o", "ids")
+    assert good(redrive("dlq", "list", "queue:bulk", f"not id:{one}", *app)).split() == others
+    assert good(redrive("dlq", "list", "queue:bulk lane:quarantine", *app)) == ""
+    assert len(good(redrive("dlq", "groups", "failed:<1h reason:rejected", *app)).split()) == 1
+    wrong = redrive("dlq", "retry", "queue:bulk resaon:rejected", *app)
+    assert "unknown field 'resaon'" in failed(wrong, 2)[0] and "did you mean reason" in failed(wrong, 2)[1]
+    assert wrong.stderr.startswith("  queue:bulk resaon:rejected\n             ^^^^^^\n")
+    assert "ids name them one by one" in failed(redrive("dlq", "retry", one, "--all", *app), 2)[1]
+    assert good(redrive("dlq", "retry", f"task:no -id:{one}", "--queue", "bulk", *app)).split() == others
+    assert good(redrive("dlq", "list", *app)).split() == [one]
+
+
 def test_dlq_groups_count_by_fingerprint_and_lead_to_a_sample(redrive: Call, home: Path) -> None:
     ids = dead(home, 3)
     group = json.loads(good(redrive("dlq", "groups", "--app", "tasks:app", "-o", "json")))[0]

@@ -8,10 +8,14 @@ from typing import Any
 
 import click
 
+from ..errors import SelectorError
 from ..message import RESTING, Lane, Where
 from ..triage.dlq import DeadLetters, Retried
+from ..triage.select import Selection, as_node
+from ..triage.select_parser import parse
+from ..triage.select_terms import ALL, Node, both
 from . import views
-from .failure import DONE, FAILED, PARTIAL, USAGE, Failure, note, program
+from .failure import DONE, FAILED, PARTIAL, USAGE, Failure, command, note, program
 from .job import body_option, found, write_message
 from .main import Subcommands
 from .output import Column, Output
@@ -42,7 +46,7 @@ _GROUPS = (
 
 
 def filters(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that choose among dead messages, given to the command as one `where`."""
+    """The options that choose among dead messages, given to the command as one node of a selector."""
 
     @click.option("-q", "--queue", help="only of this queue")
     @click.option("--task", help="only of this task")
@@ -64,9 +68,23 @@ def filters(command: Callable[..., Any]) -> Callable[..., Any]:
         **rest: Any,
     ) -> Any:
         where = Where(queue, task, reason, fingerprint, error, since_ms=since, until_ms=until)
-        return command(*args, where=where, **rest)
+        return command(*args, chosen=as_node(where), **rest)
 
     return run
+
+
+selector_argument = click.argument("selector", nargs=-1, metavar="[SELECTOR…]")
+
+
+def selection(place: Place, words: tuple[str, ...], *others: Node) -> Selection:
+    """What the words of a selector and the options choose. Raises Failure, below the words and what is wrong there."""
+    try:
+        node = parse(" ".join(words))
+    except SelectorError as error:
+        if error.pointer:
+            note(error.pointer)
+        raise Failure(error.what, error.why, f"{command()} --help", USAGE) from error
+    return Selection(place.store, both((node, *others)))
 
 
 @click.group(cls=Subcommands)
@@ -75,16 +93,25 @@ def dlq() -> None:
 
 
 @dlq.command("list")
+@selector_argument
 @filters
 @click.option("--quarantine", is_flag=True, help="list the quarantine lane instead: messages that killed their worker")
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @at_store()
-def list_(place: Place, out: Output, where: Where, quarantine: bool, limit: int | None) -> None:
-    """List dead messages, the longest dead first."""
+def list_(
+    place: Place, out: Output, selector: tuple[str, ...], chosen: Node, quarantine: bool, limit: int | None
+) -> None:
+    """List dead messages, the longest dead first.
+
+    SELECTOR says which: `'queue:crm failed:<6h -error:*Timeout'`. Fields: task queue error reason fingerprint key group
+    id text age failed attempt redrives crashes lane args.PATH.
+    """
     lane = Lane.QUARANTINE if quarantine else Lane.DEAD
-    messages = DeadLetters(place.store).all(where=where, lane=lane)
-    if not out.rows((views.dead(m) for m in messages), _COLUMNS, id="id", limit=limit):
-        note("nothing dead matches" if where != Where() else f"the {lane} lane of {place.url} is empty")
+    found = selection(place, selector, chosen, as_node(lane=lane))
+    if not out.rows((views.dead(m) for m in found), _COLUMNS, id="id", limit=limit):
+        plain = found.node == as_node(lane=lane)
+        note(f"the {lane} lane of {place.url} is empty" if plain else "nothing dead matches")
+    _note_unread(found)
 
 
 @dlq.command()
@@ -101,18 +128,20 @@ def show(place: Place, out: Output, id: str, body: bool) -> None:
 
 
 @dlq.command()
+@selector_argument
 @filters
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @at_store()
-def groups(place: Place, out: Output, where: Where, limit: int | None) -> None:
-    """List failure groups: dead messages that failed alike, the largest group first."""
-    rows = (views.group(found) for found in DeadLetters(place.store).groups(where=where))
-    if not out.rows(rows, _GROUPS, id="fingerprint", limit=limit):
-        note("nothing dead matches" if where != Where() else f"nothing is dead in {place.url}")
+def groups(place: Place, out: Output, selector: tuple[str, ...], chosen: Node, limit: int | None) -> None:
+    """List failure groups: dead messages that failed alike, the largest group first. SELECTOR: as for `dlq list`."""
+    found = selection(place, selector, chosen)
+    if not out.rows(map(views.group, found.groups()), _GROUPS, id="fingerprint", limit=limit):
+        note("nothing dead matches" if found.node != ALL else f"nothing is dead in {place.url}")
+    _note_unread(found)
 
 
 @dlq.command()
-@click.argument("ids", nargs=-1, metavar="[ID…]")
+@click.argument("words", nargs=-1, metavar="[ID…|SELECTOR…]")
 @click.option(
     "--all", "every", is_flag=True, help="every dead message that matches the filters; quarantined ones must be named"
 )
@@ -124,26 +153,36 @@ def groups(place: Place, out: Output, where: Where, limit: int | None) -> None:
 def retry(
     place: Place,
     out: Output,
-    ids: tuple[str, ...],
+    words: tuple[str, ...],
     every: bool,
-    where: Where,
+    chosen: Node,
     to_queue: str | None,
     delay: float,
     attempts: int | None,
 ) -> int:
     """Send dead messages back to their queues, for a fresh life of attempts.
 
-    Give ids, or --all with filters. `-o ids` prints those that went back. Exit 5 if some had changed or were unknown,
-    1 if all had.
+    Give ids, or a selector as for `dlq list`, or --all with filters. `-o ids` prints those that went back. Exit 5 if
+    some had changed or were unknown, 1 if all had.
     """
-    if every == bool(ids) or (ids and where != Where()):
-        why = "--all and filters choose among all dead messages; ids name them one by one"
-        raise Failure("give ids, or --all", why, f"{program()} dlq retry --help", USAGE)
+    ids = words if words and not any(":" in word for word in words) else ()
+    if not (every or words) or (ids and (every or chosen != ALL)):
+        why = "--all, filters and selectors choose among all dead messages; ids name them one by one"
+        raise Failure("give ids, a selector, or --all", why, f"{program()} dlq retry --help", USAGE)
+    found = None if ids else selection(place, words, chosen)
     letters = DeadLetters(place.store)
-    result = letters.retry(ids or None, all=every, where=where, to_queue=to_queue, delay=delay, attempts=attempts)
+    result = letters.retry(ids or None, select=found, to_queue=to_queue, delay=delay, attempts=attempts)
+    if found is not None:
+        _note_unread(found)
+    every = not ids
     rows = [*_rows(result.ids, "retried"), *_rows(result.changed, "changed"), *_rows(result.unknown, "unknown")]
     out.rows(rows[: len(result)] if out.form == "ids" else rows, (Column("id"), Column("result")), id="id")
     return _verdict(result, every)
+
+
+def _note_unread(found: Selection) -> None:
+    if found.unread:
+        note(f"left out: {found.unread:,} whose bodies lie in blob storage and could not be read (REDRIVE_BLOBS)")
 
 
 def _rows(ids: tuple[str, ...], result: str) -> list[dict[str, str]]:

@@ -13,6 +13,7 @@ from ..duration import Duration, milliseconds
 from ..errors import ConfigError
 from ..message import RESTING, FailureGroup, Handle, Lane, Message, Page, Redrive, Where
 from ..store import Store
+from .select import Selection
 
 PAGE = 500  # messages that are looked at, or moved in one commit, at a time
 
@@ -47,6 +48,13 @@ class DeadLetters:
             if cursor is None:
                 return
 
+    def select(self, selector: str = "", *, now_ms: int | None = None) -> Selection:
+        """What a selector names among those that are dead now, or were at `now_ms`: `"queue:crm failed:<6h"`.
+
+        Quarantined messages are in it only by `lane:quarantine`. Raises SelectorError, which points at the mistake.
+        """
+        return Selection(self._store, selector, now_ms)
+
     def list(
         self, *, where: Where = Where(), lane: Lane = Lane.DEAD, limit: int = 100, cursor: str | None = None
     ) -> Page:
@@ -73,21 +81,29 @@ class DeadLetters:
         *,
         all: bool = False,
         where: Where = Where(),
+        select: str | Selection | None = None,
         to_queue: str | None = None,
         delay: Duration = 0,
         attempts: int | None = None,
     ) -> Retried:
         """Send messages back to their queues (or `to_queue`) for a fresh life of `attempts` (None: the policy's).
 
-        Give `ids`, of dead or quarantined messages, or `all=True` for every dead one that matches `where`; quarantined
-        ones must be named. Each batch of 500 is one commit. A message that dies again meanwhile is not moved twice.
-        Raises ConfigError, StoreError.
+        Give `ids`, of dead or quarantined messages, or `all=True` for every dead one that matches `where`, or `select`,
+        a selector or a selection; quarantined ones must be named. Each batch of 500 is one commit. A message that dies
+        again meanwhile is not moved twice. Raises ConfigError, StoreError.
         """
-        if (ids is None) != all or isinstance(ids, str):
-            raise ConfigError(f"retry(ids={ids!r}, all={all!r}): give a sequence of ids, or all=True, and not both")
+        if (ids is not None) + all + (select is not None) != 1 or isinstance(ids, str):
+            raise ConfigError(
+                f"retry(ids={ids!r}, all={all!r}, select={select!r}): give a sequence of ids, or all=True, or select=, "
+                "and only one of them"
+            )
         if attempts is not None and attempts < 1:
             raise ConfigError(f"attempts={attempts!r}; expected 1 or more")
         verdict = Redrive(to_queue, milliseconds(delay, "delay"), attempts)
+        if select is not None:
+            if where != Where():
+                raise ConfigError(f"retry(select=…, where={where!r}): say it all in the selector")
+            return self._move(self.select(select) if isinstance(select, str) else select, verdict)
         return self._retry_all(where, verdict) if ids is None else self._retry_ids(ids, verdict)
 
     def _retry_all(self, where: Where, verdict: Redrive) -> Retried:

@@ -1,0 +1,203 @@
+"""A selection: the dead messages that a selector names, as of one moment. Counted, listed and moved they are the same.
+
+What the store's indexes can answer is asked as a `Where`, a lane at a time; the rest is judged page by page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from ..blobs import whole_body
+from ..errors import BlobsUnavailable, Unreadable
+from ..fault import Fault
+from ..message import RESTING, FailureGroup, Lane, Message, Where
+from ..store import Store
+from .select_match import Seen, Unknown, judge, split
+from .select_parser import parse
+from .select_terms import ALL, NONE, Node, Pattern, Point, Term, both, of_lane
+
+# Messages that are looked at in one go, as bodies of so many bytes allow.
+PAGE, FIRST_PAGE, LOOK_BYTES = 500, 100, 16 * 1024 * 1024
+
+
+class Look(NamedTuple):
+    """How a lane is looked through: what is asked of the store, and what is judged of what it finds."""
+
+    lane: Lane
+    where: Where
+    rest: Node
+
+
+class Selection:
+    """The dead messages that a selector names, among those that were dead at `now_ms`.
+
+    Quarantined ones are in it only where the selector says `lane:quarantine`. `str` gives the selector.
+    """
+
+    def __init__(self, store: Store, selector: Node | str = "", now_ms: int | None = None) -> None:
+        """Raises SelectorError, which points at the mistake; StoreError for the time, if none is given."""
+        self.node = parse(selector) if isinstance(selector, str) else selector
+        self.now_ms = store.now_ms() if now_ms is None else now_ms
+        self.unread = 0  # in the last look, what was left out as it hangs on a body whose blob could not be read
+        self._store = store
+        of_lanes = [(lane, of_lane(self.node, lane)) for lane in RESTING]
+        self._looks = [
+            Look(lane, *split(node, self.now_ms + 1, self.now_ms)) for lane, node in of_lanes if node != NONE
+        ]
+
+    @property
+    def where(self) -> Where:
+        """What of it the store answers from the dead lane by itself."""
+        return next((look.where for look in self._looks if look.lane is Lane.DEAD), Where(ids=()))
+
+    @property
+    def exact(self) -> bool:
+        """Whether the store answers all of it by itself."""
+        return all(look.rest == ALL for look in self._looks)
+
+    def __str__(self) -> str:
+        return str(self.node)
+
+    def __repr__(self) -> str:
+        return f"Selection({str(self)!r}, now_ms={self.now_ms})"
+
+    def __iter__(self) -> Iterator[Message]:
+        return self.messages()
+
+    def matches(self, message: Message, fault: Fault | Unknown | None = Unknown.FAULT) -> bool:
+        """Whether it is in the selection, by what is known of the message itself: it takes the last fault kept for the
+        one it died of, unless `fault` says better, and leaves out what hangs on a body that lies in a blob."""
+        if message.lane not in RESTING or (message.rested_ms or 0) > self.now_ms:
+            return False
+        if fault is Unknown.FAULT:
+            fault = message.faults[-1] if message.faults else None
+        return judge(of_lane(self.node, message.lane), Seen(message, self.now_ms, fault)) is True
+
+    def messages(self, limit: int | None = None) -> Iterator[Message]:
+        """The longest dead first, then the quarantined ones, read page by page; at most `limit`."""
+        return islice((message for message, _ in self._found()), limit)
+
+    def ids(self, limit: int | None = None) -> Iterator[str]:
+        """Their ids, in the same order."""
+        return (message.id for message in self.messages(limit))
+
+    def count(self) -> int:
+        """How many there are. Where the indexes know it, no message is read."""
+        if self._by_index():
+            return sum(group.count for look in self._looks for group in self._indexed(look.where))
+        return sum(1 for _ in self._found())
+
+    def groups(self) -> Sequence[FailureGroup]:
+        """They by the fingerprint of the fault they died of and by task, the largest group first."""
+        if self._by_index():
+            return [group for look in self._looks for group in self._indexed(look.where)]
+        groups: dict[tuple[str, str], FailureGroup] = {}
+        for message, fault in self._found(faults=True):
+            one = _group(message, fault)
+            key = one.fingerprint, one.task
+            groups[key] = _joined(groups[key], one) if key in groups else one
+        return sorted(groups.values(), key=lambda group: (-group.count, group.fingerprint, group.task))
+
+    # -- looking
+
+    def _by_index(self) -> bool:
+        return self.exact and all(look.lane is Lane.DEAD for look in self._looks)
+
+    def _indexed(self, where: Where) -> Sequence[FailureGroup]:
+        """Stores group fastest without a bound in time: it is asked for only where somebody has died since."""
+        if where.until_ms == self.now_ms + 1:
+            found = self._store.failure_groups(where=replace(where, until_ms=None))
+            if all(group.last_ms <= self.now_ms for group in found):
+                return found
+        return self._store.failure_groups(where=where)
+
+    def _found(self, *, faults: bool = False) -> Iterator[tuple[Message, Fault | None]]:
+        """Each with the fault it died of, where `faults` asks for it."""
+        self.unread = 0
+        for look in self._looks:
+            for page in self._pages(look):
+                chosen = page if look.rest == ALL else self._chosen(look, page)
+                died = self._died_of_last(look.lane, chosen) if faults else set()
+                yield from ((m, m.faults[-1] if m.id in died else None) for m in chosen)
+
+    def _pages(self, look: Look) -> Iterator[list[Message]]:
+        cursor, limit = None, FIRST_PAGE
+        while True:
+            page = self._store.peek(look.lane, where=look.where, limit=limit, cursor=cursor)
+            yield page.messages
+            cursor = page.cursor
+            if cursor is None:
+                return
+            size = sum(len(m.body) for m in page.messages) // max(1, len(page.messages)) + 1
+            limit = max(1, min(PAGE, LOOK_BYTES // size))
+
+    def _chosen(self, look: Look, page: list[Message]) -> list[Message]:
+        verdicts = [judge(look.rest, Seen(message, self.now_ms)) for message in page]
+        open_ones = [m for m, verdict in zip(page, verdicts, strict=True) if verdict is None]
+        died = self._died_of_last(look.lane, open_ones) if open_ones else set()
+        return [
+            message
+            for message, verdict in zip(page, verdicts, strict=True)
+            if (verdict if verdict is not None else self._closer(look.rest, message, message.id in died))
+        ]
+
+    def _closer(self, rest: Node, message: Message, of_last: bool) -> bool:
+        """Judge by the fault it died of and, where it still hangs on that, the body in its blob."""
+        fault = message.faults[-1] if of_last else None
+        verdict = judge(rest, Seen(message, self.now_ms, fault))
+        if verdict is not None:
+            return verdict
+        try:
+            return judge(rest, Seen(message, self.now_ms, fault, whole_body(self._store, message))) is True
+        except (Unreadable, BlobsUnavailable):
+            self.unread += 1
+            return False
+
+    def _died_of_last(self, lane: Lane, messages: Sequence[Message]) -> set[str]:
+        """The ids of those that died of the last fault they keep: of the others the store has no fingerprint.
+
+        Their times keep a store that starts from the fingerprint from going through all that share it.
+        """
+        times_ms = [message.rested_ms or 0 for message in messages] or [0]
+        near = Where(since_ms=min(times_ms), until_ms=max(times_ms) + 1)
+        by_fingerprint: dict[str, list[str]] = {}
+        for message in messages:
+            if message.faults:
+                by_fingerprint.setdefault(message.faults[-1].fingerprint, []).append(message.id)
+        found: set[str] = set()
+        for fingerprint, ids in by_fingerprint.items():
+            where = replace(near, fingerprint=fingerprint, ids=tuple(ids))
+            found.update(m.id for m in self._store.peek(lane, where=where, limit=len(ids)).messages)
+        return found
+
+
+def as_node(where: Where = Where(), lane: Lane = Lane.DEAD) -> Node:
+    """The same filter as a selector says it."""
+    fields = {"queue": where.queue, "task": where.task, "reason": where.reason}
+    fields |= {"fingerprint": where.fingerprint, "error": where.error}
+    terms: list[Node] = [Term(field, (Pattern((text,)),)) for field, text in fields.items() if text is not None]
+    if where.ids is not None:
+        terms.append(Term("id", tuple(Pattern((id,)) for id in where.ids)))
+    bounds = ((">=", where.since_ms), ("<", where.until_ms))
+    terms += [Term("failed", (Point(op, ms),)) for op, ms in bounds if ms is not None]
+    if lane is not Lane.DEAD:
+        terms.append(Term("lane", (Pattern((lane.value,)),)))
+    return both(terms)
+
+
+def _group(message: Message, fault: Fault | None) -> FailureGroup:
+    at_ms = message.rested_ms or 0
+    told = ("", "", "") if fault is None else (fault.fingerprint, fault.error, fault.text)
+    return FailureGroup(told[0], message.task, told[1], told[2], 1, at_ms, at_ms, message.id)
+
+
+def _joined(a: FailureGroup, b: FailureGroup) -> FailureGroup:
+    """Of both, with the later id as the sample."""
+    sample = max(a, b, key=lambda group: group.sample_id)
+    return replace(
+        sample, count=a.count + b.count, first_ms=min(a.first_ms, b.first_ms), last_ms=max(a.last_ms, b.last_ms)
+    )

@@ -1,0 +1,30 @@
+"""Selections on the stores with a server: what tests/unit/test_select.py shows of every selector, of some."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.selecting import World, fill
+from tests.unit.test_select import check_selection
+
+from redrive.stores import open_store
+from redrive.testing import PostgresServer, RedisServer
+
+
+@pytest.fixture(params=["postgres", "redis"], scope="module")
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    server: PostgresServer | RedisServer = request.getfixturevalue(f"{request.param}_server")
+    own = "schema" if request.param == "postgres" else "namespace"
+    store = open_store(f"{server.url}?{own}=select_{secrets.token_hex(4)}")
+    yield fill(store, lambda ms: None, count=40)
+    store.close()
+
+
+@settings(deadline=None, max_examples=30, derandomize=True, database=None)
+@given(st.data())
+def test_a_selection_is_the_same_set_however_it_is_had(world: World, draw: st.DataObject) -> None:
+    check_selection(world, draw)
