@@ -135,7 +135,7 @@ def decide(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decis
     if message.attempt >= allowed:
         return DeadLetter("exhausted", f"failed {message.attempt} of {allowed} allowed attempts")
     at_ms = now_ms + _ceil_ms(delay_s)
-    elapsed_s = (at_ms - message.life_ms - message.held_ms) / 1000
+    elapsed_s = (at_ms - message.life_ms - _held_ms(message, fault)) / 1000
     if chosen.max_elapsed_s is not None and elapsed_s > chosen.max_elapsed_s:
         why = f"its next attempt would start {elapsed_s:.1f} s into its life; allowed are {chosen.max_elapsed_s:g} s"
         return DeadLetter("elapsed", why)
@@ -168,6 +168,12 @@ def _sentence(crashes: int, alone: int, last: Fault | None) -> str:
     times = "once" if crashes == 1 else f"{crashes} times"
     told = f"its process died {times} while running it, {alone} of them while it ran alone"
     return told if last is None else f"{told}; the last: {last.text}"
+
+
+def _held_ms(message: Message, fault: Fault) -> int:
+    """How long of its life flow control held it: put off, and left unclaimed before this run and those that failed."""
+    unclaimed_ms = fault.held_ms + sum(f.held_ms for f in message.faults if f.at_ms >= message.life_ms)
+    return message.held_ms + unclaimed_ms
 
 
 def _checked(decision: Any) -> Decision:

@@ -418,6 +418,7 @@ def test_a_forked_child_opens_connections_of_its_own(link: Link) -> None:
 def test_an_interrupted_call_leaves_no_reply_to_the_next(redis_server: RedisServer, open_link: Open) -> None:
     link = open_link(redis_server)
     link.add("long", SLOW)
+    link.call("add", [0])  # so that it is the call that is interrupted, and not the making of a connection
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt

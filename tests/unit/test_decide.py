@@ -328,3 +328,14 @@ def test_an_override_that_returns_no_decision_a_store_could_keep_is_told_so(wron
     policy = Policy(Retry(override=lambda message, fault, delay_s: wrong))
     with pytest.raises((TypeError, ValueError)):  # and the worker goes by the default policy then
         decide(message(), classify(ValueError("x")), policy, NOW)
+
+
+def test_what_flow_control_left_unclaimed_is_no_part_of_the_life_that_is_allowed() -> None:
+    policy = Policy(retry=Retry(max_attempts=99, max_elapsed="1m", backoff=Backoff.fixed("10s")))
+    late = message(attempt=3, life_ms=NOW - 100_000, held_ms=20_000)
+    before = fault(at_ms=NOW - 50_000, held_ms=15_000)
+    assert isinstance(decide(late, fault(), policy, NOW), DeadLetter)
+    assert isinstance(decide(replace(late, faults=(before,)), fault(held_ms=14_999), policy, NOW), DeadLetter)
+    assert isinstance(decide(replace(late, faults=(before,)), fault(held_ms=15_000), policy, NOW), RetryAt)
+    earlier_life = replace(before, at_ms=NOW - 200_000)
+    assert isinstance(decide(replace(late, faults=(earlier_life,)), fault(held_ms=15_000), policy, NOW), DeadLetter)

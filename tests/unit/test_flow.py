@@ -280,3 +280,26 @@ async def test_a_queue_has_a_rate_and_what_a_task_is_asked_holds_only_that_task(
     async with app.worker(concurrency=1, prefetch=0):
         await until(lambda: done["other"] == 20)
     assert done["call"] < 20
+
+
+def test_what_waits_unclaimed_behind_a_breaker_is_no_part_of_what_its_policy_allows(app: App) -> None:
+    heard, down = Heard(app), True
+
+    @app.task(name="call", dependency="shop", retry=Retry(30, max_elapsed="1500ms", backoff=Backoff.fixed("20ms")))
+    async def call(n: int) -> None:
+        if down:
+            raise ConnectionError("refused")
+
+    app.dependency("shop", breaker=Breaker(min_calls=5, open_for="1s", max_open="1s", probes=2), budget=None)
+
+    async def main() -> None:
+        nonlocal down
+        await app.aenqueue_many([call.draft(n) for n in range(4)])
+        async with app.worker():
+            await until(lambda: heard.notices.count("breaker_opened") >= 4)  # for three seconds and more
+            down = False
+            await until(lambda: app.counts().ready + app.counts().scheduled + app.counts().leased == 0)
+
+    asyncio.run(main())
+    assert app.counts().dead == 0
+    assert heard.outcomes.count("done") == 4

@@ -60,4 +60,5 @@ class Fault(Struct, frozen=True, gc=False, omit_defaults=True):
     attempt: int = 0
     worker: str = ""
     delay_ms: int | None = None
+    held_ms: int = 0  # how long flow control had left the message unclaimed before the run that ended so
     crash: Crash | None = None  # of a process that died

@@ -73,8 +73,22 @@ def _outcome(run: Run, now_ms: int, worker: str) -> Outcome:
         plain = extras is None and not run.delivery.message.keep_ms
         settlement = Settlement(run.delivery.receipt, run.gate.ack) if plain else _done(run, extras)
         return Outcome(settlement, run.delivery, run_s)
-    decision, fault = _failed(run.delivery.message, run.fault, run.task.policy, now_ms)
+    ended = run.fault if not run.let_ms else replace(run.fault, held_ms=unclaimed_ms(run.delivery.message, run.let_ms))
+    decision, fault = _failed(run.delivery.message, ended, run.task.policy, now_ms)
     return Outcome(_settlement(run.delivery, decision, fault, run.task, now_ms, worker), run.delivery, run_s)
+
+
+def unclaimed_ms(message: Message, let_ms: int) -> int:
+    """How long a message had been due when flow control let it go; 0 for one in a group, whose time in line is counted
+    as held already."""
+    last = next((f for f in reversed(message.faults) if f.at_ms >= message.life_ms and f.delay_ms is not None), None)
+    if message.deferral is not None:
+        due_ms = message.deferral.at_ms
+    elif last is not None:
+        due_ms = last.at_ms + (last.delay_ms or 0)
+    else:
+        due_ms = message.life_ms
+    return 0 if message.group is not None else max(0, let_ms - due_ms)
 
 
 def _done(run: Run, extras: Extras | None) -> Settlement:
