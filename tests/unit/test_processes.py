@@ -343,6 +343,27 @@ def test_one_that_cuts_its_process_off_from_the_worker_has_crashed(app: App, tmp
     assert heard.outcomes[0] == "crashed" and stored(app, ref.id).crashes_alone >= 1
 
 
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_suspect_that_no_child_can_run_runs_alone_in_the_worker(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its task is declared in no module, or it needs the worker's own memory."""
+    app = isolated.fresh(store_in(tmp_path, kind))
+    monkeypatch.setattr(app, "tasks", {**app.tasks})
+
+    @app.task(name="local", keep_result="1h")
+    def local() -> int:
+        app.tasks["rest"].enqueue(1)
+        return os.getpid()
+
+    ref = local.enqueue()
+    app.store.exchange([], [Ask("default", 1, 600_000, worker="dead")])
+    app.store.release("dead", None)
+    app.run_worker({"default": 1}, drain=True)
+    assert ref.wait(0) == os.getpid()
+    app.store.close()
+
+
 # -- children
 
 

@@ -407,8 +407,12 @@ class Worker:
         message = run.delivery.message
         if not message.suspect:
             return False
-        run.apart = self._processes is not None
+        run.apart = run.place == "process" or self._can_be_apart(message.task)
         return not run.apart or message.crashes - message.crashes_alone >= 2
+
+    def _can_be_apart(self, task: str) -> bool:
+        """Whether a child has what it takes: the task, and the store, which a handler may use by itself."""
+        return self._processes is not None and self._store.traits.shared and task not in self._processes.missing
 
     def _begin(self, run: Run) -> None:
         self._tasks.start(run) if run.place == "loop" else self._start_other(run)

@@ -103,6 +103,7 @@ class ProcessExecutor:
         self._finish, self._start_other, self._notice = finish, start_other, notice
         self._worker, self._overtime_s, self._recycling = worker, min(UNWIND_S, grace_s), recycling
         self._starting_max = max(2, os.cpu_count() or 1)
+        self.missing: set[str] = set()  # tasks that the app has here, and not where a child imported it
         self._pools: dict[int | None, _Pool] = {}
         self._children: list[Offspring] = []
         self._calls: deque[Callable[[], None]] = deque()
@@ -218,6 +219,7 @@ class ProcessExecutor:
     def _send(self, child: Offspring, run: Run, body: bytes | None) -> None:
         message = run.delivery.message
         if message.task not in child.tasks:
+            self.missing.add(message.task)
             text = f"the app that a child process imported has no task {message.task!r}"
             self._put_off(run, self._pools[child.memory], text)
             self._vacate(child)
