@@ -149,10 +149,11 @@ def test_one_whose_turn_does_not_come_is_put_off_and_the_others_go_on(monkeypatc
 
     async def held() -> None:
         store.put([t.using(queue="aside").draft("suspect")])
-        assert store.exchange([], [Ask("aside", 1, 300, worker="dead")]).deliveries  # its lease runs out in a while
+        assert store.exchange([], [Ask("aside", 1, 600_000, worker="dead")]).deliveries
         async with app.worker({"default": 4, "aside": 1}):
             await long.aenqueue()
             await until(lambda: ran == ["long"])
+            store.release("dead", None)
             await until(lambda: "held" in heard.outcomes)
             assert "suspect" not in ran
             await t.aenqueue("another")
