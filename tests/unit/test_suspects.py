@@ -76,9 +76,11 @@ def test_a_suspect_waits_for_what_runs_and_holds_back_what_waits() -> None:
 
     async def main() -> None:
         store.put([t.using(queue="aside").draft("suspect")])
-        assert store.exchange([], [Ask("aside", 1, 300, worker="dead")]).deliveries  # its lease runs out in a while
+        assert store.exchange([], [Ask("aside", 1, 600_000, worker="dead")]).deliveries
         async with app.worker({"default": 4, "aside": 1}):
             await long.aenqueue()
+            await until(lambda: order == ["long"])
+            store.release("dead", None)
             await until(lambda: store.counts("aside").leased and _claimed_again(store))
             await t.aenqueue("after")
             await asyncio.sleep(0.2)
