@@ -760,9 +760,21 @@ SAME: list[tuple[str, str]] = [
     ("timed out after 30s", "timed out after 5s"),
     ("job user42 failed", "job user1234567 failed"),
     ("Key (email)=(bob@x.com) already exists", "Key (email)=(eve) already exists"),
+    ("SKU-42 is out of stock", "ART-9 is out of stock"),
+    ("no customer cus_NffrFeUfNVHibxx", "no customer cus_sXJKzkNRizipQrs"),
+    ("No such option: --colour", "no such option '--size'."),
+    ("total [type=x, input_value={'a': 1, 'b...}, input_type=dict]", "total [type=x, input_value=7, input_type=dict]"),
+    ("failed [parameters: (1, 'a')]", "failed [parameters: {'b': 2}]"),
+    ("Command '['convert', '-x', '/a b']' returned", "Command '['sh']' returned"),
+    ("with url: /orders/7?page=2 (x)", "with url: /users/alice?since=2026-01-01 (x)"),
     ("body was '" + "a" * 3_000, "body was '" + "b " * 2_000),
 ]
 DIFFERENT: list[tuple[str, str]] = [
+    ("'NoneType' object has no attribute 'x'", "'str' object has no attribute 'x'"),
+    ("Expected `int`, got `str` - at `$.id`", "Expected `int`, got `str` - at `$.total`"),
+    ("{'email': ['Missing data for required field.']}", "{'number': ['Missing data for required field.']}"),
+    ("{'email': ['Missing data for required field.']}", "{'email': ['Not a valid email address.']}"),
+    ("ProtocolError('reset by peer')", "ProtocolError('aborted by us')"),
     ("order 42 failed", "order 42 refused"),
     ("HTTP Error 404: x", "HTTP Error 500: x"),
     ("HTTP/1.1 502 from upstream", "HTTP/1.1 504 from upstream"),
@@ -841,6 +853,24 @@ def test_fingerprint_differs_by_function_file_class_code_and_cause() -> None:
     wrapped.__cause__, other.__cause__ = TimeoutError("t"), KeyError("k")
     prints += [fingerprint_of(SOURCE, wrapped), fingerprint_of(SOURCE, other)]
     assert len(set(prints)) == len(prints)
+
+
+def test_a_quoted_word_that_is_a_literal_of_the_handler_is_told_from_data() -> None:
+    def missing(key: str) -> str:
+        row: dict[str, int] = {}
+        source = (
+            "def load(n):\n"
+            "    if key == 'price':\n        return row['price']\n"
+            "    return row['currency'] if key == 'currency' else row[key]\n"
+        )
+        scope: dict[str, Any] = {"row": row, "key": key}
+        exec(compile(source, "/srv/shop/sync.py", "exec"), scope)
+        with pytest.raises(KeyError) as caught:
+            scope["load"](1)
+        return classify(caught.value.with_traceback(caught.tb.tb_next)).fingerprint
+
+    assert missing("alice") == missing("bob")
+    assert len({missing("alice"), missing("price"), missing("currency")}) == 3
 
 
 def test_a_library_s_inner_calls_do_not_change_the_fingerprint_but_the_place_that_raised_does() -> None:

@@ -115,7 +115,7 @@ PIECES = (
 @example("on a.b:1")
 @example("at -5 of 1-2")
 def test_guard_of_a_pattern_is_found_wherever_the_pattern_changes_something(text: str) -> None:
-    for sign, guard, pattern, replacement in _steps():
+    for sign, guard, pattern, replacement in _steps(False):
         if sign in text and pattern.sub(replacement, text) != text:
             assert guard is None or guard.search(text)
 

@@ -16,11 +16,19 @@ NORMALIZED_FROM_MAX = 1_000  # characters of a text that are normalized
 NORMALIZED_MAX = 400  # characters of the result that count: the end moves with the length of what was replaced
 _CACHED_MAX = 1_024  # texts, and as many fingerprints
 
-# Names out of a program or a schema stay, and what an error body says: another one is another failure. Other quoted
-# things are data.
+# Names out of a program, of a type or a schema stay, and what an error body or a nested error says: another one is
+# another failure. Other quoted things are data.
 _NAMERS = " named name attribute argument parameter field column constraint relation table module function class type "
 _TELLERS = " error message msg code reason detail title error_description "
+_TYPES = frozenset(
+    re.findall(
+        r"\w+",
+        """NoneType bool bytes bytearray complex coroutine date datetime dict float function generator int integer list
+        method module null number object set str string timedelta tuple type array boolean""",
+    )
+)
 _CODERS = " http http/1.0 http/1.1 http/2 status code status_code statuscode errno signal error "
+_PUNCTUATION = dict.fromkeys(map(ord, ".,:;!'\"`"))  # releases of a library change it, and the case of letters
 _HEX = frozenset("0123456789abcdefABCDEF")
 _TOP_DOMAINS = (
     "(?:com|net|org|io|dev|app|ai|co|cloud|internal|local|lan|corp|prod|staging|test|example|invalid|eu|uk|de|us|cn)"
@@ -28,7 +36,14 @@ _TOP_DOMAINS = (
 
 
 def _unquote(match: re.Match[str]) -> str:
-    before = match.string[max(0, match.start() - 32) : match.start()]
+    quoted, text, end = match[1], match.string, match.end()
+    before = text[max(0, match.start() - 32) : match.start()]
+    if quoted in _TYPES or quoted.startswith("$"):  # "Expected `int`, got `str` - at `$.id`"
+        return quoted
+    if before[-1:] == "[" and _in_brackets(quoted, before, text[end : end + 1]):
+        return quoted
+    if quoted.isidentifier() and text.startswith((": [", ": {", " object"), end):  # `{'email': ['Not a valid …']}`
+        return quoted
     word = re.search(r"(?<!\w)(\w++)(\W{0,4}+)\Z", before)
     if word is None:
         return "<q>"
@@ -36,7 +51,15 @@ def _unquote(match: re.Match[str]) -> str:
         return match[0]
     in_a_body = f" {word[1]} " in _TELLERS and ":" in word[2]
     beside_a_code = before == f"({word[1]}, "  # `(1213, 'Deadlock found …')`
-    return match[1] if in_a_body or beside_a_code else "<q>"
+    in_an_error = word[2] == "(" and word[1].endswith(("Error", "Exception")) and " " in quoted
+    return quoted if in_a_body or beside_a_code or in_an_error else "<q>"
+
+
+def _in_brackets(quoted: str, before: str, after: str) -> bool:
+    """A name as in `schema['properties']['id']`, or a sentence of those that a validator lists."""
+    if after == "]" and quoted.isidentifier():
+        return before[-2:-1].isalnum() or before.endswith(("'][", '"]['))
+    return before.endswith(": [") and quoted.endswith(".") and " " in quoted
 
 
 def _unvalue(match: re.Match[str]) -> str:
@@ -58,13 +81,25 @@ def _unvalue(match: re.Match[str]) -> str:
 # found 50 times faster. Numbers, ids, hex and times all become <v>: an id may be all digits today and hex tomorrow.
 # Patterns start with a literal or a set where they can, which is what makes a search fast.
 _Replacement: TypeAlias = str | Callable[[re.Match[str]], str]
+_DATA: tuple[tuple[str, str, str, _Replacement], ...] = (
+    # Parts that are data throughout: pydantic's shortened input, SQLAlchemy's parameters, PostgreSQL's excerpt of the
+    # statement with the values in it, a program's arguments.
+    ("input_value=", "", r"(?s)input_value=.*?, input_type=", "input_value=<q>, input_type="),
+    ("[parameters: ", "", r"(?s)\[parameters: .*?(?:\]\s*(?=\(Background)|\]?\Z)", ""),
+    ("\nLINE ", "", r"\nLINE \d+: [^\n]*(?:\n *\^)?", ""),
+    # urllib3's releases wrap the same errno in other classes.
+    ("(Caused by ", "", r"(?s)\(Caused by .*?(\[Errno -?\d+\][\w ]*).*", r"(Caused by \1"),
+    ("Command '[", "", r"(?s)Command '\[.*\]'(?= (?:returned|timed|died))", "Command <q>"),
+)
 _NORMAL: tuple[tuple[str, str, str, _Replacement], ...] = (
     ("://", "", r"""[A-Za-z][\w+.-]*+://[^\s'"<>)\]}]+""", "<url>"),
     ("@", "", r"[\w.+-]++@[\w-]+(?:\.[\w-]+)*", "<email>"),
     ("-", r"-[0-9a-fA-F]{4}-", r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}(?!\w)", "<v>"),
     (":", "", r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,? +(?=\d|[JFMASOND][a-z]{2} )", ""),
     (":", "", r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*(?=[ -]+\d)", "0"),
+    ("0x", "", r"<(?:\w+\.)*(\w+) object at 0x[0-9a-fA-F]+>", r"<\1>"),
     ("0x", "", r"0x[0-9a-fA-F]+", "<v>"),
+    ("Connection(", "", r"(\w*Connection)\([^()]*\)", r"<\1>"),
     (
         ":",
         r":[0-9a-fA-F]{0,4}:",
@@ -79,12 +114,15 @@ _NORMAL: tuple[tuple[str, str, str, _Replacement], ...] = (
     ),
     ("localhost", "", r"localhost(?::\d+)?\b", "<host>"),
     (":", r":\d\d", r"(to|at|from|host) [A-Za-z][\w-]*+:\d{2,5}\b", r"\1 <host>"),
-    ("/", "", r"(?<![\w<>/])(?:~|\.{1,2}|[A-Za-z]:)?(?:/[\w.@+~%-]+)+/?", "<path>"),
+    ("_", r"_[A-Za-z]{14}", r"(?<![A-Za-z])([a-z]{2,5}_)(?=[a-z]*[A-Z])(?=[A-Z]*[a-z])[A-Za-z]{14,}(?!\w)", r"\1<v>"),
+    ("<host>/", "", r"<host>(?:/(?:[\w.@+~%-]++|<v>)++)+", "<url>"),
+    ("/", "", r"(?<![\w<>/])(?:~|\.{1,2}|[A-Za-z]:)?(?:/(?:[\w.@+~%-]++|<v>)++)+/?(?:\?[\w.@+~%=&<>-]+)?", "<path>"),
     ("/", "", r"(?<![\w<>/.-])(?!HTTP/)[\w.-]++(?:(?:/[\w.@+~%-]+){2,}|/[\w@+~%-]+\.\w{1,5}\b)", "<path>"),
     ("\\", "", r"(?<![\w<>])(?:[A-Za-z]:|\\)?(?:\\{1,2}[\w.@+~%-]+){2,}", "<path>"),
     ("'", "", r"'(?<![^\Wbruf]')(?<!\w[bruf]')((?:[^'\\\n]|\\.)*+)'(?!\w)", _unquote),
     ('"', "", r'"(?<![^\Wbruf]")(?<!\w[bruf]")((?:[^"\\\n]|\\.)*+)"(?!\w)', _unquote),
     ("`", "", r"`([^`\n]*+)`", _unquote),
+    (" --", "", r"(?<= )--[a-z][\w-]*+", "<q>"),
     (")=(", "", r"\)=\([^()]*\)", ")=<q>"),
     ("", r"\d", r"(?<![A-Za-z0-9])[A-Za-z]*+\d[A-Za-z0-9]*+", _unvalue),
     (
@@ -93,28 +131,35 @@ _NORMAL: tuple[tuple[str, str, str, _Replacement], ...] = (
         r"(?:(?<![\w>])[-+])?<v>(?:(?:[-+.,:_/ ]|e[-+])<v>)*+",
         "<v>",
     ),
+    ("-<v>", "", r"(?<![\w-])[A-Z]{1,4}-<v>", "<v>"),  # `SKU-17`
     (">, <", "", r"(<\w+>(?:: <\w+>)?)(?:, <\w+>(?:: <\w+>)?)+", r"\1"),
 )
 _Step: TypeAlias = tuple[str, re.Pattern[str] | None, re.Pattern[str], _Replacement]
 
 
 @cache
-def _steps() -> tuple[_Step, ...]:
+def _steps(data: bool) -> tuple[_Step, ...]:
     """Compiled at the first fault, not at import, where they would cost more than all else here."""
     return tuple(
         (sign, re.compile(guard) if guard else None, re.compile(pattern), replacement)
-        for sign, guard, pattern, replacement in _NORMAL
+        for sign, guard, pattern, replacement in (_DATA if data else _NORMAL)
     )
 
 
 @lru_cache(maxsize=_CACHED_MAX)
-def _normalized(text: str) -> str:
-    for sign, guard, pattern, replacement in _steps():
+def _normalized(text: str) -> tuple[str, tuple[str, ...], bool]:
+    """The text without what varies, the words that it quotes, and whether nothing but such is in it."""
+    for sign, _, pattern, replacement in _steps(True):
+        if sign in text:
+            text = pattern.sub(replacement, text)
+    quoted = tuple(re.findall(r"'(\w+)'", text)) if "'" in text else ()
+    for sign, guard, pattern, replacement in _steps(False):
         if sign in text and (guard is None or guard.search(text)):
             text = pattern.sub(replacement, text)
     if len(text) >= NORMALIZED_MAX:  # a long quoted value was cut before its end
         text = re.sub(r"""(?s)(?<!\w)['"].*\Z""", "<q>", text)
-    return " ".join(text.split())[:NORMALIZED_MAX]
+    text = " ".join(text.lower().translate(_PUNCTUATION).split())[:NORMALIZED_MAX]
+    return text, quoted, re.search(r"[^\W\d_]{2}(?!\w*>)", text) is None
 
 
 def fingerprint(error: str, text: str, places: tuple[str, ...] = (), related: tuple[str, ...] = ()) -> str:
@@ -124,7 +169,7 @@ def fingerprint(error: str, text: str, places: tuple[str, ...] = (), related: tu
     values, hosts, paths, e-mail addresses), the `places` (file and function, no lines) and what is `related`: codes,
     causes, members.
     """
-    return _digest(error, _normalized(text[:NORMALIZED_FROM_MAX]), places, related)
+    return _digest(error, _normalized(text[:NORMALIZED_FROM_MAX])[0], places, related)
 
 
 @lru_cache(maxsize=_CACHED_MAX)
@@ -135,15 +180,40 @@ def _digest(error: str, normalized: str, places: tuple[str, ...], related: tuple
     return blake2b(parts.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
+@lru_cache(maxsize=_CACHED_MAX)
+def _class(name: str) -> str:
+    """A class by its library and its own name: releases move classes from module to module.
+
+    botocore makes classes for some of a service's codes, more with each release; the code is in the fingerprint anyway.
+    """
+    if name.startswith("botocore.errorfactory."):
+        return "botocore.ClientError"
+    library, _, rest = name.partition(".")
+    return f"{library}.{rest.rpartition('.')[2]}"
+
+
+def _told_by(text: str, stack: Stack) -> tuple[str, ...]:
+    """What the stack adds to the text.
+
+    Words that it quotes and that stand as literals in the user's function are the program's: `row["price"]` is not
+    `row["currency"]`. Where it has no words, the library's function that raised it says more.
+    """
+    _, quoted, wordless = _normalized(text[:NORMALIZED_FROM_MAX])
+    names = tuple([each for each in quoted if each in stack.names]) if quoted and stack.names else ()
+    return (*names, stack.raised) if wordless and stack.raised else names
+
+
 def fingerprint_of(looks: Looks, chain: list[Seen], stack: Stack, depth: int = 0) -> str:
     """The fingerprint of an exception with its causes and, of a group, its members in any order and number."""
     seen, *causes = chain
-    related = (seen.code, *[f"{each.known.name} {each.code}" for each in causes])
+    # Why something was raised is told by the first cause. Of a library's own chain only its code: releases differ.
+    root = [f"{_class(each.known.name)} {each.code}" for each in causes[-1:] if each.code or not stack.raised]
+    related = (seen.code, *root, *_told_by(seen.text, stack))
     # The stack of an endless recursion ends anywhere in its circle.
     places = stack.circle if "RecursionError" in seen.known.errors else stack.places
     if not seen.known.group or depth >= DEPTH_MAX:
-        return fingerprint(seen.known.name, seen.text, places, related)
+        return fingerprint(_class(seen.known.name), seen.text, places, related)
     members = members_of(seen.exception)[:MEMBERS_MAX]
     prints = {fingerprint_of(looks, looks.chain(each), stack_of(each), depth + 1) for each in members}
     text = storable(message_of(seen.exception), TEXT_MAX)  # without the number of members
-    return fingerprint(seen.known.name, text, places, (*related, *sorted(prints)))
+    return fingerprint(_class(seen.known.name), text, places, (*related, *sorted(prints)))

@@ -27,7 +27,11 @@ _HEADER = "Traceback (most recent call last):\n"
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - pathlib is not imported elsewhere
 _OWN = f"{_PACKAGE}{os.sep}worker{os.sep}"  # frames of ours that tell the user nothing
 _STDLIB = os.__file__.rpartition(os.sep)[0] + os.sep
-_LIBRARY = r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<frozen "
+# What Cython compiled has a relative file, what was made at run time a name in brackets.
+_LIBRARY = (
+    r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d"
+    r"|^<(?:frozen |string>|unknown>|.* generated )|^(?![/\\<]|[A-Za-z]:)"
+)
 _INLINED = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>"})  # frames before Python 3.12 only
 
 
@@ -44,8 +48,10 @@ class Stack(Struct, frozen=True):
     """The frames from the outermost inwards, the middle of a deep stack left out, without the worker's own."""
 
     shown: str  # as Python prints them, under its header; empty without frames
-    places: tuple[str, ...]  # where it was raised first, then the user's functions that led there
+    raised: str  # the library's function that raised it; empty where the user's did
+    places: tuple[str, ...]  # the library, if one raised it, then the user's functions that led there
     circle: tuple[str, ...]  # all of them, sorted
+    names: frozenset[str]  # the words that stand as literals in the innermost function of the user
     codes: tuple[CodeType, ...]  # keeps them alive, and with that their ids
 
 
@@ -82,7 +88,34 @@ def _stack(codes: list[CodeType], lines: list[int], left_out: int) -> Stack:
     frames = [each for each in frames if not each.own] or frames  # a fault of the worker itself keeps its frames
     shown = _HEADER + "".join([each.shown for each in frames]) if frames else ""
     places = _places(frames)
-    return Stack(shown, places[:PLACES_MAX], tuple(sorted(places)), tuple(codes))
+    raised = next((each for each in reversed(frames) if each.place), None)
+    in_library = raised.place if raised is not None and raised.library else ""
+    return Stack(shown, in_library, places[:PLACES_MAX], tuple(sorted(places)), _names(codes), tuple(codes))
+
+
+def _names(codes: list[CodeType]) -> frozenset[str]:
+    for code in reversed(codes):
+        if not _is_library(code.co_filename):
+            return frozenset(each for each in code.co_consts if isinstance(each, str) and each.isidentifier())
+    return frozenset()
+
+
+@lru_cache(maxsize=_LINES_MAX)
+def _is_library(filename: str) -> bool:
+    return filename.startswith(_STDLIB) or re.search(_LIBRARY, filename) is not None
+
+
+def _package(filename: str, qualname: str) -> str:
+    """The library that a file belongs to: files within it are split and joined by its releases."""
+    if filename.endswith((".pyx", ".pxi", ".pxd")) or re.match(r"[/\\<]|[A-Za-z]:", filename) is None:
+        return qualname.partition(".")[0]  # Cython's, whose names are whole and whose files are anywhere
+    if filename[0] == "<":
+        return filename
+    inner = re.split(
+        r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d[.\d]*[/\\](?![sd]i[a-z]+-packages)",
+        filename.removeprefix(_STDLIB),
+    )[-1]
+    return re.split(r"[/\\.]", inner, maxsplit=1)[0]
 
 
 def _frame_of(code: CodeType, line: int | None) -> Frame:
@@ -94,18 +127,19 @@ def _frame(filename: str, line: int | None, name: str, qualname: str) -> Frame:
     source = string(call(linecache.getline, filename, line)).strip()[:LINE_MAX] if line else ""
     shown = f'  File "{filename}", line {line}, in {name}\n' + (f"    {source}\n" if source else "")
     basename = filename.replace("\\", "/").rpartition("/")[2]
-    place = "" if name in _INLINED else f"{basename}:{qualname}"
-    library = filename.startswith(_STDLIB) or re.search(_LIBRARY, filename) is not None
+    library = _is_library(filename)
+    place = "" if name in _INLINED else f"{_package(filename, qualname) if library else basename}:{qualname}"
     return Frame(shown, place, library, filename.startswith(_OWN))
 
 
 def _places(frames: list[Frame]) -> tuple[str, ...]:
-    """Where it was raised, and the user's functions that led there, each once: recursion may be of any depth.
+    """The library that raised it, and the user's functions that led there, each once: recursion may be of any depth.
 
-    A library's own inner calls are left out, since they change with its releases.
+    A library's own functions are left out, since they change with its releases.
     """
-    places: list[str] = []  # the raising one first, which may be a library's
+    places: list[str] = []
     for each in reversed(frames):
-        if each.place and (not each.library or not places) and each.place not in places:
-            places.append(each.place)
+        place = each.place.partition(":")[0] if each.library else each.place
+        if place and (not each.library or not places) and place not in places:
+            places.append(place)
     return tuple(places)
