@@ -143,7 +143,7 @@ async def test_of_what_no_task_is_for_nothing_is_kept_and_no_token_taken(app: Ap
     await app.aenqueue_many([replace(call.draft(), version=2)])
     async with app.worker() as worker:
         await until(lambda: app.counts().scheduled == 51)
-        assert worker._flow is not None and not {name for name, _ in worker._flow._plans} & {*names}
+        assert worker._flow is not None and not {name for name, _ in worker._flow._guards._plans} & {*names}
         await app.aenqueue_many([call.draft()])
         await until(lambda: app.counts().ready == 0)
 

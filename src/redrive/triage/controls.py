@@ -19,7 +19,8 @@ from ..flow import limits, ramp, window
 from ..flow.breaker import Breaker, Word
 from ..flow.dependency import Dependency, State
 from ..message import Lane, Swap, Where
-from ..worker.flow import NAMES, controls
+from ..worker.flow import NAMES
+from ..worker.guards import controls
 from ..worker.transitions import Transition, note, read
 from .purge import user
 

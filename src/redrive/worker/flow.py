@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count as numbers
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -21,10 +20,9 @@ from ..decide import NO_SIGNALS, RUN, Refusal, admit
 from ..duration import show
 from ..errors import StoreError, StoreUnavailable
 from ..flow import dependency as flow
-from ..flow.breaker import Breaker
-from ..flow.budget import Budget
-from ..flow.dependency import Dependency, Seen, State
+from ..flow.dependency import Seen, State
 from ..message import Message, Swap
+from .guards import Guard, Guards, of_queue
 from .transitions import Transition, note
 
 if TYPE_CHECKING:
@@ -38,8 +36,6 @@ LOCAL_MS = 1000  # how long to go by the copies before the cells are tried again
 LOOK_MS = 1000  # how often to look for tasks that nobody knows to be routed to a queue
 TRIES = 20  # of a swap that others keep winning; then the copy decides
 EXHAUSTED_EVERY_MS = 60_000  # how often a worker tells of one budget that is spent
-KEYED_MAX = 10_000  # guards of keys that are kept; the longest unused go first
-QUEUE = "queue:"  # begins the name of a queue's own rate
 _TOLD = {
     "open": "breaker_opened",
     "forced_open": "breaker_opened",
@@ -54,62 +50,24 @@ _NONE: frozenset[str] = frozenset()
 _number = numbers()
 
 
-class Guard:
-    """One dependency, of one key of it: its state as it was last read, and what happened since."""
-
-    __slots__ = (
-        "cell",
-        "d",
-        "exhausted_ms",
-        "pace_ms",
-        "pool",
-        "promised",
-        "read_ms",
-        "running",
-        "seen",
-        "state",
-        "taken_ms",
-        "turn",
-        "version",
-    )
-
-    def __init__(self, d: Dependency, key: str) -> None:
-        self.d, self.cell = d, flow.cell_of(d.name, key)
-        self.state, self.version, self.read_ms = State(), 0, -math.inf
-        self.seen = Seen()
-        self.running, self.pace_ms, self.exhausted_ms = 0, 50.0, 0
-        self.pool = self.promised = 0  # tokens taken and not used yet, and those of them that asks go by
-        self.taken_ms, self.turn = 0.0, 0  # when, and in which turn of the breaker
-
-    def free(self, worker: str) -> float:
-        """How many more runs its concurrency lets this worker begin."""
-        return math.inf if self.d.concurrency is None else flow.share(self.state, self.d, worker) - self.running
-
-
 class Flow:
     """The controls of one worker. `tell(name, text, about)` tells observers of a transition."""
 
     def __init__(self, app: App, store: Store, worker: str, tell: Callable[[str, str, str], None]) -> None:
         self._app, self._store, self._tell = app, store, tell
         self._worker = f"{worker}/{next(_number)}"  # without identities all of one process have one name
-        self._plans: dict[tuple[str, str], tuple[Dependency, ...]] = {}
-        self._guards: dict[str, Guard] = {}  # without a key
-        self._keyed: OrderedDict[str, Guard] = OrderedDict()
-        self._fixed: dict[tuple[str, str], tuple[Guard, ...]] = {}  # where no part of a plan has keys
+        self._guards = Guards(app)
         self._dirty: set[Guard] = set()  # those that have seen something since
         self._sharing: set[Guard] = set()  # those with a concurrency and runs
         self._flush_ms = 0.0
         self._now_ms = 0
         self._local_until_ms = 0.0  # while the cells cannot be reached: when to try again
-        self._kinds: dict[str, dict[tuple[str, ...], set[str]]] = {}  # of each queue: tasks by the guards they share
         self._listed = False
         self._looked_ms: dict[str, int] = {}  # of each queue whose known tasks were all held: when it was looked into
         self.looking: set[str] = set()  # those that the last split did so with
-        for task in app.tasks.values():
-            self._plan(task.name, task.queue)
 
     def __bool__(self) -> bool:
-        return any(self._plans.values())
+        return bool(self._guards)
 
     def _now(self) -> int:
         """The store's time. Where that was set back, nobody knows how old anything is that is known here."""
@@ -117,7 +75,7 @@ class Flow:
         if now_ms < self._now_ms - FRESH_MS:
             self._flush_ms = 0.0
             self._local_until_ms = min(self._local_until_ms, now_ms)
-            for guard in (*self._guards.values(), *self._keyed.values()):
+            for guard in self._guards:
                 guard.read_ms, guard.taken_ms, guard.exhausted_ms = -math.inf, 0.0, 0
         self._now_ms = now_ms
         return now_ms
@@ -141,9 +99,9 @@ class Flow:
     def _goes(self, run: Run, now_ms: int) -> bool:
         """Whether it needs to ask nobody, as most do not: no control, or one that is at rest."""
         message = run.delivery.message
-        guards = self._fixed.get((message.task, message.queue))
+        guards = self._guards.fixed.get((message.task, message.queue))
         if guards is None:
-            guards = self._guards_of(message)
+            guards = self._guards.of(message)
         if not guards:
             return True
         run.guards = guards
@@ -214,7 +172,7 @@ class Flow:
     def ended(self, run: Run) -> None:
         """A run finished, or never was one."""
         guard = run.guards[-1]
-        if _of_queue(guard.d):
+        if of_queue(guard.d):
             return  # what one task meets says nothing of the others on its queue
         seen, owner, run.probe = guard.seen, run.probe, ""
         self._dirty.add(guard)
@@ -276,7 +234,7 @@ class Flow:
         self._flush_ms = now_ms + FRESH_MS
         if not self._listed and now_ms >= self._local_until_ms:
             self._list_names()
-        for guard in self._guards.values():
+        for guard in self._guards.whole.values():
             if guard.pool and guard.taken_ms < now_ms - FRESH_MS:
                 self._put_back(guard)
         for guard in self._sharing:
@@ -337,7 +295,7 @@ class Flow:
 
     def close(self) -> None:
         """Tell what is left to tell."""
-        for guard in self._guards.values():
+        for guard in self._guards.whole.values():
             self._put_back(guard)
         self._flush([*self._dirty], self._store.now_ms())
 
@@ -347,7 +305,7 @@ class Flow:
         """(queue, limit, tasks to skip) of what to ask for where there is so much room: of tasks that are bounded no
         more than may run, the tokens for which are taken here. Those go first: they are few, by their bound."""
         now_ms = self._now()
-        for guard in self._guards.values():
+        for guard in self._guards.whole.values():
             guard.promised = 0
         self.looking.clear()
         asks = []
@@ -356,7 +314,7 @@ class Flow:
         return asks
 
     def _split(self, queue: str, room: int, now_ms: int) -> list[tuple[int, frozenset[str]]]:
-        kinds = [([self._guards[name] for name in names], tasks) for names, tasks in self._kinds.get(queue, {}).items()]
+        kinds = self._guards.kinds(queue)
         self._refresh({guard for guards, _ in kinds for guard in guards}, now_ms)
         most = [min((self._open(guard, now_ms).count for guard in guards), default=math.inf) for guards, _ in kinds]
         bounded: dict[Guard, tuple[int, set[str]]] = {}  # how many of which tasks, by what bounds them
@@ -428,56 +386,24 @@ class Flow:
     def waits(self, queue: str) -> tuple[frozenset[str] | None, float]:
         """The tasks of the queue of which nothing may be claimed now, None where that is all of them; and in how many
         ms to look again."""
-        kinds, now_ms = self._kinds.get(queue, {}), self._store.now_ms()
+        kinds, now_ms = self._guards.kinds(queue), self._store.now_ms()
         held, pause_ms = set[str](), math.inf
-        for names, tasks in kinds.items():
-            for guard in (self._guards[name] for name in names):
+        for guards, tasks in kinds:
+            for guard in guards:
                 found = self._open(guard, now_ms)
                 if found.count <= 0:
                     held |= tasks
                     pause_ms = min(pause_ms, max(1.0, found.next_ms - now_ms))
         if not held:
             return _NONE, math.inf
-        everything = _NONE.union(*kinds.values())
+        everything = _NONE.union(*(tasks for _, tasks in kinds))
         return None if held == everything else frozenset(held), pause_ms
 
-    # -- guards
-
-    def _plan(self, task: str, queue: str) -> tuple[Dependency, ...]:
-        plan = self._plans.get((task, queue))
-        if plan is None:
-            plan = self._plans[task, queue] = controls(self._app, task, queue)
-            whole = [d for d in plan if d.per is None]
-            for d in whole:
-                self._guards.setdefault(d.name, Guard(d, ""))
-            self._kinds.setdefault(queue, {}).setdefault(tuple(d.name for d in whole), set()).add(task)
-        return plan
-
-    def _guards_of(self, message: Message) -> tuple[Guard, ...]:
-        if message.task not in self._app.tasks:
-            return ()  # nor is anything kept of it: it may be anybody's word
-        plan = self._plan(message.task, message.queue)
-        if all(d.per is None for d in plan):
-            fixed = self._fixed[message.task, message.queue] = tuple(self._guards[d.name] for d in plan)
-            return fixed
-        return tuple(self._guards[d.name] if d.per is None else self._guard(d, message) for d in plan)
-
-    def _guard(self, d: Dependency, message: Message) -> Guard:
-        key = flow.key_of(d, message)
-        cell = flow.cell_of(d.name, key)
-        guard = self._keyed.get(cell)
-        if guard is None:
-            guard = self._keyed[cell] = Guard(d, key)
-            if len(self._keyed) > KEYED_MAX:
-                oldest = next((c for c, g in self._keyed.items() if not g.running and not g.seen), None)
-                if oldest is not None:
-                    del self._keyed[oldest]
-        self._keyed.move_to_end(cell)
-        return guard
+    # -- telling
 
     def _list_names(self) -> None:
         """Name the dependencies where whoever looks without the app finds them."""
-        mine = {d.name for plan in self._plans.values() for d in plan}
+        mine = self._guards.names()
         try:
             for _ in range(TRIES):
                 (cell,) = self._store.cells.read([NAMES])
@@ -490,8 +416,6 @@ class Flow:
         except StoreError:
             return  # with the next flush, then
         self._listed = True
-
-    # -- telling
 
     def _changed(self, guard: Guard, state: State) -> None:
         """The swap was ours, or the copy is, so it is ours to tell."""
@@ -529,27 +453,6 @@ class Flow:
         if self._local_until_ms:
             self._local_until_ms = 0.0
             self._tell("flow_shared", "breakers and limits are shared with the other workers again", "")
-
-
-def _of_queue(d: Dependency) -> bool:
-    return d.name.startswith(QUEUE)
-
-
-def controls(app: Any, task: str, queue: str) -> tuple[Dependency, ...]:
-    """What a message of this task on this queue must pass: rates first, its dependency last. Empty for most."""
-    known = app.tasks.get(task)
-    if known is None:
-        return ()
-    d: Dependency | None = app.dependencies.get(known.dependency or task)
-    if d is None and known.dependency is not None:
-        d = Dependency(known.dependency, Budget(), Breaker())
-    rates = [(f"{QUEUE}{queue}", app.queues[queue].rate if queue in app.queues else None), (f"task:{task}", known.rate)]
-    if d is not None and d.rate is not None and d.rate.per is not None:
-        rates.append((f"{d.name}:rate", d.rate))
-        d = replace(d, rate=None)
-    # A queue's or task's name may have a stroke, a dependency's may not.
-    found = [Dependency(name.replace("/", "|"), rate=rate, per=rate.per) for name, rate in rates if rate is not None]
-    return (*found, d) if d is not None else tuple(found)
 
 
 def _shut(run: Run, now_ms: int) -> bool:

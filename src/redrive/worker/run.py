@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..flow.idempotency import Record
     from ..task import Place
     from .crashes import Slots
-    from .flow import Guard
+    from .guards import Guard
 
 
 class Run(Struct, gc=False, eq=False):
