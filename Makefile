@@ -5,7 +5,7 @@
 unexport PYTHONPATH PYTHONHOME
 
 PY := .venv/bin/python
-PYTEST := $(PY) -m pytest -n 2 --dist loadgroup
+PYTEST := $(PY) -m pytest --dist loadgroup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
@@ -21,7 +21,7 @@ demo: setup ## deliver 329 real webhooks to an endpoint that misbehaves, and pro
 
 test: setup-dev ## run every test and check that gates a commit (ARGS="-k name" for some of them)
 	@scripts/setup-servers
-	@$(PYTEST) $(ARGS)
+	@$(PYTEST) -n 3 $(ARGS) # on two cores: a third of their time tests wait
 
 check: setup-dev ## lint, format, types, the import tree and the site
 	@scripts/check
@@ -35,4 +35,4 @@ bench: setup-dev ## measure speed, lateness, latency, memory and start-up (ARGS=
 
 soak: setup-dev ## the whole of every sweep, for as long as it takes (TEST_SEED=1 repeats a run)
 	@scripts/setup-servers
-	@TEST_SOAK=1 $(PYTEST) -m "slow or soak" --timeout 3600 --hypothesis-profile soak $(ARGS)
+	@TEST_SOAK=1 $(PYTEST) -n 2 -m "slow or soak" --timeout 3600 --hypothesis-profile soak $(ARGS)
