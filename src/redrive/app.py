@@ -594,8 +594,8 @@ class App:
         )
 
     def run_worker(self, queues: Sequence[str] | Mapping[str, int] | None = None, **options: Any) -> None:
-        """Work until SIGTERM or SIGINT; options as `worker`. `burst=True` returns when nothing is due or leased,
-        `drain=True` also waits for scheduled ones.
+        """Work until SIGTERM or SIGINT; options as `worker`. `burst=True` returns when nothing is due or leased, but
+        for what an open breaker or a cool-down holds; `drain=True` also waits for that and for scheduled ones.
         """
         from .worker.alone import run
 

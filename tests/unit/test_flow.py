@@ -303,3 +303,24 @@ def test_what_waits_unclaimed_behind_a_breaker_is_no_part_of_what_its_policy_all
     asyncio.run(main())
     assert app.counts().dead == 0
     assert heard.outcomes.count("done") == 4
+
+
+def test_a_burst_does_not_wait_for_what_is_left_alone_and_works_through_what_is_only_spaced(app: App) -> None:
+    done: list[str] = []
+
+    @app.task(name="call", dependency="shop")
+    def call(n: int) -> None:
+        raise RetryAfter("1h")
+
+    @app.task(name="spaced", rate="50/s")
+    def spaced(n: int) -> None:
+        done.append("spaced")
+
+    @app.task(name="other")
+    def other(n: int) -> None:
+        done.append("other")
+
+    app.enqueue_many([task.draft(n) for n in range(20) for task in (call, spaced, other)])
+    app.run_worker(burst=True)
+    assert Counter(done) == {"spaced": 20, "other": 20}
+    assert app.counts().dead == 0 and app.counts().leased == 0

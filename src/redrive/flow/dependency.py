@@ -243,6 +243,13 @@ def ask(
     return state, Answers(refusals, frozenset(probes), tokens - left)
 
 
+def stopped(state: State, d: Dependency, now_ms: int) -> bool:
+    """Whether it is left alone altogether: by an open breaker, or as it asked to be."""
+    if state.cool.until_ms > now_ms:
+        return True
+    return d.breaker is not None and breakers.look(state.breaker, d.breaker, now_ms).status in _OPEN
+
+
 def calm(state: State, d: Dependency, now_ms: int) -> bool:
     """Whether neither breaker nor cool-down has anything against anybody."""
     closed = d.breaker is None or (state.breaker.ramp is None and state.breaker.status in _CLOSED)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count as numbers
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ from ..duration import show
 from ..errors import StoreError, StoreUnavailable
 from ..flow import dependency as flow
 from ..flow.dependency import Seen, State
-from ..message import Message, Swap
+from ..message import Ask, Exchange, Message, Swap
 from .guards import Guard, Guards, of_queue
 from .transitions import Transition, note
 
@@ -63,6 +64,7 @@ class Flow:
         self._now_ms = 0
         self._local_until_ms = 0.0  # while the cells cannot be reached: when to try again
         self._listed = False
+        self._empty: dict[str, set[str]] = {}  # of each queue: the tasks of which nothing was due, since any run ended
         self._looked_ms: dict[str, int] = {}  # of each queue whose known tasks were all held: when it was looked into
         self.looking: set[str] = set()  # those that the last split did so with
 
@@ -382,6 +384,29 @@ class Flow:
             guard.seen.unused += guard.pool
             guard.pool = 0
             self._dirty.add(guard)
+
+    def noted(self, asks: Sequence[Ask], result: Exchange, settled: bool) -> None:
+        """What asks came to: of which tasks nothing is due. A run that ended may have enqueued some."""
+        if settled:
+            self._empty.clear()
+        given = Counter(delivery.message.queue for delivery in result.deliveries)
+        asked = Counter[str]()
+        for ask in asks:
+            asked[ask.queue] += ask.limit
+        for ask in asks:
+            if given[ask.queue] < asked[ask.queue] and ask.queue not in result.clogged:
+                tasks = _NONE.union(*(tasks for _, tasks in self._guards.kinds(ask.queue)))
+                self._empty.setdefault(ask.queue, set()).update(tasks - ask.skip)
+
+    def rests(self, queue: str) -> bool:
+        """Whether what is due of the queue, if anything, is of dependencies that are left alone altogether."""
+        now_ms, rests, empty = self._store.now_ms(), False, self._empty.get(queue, set())
+        for guards, tasks in self._guards.kinds(queue):
+            if any(flow.stopped(guard.state, guard.d, now_ms) for guard in guards):
+                rests = True
+            elif not tasks <= empty:
+                return False
+        return rests
 
     def waits(self, queue: str) -> tuple[frozenset[str] | None, float]:
         """The tasks of the queue of which nothing may be claimed now, None where that is all of them; and in how many

@@ -322,6 +322,8 @@ class Worker:
         self._outcomes = []
         self._settled(outcomes, result.settled)
         self._places.note(asks, result.deliveries, result.clogged)
+        if self._flow is not None and self._burst:
+            self._flow.noted(asks, result, bool(outcomes))
         if result.deliveries:
             self._hold(result.deliveries, before_s + self._lease_s)
 
@@ -562,7 +564,8 @@ class Worker:
     def _left_in(self, queue: str) -> bool:
         """Whether a burst is not over for this queue."""
         counts = self._store.counts(queue)
-        left = counts.ready or counts.leased
+        held = not self._until_empty and self._flow is not None and self._flow.rests(queue)
+        left = counts.leased or (0 if held else counts.ready)
         if not left and self._until_empty and counts.scheduled:
             left = counts.scheduled - self._blocked_in(queue)
         return left > 0 and queue not in self._store.paused()
