@@ -38,7 +38,7 @@ def test_benchmark_tells_its_figures_and_cleans_up(
     assert list(tmp_path.iterdir()) == [kept]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("store", ["redis", "postgres"])
 def test_benchmarks_run_on_a_server_and_count_its_time(store: str, tmp_path: Path) -> None:
     kept = tmp_path / "out.json"
