@@ -117,9 +117,6 @@ class Allowance(Struct, frozen=True):
     next_ms: float = math.inf
 
 
-ALL = Allowance(math.inf)
-
-
 def cell_of(name: str, key: str) -> str:
     """The cell that holds the state of a dependency, of this key of it; by a hash where a key is long or odd, as it
     is anybody's word and not every store takes every name."""

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from ..app import App
 
 NAMES = ("quarantined", "breaker_opened")
-EVERY = "10m"  # how often the same is told again, at most, unless one says otherwise
 IDS_MAX = 5  # sample ids that an alert carries
 TEXT_MAX = 500
 GATHER_S = 1.0  # what happens together is told together

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count as numbers
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ from ..duration import show
 from ..errors import StoreError, StoreUnavailable
 from ..flow import dependency as flow
 from ..flow.dependency import Seen, State
-from ..message import Ask, Exchange, Message, Swap
+from ..message import Ask, Message, Swap
 from .guards import Guard, Guards, of_queue
 from .transitions import Transition, note
 
@@ -276,8 +275,7 @@ class Flow:
             if written:
                 self._changed(guard, state)
                 guard.seen = Seen()
-            guard.state, guard.version = flow.decode(cell), 0 if cell is None else cell.version
-            guard.read_ms = now_ms
+            guard.saw(cell, now_ms)
         return not lost
 
     def _refresh(self, guards: Iterable[Guard], now_ms: int) -> None:
@@ -292,8 +290,7 @@ class Flow:
             return
         self._together()
         for guard, cell in zip(old, cells, strict=True):
-            guard.read_ms = now_ms
-            guard.state, guard.version = flow.decode(cell), 0 if cell is None else cell.version
+            guard.saw(cell, now_ms)
 
     def close(self) -> None:
         """Tell what is left to tell."""
@@ -385,16 +382,13 @@ class Flow:
             guard.pool = 0
             self._dirty.add(guard)
 
-    def noted(self, asks: Sequence[Ask], result: Exchange, settled: bool) -> None:
-        """What asks came to: of which tasks nothing is due. A run that ended may have enqueued some."""
+    def noted(self, asks: Sequence[Ask], short: set[str], settled: bool) -> None:
+        """Of which tasks nothing is due, as these queues gave less than they were asked for. A run that ended may have
+        enqueued some."""
         if settled:
             self._empty.clear()
-        given = Counter(delivery.message.queue for delivery in result.deliveries)
-        asked = Counter[str]()
         for ask in asks:
-            asked[ask.queue] += ask.limit
-        for ask in asks:
-            if given[ask.queue] < asked[ask.queue] and ask.queue not in result.clogged:
+            if ask.queue in short:
                 tasks = _NONE.union(*(tasks for _, tasks in self._guards.kinds(ask.queue)))
                 self._empty.setdefault(ask.queue, set()).update(tasks - ask.skip)
 

@@ -13,7 +13,7 @@ from ..flow import dependency as flow
 from ..flow.breaker import Breaker
 from ..flow.budget import Budget
 from ..flow.dependency import Dependency, Seen, State
-from ..message import Message
+from ..message import Cell, Message
 
 if TYPE_CHECKING:
     from ..app import App
@@ -49,6 +49,10 @@ class Guard:
         self.pool = self.promised = 0  # tokens taken and not used yet, and those of them that asks go by
         self.taken_ms, self.turn = 0.0, 0  # when, and in which turn of the breaker
 
+    def saw(self, cell: Cell | None, now_ms: int) -> None:
+        """Its cell was read."""
+        self.state, self.version, self.read_ms = flow.decode(cell), 0 if cell is None else cell.version, now_ms
+
     def free(self, worker: str) -> float:
         """How many more runs its concurrency lets this worker begin."""
         return math.inf if self.d.concurrency is None else flow.share(self.state, self.d, worker) - self.running
@@ -61,7 +65,7 @@ class Guards:
         self._app = app
         self._plans: dict[tuple[str, str], tuple[Dependency, ...]] = {}
         self._keyed: OrderedDict[str, Guard] = OrderedDict()
-        self._kinds: dict[str, dict[tuple[str, ...], set[str]]] = {}  # of each queue: tasks by the guards they share
+        self._kinds: dict[str, dict[tuple[Guard, ...], set[str]]] = {}  # of each queue: tasks by the guards they share
         self.whole: dict[str, Guard] = {}  # those without a key
         self.fixed: dict[tuple[str, str], tuple[Guard, ...]] = {}  # of (task, queue), where none of them has keys
         for task in app.tasks.values():
@@ -78,10 +82,9 @@ class Guards:
         """Of all dependencies that messages of the app's tasks pass."""
         return {d.name for plan in self._plans.values() for d in plan}
 
-    def kinds(self, queue: str) -> list[tuple[list[Guard], set[str]]]:
+    def kinds(self, queue: str) -> list[tuple[tuple[Guard, ...], set[str]]]:
         """The tasks known to be on a queue, by the guards they share."""
-        known = self._kinds.get(queue, {})
-        return [([self.whole[name] for name in names], tasks) for names, tasks in known.items()]
+        return [*self._kinds.get(queue, {}).items()]
 
     def of(self, message: Message) -> tuple[Guard, ...]:
         """What watches over a message, its dependency last; empty for most."""
@@ -97,10 +100,8 @@ class Guards:
         plan = self._plans.get((task, queue))
         if plan is None:
             plan = self._plans[task, queue] = controls(self._app, task, queue)
-            whole = [d for d in plan if d.per is None]
-            for d in whole:
-                self.whole.setdefault(d.name, Guard(d, ""))
-            self._kinds.setdefault(queue, {}).setdefault(tuple(d.name for d in whole), set()).add(task)
+            shared = tuple(self.whole.setdefault(d.name, Guard(d, "")) for d in plan if d.per is None)
+            self._kinds.setdefault(queue, {}).setdefault(shared, set()).add(task)
         return plan
 
     def _guard(self, d: Dependency, message: Message) -> Guard:

@@ -321,9 +321,9 @@ class Worker:
         self._store_works()
         self._outcomes = []
         self._settled(outcomes, result.settled)
-        self._places.note(asks, result.deliveries, result.clogged)
+        short = self._places.note(asks, result.deliveries, result.clogged)
         if self._flow is not None and self._burst:
-            self._flow.noted(asks, result, bool(outcomes))
+            self._flow.noted(asks, short - result.clogged, bool(outcomes))
         if result.deliveries:
             self._hold(result.deliveries, before_s + self._lease_s)
 

@@ -84,19 +84,17 @@ class Places:
                 asks.append(Ask(name, 1, lease_ms, skip, worker))
         return asks, wake_ms
 
-    def note(self, asks: Sequence[Ask], deliveries: Sequence[Delivery], clogged: frozenset[str]) -> None:
-        """What came of the asks."""
+    def note(self, asks: Sequence[Ask], deliveries: Sequence[Delivery], clogged: frozenset[str]) -> set[str]:
+        """What came of the asks; the queues that gave less than they were asked for."""
         if self._flow is not None:
             clogged -= self._flow.looking  # what is known there may wait in its order
         given, asked = Counter(delivery.message.queue for delivery in deliveries), Counter[str]()
         for ask in asks:
             asked[ask.queue] += ask.limit
-        for queue, limit in asked.items():
-            if given[queue] < limit and queue not in clogged:
-                self._dry.add(queue)
-            else:
-                self._dry.discard(queue)
+        short = {queue for queue, limit in asked.items() if given[queue] < limit}
+        self._dry = (self._dry - asked.keys()) | (short - clogged)
         self._clogged = clogged
+        return short
 
     def waited(self) -> None:
         """Any queue may have something again."""
