@@ -41,6 +41,16 @@ def admit_run(run: Run, tasks: Mapping[str, Any], now_ms: int, park_ms: int = 0)
     return judge(run, signals, now_ms)
 
 
+def may_run(message: Message, tasks: Mapping[str, Any], now_ms: int) -> bool:
+    """Whether the message itself has nothing against its run: nothing shall be taken for one that will not."""
+    task = tasks.get(message.task)
+    if task is None or message.version > task.version:
+        return False
+    if not (message.crashes or message.faults or message.cancel or message.deadline_ms):
+        return True  # as most: there is nothing that could be against it
+    return isinstance(admit(message, task.policy, NO_SIGNALS, now_ms), Admitted)
+
+
 def judge(run: Run, signals: Signals, now_ms: int) -> bool:
     """Whether `admit` lets it in; else set the run's verdict and fault."""
     message, policy = run.delivery.message, _NO_POLICY if run.task is None else run.task.policy

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from ..decide import NO_SIGNALS, RUN, Refusal, admit
+from ..decide import Refusal
 from ..duration import show
 from ..errors import StoreError, StoreUnavailable
 from ..flow import dependency as flow
 from ..flow.dependency import Seen, State
-from ..message import Ask, Message, Swap
+from ..message import Ask, Swap
+from .admission import may_run
 from .guards import Guard, Guards, of_queue
 from .transitions import Transition, note
 
@@ -90,7 +91,7 @@ class Flow:
         if not asking:
             return
         self._refresh({guard for run in asking for guard in run.guards}, now_ms)
-        asking = [run for run in asking if self._may(run.delivery.message, now_ms)]
+        asking = [run for run in asking if may_run(run.delivery.message, self._app.tasks, now_ms)]
         shut = [run for run in asking if _shut(run, now_ms)]
         self._ask_each(1, shut, now_ms)  # nothing is taken elsewhere for what will not run
         rest = [run for run in asking if run not in set(shut)] if shut else asking
@@ -117,13 +118,6 @@ class Flow:
         guard.seen.firsts += 1
         self._dirty.add(guard)
         return True
-
-    def _may(self, message: Message, now_ms: int) -> bool:
-        """Whether the message itself has nothing against its run: nothing shall be taken for one that will not."""
-        task = self._app.tasks.get(message.task)
-        if task is None or message.version > task.version:
-            return False
-        return admit(message, task.policy, NO_SIGNALS, now_ms) is RUN
 
     def _ask_each(self, level: int, runs: Sequence[Run], now_ms: int) -> None:
         """Ask the guards that are the `level`th from the end of the runs' own."""

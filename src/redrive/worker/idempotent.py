@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._idempotent import Claim, Found, Wanted, acquire, is_completed, read_all, wanted
-from ..decide import NO_SIGNALS, RUN, Refusal, Signals, admit
+from ..decide import NO_SIGNALS, Refusal, Signals
 from ..errors import KeyReused, StoreError, Unreadable
 from ..fault import classify
 from ..flow.idempotency import Busy, Finished, Other, deferral, look_again_ms, prolonged, taking
 from ..message import BLOB, DeadLetter, Deferral
-from .admission import judge
+from .admission import judge, may_run
 from .bodies import fetch
 from .run import Run
 
@@ -94,11 +94,7 @@ class Keys:
         """Whether it has a key, and would run but for that."""
         message = run.delivery.message
         task = self._tasks.get(message.task)
-        if task is None or task.idempotency is None or message.version > task.version:
-            return False
-        if not (message.crashes or message.faults or message.cancel or message.deadline_ms):
-            return True  # as most: nothing that stands in the message itself speaks against it
-        return admit(message, task.policy, NO_SIGNALS, now_ms) is RUN
+        return task is not None and task.idempotency is not None and may_run(message, self._tasks, now_ms)
 
     def _wanted(self, run: Run, now_ms: int) -> Wanted | None:
         """What it asks for; None where it has come to its end for want of that."""
