@@ -255,3 +255,23 @@ def test_flow_set_refuses_an_unknown_name_and_asks_for_a_reason(url: str, capsys
     assert "--reason" in capsys.readouterr().err
     assert run(["flow", "show", "stripe", "--url", url]) == 0
     assert "forced" not in capsys.readouterr().out
+
+
+def test_the_transitions_of_an_odd_key_are_found_by_it(app: App) -> None:
+    key = "north\nsouth"
+    heard = Heard(app)
+
+    @app.task(name="hook", dependency="hooks")
+    async def hook(shop: str, n: int) -> None:
+        raise ConnectionError("refused")
+
+    app.dependency("hooks", breaker=Breaker(min_calls=2, open_for="1h", max_open="1h"), budget=None, per="args.shop")
+
+    async def work() -> None:
+        await app.aenqueue_many([hook.draft(key, n) for n in range(4)])
+        async with app.worker(["default"]):
+            await until(lambda: "breaker_opened" in heard.notices)
+
+    asyncio.run(work())
+    found = app.flow.show("hooks", key=key)
+    assert found.breaker == "open" and [turned.after for turned in found.transitions] == ["open"]

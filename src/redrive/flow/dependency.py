@@ -118,11 +118,16 @@ class Allowance(Struct, frozen=True):
 
 
 def cell_of(name: str, key: str) -> str:
-    """The cell that holds the state of a dependency, of this key of it; by a hash where a key is long or odd, as it
-    is anybody's word and not every store takes every name."""
+    """The cell that holds the state of a dependency, of this key of it."""
+    return f"flow/{about_of(name, key)}"
+
+
+def about_of(name: str, key: str) -> str:
+    """A dependency, and this key of it: by a hash where it is long or odd, as it is anybody's word and not every store
+    takes every name."""
     if len(key) > KEY_MAX or not key.isprintable():
         key = f"#{hashed(key.encode(errors='surrogatepass')).hex()}"
-    return f"flow/{name}/{key}" if key else f"flow/{name}"
+    return f"{name}/{key}" if key else name
 
 
 def key_of(d: Dependency, message: Message) -> str:

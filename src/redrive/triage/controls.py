@@ -20,7 +20,7 @@ from ..flow.breaker import Breaker, Word
 from ..flow.dependency import Dependency, State
 from ..message import Lane, Swap, Where
 from ..worker.flow import NAMES
-from ..worker.guards import controls
+from ..worker.guards import controls, is_rate
 from ..worker.transitions import Transition, note, read
 from .purge import user
 
@@ -87,7 +87,7 @@ class Controls:
     def list(self, *, waiting: bool = True) -> list[Control]:
         """All of them, by name, without their keys; `waiting=False` looks at no messages. Raises StoreError."""
         rules, names = self._rules(), self.names()
-        cells = self._store.cells.read([_cell(name, "") for name in names]) if names else []
+        cells = self._store.cells.read([flow.cell_of(name, "") for name in names]) if names else []
         now_ms = self._store.now_ms()
         found = [_control(n, "", flow.decode(c), rules.get(n), now_ms) for n, c in zip(names, cells, strict=True)]
         return [*(self._with_waiting(found) if waiting else found)]
@@ -95,9 +95,9 @@ class Controls:
     def show(self, name: str, *, key: str = "") -> Control:
         """One of them, with its last transitions. Raises ConfigError where nobody knows the name, StoreError."""
         rule = self._rule(name)
-        (cell,) = self._store.cells.read([_cell(name, key)])
+        (cell,) = self._store.cells.read([flow.cell_of(name, key)])
         (found,) = self._with_waiting([_control(name, key, flow.decode(cell), rule, self._store.now_ms())])
-        return replace(found, transitions=tuple(read(self._store.cells, found.about)))
+        return replace(found, transitions=tuple(read(self._store.cells, flow.about_of(name, key))))
 
     def open(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
         """Hold its breaker open until somebody says otherwise: nothing calls it, and what waits loses no attempt.
@@ -117,7 +117,7 @@ class Controls:
             raise ConfigError(
                 f"reason={reason!r}: expected why the breaker of {name!r} is set, for those who look later"
             )
-        rule, cell = self._rule(name), _cell(name, key)
+        rule, cell = self._rule(name), flow.cell_of(name, key)
         if rule is not None and rule.breaker is None:
             raise ConfigError(f"dependency {name!r} has no breaker here; expected one with a breaker to set")
         for _ in range(_TRIES):
@@ -129,7 +129,7 @@ class Controls:
             swap = Swap(cell, 0 if found is None else found.version, flow.encode(after), flow.ttl_ms(after))
             if forced is state.breaker or self._store.cells.swap([swap])[0]:
                 made = Transition(now_ms, state.breaker.status, forced.status, "", actor or user(), reason)
-                note(self._store.cells, f"{name}/{key}" if key else name, made)
+                note(self._store.cells, flow.about_of(name, key), made)
                 return self.show(name, key=key)
         raise StoreUnavailable(f"the breaker of {name!r} was changed by others {_TRIES} times at once; try again")
 
@@ -171,21 +171,12 @@ def _known(store: Store) -> Iterator[str]:
     yield from () if cell is None else msgspec.json.decode(cell.value, type=list[str])
 
 
-def _is_rate(name: str) -> bool:
-    """Whether that is what a queue's, a task's or a key's rate is called: it has no breaker."""
-    return name.startswith(("queue:", "task:")) or name.endswith(":rate")
-
-
-def _cell(name: str, key: str) -> str:
-    return flow.cell_of(name, key)
-
-
 def _control(name: str, key: str, state: State, rule: Dependency | None, now_ms: int) -> Control:
     cool_ms = state.cool.until_ms
     found = Control(
         name=name, key=key, cool_until_ms=cool_ms if cool_ms > now_ms else None, cool_s=max(0, cool_ms - now_ms) / 1000
     )
-    if rule.breaker is not None if rule is not None else not _is_rate(name):
+    if rule.breaker is not None if rule is not None else not is_rate(name):
         found = _with_breaker(found, state.breaker, None if rule is None else rule.breaker, now_ms)
     if rule is None:
         return found

@@ -435,7 +435,7 @@ class Flow:
         before, after = guard.state.breaker, state.breaker
         if guard.d.breaker is None or before.status == after.status:
             return
-        about, now_ms = guard.cell.removeprefix("flow/"), self._store.now_ms()
+        about, now_ms = guard.about, self._store.now_ms()
         why = flow.why_turned(guard.state, guard.d, guard.seen, now_ms) if after.status == "open" else ""
         lasts = f", for {show(max(0, after.until_ms - now_ms) / 1000)}" if after.status == "open" else ""
         text = f"{before.status} to {after.status}{lasts}" + (f": {why}" if why else "")
@@ -453,7 +453,7 @@ class Flow:
             wait_s = (max(r.at_ms for r in denied) - now_ms) / 1000
             what = "are dead" if denied[0].dead else f"wait, the last for {show(wait_s)}"
             text = f"no token left for {len(denied)} retries at once: they {what}"
-            self._tell("budget_exhausted", text, guard.cell.removeprefix("flow/"))
+            self._tell("budget_exhausted", text, guard.about)
 
     def _alone(self, error: StoreError, now_ms: int) -> None:
         if now_ms < self._local_until_ms:

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from ..app import App
 
 KEYED_MAX = 10_000  # guards of keys that are kept; the longest unused go first
-QUEUE = "queue:"  # begins the name of a queue's own rate
+QUEUE, TASK, RATE = "queue:", "task:", ":rate"  # begin or end the names of what is but a rate
 
 
 class Guard:
     """One dependency, of one key of it: its state as it was last read, and what happened since."""
 
     __slots__ = (
+        "about",
         "cell",
         "d",
         "exhausted_ms",
@@ -42,7 +43,7 @@ class Guard:
     )
 
     def __init__(self, d: Dependency, key: str) -> None:
-        self.d, self.cell = d, flow.cell_of(d.name, key)
+        self.d, self.about, self.cell = d, flow.about_of(d.name, key), flow.cell_of(d.name, key)
         self.state, self.version, self.read_ms = State(), 0, -math.inf
         self.seen = Seen()
         self.running, self.pace_ms, self.exhausted_ms = 0, 50.0, 0
@@ -118,6 +119,11 @@ class Guards:
         return guard
 
 
+def is_rate(name: str) -> bool:
+    """Whether that is what a queue's, a task's or a key's rate is called: it has no breaker."""
+    return name.startswith((QUEUE, TASK)) or name.endswith(RATE)
+
+
 def of_queue(d: Dependency) -> bool:
     """Whether it is a queue's own rate."""
     return d.name.startswith(QUEUE)
@@ -131,9 +137,12 @@ def controls(app: Any, task: str, queue: str) -> tuple[Dependency, ...]:
     d: Dependency | None = app.dependencies.get(known.dependency or task)
     if d is None and known.dependency is not None:
         d = Dependency(known.dependency, Budget(), Breaker())
-    rates = [(f"{QUEUE}{queue}", app.queues[queue].rate if queue in app.queues else None), (f"task:{task}", known.rate)]
+    rates = [
+        (f"{QUEUE}{queue}", app.queues[queue].rate if queue in app.queues else None),
+        (f"{TASK}{task}", known.rate),
+    ]
     if d is not None and d.rate is not None and d.rate.per is not None:
-        rates.append((f"{d.name}:rate", d.rate))
+        rates.append((f"{d.name}{RATE}", d.rate))
         d = replace(d, rate=None)
     # A queue's or task's name may have a stroke, a dependency's may not.
     found = [Dependency(name.replace("/", "|"), rate=rate, per=rate.per) for name, rate in rates if rate is not None]
