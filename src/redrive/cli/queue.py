@@ -93,7 +93,8 @@ def purge(place: Place, out: Output, names: tuple[str, ...], yes: bool, reason: 
     Workers may go on. What they have claimed runs to its end; what one claims just before it is cancelled is asked to
     stop, as by `redrive job cancel`. With `redrive queue pause` first, nothing is.
     """
-    from ..triage.purge import Purged, purge, user
+    from ..triage.actor import user
+    from ..triage.purge import Purged, purge
 
     note_unknown_queues(place, names)
     names = tuple(dict.fromkeys(names))

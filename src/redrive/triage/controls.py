@@ -22,7 +22,7 @@ from ..message import Lane, Swap, Where
 from ..worker.flow import NAMES
 from ..worker.guards import controls, is_rate
 from ..worker.transitions import Transition, note, read
-from .purge import user
+from .actor import user
 
 if TYPE_CHECKING:
     from ..app import App

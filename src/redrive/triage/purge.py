@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 from collections.abc import Callable
 
 import msgspec
@@ -80,15 +78,6 @@ def purge_behind(store: Store, message: Message) -> PurgeNote | None:
         if note.began_ms <= message.rested_ms and (note.ended_ms is None or message.rested_ms <= note.ended_ms):
             return note
     return None
-
-
-def user() -> str:
-    """Who acts, unless it is said: user@host."""
-    try:
-        name = getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a user id without a name
-        name = str(os.getuid())
-    return f"{name}@{os.uname().nodename}"
 
 
 def _notes(store: Store, queue: str) -> tuple[int, list[PurgeNote]]:
