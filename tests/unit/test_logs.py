@@ -8,7 +8,7 @@ import pytest
 from redrive import App, Reject, Retry
 from redrive.events import Event, Fate, Notice
 from redrive.observe.logs import TEXT_MAX, JsonLog, TextLog
-from redrive.observe.redact import redact
+from redrive.redact import redact
 
 RETRY = Fate(
     outcome="retry", id="i1", task="crm.push", queue="crm", attempt=2, correlation_id="c1", worker="w", run_ms=1.5,

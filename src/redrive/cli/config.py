@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from ..config import settings, sources, unknown_variables
-from ..observe.redact import redact
+from ..redact import redact
 from .failure import note
 from .main import Subcommands
 from .output import Column, Output

@@ -7,7 +7,7 @@ import shlex
 
 import click
 
-from ..observe.redact import redact
+from ..redact import redact
 from .failure import DONE, FAILED, INTERRUPTED, Failure, note, program
 
 

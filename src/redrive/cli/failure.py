@@ -8,7 +8,7 @@ import traceback
 
 import click
 
-from ..observe.redact import redact
+from ..redact import redact
 
 DONE, FAILED, USAGE, UNREACHABLE, REFUSED, PARTIAL = 0, 1, 2, 3, 4, 5
 TIMED_OUT, INTERRUPTED, BROKEN_PIPE = 124, 130, 141

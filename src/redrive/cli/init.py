@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from ..observe.redact import redact
+from ..redact import redact
 from ..stores import engine_of
 from .failure import REFUSED, Failure, note, program
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from ..config import OUTPUTS, Settings, near_miss, settings, sources
-from ..observe.redact import redact
+from ..redact import redact
 from .failure import REFUSED, UNREACHABLE, USAGE, Failure, command, note, program
 from .output import Output
 

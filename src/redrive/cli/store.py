@@ -8,7 +8,7 @@ import msgspec
 from ..config import settings
 from ..duration import milliseconds
 from ..errors import Unsupported
-from ..observe.redact import redact
+from ..redact import redact
 from .failure import DONE, FAILED, USAGE, Failure, command, note, program
 from .main import Subcommands
 from .output import Output

@@ -9,7 +9,7 @@ import time
 import msgspec
 
 from ..observe.logs import NoticeLine
-from ..observe.redact import redact
+from ..redact import redact
 from ..times import rfc3339
 from .failure import note
 

@@ -30,8 +30,8 @@ from ..duration import Duration, milliseconds
 from ..errors import ConfigError
 from ..events import Event, Fate, Notice
 from ..message import Swap
+from ..redact import redact
 from ..times import rfc3339
-from .redact import redact
 
 if TYPE_CHECKING:
     from ..app import App

@@ -16,8 +16,8 @@ import msgspec
 from ..duration import show
 from ..events import Event, Fate
 from ..fault import Crash
+from ..redact import redact
 from ..times import rfc3339
-from .redact import redact
 
 TEXT_MAX = 500  # characters of a fault's text that a line holds; `redrive job show` has all of it
 _encode_lines = msgspec.json.Encoder().encode_lines
