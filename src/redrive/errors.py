@@ -18,6 +18,7 @@ RedriveError
 ├── InProgress           a direct call: another one works on its idempotency key just now
 ├── KeyReused            its idempotency key belongs to other arguments
 ├── Refused              a safety check says no, with the fix in the message
+│   └── PlanRefused      a plan is altered, applied, too old, unknown or empty, or no reason was given; nothing moved
 ├── LeaseLost            the message is no longer this worker's: raised by ctx.check()
 └── Cancelled            a cancel was asked for, or the worker stops: raised by ctx.check()
 
@@ -150,6 +151,18 @@ class KeyReused(RedriveError, ValueError):
 
 class Refused(RedriveError):
     """A safety check refuses; the message names the fix."""
+
+
+class PlanRefused(Refused):
+    """A plan is not carried out, and nothing was moved: `what` is wrong, `why`, and in one `word`: altered, applied,
+    old, unknown, empty, reason."""
+
+    def __init__(self, what: str, why: str, word: str) -> None:
+        self.what, self.why, self.word = what, why, word
+        super().__init__(f"{what}; {why}")
+
+    def __reduce__(self) -> tuple[type[PlanRefused], tuple[str, str, str]]:
+        return type(self), (self.what, self.why, self.word)
 
 
 class LeaseLost(RedriveError):
