@@ -525,14 +525,15 @@ class App:
     def on(self, name: str, *, every: Duration = ...) -> Callable[[A], A]: ...
 
     def on(self, name: str, fn: Callable[[Alert], Any] | None = None, *, every: Duration = "10m") -> Any:
-        """Call `fn(alert)` when something of this app's workers needs a person: `quarantined` (a message was found to
-        be poison) or `breaker_opened` (a dependency is left alone). Returns the call that ends it; without `fn` it is a
-        decorator.
+        """Call `fn(alert)` when something of this app's workers needs a person: `dead_growth` (messages died),
+        `quarantined` (a message was found to be poison), `breaker_opened` (a dependency is left alone) or `run_stopped`
+        (a redrive run stopped itself). Returns the call that ends it; without `fn` it is a decorator.
 
-        What happens within a second is told together, and the same (per task and queue, or per dependency) again at
-        most `every` so long, with how often it happened meanwhile: over all processes that share the store. `fn`, `def`
-        or `async def`, runs on a thread of its own, never holds up a worker, and what it raises is printed. Raises
-        ConfigError for a name it does not know. `redrive worker --notify URL` posts the same to a webhook.
+        What happens within a second is told together, and the same (per task, queue and failure; per dependency; per
+        run) again at most `every` so long, with how often it happened meanwhile: over all processes that share the
+        store. `fn`, `def` or `async def`, runs on a thread of its own, never holds up a worker, and what it raises is
+        printed. Raises ConfigError for a name it does not know. `redrive worker --notify URL` posts the same to a
+        webhook.
         """
         from .observe.alerts import on
 

@@ -34,6 +34,7 @@ class Fate(Struct, frozen=True, kw_only=True):
     error: str | None = None
     text: str | None = None  # the fault's, or why it is dead without one
     reason: str | None = None  # why it is dead
+    fingerprint: str | None = None  # of the fault it died of: what died alike shares it
     crash: Crash | None = None  # how its process died, the last time that is known
     causes: tuple[str, ...] = ()  # of the crashes of its life, where this fate ends it; "" where it is not known
     deferral: str | None = None  # why flow control held it: breaker, budget, limit, …
@@ -42,14 +43,15 @@ class Fate(Struct, frozen=True, kw_only=True):
 
 class Notice(Struct, frozen=True, kw_only=True):
     """Something about the worker itself: started, draining, stopped, store_unavailable, store_back, took_back,
-    no_identity, child_failed, …; or about flow control: breaker_opened, breaker_half_open, breaker_closed,
-    budget_exhausted, flow_local, …"""
+    no_identity, child_failed, …; about flow control: breaker_opened, breaker_half_open, breaker_closed,
+    budget_exhausted, flow_local, …; or about a redrive run: run_started, run_waiting, run_paused, run_stopped,
+    run_done, run_cancelled."""
 
     name: str
     worker: str = ""
     at_ms: int = 0
     text: str = ""
-    about: str = ""  # of flow control: the dependency, with `/KEY` where it is per key
+    about: str = ""  # the dependency, with `/KEY` where it is per key; or the id of the run
 
 
 Event = Fate | Notice

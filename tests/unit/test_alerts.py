@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import shlex
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.unit.working import PATIENCE_S, Watched
 
-from redrive import App, Quarantine
+from redrive import App, Quarantine, Reject
 from redrive.errors import ConfigError, StoreUnavailable
 from redrive.events import Event, Fate, Notice
 from redrive.message import Cell, Swap
-from redrive.observe.alerts import Alert, Watch
+from redrive.observe.alerts import NAMES, Alert, Watch
 from redrive.observe.webhook import Webhook, notify
 from redrive.stores.memory import MemoryStore
 from redrive.testing import ManualClock
@@ -28,13 +31,21 @@ def poisoned(id: str, task: str = "image.resize", text: str = "killed by SIGKILL
     return Fate(outcome="quarantined", id=id, task=task, queue="media", attempt=1, at_ms=1_700_000_000_000, text=text)
 
 
+def died(id: str, fingerprint: str | None = "f1", **other: object) -> Fate:
+    fate = Fate(
+        outcome="dead", id=id, task="crm.push", queue="crm", attempt=8, at_ms=1_700_000_000_000,
+        reason="exhausted", error="ConnectionError", text="no route", fingerprint=fingerprint,
+    )  # fmt: skip
+    return msgspec.structs.replace(fate, **other)
+
+
 def opened(about: str = "stripe") -> Notice:
     return Notice(name="breaker_opened", about=about, text="12 of 20 failed", at_ms=1_700_000_000_000)
 
 
 def watching(app: App, *names: str, every_ms: int = 10 * MINUTE_MS) -> tuple[Watch, list[Alert]]:
     told: list[Alert] = []
-    names = names or ("quarantined", "breaker_opened")
+    names = names or NAMES
     return Watch(app, names, told.append, channel="c", every_ms=every_ms, gather_s=PATIENCE_S), told
 
 
@@ -84,6 +95,79 @@ def test_a_watch_tells_only_what_it_was_asked_for(app: App) -> None:
     watch, told = watching(app, "breaker_opened")
     say(watch, poisoned("1"), opened(), Notice(name="breaker_closed", about="stripe"))
     assert [alert.name for alert in told] == ["breaker_opened"]
+
+
+def test_what_dies_is_told_by_failure_and_queue_with_the_command_that_lists_it(app: App) -> None:
+    watch, told = watching(app)
+    say(watch, *(died(str(n)) for n in range(3)), died("3", queue="bulk"), died("4", "f2"), died("5", None))
+    assert [(a.name, a.queue, a.about, a.count) for a in told] == [
+        ("dead_growth", "crm", "f1", 3),
+        ("dead_growth", "bulk", "f1", 1),
+        ("dead_growth", "crm", "f2", 1),
+        ("dead_growth", "crm", None, 1),
+    ]
+    assert (
+        told[0].text == "3 messages of task crm.push died on queue crm; the last: exhausted: ConnectionError: no route"
+    )
+    assert told[0].command == "redrive dlq list 'queue:crm fingerprint:f1'"
+    assert told[3].command == "redrive dlq list 'queue:crm task:crm.push -fingerprint:*'"
+
+
+def test_a_failure_that_is_muted_is_not_told_of_until_its_time_is_over(app: App, clock: ManualClock) -> None:
+    watch, told = watching(app)
+    say(watch, died("1"))
+    say(watch, died("2"))  # waits for its ten minutes
+    until_ms = app.store.now_ms() + 60 * MINUTE_MS
+    mute = {"note": "known", "owner": "ann", "muted_until_ms": until_ms}
+    assert app.store.cells.swap([Swap("group/f1", 0, msgspec.json.encode(mute), None)]) == [True]
+    clock.advance(11 * 60)
+    say(watch, died("3"), died("4", "f2"))
+    assert [(alert.about, alert.ids) for alert in told] == [("f1", ("1",)), ("f2", ("4",))]
+    clock.advance(50 * 60)
+    say(watch, died("5"))
+    assert [(alert.about, alert.ids) for alert in told[2:]] == [("f1", ("5",))]
+
+
+def test_failures_that_all_differ_are_told_together_beyond_twenty(app: App) -> None:
+    watch, told = watching(app)
+    say(watch, *(died(str(n), f"f{n}") for n in range(15)))
+    say(watch, *(died(str(n), f"f{n}") for n in range(500)))
+    assert len(told) == 21 and sum(alert.count for alert in told) == 15 + 485
+    assert (told[-1].about, told[-1].count) == (None, 480)
+    assert told[-1].text.startswith("480 messages died on queue crm; the last: ")
+    assert told[-1].command == "redrive dlq groups queue:crm"
+
+
+def test_a_run_that_stopped_itself_is_told_once_whoever_says_so(app: App) -> None:
+    stopped = Notice(name="run_stopped", about="0199-r", text="5 of 5 failed in the canary", at_ms=1_700_000_000_000)
+    watches = [watching(App(store=app.store)) for _ in range(2)]
+    for watch, _ in watches:
+        say(watch, stopped)
+    assert [len(told) for _, told in watches] == [1, 0]
+    (alert,) = watches[0][1]
+    assert alert.text == "run 0199-r stopped itself: 5 of 5 failed in the canary"
+    assert (alert.about, alert.command) == ("0199-r", "redrive run show 0199-r")
+
+
+def test_what_a_worker_lets_die_is_told_with_the_selector_that_finds_it(app: App, clock: ManualClock) -> None:
+    told: list[Alert] = []
+    app.on("dead_growth", told.append)
+
+    @app.task(name="bad", queue="a b")
+    def bad(n: int) -> None:
+        raise Reject(f"record {n} cannot exist")
+
+    @app.task(name="late", queue="a b")
+    def late() -> None: ...
+
+    deadline = datetime.fromtimestamp((app.store.now_ms() + 1000) / 1000, UTC)
+    app.enqueue_many([bad.draft(1), bad.draft(2), late.using(deadline=deadline).draft()])
+    clock.advance(2)
+    app.run_worker(burst=True)
+    assert sorted((alert.task, alert.count) for alert in told) == [("bad", 2), ("late", 1)]
+    for alert in told:
+        (selector,) = shlex.split(alert.command)[3:]
+        assert {m.id for m in app.dlq.select(selector)} == set(alert.ids)
 
 
 def test_a_secret_in_a_fault_is_hidden(app: App) -> None:

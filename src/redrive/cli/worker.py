@@ -81,7 +81,8 @@ from .warnings import tell_warnings
 @click.option(
     "--notify",
     metavar="URL",
-    help="post alerts to this webhook: messages quarantined, breakers opened (default: none) [REDRIVE_NOTIFY]",
+    help="post alerts to this webhook: messages dead or quarantined, breakers open, runs stopped (default: none) "
+    "[REDRIVE_NOTIFY]",
 )
 @click.option(
     "--notify-every",

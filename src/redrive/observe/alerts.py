@@ -29,14 +29,15 @@ from ..config import near_miss
 from ..duration import Duration, milliseconds
 from ..errors import ConfigError
 from ..events import Event, Fate, Notice
-from ..message import Swap
+from ..message import Swap, Where
 from ..redact import redact
 from ..times import rfc3339
+from ..triage.select import as_node
 
 if TYPE_CHECKING:
     from ..app import App
 
-NAMES = ("quarantined", "breaker_opened")
+NAMES = ("dead_growth", "quarantined", "breaker_opened", "run_stopped")
 IDS_MAX = 5  # sample ids that an alert carries
 TEXT_MAX = 500
 GATHER_S = 1.0  # what happens together is told together
@@ -44,6 +45,7 @@ DEPOSIT_S = 30.0  # how often a process that may not tell yet leaves what it kno
 AGAIN_S = 60.0  # when it is tried again where nobody answered
 LAST_WORDS_S = 2.0  # how long a worker that stops waits for what it has to tell
 SUBJECTS_MAX = 1000  # that may wait to be told; what goes beyond is told as one
+FAILURES_MAX = 20  # fingerprints told one by one within `every`; what else dies is told together, by queue
 KEPT_MS = 7 * 24 * 3600 * 1000  # how long a cell stays that nobody takes up again
 _SWAPS_MAX = 20
 _encode = msgspec.json.Encoder().encode
@@ -53,8 +55,8 @@ class Alert(Struct, frozen=True, kw_only=True):
     """What a function of `app.on` is called with, and what a webhook gets as JSON.
 
     `count` is how often it happened since it was told last, in all processes, and `since` when that began; `ids` are
-    at most five of the messages. `about` is the dependency of a breaker. `app` is its MODULE:APP, where that is known.
-    `command` leads on.
+    at most five of the messages. `about` is the fingerprint of what died, the dependency of a breaker, or the id of a
+    run. `app` is its MODULE:APP, where that is known. `command` leads on.
     """
 
     name: str
@@ -105,6 +107,12 @@ class Told(Struct, frozen=True, array_like=True):
     pile: Pile = Pile()
 
 
+class _Mute(Struct, frozen=True):
+    """What of a failure group's notes is looked at here."""
+
+    muted_until_ms: int | None = None
+
+
 class Watch:
     """An observer that tells of `names`, each subject at most once in `every_ms`. `tell` is called on its own thread;
     where it raises NotTold, the same is told again later, with what has happened until then.
@@ -139,7 +147,10 @@ class Watch:
         stopped = False
         for event in events:
             if isinstance(event, Fate):
-                if event.outcome == "quarantined" and "quarantined" in self._names:
+                if event.outcome == "dead" and "dead_growth" in self._names:
+                    subject = Subject("dead_growth", event.task, event.queue, event.fingerprint or "")
+                    self._note(subject, event.at_ms, _died(event), event.id)
+                elif event.outcome == "quarantined" and "quarantined" in self._names:
                     self._note(Subject(event.outcome, event.task, event.queue), event.at_ms, event.text, event.id)
             elif event.name in self._names:
                 self._note(Subject(event.name, about=event.about), event.at_ms, event.text)
@@ -151,10 +162,21 @@ class Watch:
     def _note(self, subject: Subject, at_ms: int, text: str | None, id: str | None = None) -> None:
         pile = Pile(1, at_ms, () if id is None else (id,), redact((text or "")[: 4 * TEXT_MAX])[:TEXT_MAX])
         with self._changed:
-            if subject not in self._piles and len(self._piles) >= SUBJECTS_MAX:
-                subject = Subject(subject.name)
+            if subject not in self._piles:
+                subject = self._bounded(subject)
             self._add(subject, pile, self._gather_s)
             self._alive()
+
+    def _bounded(self, subject: Subject) -> Subject:
+        """The subject, or a wider one where there are too many: failures that all differ are not told one by one."""
+        if len(self._piles) >= SUBJECTS_MAX:
+            return Subject(subject.name)
+        if subject.name == "dead_growth":
+            fresh_s = time.monotonic() - self._every_ms / 1000
+            told = {s for s, at_s in self._told_s.items() if at_s > fresh_s}
+            if subject not in told and sum(s.name == subject.name for s in told | set(self._piles)) >= FAILURES_MAX:
+                return Subject(subject.name, queue=subject.queue)
+        return subject
 
     def flush(self, timeout_s: float) -> bool:
         """Tell now what may be told, and leave the rest in the store; False where that took too long."""
@@ -210,8 +232,16 @@ class Watch:
         except Exception:  # the store is down, or closed: go by what this process told
             told = self._claim_here(subject, pile)
         if told.count:
-            self._told_s[subject] = time.monotonic()
+            self._remember(subject)
             self._send(subject, told)
+
+    def _remember(self, subject: Subject) -> None:
+        now_s = time.monotonic()
+        with self._changed:
+            if len(self._told_s) >= SUBJECTS_MAX:
+                fresh_s = now_s - self._every_ms / 1000
+                self._told_s = {s: at_s for s, at_s in self._told_s.items() if at_s > fresh_s}
+            self._told_s[subject] = now_s
 
     def _claim(self, subject: Subject, pile: Pile) -> Pile:
         """What to tell now, by this process alone: nothing while it was told a short time ago, or by another."""
@@ -219,6 +249,9 @@ class Watch:
         for _ in range(_SWAPS_MAX):
             version, old = self._read(key)
             now_ms, both = store.now_ms(), old.pile.plus(pile)
+            if self._muted(subject, now_ms):
+                self._forget(key, version, old)
+                return Pile()
             left_ms = min(old.at_ms + self._every_ms - now_ms, self._every_ms)  # at most: a clock may be set back
             if not both.count:
                 return both
@@ -231,6 +264,18 @@ class Watch:
                 return Pile() if left_ms > 0 else both  # killed from here on, and nobody is told of these
         self._again(subject, pile, 1.0)  # many others are at it
         return Pile()
+
+    def _muted(self, subject: Subject, now_ms: int) -> bool:
+        """Whether a person asked not to hear of this failure for now."""
+        if subject.name != "dead_growth" or not subject.about:
+            return False
+        (cell,) = self._app.store.cells.read([f"group/{subject.about}"])
+        until_ms = None if cell is None else msgspec.json.decode(cell.value, type=_Mute).muted_until_ms
+        return until_ms is not None and now_ms < until_ms
+
+    def _forget(self, key: str, version: int, old: Told) -> None:
+        if old.pile.count:
+            self._app.store.cells.swap([Swap(key, version, _encode(Told(old.at_ms)), max(2 * self._every_ms, KEPT_MS))])
 
     def _claim_here(self, subject: Subject, pile: Pile) -> Pile:
         left_s = self._told_s.get(subject, -float("inf")) + self._every_ms / 1000 - time.monotonic()
@@ -343,26 +388,51 @@ _NAMED: weakref.WeakKeyDictionary[App, dict[tuple[str, str], int]] = weakref.Wea
 
 def _text(subject: Subject, told: Pile) -> str:
     many = told.count > 1
-    if subject.name == "quarantined":
-        what = f"{told.count:,} messages were" if many else f"message {told.ids[0] if told.ids else ''} was"
-        of = f" of task {subject.task} on queue {subject.queue}" if subject.task else ""
-        text = f"{what} quarantined{of}"
-    else:
-        text = f"the breaker of {subject.about or 'several dependencies'} opened" + (
-            f" {told.count:,} times" if many else ""
-        )
+    times = f" {told.count:,} times" if many else ""
+    of = f" of task {subject.task}" if subject.task else ""
+    on = f" on queue {subject.queue}" if subject.queue else ""
+    match subject.name:
+        case "dead_growth":
+            what = f"{told.count:,} messages" if many else f"message {told.ids[0] if told.ids else ''}"
+            text = f"{what}{of} died{on}"
+        case "quarantined":
+            what = f"{told.count:,} messages were" if many else f"message {told.ids[0] if told.ids else ''} was"
+            text = f"{what} quarantined{of}{on}"
+        case "run_stopped":
+            text = f"run {subject.about} stopped itself" if subject.about else f"runs stopped themselves{times}"
+        case _:
+            text = f"the breaker of {subject.about or 'several dependencies'} opened{times}"
     return text + (f"; the last: {told.text}" if many and told.text else f": {told.text}" if told.text else "")
 
 
+def _died(fate: Fate) -> str:
+    return ": ".join(filter(None, (fate.reason, fate.error, fate.text)))
+
+
 def _command(subject: Subject, told: Pile, place: Sequence[str]) -> str:
-    if subject.name == "breaker_opened":
-        name, _, key = subject.about.partition("/")
-        words = ["flow", "show", name, *(["--key", key] if key else [])] if name else ["flow", "list"]
-    elif told.count == 1 and told.ids:
-        words = ["job", "show", told.ids[0]]
-    else:
-        words = ["dlq", "list", "--quarantine", *(["--task", subject.task] if subject.task else [])]
+    match subject.name:
+        case "dead_growth":
+            words = _dead(subject)
+        case "breaker_opened":
+            name, _, key = subject.about.partition("/")
+            words = ["flow", "show", name, *(["--key", key] if key else [])] if name else ["flow", "list"]
+        case "run_stopped":
+            words = ["run", "show", subject.about] if subject.about else ["run", "list"]
+        case _ if told.count == 1 and told.ids:
+            words = ["job", "show", told.ids[0]]
+        case _:
+            words = ["dlq", "list", "--quarantine", *(["--task", subject.task] if subject.task else [])]
     return shlex.join(["redrive", *words, *place])
+
+
+def _dead(subject: Subject) -> list[str]:
+    """Lists what failed alike; where that is many failures, or of all queues, their groups."""
+    queue = subject.queue or None
+    if not subject.task:
+        return ["dlq", "groups", *filter(None, [str(as_node(Where(queue=queue)))])]
+    if subject.about:
+        return ["dlq", "list", str(as_node(Where(queue=queue, fingerprint=subject.about)))]
+    return ["dlq", "list", f"{as_node(Where(queue=queue, task=subject.task))} -fingerprint:*"]
 
 
 def _spec_of(app: App) -> str | None:

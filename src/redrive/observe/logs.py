@@ -22,7 +22,7 @@ from ..times import rfc3339
 TEXT_MAX = 500  # characters of a fault's text that a line holds; `redrive job show` has all of it
 _encode_lines = msgspec.json.Encoder().encode_lines
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-_WARNINGS = frozenset(("breaker_opened", "budget_exhausted", "flow_local", "alert_lost"))
+_WARNINGS = frozenset(("breaker_opened", "budget_exhausted", "flow_local", "alert_lost", "run_stopped"))
 _GREEN, _YELLOW, _RED, _DIM, _PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
 _COLOURS = {"done": _GREEN, "retry": _YELLOW, "snoozed": _DIM, "released": _DIM, "held": _DIM, "cancelled": _DIM}
 
@@ -44,6 +44,7 @@ class FateLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str | None = None
     text: str | None = None
     reason: str | None = None
+    fingerprint: str | None = None  # of a dead one
     deferral: str | None = None  # why flow control held it
     by: str | None = None  # the dependency, queue or task whose that is
     degraded: str | None = None
@@ -154,6 +155,7 @@ def _line(event: Event) -> FateLine | NoticeLine:
         error=event.error,
         text=None if event.text is None else _short(event.text),
         reason=event.reason,
+        fingerprint=event.fingerprint,
         deferral=event.deferral,
         by=event.by,
         duplicate_of=event.duplicate_of,

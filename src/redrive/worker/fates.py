@@ -35,6 +35,8 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
             free = not decision.counts
             outcome = "dead" if isinstance(decision, DeadLetter) else "quarantined"
             reason, text = decision.reason, decision.why
+            if fault is not None:
+                rare = {"fingerprint": fault.fingerprint}
         case Ack(why):
             degraded = why
     if message.crashes or (fault is not None and fault.crash is not None):
