@@ -132,3 +132,8 @@ def test_every_change_is_signed() -> None:
     for actor, reason in ((None, None), ("ann", " "), ("a" * 201, "because"), ("ann", "b" * 1001)):
         with pytest.raises(ConfigError, match="discard"):
             signed(actor, reason, "discard")
+
+
+def test_an_entry_holds_no_secrets(store: MemoryStore) -> None:
+    entry = Audit(store).entry("note", "ann", "password=x1y2", "token: abc", about="args.token:abc")
+    assert (entry.reason, entry.text, entry.about) == ("password=***", "token: ***", "args.token:***")

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
 import click
 
-from ..errors import SelectorError
-from ..message import RESTING, Lane, Where
+from ..message import RESTING, Lane
 from ..triage.dlq import DeadLetters, Retried
-from ..triage.select import Selection, as_node
-from ..triage.select_parser import parse
-from ..triage.select_terms import ALL, Node, both
+from ..triage.select import as_node
+from ..triage.select_terms import ALL, Node
 from . import views
-from .failure import DONE, FAILED, PARTIAL, USAGE, Failure, command, note, program
+from .failure import DONE, FAILED, PARTIAL, USAGE, Failure, note, program
 from .job import body_option, found, write_message
 from .main import Subcommands
 from .output import Column, Output
 from .place import Place, at_store
-from .types import DURATION, PAST
+from .selecting import filters, note_unread, selection, selector_argument
+from .types import DURATION
 
 _COLUMNS = (
     Column("id"),
@@ -43,48 +38,6 @@ _GROUPS = (
     Column("last_at", "last died at", spare=True),
     Column("sample_id", spare=True),
 )
-
-
-def filters(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that choose among dead messages, given to the command as one node of a selector."""
-
-    @click.option("-q", "--queue", help="only of this queue")
-    @click.option("--task", help="only of this task")
-    @click.option("--reason", help="only dead for this reason: exhausted, permanent, elapsed, rejected, …")
-    @click.option("--error", help="only with this exception, by its qualified name")
-    @click.option("--fingerprint", help="only of this failure group")
-    @click.option("--since", type=PAST, help="only those that died since then: 6h, or 2026-01-31T15:04:05Z")
-    @click.option("--until", type=PAST, help="only those that died before then")
-    @functools.wraps(command)
-    def run(
-        *args: Any,
-        queue: str,
-        task: str,
-        reason: str,
-        error: str,
-        fingerprint: str,
-        since: int,
-        until: int,
-        **rest: Any,
-    ) -> Any:
-        where = Where(queue, task, reason, fingerprint, error, since_ms=since, until_ms=until)
-        return command(*args, chosen=as_node(where), **rest)
-
-    return run
-
-
-selector_argument = click.argument("selector", nargs=-1, metavar="[SELECTOR…]")
-
-
-def selection(place: Place, words: tuple[str, ...], *others: Node) -> Selection:
-    """What the words of a selector and the options choose. Raises Failure, below the words and what is wrong there."""
-    try:
-        node = parse(" ".join(words))
-    except SelectorError as error:
-        if error.pointer:
-            note(error.pointer)
-        raise Failure(error.what, error.why, f"{command()} --help", USAGE) from error
-    return Selection(place.store, both((node, *others)))
 
 
 @click.group(cls=Subcommands)
@@ -111,7 +64,7 @@ def list_(
     if not out.rows((views.dead(m) for m in found), _COLUMNS, id="id", limit=limit):
         plain = found.node == as_node(lane=lane)
         note(f"the {lane} lane of {place.url} is empty" if plain else "nothing dead matches")
-    _note_unread(found)
+    note_unread(found)
 
 
 @dlq.command()
@@ -137,7 +90,7 @@ def groups(place: Place, out: Output, selector: tuple[str, ...], chosen: Node, l
     found = selection(place, selector, chosen)
     if not out.rows(map(views.group, found.groups()), _GROUPS, id="fingerprint", limit=limit):
         note("nothing dead matches" if found.node != ALL else f"nothing is dead in {place.url}")
-    _note_unread(found)
+    note_unread(found)
 
 
 @dlq.command()
@@ -173,16 +126,11 @@ def retry(
     letters = DeadLetters(place.store)
     result = letters.retry(ids or None, select=found, to_queue=to_queue, delay=delay, attempts=attempts)
     if found is not None:
-        _note_unread(found)
+        note_unread(found)
     every = not ids
     rows = [*_rows(result.ids, "retried"), *_rows(result.changed, "changed"), *_rows(result.unknown, "unknown")]
     out.rows(rows[: len(result)] if out.form == "ids" else rows, (Column("id"), Column("result")), id="id")
     return _verdict(result, every)
-
-
-def _note_unread(found: Selection) -> None:
-    if found.unread:
-        note(f"left out: {found.unread:,} whose bodies lie in blob storage and could not be read (REDRIVE_BLOBS)")
 
 
 def _rows(ids: tuple[str, ...], result: str) -> list[dict[str, str]]:

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from ..errors import Conflict
 from ..message import Swap
+from ..redact import redact
 from ..store import Store
 
 CHUNK_MAX, CHUNK_BYTES = 100, 128 * 1024  # entries in a cell, and bytes from which on it takes no more
@@ -63,10 +64,12 @@ class Audit:
         count: int | None = None,
         about: str = "",
     ) -> Entry:
-        """An entry of now, not written yet; `count` None: as many as `ids`. Raises StoreError."""
+        """An entry of now, not written yet, its texts without secrets; `count` None: as many as `ids`. Raises
+        StoreError."""
         if len(text) > TEXT_MAX:
             text = text[: TEXT_MAX - 1] + "…"
         count = len(ids) if count is None else count
+        reason, text, about = redact(reason), redact(text), redact(about)
         return Entry(self._store.now_ms(), action, actor, reason, text, tuple(ids[:IDS_MAX]), count, about)
 
     def swaps(self, entry: Entry) -> list[Swap]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,11 +13,8 @@ from ..duration import Duration, milliseconds
 from ..errors import ConfigError
 from ..message import RESTING, FailureGroup, Handle, Lane, Message, Page, Redrive, Where
 from ..store import Store
+from .about import Sayings
 from .select import Selection
-
-if TYPE_CHECKING:
-    from ..app import App
-    from .health import Check
 
 PAGE = 500  # messages that are looked at, or moved in one commit, at a time
 
@@ -34,11 +30,11 @@ class Retried(Struct, frozen=True):
         return len(self.ids)
 
 
-class DeadLetters:
+class DeadLetters(Sayings):
     """The dead messages of a store. Iterating yields all of them, the longest dead first."""
 
-    def __init__(self, store: Store, app: App | None = None) -> None:
-        self._store, self._app = store, app
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     def __iter__(self) -> Iterator[Message]:
         return self.all()
@@ -79,16 +75,6 @@ class DeadLetters:
     def groups(self, *, where: Where = Where()) -> Sequence[FailureGroup]:
         """Dead messages by fingerprint and task, the largest group first."""
         return self._store.failure_groups(where=where)
-
-    def health(self, name: str, check: Check) -> None:
-        """Let gates ask `check` by this name, in every process that may carry a redrive: `Gates(health="crm-up")`.
-
-        `check()`, `def` or `async def`, is true where all is well, and may raise where it is not; it is called at most
-        once a second, on a thread of its own. Raises ConfigError.
-        """
-        if self._app is None:
-            raise ConfigError(f"health check {name!r}: a store alone knows no checks; use app.dlq.health(…)")
-        self._app.healths.register(name, check)
 
     def retry(
         self,
