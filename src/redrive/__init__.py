@@ -21,15 +21,19 @@ if TYPE_CHECKING:
     from .message import Draft
     from .policy import Backoff, Poison, Retry, presets
     from .retention import Retention
+    from .triage.auto import AutoRedrive
+    from .triage.gates import Gates
 
 __all__ = [
     "Aimd",
     "App",
+    "AutoRedrive",
     "Backoff",
     "Breaker",
     "Budget",
     "Context",
     "Draft",
+    "Gates",
     "Idempotency",
     "Poison",
     "Quarantine",
@@ -57,6 +61,8 @@ _HOMES = {
     "message": ["Draft"],
     "policy": ["Backoff", "Poison", "Retry", "presets"],
     "retention": ["Retention"],
+    "triage.auto": ["AutoRedrive"],
+    "triage.gates": ["Gates"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = frozenset({"app", "errors", "events", "fault", "message", "policy", "store", "stores", "testing"})

@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     from .flow.limits import Aimd, Rate
     from .observe.alerts import Alert
     from .schedule import Schedule, Scheduler
+    from .triage.auto import AutoRedrive
     from .triage.controls import Controls
     from .triage.dlq import DeadLetters
+    from .triage.health import Healths
     from .worker.loop import Worker
     from .worker.wraps import Opener
 
@@ -49,7 +51,8 @@ _POISON = Poison()
 
 class Queue(Struct, frozen=True):
     """What the app says of one queue: how many of its messages one worker process runs at once, its weight among
-    queues, how its groups are served (None: as the store has it), and what it keeps of what is over.
+    queues, how its groups are served (None: as the store has it), what it keeps of what is over, and whether its dead
+    messages are driven back by themselves.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Queue(Struct, frozen=True):
     on_dead: OnDead | None = None
     retention: Retention = Retention()
     rate: Rate | None = None
+    auto_redrive: AutoRedrive | None = None
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -87,6 +91,8 @@ class Queue(Struct, frozen=True):
         if not isinstance(retention, Retention):
             meant = "expected a Retention, such as Retention(keep_done=100)"
             raise ConfigError(f"queue {self.name!r}: retention={retention!r}; {meant}")
+        if self.auto_redrive is not None:
+            _check_auto(self.name, self.auto_redrive)
 
     def tell(self, store: Store) -> None:
         """Set in the store what is declared of the groups, and what follows from it."""
@@ -147,6 +153,7 @@ class App:
         self._untold: set[str] = set()  # queues whose declared settings the store does not know yet
         self._lock = threading.Lock()
         self._batches: dict[int, Any] = {}
+        self._healths: Healths | None = None
 
     @classmethod
     def from_env(cls) -> App:
@@ -336,6 +343,7 @@ class App:
         on_dead: Literal["skip", "block"] | None = None,
         retention: Retention | None = None,
         rate: Rate | str | None = None,
+        auto_redrive: AutoRedrive | None = None,
     ) -> Queue:
         """Say how a queue is worked: `concurrency` messages at once per worker process; `weight` shares a worker's
         total among queues.
@@ -345,12 +353,13 @@ class App:
         later; with `on_dead="block"` a dead one holds its group until it is redriven or discarded, or the group is
         resumed, with `"skip"` the next goes on. These are settings of the store: set when the app opens it, for every
         process; None leaves one as it is. `retention` bounds what is kept of done and dead messages. `rate`, such as
-        "100/s", bounds the runs of the queue's messages over all workers. Raises ConfigError for what cannot be meant.
+        "100/s", bounds the runs of the queue's messages over all workers. `auto_redrive=AutoRedrive(…)` drives its dead
+        messages back by itself, or gives them up as poison. Raises ConfigError for what cannot be meant.
         """
         order = None if group_order is None else _word(GroupOrder, group_order, f"queue {name!r}: group_order")
         dead = None if on_dead is None else _word(OnDead, on_dead, f"queue {name!r}: on_dead")
         kept, bound = retention or Retention(), _rate(rate)
-        self.queues[name] = Queue(name, concurrency, weight, group_width, order, dead, kept, bound)
+        self.queues[name] = Queue(name, concurrency, weight, group_width, order, dead, kept, bound, auto_redrive)
         self._untold.add(name)
         return self.queues[name]
 
@@ -505,7 +514,7 @@ class App:
         """The dead lane: list, show and retry."""
         from .triage.dlq import DeadLetters
 
-        return DeadLetters(self.store)
+        return DeadLetters(self.store, self)
 
     @property
     def flow(self) -> Controls:
@@ -513,6 +522,16 @@ class App:
         from .triage.controls import Controls
 
         return Controls(self.store, self)
+
+    @property
+    def healths(self) -> Healths:
+        """The health checks that gates ask: `app.dlq.health` adds one."""
+        from .triage.health import Healths
+
+        with self._lock:
+            if self._healths is None:
+                self._healths = Healths()
+            return self._healths
 
     def subscribe(self, observer: Observer) -> Callable[[], None]:
         """Call `observer(events)` with every batch of events of this app's workers; returns the call that ends it."""
@@ -663,6 +682,13 @@ def _retry(retry: Retry | str | None) -> Retry:
     if not isinstance(retry, Retry):
         raise ConfigError(f"retry={retry!r}: expected a Retry, such as Retry(max_attempts=8), or a preset's name")
     return retry
+
+
+def _check_auto(queue: str, given: object) -> None:
+    from .triage.auto import AutoRedrive
+
+    if not isinstance(given, AutoRedrive):
+        raise ConfigError(f"queue {queue!r}: auto_redrive={given!r}; expected an AutoRedrive, such as AutoRedrive()")
 
 
 def _check_idempotency(given: object) -> None:

@@ -22,6 +22,7 @@ class Fate(Struct, frozen=True, kw_only=True):
     attempt: int
     crashes: int = 0
     redrives: int = 0
+    verdict: str | None = None  # on its last redrive: done or failed, where this was the first run after it that counts
     correlation_id: str = ""
     worker: str = ""
     at_ms: int = 0
@@ -52,6 +53,7 @@ class Notice(Struct, frozen=True, kw_only=True):
     at_ms: int = 0
     text: str = ""
     about: str = ""  # the dependency, with `/KEY` where it is per key; or the id of the run
+    count: int = 1  # of how many messages it tells
 
 
 Event = Fate | Notice

@@ -7,6 +7,7 @@ from redrive.events import Fate
 from redrive.fault import Crash, Fault, Kind, crash_fault
 from redrive.message import (
     Ack,
+    DeadLetter,
     Decision,
     Deferral,
     Delivery,
@@ -65,3 +66,16 @@ def test_job_show_names_the_deferral_while_it_waits_and_not_once_it_is_claimed()
     )
     assert full(held, 0)["deferral"] == {"why": "limit", "by": "stripe", "until": "1970-01-01T00:16:40.000Z"}
     assert full(replace(held, lane=Lane.LEASED), 0)["deferral"] is None
+
+
+def test_only_the_first_run_that_counts_after_a_redrive_is_its_verdict() -> None:
+    fault = Fault(Kind.DEFAULT, "ValueError", "no", "f1")
+    retry, snooze = RetryAt(NOW_MS, "backoff"), RetryAt(NOW_MS, "snooze", counts=False)
+    crashed = RetryAt(NOW_MS, "crashed", crashed=True)
+    assert told(Ack(), redrives=1).verdict == "done"
+    assert told(retry, fault, redrives=1).verdict == told(DeadLetter("rejected"), fault, redrives=1).verdict == "failed"
+    assert told(snooze, redrives=1).verdict is None and told(crashed, fault, redrives=1).verdict is None
+    assert told(Ack()).verdict is None
+    later = Message(id="i", task="t", queue="q", body=b"{}", correlation_id="i", attempt=2, redrives=1)
+    second = Outcome(Settlement(Receipt(1, 1), Ack()), Delivery(later, Receipt(1, 1), 0))
+    assert fate(second, Settled.OK, NOW_MS, "w").verdict is None

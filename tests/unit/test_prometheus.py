@@ -15,13 +15,27 @@ from redrive import App, Reject, Snooze
 from redrive.errors import ConfigError, Refused, StoreUnavailable
 from redrive.events import Fate, Notice
 from redrive.message import Counts
-from redrive.observe import shared_tally
+from redrive.observe import prometheus, shared_tally
 from redrive.observe.prometheus import Depths, Metrics
 from redrive.observe.shared_tally import SharedCounting, read
 from redrive.observe.tally import ATTEMPTS, DELAY_S, DONE_S, RUN_S, SHAPES, Counting, Series
 from redrive.stores.memory import MemoryStore
+from redrive.testing import ManualClock
 
-LABELS = {"queue", "task", "outcome", "retried", "kind", "reason", "attempt", "lane", "notice", "cause", "le"}
+LABELS = {
+    "queue",
+    "task",
+    "outcome",
+    "retried",
+    "kind",
+    "reason",
+    "attempt",
+    "lane",
+    "notice",
+    "cause",
+    "verdict",
+    "le",
+}
 
 
 class Scrape:
@@ -175,6 +189,32 @@ def test_quarantine_degraded_lost_and_stale_are_seen() -> None:
     assert found.labels("redrive_dead_total") == []  # what a stale receipt decided did not happen
 
 
+def test_redriven_messages_are_counted_once_by_what_their_first_run_came_to() -> None:
+    app, registry = App("memory://"), CollectorRegistry()
+    up: list[int] = []
+
+    @app.task(name="t", queue="q", retry=SOON)
+    def t(n: int) -> None:
+        if not up or n < 0:
+            raise ValueError("not yet")
+
+    Metrics(app).register(registry)
+    app.enqueue_many([t.draft(1), t.draft(2), t.draft(-1)])
+    app.run_worker(drain=True)
+    assert len(app.dlq.retry(all=True)) == 3
+    assert Scrape(registry).labels("redrive_redriven_total") == []
+    up.append(1)
+    app.run_worker(drain=True)
+    found = Scrape(registry)
+    assert found.value("redrive_redriven_total", queue="q", task="t", verdict="done") == 2
+    assert found.value("redrive_redriven_total", queue="q", task="t", verdict="failed") == 1
+
+
+def test_isolated_messages_are_counted_from_zero() -> None:
+    assert seen().value("redrive_isolated_total") == 0
+    assert seen(Notice(name="isolated", count=3), Notice(name="isolated")).value("redrive_isolated_total") == 4
+
+
 def test_what_flow_control_put_off_is_seen_by_reason_and_how_long() -> None:
     held = [fate("held", deferral=why, by="stripe", delay_ms=400) for why in ("budget", "budget", "limit", "odd")]
     found = seen(*held, fate("held"))
@@ -258,6 +298,31 @@ def test_depths_are_by_queue_and_lane_with_the_oldest_age() -> None:
     assert found.value("redrive_queue_messages", queue="z", lane="scheduled") == 1
     assert found.value("redrive_queue_paused", queue="z") == 1
     assert found.value("redrive_queue_paused", queue="q") == 0
+
+
+def test_the_longest_dead_message_of_each_queue_tells_how_long_it_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    app, registry = App(store=MemoryStore(clock_ms=clock)), CollectorRegistry()
+
+    @app.task(name="t")
+    def t(n: int) -> None:
+        raise Reject("no")
+
+    app.enqueue_many([t.using(queue=queue).draft(n) for n, queue in enumerate("aab")])
+    app.run_worker(["a"], burst=True)
+    clock.advance(60)
+    app.run_worker(["b"], burst=True)
+    t.using(queue="a").enqueue(4)
+    app.run_worker(["a"], burst=True)
+    clock.advance(5)
+    Metrics(app).register(registry)
+    found = Scrape(registry)
+    assert found.value("redrive_queue_oldest_dead_age_seconds", queue="a") == 65
+    assert found.value("redrive_queue_oldest_dead_age_seconds", queue="b") == 5
+    monkeypatch.setattr(prometheus, "OLDEST_QUEUES", 1)
+    again = CollectorRegistry()
+    again.register(Depths(lambda: app.store))
+    assert Scrape(again).labels("redrive_queue_oldest_dead_age_seconds") == [{"queue": "a"}]
     assert (found.value("redrive_queue_oldest_age_seconds", queue="q") or 0) >= 0
 
 

@@ -14,6 +14,8 @@ when somebody scrapes, by queue.
 | `redrive_faults_total` | kind | runs that failed |
 | `redrive_run_seconds` | | how long handlers ran |
 | `redrive_dead_total`, `redrive_quarantined_total` | reason | what came to rest, and why |
+| `redrive_redriven_total` | verdict | redriven messages by what their first run came to: done, failed |
+| `redrive_isolated_total` | (none) | put into quarantine as poison, after too many redrives |
 | `redrive_degraded_total` | | done in part |
 | `redrive_duplicates_total` | | done unrun, by the result stored for their idempotency key |
 | `redrive_crashes_total` | cause | runs that ended with their process; counted when the message's life ends |
@@ -21,6 +23,7 @@ when somebody scrapes, by queue.
 | `redrive_worker_notices_total` | (notice only) | workers started, draining, stopped; store_unavailable, … |
 | `redrive_queue_messages` | (queue, lane) | depth: ready, scheduled, leased, dead, quarantine, done |
 | `redrive_queue_oldest_age_seconds` | (queue) | how long the first of the ready ones has been due |
+| `redrive_queue_oldest_dead_age_seconds` | (queue) | how long the longest dead one has been dead |
 | `redrive_queue_paused` | (queue) | 1 where it is |
 | `redrive_breaker_state` | (dependency) | 0 closed, 1 half-open, 2 open |
 | `redrive_budget_left` | (dependency) | retries that could go now |
@@ -39,11 +42,11 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import ConfigError
-from ..message import Counts
+from ..message import Counts, Lane, Where
 from ..triage.controls import Control, Controls
 from .tally import SHAPES, Counting, Labels, Series, done_by_attempt, empty
 
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from ..store import Store
 
 LANES = ("ready", "scheduled", "leased", "dead", "quarantine", "done")
+OLDEST_QUEUES = 100  # queues whose longest dead message is looked up at each scrape, those with most dead ones
 FRESH_S = 1.0  # how long what the store said is served again, at least
 LOOK_SHARE = 0.05  # of its time that a store may spend on being scraped: where a look takes 200 ms, one in 4 s
 _BY_ATTEMPT = ("queue", "task", "attempt")
@@ -131,10 +135,13 @@ class Counters:
 
 
 class _Look(NamedTuple):
-    counts: dict[str, Counts] | None  # None: the store could not be read
-    paused: frozenset[str]
-    controls: Sequence[Control]
+    """What the store said, and until when that is served."""
+
     until_s: float
+    counts: Mapping[str, Counts] | None = None  # None: the store could not be read
+    paused: frozenset[str] = frozenset()
+    dead_s: Mapping[str, float] = {}  # how long the longest dead one is dead, by queue
+    controls: Sequence[Control] = ()
 
 
 class Depths:
@@ -147,11 +154,11 @@ class Depths:
     ) -> None:
         self._store, self._app, self._clock = store, app, clock
         self._lock = threading.Lock()
-        self._last = _Look(None, frozenset(), (), -math.inf)
+        self._last = _Look(-math.inf)
 
     def describe(self) -> Iterable[Metric]:
         """The families without samples."""
-        return _gauges(_Look({}, frozenset(), (), 0.0))
+        return _gauges(_Look(0.0, {}))
 
     def collect(self) -> Iterable[Metric]:
         """The families as they are now, or were a moment ago."""
@@ -164,13 +171,21 @@ class Depths:
         began_s = self._clock()
         try:
             store = self._store()
-            counts: dict[str, Counts] | None = store.counts_by_queue()
-            paused = store.paused()
-            controls: Sequence[Control] = Controls(store, self._app).list(waiting=False)
+            counts = store.counts_by_queue()
+            controls = Controls(store, self._app).list(waiting=False)
+            look = _Look(0.0, counts, store.paused(), _dead_s(store, counts), controls)
         except Exception:  # whatever it is: a scrape that fails would hide the counters too
-            counts, paused, controls = None, frozenset(), ()
+            look = _Look(0.0)
         now_s = self._clock()
-        return _Look(counts, paused, controls, now_s + max(FRESH_S, (now_s - began_s) / LOOK_SHARE))
+        return look._replace(until_s=now_s + max(FRESH_S, (now_s - began_s) / LOOK_SHARE))
+
+
+def _dead_s(store: Store, counts: Mapping[str, Counts]) -> dict[str, float]:
+    """How long the longest dead message of each queue is dead."""
+    most = sorted((name for name in counts if counts[name].dead), key=lambda name: -counts[name].dead)[:OLDEST_QUEUES]
+    firsts = {name: store.peek(Lane.DEAD, where=Where(queue=name), limit=1).messages for name in most}
+    now_ms = store.now_ms()
+    return {name: max(0, now_ms - (m.rested_ms or now_ms)) / 1000 for name, found in firsts.items() for m in found}
 
 
 def families(series: Series) -> Iterator[Metric]:
@@ -216,7 +231,12 @@ def _gauges(look: _Look) -> Iterator[Metric]:
             depth.add_metric((name, lane), getattr(counts, lane))
         oldest.add_metric((name,), counts.oldest_age_s)
         paused.add_metric((name,), float(name in look.paused))
-    yield from (depth, oldest, paused)
+    dead = family(
+        "redrive_queue_oldest_dead_age_seconds", "How long the longest dead message has been dead.", labels=("queue",)
+    )
+    for name, age_s in sorted(look.dead_s.items()):
+        dead.add_metric((name,), age_s)
+    yield from (depth, oldest, dead, paused)
     yield from _controls(look.controls)
 
 

@@ -62,6 +62,12 @@ DEAD = Shape("redrive_dead", "Messages that died, by reason.", (*_OF, "reason"))
 QUARANTINED = Shape("redrive_quarantined", "Messages put into quarantine, by reason.", (*_OF, "reason"))
 DEGRADED = Shape("redrive_degraded", "Done, but in part only.", _OF)
 DUPLICATES = Shape("redrive_duplicates", "Done unrun, by the result stored for their idempotency key.", _OF)
+REDRIVEN = Shape(
+    "redrive_redriven",
+    "Redriven messages, by what their first run after it came to: done or failed.",
+    (*_OF, "verdict"),
+)
+ISOLATED = Shape("redrive_isolated", "Dead messages put into quarantine as poison, after too many redrives.", ())
 CRASHES = Shape(
     "redrive_crashes",
     "Runs that ended with their process, by its cause; told when the message's life ends.",
@@ -85,6 +91,8 @@ SHAPES = (
     QUARANTINED,
     DEGRADED,
     DUPLICATES,
+    REDRIVEN,
+    ISOLATED,
     CRASHES,
     DEFERRALS,
     NOTICES,
@@ -130,6 +138,8 @@ class Counting:
                     self._count(event)
                 else:
                     self._add(NOTICES, (event.name,))
+                    if event.name == "isolated":
+                        self._add(ISOLATED, (), event.count)
 
     def expect(self, tasks: Iterable[Labels]) -> None:
         """Begin the series of these (queue, task) at 0."""
@@ -137,6 +147,7 @@ class Counting:
             for queue, task in tasks:
                 for outcome in _AT_ONCE:
                     self._bind(queue, task, outcome)
+            self._numbers(ISOLATED, ())
 
     def copy(self) -> Series:
         """What was counted up to now."""
@@ -165,6 +176,8 @@ class Counting:
             _observe(DELAY_S, bound.delay, fate.delay_ms / 1000)
         if fate.deferral is not None and fate.outcome == "held":
             self._defer(fate, fate.deferral, bound)
+        if fate.verdict is not None:
+            self._add(REDRIVEN, (*bound.labels, fate.verdict))
         if fate.fault is not None:
             self._add(FAULTS, (*bound.labels, fate.fault if fate.fault in KINDS else OTHER))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,6 +16,10 @@ from ..message import RESTING, FailureGroup, Handle, Lane, Message, Page, Redriv
 from ..store import Store
 from .about import Sayings
 from .select import Selection
+
+if TYPE_CHECKING:
+    from ..app import App
+    from .health import Check
 
 PAGE = 500  # messages that are looked at, or moved in one commit, at a time
 
@@ -33,8 +38,8 @@ class Retried(Struct, frozen=True):
 class DeadLetters(Sayings):
     """The dead messages of a store. Iterating yields all of them, the longest dead first."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, app: App | None = None) -> None:
+        self._store, self._app = store, app
 
     def __iter__(self) -> Iterator[Message]:
         return self.all()
@@ -75,6 +80,16 @@ class DeadLetters(Sayings):
     def groups(self, *, where: Where = Where()) -> Sequence[FailureGroup]:
         """Dead messages by fingerprint and task, the largest group first."""
         return self._store.failure_groups(where=where)
+
+    def health(self, name: str, check: Check) -> None:
+        """Let gates ask `check` by this name, in every process that may carry a redrive: `Gates(health="crm-up")`.
+
+        `check()`, `def` or `async def`, is true where all is well, and may raise where it is not; it is called at most
+        once a second, on a thread of its own. Raises ConfigError.
+        """
+        if self._app is None:
+            raise ConfigError(f"health check {name!r}: a store alone knows no checks; use app.dlq.health(…)")
+        self._app.healths.register(name, check)
 
     def retry(
         self,

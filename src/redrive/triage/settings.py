@@ -8,6 +8,7 @@ from ..duration import Duration, milliseconds
 from ..errors import ConfigError
 from ..flow.limits import read_rate
 from ..task import as_text
+from .gates import Gates
 
 MAX_PER_S = 500.0  # where no rate is given
 STEP_S = 10  # slow start goes twice as fast after so long
@@ -32,6 +33,7 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     delay_ms: int = 0
     spread_ms: int = 0  # each message comes back up to so much later, by its own draw
     keep_deadline: bool = False
+    gates: Gates | None = None  # None: as Gates() says
     note: str = ""
 
 
@@ -47,12 +49,16 @@ def read_settings(
     delay: Duration = 0,
     spread: Duration = 0,
     keep_deadline: bool = False,
+    gates: Gates | None = None,
     note: str = "",
 ) -> Settings:
     """The settings that these words mean. Raises ConfigError, ValueError or TypeError for what cannot be meant."""
     _whole(canary, "canary", 0)
     if attempts is not None:
         _whole(attempts, "attempts", 1)
+    given: object = gates
+    if not isinstance(given, Gates | None):
+        raise TypeError(f"gates {gates!r} is refused: expected Gates, such as Gates(window='22:00-06:00')")
     return Settings(
         rate=_rate(rate),
         canary=canary,
@@ -64,6 +70,7 @@ def read_settings(
         delay_ms=milliseconds(delay, "delay"),
         spread_ms=milliseconds(spread, "spread"),
         keep_deadline=bool(keep_deadline),
+        gates=gates,
         note=note,
     )
 
