@@ -2,7 +2,9 @@
 
 RedriveError
 ├── ConfigError          a setting or a declaration is wrong; nothing was started
-│   └── SelectorError    a selector of dead letters cannot be read; points at the mistake
+│   └── Misread          a text with a grammar of its own cannot be read; points at the mistake
+│       ├── SelectorError    a selector of dead letters
+│       └── StopError        the rule that stops a run
 ├── EnqueueError         a message was refused at the door; nothing was written
 │   ├── EncodeError      its arguments cannot be written as JSON
 │   └── TooLarge         its body is over the store's limit
@@ -42,17 +44,25 @@ class ConfigError(RedriveError, ValueError):
     """A setting or declaration is wrong; says which, what was expected, and the near miss."""
 
 
-class SelectorError(ConfigError):
-    """A selector cannot be read: `what` is wrong, `why` with what was expected, and `pointer`, two lines, the selector
-    and carets under the mistake."""
+class Misread(ConfigError):
+    """A text cannot be read: `what` is wrong, `why` with what was expected, and `pointer`, two lines, the text and
+    carets under the mistake."""
 
     def __init__(self, what: str, why: str, text: str = "", at: int = 0, end: int = 0) -> None:
         self.what, self.why, self.text, self.at, self.end = what, why, text, at, end
         self.pointer = _pointer(text, at, max(end, at + 1)) if text else ""
         super().__init__(f"{what}; {why}" + (f"\n{self.pointer}" if text else ""))
 
-    def __reduce__(self) -> tuple[type[SelectorError], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[type[Misread], tuple[object, ...]]:
         return type(self), (self.what, self.why, self.text, self.at, self.end)
+
+
+class SelectorError(Misread):
+    """A selector of dead letters cannot be read."""
+
+
+class StopError(Misread):
+    """The rule that stops a run cannot be read."""
 
 
 def _pointer(text: str, at: int, end: int, around: int = 60) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ..errors import SelectorError
+from ..errors import Misread
 from ..message import Where
 from ..triage.select import Selection, as_node
 from ..triage.select_parser import parse
@@ -53,7 +53,7 @@ def selection(place: Place, words: tuple[str, ...], *others: Node) -> Selection:
     """What the words of a selector and the options choose. Raises Failure, below the words and what is wrong there."""
     try:
         node = parse(" ".join(words))
-    except SelectorError as error:
+    except Misread as error:
         if error.pointer:
             note(error.pointer)
         raise Failure(error.what, error.why, f"{command()} --help", USAGE) from error

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -75,7 +76,16 @@ class Rate:
         put(self, per_s=per_s, burst=least if burst is None else whole(burst, "rate burst", 1, 1_000_000), per=per)
 
 
-def ask(tat_ms: float, rate: Rate, now_ms: int, n: int = 1) -> tuple[float, list[int]]:
+class Beat(Protocol):
+    """What slots are made of: how many a second, and how many of them may come at once after a pause."""
+
+    @property
+    def per_s(self) -> float: ...
+    @property
+    def burst(self) -> float: ...
+
+
+def ask(tat_ms: float, rate: Beat, now_ms: int, n: int = 1) -> tuple[float, list[int]]:
     """The next n slots, each at its exact time (rounded up to a millisecond; ≤ now_ms means go now), in order.
 
     `tat_ms` is when the rate will be unused again (the theoretical arrival time), 0 at first. n at once get what n
@@ -91,13 +101,13 @@ def ask(tat_ms: float, rate: Rate, now_ms: int, n: int = 1) -> tuple[float, list
     return tat_ms, slots
 
 
-def ready(tat_ms: float, rate: Rate, now_ms: int) -> tuple[int, int]:
+def ready(tat_ms: float, rate: Beat, now_ms: int) -> tuple[int, int]:
     """How many slots could be taken now, and when the next one opens (≤ now_ms if one has)."""
     every_ms = 1000 / rate.per_s
-    tat_ms = max(tat_ms, float(now_ms))
-    early_ms = (rate.burst - 1) * every_ms + _SLIP_MS
-    at_ms = max(now_ms, math.ceil(tat_ms - early_ms))
-    return (math.floor((now_ms + early_ms - tat_ms) / every_ms) + 1 if at_ms <= now_ms else 0), at_ms
+    open_ms = max(tat_ms, float(now_ms)) - ((rate.burst - 1) * every_ms + _SLIP_MS)
+    if open_ms > now_ms:
+        return 0, math.ceil(open_ms)
+    return math.floor((now_ms - open_ms) / every_ms) + 1, now_ms
 
 
 class CoolDown(Struct, frozen=True, array_like=True):
