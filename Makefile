@@ -3,6 +3,8 @@
 .PHONY: help setup setup-dev demo test check docs bench soak
 # Another tree's modules or interpreter must not leak into this one's.
 unexport PYTHONPATH PYTHONHOME
+# Tests are compiled once, not by each process that runs them.
+unexport PYTHONDONTWRITEBYTECODE
 
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest --dist loadgroup
