@@ -17,13 +17,13 @@ from redrive.triage.pace import (
     Stop,
     begin,
     canary,
-    eta_s,
     grant,
     judged,
     next_ms,
     percent,
     rested,
 )
+from redrive.triage.settings import estimate_s, read_settings
 
 T0 = 1_760_000_000_123
 
@@ -262,20 +262,22 @@ def test_what_is_kept_of_a_speed_is_all_of_it() -> None:
 @pytest.mark.parametrize(
     ("count", "rate", "slow_start", "expected_s"),
     [
-        (100, 50, False, 2),
+        (100, "50/s", False, 2),
         (10_000, None, False, 20),
-        (0, 5, True, 0),
-        (10, 100, True, 10),
-        (30, 100, True, 20),
-        (1270, 100, True, 70),
-        (10_000, 100, True, 157.3),
-        (10, 0.5, True, 20),
+        (0, "5/s", True, 0),
+        (10, "100/s", True, 10),
+        (30, "100/s", True, 20),
+        (1270, "100/s", True, 70),
+        (10_000, "100/s", True, 157.3),
+        (10, "0.5/s", True, 20),
     ],
 )
-def test_how_long_it_takes_is_what_it_took(count: int, rate: float | None, slow_start: bool, expected_s: float) -> None:
-    assert eta_s(count, rate, slow_start) == pytest.approx(expected_s)
+def test_a_plan_says_how_long_it_takes(count: int, rate: str | None, slow_start: bool, expected_s: float) -> None:
+    settings = read_settings(rate=rate, slow_start=slow_start)
+    assert estimate_s(settings, count) == pytest.approx(expected_s)
     until_ms = T0 + int(expected_s * 1000)
-    assert len(moved(begin(rate, slow_start, T0), rate, T0, until_ms, 20)[1]) == pytest.approx(count, abs=10)
+    _, times = moved(begin(settings.rate, slow_start, T0), settings.rate, T0, until_ms, 20)
+    assert len(times) == pytest.approx(count, abs=10)
 
 
 # The stop rule
@@ -357,6 +359,13 @@ def test_any_text_is_a_stop_rule_or_refused(text: str) -> None:
 )
 def test_when_a_run_stops(text: str, done: int, failed: int, planned: int, stops: bool) -> None:
     assert (Stop.parse(text).says(done, failed, planned) is not None) == stops
+
+
+def test_a_plan_is_refused_with_a_stop_rule_that_cannot_be_read() -> None:
+    with pytest.raises(StopError, match="did you mean failed"):
+        read_settings(stop_if="faild>20%")
+    assert (read_settings(canary=5).stop_if, read_settings(canary=5, stop_if=" ").stop_if) == ("failed>20%", "")
+    assert read_settings(stop_if=" failed > 5 ").stop_if == "failed>5"
 
 
 def test_the_story_says_how_many_failed_and_what_the_rule_is() -> None:

@@ -98,20 +98,6 @@ def rested(speed: Speed, paused_ms: int, now_ms: int) -> Speed:
     return replace(speed, since_ms=since_ms, slot_ms=speed.slot_ms + paused_ms, looked_ms=now_ms)
 
 
-def eta_s(count: int, rate: float | None, slow_start: bool) -> float:
-    """How long it takes at least to move so many.
-
-    >>> eta_s(1000, 20, False), eta_s(1270, 100, True), eta_s(1370, 100, True)
-    (50.0, 70.0, 71.0)
-    """
-    top, at_s = _top(rate), 0.0
-    per_s = min(1.0, top) if slow_start else top
-    while per_s < top and count > per_s * STEP_MS / 1000:
-        count -= int(per_s * STEP_MS / 1000)
-        at_s, per_s = at_s + STEP_MS / 1000, min(top, per_s * 2)
-    return at_s + count / per_s
-
-
 def _top(rate: float | None) -> float:
     return MAX_PER_S if rate is None else rate
 

@@ -9,11 +9,9 @@ from ..errors import ConfigError
 from ..flow.limits import read_rate
 from ..task import as_text
 from .gates import Gates
+from .pace import CANARY_STOP, MAX_PER_S, STEP_MS, Stop
 
-MAX_PER_S = 500.0  # where no rate is given
-STEP_S = 10  # slow start goes twice as fast after so long
 VERDICT_S = 1.0  # how long a canary's verdict is taken to need where an estimate is given
-CANARY_STOPS = "failed>20%"  # the stop rule where there is a canary and nothing else is said
 COUNT_MAX = 1_000_000_000
 
 
@@ -64,7 +62,7 @@ def read_settings(
         canary=canary,
         slow_start=bool(slow_start),
         halve_on_failures=bool(halve_on_failures),
-        stop_if=(CANARY_STOPS if canary else "") if stop_if is None else stop_if.strip(),
+        stop_if=_stop(stop_if, canary),
         attempts=attempts,
         to_queue=as_text(to_queue, "to_queue"),
         delay_ms=milliseconds(delay, "delay"),
@@ -85,9 +83,9 @@ def estimate_s(settings: Settings, total: int) -> float:
     """
     rate, left, past_s = settings.rate or MAX_PER_S, float(total), 0.0
     per_s = min(1.0, rate) if settings.slow_start else rate
-    while per_s < rate and left > per_s * STEP_S:
-        left -= per_s * STEP_S
-        past_s += STEP_S
+    while per_s < rate and left > per_s * STEP_MS / 1000:
+        left -= per_s * STEP_MS / 1000
+        past_s += STEP_MS / 1000
         per_s = min(rate, per_s * 2)
     past_s += left / per_s
     judged_s = VERDICT_S if 0 < settings.canary < total else 0.0
@@ -101,6 +99,13 @@ def _rate(rate: str | float | None) -> float | None:
     if isinstance(rate, bool) or not isinstance(rate, str | int | float):
         raise TypeError(f"rate {rate!r} is refused: expected text such as '20/s' or '5000/h'")
     return read_rate(rate if isinstance(rate, str) else f"{rate:.9f}/s")
+
+
+def _stop(rule: str | None, canary: int) -> str:
+    """The stop rule, as it is kept: empty for none. Where nothing is said, a canary has one."""
+    if rule is None:
+        return str(CANARY_STOP) if canary else ""
+    return str(Stop.parse(rule)) if rule.strip() else ""
 
 
 def _whole(value: int, what: str, least: int) -> None:
