@@ -511,7 +511,7 @@ class App:
 
     @property
     def dlq(self) -> DeadLetters:
-        """The dead lane: list, show and retry."""
+        """The dead lane: list, show, retry, and plan redrives."""
         from .triage.dlq import DeadLetters
 
         return DeadLetters(self.store, self)

@@ -20,6 +20,7 @@ from .select import Selection
 if TYPE_CHECKING:
     from ..app import App
     from .health import Check
+    from .plan_handle import PlanHandle
 
 PAGE = 500  # messages that are looked at, or moved in one commit, at a time
 
@@ -39,6 +40,7 @@ class DeadLetters(Sayings):
     """The dead messages of a store. Iterating yields all of them, the longest dead first."""
 
     def __init__(self, store: Store, app: App | None = None) -> None:
+        """`app`: what knows the tasks, for plans to leave out what no task is there for."""
         self._store, self._app = store, app
 
     def __iter__(self) -> Iterator[Message]:
@@ -57,9 +59,17 @@ class DeadLetters(Sayings):
     def select(self, selector: str = "", *, now_ms: int | None = None) -> Selection:
         """What a selector names among those that are dead now, or were at `now_ms`: `"queue:crm failed:<6h"`.
 
-        Quarantined messages are in it only by `lane:quarantine`. Raises SelectorError, which points at the mistake.
+        Quarantined messages are in it only by `lane:quarantine`, kept done ones only by `lane:done`. Raises
+        SelectorError, which points at the mistake.
         """
-        return Selection(self._store, selector, now_ms)
+        return Selection(self._store, selector, now_ms, app=self._app)
+
+    def plan(self, id: str) -> PlanHandle:
+        """A plan that was drawn up before, by `select(…).plan(…)` or `redrive dlq plan`. Raises PlanRefused where there
+        is none of this id; one that nobody applies is kept for 7 days."""
+        from .plan_handle import PlanHandle
+
+        return PlanHandle.find(self._store, id, self._app)
 
     def list(
         self, *, where: Where = Where(), lane: Lane = Lane.DEAD, limit: int = 100, cursor: str | None = None

@@ -30,7 +30,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WINDOW = re.compile(r"\s*([0-9]{1,2}):([0-9]{2})\s*-\s*([0-9]{1,2}):([0-9]{2})(?:\s+(\S+))?\s*", re.ASCII)
 
 
-class Gates(Struct, frozen=True):
+class Gates(Struct, frozen=True, omit_defaults=True):
     """What must hold while a redrive moves messages; it waits otherwise, and goes on by itself.
 
     - `breaker`: nothing is moved while the circuit breaker of a dependency of the messages' tasks is open, or while the

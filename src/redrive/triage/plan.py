@@ -8,6 +8,7 @@ plan last, so that one which is cut off was never there: its chunks expire.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -27,9 +28,10 @@ if TYPE_CHECKING:
     from ..app import App
 
 CHUNK = 1000  # messages in one cell
+AT_ONCE = 10  # cells that are read at once
 KEPT_MS = 7 * 24 * 3_600_000  # a plan that nobody applies
-AGES = (("<1h", 3_600), ("<6h", 21_600), ("<1d", 86_400), ("<7d", 604_800), ("<30d", 2_592_000))  # at rest, in s
-OLDEST = ">=30d"
+AGES = ("<1h", "<6h", "<1d", "<7d", "<30d", ">=30d")  # at rest
+_AGES_MS = [hours * 3_600_000 for hours in (1, 6, 24, 7 * 24, 30 * 24)]
 
 
 class Plan(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -89,11 +91,49 @@ def read_chunk(cells: Cells, id: str, n: int) -> list[Handle]:
     """The messages of its chunk n. Raises PlanRefused where it is not there, or was altered beyond reading."""
     (cell,) = cells.read([chunk_cell(id, n)])
     if cell is None:
-        raise PlanRefused(f"chunk {n} of plan {id} is not there", "it was altered, or has expired", "altered")
+        raise _no_chunk(id, n)
     try:
         return msgspec.json.decode(cell.value, type=list[Handle])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PlanRefused(f"chunk {n} of plan {id} cannot be read: it was altered", f"{error}", "altered") from error
+
+
+def _no_chunk(id: str, n: int) -> PlanRefused:
+    return PlanRefused(f"chunk {n} of plan {id} is not there", "it was altered, or has expired", "altered")
+
+
+def check(cells: Cells, plan: Plan) -> None:
+    """Raises PlanRefused unless the plan and all of its chunks are as they were drawn up."""
+    digest = hashlib.sha256()
+    for some in batched(plan):
+        for n, cell in zip(some, cells.read([chunk_cell(plan.id, n) for n in some]), strict=True):
+            if cell is None:
+                raise _no_chunk(plan.id, n)
+            digest.update(cell.value)
+    if _sealed(digest, plan) != plan.digest:
+        raise PlanRefused(f"plan {plan.id} was altered since it was drawn up", "draw up another", "altered")
+
+
+def keep(cells: Cells, plan: Plan, for_ms: int) -> None:
+    """Keep the plan and its chunks that long from now on. Raises PlanRefused where one is gone."""
+    _keep(cells, plan.id, [plan_cell(plan.id)], for_ms)
+    for some in batched(plan):
+        _keep(cells, plan.id, [chunk_cell(plan.id, n) for n in some], for_ms)
+
+
+def _keep(cells: Cells, id: str, keys: Sequence[str], for_ms: int) -> None:
+    swaps = []
+    for key, cell in zip(keys, cells.read(keys), strict=True):
+        if cell is None:
+            raise PlanRefused(f"{key} of plan {id} is not there", "it was altered, or has expired", "altered")
+        swaps.append(Swap(key, cell.version, cell.value, for_ms))
+    cells.swap(swaps)  # who swapped one meanwhile keeps it as well
+
+
+def batched(plan: Plan) -> Iterator[range]:
+    """The numbers of its chunks, as many at a time as are read in one go."""
+    for at in range(0, plan.chunks, AT_ONCE):
+        yield range(at, min(plan.chunks, at + AT_ONCE))
 
 
 # -- drawing up
@@ -113,24 +153,24 @@ def draw_up(
     `excluded`, read once all of them were had, tells how many are not among them, by why. Raises StoreError.
     """
     made_ms = store.now_ms()
-    id, digest, total, chunks = new_id(made_ms), hashlib.sha256(), 0, 0
+    id, digest, total, count = new_id(made_ms), hashlib.sha256(), 0, 0
     seen = _Seen(made_ms)
-    for some in _chunks(messages):
+    for some in chunks(messages):
         value = msgspec.json.encode([Handle(m.id, m.redrives, m.lane) for m in some])
-        store.cells.swap([Swap(chunk_cell(id, chunks), 0, value, KEPT_MS)])
+        store.cells.swap([Swap(chunk_cell(id, count), 0, value, KEPT_MS)])
         digest.update(value)
         seen.add(some)
-        total, chunks = total + len(some), chunks + 1
+        total, count = total + len(some), count + 1
     plan = Plan(
         id=id,
         selector=selector,
         made_ms=made_ms,
         settings=settings,
         total=total,
-        chunks=chunks,
+        chunks=count,
         by_queue=_largest(seen.queues),
         by_task=_largest(seen.tasks),
-        by_age={age: seen.ages[age] for age in (*(name for name, _ in AGES), OLDEST) if seen.ages[age]},
+        by_age={age: seen.ages[n] for n, age in enumerate(AGES) if seen.ages[n]},
         excluded={why: count for why, count in (excluded or {}).items() if count},
         eta_s=estimate_s(settings, total),
         dependencies=_dependencies(app, seen.tasks),
@@ -147,19 +187,17 @@ class _Seen:
         self.now_ms = now_ms
         self.queues: Counter[str] = Counter()
         self.tasks: Counter[str] = Counter()
-        self.ages: Counter[str] = Counter()
+        self.ages: Counter[int] = Counter()  # by place in AGES
 
     def add(self, messages: Sequence[Message]) -> None:
         self.queues.update(m.queue for m in messages)
         self.tasks.update(m.task for m in messages)
-        self.ages.update(_age(self.now_ms - (m.rested_ms or self.now_ms)) for m in messages)
+        now_ms = self.now_ms
+        self.ages.update(bisect_right(_AGES_MS, now_ms - (m.rested_ms or now_ms)) for m in messages)
 
 
-def _age(ms: int) -> str:
-    return next((name for name, end_s in AGES if ms < end_s * 1000), OLDEST)
-
-
-def _chunks(messages: Iterable[Message]) -> Iterator[list[Message]]:
+def chunks(messages: Iterable[Message]) -> Iterator[list[Message]]:
+    """The messages, as many at a time as a chunk holds."""
     rest = iter(messages)
     while some := list(islice(rest, CHUNK)):
         yield some

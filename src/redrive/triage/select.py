@@ -7,18 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
 from ..blobs import whole_body
+from ..duration import Duration
 from ..errors import BlobsUnavailable, Unreadable
 from ..fault import Fault
-from ..message import RESTING, FailureGroup, Lane, Message, Where
+from ..message import FailureGroup, Lane, Message, Where
 from ..store import Store
 from .select_match import Seen, Unknown, judge, split
 from .select_parser import parse
-from .select_terms import ALL, NONE, Node, Pattern, Point, Term, both, of_lane
+from .select_terms import ALL, LANES, NONE, Node, Pattern, Point, Term, both, of_lane, unnamed
+
+if TYPE_CHECKING:
+    from ..app import App
+    from .gates import Gates
+    from .plan_handle import PlanHandle
 
 # Messages that are looked at in one go, as bodies of so many bytes allow.
 PAGE, FIRST_PAGE, LOOK_BYTES = 500, 100, 16 * 1024 * 1024
@@ -35,19 +41,20 @@ class Look(NamedTuple):
 class Selection:
     """The dead messages that a selector names, among those that were dead at `now_ms`.
 
-    Quarantined ones are in it only where the selector says `lane:quarantine`. `str` gives the selector.
+    Quarantined ones are in it only where the selector says `lane:quarantine`, and kept done ones only where it says
+    `lane:done`. `str` gives the selector.
     """
 
-    def __init__(self, store: Store, selector: Node | str = "", now_ms: int | None = None) -> None:
+    def __init__(
+        self, store: Store, selector: Node | str = "", now_ms: int | None = None, *, app: App | None = None
+    ) -> None:
         """Raises SelectorError, which points at the mistake; StoreError for the time, if none is given."""
         self.node = parse(selector) if isinstance(selector, str) else selector
         self.now_ms = store.now_ms() if now_ms is None else now_ms
         self.unread = 0  # in the last look, what was left out as it hangs on a body whose blob could not be read
-        self._store = store
-        of_lanes = [(lane, of_lane(self.node, lane)) for lane in RESTING]
-        self._looks = [
-            Look(lane, *split(node, self.now_ms + 1, self.now_ms)) for lane, node in of_lanes if node != NONE
-        ]
+        self._store, self._app = store, app
+        of_lanes = [(lane, of_lane(self.node, lane)) for lane in LANES]
+        self._looks = [self._look(lane, node) for lane, node in of_lanes if node != NONE]
 
     @property
     def where(self) -> Where:
@@ -71,14 +78,14 @@ class Selection:
     def matches(self, message: Message, fault: Fault | Unknown | None = Unknown.FAULT) -> bool:
         """Whether it is in the selection, by what is known of the message itself: it takes the last fault kept for the
         one it died of, unless `fault` says better, and leaves out what hangs on a body that lies in a blob."""
-        if message.lane not in RESTING or (message.rested_ms or 0) > self.now_ms:
+        if message.lane not in LANES or (message.rested_ms or 0) > self.now_ms:
             return False
         if fault is Unknown.FAULT:
             fault = message.faults[-1] if message.faults else None
         return judge(of_lane(self.node, message.lane), Seen(message, self.now_ms, fault)) is True
 
     def messages(self, limit: int | None = None) -> Iterator[Message]:
-        """The longest dead first, then the quarantined ones, read page by page; at most `limit`."""
+        """The longest dead first, then the quarantined ones, then done ones, page by page; at most `limit`."""
         return islice((message for message, _ in self._found()), limit)
 
     def ids(self, limit: int | None = None) -> Iterator[str]:
@@ -102,7 +109,68 @@ class Selection:
             groups[key] = _joined(groups[key], one) if key in groups else one
         return sorted(groups.values(), key=lambda group: (-group.count, group.fingerprint, group.task))
 
+    def count_unnamed(self, lane: Lane) -> int:
+        """How many of that lane would be in it if it named the lane; 0 where it does, or names others."""
+        node = unnamed(self.node, lane)
+        if node == NONE:
+            return 0
+        look = self._look(lane, node)
+        if not getattr(self._store.counts(look.where.queue), lane.value):
+            return 0
+        return sum(len(self._chosen(look, page)) for page in self._pages(look))
+
+    def plan(
+        self,
+        *,
+        rate: str | float | None = None,
+        canary: int = 0,
+        slow_start: bool = False,
+        halve_on_failures: bool = False,
+        stop_if: str | None = None,
+        attempts: int | None = None,
+        to_queue: str | None = None,
+        delay: Duration = 0,
+        spread: Duration = 0,
+        keep_deadline: bool = False,
+        gates: Gates | None = None,
+        note: str = "",
+    ) -> PlanHandle:
+        """Draw up the plan of a redrive of these: it freezes exactly which, counts them, and moves nothing.
+
+        `rate`, such as "20/s", bounds how many are moved (500 a second unless given). `canary` moves so many first,
+        and the others once these have been judged. `slow_start` begins with one a second and goes twice as fast each
+        10 s. `halve_on_failures` goes half as fast in each second in which more than a tenth fail. `stop_if` ends the
+        run: "failed>20%" of those judged, or "failed>100" (with a canary "failed>20%" unless given; "" never).
+        `attempts` bounds the new lives (None: the policy's), `to_queue` sends them to another queue, `delay` and
+        `spread` let each come due that much later, `spread` by a draw of its own. `keep_deadline` keeps deadlines. `gates` say
+        what must hold while it moves anything: a closed breaker unless given.
+        Left out, with the reason in `excluded`, are quarantined messages that are not named, those that a standing
+        rule holds, those of tasks that the app does not have, and those whose body cannot be read to tell.
+        Raises ConfigError, ValueError or TypeError for what cannot be meant, StoreError.
+        """
+        from .plan_handle import PlanHandle
+        from .settings import read_settings
+
+        settings = read_settings(
+            rate=rate,
+            canary=canary,
+            slow_start=slow_start,
+            halve_on_failures=halve_on_failures,
+            stop_if=stop_if,
+            attempts=attempts,
+            to_queue=to_queue,
+            delay=delay,
+            spread=spread,
+            keep_deadline=keep_deadline,
+            gates=gates,
+            note=note,
+        )
+        return PlanHandle.of(self._store, self, settings, self._app)
+
     # -- looking
+
+    def _look(self, lane: Lane, node: Node) -> Look:
+        return Look(lane, *split(node, self.now_ms + 1, self.now_ms))
 
     def _by_index(self) -> bool:
         return self.exact and all(look.lane is Lane.DEAD for look in self._looks)
@@ -120,8 +188,8 @@ class Selection:
         self.unread = 0
         for look in self._looks:
             for page in self._pages(look):
-                chosen = page if look.rest == ALL else self._chosen(look, page)
-                died = self._died_of_last(look.lane, chosen) if faults else set()
+                chosen = self._chosen(look, page)
+                died = self.died_of_last(look.lane, chosen) if faults else set()
                 yield from ((m, m.faults[-1] if m.id in died else None) for m in chosen)
 
     def _pages(self, look: Look) -> Iterator[list[Message]]:
@@ -136,9 +204,11 @@ class Selection:
             limit = max(1, min(PAGE, LOOK_BYTES // size))
 
     def _chosen(self, look: Look, page: list[Message]) -> list[Message]:
+        if look.rest == ALL:
+            return page
         verdicts = [judge(look.rest, Seen(message, self.now_ms)) for message in page]
         open_ones = [m for m, verdict in zip(page, verdicts, strict=True) if verdict is None]
-        died = self._died_of_last(look.lane, open_ones) if open_ones else set()
+        died = self.died_of_last(look.lane, open_ones) if open_ones else set()
         return [
             message
             for message, verdict in zip(page, verdicts, strict=True)
@@ -157,7 +227,7 @@ class Selection:
             self.unread += 1
             return False
 
-    def _died_of_last(self, lane: Lane, messages: Sequence[Message]) -> set[str]:
+    def died_of_last(self, lane: Lane, messages: Sequence[Message]) -> set[str]:
         """The ids of those that died of the last fault they keep: of the others the store has no fingerprint.
 
         Their times keep a store that starts from the fingerprint from going through all that share it.

@@ -17,12 +17,12 @@ from typing import NamedTuple, NoReturn
 from ..config import near_miss
 from ..duration import milliseconds
 from ..errors import SelectorError
-from ..message import RESTING
 from ..times import parse_time
 from .select_terms import (
     ALL,
     ARGS,
     FIELDS,
+    LANES,
     NUMBERS,
     REASONS,
     TIMES,
@@ -182,10 +182,10 @@ class _Parser:
         if field.startswith(ARGS) and written.op:
             return self._number(field, written)
         plain = written.plain
-        if field == "lane" and (written.parts not in [(lane.value,) for lane in RESTING]):
-            near = near_miss("".join(written.parts), [lane.value for lane in RESTING])
+        if field == "lane" and (written.parts not in [(lane.value,) for lane in LANES]):
+            near = near_miss("".join(written.parts), [lane.value for lane in LANES])
             meant = f"did you mean {near}? " if near else ""
-            self._fail("no dead letters lie in that lane", f"{meant}expected dead or quarantine", *written[-2:])
+            self._fail("nothing rests in that lane", f"{meant}expected dead, quarantine or done", *written[-2:])
         if field == "reason" and plain is not None and plain not in REASONS:
             near = near_miss(plain, REASONS)
             meant = f'did you mean {near}? Else write "{plain}"; ' if near else f'one of your own: "{plain}"; '

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from msgspec import Struct
 
-from ..message import Lane
+from ..message import RESTING, Lane
 from ..times import rfc3339
 
 REASONS = (
@@ -140,6 +140,8 @@ class Or(Struct, frozen=True):
 
 Node = Term | Not | And | Or
 ALL, NONE = And(), Or()
+LANES = (*RESTING, Lane.DONE)  # those that can be named
+_NOT_CANCELLED = Not(Term("reason", (Pattern(("cancelled",)),)))
 
 
 def both(nodes: Iterable[Node]) -> Node:
@@ -168,21 +170,46 @@ def opposite(node: Node) -> Node:
 
 
 def of_lane(node: Node, lane: Lane) -> Node:
-    """What it says of messages in this lane, without a word of lanes. Of quarantined ones it means only those that it
-    names by `lane:quarantine`, outside of any not."""
-    return _settled(_naming(node) if lane is Lane.QUARANTINE else node, lane)
+    """What it says of messages in this lane, without a word of lanes. Of quarantined and of done ones it means only
+    those that it names by `lane:quarantine` or `lane:done`, outside of any not; cancelled ones are never meant."""
+    if lane is Lane.DEAD:
+        return _settled(node, lane)
+    meant = _settled(_naming(node, lane), lane)
+    return both((_of_done(meant), _NOT_CANCELLED)) if lane is Lane.DONE else meant
 
 
-def _naming(node: Node) -> Node:
+def unnamed(node: Node, lane: Lane) -> Node:
+    """What `of_lane` would say if it named the lane, or `NONE` where it does, or names others."""
+    return NONE if of_lane(node, lane) != NONE else _settled(node, lane)
+
+
+def _naming(node: Node, lane: Lane) -> Node:
     match node:
         case Term("lane", values):
-            return node if Pattern((Lane.QUARANTINE.value,)) in values else NONE
+            return node if Pattern((lane.value,)) in values else NONE
         case Term() | Not():
             return NONE
         case And(nodes):
-            return both((*nodes, either(_naming(n) for n in nodes)))
+            return both((*nodes, either(_naming(n, lane) for n in nodes)))
         case Or(nodes):
-            return either(_naming(n) for n in nodes)
+            return either(_naming(n, lane) for n in nodes)
+
+
+def _of_done(node: Node) -> Node:
+    """What was done died of no fault; its age is counted from when it was done, as `failed` is of what died."""
+    match node:
+        case Term("error" | "fingerprint"):
+            return NONE
+        case Term("age", values):
+            return Term("failed", values)
+        case Term():
+            return node
+        case Not(inner):
+            return opposite(_of_done(inner))
+        case And(nodes):
+            return both(_of_done(n) for n in nodes)
+        case Or(nodes):
+            return either(_of_done(n) for n in nodes)
 
 
 def _settled(node: Node, lane: Lane) -> Node:
