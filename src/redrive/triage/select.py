@@ -142,8 +142,9 @@ class Selection:
         10 s. `halve_on_failures` goes half as fast in each second in which more than a tenth fail. `stop_if` ends the
         run: "failed>20%" of those judged, or "failed>100" (with a canary "failed>20%" unless given; "" never).
         `attempts` bounds the new lives (None: the policy's), `to_queue` sends them to another queue, `delay` and
-        `spread` let each come due that much later, `spread` by a draw of its own. `keep_deadline` keeps deadlines. `gates` say
-        what must hold while it moves anything: a closed breaker unless given.
+        `spread` let each come due that much later, `spread` by a draw of its own. `keep_deadline` keeps deadlines.
+        `gates` say what must hold while it moves anything: a closed breaker unless given.
+
         Left out, with the reason in `excluded`, are quarantined messages that are not named, those that a standing
         rule holds, those of tasks that the app does not have, and those whose body cannot be read to tell.
         Raises ConfigError, ValueError or TypeError for what cannot be meant, StoreError.
