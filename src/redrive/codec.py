@@ -159,6 +159,16 @@ class Codec:
             raise ConfigError(f"{where}: expected a plain function from dict to dict, got {step!r}")
         self.upcasts[version] = step
 
+    def lifted(self, body: bytes, version: int) -> bytes:
+        """A body of an older version as one of the codec's own. Raises Unreadable, whatever the bytes and the steps
+        are."""
+        try:
+            return self._lifted(body, version)
+        except Unreadable:
+            raise
+        except Exception as error:
+            raise Unreadable(f"body of version {version} cannot be lifted: {_printable(error)}") from None
+
     def _lifted(self, body: bytes, version: int) -> bytes:
         if version > self.version:
             raise Unreadable(f"body of version {version} is newer than {self.name}, which takes {self.version} here")

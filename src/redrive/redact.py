@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 HIDDEN = "***"
 _NAMES = (
@@ -15,6 +16,14 @@ _PATTERNS = (
         rf"\g<keep>{HIDDEN}",
     ),
     (re.compile(r"(?P<keep>\b(?:bearer|basic)\s+)[a-z0-9+/._~=-]{6,}", re.I), rf"\g<keep>{HIDDEN}"),
+    # key="some words": up to the quote that ends it
+    (
+        re.compile(
+            rf"(?P<keep>(?:{_NAMES})[\"']?\s{{0,3}}[=:]\s{{0,3}}(?P<quote>[\"']))(?:(?!(?P=quote))[^\\\n]|\\.){{1,2000}}(?=(?P=quote))",
+            re.I,
+        ),
+        rf"\g<keep>{HIDDEN}",
+    ),
     # key=value, "key": "value", also where the name is the end of a longer one: DB_PASSWORD, client_secret
     (
         re.compile(
@@ -33,7 +42,46 @@ def redact(text: str) -> str:
     'cannot reach postgresql://ann:***@db/x: token=***, code 7'
     >>> redact("Authorization: Bearer abcdef123456")
     'Authorization: Bearer ***'
+    >>> redact('{"db_password": "two words", "n": 1}')
+    '{"db_password": "***", "n": 1}'
     """
     for pattern, hidden in _PATTERNS:
         text = pattern.sub(hidden, text)
     return text
+
+
+_TELLING = re.compile(rf"(?:{_NAMES}|authorization|cookie)$", re.I)
+
+
+class Redactor:
+    """Hides secrets in JSON values, by the names of fields and by their texts, and numbers them: two that are hidden
+    alike are the same secret.
+
+    >>> hide = Redactor()
+    >>> hide({"token": "a b", "n": 1}), hide({"token": "c"}), hide({"api_key": "a b"})
+    ({'token': '***', 'n': 1}, {'token': '***2'}, {'api_key': '***'})
+    """
+
+    def __init__(self) -> None:
+        self._seen: list[Any] = []
+
+    def __call__(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {
+                self.text(name): self._hidden(each) if _TELLING.search(name) and each is not None else self(each)
+                for name, each in value.items()
+            }
+        if isinstance(value, list):
+            return [self(each) for each in value]
+        return self.text(value) if isinstance(value, str) else value
+
+    def text(self, text: str) -> str:
+        """The text with what `redact` hides in it, numbered."""
+        told = redact(text)
+        return told if told == text else told.replace(HIDDEN, self._hidden(text))
+
+    def _hidden(self, secret: Any) -> str:
+        if secret not in self._seen:
+            self._seen.append(secret)
+        number = self._seen.index(secret) + 1
+        return HIDDEN if number == 1 else f"{HIDDEN}{number}"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from redrive import AutoRedrive, Gates
 from redrive.errors import ConfigError
 from redrive.stores.memory import MemoryStore
 from redrive.testing import ManualClock
-from redrive.triage.about import NOTHING, RULES_MAX, About, Sayings, abouts, rules
+from redrive.triage.about import NOTHING, RULES_MAX, About, Rule, Sayings, abouts, rules
+from redrive.triage.actor import user
 from redrive.triage.audit import Audit
 
 FP = "a1097e748bbaf6be"
@@ -67,11 +69,13 @@ def test_what_is_taken_away_leaves_nothing(store: MemoryStore) -> None:
 def test_the_rules_of_all_groups_are_one_read(store: MemoryStore) -> None:
     say = Sayings(store)
     say.rule(FP, "hold", reason="a")
-    say.rule("b" * 16, "auto", reason="b", auto={"base": 60.0})
+    say.rule("b" * 16, "auto", reason="b", auto=AutoRedrive(base="5m", gates=Gates(health="http://crm/up")))
     say.rule(FP, "discard", reason="c")
+    assert say.rule("c" * 16, "auto", reason="d").rule == Rule("auto", user(), store.now_ms(), "d", AutoRedrive())
     assert {fp: (rule.kind, rule.auto) for fp, rule in rules(store).items()} == {
         FP: ("discard", None),
-        "b" * 16: ("auto", {"base": 60.0}),
+        "c" * 16: ("auto", AutoRedrive()),
+        "b" * 16: ("auto", AutoRedrive(base="5m", gates=Gates(health="http://crm/up"))),
     }
 
 
@@ -95,7 +99,7 @@ def test_what_cannot_be_meant_is_refused(store: MemoryStore) -> None:
     with pytest.raises(ConfigError, match="no reason"):
         say.mute(FP, "1h")
     with pytest.raises(ConfigError, match="only the rule 'auto'"):
-        say.rule(FP, "hold", reason="x", auto={})
+        say.rule(FP, "hold", reason="x", auto=AutoRedrive())
     with pytest.raises(ConfigError, match="a year"):
         say.mute(FP, "400d", reason="x")
     with pytest.raises(ConfigError, match="fingerprint"):

@@ -8,7 +8,7 @@ from ..message import RESTING, Lane
 from ..triage.dlq import DeadLetters, Retried
 from ..triage.select import as_node
 from ..triage.select_terms import ALL, Node
-from . import views
+from . import dlq_groups, views
 from .failure import DONE, FAILED, PARTIAL, USAGE, Failure, note, program
 from .job import body_option, found, write_message
 from .main import Subcommands
@@ -43,6 +43,10 @@ _GROUPS = (
 @click.group(cls=Subcommands)
 def dlq() -> None:
     """List, show, group and retry dead messages."""
+
+
+for each in dlq_groups.COMMANDS:
+    dlq.add_command(each)
 
 
 @dlq.command("list")
@@ -88,7 +92,8 @@ def show(place: Place, out: Output, id: str, body: bool) -> None:
 def groups(place: Place, out: Output, selector: tuple[str, ...], chosen: Node, limit: int | None) -> None:
     """List failure groups: dead messages that failed alike, the largest group first. SELECTOR: as for `dlq list`."""
     found = selection(place, selector, chosen)
-    if not out.rows(map(views.group, found.groups()), _GROUPS, id="fingerprint", limit=limit):
+    rows = dlq_groups.said(place, [views.group(each) for each in found.groups()])
+    if not out.rows(rows, dlq_groups.with_said(_GROUPS, rows, out), id="fingerprint", limit=limit):
         note("nothing dead matches" if found.node != ALL else f"nothing is dead in {place.url}")
     note_unread(found)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from ..message import Where
 from ..triage.select import Selection, as_node
 from ..triage.select_parser import parse
 from ..triage.select_terms import Node, both
-from .failure import USAGE, Failure, command, note
+from .failure import REFUSED, USAGE, Failure, command, note
 from .place import Place
 from .types import PAST
 
@@ -63,3 +64,31 @@ def selection(place: Place, words: tuple[str, ...], *others: Node) -> Selection:
 def note_unread(found: Selection) -> None:
     if found.unread:
         note(f"left out: {found.unread:,} whose bodies lie in blob storage and could not be read (REDRIVE_BLOBS)")
+
+
+def signature(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--reason` and `--actor`: who changes something, and why."""
+
+    def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
+        why = "why, for those who look later"
+        actor = click.option("--actor", envvar="REDRIVE_ACTOR", help="who (default: user@host) [REDRIVE_ACTOR]")
+        return click.option("--reason", required=required, default=None if required else "", help=why)(actor(command))
+
+    return wrap
+
+
+def stated(reason: str) -> str:
+    """The reason, where one is needed. Raises Failure for none."""
+    if not reason.strip():
+        raise Failure("--reason is missing", "who looks later must find why", f"{command()} --help", USAGE)
+    return reason
+
+
+def confirmed(question: str, what: str, yes: bool, *, again: str) -> bool:
+    """Whether it shall be done: by --yes, or by a person at a terminal. Raises Failure, which begins with `what` would
+    be, where nobody can be asked."""
+    if yes:
+        return True
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise Failure(what, "without a terminal to ask on, --yes must say so", f"{command()} {again}", REFUSED)
+    return click.confirm(question, err=True)

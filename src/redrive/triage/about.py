@@ -7,7 +7,7 @@ that who goes by them reads one. Both outlive the messages: what was known of a 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import msgspec
 from msgspec import Struct
@@ -18,8 +18,10 @@ from ..duration import Duration, milliseconds
 from ..errors import ConfigError
 from ..message import Swap
 from ..store import Store
+from ..times import rfc3339
 from .actor import signed
 from .audit import Audit, Entry
+from .auto import AutoRedrive
 
 RULES = "rules"
 RULES_MAX = 1000
@@ -32,13 +34,13 @@ Kind = Literal["hold", "auto", "discard"]
 
 class Rule(Struct, frozen=True, omit_defaults=True):
     """A standing rule. `hold`: its messages are left out of every plan. `auto`: they are driven back by themselves, as
-    `auto` says, the fields of an AutoRedrive (None: its defaults). `discard`: they are removed as they die."""
+    `auto` says. `discard`: they are removed as they die."""
 
     kind: Kind
     by: str
     at_ms: int
     reason: str
-    auto: dict[str, Any] | None = None
+    auto: AutoRedrive | None = None
 
 
 class About(Struct, frozen=True, omit_defaults=True):
@@ -104,14 +106,16 @@ class Sayings:
     def note(self, fingerprint: str, text: str, *, actor: str | None = None, reason: str = "") -> About:
         """Set the note, or take it away with an empty text; the note is its own reason, where none is given."""
         text = _bounded(text, "note", NOTE_MAX)
-        entry = self._entry("note", fingerprint, actor, reason or text or "the note is taken away", text)
+        entry = self._entry(
+            "note", fingerprint, actor, reason or text or "the note is taken away", text if reason else ""
+        )
         return self._say(fingerprint, entry, lambda about: replace(about, note=text))
 
     def own(self, fingerprint: str, owner: str, *, actor: str | None = None, reason: str = "") -> About:
         """Say who looks after it; nobody, with an empty text."""
         owner = _bounded(owner, "owner", OWNER_MAX)
-        word = f"owner is {owner}" if owner else "nobody owns it any more"
-        entry = self._entry("own", fingerprint, actor, reason or word, owner)
+        word = f"{owner} looks after it" if owner else "nobody looks after it any more"
+        entry = self._entry("own", fingerprint, actor, reason or word, owner if reason else "")
         return self._say(fingerprint, entry, lambda about: replace(about, owner=owner))
 
     def mute(self, fingerprint: str, for_: Duration, *, actor: str | None = None, reason: str | None = None) -> About:
@@ -122,7 +126,7 @@ class Sayings:
         until_ms = self._store.now_ms() + span_ms if span_ms else 0
         if not span_ms:
             reason = reason or "no longer muted"
-        entry = self._entry("mute", fingerprint, actor, reason, str(until_ms or ""))
+        entry = self._entry("mute", fingerprint, actor, reason, f"until {rfc3339(until_ms)}" if until_ms else "")
         return self._say(fingerprint, entry, lambda about: replace(about, muted_until_ms=until_ms))
 
     def rule(
@@ -130,11 +134,12 @@ class Sayings:
         fingerprint: str,
         kind: str | None,
         *,
-        auto: object = None,
+        auto: AutoRedrive | None = None,
         actor: str | None = None,
         reason: str | None = None,
     ) -> About:
-        """Give it a standing rule, "hold", "auto" or "discard", or take it away with None."""
+        """Give it a standing rule, "hold", "auto" or "discard", or take it away with None. `auto` says how the messages
+        are driven back; None: as AutoRedrive() does. Raises ConfigError beyond a thousand rules."""
         if kind is not None and kind not in get_args(Kind):
             near = near_miss(kind, get_args(Kind))
             raise ConfigError(
@@ -144,12 +149,12 @@ class Sayings:
         if auto is not None and kind != "auto":
             raise ConfigError(f"rule {kind!r} with auto={auto!r}: only the rule 'auto' takes it")
         entry = self._entry("rule", fingerprint, actor, reason, kind or "none")
+        if kind == "auto" and auto is None:
+            auto = AutoRedrive()
         made = None
         if kind is not None:
-            settings = None if auto is None else msgspec.to_builtins(auto)
-            made = msgspec.convert(
-                {"kind": kind, "by": entry.actor, "at_ms": entry.at_ms, "reason": entry.reason, "auto": settings}, Rule
-            )
+            word: Kind = msgspec.convert(kind, Kind)
+            made = Rule(word, entry.actor, entry.at_ms, entry.reason, auto)
         self.audit().commit(entry, lambda swaps: self._set_rule(fingerprint, made, swaps))
         return abouts(self._store, [fingerprint]).get(fingerprint, NOTHING)
 

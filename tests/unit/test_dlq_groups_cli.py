@@ -1,0 +1,125 @@
+"""`redrive dlq note, own, mute, rule, group, audit`: as people type them and as scripts read them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redrive import Draft
+from redrive.cli.main import run
+from redrive.fault import Fault, Kind
+from redrive.message import Ask, DeadLetter, Settlement
+from redrive.stores.sqlite import SqliteStore
+
+FP, OTHER = "5adb8c5d5d8d7435", "5adbffffffffffff"
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    url = f"sqlite:///{tmp_path / 'work.db'}"
+    with_faults = [FP, FP, OTHER]
+    store = SqliteStore(tmp_path / "work.db")
+    store.put([Draft(task="push", queue="crm") for _ in with_faults])
+    taken = store.exchange([], [Ask("crm", 3, 30_000)]).deliveries
+    store.exchange(
+        [
+            Settlement(delivery.receipt, DeadLetter("exhausted"), Fault(Kind.TRANSIENT, "OSError", "down", fingerprint))
+            for delivery, fingerprint in zip(taken, with_faults, strict=True)
+        ],
+        [],
+    )
+    store.close()
+
+    def call(*words: str) -> tuple[int, str, str]:
+        code = run(["dlq", *words, "--url", url])
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return call
+
+
+def record(cli: Cli, *words: str) -> Any:
+    code, out, err = cli(*words, "-o", "json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_what_is_said_is_listed_with_the_groups(cli: Cli) -> None:
+    cli("note", FP, "CRM-77:", "they move", "--actor", "ann")
+    cli("own", FP, "crm team")
+    cli("mute", FP, "2h", "--reason", "known")
+    assert record(cli, "rule", FP, "hold", "--reason", "until Monday")["rule"] == "hold"
+    first, second = record(cli, "groups")
+    assert (first["note"], first["owner"], first["rule"]) == ("CRM-77: they move", "crm team", "hold")
+    assert first["muted_until"] is not None and second["note"] is None
+    table = cli("groups", "-o", "table")[1]
+    assert "crm team" in table and "hold" in table
+
+
+def test_a_list_of_groups_has_no_columns_for_what_nobody_said(cli: Cli) -> None:
+    assert "owner" not in cli("groups", "-o", "table")[1].splitlines()[0]
+    assert cli("groups", "-o", "tsv")[1].splitlines()[0].endswith("note\towner\trule\tmuted_until")
+
+
+def test_the_first_digits_name_a_group_if_no_other_has_them(cli: Cli) -> None:
+    assert record(cli, "note", "5adb8", "x")["fingerprint"] == FP
+    code, _, err = cli("note", "5adb", "x")
+    assert code == 2 and FP in err and OTHER in err
+    assert cli("note", "5ad", "x")[0] == 4 and cli("note", "beef", "x")[0] == 4
+    assert record(cli, "note", "beefbeefbeefbeef", "of one that is not dead now")["note"]
+
+
+def test_a_group_tells_what_was_done_to_it(cli: Cli) -> None:
+    cli("rule", FP, "auto", "--base", "5m", "--reason", "flaky", "--actor", "ann")
+    told = record(cli, "group", FP)
+    assert told["dead"] == 2 and told["rule_auto"]["base"] == "5m" and told["by_task"][0]["task"] == "push"
+    assert [(e["action"], e["actor"], e["reason"], e["text"]) for e in told["log"]] == [
+        ("rule", "ann", "flaky", "auto")
+    ]
+    assert "rule 'auto' by ann: flaky" in cli("group", FP, "-o", "table")[1]
+
+
+def test_rules_are_listed_and_taken_away(cli: Cli) -> None:
+    cli("rule", FP, "hold", "--reason", "a")
+    assert [(each["fingerprint"], each["rule"]) for each in record(cli, "rule")] == [(FP, "hold")]
+    cli("rule", FP, "none", "--reason", "b")
+    assert record(cli, "rule") == []
+
+
+def test_a_rule_that_discards_must_be_confirmed(cli: Cli) -> None:
+    code, _, err = cli("rule", FP, "discard", "--reason", "noise")
+    assert code == 4 and "2 dead messages" in err and record(cli, "rule") == []
+    assert record(cli, "rule", FP, "discard", "--reason", "noise", "--yes")["rule"] == "discard"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("mute", FP, "2h"),
+        ("rule", FP, "hold"),
+        ("rule", FP, "hold", "--reason", " "),
+        ("rule", FP),
+        ("rule", FP, "hold", "--base", "5m", "--reason", "x"),
+        ("note", FP),
+        ("note", FP, "x", "--clear"),
+        ("own", FP),
+        ("mute", FP, "--reason", "x"),
+        ("mute", FP, "2y", "--reason", "x"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_usage_error_and_changes_nothing(cli: Cli, words: tuple[str, ...]) -> None:
+    assert cli(*words)[0] == 2
+    assert record(cli, "audit") == []
+
+
+def test_the_log_is_listed_the_newest_first_and_filtered(cli: Cli) -> None:
+    cli("note", FP, "x", "--actor", "ann")
+    cli("own", OTHER, "bob", "--actor", "bob")
+    assert [each["action"] for each in record(cli, "audit")] == ["own", "note"]
+    assert [each["about"] for each in record(cli, "audit", "--actor", "ann")] == [FP]
+    assert [each["actor"] for each in record(cli, "audit", "--about", OTHER, "--since", "1h")] == ["bob"]
