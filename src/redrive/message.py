@@ -17,6 +17,7 @@ PRIORITIES = (0, 1, 2, 3)  # 0 is served first
 NORMAL = 2
 DEGRADED = "degraded"  # the reason of a kept message that was done without something
 BLOB = "blob+json"  # the content of a message whose body is a reference to a blob
+TREND_MS = 3_600_000  # how long the last while is by which the trend of a failure group is told
 SKIP_LOOKED = 1000  # how many due messages of a priority a claim with `skip` looks at
 FAULTS_KEPT_EACH_END = 10  # of a message's fault history: the first and the last ten
 
@@ -297,17 +298,19 @@ class Counts(Struct, frozen=True):
 
 
 class Where(Struct, frozen=True):
-    """A filter for peek: every field that is not None must match. Times are of rest, or of enqueue where a message
-    never rested."""
+    """A filter for peek: every field that is not None must match, a tuple by any of its values. Times are of rest, or
+    of enqueue where a message never rested."""
 
-    queue: str | None = None
-    task: str | None = None
-    reason: str | None = None
-    fingerprint: str | None = None
-    error: str | None = None
+    queue: str | tuple[str, ...] | None = None
+    task: str | tuple[str, ...] | None = None
+    reason: str | tuple[str, ...] | None = None
+    fingerprint: str | tuple[str, ...] | None = None
+    error: str | tuple[str, ...] | None = None
     ids: tuple[str, ...] | None = None
     since_ms: int | None = None
     until_ms: int | None = None
+    redrives: int | None = None  # exactly so many
+    run: str | None = None  # the redrive run that moved it last
 
 
 class Page(Struct, frozen=True):
@@ -318,7 +321,8 @@ class Page(Struct, frozen=True):
 
 
 class FailureGroup(Struct, frozen=True):
-    """Resting messages that share a fingerprint."""
+    """Resting messages that share a fingerprint. Where its trend was asked for, `recent` of them came to rest in the
+    last hour, and `earlier` in the hour before that."""
 
     fingerprint: str
     task: str
@@ -328,6 +332,8 @@ class FailureGroup(Struct, frozen=True):
     first_ms: int
     last_ms: int
     sample_id: str
+    recent: int = 0
+    earlier: int = 0
 
 
 class Group(Struct, frozen=True):
@@ -373,17 +379,47 @@ class Handle(NamedTuple):
     lane: Lane
 
 
-# Verdicts: what triage does with a resting message.
+class Before(Struct, frozen=True):
+    """What a redrive by a run, or an isolation, takes from a message, kept beside it so that it can be given back."""
+
+    lane: Lane
+    redrives: int
+    queue: str
+    reason: str | None = None
+    rested_ms: int | None = None
+    attempt: int = 0
+    crashes: int = 0
+    crashes_alone: int = 0
+    suspect: bool = False
+    life_ms: int = 0
+    held_ms: int = 0
+    deadline_ms: int | None = None
+    attempts_allowed: int | None = None
+    fingerprint: str | None = None
+    error: str | None = None
+    run: str | None = None
+    blocked: bool = False  # it held its group's line
+    expires_ms: int | None = None  # of a done one, as are its result and its checkpoint
+    progress: bytes | None = None
+    result: bytes | None = None
+
+
+# Verdicts: what triage does with a message that rests, or was moved.
 
 
 class Redrive(Struct, frozen=True):
-    """Back to its queue (or `to_queue`) after `delay_ms` with a fresh life of `attempts` (None: the policy's)."""
+    """Back to its queue (or `to_queue`) after `delay_ms` with a fresh life of `attempts` (None: the policy's).
+
+    `delays_ms`, one for each handle, in their order, come on top of `delay_ms`. A kept done message can be redriven
+    too, unless it was cancelled: it begins anew, without its result and checkpoint. Its unique key is not looked at.
+    """
 
     to_queue: str | None = None
     delay_ms: int = 0
     attempts: int | None = None
     run: str | None = None
     keep_deadline: bool = False
+    delays_ms: tuple[int, ...] = ()
 
 
 class Discard(Struct, frozen=True):
@@ -398,4 +434,26 @@ class Isolate(Struct, frozen=True):
     why: str
 
 
-Verdict = Redrive | Discard | Isolate
+class Return(Struct, frozen=True):
+    """Undo a redrive: what the run `run` moved, and what has not been run since (ready, no attempt, no crash), rests
+    again just as it did before. It leaves its group's line, unless it is still the head that blocked it."""
+
+    run: str
+
+
+class Readmit(Struct, frozen=True):
+    """From quarantine to the dead lane. What an isolation put there has the reason again that it died for."""
+
+    why: str
+
+
+class Replace(Struct, frozen=True):
+    """Discard it and put `draft` instead, in one commit; for exactly one handle. Its unique key is the draft's, if that
+    has the same, and stays held as long as it was to be. Where the handle does not hold, nothing is written, not even
+    the swaps."""
+
+    draft: Draft
+    why: str
+
+
+Verdict = Redrive | Discard | Isolate | Return | Readmit | Replace

@@ -175,12 +175,28 @@ class Store(Protocol):
         of ours."""
         ...
 
-    def failure_groups(self, *, where: Where = Where()) -> list[FailureGroup]:
-        """Dead messages grouped by (fingerprint, task), largest first."""
+    def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
+        """Dead messages grouped by (fingerprint, task), largest first; with `trend`, how many of each came to rest in
+        the last two hours."""
         ...
 
-    def triage(self, handles: Sequence[Handle], verdict: Verdict) -> list[bool]:
-        """Apply the verdict to each resting message that is still as its handle says; one commit."""
+    def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
+        """Apply the verdict to each message that is still as its handle says; one commit with the swaps.
+
+        A handle's lane is dead or quarantine; for Redrive also done, for Return ready, for Readmit quarantine. Raises
+        Conflict if one of `swaps` does not apply, EnqueueError for a Replace whose draft cannot be put (its key is held
+        by another message): then nothing was changed. Raises ValueError for a Redrive with a number of `delays_ms` that
+        is not that of the handles, and for a Replace with another number of handles than one.
+        """
+        ...
+
+    def restore(self, messages: Sequence[Message]) -> list[bool]:
+        """Write messages that rest dead or in quarantine, as they are, in one commit: an import.
+
+        False for one whose id is stored already, or whose unique key another message holds. Each is found by the last
+        fault of its history, and stands out of its group's line; a deferral, a cancel, a result and the run that moved
+        it are left behind. Raises EnqueueError for what no store could take: then nothing was written.
+        """
         ...
 
     def cancel(self, ids: Sequence[str]) -> list[Cancel]:

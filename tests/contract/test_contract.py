@@ -145,9 +145,9 @@ class Spins(MemoryStore):
 
 
 class ForgetsHandles(MemoryStore):
-    def triage(self, handles: Sequence[Handle], verdict: Verdict) -> list[bool]:
-        now = [message for message in self.find([seen.id for seen in handles]) if message is not None]
-        return super().triage([Handle(message.id, message.redrives, message.lane) for message in now], verdict)
+    def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
+        now = [Handle(m.id, m.redrives, m.lane) for m in self.find([seen.id for seen in handles]) if m is not None]
+        return super().triage(now, verdict, swaps=swaps)
 
 
 class NeverClogged(MemoryStore):

@@ -6,7 +6,7 @@ import pytest
 
 from redrive.errors import ConfigError
 from redrive.fault import Fault, Kind
-from redrive.message import Ask, DeadLetter, Draft, Handle, Lane, Message, Quarantine, Settlement, Verdict, Where
+from redrive.message import Ask, DeadLetter, Draft, Handle, Lane, Message, Quarantine, Settlement, Swap, Verdict, Where
 from redrive.stores.memory import MemoryStore
 from redrive.triage.dlq import PAGE, DeadLetters, Retried
 
@@ -117,8 +117,8 @@ def test_retry_sets_queue_delay_and_attempts_of_the_new_life(store: MemoryStore)
 class DiesAgain(MemoryStore):
     """A store beside which a worker is so quick that what is retried is dead again at once."""
 
-    def triage(self, handles: Sequence[Handle], verdict: Verdict) -> list[bool]:
-        moved = super().triage(handles, verdict)
+    def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
+        moved = super().triage(handles, verdict, swaps=swaps)
         rest_again = self.exchange([], [Ask("default", 10_000, 1000)]).deliveries
         self.exchange([Settlement(d.receipt, DeadLetter("exhausted")) for d in rest_again], [])
         return moved

@@ -18,9 +18,10 @@ from msgspec.structs import replace
 
 from ..errors import BlobsUnavailable, Conflict, EnqueueError, StoreError, StoreUnavailable, Unreadable, Unsupported
 from ..ids import new_id
-from ..message import BLOB, Discard, Draft, Exchange, Handle, Message, Put, Settlement, Swap, Verdict
+from ..message import BLOB, Discard, Draft, Exchange, Handle, Message, Put, Replace, Settlement, Swap, Verdict
 from ..store import Store
 from ..stores._door import admit as check_drafts
+from ..stores._door import admit_restored, admit_verdict
 from .place import Blobs, is_key, new_key, owner, written_ms
 
 PLACE_CELL = "redrive:blobs:place"  # names the part of the blob storage that is this store's
@@ -128,12 +129,15 @@ class ClaimCheck:
         bodies: dict[str, bytes] = {}
         deposited = [self._copied(d) if d.content == BLOB else self._split(d, bodies) for d in drafts]
         if bodies:
-            try:
-                self.blobs.put(bodies)
-            except BlobsUnavailable:
-                self._discard(bodies)
-                raise
+            self._write(bodies)
         return deposited
+
+    def _write(self, bodies: dict[str, bytes]) -> None:
+        try:
+            self.blobs.put(bodies)
+        except BlobsUnavailable:
+            self._discard(bodies)
+            raise
 
     def _split(self, draft: Draft, bodies: dict[str, bytes]) -> Draft:
         if len(draft.body) <= self._threshold:
@@ -210,14 +214,59 @@ class ClaimCheck:
 
     # -- gone
 
-    def triage(self, handles: Sequence[Handle], verdict: Verdict) -> list[bool]:
-        """As the store's; what is discarded loses its blob."""
-        if not isinstance(verdict, Discard):
-            return self.store.triage(handles, verdict)
+    def triage(self, handles: Sequence[Handle], verdict: Verdict, **rest: Any) -> list[bool]:
+        """As the store's; what is discarded or replaced loses its blob. Raises also BlobsUnavailable for a Replace;
+        then nothing was changed."""
+        if not isinstance(verdict, Discard | Replace):
+            return self.store.triage(handles, verdict, **rest)
         found = self.store.find([handle.id for handle in handles])
-        done = self.store.triage(handles, verdict)
+        done = (
+            self._replace(handles, verdict, **rest)
+            if isinstance(verdict, Replace)
+            else self.store.triage(handles, verdict, **rest)
+        )
         self._discard(key for m, gone in zip(found, done, strict=True) if gone and m for key in _keys_of(m))
         return done
+
+    def _replace(self, handles: Sequence[Handle], verdict: Replace, **rest: Any) -> list[bool]:
+        admit_verdict(handles, verdict, self.traits)
+        (deposited,) = self.deposit([verdict.draft])
+        made = [] if deposited is verdict.draft else _deposited_keys([verdict.draft], [deposited])
+        self.seam("deposited")
+        try:
+            done = self.store.triage(handles, replace(verdict, draft=deposited), **rest)
+        except (EnqueueError, Conflict, Unsupported):
+            self._discard(made)
+            raise
+        if done != [True]:
+            self._discard(made)
+        return done
+
+    def restore(self, messages: Sequence[Message]) -> list[bool]:
+        """As the store's; bodies over the threshold go to blobs. Raises also BlobsUnavailable; then nothing was
+        written."""
+        admit_restored(messages, self.traits)
+        bodies: dict[str, bytes] = {}
+        deposited = [self._carried(message, bodies) for message in messages]
+        if bodies:
+            self._write(bodies)
+        self.seam("deposited")
+        try:
+            done = self.store.restore(deposited)
+        except (EnqueueError, Conflict, Unsupported):
+            self._discard(bodies)
+            raise
+        self._discard(
+            key for m, kept in zip(deposited, done, strict=True) if not kept for key in _keys_of(m) if key in bodies
+        )
+        return done
+
+    def _carried(self, message: Message, bodies: dict[str, bytes]) -> Message:
+        if len(message.body) <= self._threshold or message.content == BLOB:
+            return message
+        draft = Draft(task=message.task, id=message.id, body=message.body, content=message.content)
+        deposited = self._split(draft, bodies)
+        return replace(message, body=deposited.body, content=deposited.content)
 
     def remove(self, settled: Sequence[Message]) -> None:
         """Remove the blobs of those of these messages that are not stored any more. Raises StoreError."""

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from ..errors import ConfigError, EnqueueError, TooLarge
+from ..errors import ConfigError, EnqueueError, TooLarge, Unsupported
 from ..ids import is_id
-from ..message import PRIORITIES, Draft, Lane, Where
+from ..message import (
+    PRIORITIES,
+    RESTING,
+    Discard,
+    Draft,
+    Handle,
+    Isolate,
+    Lane,
+    Message,
+    Redrive,
+    Replace,
+    Swap,
+    Verdict,
+    Where,
+)
 from ..store import Traits
 
 _USE_BLOBS = 'keep large bodies in files with App(…, blobs="file:///DIRECTORY"), or REDRIVE_BLOBS'
@@ -31,6 +45,86 @@ def admit(drafts: Iterable[Draft], traits: Traits) -> None:
         why = _numbers(draft, traits) or _texts(draft, traits.names_bytes_max)
         if why is not None:
             raise EnqueueError(f"a message of task {draft.task[:100]!a} is refused: {why}; nothing was written")
+
+
+def admit_verdict(handles: Sequence[Handle], verdict: Verdict, traits: Traits) -> None:
+    """Raises ValueError for a verdict that is not one on so many handles, EnqueueError for a draft as `admit` does."""
+    if isinstance(verdict, Redrive) and len(verdict.delays_ms) not in (0, len(handles)):
+        raise ValueError(
+            f"{len(verdict.delays_ms)} delays_ms for {len(handles)} handles; expected one for each, or none"
+        )
+    if isinstance(verdict, Replace):
+        if len(handles) != 1:
+            raise ValueError(f"Replace is for one message at a time, not {len(handles)}")
+        if verdict.draft.id == handles[0].id:
+            raise EnqueueError(f"message {handles[0].id} cannot be replaced under its own id; give the draft another")
+        admit([verdict.draft], traits)
+
+
+def admit_restored(messages: Iterable[Message], traits: Traits) -> None:
+    """Raises TooLarge or EnqueueError for the first message that cannot be restored."""
+    for message in messages:
+        if message.lane not in RESTING:
+            raise EnqueueError(
+                f"message {message.id[:100]!a} lies in lane {str(message.lane)!r}; only what is dead or in quarantine "
+                "can be restored; nothing was written"
+            )
+        admit([_draft_of(message)], traits)
+        why = _counters(message) or _unwritable([message.reason, message.worker, *_found_by(message)])
+        if why is not None:
+            raise EnqueueError(f"message {message.id} is refused: {why}; nothing was written")
+
+
+_COUNTED = (
+    *("fence", "attempt", "crashes", "crashes_alone", "redrives", "attempts_allowed"),
+    *("enqueued_ms", "life_ms", "held_ms", "rested_ms"),
+)
+
+
+def _counters(message: Message) -> str | None:
+    for name in _COUNTED:
+        value = getattr(message, name)
+        if value is not None and not 0 <= value <= INT_MAX:
+            return f"{name} is {value}, expected 0 to {INT_MAX}"
+    return None
+
+
+def _found_by(message: Message) -> tuple[str, ...]:
+    return (message.faults[-1].error, message.faults[-1].fingerprint) if message.faults else ()
+
+
+def _draft_of(message: Message) -> Draft:
+    """What of it is refused or taken as of a draft."""
+    return Draft(
+        task=message.task,
+        queue=message.queue,
+        body=message.body,
+        content=message.content,
+        id=message.id,
+        priority=message.priority,
+        key=message.key,
+        group=message.group,
+        deadline_ms=message.deadline_ms,
+        keep_ms=message.keep_ms,
+        version=message.version,
+        headers=message.headers,
+        correlation_id=message.correlation_id,
+        causation_id=message.causation_id,
+        producer=message.producer,
+        traceparent=message.traceparent,
+    )
+
+
+def not_yet(what: str) -> Unsupported:
+    return Unsupported(f"this store does not do {what} yet; nothing was changed")
+
+
+def refuse_new(verdict: Verdict, swaps: Sequence[Swap]) -> None:
+    """Raises Unsupported for what triage does not do in every store yet."""
+    if swaps:
+        raise not_yet("swaps beside a verdict")
+    if not isinstance(verdict, Redrive | Discard | Isolate) or (isinstance(verdict, Redrive) and verdict.delays_ms):
+        raise not_yet(f"{type(verdict).__name__} in full")
 
 
 def read_cursor(cursor: str | None) -> tuple[int, int]:
@@ -86,6 +180,10 @@ def _texts(draft: Draft, names_bytes_max: int | None) -> str | None:
     texts += [draft.correlation_id, draft.causation_id]
     for name, value in (draft.headers or {}).items():
         texts += [name, value]
+    return _unwritable(texts) or (None if names_bytes_max is None else _names(draft, names_bytes_max))
+
+
+def _unwritable(texts: Iterable[str | None]) -> str | None:
     every = "".join([text for text in texts if text])
     if "\0" in every:
         return "one of its names, keys or headers holds a NUL character"
@@ -93,7 +191,7 @@ def _texts(draft: Draft, names_bytes_max: int | None) -> str | None:
         every.encode()
     except UnicodeEncodeError as error:
         return f"one of its names, keys or headers cannot be written as UTF-8 ({error.reason})"
-    return None if names_bytes_max is None else _names(draft, names_bytes_max)
+    return None
 
 
 def _names(draft: Draft, bytes_max: int) -> str | None:

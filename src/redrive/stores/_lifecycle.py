@@ -5,14 +5,17 @@ For stores that keep whole messages. Each returns the message as it is afterward
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
-from ..fault import Fault
+from ..fault import Fault, Kind
 from ..message import (
     DEGRADED,
     FAULTS_KEPT_EACH_END,
     Ack,
     Ask,
+    Before,
     DeadLetter,
     Decision,
     Draft,
@@ -134,12 +137,14 @@ def cancelled(message: Message, now_ms: int) -> Message:
     return rested(message, Lane.DONE, "cancelled", now_ms)
 
 
-def redriven(message: Message, verdict: Redrive, now_ms: int) -> Message:
-    """A fresh life; id, first enqueue, history and checkpoint stay."""
+def redriven(message: Message, verdict: Redrive, delay_ms: int, now_ms: int) -> Message:
+    """A fresh life; id, first enqueue, history and checkpoint stay. What was done begins anew."""
+    if message.lane is Lane.DONE:
+        message = replace(message, result=None, progress=None)
     return replace(
         message,
         lane=Lane.READY,
-        due_ms=later(now_ms, verdict.delay_ms),
+        due_ms=later(now_ms, delay_ms),
         queue=verdict.to_queue or message.queue,
         redrives=message.redrives + 1,
         attempt=0,
@@ -156,19 +161,107 @@ def redriven(message: Message, verdict: Redrive, now_ms: int) -> Message:
     )
 
 
+def before(message: Message, fault: Fault | None, blocked: bool, expires_ms: int | None) -> Before:
+    """What `returned` and `readmitted` need of a message that `fault` brought to rest."""
+    done = message.lane is Lane.DONE
+    return Before(
+        lane=message.lane,
+        redrives=message.redrives,
+        queue=message.queue,
+        reason=message.reason,
+        rested_ms=message.rested_ms,
+        attempt=message.attempt,
+        crashes=message.crashes,
+        crashes_alone=message.crashes_alone,
+        suspect=message.suspect,
+        life_ms=message.life_ms,
+        held_ms=message.held_ms,
+        deadline_ms=message.deadline_ms,
+        attempts_allowed=message.attempts_allowed,
+        fingerprint=fault.fingerprint if fault else None,
+        error=fault.error if fault else None,
+        run=message.run,
+        blocked=blocked,
+        expires_ms=expires_ms,
+        progress=message.progress if done else None,
+        result=message.result,
+    )
+
+
+def returned(message: Message, before: Before) -> Message:
+    """As before its redrive; what was learnt since, its fence and its history, stays."""
+    return replace(
+        message,
+        lane=before.lane,
+        due_ms=None,
+        redrives=before.redrives,
+        queue=before.queue,
+        reason=before.reason,
+        rested_ms=before.rested_ms,
+        attempt=before.attempt,
+        crashes=before.crashes,
+        crashes_alone=before.crashes_alone,
+        suspect=before.suspect,
+        life_ms=before.life_ms,
+        held_ms=before.held_ms,
+        deadline_ms=before.deadline_ms,
+        attempts_allowed=before.attempts_allowed,
+        run=before.run,
+        progress=before.progress if before.lane is Lane.DONE else message.progress,
+        result=before.result,
+        deferral=None,
+    )
+
+
+def readmitted(message: Message, before: Before | None) -> Message:
+    """From quarantine to the dead lane, with the reason that it had before it was isolated."""
+    isolated = before is not None and before.redrives == message.redrives
+    return replace(message, lane=Lane.DEAD, reason=before.reason if before is not None and isolated else message.reason)
+
+
+def restored(message: Message, now_ms: int) -> Message:
+    """As an import leaves it."""
+    return replace(
+        message,
+        due_ms=None,
+        cancel=False,
+        run=None,
+        rested_ms=now_ms if message.rested_ms is None else message.rested_ms,
+        result=None,
+        deferral=None,
+        parked=False,
+    )
+
+
+def died_of(faults: Sequence[Fault], fingerprint: str | None, error: str | None) -> Fault | None:
+    """The fault that a message with this history is found by; None for none."""
+    if fingerprint is None:
+        return None
+    names = fingerprint, error or ""
+    unknown = Fault(Kind.DEFAULT, names[1], fingerprint=fingerprint)  # so many came after it that it was dropped
+    return next((fault for fault in reversed(faults) if (fault.fingerprint, fault.error) == names), unknown)
+
+
 def matches(message: Message, fault: Fault | None, where: Where) -> bool:
     """Whether a message that `fault` brought to rest passes the filter."""
     at_ms = message.enqueued_ms if message.rested_ms is None else message.rested_ms
     return (
-        where.queue in (None, message.queue)
-        and where.task in (None, message.task)
-        and where.reason in (None, message.reason)
-        and where.fingerprint in (None, fault.fingerprint if fault else None)
-        and where.error in (None, fault.error if fault else None)
+        fits(where.queue, message.queue)
+        and fits(where.task, message.task)
+        and fits(where.reason, message.reason)
+        and fits(where.fingerprint, fault.fingerprint if fault else None)
+        and fits(where.error, fault.error if fault else None)
+        and where.redrives in (None, message.redrives)
+        and where.run in (None, message.run)
         and (where.ids is None or message.id in where.ids)
         and (where.since_ms is None or at_ms >= where.since_ms)
         and (where.until_ms is None or at_ms < where.until_ms)
     )
+
+
+def fits(wanted: str | tuple[str, ...] | None, found: str | None) -> bool:
+    """Whether a value passes this field of a filter."""
+    return wanted is None or (found in wanted if isinstance(wanted, tuple) else wanted == found)
 
 
 def _history(faults: tuple[Fault, ...], fault: Fault | None) -> tuple[Fault, ...]:

@@ -8,7 +8,7 @@ import psycopg
 
 from ..message import Counts, FailureGroup, Lane, Where
 from ._door import RESTED, begin
-from ._postgres_rows import COLUMNS, cursor, ids, read_faults
+from ._postgres_rows import COLUMNS, cursor, ids, read_faults, texts
 
 
 class Clauses:
@@ -46,8 +46,14 @@ def where_of(where: Where, lane: Lane | None) -> Clauses:
         "error": where.error,
     }
     for column, value in wanted.items():
-        if value is not None:
+        if isinstance(value, tuple):
+            found.add(f"{column} = any({{}}::text[])", texts(value))
+        elif value is not None:
             found.add(f"{column} = {{}}::text", str(value))
+    if where.redrives is not None:
+        found.add("coalesce(redrives, 0) = {}::bigint", where.redrives)
+    if where.run is not None:
+        found.add("run = {}::text", where.run)
     if where.ids is not None:
         found.add("id = any({}::uuid[])", ids(where.ids))
     at = "rested_ms" if lane in RESTED else "coalesce(rested_ms, enqueued_ms)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..message import Discard, Handle, Isolate, Keep, Lane, Redrive, Verdict
+from ._door import not_yet
 from ._postgres_changes import Connection, Statements
 from ._postgres_groups import admit, lock
 from ._postgres_rows import ids, ints, numbers, plain, texts
@@ -27,6 +28,8 @@ def judge(st: Statements, c: Connection, handles: Sequence[Handle], verdict: Ver
             rows = st.rows(c, "discard", *seen)
         case Isolate(why):
             rows = st.rows(c, "isolate", *seen, plain(why), now)
+        case _:
+            raise not_yet(type(verdict).__name__)
     moved = {Handle(id, redrives, Lane(lane)) for id, redrives, lane in rows}
     return _verdicts(handles, verdict, moved)
 

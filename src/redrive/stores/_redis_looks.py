@@ -76,7 +76,8 @@ class Looks:
             ids = [bytes.fromhex(id.replace("-", "")) for id in dict.fromkeys(where.ids) if is_id(id)]
             yield from sorted(self._by_id(ids, after), key=lambda found: found[0])
             return
-        queues = [where.queue] if where.queue is not None else self._queues()
+        named = where.queue
+        queues = self._queues() if named is None else [named] if isinstance(named, str) else [*dict.fromkeys(named)]
         if lane not in _RESTING and after[0] <= 0:
             live = [one for one in (Lane.READY, Lane.LEASED) if lane in (None, one)]
             yield from self._pages(lambda at: self._live(live, queues, at, page), after)
@@ -143,7 +144,8 @@ class Looks:
             if cursor == "0":
                 break
         named = [(*name.decode().split("\0", 1), *row) for name, row in rows.items()]
-        named = [row for row in named if where.task in (None, row[1]) and where.fingerprint in (None, row[0])]
+        fits = _lifecycle.fits
+        named = [row for row in named if fits(where.task, row[1]) and fits(where.fingerprint, row[0])]
         groups: list[FailureGroup] = []
         for first in range(0, len(named), PAGE):
             some = named[first : first + PAGE]

@@ -15,6 +15,7 @@ from ..message import (
     Discard,
     Draft,
     Handle,
+    Isolate,
     Keep,
     Lane,
     Put,
@@ -23,6 +24,7 @@ from ..message import (
     Settlement,
     Verdict,
 )
+from ._door import not_yet
 from ._meta import text
 from ._sqlite_cells import Swaps
 from ._sqlite_groups import Groups, Touched
@@ -176,8 +178,10 @@ class Changes:
                     touched.update(self._groups.rejoin(c, place, verdict.to_queue or place[1], due, now))
             case Discard():
                 moved = c.execute(self._sql["discard"], seen).rowcount == 1
-            case _:
+            case Isolate():
                 moved = c.execute(self._sql["isolate"], (verdict.why, now, *seen)).rowcount == 1
+            case _:
+                raise not_yet(type(verdict).__name__)
         if moved and place is not None:
             touched.add((place[1], place[2]))
         return moved

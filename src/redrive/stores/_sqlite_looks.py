@@ -38,11 +38,18 @@ def where_of(where: Where, lane: Lane | None) -> tuple[list[str], list[Any]]:
         "reason": where.reason,
         "fingerprint": where.fingerprint,
         "error": where.error,
+        "run": where.run,
     }
     for column, value in wanted.items():
-        if value is not None:
+        if isinstance(value, tuple):
+            clauses.append(f"{column} in (select value from json_each(?))")
+            args.append(text(value))
+        elif value is not None:
             clauses.append(f"{column} = ?")
             args.append(str(value))
+    if where.redrives is not None:
+        clauses.append("redrives = ?")
+        args.append(where.redrives)
     if where.ids is not None:
         clauses.append("id in (select value from json_each(?))")
         args.append(text(list(where.ids)))

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ..errors import Conflict
 from ..fault import Fault
-from ..message import PRIORITIES, RESTING, SKIP_LOOKED, Ask, Cell, Lane, Message, Put, Receipt, Swap
+from ..message import PRIORITIES, RESTING, SKIP_LOOKED, Ask, Before, Cell, Lane, Message, Put, Receipt, Swap
 from ._groups import PLACE, Line, Name, Settings, admitted, free_places, in_line, joined, refuse
 
 CELLS_SWEPT = 1000  # how many expired cells a commit forgets
@@ -25,7 +25,8 @@ _UNSAID = Settings()
 class Kept(NamedTuple):
     """A stored message, the fault that brought it to rest, by which it is found and grouped, and its turn in its group:
     PLACE, a higher one while it is parked, else None. `expires_ms`: when a done one is removed. `alone`: it is leased
-    and runs alone in its process. `parked_ms`: since when it is parked."""
+    and runs alone in its process. `parked_ms`: since when it is parked. `before`: what a redrive or an isolation took
+    from it."""
 
     message: Message
     fault: Fault | None = None
@@ -33,6 +34,7 @@ class Kept(NamedTuple):
     expires_ms: int | None = None
     alone: bool = False
     parked_ms: int = 0
+    before: Before | None = None
 
 
 class _Holder(NamedTuple):
@@ -148,25 +150,29 @@ class Tables:
     def _touch_all(self, queue: str) -> None:
         self._touched |= {name for name, line in self.groups.items() if name[0] == queue and line.parked}
 
-    def rejoin(self, seq: int, message: Message, now_ms: int) -> None:
+    def rejoin(self, seq: int, message: Message, before: Before | None, now_ms: int) -> None:
         """A redriven message goes to the tail of its group, or stays the head that it was."""
         old = self.kept[seq]
         if message.group is None or (old.turn == PLACE and old.message.queue == message.queue):
-            self.write(seq, Kept(message, turn=old.turn))
+            self.write(seq, Kept(message, turn=old.turn, before=before))
             return
         number = next(self._next_seq)
         message, turn = joined(message, self.rules(message.queue), number, message.due_ms or 0, now_ms)
-        self.write(seq, Kept(message, turn=turn, parked_ms=now_ms))
+        self.write(seq, Kept(message, turn=turn, parked_ms=now_ms, before=before))
         self._touched.add((message.queue, message.group or ""))
+
+    def restore(self, message: Message) -> None:
+        """Out of its group's line."""
+        self.write(next(self._next_seq), Kept(message, message.faults[-1] if message.faults else None))
 
     def wake(self, queue: str, limit: int, now_ms: int) -> None:
         """Let those whose wait is over join their lines, the longest due first."""
         for due_ms, seq in self._waiting.get(queue, [])[:limit]:
             if due_ms > now_ms:
                 return
-            message = self.kept[seq].message
-            message, turn = joined(message, self.rules(queue), next(self._next_seq), due_ms, now_ms)
-            self.write(seq, Kept(message, turn=turn, parked_ms=now_ms))
+            kept = self.kept[seq]
+            message, turn = joined(kept.message, self.rules(queue), next(self._next_seq), due_ms, now_ms)
+            self.write(seq, Kept(message, turn=turn, parked_ms=now_ms, before=kept.before))
             self._touched.add((queue, message.group or ""))
 
     def admit(self, now_ms: int) -> None:
@@ -174,7 +180,8 @@ class Tables:
         for name in self._touched & self.groups.keys():
             for seq in free_places(self.groups[name], partial(self.width, *name)):
                 kept = self.kept[seq]
-                self.write(seq, Kept(admitted(kept.message, kept.parked_ms, now_ms), turn=PLACE))
+                message = admitted(kept.message, kept.parked_ms, now_ms)
+                self.write(seq, Kept(message, turn=PLACE, before=kept.before))
         self._touched.clear()
 
     def hold_key(self, task: str, key: str, id: str, until_ms: int) -> None:
@@ -242,6 +249,14 @@ class Tables:
         if kept is None or kept.message.lane is not Lane.LEASED or kept.message.fence != receipt.fence:
             return None
         return kept.message
+
+    def key_until(self, task: str, key: str, id: str) -> int | None:
+        """Until when at least this message holds the key; None where it does not, or did."""
+        held = self._holders.get((task, key))
+        return held.until_ms if held is not None and held.id == id else None
+
+    def free_key(self, task: str, key: str) -> None:
+        self._set(self._holders, (task, key), None)
 
     def key_holder(self, task: str, key: str, now_ms: int) -> Put | None:
         """What a put under this key gives while the key is held."""

@@ -21,8 +21,10 @@ from ..fault import Fault
 from ..ids import new_id
 from ..message import (
     RESTING,
+    TREND_MS,
     Ack,
     Ask,
+    Before,
     Cancel,
     Cell,
     Counts,
@@ -42,9 +44,12 @@ from ..message import (
     OnDead,
     Page,
     Put,
+    Readmit,
     Receipt,
     Redrive,
+    Replace,
     RetryAt,
+    Return,
     Settled,
     Settlement,
     Started,
@@ -230,23 +235,31 @@ class MemoryStore:
             more = f"{page[-1][0]}.{page[-1][1]}" if page and page[-1] != found[-1] else None
             return Page([tables.kept[seq].message for _, seq in page], more)
 
-    def failure_groups(self, *, where: Where = Where()) -> list[FailureGroup]:
+    def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
         groups: dict[tuple[str, str], list[Kept]] = {}
-        with self._look() as (tables, _):
+        with self._look() as (tables, now):
             for kept in tables.kept.values():
                 if kept.message.lane is Lane.DEAD and _lifecycle.matches(kept.message, kept.fault, where):
                     fingerprint = kept.fault.fingerprint if kept.fault else ""
                     groups.setdefault((fingerprint, kept.message.task), []).append(kept)
-        found = [_failure_group(fingerprint, task, members) for (fingerprint, task), members in groups.items()]
+        found = [_failure_group(*name, members, now if trend else None) for name, members in groups.items()]
         return sorted(found, key=lambda group: (-group.count, group.fingerprint, group.task))
 
     # -- changing by hand
 
-    def triage(self, handles: Sequence[Handle], verdict: Verdict) -> list[bool]:
+    def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
+        _door.admit_verdict(handles, verdict, self.traits)
         with self._commit() as (tables, now):
-            moved = [_judge(tables, handle, verdict, now) for handle in handles]
+            moved = [_judge(tables, handle, verdict, at, now) for at, handle in enumerate(handles)]
+            if moved != [False] or not isinstance(verdict, Replace):
+                tables.swap_all(swaps, now)
             tables.admit(now)
             return moved
+
+    def restore(self, messages: Sequence[Message]) -> list[bool]:
+        _door.admit_restored(messages, self.traits)
+        with self._commit() as (tables, now):
+            return [_restore(tables, message, now) for message in messages]
 
     def cancel(self, ids: Sequence[str]) -> list[Cancel]:
         with self._commit() as (tables, now):
@@ -394,7 +407,7 @@ def _settle(tables: Tables, settlement: Settlement, now: int) -> Settled:
     fatal = None if isinstance(settlement.decision, RetryAt) else settlement.fault
     turn = settled(moved, tables.rules(moved.queue), now) if tables.kept[seq].turn == PLACE else None
     expires = now + CANCELLED_KEPT_MS if moved.lane is Lane.DONE else None
-    tables.write(seq, Kept(moved, fatal, turn, expires))
+    tables.write(seq, Kept(moved, fatal, turn, expires, before=tables.kept[seq].before))
     return Settled.CANCELLED if message.cancel else Settled.OK
 
 
@@ -416,20 +429,89 @@ def _extend(tables: Tables, receipt: Receipt, until_ms: int, alone: bool) -> Hol
     return Hold.CANCEL if message.cancel else Hold.HELD
 
 
-def _judge(tables: Tables, handle: Handle, verdict: Verdict, now: int) -> bool:
+def _judge(tables: Tables, handle: Handle, verdict: Verdict, at: int, now: int) -> bool:
+    """`at`: which of the handles it is."""
     seq = tables.seqs.get(handle.id)
     if seq is None:
         return False
-    message = tables.kept[seq].message
-    if message.lane not in RESTING or (message.redrives, message.lane) != (handle.redrives, handle.lane):
+    kept = tables.kept[seq]
+    message = kept.message
+    if (message.redrives, message.lane) != (handle.redrives, handle.lane) or not _may_judge(kept, verdict):
         return False
     match verdict:
         case Redrive():
-            tables.rejoin(seq, _lifecycle.redriven(message, verdict, now), now)
+            delay_ms = verdict.delay_ms + (verdict.delays_ms[at] if verdict.delays_ms else 0)
+            before = _before(kept) if verdict.run is not None else None
+            tables.rejoin(seq, _lifecycle.redriven(message, verdict, delay_ms, now), before, now)
         case Discard():
             tables.write(seq, None)
         case Isolate():
-            tables.change(seq, _lifecycle.isolated(message, verdict, now))
+            before = kept.before if message.lane is Lane.QUARANTINE else _before(kept)
+            tables.write(seq, kept._replace(message=_lifecycle.isolated(message, verdict, now), before=before))
+        case Return():
+            tables.write(seq, _returned(tables, kept))
+        case Readmit():
+            tables.write(seq, kept._replace(message=_lifecycle.readmitted(message, kept.before), before=None))
+        case Replace():
+            _replace(tables, seq, verdict.draft, now)
+    return True
+
+
+def _may_judge(kept: Kept, verdict: Verdict) -> bool:
+    message, before = kept.message, kept.before
+    match verdict:
+        case Redrive() if message.lane is Lane.DONE:
+            return message.reason != "cancelled"
+        case Return(run):
+            mine = message.run == run and before is not None and before.redrives == message.redrives - 1
+            return mine and message.lane is Lane.READY and message.attempt == message.crashes == 0
+        case Readmit():
+            return message.lane is Lane.QUARANTINE
+        case _:
+            return message.lane in RESTING
+
+
+def _before(kept: Kept) -> Before:
+    return _lifecycle.before(kept.message, kept.fault, kept.turn == PLACE, kept.expires_ms)
+
+
+def _returned(tables: Tables, kept: Kept) -> Kept:
+    before = kept.before
+    assert before is not None
+    message = _lifecycle.returned(kept.message, before)
+    head = before.blocked and kept.turn == PLACE and before.queue == kept.message.queue
+    turn = PLACE if head and tables.rules(before.queue).block else None
+    fault = _lifecycle.died_of(message.faults, before.fingerprint, before.error)
+    return Kept(message, fault, turn, before.expires_ms)
+
+
+def _replace(tables: Tables, seq: int, draft: Draft, now: int) -> None:
+    """The discarded one's key is the draft's, and held as long as it was to be."""
+    old = tables.kept[seq].message
+    tables.write(seq, None)
+    until_ms = None if draft.key is None else tables.key_until(draft.task, draft.key, old.id)
+    if draft.key is not None and until_ms is not None:
+        tables.free_key(draft.task, draft.key)
+    put = _put(tables, draft, now)
+    if put.duplicate:
+        raise EnqueueError(
+            f"message {old.id} cannot be replaced: message {put.id} holds the unique key {draft.key!r} of task "
+            f"{draft.task!r}; nothing was changed"
+        )
+    if draft.key is not None and until_ms is not None and until_ms > now + draft.key_for_ms:
+        tables.hold_key(draft.task, draft.key, put.id, until_ms)
+
+
+def _restore(tables: Tables, message: Message, now: int) -> bool:
+    if message.id in tables.seqs:
+        return False
+    if message.key is not None:
+        held = tables.key_holder(message.task, message.key, now)
+        if held is not None and held.id != message.id:
+            return False
+        if held is None:
+            tables.hold_key(message.task, message.key, message.id, 0)
+    tables.restore(_lifecycle.restored(message, now))
     return True
 
 
@@ -480,8 +562,14 @@ def _counted(messages: Iterable[Message], now: int) -> Counts:
     return Counts(**found, oldest_age_s=(now - oldest_ms) / 1000)
 
 
-def _failure_group(fingerprint: str, task: str, members: list[Kept]) -> FailureGroup:
+def _failure_group(fingerprint: str, task: str, members: list[Kept], trend_ms: int | None) -> FailureGroup:
+    """`trend_ms`: the time, where the trend is asked for."""
     sample = max(members, key=lambda kept: kept.message.id)
     rested = [kept.message.rested_ms or 0 for kept in members]
     error, text = (sample.fault.error, sample.fault.text) if sample.fault else ("", "")
-    return FailureGroup(fingerprint, task, error, text, len(members), min(rested), max(rested), sample.message.id)
+    recent = earlier = 0
+    if trend_ms is not None:
+        recent = sum(at_ms >= trend_ms - TREND_MS for at_ms in rested)
+        earlier = sum(trend_ms - 2 * TREND_MS <= at_ms for at_ms in rested) - recent
+    last_ms, sample_id = max(rested), sample.message.id
+    return FailureGroup(fingerprint, task, error, text, len(members), min(rested), last_ms, sample_id, recent, earlier)

@@ -244,7 +244,7 @@ class PostgresStore:
         more = f"{rows[-1][16] or 0}.{rows[-1][15]}" if rows and len(rows) == limit else None
         return Page([to_message(row) for row in rows], more)
 
-    def failure_groups(self, *, where: Where = Where()) -> list[FailureGroup]:
+    def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
         found = where_of(where, Lane.DEAD)
         sql = self._st.sql["failure_groups"].replace(b"{where}", str(found).encode())
         rows = self._link.read(lambda c: cursor(c).execute(sql, found.args, binary=True).fetchall())
@@ -252,7 +252,12 @@ class PostgresStore:
 
     # -- changing by hand
 
-    def triage(self, handles: Sequence[Handle], verdict: Verdict) -> list[bool]:
+    def restore(self, messages: Sequence[Message]) -> list[bool]:
+        raise _door.not_yet("restore")
+
+    def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
+        _door.admit_verdict(handles, verdict, self.traits)
+        _door.refuse_new(verdict, swaps)
         told: set[str] = set()
 
         def work(c: Connection) -> list[bool]:

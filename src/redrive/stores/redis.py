@@ -273,12 +273,17 @@ class RedisStore:
     def peek(self, lane: Lane | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None) -> Page:
         return self._looks.peek(lane, where, limit, cursor)
 
-    def failure_groups(self, *, where: Where = Where()) -> list[FailureGroup]:
+    def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
         return self._looks.failure_groups(where)
 
     # -- changing by hand
 
-    def triage(self, handles: Sequence[Handle], verdict: Verdict) -> list[bool]:
+    def restore(self, messages: Sequence[Message]) -> list[bool]:
+        raise _door.not_yet("restore")
+
+    def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
+        _door.admit_verdict(handles, verdict, self.traits)
+        _door.refuse_new(verdict, swaps)
         ours = [at for at, handle in enumerate(handles) if is_id(handle.id)]
         seen = [(handles[at].redrives, LETTERS[handles[at].lane]) for at in ours]
         words = self._call("triage", (seen, _said(verdict)), packed_ids([handles[at].id for at in ours]))
@@ -399,6 +404,8 @@ def _said(verdict: Verdict) -> Sequence[Any]:
             return ("discard",)
         case Isolate(why):
             return ("isolate", why)
+        case _:
+            raise _door.not_yet(type(verdict).__name__)
 
 
 def _state(draft: Draft, now: int) -> str:

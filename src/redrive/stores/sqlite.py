@@ -401,14 +401,20 @@ class SqliteStore:
         more = f"{found[-1][1].rested_ms or 0}.{found[-1][0]}" if len(found) == limit and found else None
         return Page([message for _, message in found], more)
 
-    def failure_groups(self, *, where: Where = Where()) -> list[FailureGroup]:
+    def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
         clauses, args = where_of(where, Lane.DEAD)
         rows = self._read(self._sql["failure_groups"].replace("{where}", " and ".join(clauses)), *args)
         return [to_failure_group(*row) for row in rows]
 
     # -- changing by hand
 
-    def triage(self, handles: Sequence[Handle], verdict: Verdict) -> list[bool]:
+    def restore(self, messages: Sequence[Message]) -> list[bool]:
+        raise _door.not_yet("restore")
+
+    def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
+        _door.admit_verdict(handles, verdict, self.traits)
+        _door.refuse_new(verdict, swaps)
+
         def work(c: sqlite3.Connection) -> list[bool]:
             now, touched = self._clock_ms(), Touched()
             moved = [self._changes.judge(c, handle, verdict, touched, now) for handle in handles]

@@ -18,6 +18,8 @@ from ._contract.grouping import GroupRules, StrictRules, WidthRules
 from ._contract.keeping import KeepRules
 from ._contract.leasing import LeaseRules
 from ._contract.looking import LookRules
+from ._contract.mending import ListRules, ReplaceRules, RestoreRules, TrendRules
+from ._contract.moving import LineRules, ReadmitRules, ReplayRules, ReturnRules, SpreadRules, SwapRules
 from ._contract.putting import PutRules
 from ._contract.settling import SettleRules
 from ._contract.triaging import TriageRules
@@ -40,6 +42,16 @@ class StoreContract(
     StrictRules,
     WidthRules,
     KeepRules,
+    SwapRules,
+    SpreadRules,
+    ReplayRules,
+    ReturnRules,
+    ReadmitRules,
+    LineRules,
+    ReplaceRules,
+    RestoreRules,
+    TrendRules,
+    ListRules,
 ):
     """Subclasses define `make_store(clock, place)`; the tests take seconds and never sleep long.
 

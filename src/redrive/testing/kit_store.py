@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from ..ids import new_id
-from ..message import Ask, Draft, Exchange, Handle, Put, Redrive, Settlement, Swap, Verdict
+from ..message import Ask, Draft, Exchange, Handle, Message, Put, Redrive, Replace, Settlement, Swap, Verdict
 from ..stores.memory import MemoryStore
 from .clock import ManualClock
 
@@ -50,12 +50,26 @@ class KitStore(MemoryStore):
                     self._note(draft, message.id)
         return result
 
-    def triage(self, handles: Sequence[Handle], verdict: Verdict) -> list[bool]:
+    def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
         if isinstance(verdict, Redrive):
             if verdict.to_queue is not None:
                 self.seen_queues[verdict.to_queue] = None
-            verdict = replace(verdict, delay_ms=max(0, verdict.delay_ms - 1))  # exact, as `_exact` says
-        return super().triage(handles, verdict)
+            delays_ms = [verdict.delay_ms + more_ms for more_ms in verdict.delays_ms or (0,) * len(handles)]
+            verdict = replace(verdict, delay_ms=0, delays_ms=tuple(max(0, ms - 1) for ms in delays_ms))  # see `_exact`
+        if isinstance(verdict, Replace):
+            draft = self._exact(verdict.draft)
+            verdict = replace(
+                verdict, draft=draft if draft.id is not None else replace(draft, id=new_id(self.now_ms()))
+            )
+        moved = super().triage(handles, verdict, swaps=swaps)
+        if isinstance(verdict, Replace) and moved == [True]:
+            self._note(verdict.draft, verdict.draft.id or "")
+        return moved
+
+    def restore(self, messages: Sequence[Message]) -> list[bool]:
+        for message in messages:
+            self.seen_queues[message.queue] = None
+        return super().restore(messages)
 
     def next_due_ms(self) -> float:
         """When something may be claimed next, of any queue that is not paused; infinite if nothing is scheduled."""

@@ -115,7 +115,8 @@ class Selection:
         if node == NONE:
             return 0
         look = self._look(lane, node)
-        if not getattr(self._store.counts(look.where.queue), lane.value):
+        queue = look.where.queue if isinstance(look.where.queue, str) else None
+        if not getattr(self._store.counts(queue), lane.value):
             return 0
         return sum(len(self._chosen(look, page)) for page in self._pages(look))
 
@@ -250,7 +251,11 @@ def as_node(where: Where = Where(), lane: Lane = Lane.DEAD) -> Node:
     """The same filter as a selector says it."""
     fields = {"queue": where.queue, "task": where.task, "reason": where.reason}
     fields |= {"fingerprint": where.fingerprint, "error": where.error}
-    terms: list[Node] = [Term(field, (Pattern((text,)),)) for field, text in fields.items() if text is not None]
+    terms: list[Node] = [
+        Term(field, tuple(Pattern((text,)) for text in ((said,) if isinstance(said, str) else said)))
+        for field, said in fields.items()
+        if said is not None
+    ]
     if where.ids is not None:
         terms.append(Term("id", tuple(Pattern((id,)) for id in where.ids)))
     bounds = ((">=", where.since_ms), ("<", where.until_ms))

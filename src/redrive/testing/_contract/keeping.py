@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ...message import Ack, Cancel, Handle, Keep, Lane, Redrive, Settled
+from ...message import Ack, Cancel, Discard, Handle, Keep, Lane, Settled
 from ...store import Store
 from ..clock import ManualClock
 from .base import Contract, bury, claim, claim_one, draft, lanes, look, put, put_one, settle
@@ -60,7 +60,7 @@ class KeepRules(Contract):
         if store.traits.fenced:
             assert settle(store, delivery, Ack()) is Settled.STALE
         assert store.cancel([id]) == [Cancel.TOO_LATE]
-        assert store.triage([Handle(id, 0, Lane.DONE)], Redrive()) == [False]
+        assert store.triage([Handle(id, 0, Lane.DONE)], Discard("no")) == [False]
         if store.traits.unique:
             assert not store.put([draft(key="k")])[0].duplicate
 

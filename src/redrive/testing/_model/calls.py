@@ -158,7 +158,7 @@ class Calls(World):
 
     def triage(self, draw: Draw) -> None:
         resting, (first, *others), stale = self._resting(), draw(draws.ordinals), draw(draws.stale)
-        every = list(self.plain.kept.values())
+        every = [k for k in self.plain.kept.values() if k.lane is not Lane.DONE]
         chosen = [
             resting[first % len(resting)],
             *((every if n % 3 else resting)[-1 - n % len(resting)] for n in others),

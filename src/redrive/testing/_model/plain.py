@@ -261,6 +261,8 @@ class PlainStore(PlainStored):
                 k.deadline_ms = k.deadline_ms if keep_deadline else None
                 k.reason = k.rested_ms = k.fatal = None
                 k.lost = k.suspect = False
+            case _:
+                raise AssertionError(f"the model does not know {verdict}")
         return True
 
     def cancel(self, ids: Sequence[str], now: int) -> list[Cancel]:
