@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from .observe.alerts import Alert
     from .schedule import Schedule, Scheduler
     from .triage.auto import AutoRedrive
+    from .triage.carrier import Notify
+    from .triage.carrying import Carrying
     from .triage.controls import Controls
     from .triage.dlq import DeadLetters
     from .triage.health import Healths
@@ -635,6 +637,11 @@ class App:
 
         refuse_loop("run_scheduler()", "async with app.scheduler()")
         run(self.scheduler())
+
+    def _carrying(self, owner: str, notice: Notify) -> Carrying:
+        from .triage.carrying import Carrying
+
+        return Carrying(self, owner, notice)
 
     def _worked(self, queues: Sequence[str] | Mapping[str, int] | None) -> list[Queue]:
         if isinstance(queues, str):

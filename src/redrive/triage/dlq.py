@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..app import App
     from .health import Check
     from .plan_handle import PlanHandle
+    from .run import Run, RunView
 
 PAGE = 500  # messages that are looked at, or moved in one commit, at a time
 
@@ -70,6 +71,20 @@ class DeadLetters(Sayings):
         from .plan_handle import PlanHandle
 
         return PlanHandle.find(self._store, id, self._app)
+
+    def run(self, id: str) -> Run:
+        """The run of this id, which is its plan's. Raises ConfigError where there is none."""
+        from .run import Run
+
+        run = Run(self._store, id, self._app)
+        run.view()
+        return run
+
+    def runs(self, limit: int = 50) -> Sequence[RunView]:
+        """The last runs, those that are under way first, each the newest first."""
+        from .run import views
+
+        return views(self._store, limit)
 
     def list(
         self, *, where: Where = Where(), lane: Lane = Lane.DEAD, limit: int = 100, cursor: str | None = None

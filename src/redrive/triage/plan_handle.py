@@ -11,7 +11,10 @@ from ..errors import PlanRefused
 from ..message import RESTING, Handle, Lane, Message
 from ..store import Store
 from .about import rules
+from .actor import signed
 from .plan import KEPT_MS, Plan, check, chunks, draw_up, read_chunk, read_plan, run_cell
+from .run import Run
+from .runs import begin
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -105,6 +108,17 @@ class PlanHandle:
         self._check_age(max_age)
         if not self.total:
             raise PlanRefused(f"plan {self.id} is empty", f"nothing was chosen by {self.plan.selector!r}", "empty")
+
+    def start(self, *, reason: str, actor: str | None = None, max_age: Duration | None = MAX_AGE) -> Run:
+        """Carry it out: write the run, which any worker on the store carries from then on, and `run.wait()` too.
+
+        `reason` and `actor` (user@host unless given) stand in the audit log and in the run's story. Raises PlanRefused
+        as `check`, ConfigError, StoreError.
+        """
+        self.check(reason=reason, max_age=max_age)
+        name, why = signed(actor, reason, f"start of plan {self.id}")
+        begin(self._store, self.plan, actor=name, reason=why)
+        return Run(self._store, self.id, self._app)
 
     def _check_age(self, max_age: Duration | None) -> None:
         past_ms = self._store.now_ms() - self.plan.made_ms

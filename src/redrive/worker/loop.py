@@ -24,9 +24,10 @@ from ..blobs import ClaimCheck, Cleaner
 from ..errors import EnqueueError, StoreError
 from ..events import Notice
 from ..fault import STARTED_MAX, Crash
-from ..message import Ack, Ask, Delivery, Hold, Receipt, Settled
+from ..message import Ack, Ask, Delivery, Hold, Receipt, Settled, Settlement
 from .admission import admit_run
 from .fates import fate, fate_of_lost
+from .first_runs import with_verdict
 from .flow import Flow
 from .idempotent import Keys
 from .identity import identity
@@ -89,6 +90,7 @@ class Worker:
         self._flow: Flow | None = flow if flow else None
         if self._flow is not None:
             self._places.watched_by(self._flow)
+        self._runs = app._carrying(self.name, self._notice)
         keys = Keys(app.tasks, self._store, grace_s, lease_s)
         self._keys: Keys | None = keys if keys else None
         self._held: dict[Receipt, Run] = {}
@@ -202,6 +204,7 @@ class Worker:
         finally:
             if self._flow is not None:
                 self._flow.close()
+            self._runs.close()
             self._notice("stopped", f"{len(self._held)} still leased" + (f": {self._error!r}" if self._error else ""))
             with contextlib.suppress(RuntimeError):  # the loop may be gone already
                 self._loop.call_soon_threadsafe(self._stopped.set)
@@ -214,6 +217,7 @@ class Worker:
         self._beat()
         self._mark_alone()
         self._retain()
+        self._look_for_runs()
         if self._flow is not None:
             self._flow.tick()
         asks = self._asks()
@@ -309,7 +313,7 @@ class Worker:
         outcomes = self._outcomes
         before_s = time.monotonic()
         try:
-            result = self._store.exchange([o.settlement for o in outcomes], asks)
+            result = self._store.exchange(self._settlements(outcomes), asks)
         except StoreError as error:  # nothing was settled: the same outcomes go with the next exchange
             if self._grace_over.is_set():
                 raise  # whoever holds this identity next takes back what could not be settled
@@ -327,6 +331,13 @@ class Worker:
         if result.deliveries:
             self._hold(result.deliveries, before_s + self._lease_s)
 
+    def _settlements(self, outcomes: Sequence[Outcome]) -> list[Settlement]:
+        """What they come to, with the verdicts that redrive runs wait for."""
+        if all(o.delivery.message.run is None for o in outcomes):
+            return [o.settlement for o in outcomes]
+        now_ms = self._store.now_ms()
+        return [with_verdict(o.delivery.message, o.settlement, now_ms) for o in outcomes]
+
     def _settled(self, outcomes: Sequence[Outcome], words: Sequence[Settled]) -> None:
         for o in outcomes:
             self._forget(o.delivery.receipt)
@@ -342,7 +353,7 @@ class Worker:
         left = [o for o in outcomes if not o.settlement.follow_ups]
         for o in [o for o in outcomes if o.settlement.follow_ups]:
             try:
-                result = self._store.exchange([o.settlement], [])
+                result = self._store.exchange(self._settlements([o]), [])
             except StoreError:
                 left.append(o)
             except EnqueueError as error:
@@ -534,7 +545,13 @@ class Worker:
         if self.app.events:
             self.app.events.emit([fate_of_lost(run.delivery.message, self._store.now_ms(), self.name)])
 
-    # -- retention
+    # -- redrive runs, and retention
+
+    def _look_for_runs(self) -> None:
+        try:
+            self._runs.look()
+        except StoreError as error:
+            self._store_failed(error)
 
     def _retain(self) -> None:
         try:
@@ -556,7 +573,8 @@ class Worker:
         if not self._burst or self._held or self._finished:
             return False
         try:
-            return not any(self._left_in(queue.name) for queue in self.queues)
+            self._runs.look(now=True)
+            return not self._runs.busy() and not any(self._left_in(queue.name) for queue in self.queues)
         except StoreError as error:
             self._store_failed(error)
             return False

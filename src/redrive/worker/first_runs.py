@@ -1,0 +1,64 @@
+"""The verdict on a redriven message: its first settled run after the redrive, told to the run that moved it.
+
+It is a cell of its own, written in the commit that settles the message, and removed by whoever carries the redrive run
+once it is counted there. Whatever is free says nothing: a snooze, a wait that flow control asked for, a crash that is
+to be tried again.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from ..fault import Fault
+from ..message import Ack, Decision, Message, RetryAt, Settlement, Swap
+
+KEPT_MS = 90 * 86_400_000  # where nobody counts it any more
+TEXT_MAX = 200
+DONE, FAILED = "done", "failed"
+
+
+class FirstRun(Struct, frozen=True, array_like=True):
+    """What the first settled run of a redriven message came to: done or failed, and what it failed of."""
+
+    outcome: str
+    kind: str = ""
+    error: str = ""
+    text: str = ""
+    fingerprint: str = ""
+    at_ms: int = 0
+
+
+def cell_of(run: str, id: str) -> str:
+    """The cell of this message's verdict in that redrive run."""
+    return f"run/{run}/v/{id}"
+
+
+def decode(value: bytes) -> FirstRun:
+    """What such a cell holds."""
+    return msgspec.json.decode(value, type=FirstRun)
+
+
+def with_verdict(message: Message, settlement: Settlement, now_ms: int) -> Settlement:
+    """The settlement, with the verdict where it is the first that counts since a redrive run moved the message.
+
+    Each life has one: an attempt is the first until a counted one has ended.
+    """
+    if message.run is None or message.attempt > 1 or not _counts(settlement.decision):
+        return settlement
+    value = msgspec.json.encode(_first_run(settlement.decision, settlement.fault, now_ms))
+    swap = Swap(cell_of(message.run, message.id), 0, value, KEPT_MS)
+    return msgspec.structs.replace(settlement, swaps=(*settlement.swaps, swap))
+
+
+def _counts(decision: Decision) -> bool:
+    return not isinstance(decision, RetryAt) or (decision.counts and not decision.crashed)
+
+
+def _first_run(decision: Decision, fault: Fault | None, now_ms: int) -> FirstRun:
+    if isinstance(decision, Ack):
+        return FirstRun(DONE, at_ms=now_ms)
+    if fault is None:
+        text = decision.why[:TEXT_MAX]
+        return FirstRun(FAILED, getattr(decision, "reason", ""), text=text, at_ms=now_ms)
+    return FirstRun(FAILED, fault.kind.value, fault.error, fault.text[:TEXT_MAX], fault.fingerprint, now_ms)

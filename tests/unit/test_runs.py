@@ -1,0 +1,268 @@
+"""A redrive run: what it moves, what it says of that, and what a kill between any two commits leaves."""
+
+from __future__ import annotations
+
+import pytest
+
+import redrive
+from redrive.errors import PlanRefused, Refused
+from redrive.events import Notice
+from redrive.message import Ack, Decision, Delivery, Discard, Handle, Lane, Redrive, RetryAt
+from redrive.triage import plan as plans
+from redrive.triage import run_state, runs
+
+from .redriving import Scene, dies, fails_once, works
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def counts(**said: int) -> dict[str, int]:
+    words = ("planned", "moved", "done", "failed", "skipped", "changed", "waiting")
+    return dict.fromkeys(words, 0) | said
+
+
+def test_all_are_moved_once_and_their_first_runs_are_counted(scene: Scene) -> None:
+    ids = scene.bury(30)
+    run = scene.start(rate="100/s")
+    scene.over(run)
+    assert run.state == "done" and run.counts == counts(planned=30, moved=30, done=30)
+    assert scene.ran == dict.fromkeys(ids, 1)
+    assert scene.dead() == []
+
+
+def test_what_fails_again_at_once_is_dead_again_with_one_redrive_and_its_history(scene: Scene) -> None:
+    ids = scene.bury(20)
+    run = scene.start()
+    scene.over(run, dies)
+    assert run.counts == counts(planned=20, moved=20, failed=20)
+    assert [m.redrives for m in scene.dead()] == [1] * 20
+    assert sorted(m.id for m in scene.dead()) == sorted(ids)
+    assert all(len(m.faults) == 2 for m in scene.dead())
+    assert [(f.id, f.error, f.text) for f in run.failures(limit=1)] == [(run.failures()[0].id, "ValueError", "bad")]
+    assert {f.id for f in run.failures()} == set(ids)
+
+
+def test_the_first_counted_run_is_the_verdict_and_a_later_one_is_not_counted(scene: Scene) -> None:
+    scene.bury(3)
+    run = scene.start()
+    scene.over(run, fails_once)
+    assert run.counts == counts(planned=3, moved=3, failed=3)
+    assert sum(scene.ran.values()) == 6 and scene.dead() == []
+
+
+def test_what_is_free_is_no_verdict(scene: Scene) -> None:
+    scene.bury(2)
+    snoozed: set[str] = set()
+
+    def snoozes(delivery: Delivery) -> Decision:
+        if delivery.message.id in snoozed:
+            return Ack()
+        snoozed.add(delivery.message.id)
+        return RetryAt(scene.store.now_ms() + 500, "snooze", counts=False)
+
+    run = scene.start()
+    scene.tick(snoozes, times=4)
+    assert run.counts == counts(planned=2, moved=2, waiting=2) and run.state == "running"
+    scene.over(run, snoozes)
+    assert run.counts == counts(planned=2, moved=2, done=2)
+
+
+def test_a_canary_that_fails_stops_the_run_and_the_rest_stays_dead(scene: Scene) -> None:
+    scene.bury(50)
+    run = scene.start(canary=5, rate="100/s")
+    scene.over(run, dies)
+    assert run.state == "stopped" and "5 of 5 failed" in run.why
+    assert run.counts == counts(planned=50, moved=5, failed=5, skipped=45)
+    assert [m.redrives for m in scene.dead()].count(0) == 45
+    assert any("canary" in line.text and "45" in line.text for line in run.story())
+    assert ("run_stopped", run.why) in scene.notices
+
+
+def test_a_canary_that_holds_lets_the_rest_go(scene: Scene) -> None:
+    scene.bury(50)
+    run = scene.start(canary=5, rate="500/s")
+    scene.tick(works)
+    assert run.counts["moved"] <= 5
+    scene.over(run)
+    assert run.counts == counts(planned=50, moved=50, done=50)
+
+
+def test_a_stop_rule_stops_it_in_the_middle(scene: Scene) -> None:
+    scene.bury(200)
+    run = scene.start(rate="50/s", stop_if="failed>20%")
+    scene.tick(works, times=15)
+    scene.over(run, dies)
+    assert run.state == "stopped" and 0 < run.counts["failed"] < 60
+    assert run.counts["skipped"] == 200 - run.counts["moved"]
+
+
+def test_a_pause_moves_nothing_and_resuming_goes_on(scene: Scene) -> None:
+    scene.bury(100)
+    run = scene.start(rate="50/s")
+    scene.tick(times=3)
+    run.pause(actor="bob", reason="lunch")
+    moved = run.counts["moved"]
+    scene.tick(times=20)
+    assert run.state == "paused" and "bob" in run.why and run.counts["moved"] - moved <= 5
+    run.resume(actor="bob")
+    scene.over(run)
+    assert run.counts == counts(planned=100, moved=100, done=100)
+    assert [line.text for line in run.story() if "by bob" in line.text] == ["paused by bob: lunch", "resumed by bob"]
+
+
+def test_a_cancelled_run_leaves_what_it_has_not_moved(scene: Scene) -> None:
+    scene.bury(100)
+    run = scene.start(rate="50/s")
+    scene.tick(times=3)
+    run.cancel(reason="wrong ones")
+    scene.tick(times=5)
+    assert run.state == "cancelled" and run.counts["waiting"] == 0
+    assert run.counts["moved"] + run.counts["skipped"] == 100 and len(scene.dead()) == run.counts["skipped"]
+    with pytest.raises(Refused, match="cancelled: it cannot resume"):
+        run.resume()
+
+
+def test_undo_returns_what_has_not_run_as_it_was(scene: Scene) -> None:
+    scene.bury(40)
+    before = {m.id: m for m in scene.dead()}
+    run = scene.start(rate="500/s")
+    scene.move(40)
+    scene.settle(scene.claim(10))
+    scene.carrier.release()
+    assert run.undo(actor="bob", reason="wrong ones") == 30
+    assert run.state == "cancelled" and run.counts == counts(planned=40, moved=10, done=10, skipped=30)
+    assert {m.id: m for m in scene.dead()} == {m.id: before[m.id] for m in scene.dead()} and len(scene.dead()) == 30
+
+
+def test_a_message_that_changed_since_the_plan_is_left_and_counted(scene: Scene) -> None:
+    ids = scene.bury(5)
+    run = scene.start()
+    scene.store.triage([Handle(ids[0], 0, Lane.DEAD)], Discard("away"))
+    scene.store.triage([Handle(ids[1], 0, Lane.DEAD)], Redrive())
+    scene.over(run)
+    assert run.counts == counts(planned=5, moved=3, done=3, changed=2)
+
+
+def test_a_moved_message_that_a_person_cancels_is_skipped(scene: Scene) -> None:
+    ids = scene.bury(3)
+    run = scene.start(delay="1h")
+    scene.tick(times=3)
+    scene.store.cancel(ids[:1])
+    scene.tick(times=80)
+    assert run.counts == counts(planned=3, moved=2, waiting=2, skipped=1)
+
+
+def test_a_plan_is_applied_once(scene: Scene) -> None:
+    scene.bury(2)
+    run = scene.start()
+    plan = plans.read_plan(scene.store.cells, run.id)
+    assert plan is not None
+    with pytest.raises(PlanRefused, match="applied already"):
+        runs.begin(scene.store, plan, actor="bob", reason="again")
+
+
+def test_overlapping_runs_move_no_message_twice(scene: Scene) -> None:
+    ids = scene.bury(60)
+    runs_of = [scene.start(rate="100/s"), scene.start(rate="100/s")]
+    carriers = [scene.carry(run.id, f"c{n}") for n, run in enumerate(runs_of)]
+    for _ in range(40):
+        for carrier in carriers:
+            carrier.tick()
+        scene.work()
+        scene.clock.advance("0.1s")
+    assert [run.state for run in runs_of] == ["done", "done"]
+    assert sum(run.counts["moved"] for run in runs_of) == 60 == sum(run.counts["changed"] for run in runs_of)
+    assert scene.ran == dict.fromkeys(ids, 1)
+
+
+def test_a_spread_lets_them_come_back_over_that_time(scene: Scene) -> None:
+    scene.bury(50)
+    scene.start(spread="100s")
+    scene.move(50)
+    now_ms = scene.store.now_ms()
+    late = [(m.due_ms or 0) - now_ms for m in scene.store.peek(Lane.READY, limit=100).messages]
+    assert max(late) > 50_000 and min(late) < 50_000 and max(late) <= 100_001
+
+
+def test_it_is_closed_once_all_verdicts_are_in_and_is_listed_still(scene: Scene) -> None:
+    scene.bury(3)
+    run = scene.start()
+    assert runs.index(scene.store).open == (run.id,)
+    scene.over(run)
+    scene.tick(times=3)
+    assert runs.index(scene.store) == run_state.Index((), (run.id,))
+    assert run.view().closed and run.counts["done"] == 3
+
+
+def test_a_kill_between_any_two_commits_loses_no_count(scene: Scene) -> None:
+    """Whatever it had in memory is lost; another goes on when the lease has run out."""
+    ids = scene.bury(120)
+    run = scene.start(rate="100/s", canary=5)
+    for n in range(400):
+        scene.carrier = scene.carry(run.id, f"carrier-{n}")  # it knows nothing of what the one before did
+        scene.tick(dies if n % 2 and n > 20 else works)
+        scene.clock.advance("5.1s")
+        if run.state != "running":
+            break
+    assert run.state in ("done", "stopped")
+    told = run.counts
+    assert told["planned"] == told["moved"] + told["skipped"] + told["changed"] and told["waiting"] == 0
+    assert scene.ran == dict.fromkeys([id for id in ids if scene.ran[id]], 1) and len(scene.ran) == told["moved"]
+    assert told["changed"] == 0 and told["failed"] == sum(m.redrives for m in scene.dead())
+
+
+def test_who_lost_the_lease_moves_nothing_more(scene: Scene) -> None:
+    scene.bury(100)
+    run = scene.start(rate="10/s")
+    scene.tick()
+    scene.clock.advance("6s")
+    other = scene.carry(run.id, "other")
+    assert other.tick() is not None
+    assert scene.carrier.tick() is None
+    scene.clock.advance("1s")
+    assert other.tick() is not None and run.view().carried_by == "other"
+
+
+def test_a_worker_carries_a_run_and_a_burst_ends_with_it() -> None:
+    app, ran = redrive.App("memory://"), []
+    down = True
+
+    @app.task(retry=redrive.Retry(max_attempts=1))
+    def push(n: int) -> None:
+        ran.append(n)
+        if down:
+            raise ConnectionError("down")
+
+    app.enqueue_many([push.draft(n) for n in range(40)])
+    app.run_worker(burst=True)
+    assert app.counts().dead == 40
+    down = False
+    plan = app.dlq.select("error:*ConnectionError").plan(rate="100/s", canary=5)
+    run = plan.start(reason="up again")
+    seen: list[str] = []
+    app.subscribe(lambda events: seen.extend(e.name for e in events if isinstance(e, Notice)))
+    app.run_worker(burst=True)
+    assert run.counts == counts(planned=40, moved=40, done=40) and run.state == "done"
+    assert sorted(ran[40:]) == list(range(40)) and app.counts().dead == 0
+    assert seen.index("run_started") < seen.index("run_done")
+
+
+def test_who_waits_for_a_run_carries_it_where_no_worker_does() -> None:
+    app = redrive.App("memory://")
+
+    @app.task(retry=redrive.Retry(max_attempts=1))
+    def push(n: int) -> None:
+        raise ConnectionError("down")
+
+    app.enqueue_many([push.draft(n) for n in range(10)])
+    app.run_worker(burst=True)
+    run = app.dlq.select().plan().start(reason="up again")
+    with pytest.raises(TimeoutError, match="is running"):
+        run.wait(timeout=0.5)
+    assert run.counts["moved"] == 10 == app.counts().ready
+    app.run_worker(burst=True)
+    assert run.wait(timeout=30) == "done"
+    assert run.counts["failed"] == 10
