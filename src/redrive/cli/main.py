@@ -31,7 +31,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "queue": "List, pause, resume and purge queues.",
         "group": "List groups, set their widths, resume blocked ones.",
         "flow": "Show breakers, budgets and limits of what tasks call; hold breakers open or closed.",
-        "dlq": "List, show, group and retry dead messages.",
+        "dlq": "List, group and retry dead messages; plan redrives and apply them.",
         "schedule": "List schedules, see their times, run, pause and resume them.",
         "metrics": "Serve or print Prometheus metrics.",
     },

@@ -58,7 +58,7 @@ def selection(place: Place, words: tuple[str, ...], *others: Node) -> Selection:
         if error.pointer:
             note(error.pointer)
         raise Failure(error.what, error.why, f"{command()} --help", USAGE) from error
-    return Selection(place.store, both((node, *others)))
+    return Selection(place.store, both((node, *others)), app=place.app)
 
 
 def note_unread(found: Selection) -> None:

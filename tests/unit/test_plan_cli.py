@@ -1,0 +1,231 @@
+"""`redrive dlq plan` and `apply`: what people and their scripts are shown, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from redrive import App
+from redrive.cli.main import run
+from redrive.message import Ask, DeadLetter, Draft, Quarantine, Settlement, Swap
+from redrive.stores.sqlite import SqliteStore
+from redrive.triage.plan import plan_cell, run_cell
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def record(self) -> dict[str, Any]:
+        assert self.code == 0, self.err
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+    @property
+    def refusal(self) -> tuple[str, str, str]:
+        """The three lines of one that was refused."""
+        assert (self.code, self.out) == (4, ""), self.err
+        what, why, next = (line.partition(": ")[2] for line in self.err.splitlines()[-3:])
+        return what, why, next
+
+
+Call = Callable[..., Said]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    """Of two messages dead in `crm`, one in `mail`, and one in quarantine."""
+    store = SqliteStore(tmp_path / "work.db")
+    store.put([Draft(task="push", queue="crm") for _ in range(3)] + [Draft(task="send", queue="mail")])
+    for queue, decision in (("crm", DeadLetter("exhausted")), ("mail", DeadLetter("rejected"))):
+        found = store.exchange([], [Ask(queue, 3, 60_000)]).deliveries
+        settled = [Settlement(d.receipt, decision) for d in found]
+        if queue == "crm":
+            settled[0] = Settlement(found[0].receipt, Quarantine("poison"))
+        store.exchange(settled, [])
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def redrive(store: SqliteStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> Call:
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("REDRIVE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("REDRIVE_URL", "sqlite:///work.db")
+
+    def call(*words: str) -> Said:
+        code = run(words)
+        out, err = capsys.readouterr()
+        return Said(code, out, err)
+
+    return call
+
+
+def test_a_plan_is_shown_to_people_with_what_it_leaves_out_and_the_next_command(redrive: Call) -> None:
+    said = redrive("dlq", "plan", "--rate", "20/s", "--canary", "1", "--slow-start", "--attempts", "3", "-o", "table")
+    rows = dict(line.split("  ", 1) for line in said.out.splitlines())
+    shown = {name: text.strip() for name, text in rows.items()}
+    assert shown.pop("plan") in said.err
+    assert shown == {
+        "chosen by": "all that is dead",
+        "would move": "3 in about 4s",
+        "queues": "crm 2, mail 1",
+        "tasks": "push 2, send 1",
+        "at rest for": "<1h 3",
+        "left out": "quarantined 1",
+        "how": "20/s; canary of 1; slow start; stops if failed>20%; 3 attempts each",
+    }
+    assert said.err.startswith("nothing was moved; next: ")
+
+
+def test_a_plan_for_programs_says_all_of_it_and_moves_nothing(redrive: Call, store: SqliteStore) -> None:
+    found = redrive(
+        *(
+            "dlq",
+            "plan",
+            "queue:crm",
+            "failed:<6h",
+            "--rate",
+            "7200/h",
+            "--halve-on-failures",
+            "--stop-if",
+            "failed>100",
+        ),
+        *(
+            "--delay",
+            "1m",
+            "--spread",
+            "30s",
+            "--to-queue",
+            "bulk",
+            "--window",
+            "22:00-06:00",
+            "--note",
+            "N",
+            "-o",
+            "json",
+        ),
+    ).record
+    assert found["total"] == 2 and found["by_queue"] == {"crm": 2} and found["excluded"] == {"quarantined": 1}
+    assert found["selector"] == "queue:crm failed:<6h" and found["eta_s"] == 91
+    assert found["settings"] == {
+        "rate_per_s": 2,
+        "canary": 0,
+        "slow_start": False,
+        "halve_on_failures": True,
+        "stop_if": "failed>100",
+        "attempts": None,
+        "to_queue": "bulk",
+        "delay_s": 60,
+        "spread_s": 30,
+        "keep_deadline": False,
+        "gates": {"breaker": True, "health": None, "approval": None, "window": "22:00-06:00"},
+        "note": "N",
+    }
+    assert store.counts().dead == 3
+
+
+def test_filters_choose_too_and_the_id_is_printed_for_scripts(redrive: Call, store: SqliteStore) -> None:
+    said = redrive("dlq", "plan", "-q", "mail", "--reason", "rejected", "-o", "ids")
+    (cell,) = store.cells.read([plan_cell(said.out.strip())])
+    assert cell is not None and json.loads(cell.value)["total"] == 1
+
+
+def test_an_empty_plan_says_so(redrive: Call) -> None:
+    said = redrive("dlq", "plan", "queue:none", "-o", "json")
+    assert said.record["total"] == 0 and said.err == "nothing to plan\n"
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        (("queue:crm faild:<6h",), "did you mean failed"),
+        (("--stop-if", "faild>20%"), "did you mean failed"),
+        (("--rate", "fast"), "rate 'fast'"),
+        (("--attempts", "0"), "attempts"),
+        (("--window", "at night"), "window='at night'"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_mistake_of_usage(redrive: Call, words: tuple[str, ...], says: str) -> None:
+    said = redrive("dlq", "plan", *words)
+    assert said.code == 2 and says in said.err and said.out == ""
+
+
+# -- applied
+
+
+@pytest.mark.parametrize("by", ["id", "file"])
+def test_a_plan_is_applied_once_by_its_id_or_its_file(redrive: Call, store: SqliteStore, by: str) -> None:
+    id = planned(redrive, "--out", "plan.json")
+    named = id if by == "id" else "plan.json"
+    found = redrive("dlq", "apply", named, "--reason", "the CRM is up", "--actor", "ann", "-o", "json").record
+    assert (found["id"], found["state"], found["planned"], found["moved"]) == (id, "running", 2, 0)
+    run = App(store=store).dlq.run(id)
+    assert (run.view().actor, run.view().reason, run.state) == ("ann", "the CRM is up", "running")
+    assert redrive("dlq", "apply", named, "--reason", "again").refusal[0] == f"plan {id} was applied already"
+    assert store.counts().dead == 3
+
+
+# -- refused
+
+
+def planned(redrive: Call, *words: str) -> str:
+    return redrive("dlq", "plan", "queue:crm", *words, "-o", "ids").out.strip()
+
+
+def test_no_reason_no_run(redrive: Call) -> None:
+    id = planned(redrive)
+    what, _, next = redrive("dlq", "apply", id).refusal
+    assert what == "no reason is given" and next.endswith(f" dlq apply {id} --reason 'the CRM is up again'")
+
+
+def test_a_plan_that_is_unknown_or_applied_or_too_old_is_refused(redrive: Call, store: SqliteStore) -> None:
+    id = planned(redrive)
+    what, why, _ = redrive("dlq", "apply", id, "--reason", "r", "--max-age", "0s").refusal
+    assert "was drawn up" in what and why.startswith("at most 0s is allowed")
+    store.cells.swap([Swap(run_cell(id), 0, b"{}")])
+    what, _, next = redrive("dlq", "apply", id, "--reason", "r").refusal
+    assert what == f"plan {id} was applied already" and next.endswith(f" run show {id}")
+    unknown = "0199f3a1-0000-7000-8000-000000000001"
+    assert redrive("dlq", "apply", unknown, "--reason", "r").refusal[0] == f"there is no plan '{unknown}'"
+
+
+def test_a_plan_that_was_altered_is_refused(redrive: Call, store: SqliteStore) -> None:
+    id = planned(redrive, "--rate", "20/s")
+    (cell,) = store.cells.read([plan_cell(id)])
+    assert cell is not None
+    store.cells.swap([Swap(plan_cell(id), cell.version, cell.value.replace(b"20.0", b"99.0"))])
+    assert redrive("dlq", "apply", id, "--reason", "r").refusal[0] == f"plan {id} was altered since it was drawn up"
+
+
+@pytest.mark.parametrize(
+    "old, new, says",
+    [
+        ('"rate_per_s": 20.0', '"rate_per_s": 99.0', "settings is not as"),
+        ('"total": 2', '"total": 1', "total is not as"),
+        ('"digest": "', '"digest": "0', "digest is not as"),
+        ('"digest"', '"digset"', "it is not as"),
+        ("{", "", "it is not as"),
+    ],
+)
+def test_a_file_that_was_altered_is_refused(redrive: Call, tmp_path: Path, old: str, new: str, says: str) -> None:
+    planned(redrive, "--rate", "20/s", "--out", "plan.json")
+    file = tmp_path / "plan.json"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+    what, why, _ = redrive("dlq", "apply", "plan.json", "--reason", "r").refusal
+    assert what.startswith("plan.json ") and says in why
+
+
+def test_a_file_that_is_not_there_is_a_mistake_of_usage(redrive: Call) -> None:
+    said = redrive("dlq", "apply", "plam.json", "--reason", "r")
+    assert said.code == 2 and "No such file" in said.err
