@@ -23,6 +23,7 @@ from .groups import before, groups
 from .harness import Broken, Options, Reading, as_json, table
 from .isolation import isolation
 from .pair import workers
+from .plan import plan
 from .recovery import recovery
 from .startup import startup
 from .testkit import testkit
@@ -49,6 +50,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
         backlog,
         enqueue,
         memory,
+        plan,
         startup,
         testkit,
     )
@@ -103,6 +105,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--idle-s", type=float, default=10.0, help="idle: seconds watched per round")
     p.add_argument("--starts", type=int, default=11, help="startup: starts of each program; testkit: tests")
     p.add_argument("--waiting", type=int, default=10_000, help="fairness: messages of the large tenant")
+    p.add_argument("--dead", type=int, default=100_000, help="plan: dead messages in the store")
     p.add_argument("--before", type=Path, metavar="DIR", help="before: another checkout of this project")
     p.add_argument("--folder", type=Path, help="where the stores lie: on a real disk, for tmpfs syncs nothing")
     p.add_argument("--json", type=Path, metavar="FILE", help="keep every value of every round here")

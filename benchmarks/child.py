@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import sys
 import time
@@ -101,8 +102,21 @@ def sleeper(dues: str, records: str) -> None:
         add(index)
 
 
+def planner(url: str, selector: str) -> None:
+    """Draws up a plan and looks through it; prints how long each took, and the most memory there was."""
+    app = App(url)
+    app.store.now_ms()
+    start_s = time.perf_counter()
+    made = app.dlq.select(selector).plan(rate="100/s")
+    planned_s = time.perf_counter()
+    made.check(reason="measured")
+    found = {"plan_s": planned_s - start_s, "check_s": time.perf_counter() - planned_s}
+    print(json.dumps(found | {"rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+    app.store.close()
+
+
 ROLES: dict[str, Callable[..., None]] = {
-    f.__name__: f for f in (worker, guarded, floor, steady, receiver, sleeper, isolated, threaded)
+    f.__name__: f for f in (worker, guarded, floor, steady, receiver, sleeper, isolated, threaded, planner)
 }
 
 if __name__ == "__main__":

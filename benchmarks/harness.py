@@ -47,6 +47,7 @@ class Options(Struct, frozen=True):
     idle_s: float
     starts: int
     waiting: int = 10_000
+    dead: int = 100_000
     before: Path | None = None  # another checkout
 
 

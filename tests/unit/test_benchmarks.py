@@ -18,7 +18,7 @@ from benchmarks.throughput import need_evidence
 from redrive.fault import Fault, classify
 
 TINY = "--rounds 1 --messages 50 --delayed 20 --within-s 0.4 --steady 10 --backlog 100 --memory 1500 --idle-s 0.2 "
-TINY += "--waiting 100"
+TINY += "--waiting 100 --dead 300"
 
 
 @pytest.mark.slow
