@@ -11,53 +11,41 @@ were moved: a message that the run moved names it, or has a verdict in its cell.
 from __future__ import annotations
 
 import contextlib
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
 from ..errors import Conflict, PlanRefused
-from ..message import RESTING, Cell, Handle, Lane, Message, Redrive, Return, Swap
+from ..message import Cell, Handle, Lane, Message, Redrive, Return, Swap
 from ..policy import draw
-from ..worker import first_runs
 from . import pace
 from .gates import shut
-from .plan import CHUNK, Plan, batched, keep, read_chunk, read_plan
+from .plan import CHUNK, Plan, batched, keep, read_plan
 from .run_state import (
-    FAILURES_MAX,
     FINAL,
     INDEX,
     KEPT_MS,
     OVER_KEPT_MS,
-    Failure,
-    Line,
-    Mark,
     RunState,
     Status,
     failures_cell,
-    longer,
     marks_cell,
-    read_failures,
     read_index,
     read_state,
-    read_story,
     state_cell,
-    story_cell,
 )
 from .settings import Settings
+from .sheet import Sheet
+from .tally import Tally
 
 if TYPE_CHECKING:
     from ..app import App
     from ..store import Store
 
-LEASE_MS = 5000  # how long nobody carries a run whose carrier was killed
 BATCH = 250  # messages that are moved in one commit
-CHUNKS_KEPT = 4  # chunks held in memory
 MOVING_S, SETTLING_S, STILL_S = 0.1, 0.25, 1.0  # between two ticks
-LOST_EVERY_MS = 5000  # how often it looks for messages that ended without a verdict
-LOST_LOOKED = 200  # messages that it looks at then
 AWAITING = "awaiting approval"  # a phase
 VERDICTS_WAITED_MS = 7 * 86_400_000  # once a run is over
 
@@ -71,11 +59,7 @@ class Carrier:
     def __init__(self, store: Store, id: str, owner: str, notice: Notify, app: App | None = None) -> None:
         self._store, self.id, self._owner, self._notice, self._app = store, id, owner, notice, app
         self._plan: Plan | None = None
-        self._chunks: OrderedDict[int, list[Handle]] = OrderedDict()
-        self._open: dict[int, int] | None = None  # by chunk: how many wait for a verdict; None: not looked up yet
-        self._turn = 0  # whose turn it is of the chunks that are not the latest
-        self._tried: tuple[int, list[bool]] | None = None  # what the last batch, up to this position, came to
-        self._looked_ms = 0
+        self._tally = Tally(store, id)
         self._refused: set[str] = set()  # what was claimed before it could be returned
         self.moves = False  # whether it has something to do that a burst shall wait for
 
@@ -91,7 +75,7 @@ class Carrier:
             if state.until_ms > now_ms:
                 self._leave()
                 return None
-            self._forget()
+            self._tally.forget()
         if self._plan is None:
             self._plan = read_plan(self._store.cells, self.id)
             if self._plan is None:
@@ -101,8 +85,11 @@ class Carrier:
         try:
             wait_s = self._carry(sheet, self._plan)
         except Conflict:  # somebody changed the run: nothing of this tick was written
-            self._tried = None
+            self._tally.forget()
             return 0.0
+        except BaseException:  # nobody knows whether it was
+            self._tally.forget()
+            raise
         self.moves = _moves(sheet.state)
         for name, text in sheet.notices:
             self._notice(name, text, self.id)
@@ -115,21 +102,17 @@ class Carrier:
         if cell is not None and state is not None and state.owner == self._owner:
             freed = replace(state, owner="", until_ms=0)
             self._store.cells.swap([Swap(state_cell(self.id), cell.version, _json(freed), KEPT_MS)])
-        self._forget()
+        self._tally.forget()
 
     def _leave(self) -> None:
-        self._forget()
+        self._tally.forget()
         self.moves = False
-
-    def _forget(self) -> None:
-        """What another may have changed since."""
-        self._open, self._tried = None, None
 
     # -- a tick
 
     def _carry(self, sheet: Sheet, plan: Plan) -> float:
-        self._record(sheet)
-        self._fold(sheet)
+        self._tally.record(sheet)
+        self._tally.fold(sheet)
         if sheet.state.undo >= 0:
             return self._undo(sheet, plan)
         self._speak(sheet, plan)
@@ -141,138 +124,14 @@ class Carrier:
             return self._pause_s(sheet)
         start, verdict = sheet.state.at, _verdict(self.id, plan.settings, batch)
         sheet.state = replace(sheet.state, at=start + len(batch))
-        moved = self._store.triage(batch, verdict, swaps=sheet.swaps(self._store, LEASE_MS))
-        self._tried = start + len(batch), moved
+        moved = self._store.triage(batch, verdict, swaps=sheet.swaps(self._store))
+        self._tally.tried(start + len(batch), moved)
         return self._pause_s(sheet)
 
     def _commit(self, sheet: Sheet) -> None:
-        swaps = sheet.swaps(self._store, LEASE_MS)
+        swaps = sheet.swaps(self._store)
         if swaps:
             self._store.put([], swaps=swaps)
-
-    # -- what was moved
-
-    def _record(self, sheet: Sheet) -> None:
-        """Write down what the last batch came to; after another's, find it out."""
-        state = sheet.state
-        if state.known == state.at:
-            return
-        if self._tried is None or self._tried[0] != state.at or len(self._tried[1]) != state.at - state.known:
-            moved = self._found_out(range(state.known, state.at))
-        else:
-            moved = self._tried[1]
-        for position, done in zip(range(state.known, state.at), moved, strict=True):
-            self._mark(sheet, position, Mark.WAITING if done else Mark.CHANGED)
-        count = sum(moved)
-        sheet.state = replace(
-            state, known=state.at, moved=state.moved + count, changed=state.changed + len(moved) - count
-        )
-        self._tried = None
-
-    def _found_out(self, positions: range) -> list[bool]:
-        """Whether the run moved these: what it moved names it, or has left a verdict as it settled. The messages are
-        looked at first, as a verdict is there once its message is gone."""
-        ids = [self._handle(position).id for position in positions]
-        found: list[Message | None] = []
-        for at in range(0, len(ids), LOST_LOOKED):
-            found += self._store.find(ids[at : at + LOST_LOOKED])
-        told = self._store.cells.read([first_runs.cell_of(self.id, id) for id in ids])
-        return [
-            verdict is not None or (message is not None and message.run == self.id)
-            for message, verdict in zip(found, told, strict=True)
-        ]
-
-    def _handle(self, position: int) -> Handle:
-        n, k = divmod(position, CHUNK)
-        return self._chunk(n)[k]
-
-    def _chunk(self, n: int) -> list[Handle]:
-        if n not in self._chunks:
-            self._chunks[n] = read_chunk(self._store.cells, self.id, n)
-            if len(self._chunks) > CHUNKS_KEPT:
-                self._chunks.popitem(last=False)
-        self._chunks.move_to_end(n)
-        return self._chunks[n]
-
-    def _marks(self, sheet: Sheet, n: int) -> bytearray:
-        return sheet.marks_of(self._store, n, len(self._chunk(n)))
-
-    def _mark(self, sheet: Sheet, position: int, mark: Mark) -> None:
-        n, k = divmod(position, CHUNK)
-        self._marks(sheet, n)[k] = ord(mark)
-        sheet.changed.add(n)
-        if mark is Mark.WAITING:
-            waits = self._waits(sheet)
-            waits[n] = waits.get(n, 0) + 1
-
-    # -- verdicts
-
-    def _waits(self, sheet: Sheet) -> dict[int, int]:
-        """By chunk, how many wait for a verdict."""
-        if self._open is None:
-            tried, self._open = -(-sheet.state.known // CHUNK), {}
-            for at in range(0, tried, 100):
-                numbers = range(at, min(at + 100, tried))
-                cells = self._store.cells.read([marks_cell(self.id, n) for n in numbers])
-                for n, cell in zip(numbers, cells, strict=True):
-                    count = 0 if cell is None else cell.value.count(Mark.WAITING.encode())
-                    if count:
-                        self._open[n] = count
-        return self._open
-
-    def _fold(self, sheet: Sheet) -> None:
-        """Take up the verdicts that are in: of the two latest chunks, and of another, each in its turn."""
-        waits = self._waits(sheet)
-        numbers = sorted(n for n, count in waits.items() if count)
-        older = numbers[:-2]
-        self._turn += 1
-        for n in [*numbers[-2:], *([older[self._turn % len(older)]] if older else [])]:
-            self._fold_chunk(sheet, n)
-        if numbers and sheet.now_ms >= self._looked_ms + LOST_EVERY_MS:
-            self._looked_ms = sheet.now_ms
-            self._look_for_lost(sheet, numbers[self._turn % len(numbers)])
-
-    def _fold_chunk(self, sheet: Sheet, n: int) -> None:
-        places = self._waiting_in(sheet, n)
-        keys = [first_runs.cell_of(self.id, self._chunk(n)[k].id) for k in places]
-        for k, key, cell in zip(places, keys, self._store.cells.read(keys), strict=True):
-            if cell is not None:
-                sheet.more.append(Swap(key, cell.version, None))
-                self._judged(sheet, n, k, first_runs.decode(cell.value))
-
-    def _waiting_in(self, sheet: Sheet, n: int) -> list[int]:
-        return [k for k, mark in enumerate(self._marks(sheet, n)) if mark == ord(Mark.WAITING)]
-
-    def _judged(self, sheet: Sheet, n: int, k: int, first: first_runs.FirstRun) -> None:
-        done = first.outcome == first_runs.DONE
-        self._marks(sheet, n)[k] = ord(Mark.DONE if done else Mark.FAILED)
-        self._settled(sheet, n)
-        state = sheet.state
-        sheet.state = replace(state, done=state.done + done, failed=state.failed + (not done))
-        if done:
-            sheet.done += 1
-        else:
-            failure = Failure(self._chunk(n)[k].id, first.kind, first.error, first.text, first.fingerprint, first.at_ms)
-            sheet.failures.append(failure)
-
-    def _settled(self, sheet: Sheet, n: int) -> None:
-        sheet.changed.add(n)
-        waits = self._waits(sheet)
-        waits[n] -= 1
-        if not waits[n]:
-            del waits[n]
-
-    def _look_for_lost(self, sheet: Sheet, n: int) -> None:
-        """Those that ended without a verdict, by a person's hand: cancelled, removed, returned, driven on by another
-        run. Looked at before their verdicts are, as above."""
-        places = self._waiting_in(sheet, n)[:LOST_LOOKED]
-        messages = self._store.find([self._chunk(n)[k].id for k in places])
-        gone = [k for k, message in zip(places, messages, strict=True) if _left(message, self.id)]
-        told = self._store.cells.read([first_runs.cell_of(self.id, self._chunk(n)[k].id) for k in gone])
-        for k in [k for k, cell in zip(gone, told, strict=True) if cell is None]:
-            self._marks(sheet, n)[k] = ord(Mark.ENDED)
-            self._settled(sheet, n)
-            sheet.state = replace(sheet.state, moved=sheet.state.moved - 1, ended=sheet.state.ended + 1)
 
     # -- rules
 
@@ -370,7 +229,7 @@ class Carrier:
             return []
         speed, count = pace.grant(state.speed, settings.rate, sheet.now_ms, min(wanted, CHUNK - k))
         sheet.state = replace(state, speed=speed)
-        return self._chunk(n)[k : k + count]
+        return self._tally.chunk(n)[k : k + count]
 
     def _pause_s(self, sheet: Sheet) -> float:
         """Until the next tick."""
@@ -393,29 +252,21 @@ class Carrier:
             sheet.state = replace(sheet.state, undo=-1)
             self._commit(sheet)
             return 0.0
-        places = self._waiting_in(sheet, n)
-        planned = [self._chunk(n)[k] for k in places]
-        found: list[Message | None] = []
-        for at in range(0, len(planned), LOST_LOOKED):
-            found += self._store.find([handle.id for handle in planned[at : at + LOST_LOOKED]])
+        places = self._tally.waiting_in(sheet, n)
+        planned = [self._tally.chunk(n)[k] for k in places]
+        found = self._tally.find([handle.id for handle in planned])
         back = [k for k, h, m in zip(places, planned, found, strict=True) if m is not None and _as_planned(m, h)]
         unrun = [m for m in found if m is not None and _unrun(m, self.id) and m.id not in self._refused]
-        self._returned(sheet, n, back)
+        self._tally.returned(sheet, n, back)
         sheet.state = replace(sheet.state, undo=n if unrun else n + 1)
         handles = [Handle(m.id, m.redrives, m.lane) for m in unrun[:BATCH]]
         if not handles:
             self._commit(sheet)
             return 0.0
         # which of them were returned is seen in the next tick, where they lie
-        moved = self._store.triage(handles, Return(self.id), swaps=sheet.swaps(self._store, LEASE_MS))
+        moved = self._store.triage(handles, Return(self.id), swaps=sheet.swaps(self._store))
         self._refused.update(handle.id for handle, done in zip(handles, moved, strict=True) if not done)
         return 0.0
-
-    def _returned(self, sheet: Sheet, n: int, places: Iterable[int]) -> None:
-        for k in places:
-            self._marks(sheet, n)[k] = ord(Mark.RETURNED)
-            self._settled(sheet, n)
-            sheet.state = replace(sheet.state, moved=sheet.state.moved - 1, returned=sheet.state.returned + 1)
 
     def _wind_up(self, sheet: Sheet, plan: Plan) -> float:
         """It is over; once all verdicts are in, or it is no use to wait for them, nobody has to carry it any more."""
@@ -445,65 +296,6 @@ class Carrier:
         self._store.cells.swap([Swap(k, c.version, c.value, OVER_KEPT_MS) for k, c in cells if c is not None])
 
 
-class Sheet:
-    """What one tick comes to, until it is committed."""
-
-    def __init__(self, id: str, state: RunState, cell: Cell, now_ms: int) -> None:
-        self.id, self.state, self.now_ms = id, state, now_ms
-        self._cell, self._before = cell, read_state(cell)
-        self._marks: dict[int, bytearray] = {}
-        self._versions: dict[int, int] = {}
-        self.changed: set[int] = set()  # chunks whose letters did
-        self.more: list[Swap] = []
-        self.failures: list[Failure] = []
-        self.done = 0  # how many verdicts of this tick are good
-        self.notices: list[tuple[str, str]] = []
-        self._lines: list[Line] = []
-        self.ttl_ms = KEPT_MS
-
-    def say(self, text: str) -> None:
-        """A line for its story."""
-        self._lines.append(Line(self.now_ms, text))
-
-    def tell(self, name: str, text: str) -> None:
-        """A notice for who observes this worker, once it is committed."""
-        self.notices.append((name, text))
-
-    @property
-    def news(self) -> bool:
-        """Whether there is anything to write but the lease."""
-        return bool(self.changed or self.more or self._lines)
-
-    def marks_of(self, store: Store, n: int, size: int) -> bytearray:
-        """The letters of this chunk, to be changed in place."""
-        if n not in self._marks:
-            (cell,) = store.cells.read([marks_cell(self.id, n)])
-            self._marks[n] = bytearray(Mark.LEFT.encode() * size if cell is None else cell.value)
-            self._versions[n] = 0 if cell is None else cell.version
-        return self._marks[n]
-
-    def swaps(self, store: Store, lease_ms: int) -> list[Swap]:
-        """All that is to be written; nothing where nothing changed and the lease holds for a while."""
-        before = self._before
-        held = before is not None and before.until_ms > self.now_ms + lease_ms // 2
-        if self.state == before and held and not self.news:
-            return []
-        state = self.state if self.state.closed else replace(self.state, until_ms=self.now_ms + lease_ms)
-        swaps = [Swap(state_cell(self.id), self._cell.version, _json(state), self.ttl_ms), *self.more]
-        for n in sorted(self.changed):
-            swaps.append(Swap(marks_cell(self.id, n), self._versions[n], bytes(self._marks[n]), self.ttl_ms))
-        if self._lines or self.failures:
-            told, failed = store.cells.read([story_cell(self.id), failures_cell(self.id)])
-            if self._lines:
-                story = longer(read_story(told), self._lines)
-                swaps.append(Swap(story_cell(self.id), _version(told), _json(story), self.ttl_ms))
-            known = read_failures(failed) if self.failures else []
-            if self.failures and len(known) < FAILURES_MAX:
-                kept = [*known, *self.failures][:FAILURES_MAX]
-                swaps.append(Swap(failures_cell(self.id), _version(failed), _json(kept), self.ttl_ms))
-        return swaps
-
-
 def _verdict(run: str, s: Settings, batch: Sequence[Handle]) -> Redrive:
     delays = tuple(int(draw(run + h.id, h.redrives, 0) * s.spread_ms) for h in batch) if s.spread_ms else ()
     return Redrive(s.to_queue, s.delay_ms, s.attempts, run, s.keep_deadline, delays)
@@ -520,11 +312,6 @@ def _phase(plan: Plan, state: RunState, why: str) -> str:
     if plan.settings.canary and not state.canary_over:
         return "canary"
     return "moving" if state.at < state.total else "settling"
-
-
-def _left(message: Message | None, run: str) -> bool:
-    """Whether it is no longer on the way that the run sent it."""
-    return message is None or message.run != run or message.lane in (*RESTING, Lane.DONE)
 
 
 def _unrun(message: Message, run: str) -> bool:
