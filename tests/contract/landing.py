@@ -7,5 +7,5 @@ LANDING: dict[str, set[str]] = {
     | {"ReplaceRules", "RestoreRules", "TrendRules"},
 }
 _ALL = LANDING["TestSqlite"]
-for name in ("TestPostgres", "TestThroughAPooler", "TestRedis", "TestRedisCluster"):
+for name in ("TestRedis", "TestRedisCluster"):
     LANDING[name] = set(_ALL)

@@ -86,6 +86,13 @@ class Plan:
         return "\n".join(lines)
 
 
+def _named(sql: str) -> str:
+    """Of a statement that is put together when it is asked."""
+    if sql.startswith("select (select count"):
+        return "counted"
+    return "failure_groups" if "g.count" in sql else "peek"
+
+
 class Explained:
     """A store on this server, and the plans of what it does."""
 
@@ -96,8 +103,8 @@ class Explained:
         self._names = {sql.decode(): name for name, sql in self.store._st.sql.items()}
 
     def plans(self, do: Callable[[], object]) -> dict[str, Plan]:
-        """Of each statement that `do` ran, by its name in postgres.sql, the plan; `look` is a page of `peek`. Of one
-        that ran more than once, the one that read most."""
+        """Of each statement that `do` ran, by its name in postgres.sql, the plan: of one that ran more than once, the
+        one that read most. `peek` is a page of `peek`, `counted` what is counted to choose the way to it."""
         begin = self._log.stat().st_size
         do()
         with self._log.open(encoding="utf-8", errors="replace") as log:
@@ -107,7 +114,7 @@ class Explained:
         for part in written.split("plan:\n")[1:]:
             told = json.JSONDecoder().raw_decode(part.lstrip())[0]
             plan = Plan(told["Query Text"], told["Plan"])
-            name = self._names.get(plan.sql, "failure_groups" if "g.count" in plan.sql else "peek")
+            name = self._names.get(plan.sql, _named(plan.sql))
             if name not in found or plan.buffers > found[name].buffers:
                 found[name] = plan
         return found

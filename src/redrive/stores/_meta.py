@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ..message import Deferral, Draft
+from ..message import Deferral, Draft, Message
 
 
 class Meta(msgspec.Struct, omit_defaults=True, gc=False):
@@ -32,11 +32,11 @@ def text(value: Any) -> str:
     return encoded.decode()
 
 
-def meta_of(draft: Draft, id: str) -> str | None:
+def meta_of(draft: Draft | Message, id: str) -> str | None:
     """What is to be kept of this draft, put under this id; None where all is at its default."""
-    rare = draft.headers or draft.correlation_id or draft.causation_id or draft.traceparent or draft.keep_ms
+    correlation = draft.correlation_id if draft.correlation_id != id else None
+    rare = draft.headers or correlation or draft.causation_id or draft.traceparent or draft.keep_ms
     if not rare and draft.content == "json":
         return None
-    correlation = draft.correlation_id if draft.correlation_id != id else None
     headers = dict(draft.headers or {})
     return text(Meta(draft.content, headers, correlation, draft.causation_id, draft.traceparent, draft.keep_ms))

@@ -37,6 +37,13 @@ _ALL = f"""{_HOT}, case when num_nonnulls({_RARE}, m.progress, m.result) > 0 the
  array_to_string(m.faults, ',')"""
 CLAIMED = f"{_ALL}, m.seq"
 COLUMNS = f"{_ALL}, m.queue, m.lane, m.due_ms, m.worker"
+# What a redrive or an isolation takes from a message, as message.Before names it.
+BEFORE = """jsonb_strip_nulls(jsonb_build_object('lane', m.lane, 'redrives', coalesce(m.redrives, 0), 'queue', m.queue,
+ 'reason', m.reason, 'rested_ms', m.rested_ms, 'attempt', m.attempt, 'crashes', m.crashes,
+ 'crashes_alone', m.crashes_alone, 'suspect', m.suspect, 'life_ms', m.life_ms, 'held_ms', m.held_ms,
+ 'deadline_ms', m.deadline_ms, 'attempts_allowed', m.attempts_allowed, 'fingerprint', m.fingerprint, 'error', m.error,
+ 'run', m.run, 'blocked', m.place is not null, 'expires_ms', m.expires_ms, 'result', encode(m.result, 'hex'),
+ 'progress', case when m.lane = 'done' then encode(m.progress, 'hex') end))"""
 
 
 class Array(bytes):
@@ -182,6 +189,42 @@ def put_rows(drafts: Sequence[Draft], given: Sequence[str]) -> tuple[Any, ...]:
         texts([d.producer for d in drafts]),
         texts([meta_of(d, id) for d, id in zip(drafts, given, strict=True)]),
         byteas([d.body for d in drafts]),
+    )
+
+
+def restored_rows(messages: Sequence[Message]) -> tuple[Any, ...]:
+    """Messages at rest, as the statement `restore` takes them."""
+    last = [m.faults[-1] if m.faults else None for m in messages]
+    return (
+        ids([m.id for m in messages]),
+        texts([m.task for m in messages]),
+        texts([m.queue for m in messages]),
+        ints([m.priority for m in messages]),
+        texts([m.lane for m in messages]),
+        numbers([m.enqueued_ms for m in messages]),
+        numbers([None if m.life_ms == m.enqueued_ms else m.life_ms for m in messages]),
+        numbers([m.rested_ms for m in messages]),
+        numbers([m.held_ms or None for m in messages]),
+        numbers([m.deadline_ms for m in messages]),
+        numbers([None if m.version == 1 else m.version for m in messages]),
+        ints([m.fence for m in messages]),
+        ints([m.attempt for m in messages]),
+        ints([m.crashes for m in messages]),
+        ints([m.crashes_alone for m in messages]),
+        ints([m.redrives for m in messages]),
+        texts([None if m.attempts_allowed is None else str(m.attempts_allowed) for m in messages]),
+        flags([m.suspect for m in messages]),
+        texts([m.key for m in messages]),
+        texts([m.group for m in messages]),
+        texts([m.producer for m in messages]),
+        texts([m.worker for m in messages]),
+        texts([None if m.reason is None else plain(m.reason) for m in messages]),
+        texts([None if fault is None else plain(fault.fingerprint) for fault in last]),
+        texts([None if fault is None else plain(fault.error) for fault in last]),
+        jsons([m.faults or None for m in messages]),
+        texts([meta_of(m, m.id) for m in messages]),
+        byteas([m.progress for m in messages]),
+        byteas([m.body for m in messages]),
     )
 
 

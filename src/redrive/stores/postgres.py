@@ -40,7 +40,7 @@ from ..message import (
     Page,
     Put,
     Receipt,
-    Redrive,
+    Replace,
     Settlement,
     Started,
     Swap,
@@ -59,8 +59,9 @@ from ._postgres_doctor import doctor, preflight
 from ._postgres_exchange import Exchanges
 from ._postgres_link import Link
 from ._postgres_listen import Listener
-from ._postgres_looks import page, to_counts, to_failure_group, where_of
-from ._postgres_rows import CLAIMED, COLUMNS, cursor, ids, ints, texts, to_message
+from ._postgres_looks import groups as find_groups
+from ._postgres_looks import page, to_counts, to_failure_group
+from ._postgres_rows import BEFORE, CLAIMED, COLUMNS, ids, ints, texts, to_message
 from ._postgres_schema import open_schema, statements
 from ._postgres_tx import connection_of, tell, within
 from ._postgres_url import parse
@@ -79,6 +80,7 @@ def prepared(schema: str) -> dict[str, str]:
         .replace("{s}", schema)
         .replace("{claimed}", CLAIMED)
         .replace("{columns}", COLUMNS)
+        .replace("{before}", BEFORE)
         for name, sql in statements().items()
     }
 
@@ -245,35 +247,29 @@ class PostgresStore:
         return Page([to_message(row) for row in rows], more)
 
     def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
-        found = where_of(where, Lane.DEAD)
-        sql = self._st.sql["failure_groups"].replace(b"{where}", str(found).encode())
-        rows = self._link.read(lambda c: cursor(c).execute(sql, found.args, binary=True).fetchall())
+        sql, lately = self._st.sql["failure_groups"].decode(), (self._st.now(),) if trend else None
+        rows = self._link.read(lambda c: find_groups(c, self._link.schema, sql, where, lately))
         return [to_failure_group(*row) for row in rows]
 
     # -- changing by hand
 
-    def restore(self, messages: Sequence[Message]) -> list[bool]:
-        raise _door.not_yet("restore")
-
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
         _door.admit_verdict(handles, verdict, self.traits)
-        _door.refuse_new(verdict, swaps)
         told: set[str] = set()
 
         def work(c: Connection) -> list[bool]:
-            now = self._st.now()
-            rows = self._st.rows(c, "lanes", ids([handle.id for handle in handles]))
-            names = {(queue, group) for _, _, queue, group in rows if group is not None}
-            to = verdict.to_queue if isinstance(verdict, Redrive) else None
-            names |= {(to, group) for _, group in names if to is not None}
-            if names:
-                groups.lock(self._st, c, names, (), now)
-            words = triage.judge(self._st, c, handles, verdict, now)
-            groups.admit(self._st, c, names, now)
-            told.update([to] if to is not None else {queue for _, _, queue, _ in rows})
+            words = triage.judge(self._st, c, handles, verdict, swaps, told, self._st.now())
+            self.seam("triaged")
             return words
 
-        return self._link.run(work, wake=told) if handles else []
+        # Whether it took place cannot be told by a second try where its swaps, or what it put, are in the way.
+        once = bool(swaps) or isinstance(verdict, Replace)
+        return self._link.run(work, wake=told, again=not once) if handles or swaps else []
+
+    def restore(self, messages: Sequence[Message]) -> list[bool]:
+        _door.admit_restored(messages, self.traits)
+        triage.admit_counters(messages)
+        return self._link.run(lambda c: triage.restore(self._st, c, messages, self._st.now())) if messages else []
 
     def cancel(self, ids_: Sequence[str]) -> list[Cancel]:
         told: set[str] = set()

@@ -109,6 +109,37 @@ update {s}.cell set sweep_ms = (expires_ms / 60000 + 1) * 60000 where expires_ms
 select count(nextval('{s}.message_seq')) from generate_series((select last_value from {s}.message_seq), (select max(version) from {s}.cell));
 create index cell_sweep on {s}.cell(sweep_ms) where sweep_ms is not null;
 
+-- name: migration_3
+-- compatible from 1
+alter table {s}.message add column before jsonb;   -- what the run that redrove it, or whoever isolated it, took from it (message.Before)
+
+-- name: migration_4
+-- compatible from 1
+-- What a page of dead letters is looked up by. Each is a migration of its own: building it holds up who writes. That the column is there is
+-- said, and that they are dead said in other words, so that the planner has no use of any of them but that which a query is made for.
+create index message_task on {s}.message(task, rested_ms, seq) where lane between 'dead' and 'dead' and task is not null;
+
+-- name: migration_5
+-- compatible from 1
+create index message_error on {s}.message(error, rested_ms, seq) where lane between 'dead' and 'dead' and error is not null;
+
+-- name: migration_6
+-- compatible from 1
+create index message_reason on {s}.message(reason, rested_ms, seq) where lane between 'dead' and 'dead' and reason is not null;
+
+-- name: migration_7
+-- compatible from 1
+create index message_redrives on {s}.message(coalesce(redrives, 0), queue, rested_ms, seq)
+  where lane between 'dead' and 'dead' and coalesce(redrives, 0) >= 0;
+create index message_run on {s}.message(run, coalesce(rested_ms, 0), seq) where run is not null;
+
+-- name: migration_8
+-- compatible from 1
+-- What failure groups and counts of dead letters are told from is all in there.
+create index message_dead on {s}.message(fingerprint, rested_ms, seq) include (task, id, queue, reason, error) where lane = 'dead';
+drop index {s}.message_failure;
+alter index {s}.message_dead rename to message_failure;
+
 -- name: clock
 select {now $1}
 
@@ -389,23 +420,46 @@ update {s}.message m set
 from (select unnest($1::uuid[]) id order by 1) l where m.id = l.id and m.lane in ('ready', 'leased') returning m.id::text, m.lane
 
 -- name: redrive
--- $1 ids, $2 redrives, $3 lanes, $4 delay, $5 queue or null, $6 attempts or null, $7 run, $8 keep deadline, $9 now.
--- One of a group goes to the tail, or stays the head that it was.
+-- $1 ids in order, $2 redrives, $3 lanes, $4 delays, $5 queue or null, $6 attempts or null, $7 run, $8 keep deadline, $9 now.
+-- One of a group goes to the tail, or stays the head that it was. What was done begins anew. A run can take it back.
 update {s}.message m set
+  before = case when $7::text is not null then {before} end,
   lane = 'ready', redrives = coalesce(m.redrives, 0) + 1, attempt = 0, crashes = null, crashes_alone = null, suspect = null,
   life_ms = {now $9}, held_ms = null, attempts_allowed = $6::int, run = $7::text, deadline_ms = case when $8::boolean then m.deadline_ms end,
-  reason = null, rested_ms = null, fingerprint = null, error = null, deferral = null,
+  reason = null, rested_ms = null, fingerprint = null, error = null, deferral = null, expires_ms = null, result = null,
+  progress = case when m.lane <> 'done' then m.progress end,
   queue = coalesce($5::text, m.queue),
-  due_ms = case when m.grp is null or r.head then {now $9} + $4::bigint end,
+  due_ms = case when m.grp is null or r.head then {now $9} + r.delay_ms end,
   place = case when r.head then m.place end,
-  turn = case when m.grp is null or r.head then null when r.strict then r.seq when $4::bigint = 0 then m.priority::bigint << 56 | r.seq end,
-  wake_ms = case when m.grp is not null and not r.head and $4::bigint > 0 then {now $9} + $4::bigint end,
+  turn = case when m.grp is null or r.head then null when r.strict then r.seq when r.delay_ms = 0 then m.priority::bigint << 56 | r.seq end,
+  wake_ms = case when m.grp is not null and not r.head and r.delay_ms > 0 then {now $9} + r.delay_ms end,
   parked_ms = case when m.grp is not null and not r.head then {now $9} end
 from (
   select nextval('{s}.message_seq') seq, u.*, f.place is not null and ($5::text is null or $5::text = f.queue) head,
     exists (select from {s}.queue q where q.name = coalesce($5::text, f.queue) and q.group_order = 'strict') strict
-  from unnest($1::uuid[], $2::int[], $3::text[]) u(id, redrives, lane) join {s}.message f on f.id = u.id) r
-where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane returning r.id::text, r.redrives, r.lane
+  from unnest($1::uuid[], $2::int[], $3::text[], $4::bigint[]) u(id, redrives, lane, delay_ms) join {s}.message f on f.id = u.id) r
+where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane and (r.lane <> 'done' or m.reason is distinct from 'cancelled')
+returning r.id::text, r.redrives, r.lane
+
+-- name: return
+-- $1 ids in order, $2 redrives, $3 lanes, $4 run: what it moved, and nobody has run since, rests as it did before.
+-- It leaves its group, unless it is still the head that blocks it. (`coalesce` keeps the planner off the index of runs.)
+update {s}.message m set
+  (queue, lane, redrives, reason, rested_ms, attempt, crashes, crashes_alone, suspect, life_ms, held_ms, deadline_ms, attempts_allowed,
+    fingerprint, error, run, expires_ms, result, progress, place) = (
+    select b.queue, b.lane, nullif(b.redrives, 0), b.reason, b.rested_ms, b.attempt, b.crashes, b.crashes_alone, b.suspect, b.life_ms,
+      b.held_ms, b.deadline_ms, b.attempts_allowed, b.fingerprint, b.error, b.run, b.expires_ms, decode(b.result, 'hex'),
+      case when b.lane = 'done' then decode(b.progress, 'hex') else m.progress end,
+      case when b.blocked and b.queue = m.queue
+        and exists (select from {s}.queue q where q.name = m.queue and q.group_order = 'strict' and q.on_dead = 'block') then m.place end
+    from jsonb_to_record(m.before) b(queue text, lane text, redrives int, reason text, rested_ms bigint, attempt int, crashes int,
+      crashes_alone int, suspect smallint, life_ms bigint, held_ms bigint, deadline_ms bigint, attempts_allowed int, fingerprint text,
+      error text, run text, expires_ms bigint, result text, progress text, blocked boolean)),
+  due_ms = null, turn = null, wake_ms = null, parked_ms = null, deferral = null, before = null
+from unnest($1::uuid[], $2::int[], $3::text[]) r(id, redrives, lane)
+where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane and coalesce(m.run, '') = $4::text
+  and m.attempt = 0 and coalesce(m.crashes, 0) = 0 and (m.before ->> 'redrives')::int = r.redrives - 1
+returning r.id::text, r.redrives, r.lane
 
 -- name: discard
 -- $1 ids, $2 redrives, $3 lanes
@@ -418,10 +472,43 @@ freed as (
 select id::text, redrives, lane from gone
 
 -- name: isolate
--- $1 ids, $2 redrives, $3 lanes, $4 reason, $5 now
-update {s}.message m set lane = 'quarantine', reason = $4::text, rested_ms = {now $5}
+-- $1 ids in order, $2 redrives, $3 lanes, $4 reason, $5 now
+update {s}.message m set lane = 'quarantine', reason = $4::text, rested_ms = {now $5},
+  before = case when m.lane = 'quarantine' then m.before else {before} end
 from unnest($1::uuid[], $2::int[], $3::text[]) r(id, redrives, lane)
 where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane returning r.id::text, r.redrives, r.lane
+
+-- name: readmit
+-- $1 ids in order, $2 redrives, $3 lanes
+update {s}.message m set lane = 'dead', before = null,
+  reason = case when (m.before ->> 'redrives')::int = coalesce(m.redrives, 0) then m.before ->> 'reason' else m.reason end
+from unnest($1::uuid[], $2::int[], $3::text[]) r(id, redrives, lane)
+where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane returning r.id::text, r.redrives, r.lane
+
+-- name: release_key
+-- $1 task, $2 key, $3 id that holds it: takes it from it, and says until when it was to be held
+delete from {s}.unique_key where task = $1::text and key = $2::text and id = $3::uuid returning until_ms
+
+-- name: prolong_key
+-- $1 task, $2 key, $3 until when it is held at least
+update {s}.unique_key set until_ms = greatest(until_ms, $3::bigint) where task = $1::text and key = $2::text
+
+-- name: restore
+-- $1 ids, $2 tasks, $3 queues, $4 priorities, $5 lanes, $6 enqueued, $7 life, $8 rested, $9 held, $10 deadlines, $11 versions, $12 fences,
+-- $13 attempts, $14 crashes, $15 crashes alone, $16 redrives, $17 attempts allowed, $18 suspects, $19 keys, $20 groups, $21 producers,
+-- $22 workers, $23 reasons, $24 fingerprints, $25 errors, $26 faults as JSON, $27 metas, $28 progress, $29 bodies, $30 now
+insert into {s}.message(id, seq, task, queue, priority, lane, enqueued_ms, life_ms, rested_ms, held_ms, deadline_ms, version, fence, attempt,
+  crashes, crashes_alone, redrives, attempts_allowed, suspect, key, grp, producer, worker, reason, fingerprint, error, faults, meta, progress, body)
+select r.id, nextval('{s}.message_seq'), r.task, r.queue, r.priority, r.lane, r.enqueued_ms, r.life_ms, coalesce(r.rested_ms, {now $30}),
+  r.held_ms, r.deadline_ms, r.version, r.fence, r.attempt, nullif(r.crashes, 0), nullif(r.crashes_alone, 0), nullif(r.redrives, 0),
+  r.attempts_allowed::int, case when r.suspect then 1 end, r.key, r.grp, r.producer, r.worker, r.reason, r.fingerprint, r.error,
+  (select array_agg(f.value::text order by f.n) from json_array_elements(r.faults::json) with ordinality f(value, n)), r.meta, r.progress, r.body
+from unnest($1::uuid[], $2::text[], $3::text[], $4::int[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[],
+  $10::bigint[], $11::bigint[], $12::int[], $13::int[], $14::int[], $15::int[], $16::int[], $17::text[], $18::boolean[], $19::text[], $20::text[],
+  $21::text[], $22::text[], $23::text[], $24::text[], $25::text[], $26::text[], $27::text[], $28::bytea[], $29::bytea[])
+  r(id, task, queue, priority, lane, enqueued_ms, life_ms, rested_ms, held_ms, deadline_ms, version, fence, attempt, crashes, crashes_alone,
+  redrives, attempts_allowed, suspect, key, grp, producer, worker, reason, fingerprint, error, faults, meta, progress, body)
+on conflict (id) do nothing returning id::text
 
 -- name: find
 -- $1 ids
@@ -464,9 +551,11 @@ union select queue from {s}.message where rested_ms is not null group by queue
 union select name from {s}.queue
 
 -- name: failure_groups
-select g.fingerprint, g.task, m.error, m.faults[cardinality(m.faults)], g.count, g.first_ms, g.last_ms, g.sample from (
-  select coalesce(fingerprint, '') fingerprint, task, count(*) count, min(rested_ms) first_ms, max(rested_ms) last_ms, max(id::text) sample
-  from {s}.message where {where} group by 1, 2) g
+-- Its source is dead messages m; its trend, how many of them came to rest lately, and in the while before.
+select g.fingerprint, g.task, m.error, array_to_string(m.faults, ','), g.count, g.first_ms, g.last_ms, g.sample, g.recent, g.earlier from (
+  select coalesce(m.fingerprint, '') fingerprint, m.task, count(*) count, min(m.rested_ms) first_ms, max(m.rested_ms) last_ms,
+    max(m.id::text collate "C") sample, {trend}
+  from {source} group by 1, 2) g(fingerprint, task, count, first_ms, last_ms, sample, recent, earlier)
 join {s}.message m on m.id = g.sample::uuid order by g.count desc, g.fingerprint, g.task
 
 -- name: sweep
