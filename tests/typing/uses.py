@@ -451,6 +451,20 @@ def working() -> None:
     app.worker(leese="30s")  # type: ignore[call-arg]
 
 
+def redriving() -> None:
+    selection = app.dlq.select("queue:crm failed:<6h")
+    plan = selection.plan(
+        rate="20/s", canary=5, slow_start=True, halve_on_failures=True, stop_if="failed>20%", attempts=3
+    )
+    assert_type((plan.total, plan.eta_s), tuple[int, float])
+    run = plan.start(reason="the CRM is up again", actor="ann")
+    assert_type(run.counts, dict[str, int])
+    assert_type(run.wait(timeout=60), str)
+    assert_type(app.dlq.plan(run.id).plan.digest, str)
+    plan.start()  # type: ignore[call-arg]
+    selection.plan(rate="20/s", canari=5)  # type: ignore[call-arg]
+
+
 async def embedding() -> None:
     async with app.worker(queues=["crm"]) as worker:
         worker.drain()
