@@ -8,7 +8,7 @@ from ..message import RESTING, Lane
 from ..triage.dlq import DeadLetters, Retried
 from ..triage.select import as_node
 from ..triage.select_terms import ALL, Node
-from . import dlq_groups, dlq_plan, views
+from . import dlq_auto, dlq_groups, dlq_plan, views
 from .failure import DONE, FAILED, PARTIAL, USAGE, Failure, note, program
 from .job import body_option, found, write_message
 from .main import Subcommands
@@ -45,7 +45,7 @@ def dlq() -> None:
     """List, show, group and retry dead messages; plan redrives and apply them."""
 
 
-for each in (*dlq_plan.COMMANDS, *dlq_groups.COMMANDS):
+for each in (*dlq_plan.COMMANDS, *dlq_groups.COMMANDS, *dlq_auto.COMMANDS):
     dlq.add_command(each)
 
 

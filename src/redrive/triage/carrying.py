@@ -1,4 +1,5 @@
-"""Carrying the runs of a store beside a worker: a thread of its own, there while there is a run to carry."""
+"""Carrying the runs of a store beside a worker, and working the machines that begin some: a thread of its own, there
+while there is something of either."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import StoreError
 from . import runs
+from .auto_machine import Autos
 from .carrier import Carrier, Notify
 
 if TYPE_CHECKING:
@@ -19,11 +21,12 @@ TROUBLE_S = 5.0  # how long a run is left alone that could not be carried
 
 
 class Carrying:
-    """Carries the open runs of an app's store under `owner`'s name; several processes share them, each run is carried
-    by one at a time."""
+    """Carries the open runs of an app's store under `owner`'s name, and works its machines; several processes share
+    them, each is carried by one at a time."""
 
     def __init__(self, app: App, owner: str, notice: Notify) -> None:
         self._app, self._owner, self._notice = app, owner, notice
+        self._autos = Autos(app, owner, notice)
         self._carriers: dict[str, Carrier] = {}
         self._next_s: dict[str, float] = {}  # when each is to be called again
         self._look_at_s = self._find_at_s = 0.0
@@ -34,12 +37,12 @@ class Carrying:
     # -- on the worker's store thread
 
     def look(self, *, now: bool = False) -> None:
-        """Once a second, or `now`: see whether there is a run to carry. Raises StoreError."""
+        """Once a second, or `now`: see whether there is something to carry. Raises StoreError."""
         now_s = time.monotonic()
         if self._thread is not None or (now_s < self._look_at_s and not now):
             return
         self._look_at_s = now_s + LOOK_S
-        if runs.index(self._app.store).open:
+        if runs.index(self._app.store).open or self._autos.wanted():
             self._looked, self._find_at_s = False, 0.0
             self._thread = threading.Thread(target=self._work, name="redrive-runs", daemon=True)
             self._thread.start()
@@ -75,17 +78,26 @@ class Carrying:
         try:
             if now_s >= self._find_at_s:
                 self._find_at_s = now_s + LOOK_S
+                self._work_machines()
                 self._find()
         except StoreError as error:
             self._failed(error)
             return LOOK_S
-        if not self._carriers:
+        if not self._carriers and not self._autos:
             return None
         for id, carrier in list(self._carriers.items()):
             if now_s >= self._next_s.get(id, 0.0):
                 self._tick(id, carrier)
         self._looked = True
         return max(0.0, min([self._find_at_s, *self._next_s.values()]) - time.monotonic())
+
+    def _work_machines(self) -> None:
+        try:
+            self._autos.tick()
+        except StoreError:
+            raise
+        except Exception:  # a bug, or cells that somebody altered: the runs go on
+            self._notice("auto_failed", traceback.format_exc(limit=-3), "")
 
     def _find(self) -> None:
         open_runs = runs.index(self._app.store).open
@@ -108,6 +120,10 @@ class Carrying:
         self._next_s[id] = time.monotonic() + (LOOK_S if wait_s is None else wait_s)
 
     def _finish(self) -> None:
+        try:
+            self._autos.close()
+        except Exception as error:  # as below
+            self._failed(error)
         for carrier in self._carriers.values():
             try:
                 carrier.tick()

@@ -14,7 +14,9 @@ from ..duration import Duration, milliseconds
 from ..errors import ConfigError
 from ..message import RESTING, FailureGroup, Handle, Lane, Message, Page, Redrive, Where
 from ..store import Store
+from . import auto_state
 from .about import Sayings
+from .auto_state import Machine
 from .select import Selection
 
 if TYPE_CHECKING:
@@ -105,6 +107,22 @@ class DeadLetters(Sayings):
     def groups(self, *, where: Where = Where()) -> Sequence[FailureGroup]:
         """Dead messages by fingerprint and task, the largest group first."""
         return self._store.failure_groups(where=where)
+
+    def auto(self, scope: str | None = None) -> Sequence[Machine]:
+        """The machines that drive dead messages back by themselves, or this one, each with its state and its story.
+
+        A scope is `queue/NAME` or `fingerprint/FP`; the name alone will do. Raises ConfigError for one that has none.
+        """
+        return auto_state.machines(self._store, scope)
+
+    def pause_auto(self, scope: str, *, reason: str, actor: str | None = None) -> Machine:
+        """Let a machine begin nothing until it is resumed, in every process; a run that is under way goes on. Raises
+        ConfigError where there is no such machine, or no reason."""
+        return auto_state.pause(self._store, scope, reason=reason, actor=actor)
+
+    def resume_auto(self, scope: str, *, reason: str, actor: str | None = None) -> Machine:
+        """Let it go on. Raises as `pause_auto`."""
+        return auto_state.resume(self._store, scope, reason=reason, actor=actor)
 
     def health(self, name: str, check: Check) -> None:
         """Let gates ask `check` by this name, in every process that may carry a redrive: `Gates(health="crm-up")`.

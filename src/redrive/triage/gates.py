@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -30,7 +30,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WINDOW = re.compile(r"\s*([0-9]{1,2}):([0-9]{2})\s*-\s*([0-9]{1,2}):([0-9]{2})(?:\s+(\S+))?\s*", re.ASCII)
 
 
-class Gates(Struct, frozen=True, omit_defaults=True):
+class Gates(Struct, frozen=True):
     """What must hold while a redrive moves messages; it waits otherwise, and goes on by itself.
 
     - `breaker`: nothing is moved while the circuit breaker of a dependency of the messages' tasks is open, or while the
@@ -107,7 +107,7 @@ def closed(
         return f"approval by {gates.approval} is awaited"
     if gates.window is not None and not _window(gates.window).holds(now_ms):
         return f"outside its window {gates.window}"
-    if gates.breaker and (why := _alone(app, sorted(set(dependencies)), now_ms)):
+    if gates.breaker and (why := alone(app, sorted(set(dependencies)), now_ms)):
         return why
     return None if gates.health is None else app.healths.down(gates.health)
 
@@ -135,7 +135,8 @@ def held(state: State, d: Dependency, about: str, now_ms: int) -> str | None:
             return None
 
 
-def _alone(app: App, abouts: list[str], now_ms: int) -> str | None:
+def alone(app: App, abouts: Sequence[str], now_ms: int) -> str | None:
+    """Why one of these dependencies, NAME or NAME/KEY, is not to be called now. Raises StoreError."""
     if not abouts:
         return None
     cells = app.store.cells.read([f"flow/{about}" for about in abouts])

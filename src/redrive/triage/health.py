@@ -37,12 +37,12 @@ class _Answer(NamedTuple):
 class Healths:
     """The health checks of an app. Safe to use from many threads."""
 
-    def __init__(self, *, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, clock_s: Callable[[], float] = time.monotonic, first_s: float = FIRST_S) -> None:
         self._checks: dict[str, Check] = {}
         self._answers: dict[str, _Answer] = {}
         self._threads: dict[str, threading.Thread] = {}
         self._lock = threading.Lock()
-        self._clock_s = clock_s
+        self._clock_s, self._first_s = clock_s, first_s
 
     def __contains__(self, health: str) -> bool:
         return is_url(health) or health in self._checks
@@ -72,7 +72,7 @@ class Healths:
                 self._threads[health] = thread
                 thread.start()
         if thread is not None and (answer is None or self._clock_s() - answer.at_s >= GOOD_S):
-            thread.join(FIRST_S)
+            thread.join(self._first_s)
             answer = self._answers.get(health)
         if answer is None or self._clock_s() - answer.at_s >= GOOD_S:
             return f"health check {shown(health)} has not answered yet"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from ..store import Store
 
 
-def begin(store: Store, plan: Plan, *, actor: str, reason: str, cause: str = "") -> None:
-    """Write the run of this plan: from then on whoever carries runs carries it. One commit, with its audit entry.
+def begin(store: Store, plan: Plan, *, actor: str, reason: str, cause: str = "", swaps: Sequence[Swap] = ()) -> None:
+    """Write the run of this plan: from then on whoever carries runs carries it. One commit, with its audit entry and
+    these swaps.
 
     Raises PlanRefused where the plan has been applied, or has expired, StoreError.
     """
@@ -41,13 +42,13 @@ def begin(store: Store, plan: Plan, *, actor: str, reason: str, cause: str = "")
     audit = Audit(store)
     entry = audit.entry("redrive", actor, reason, plan.selector, count=plan.total, about=plan.id)
 
-    def write(swaps: list[Swap]) -> None:
+    def write(audited: list[Swap]) -> None:
         cell, state_now = store.cells.read([INDEX, state_cell(plan.id)])
         if state_now is not None:
             raise PlanRefused(f"plan {plan.id} has been applied already", "draw up another", "applied")
         first = Swap(state_cell(plan.id), 0, _json(state), KEPT_MS)
         told = Swap(story_cell(plan.id), 0, _json(story), KEPT_MS)
-        store.put([], swaps=[first, told, _opened(cell, plan.id), *swaps])
+        store.put([], swaps=[first, told, _opened(cell, plan.id), *swaps, *audited])
 
     audit.commit(entry, write)
 
