@@ -9,6 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from tests.unit.redriving import Scene, dies, works
 from tests.unit.working import SOON
 
 from redrive import App, Reject, Snooze
@@ -21,6 +22,7 @@ from redrive.observe.shared_tally import SharedCounting, read
 from redrive.observe.tally import ATTEMPTS, DELAY_S, DONE_S, RUN_S, SHAPES, Counting, Series
 from redrive.stores.memory import MemoryStore
 from redrive.testing import ManualClock
+from redrive.triage.run_state import Status
 
 LABELS = {
     "queue",
@@ -34,6 +36,8 @@ LABELS = {
     "notice",
     "cause",
     "verdict",
+    "status",
+    "state",
     "le",
 }
 
@@ -298,6 +302,28 @@ def test_depths_are_by_queue_and_lane_with_the_oldest_age() -> None:
     assert found.value("redrive_queue_messages", queue="z", lane="scheduled") == 1
     assert found.value("redrive_queue_paused", queue="z") == 1
     assert found.value("redrive_queue_paused", queue="q") == 0
+
+
+def test_redrive_runs_are_shown_by_status_and_the_messages_of_open_ones_by_what_became_of_them() -> None:
+    scene = Scene()
+
+    def shown(name: str, label: str) -> dict[str, float | None]:
+        registry = CollectorRegistry()
+        registry.register(Depths(lambda: scene.store))
+        found = Scrape(registry)
+        return {labels[label]: found.value(name, **labels) for labels in found.labels(name)}
+
+    assert shown("redrive_runs", "status") == dict.fromkeys(Status, 0)
+    scene.bury(7)
+    run = scene.start(canary=3)
+    scene.over(run, dies)
+    assert run.state == "stopped"
+    scene.start(rate=1.0)
+    scene.tick(works, times=2)
+    assert shown("redrive_runs", "status") == {**dict.fromkeys(Status, 0), "running": 1, "stopped": 1}
+    messages = shown("redrive_run_messages", "state")
+    assert messages["planned"] in (7, 14)  # the first is open until all of it is written down
+    assert messages["moved"] and messages.keys() == run.counts.keys()
 
 
 def test_the_longest_dead_message_of_each_queue_tells_how_long_it_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:

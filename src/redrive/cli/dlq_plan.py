@@ -17,7 +17,7 @@ from ..observe.logs import one_line
 from ..triage.dlq import DeadLetters
 from ..triage.select_terms import Node
 from . import views
-from .failure import REFUSED, USAGE, Failure, command, note, program
+from .failure import DONE, REFUSED, USAGE, Failure, command, note, program
 from .output import Output, fields
 from .place import Place, at_store
 from .selecting import filters, selection, selector_argument
@@ -97,13 +97,16 @@ def plan(
 @click.option("--reason", default="", help="why, for those who look later")
 @click.option("--actor", envvar="REDRIVE_ACTOR", help="who (default: user@host) [REDRIVE_ACTOR]")
 @click.option("--max-age", type=DURATION, help="refuse a plan that is older (default: 24h)")
+@click.option("--watch", is_flag=True, help="watch the run until it is over, as `run watch` does")
 @at_store()
-def apply(place: Place, out: Output, plan: str, reason: str, actor: str | None, max_age: float | None) -> None:
+def apply(
+    place: Place, out: Output, plan: str, reason: str, actor: str | None, max_age: float | None, watch: bool
+) -> int:
     """Carry a plan out: start its run, which any worker of the app carries on.
 
     PLAN is its id, or the file that `dlq plan --out` wrote. Exit 4, and nothing is moved, where the plan was altered,
     applied before or drawn up too long ago, and without a reason. Single messages that have changed since are left
-    alone, and listed as `changed`.
+    alone, and listed as `changed`. With --watch, exit 1 where the run stopped itself or was cancelled.
     """
     from ..triage.plan_handle import MAX_AGE
 
@@ -111,9 +114,14 @@ def apply(place: Place, out: Output, plan: str, reason: str, actor: str | None, 
         handle = _found(place, plan)
     with _refusing(plan, handle.id):
         started = handle.start(reason=reason, actor=actor, max_age=MAX_AGE if max_age is None else max_age)
+    if watch:
+        from .run import watched
+
+        return watched(place, out, started)
     view = started.view()
     out.record({"id": view.id, "state": view.state, **view.counts, "selector": view.selector}, id="id")
-    note("started: any worker of the app carries it on")
+    note(f"started: any worker of the app carries it on; see: {program()} run watch {view.id}")
+    return DONE
 
 
 COMMANDS = (plan, apply)

@@ -25,6 +25,8 @@ when somebody scrapes, by queue.
 | `redrive_queue_oldest_age_seconds` | (queue) | how long the first of the ready ones has been due |
 | `redrive_queue_oldest_dead_age_seconds` | (queue) | how long the longest dead one has been dead |
 | `redrive_queue_paused` | (queue) | 1 where it is |
+| `redrive_runs` | (status) | redrive runs, open or among the last 200: running, paused, stopped, cancelled, done |
+| `redrive_run_messages` | (state) | of the open runs: planned, moved, done, failed, waiting, changed, skipped |
 | `redrive_breaker_state` | (dependency) | 0 closed, 1 half-open, 2 open |
 | `redrive_budget_left` | (dependency) | retries that could go now |
 | `redrive_concurrency_limit` | (dependency) | how many calls all workers together make at once, where that adapts |
@@ -42,12 +44,15 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import ConfigError
 from ..message import Counts, Lane, Where
+from ..triage import runs
 from ..triage.controls import Control, Controls
+from ..triage.run_state import RunState, Status, read_state, state_cell
 from .tally import SHAPES, Counting, Labels, Series, done_by_attempt, empty
 
 if TYPE_CHECKING:
@@ -141,6 +146,8 @@ class _Look(NamedTuple):
     counts: Mapping[str, Counts] | None = None  # None: the store could not be read
     paused: frozenset[str] = frozenset()
     dead_s: Mapping[str, float] = {}  # how long the longest dead one is dead, by queue
+    runs: Mapping[str, int] = {}  # by status
+    run_messages: Mapping[str, int] = {}  # of open runs
     controls: Sequence[Control] = ()
 
 
@@ -173,11 +180,24 @@ class Depths:
             store = self._store()
             counts = store.counts_by_queue()
             controls = Controls(store, self._app).list(waiting=False)
-            look = _Look(0.0, counts, store.paused(), _dead_s(store, counts), controls)
+            look = _Look(0.0, counts, store.paused(), _dead_s(store, counts), *_of_runs(store), controls)
         except Exception:  # whatever it is: a scrape that fails would hide the counters too
             look = _Look(0.0)
         now_s = self._clock()
         return look._replace(until_s=now_s + max(FRESH_S, (now_s - began_s) / LOOK_SHARE))
+
+
+def _of_runs(store: Store) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """How many redrive runs there are by status, and the messages of the open ones by what became of them."""
+    index = runs.index(store)
+    ids = (*index.open, *index.closed)
+    cells = store.cells.read([state_cell(id) for id in ids]) if ids else []
+    states = {id: state for id, cell in zip(ids, cells, strict=True) if (state := read_state(cell)) is not None}
+    messages: Counter[str] = Counter(dict.fromkeys(RunState().counts, 0))
+    for id in index.open:
+        messages.update(states[id].counts if id in states else {})
+    found = Counter(str(state.status) for state in states.values())
+    return {status: found[status] for status in Status}, messages
 
 
 def _dead_s(store: Store, counts: Mapping[str, Counts]) -> dict[str, float]:
@@ -237,7 +257,17 @@ def _gauges(look: _Look) -> Iterator[Metric]:
     for name, age_s in sorted(look.dead_s.items()):
         dead.add_metric((name,), age_s)
     yield from (depth, oldest, dead, paused)
+    yield _gauge("redrive_runs", "Redrive runs, open or among the last 200, by status.", "status", look.runs)
+    text = "Messages of open redrive runs, by what became of them."
+    yield _gauge("redrive_run_messages", text, "state", look.run_messages)
     yield from _controls(look.controls)
+
+
+def _gauge(name: str, help: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = _client().core.GaugeMetricFamily(name, help, labels=(label,))
+    for of, value in values.items():
+        family.add_metric((of,), value)
+    return family  # type: ignore[no-any-return]
 
 
 def _controls(controls: Sequence[Control]) -> Iterator[Metric]:
