@@ -6,6 +6,3 @@ LANDING: dict[str, set[str]] = {
     "TestSqlite": {"SwapRules", "SpreadRules", "ReplayRules", "ReturnRules", "ReadmitRules", "LineRules"}
     | {"ReplaceRules", "RestoreRules", "TrendRules"},
 }
-_ALL = LANDING["TestSqlite"]
-for name in ("TestRedis", "TestRedisCluster"):
-    LANDING[name] = set(_ALL)

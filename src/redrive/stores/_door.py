@@ -29,6 +29,7 @@ from ..store import Traits
 _USE_BLOBS = 'keep large bodies in files with App(…, blobs="file:///DIRECTORY"), or REDRIVE_BLOBS'
 _RAISE_MAX = "blob_max (REDRIVE_BLOB_MAX) bounds what blob storage takes"
 INT_MAX = 2**62  # stores keep 64-bit integers; the rest is room for sums
+COUNT_MAX = 2**31 - 1  # and count in four bytes where they can
 WIDTH_MAX = 100_000
 RESTED = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
 _CURSOR = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
@@ -69,23 +70,23 @@ def admit_restored(messages: Iterable[Message], traits: Traits) -> None:
                 f"message {message.id[:100]!a} lies in lane {str(message.lane)!r}; only what is dead or in quarantine "
                 "can be restored; nothing was written"
             )
-        admit([_draft_of(message)], traits)
+        admit([draft_of(message)], traits)
         why = _counters(message) or _unwritable([message.reason, message.worker, *_found_by(message)])
         if why is not None:
             raise EnqueueError(f"message {message.id} is refused: {why}; nothing was written")
 
 
-_COUNTED = (
-    *("fence", "attempt", "crashes", "crashes_alone", "redrives", "attempts_allowed"),
-    *("enqueued_ms", "life_ms", "held_ms", "rested_ms"),
-)
+_BOUNDS = {
+    **dict.fromkeys(("fence", "attempt", "crashes", "crashes_alone", "redrives", "attempts_allowed"), COUNT_MAX),
+    **dict.fromkeys(("enqueued_ms", "life_ms", "held_ms", "rested_ms"), INT_MAX),
+}
 
 
 def _counters(message: Message) -> str | None:
-    for name in _COUNTED:
+    for name, most in _BOUNDS.items():
         value = getattr(message, name)
-        if value is not None and not 0 <= value <= INT_MAX:
-            return f"{name} is {value}, expected 0 to {INT_MAX}"
+        if value is not None and not 0 <= value <= most:
+            return f"{name} is {value}, expected 0 to {most}"
     return None
 
 
@@ -93,7 +94,7 @@ def _found_by(message: Message) -> tuple[str, ...]:
     return (message.faults[-1].error, message.faults[-1].fingerprint) if message.faults else ()
 
 
-def _draft_of(message: Message) -> Draft:
+def draft_of(message: Message) -> Draft:
     """What of it is refused or taken as of a draft."""
     return Draft(
         task=message.task,

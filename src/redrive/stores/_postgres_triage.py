@@ -30,9 +30,6 @@ from ._postgres_changes import Connection, Statements
 from ._postgres_groups import admit, lock
 from ._postgres_rows import ids, ints, numbers, plain, restored_rows, texts
 
-INT_MAX = 2**31 - 1  # of what is counted
-_COUNTED = ("fence", "attempt", "crashes", "crashes_alone", "redrives", "attempts_allowed")
-
 
 def judge(
     st: Statements,
@@ -179,14 +176,6 @@ def _held(st: Statements, c: Connection, messages: Sequence[Message], now: int |
         names = texts([task for task, _ in free]), texts([key for _, key in free])
         st.do(c, "hold_keys", *names, ids([keyed[name] for name in free]), numbers([0] * len(free)), now)
     return held
-
-
-def admit_counters(messages: Sequence[Message]) -> None:
-    """Raises EnqueueError for a message that counts further than the server does."""
-    for message in messages:
-        for name in _COUNTED:
-            if (getattr(message, name) or 0) > INT_MAX:
-                raise EnqueueError(f"message {message.id}: {name} is over {INT_MAX}; nothing was written")
 
 
 # -- retention

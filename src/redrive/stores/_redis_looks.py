@@ -12,7 +12,7 @@ from typing import Any
 
 from ..fault import Fault
 from ..ids import is_id
-from ..message import FailureGroup, Lane, Message, Page, Where
+from ..message import TREND_MS, FailureGroup, Lane, Message, Page, Where
 from . import _door, _lifecycle
 from ._redis_rows import LETTERS, fatal_of, id_text, member_number, to_message
 
@@ -66,9 +66,10 @@ class Looks:
             cursor = f"{place[0]}.{member_number(place[1])}"
         return Page(messages)
 
-    def failure_groups(self, where: Where) -> list[FailureGroup]:
+    def failure_groups(self, where: Where, now_ms: int | None) -> list[FailureGroup]:
+        """`now_ms`: the time, where the trend is asked for."""
         plain = where == Where(task=where.task, fingerprint=where.fingerprint)
-        groups = self._indexed(where) if plain else self._looked_through(where)
+        groups = self._indexed(where, now_ms is not None) if plain else self._looked_through(where, now_ms)
         return sorted(groups, key=lambda group: (-group.count, group.fingerprint, group.task))
 
     def _candidates(self, lane: Lane | None, where: Where, after: Place, page: int) -> Iterator[tuple[Place, Found]]:
@@ -133,13 +134,13 @@ class Looks:
 
     # -- dead ones by what killed them
 
-    def _indexed(self, where: Where) -> list[FailureGroup]:
+    def _indexed(self, where: Where, trend: bool) -> list[FailureGroup]:
         rows: dict[bytes, list[Any]] = {}
         cursor = "0"
         while True:
-            found, page = self._call("failure_groups", (cursor,))
-            for n in range(0, len(page), 5):
-                rows[page[n]] = page[n + 1 : n + 5]
+            found, page = self._call("failure_groups", (cursor, TREND_MS))
+            for n in range(0, len(page), 7):
+                rows[page[n]] = page[n + 1 : n + 7]
             cursor = found.decode()
             if cursor == "0":
                 break
@@ -150,23 +151,30 @@ class Looks:
         for first in range(0, len(named), PAGE):
             some = named[first : first + PAGE]
             samples = found_of(self._call, [row[5][6:] for row in some])
-            for (fingerprint, task, count, first_ms, last_ms, member), sample in zip(some, samples, strict=True):
+            for (fingerprint, task, count, first_ms, last_ms, member, *came), sample in zip(some, samples, strict=True):
                 fault = sample[1] if sample is not None else None
                 told = (fault.error, fault.text) if fault is not None else ("", "")
                 id = id_text(member[6:].hex())
-                groups.append(FailureGroup(fingerprint, task, *told, count, first_ms, last_ms, id))
+                lately = came if trend else ()
+                groups.append(FailureGroup(fingerprint, task, *told, count, first_ms, last_ms, id, *lately))
         return groups
 
-    def _looked_through(self, where: Where) -> list[FailureGroup]:
+    def _looked_through(self, where: Where, now_ms: int | None) -> list[FailureGroup]:
         groups: dict[tuple[str, str], FailureGroup] = {}
+        lately_ms = _LAST_MS if now_ms is None else now_ms - TREND_MS
         for (rested_ms, _), (message, fault) in self._candidates(Lane.DEAD, where, (-1, b""), PAGE):
             if message.lane is not Lane.DEAD or not _lifecycle.matches(message, fault, where):
                 continue
             told = (fault.fingerprint, fault.error, fault.text) if fault is not None else ("", "", "")
             before = groups.get((told[0], message.task))
             count, first_ms = (before.count, before.first_ms) if before is not None else (0, rested_ms)
+            recent, earlier = (before.recent, before.earlier) if before is not None else (0, 0)
+            if rested_ms >= lately_ms:
+                recent += 1
+            elif now_ms is not None and rested_ms >= lately_ms - TREND_MS:
+                earlier += 1
             groups[told[0], message.task] = FailureGroup(
-                told[0], message.task, *told[1:], count + 1, first_ms, rested_ms, message.id
+                told[0], message.task, *told[1:], count + 1, first_ms, rested_ms, message.id, recent, earlier
             )
         return [*groups.values()]
 

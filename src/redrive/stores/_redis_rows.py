@@ -13,7 +13,9 @@ import msgspec
 
 from ..fault import Fault
 from ..message import Delivery, Draft, Lane, Message, Receipt
-from ._meta import read_deferral
+from ._door import draft_of
+from ._lifecycle import died_of
+from ._meta import encode, read_deferral
 
 KEY, GROUP, HAS_PROGRESS, CANCEL, SUSPECT, COLD = 1, 2, 8, 16, 32, 128  # flags of a state
 PLACE = 0
@@ -53,6 +55,9 @@ class Cold(msgspec.Struct, gc=False):
     turn: int | None = msgspec.field(default=None, name="t")
     wake_ms: int | None = msgspec.field(default=None, name="wk")
     fingerprint: str | None = msgspec.field(default=None, name="fp")
+    error: str | None = msgspec.field(
+        default=None, name="er"
+    )  # after its fingerprint and "\0", where that must be said
     deferral: str | None = msgspec.field(default=None, name="df")
 
 
@@ -187,7 +192,11 @@ def fatal_of(message: Message, state: bytes | None) -> Fault | None:
     """The fault that brought a message to rest, by which it is found and grouped."""
     if state is None or not state[5] & COLD or not message.faults:
         return None
-    return message.faults[-1] if _cold(state[_HEAD.size :]).fingerprint is not None else None
+    cold = _cold(state[_HEAD.size :])
+    fingerprint, of_error, error = (cold.error or "").partition("\0")
+    if not of_error or fingerprint != cold.fingerprint:  # (an older program left it over)
+        return message.faults[-1] if cold.fingerprint is not None else None
+    return died_of(message.faults, fingerprint, error)
 
 
 def deliveries_of(part: Sequence[Any], queue: str, worker: str, until: int) -> list[Delivery]:
@@ -287,6 +296,29 @@ def draft_rows(
             key = None if draft.key is None else f"{draft.task}\0{draft.key}"
             row += [draft.due_ms, key, draft.key_for_ms, draft.id is not None, draft.group]
         rows.append(row)
+    return rows
+
+
+def restored_rows(messages: Sequence[Message], arguments: Arguments) -> list[list[Any]]:
+    """Messages at rest as `restore.lua` takes them."""
+    rows = []
+    for m in messages:
+        last = m.faults[-1] if m.faults else None
+        rows.append(
+            [
+                *(m.queue, m.task, m.priority, LETTERS[m.lane], m.enqueued_ms),
+                arguments.blob(tail(draft_of(m), m.id)),
+                *(m.fence, m.attempt, m.crashes, m.crashes_alone, m.redrives),
+                0 if m.life_ms == m.enqueued_ms else m.life_ms,
+                *(m.held_ms, m.suspect, NO_NAME if m.worker == "" else m.worker or ""),
+                None if m.key is None else f"{m.task}\0{m.key}",
+                *(m.group, m.reason, m.rested_ms, m.attempts_allowed),
+                None if last is None else last.fingerprint,
+                arguments.blobs([encode(fault) for fault in m.faults]),
+                len(m.faults),
+                None if m.progress is None else arguments.blob(m.progress),
+            ]
+        )
     return rows
 
 

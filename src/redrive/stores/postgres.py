@@ -268,7 +268,6 @@ class PostgresStore:
 
     def restore(self, messages: Sequence[Message]) -> list[bool]:
         _door.admit_restored(messages, self.traits)
-        triage.admit_counters(messages)
         return self._link.run(lambda c: triage.restore(self._st, c, messages, self._st.now())) if messages else []
 
     def cancel(self, ids_: Sequence[str]) -> list[Cancel]:

@@ -35,8 +35,11 @@ from ..message import (
     OnDead,
     Page,
     Put,
+    Readmit,
     Receipt,
     Redrive,
+    Replace,
+    Return,
     Settlement,
     Started,
     Swap,
@@ -59,6 +62,7 @@ from ._redis_rows import (
     id_bytes,
     id_text,
     packed_ids,
+    restored_rows,
 )
 from ._redis_settles import Held, Settling, skip_row, swap_rows
 from ._redis_url import RedisUrl
@@ -274,23 +278,36 @@ class RedisStore:
         return self._looks.peek(lane, where, limit, cursor)
 
     def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
-        return self._looks.failure_groups(where)
+        return self._looks.failure_groups(where, self.now_ms() if trend else None)
 
     # -- changing by hand
 
-    def restore(self, messages: Sequence[Message]) -> list[bool]:
-        raise _door.not_yet("restore")
-
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
         _door.admit_verdict(handles, verdict, self.traits)
-        _door.refuse_new(verdict, swaps)
-        ours = [at for at, handle in enumerate(handles) if is_id(handle.id)]
-        seen = [(handles[at].redrives, LETTERS[handles[at].lane]) for at in ours]
-        words = self._call("triage", (seen, _said(verdict)), packed_ids([handles[at].id for at in ours]))
+        arguments, ours = Arguments(), [at for at, handle in enumerate(handles) if is_id(handle.id)]
+        arguments.blob(packed_ids([handles[at].id for at in ours]))
+        seen = [(handles[at].redrives, LETTERS[handles[at].lane], _delay_ms(verdict, at)) for at in ours]
+        made = [draft.id or new_id(self.now_ms()) for draft in _drafts(verdict)]
+        asked = (seen, _said(verdict, made, arguments), swap_rows(swaps, arguments))
+        # Whether it took place cannot be told by a second try where its swaps, or what it put, are in the way.
+        once = bool(swaps) or isinstance(verdict, Replace)
+        reply = self._link.call("triage", arguments.listed(self._now(), asked), again=not once)
+        if reply[0] == b"held":
+            raise EnqueueError(
+                f"message {handles[0].id} cannot be replaced: message {id_text(reply[1].hex())} holds the unique key "
+                "of the draft; nothing was changed"
+            )
         moved = [False] * len(handles)
-        for at, word in zip(ours, words, strict=True):
+        for at, word in zip(ours, self._told(reply, swaps)[0], strict=True):
             moved[at] = word == 1
         return moved
+
+    def restore(self, messages: Sequence[Message]) -> list[bool]:
+        _door.admit_restored(messages, self.traits)
+        arguments = Arguments()
+        arguments.blob(packed_ids([message.id for message in messages]))
+        rows = restored_rows(messages, arguments)
+        return [word == 1 for word in self._link.call("restore", arguments.listed(self._now(), rows))]
 
     def cancel(self, ids: Sequence[str]) -> list[Cancel]:
         known = [id for id in dict.fromkeys(ids) if is_id(id)]
@@ -396,16 +413,34 @@ def _counted(numbers: Sequence[int], oldest_ms: int) -> Counts:
     return Counts(ready, scheduled, leased, dead, quarantine, done, oldest_ms / 1000)
 
 
-def _said(verdict: Verdict) -> Sequence[Any]:
+def _delay_ms(verdict: Verdict, at: int) -> int:
+    """Of the handle at this place."""
+    if not isinstance(verdict, Redrive):
+        return 0
+    return verdict.delay_ms + (verdict.delays_ms[at] if verdict.delays_ms else 0)
+
+
+def _drafts(verdict: Verdict) -> list[Draft]:
+    return [verdict.draft] if isinstance(verdict, Replace) else []
+
+
+def _said(verdict: Verdict, made: Sequence[str], arguments: Arguments) -> Sequence[Any]:
+    """`made`: the id of what it puts."""
     match verdict:
-        case Redrive(to_queue, delay_ms, attempts, run, keep_deadline):
-            return ("redrive", to_queue, delay_ms, attempts, run, keep_deadline)
+        case Redrive(to_queue, _, attempts, run, keep_deadline):
+            return ("redrive", to_queue, attempts, run, keep_deadline)
         case Discard():
             return ("discard",)
         case Isolate(why):
             return ("isolate", why)
-        case _:
-            raise _door.not_yet(type(verdict).__name__)
+        case Return(run):
+            return ("return", run)
+        case Readmit():
+            return ("readmit",)
+        case Replace(draft):
+            zones = dict[tuple[int, str], int]()
+            rows = draft_rows([draft], made, zones, arguments)
+            return ("replace", rows, [*zones], arguments.blob(packed_ids(made)))
 
 
 def _state(draft: Draft, now: int) -> str:

@@ -2,6 +2,7 @@
 -- A draft is {zone, delay, tail, due, key, key_for, own, group}: zone an index into `zones`, tail an index into ARGV, and
 -- due, key, group only where it has them; `own` says that its id is not one the store made. A zone is {priority, queue}.
 local KEYS_OF, KEYS_UNTIL = root .. 'k', root .. 'ku'
+local given_up = {} -- by key: the message that gives it up in this script
 local settled_lanes = {} -- by id: what this script makes of messages that it found; GONE: nothing
 local GONE = 'X'
 
@@ -35,6 +36,7 @@ local function holder(name)
   local held = call('HGET', KEYS_OF, name)
   if not held then return end
   local id, until_ms = sub(held, 1, 16), (struct.unpack('>I8', held, 17))
+  if given_up[name] == id then return end
   local lane, word = nil, 'done'
   local message = settled_lanes[id] ~= GONE and call('HGET', MESSAGES, id)
   if message then

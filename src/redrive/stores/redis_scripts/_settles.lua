@@ -6,16 +6,18 @@ local OK, STALE, CANCELLED = 0, 1, 2
 
 local function failures_key(name) return root .. 'f:' .. name end
 
--- It comes to rest in this lane. `fault`: {fingerprint} of the fault that brought it there, if any.
-local function rest(record, lane, reason, fingerprint)
+-- It comes to rest in this lane. `fingerprint`: of the fault that brought it there, if any; `at`: since when it rests, if
+-- that is not now.
+local function rest(record, lane, reason, fingerprint, at)
   local state, cold = record.state, record.state.cold
+  at = at or now
   state.lane, state.due = lane, 0
-  cold.r, cold.rm, cold.df = reason, now, nil
-  add(rest_key(lane, record.queue), now, record.member)
+  cold.r, cold.rm, cold.df = reason, at, nil
+  add(rest_key(lane, record.queue), at, record.member)
   if fingerprint then cold.fp = fingerprint end
   if lane == DEAD then
     cold.fk = (cold.fp or '') .. '\0' .. record.task
-    add(failures_key(cold.fk), now, record.member)
+    add(failures_key(cold.fk), at, record.member)
     call('SADD', FAILURES, cold.fk)
   end
 end
@@ -34,12 +36,19 @@ local function rise(record)
     call('ZREM', failures_key(cold.fk), record.member)
     if call('EXISTS', failures_key(cold.fk)) == 0 then call('SREM', FAILURES, cold.fk) end
   end
-  cold.r, cold.rm, cold.ex, cold.fk, cold.fp = nil, nil, nil, nil, nil
+  cold.r, cold.rm, cold.ex, cold.fk, cold.fp, cold.er = nil, nil, nil, nil, nil, nil
 end
 
 local function cancelled(record)
   rest(record, DONE, 'cancelled')
   expire(record, now + CANCELLED_KEPT)
+end
+
+-- What a done message had, while a run has it again: its checkpoint and its result.
+local function laid_aside(id) return id .. 'p', id .. 'r' end
+
+local function drop_laid_aside(id)
+  for _, field in ipairs({laid_aside(id)}) do drop_field(PROGRESS, field) end
 end
 
 -- Forget what lies beside a message, and itself.
@@ -56,7 +65,10 @@ local function forget(id, packed, message)
   if flags % BESIDE == 0 then return end
   if flags % 2 == KEY then free_key(id, read_message(message or call('HGET', MESSAGES, id))) end
   for _, field in ipairs(fault_fields(id, byte(packed, 23))) do drop_field(FAULTS, field) end
-  if bit.band(flags, HAS_PROGRESS) ~= 0 then drop_field(PROGRESS, id) end
+  if bit.band(flags, HAS_PROGRESS) ~= 0 then
+    drop_field(PROGRESS, id)
+    drop_laid_aside(id)
+  end
 end
 
 -- A resting message is gone for good.

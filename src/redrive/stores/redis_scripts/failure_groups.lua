@@ -1,10 +1,17 @@
--- {cursor}: a page of the groups of dead messages: {cursor that leads on, {name, count, first, last, member of the last, …}}.
+-- {cursor, how long lately is}: a page of the groups of dead messages: {cursor that leads on, {name, count, first, last,
+-- member of the last, how many came to rest lately, how many in the while before, …}}.
 local page, answer = call('SSCAN', root .. 'fg', asked[1], 'COUNT', 300), {}
+local lately = now - asked[2]
 for _, name in ipairs(page[2]) do
   local key = root .. 'f:' .. name
   local first, last = call('ZRANGE', key, 0, 0, 'WITHSCORES'), call('ZRANGE', key, -1, -1, 'WITHSCORES')
   if first[1] then
-    for _, part in ipairs({name, call('ZCARD', key), tonumber(first[2]), tonumber(last[2]), last[1]}) do
+    local recent, earlier = 0, 0
+    if tonumber(last[2]) >= lately - asked[2] then
+      recent = call('ZCOUNT', key, lately, '+inf')
+      earlier = call('ZCOUNT', key, lately - asked[2], '(' .. lately)
+    end
+    for _, part in ipairs({name, call('ZCARD', key), tonumber(first[2]), tonumber(last[2]), last[1], recent, earlier}) do
       answer[#answer + 1] = part
     end
   end

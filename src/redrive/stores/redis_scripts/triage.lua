@@ -1,21 +1,62 @@
--- needs: full states faults groups puts settles
--- {handles as {redrives, lane}, verdict}, their ids in ARGV[3]: 1 per handle that was as it says, else 0.
--- A verdict: {'redrive', to_queue, delay, attempts, run, keep_deadline} | {'discard'} | {'isolate', why}.
-local handles, verdict, words = asked[1], asked[2], {}
+-- needs: full states faults cells groups puts settles
+-- {handles as {redrives, lane, delay}, verdict, swaps}, their ids in ARGV[3]: {a word per handle: 1 if it was as it says,
+-- else 0}, or what was refused, and then nothing was changed. A verdict: {'redrive', to_queue, attempts, run,
+-- keep_deadline} | {'discard'} | {'isolate', why} | {'return', run} | {'readmit'} | {'replace', drafts, zones, ARGV index
+-- of their ids}.
+-- What a run or an isolation takes from a message is the map `b` in its state, with the names of there; `n` is how often
+-- it had been redriven, by which one that an older program left is told.
+local handles, verdict, swaps = asked[1], asked[2], asked[3]
+local kind, words, woken = verdict[1], {}, {}
 
-local function redrive(record)
+-- The error of the last fault, if that is what it died of.
+local function error_of(record)
+  local state, cold = record.state, record.state.cold
+  if not cold.fp then return end
+  if cold.er then return cold.er end
+  local fields = fault_fields(record.id, state.faults)
+  local fault = call('HGET', FAULTS, fields[#fields] or '')
+  return cold.fp .. '\0' .. (fault and cjson.decode(fault).error or '')
+end
+
+local function before(record)
+  local state, cold = record.state, record.state.cold
+  local found = {n = state.redrives, l = state.lane, q = record.queue, r = cold.r, rm = cold.rm, a = state.attempt,
+    c = state.crashes, ca = state.alone, s = has(state, SUSPECT), lf = state.life, h = state.held, dl = cold.dl,
+    aa = cold.aa, fp = cold.fp, er = error_of(record), run = cold.run, bl = cold.t == PLACE, ex = cold.ex}
+  if state.lane == DONE then
+    local progress, result = laid_aside(record.id)
+    found.p, found.res = has(state, HAS_PROGRESS), cold.res
+    for field, value in pairs({[progress] = call('HGET', PROGRESS, record.id), [result] = call('HGET', RESULTS, record.id)}) do
+      if value then
+        keep_field(PROGRESS, field, value)
+        mark(state, HAS_PROGRESS)
+      end
+    end
+  end
+  return found
+end
+
+local function redrive(record, delay)
   local state, cold, group = record.state, record.state.cold, record.group
   local to = verdict[2] or record.queue
   local head = group and cold.t == PLACE and to == record.queue
+  if cold.b then drop_laid_aside(record.id) end
+  cold.b = verdict[4] and before(record) or nil
+  if state.lane == DONE then
+    drop_field(RESULTS, record.id)
+    drop_field(PROGRESS, record.id)
+    cold.res = nil
+    if not cold.b then unmark(state, HAS_PROGRESS) end
+  end
   rise(record)
   if group and not head then leave(record) end
   state.lane, state.redrives, state.attempt, state.crashes, state.alone = READY, state.redrives + 1, 0, 0, 0
   unmark(state, SUSPECT)
   unmark(state, ALONE)
-  state.due = verdict[3] > 0 and math.min(now + verdict[3] + 1, TIME_MAX) or now
+  state.due = delay > 0 and math.min(now + delay + 1, TIME_MAX) or now
   state.life, state.held = now, 0
-  cold.aa, cold.run, cold.df = verdict[4], verdict[5], nil
-  if not verdict[6] then cold.dl = 1 end
+  cold.aa, cold.run, cold.df = verdict[3], verdict[4], nil
+  if not verdict[5] then cold.dl = 1 end
   cold.q = to ~= record.task_queue and to or nil
   record.queue = to
   if group and not head then
@@ -25,36 +66,132 @@ local function redrive(record)
   end
   keep_state(record.id, state)
   call('SADD', root .. 'qs', to)
+  woken[to] = true
 end
 
-local woken = {}
-for i, handle in ipairs(handles) do
+-- Ready, and not run since this run moved it.
+local function is_returned(record)
+  local state, b = record.state, record.state.cold.b
+  return state.cold.run == verdict[2] and state.attempt == 0 and state.crashes == 0 and b and b.n == state.redrives - 1
+end
+
+-- It rests just as it did. It leaves its group, unless it is still the head that blocks it.
+local function give_back(record)
+  local state, cold = record.state, record.state.cold
+  local b = cold.b
+  if not record.group or cold.t == PLACE then drop(due_key(record.priority, record.queue), record.member) end
+  local head = b.bl and cold.t == PLACE and b.q == record.queue and rules(b.q).block
+  if record.group and not head then leave(record) end
+  state.redrives, state.attempt, state.crashes, state.alone, state.life, state.held = b.n, b.a, b.c, b.ca, b.lf, b.h
+  if b.s then mark(state, SUSPECT) else unmark(state, SUSPECT) end
+  cold.aa, cold.run, cold.dl, cold.b = b.aa, b.run, b.dl, nil
+  cold.q = b.q ~= record.task_queue and b.q or nil
+  record.queue = b.q
+  if b.l == DONE then
+    local progress, result = laid_aside(record.id)
+    cold.res = b.res
+    if b.res then keep_field(RESULTS, record.id, call('HGET', PROGRESS, result)) end
+    if b.p then
+      keep_field(PROGRESS, record.id, call('HGET', PROGRESS, progress))
+    else
+      unmark(state, HAS_PROGRESS)
+      drop_field(PROGRESS, record.id)
+    end
+    drop_laid_aside(record.id)
+  end
+  rest(record, b.l, b.r, b.fp, b.rm)
+  cold.er = b.er
+  if b.ex then expire(record, b.ex) end
+  keep_state(record.id, state)
+end
+
+local function isolate(record)
+  local cold = record.state.cold
+  local fingerprint, error = cold.fp, cold.er
+  if record.state.lane ~= QUARANTINE then cold.b = {n = record.state.redrives, r = cold.r} end
+  rise(record)
+  rest(record, QUARANTINE, verdict[2], fingerprint)
+  cold.er = error
+  keep_state(record.id, record.state)
+end
+
+local function readmit(record)
+  local cold = record.state.cold
+  local fingerprint, error, reason, at, b = cold.fp, cold.er, cold.r, cold.rm, cold.b
+  if b and b.n == record.state.redrives then reason = b.r end
+  cold.b = nil
+  rise(record)
+  rest(record, DEAD, reason, fingerprint, at)
+  cold.er = error
+  keep_state(record.id, record.state)
+end
+
+local function may_judge(record)
+  local lane = record.state.lane
+  if kind == 'return' then return lane == READY and is_returned(record) end
+  if kind == 'readmit' then return lane == QUARANTINE end
+  if kind == 'redrive' and lane == DONE then return record.state.cold.r ~= 'cancelled' end
+  return lane == DEAD or lane == QUARANTINE
+end
+
+-- The record of a handle that is as it says; what it was read from.
+local function found(i)
   local id = sub(ARGV[3], 16 * i - 15, 16 * i)
   local message = call('HGET', MESSAGES, id)
   local packed = message and call('HGET', STATES, id)
-  words[i] = 0
-  if packed then
-    local record = record_of(id, message, packed)
-    local state = record.state
-    record.task_queue = read_message(message).queue
-    if (state.lane == DEAD or state.lane == QUARANTINE) and state.lane == handle[2] and state.redrives == handle[1] then
-      words[i] = 1
-      woken[record.queue] = true
-      if verdict[1] == 'redrive' then
-        redrive(record)
-        woken[record.queue] = true
-      elseif verdict[1] == 'discard' then
-        remove(record, packed, message)
-      else
-        local fingerprint = state.cold.fp
-        rise(record)
-        rest(record, QUARANTINE, verdict[2], fingerprint)
-        keep_state(id, state)
-      end
-      flush()
-    end
+  if not packed then return end
+  local record = record_of(id, message, packed)
+  if record.state.lane ~= handles[i][2] or record.state.redrives ~= handles[i][1] then return end
+  record.task_queue = read_message(message).queue
+  if may_judge(record) then return record, packed, message end
+end
+
+-- The draft to put instead, as `write_puts` takes it, or nil and what is refused. It takes over the key, and how long
+-- that was to be held.
+local function planned(record)
+  local draft, drafts = verdict[2][1], verdict[2]
+  local held = draft[5] and call('HGET', KEYS_OF, draft[5])
+  if held and sub(held, 1, 16) == record.id then
+    given_up[draft[5]] = record.id
+    draft[6] = math.max(draft[6], (struct.unpack('>I8', held, 17)) - now)
+  end
+  settled_lanes[record.id] = GONE
+  local list, duplicates = plan_puts(drafts, verdict[3], ARGV[verdict[4]])
+  if not list then return nil, {'stored', duplicates} end
+  if #duplicates > 0 then return nil, {'held', duplicates[2]} end
+  return list
+end
+
+local list
+if kind == 'replace' then
+  local record = found(1)
+  if not record then return {{0}} end
+  local refused
+  list, refused = planned(record)
+  if not list then return refused end
+end
+local conflict = swap_all(swaps)
+if conflict then return {'conflict', conflict} end
+
+for i, handle in ipairs(handles) do
+  local record, packed, message = found(i)
+  words[i] = record and 1 or 0
+  if record then
+    woken[record.queue] = true
+    if kind == 'redrive' then redrive(record, handle[3])
+    elseif kind == 'return' then give_back(record)
+    elseif kind == 'isolate' then isolate(record)
+    elseif kind == 'readmit' then readmit(record)
+    else remove(record, packed, message) end
+    flush()
   end
 end
+if list then
+  for name in pairs(given_up) do call('HDEL', KEYS_OF, name) end
+  write_puts(list)
+end
+write_cells()
+flush()
 admit()
 for queue in pairs(woken) do wake_waiters(queue) end
-return words
+return {words}
