@@ -7,20 +7,17 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from ..errors import ConfigError, EnqueueError, TooLarge, Unsupported
+from ..errors import ConfigError, EnqueueError, TooLarge
 from ..ids import is_id
 from ..message import (
     PRIORITIES,
     RESTING,
-    Discard,
     Draft,
     Handle,
-    Isolate,
     Lane,
     Message,
     Redrive,
     Replace,
-    Swap,
     Verdict,
     Where,
 )
@@ -114,18 +111,6 @@ def draft_of(message: Message) -> Draft:
         producer=message.producer,
         traceparent=message.traceparent,
     )
-
-
-def not_yet(what: str) -> Unsupported:
-    return Unsupported(f"this store does not do {what} yet; nothing was changed")
-
-
-def refuse_new(verdict: Verdict, swaps: Sequence[Swap]) -> None:
-    """Raises Unsupported for what triage does not do in every store yet."""
-    if swaps:
-        raise not_yet("swaps beside a verdict")
-    if not isinstance(verdict, Redrive | Discard | Isolate) or (isinstance(verdict, Redrive) and verdict.delays_ms):
-        raise not_yet(f"{type(verdict).__name__} in full")
 
 
 def read_cursor(cursor: str | None) -> tuple[int, int]:

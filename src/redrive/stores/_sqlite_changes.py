@@ -1,4 +1,4 @@
-"""What changes messages and cells in the SQLite store, inside the writer's transaction: insert, settle, judge, swap."""
+"""What changes messages and cells in the SQLite store, inside the writer's transaction: insert, settle, swap."""
 
 from __future__ import annotations
 
@@ -12,19 +12,13 @@ from ..errors import EnqueueError
 from ..ids import new_id
 from ..message import (
     Ack,
-    Discard,
     Draft,
-    Handle,
-    Isolate,
     Keep,
     Lane,
     Put,
-    Redrive,
     Settled,
     Settlement,
-    Verdict,
 )
-from ._door import not_yet
 from ._meta import text
 from ._sqlite_cells import Swaps
 from ._sqlite_groups import Groups, Touched
@@ -43,7 +37,7 @@ class Changes:
         for draft in drafts:
             id = draft.id or new_id(now)
             if draft.key is not None:
-                held = keyed.get((draft.task, draft.key)) or self._holder(c, draft.task, draft.key, now)
+                held = keyed.get((draft.task, draft.key)) or self.holder(c, draft.task, draft.key, now)
                 if held is not None:
                     puts.append(held)
                     continue
@@ -65,7 +59,7 @@ class Changes:
             raise EnqueueError(f"a message with one of these ids is already stored ({error})") from error
         return puts
 
-    def _holder(self, c: sqlite3.Connection, task: str, key: str, now: int) -> Put | None:
+    def holder(self, c: sqlite3.Connection, task: str, key: str, now: int) -> Put | None:
         row = c.execute(self._sql["key_holder"], (task, key)).fetchone()
         if row is None:
             return None
@@ -163,28 +157,6 @@ class Changes:
         """Those that are the current claim, as (seq, fence), and whether a cancel was asked for."""
         found = msgspec.json.decode(c.execute(self._sql["held_now"], (text(fences),)).fetchone()[0])
         return {(seq, fence): cancel for seq, fence, cancel in found}
-
-    def judge(self, c: sqlite3.Connection, handle: Handle, verdict: Verdict, touched: Touched, now: int) -> bool:
-        seen = (handle.id, handle.redrives, str(handle.lane))
-        if handle.lane not in (Lane.DEAD, Lane.QUARANTINE):
-            return False
-        place = c.execute(self._sql["place_of"], (handle.id,)).fetchone()  # None unless it is of a group
-        match verdict:
-            case Redrive():
-                due = now + verdict.delay_ms + (verdict.delay_ms > 0)
-                fresh = (now, due, verdict.to_queue, verdict.attempts, verdict.run, verdict.keep_deadline)
-                moved = c.execute(self._sql["redrive"], (*fresh, *seen)).rowcount == 1
-                if moved and place is not None:
-                    touched.update(self._groups.rejoin(c, place, verdict.to_queue or place[1], due, now))
-            case Discard():
-                moved = c.execute(self._sql["discard"], seen).rowcount == 1
-            case Isolate():
-                moved = c.execute(self._sql["isolate"], (verdict.why, now, *seen)).rowcount == 1
-            case _:
-                raise not_yet(type(verdict).__name__)
-        if moved and place is not None:
-            touched.add((place[1], place[2]))
-        return moved
 
     def retain(self, c: sqlite3.Connection, lane: Lane, queue: str, keep: Keep, now: int) -> int:
         ends: list[tuple[int, int]] = []  # what lies before one of these goes

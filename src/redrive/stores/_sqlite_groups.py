@@ -27,6 +27,18 @@ class Spot(NamedTuple):
     wake_ms: int | None
 
 
+class Seen(msgspec.Struct, array_like=True, frozen=True):
+    """A message that is as its handle says; `which` of the handles."""
+
+    which: int
+    seq: int
+    lane: str
+    queue: str
+    group: str | None
+    priority: int
+    turn: int | None
+
+
 class Rules(NamedTuple):
     """How a queue's groups are served."""
 
@@ -81,14 +93,13 @@ class Groups:
         c.executemany(self._sql["put_grouped"], placed)
         self.admit(c, touched, now)
 
-    def rejoin(self, c: sqlite3.Connection, before: tuple[Any, ...], queue: str, due: int, now: int) -> Touched:
-        """A redriven message goes to the tail, or stays the head that it was. `before`: its row of `place_of`."""
-        seq, old_queue, group, priority, turn = before
-        if turn == 0 and queue == old_queue:
+    def rejoin(self, c: sqlite3.Connection, seen: Seen, queue: str, due: int, now: int) -> Touched:
+        """A redriven message goes to the tail, or stays the head that it was."""
+        if seen.group is None or (seen.turn == 0 and queue == seen.queue):
             return Touched()
-        at = spot(self.rules(c, queue).strict, priority, self._next_numbers(c, 1), due, now)
-        c.execute(self._sql["rejoin"], (seq, *at, now))
-        return {(old_queue, group), (queue, group)}
+        at = spot(self.rules(c, queue).strict, seen.priority, self._next_numbers(c, 1), due, now)
+        c.execute(self._sql["rejoin"], (seen.seq, *at, now))
+        return {(seen.queue, seen.group), (queue, seen.group)}
 
     def wake(self, c: sqlite3.Connection, queue: str, limit: int, now: int) -> None:
         """Let those whose wait is over join their lines, the longest due first, at most `limit` or WOKEN_MIN."""

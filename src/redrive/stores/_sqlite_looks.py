@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..message import FailureGroup, Lane, Where
+from ..message import TREND_MS, FailureGroup, Lane, Where
 from ._door import RESTED
+from ._lifecycle import died_of
 from ._meta import text
 from ._sqlite_rows import read_faults
 
@@ -61,8 +62,16 @@ def where_of(where: Where, lane: Lane | None) -> tuple[list[str], list[Any]]:
     return clauses, args
 
 
-def to_failure_group(
-    fingerprint: str, task: str, error: str | None, faults: str | None, count: int, first: int, last: int, sample: str
-) -> FailureGroup:
-    text = read_faults(faults)[-1].text if faults and error is not None else ""
-    return FailureGroup(fingerprint, task, error or "", text, count, first, last, sample)
+def trend_of(now: int | None) -> tuple[str, tuple[int, ...]]:
+    """The columns that tell a group's trend, where the time is given, and their parameters."""
+    if now is None:
+        return "0 recent, 0 earlier", ()
+    hour_ago = now - TREND_MS
+    columns = "sum(rested_ms >= ?) recent, sum(rested_ms >= ? and rested_ms < ?) earlier"
+    return columns, (hour_ago, hour_ago - TREND_MS, hour_ago)
+
+
+def to_failure_group(fingerprint: str, task: str, error: str | None, faults: str | None, *numbers: Any) -> FailureGroup:
+    known = None if error is None else fingerprint
+    fault = died_of(read_faults(faults) if faults else (), known, error)
+    return FailureGroup(fingerprint, task, error or "", fault.text if fault else "", *numbers)

@@ -68,6 +68,20 @@ def insert_row(draft: Draft, id: str, due: int, now: int) -> tuple[Any, ...]:
     return (*head, draft.version, draft.key, draft.group, draft.producer, meta_of(draft, id), draft.body)
 
 
+def restored_row(message: Message) -> tuple[Any, ...]:
+    """A message of an import, as the statement `restore` takes it."""
+    last = message.faults[-1] if message.faults else None
+    return (
+        *(message.id, message.task, message.queue, message.lane, message.priority, message.fence, message.attempt),
+        *(message.crashes, message.crashes_alone, message.redrives, message.suspect, message.enqueued_ms),
+        *(message.life_ms, message.held_ms, message.deadline_ms, message.attempts_allowed, message.version),
+        *(message.key, message.group, message.worker, message.producer, message.reason, message.rested_ms),
+        *((last.fingerprint, last.error) if last else (None, None)),
+        *(meta_of(message, message.id), text(message.faults) if message.faults else None),
+        *(message.body, message.progress),
+    )
+
+
 def claimed_message(row: Row, fence: int, until: int, worker: str) -> Message:
     """The message as the claim leaves it."""
     _, id, task, queue, lane, priority, _, _, attempt, enqueued, life, _, producer, group, held, body, cold = row

@@ -14,14 +14,21 @@ from ..message import SKIP_LOOKED
 from ._sqlite_rows import COLUMNS
 from ._sqlite_writer import store_error
 
-MIGRATIONS = ("migration_1", "migration_2", "migration_3", "migration_4")
+MIGRATIONS = ("migration_1", "migration_2", "migration_3", "migration_4", "migration_5")
+# What a redrive or an isolation takes from a message, as its column `before` keeps it: see `message.Before`.
+_TAKEN = (
+    *("lane", "redrives", "queue", "reason", "rested_ms", "attempt", "crashes", "crashes_alone", "suspect", "life_ms"),
+    *("held_ms", "deadline_ms", "attempts_allowed", "fingerprint", "error", "run", "expires_ms"),
+)
+_PAIRS = [f"'{name}', {name}" for name in _TAKEN]
+BEFORE = f"json_object({', '.join(_PAIRS)}, 'blocked', coalesce(turn = 0, 0))"
 
 
 def statements() -> dict[str, str]:
     """The named parts of sqlite.sql."""
     text = (files("redrive.stores") / "sqlite.sql").read_text()
     parts = re.split(r"^-- name: (\w+)\n", text, flags=re.M)[1:]
-    words = {"{columns}": COLUMNS, "{skip_looked}": str(SKIP_LOOKED)}
+    words = {"{columns}": COLUMNS, "{skip_looked}": str(SKIP_LOOKED), "{before}": BEFORE}
     for word, meant in words.items():
         parts = [part.replace(word, meant) for part in parts]
     return {name: sql.strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}

@@ -41,6 +41,7 @@ from ..message import (
     Page,
     Put,
     Receipt,
+    Replace,
     RetryAt,
     Settlement,
     Started,
@@ -53,8 +54,8 @@ from . import _door, _sqlite_cells, _sqlite_schema
 from ._counts import total
 from ._meta import text
 from ._sqlite_changes import Changes
-from ._sqlite_groups import Groups, Touched, to_group
-from ._sqlite_looks import AFTER, to_failure_group, where_of
+from ._sqlite_groups import Groups, to_group
+from ._sqlite_looks import AFTER, to_failure_group, trend_of, where_of
 from ._sqlite_rows import (
     COLUMNS,
     claimed_message,
@@ -62,6 +63,7 @@ from ._sqlite_rows import (
     read_rows,
     to_message,
 )
+from ._sqlite_triage import Triage
 from ._sqlite_tx import after_commit, connection_of, within
 from ._sqlite_upkeep import findings
 from ._sqlite_writer import Writer, store_error
@@ -100,6 +102,7 @@ class SqliteStore:
         self._sql = _sqlite_schema.statements()
         self._groups = Groups(self._sql)
         self._changes = Changes(self._sql, self._groups)
+        self._triage = Triage(self._sql, self._groups, self._changes)
         self.seam: Callable[[str], None] = _no_seam  # tests put a function here that kills or fails at a named point
         self._read_lock = threading.RLock()
         self._open()
@@ -403,27 +406,36 @@ class SqliteStore:
 
     def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
         clauses, args = where_of(where, Lane.DEAD)
-        rows = self._read(self._sql["failure_groups"].replace("{where}", " and ".join(clauses)), *args)
-        return [to_failure_group(*row) for row in rows]
+        told, since = trend_of(self._clock_ms() if trend else None)
+        sql = self._sql["failure_groups"].replace("{trend}", told).replace("{where}", " and ".join(clauses))
+        return [to_failure_group(*row) for row in self._read(sql, *since, *args)]
 
     # -- changing by hand
 
-    def restore(self, messages: Sequence[Message]) -> list[bool]:
-        raise _door.not_yet("restore")
-
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
         _door.admit_verdict(handles, verdict, self.traits)
-        _door.refuse_new(verdict, swaps)
 
         def work(c: sqlite3.Connection) -> list[bool]:
-            now, touched = self._clock_ms(), Touched()
-            moved = [self._changes.judge(c, handle, verdict, touched, now) for handle in handles]
-            self._groups.admit(c, touched, now)
+            now = self._clock_ms()
+            moved = self._triage.judge(c, handles, verdict, now)
+            self.seam("triaged")
+            if moved != [False] or not isinstance(verdict, Replace):
+                _sqlite_cells.swap_all(c, self._sql, swaps, now)
             return moved
 
         moved = self._writer.run(work)
         self._waker.wake_all()
         return moved
+
+    def restore(self, messages: Sequence[Message]) -> list[bool]:
+        _door.admit_restored(messages, self.traits)
+
+        def work(c: sqlite3.Connection) -> list[bool]:
+            words = self._triage.restore(c, messages, self._clock_ms())
+            self.seam("restored")
+            return words
+
+        return self._writer.run(work)
 
     def cancel(self, ids: Sequence[str]) -> list[Cancel]:
         def work(c: sqlite3.Connection) -> list[Cancel]:

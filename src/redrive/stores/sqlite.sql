@@ -99,6 +99,12 @@ create index cell_expires on cell(expires_ms) where expires_ms is not null;
 create table cell_gone (version integer not null);
 insert into cell_gone values (0);
 
+-- name: migration_5
+-- What a redrive by a run, or an isolation, took from a message: JSON, and of a done one its checkpoint and result.
+alter table message add column before text;
+alter table message add column before_progress blob;
+alter table message add column before_result blob;
+
 -- name: put
 insert into message(id, task, queue, priority, due_ms, enqueued_ms, life_ms, deadline_ms, version, key, grp, producer, meta, body)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -309,19 +315,73 @@ where id in (select value from json_each(?2)) and lane = 'ready'
 -- name: request_cancel
 update message set cancel = 1 where id in (select value from json_each(?1)) and lane = 'leased'
 
+-- name: as_seen
+-- ?1 [[id, redrives, lane], …]: those that are still so, as [[which, seq, lane, queue, group, priority, turn], …]
+select json_group_array(json_array(j.key, m.seq, m.lane, m.queue, m.grp, m.priority, m.turn)) from json_each(?1) j
+cross join message m on m.id = json_extract(j.value, '$[0]')
+where m.redrives = json_extract(j.value, '$[1]') and m.lane = json_extract(j.value, '$[2]') and not (m.lane = 'done' and m.reason is 'cancelled')
+
+-- name: can_return
+-- ?1 seqs (JSON) of ready ones, ?2 run: those that it moved and that were not run since
+select json_group_array(seq) from message where seq in (select value from json_each(?1)) and run = ?2 and attempt = 0 and crashes = 0
+and json_extract(before, '$.redrives') = redrives - 1
+
 -- name: redrive
--- ?1 now, ?2 due, ?3 queue or null, ?4 attempts or null, ?5 run, ?6 keep deadline, ?7 [[id, redrives, lane]] (one)
+-- ?1 now, ?2 [[seq, due], …], ?3 queue or null, ?4 attempts or null, ?5 run, ?6 keep deadline
 update message set
-  lane = 'ready', due_ms = ?2, queue = coalesce(?3, queue), redrives = redrives + 1, attempt = 0, crashes = 0, crashes_alone = 0,
-  suspect = 0, life_ms = ?1, held_ms = 0, attempts_allowed = ?4, run = ?5, deadline_ms = case when ?6 then deadline_ms end,
-  reason = null, rested_ms = null, fingerprint = null, error = null
-where id = ?7 and redrives = ?8 and lane = ?9
+  before = case when ?5 is not null then {before} end,
+  before_progress = case when ?5 is not null and lane = 'done' then progress end,
+  before_result = case when ?5 is not null then result end,
+  progress = case when lane <> 'done' then progress end, result = null, expires_ms = null,
+  lane = 'ready', due_ms = json_extract(j.value, '$[1]'), queue = coalesce(?3, queue), redrives = redrives + 1,
+  attempt = 0, crashes = 0, crashes_alone = 0, suspect = 0, life_ms = ?1, held_ms = 0, attempts_allowed = ?4, run = ?5,
+  deadline_ms = case when ?6 then deadline_ms end, reason = null, rested_ms = null, fingerprint = null, error = null
+from json_each(?2) j where message.seq = json_extract(j.value, '$[0]')
 
 -- name: discard
-delete from message where id = ? and redrives = ? and lane = ?
+-- ?1 seqs (JSON)
+delete from message where seq in (select value from json_each(?1))
 
 -- name: isolate
-update message set lane = 'quarantine', reason = ?, rested_ms = ? where id = ? and redrives = ? and lane = ?
+-- ?1 why, ?2 now, ?3 seqs (JSON)
+update message set before = iif(lane = 'quarantine', before, {before}), lane = 'quarantine', reason = ?1, rested_ms = ?2
+where seq in (select value from json_each(?3))
+
+-- name: readmit
+-- ?1 seqs (JSON)
+update message set lane = 'dead', before = null,
+  reason = iif(json_extract(before, '$.redrives') = redrives, json_extract(before, '$.reason'), reason)
+where seq in (select value from json_each(?1))
+
+-- name: return
+-- ?1 [[seq, whether the head of its group blocks it], …]: as before the redrive. The head that it was it is again, where it still blocks.
+update message set
+  turn = iif(turn = 0 and json_extract(j.value, '$[1]') and json_extract(before, '$.blocked') and json_extract(before, '$.queue') = queue, 0, null),
+  wake_ms = null, parked_ms = null, due_ms = null, deferral = null,
+  lane = json_extract(before, '$.lane'), redrives = json_extract(before, '$.redrives'), queue = json_extract(before, '$.queue'),
+  reason = json_extract(before, '$.reason'), rested_ms = json_extract(before, '$.rested_ms'), attempt = json_extract(before, '$.attempt'),
+  crashes = json_extract(before, '$.crashes'), crashes_alone = json_extract(before, '$.crashes_alone'),
+  suspect = json_extract(before, '$.suspect'), life_ms = json_extract(before, '$.life_ms'), held_ms = json_extract(before, '$.held_ms'),
+  deadline_ms = json_extract(before, '$.deadline_ms'), attempts_allowed = json_extract(before, '$.attempts_allowed'),
+  fingerprint = json_extract(before, '$.fingerprint'), error = json_extract(before, '$.error'), run = json_extract(before, '$.run'),
+  expires_ms = json_extract(before, '$.expires_ms'), progress = iif(json_extract(before, '$.lane') = 'done', before_progress, progress),
+  result = before_result, before = null, before_progress = null, before_result = null
+from json_each(?1) j where message.seq = json_extract(j.value, '$[0]')
+
+-- name: stored
+-- ?1 ids (JSON)
+select json_group_array(id) from message where id in (select value from json_each(?1))
+
+-- name: restore
+insert into message(id, task, queue, lane, priority, fence, attempt, crashes, crashes_alone, redrives, suspect, enqueued_ms, life_ms, held_ms,
+  deadline_ms, attempts_allowed, version, key, grp, worker, producer, reason, rested_ms, fingerprint, error, meta, faults, body, progress)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: key_until
+select until_ms from unique_key where task = ? and key = ? and id = ?
+
+-- name: free_key
+delete from unique_key where task = ? and key = ?
 
 -- name: counts
 -- ?1 now, ?2 queue
@@ -362,9 +422,9 @@ union select queue from message where rested_ms is not null group by queue
 union select name from queue
 
 -- name: failure_groups
-select g.fingerprint, g.task, m.error, m.faults, g.count, g.first_ms, g.last_ms, g.sample from (
-  select coalesce(fingerprint, '') fingerprint, task, count(*) count, min(rested_ms) first_ms, max(rested_ms) last_ms, max(id) sample
-  from message where {where} group by 1, 2) g
+select g.fingerprint, g.task, m.error, m.faults, g.count, g.first_ms, g.last_ms, g.sample, g.recent, g.earlier from (
+  select coalesce(fingerprint, '') fingerprint, task, count(*) count, min(rested_ms) first_ms, max(rested_ms) last_ms, max(id) sample,
+    {trend} from message where {where} group by 1, 2) g
 join message m on m.id = g.sample order by g.count desc, g.fingerprint, g.task
 
 -- name: sweep
@@ -441,10 +501,6 @@ update message set turn = 0, due_ms = max(?3, coalesce(wake_ms, 0)), wake_ms = n
   from json_each(?2) g
   where (select count(*) from message t where t.queue = ?1 and t.grp = g.value and t.turn = 0)
     < coalesce((select width from group_width w where w.queue = ?1 and w.name = g.value), ?4))
-
--- name: place_of
--- ?1 id
-select seq, queue, grp, priority, turn from message where id = ?1 and grp is not null
 
 -- name: rejoin
 -- ?1 seq, ?2 turn, ?3 wake, ?4 now
