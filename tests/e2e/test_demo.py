@@ -49,15 +49,26 @@ def run(seed: int) -> Iterator[Run]:
 
 
 def test_the_ledger_balances_before_and_after_the_dead_are_driven_back(run: Run) -> None:
-    first, second = run.result["ledgers"]
+    first, between, second = run.result["ledgers"]
     gone = sum(kind in FOR_GOOD for kind in draw(run.seed, event_ids()).lasting.values())
     assert run.code == 0 and run.result["balanced"], run.told
     assert first["events"] == second["events"] == 329
     assert first["delivered"] + first["dead"] == 329 and first["dead"] >= len(draw(run.seed, event_ids()).lasting)
     assert (second["delivered"], second["dead"]) == (329 - gone, gone)
     assert run.result["driven_back"] == first["dead"] - gone
+    assert (between["delivered"], between["dead"]) == (first["delivered"], first["dead"])
     assert set(second["reasons"]) == {"permanent: HTTP 410 Gone"}
     assert run.result["took_s"] < 120
+
+
+def test_a_redrive_while_the_endpoint_is_broken_stops_at_its_canary_and_leaves_the_rest_dead(run: Run) -> None:
+    early, late = run.result["runs"]
+    first, between, _ = run.result["ledgers"]
+    counts = early["counts"]
+    assert early["state"] == "stopped" and "canary: 3 of 3 failed" in early["why"]
+    assert (counts["moved"], counts["failed"], counts["skipped"]) == (3, 3, counts["planned"] - 3)
+    assert 3 <= between["requests"] - first["requests"] <= 3 * 3  # the endpoint's own count: no attempt of the others
+    assert late["state"] == "done" and late["counts"]["done"] == late["counts"]["planned"] == counts["planned"]
 
 
 def test_everything_the_plan_names_happened(run: Run) -> None:

@@ -25,10 +25,11 @@ def demo(seed: int | None, keep: bool, url: str | None, output: str) -> int:
 
     The endpoint runs on this machine. It throttles, fails, answers too late, drops connections and goes down for
     seconds; which event meets what is drawn from the seed. Then its own log is joined with the store by another
-    process. After that the endpoint is fixed, the dead events that can succeed are driven back, and the ledger is
-    checked again. It takes about 20 s.
+    process. The dead events are planned for a redrive, which is tried while the endpoint is still broken: its canary
+    fails and the redrive stops itself. Then the endpoint is fixed, the same is done again, and the ledger is checked
+    once more. It takes about 20 s.
 
-    Exit codes: 0 the ledger balances both times, 1 it does not, 130 interrupted.
+    Exit codes: 0 the ledger balances each time, 1 it does not, 130 interrupted.
     """
     import httpx  # noqa: F401  # named as missing before anything is started
     from rich.console import Console
@@ -50,7 +51,7 @@ def demo(seed: int | None, keep: bool, url: str | None, output: str) -> int:
     if not result.balanced:
         why = f"see above; --seed {seed} --keep repeats it and keeps the evidence"
         raise Failure("the ledger does not balance", why, f"{program()} demo --seed {seed} --keep", FAILED)
-    console.print(f"\n[bold green]Every event is accounted for, twice.[/]  {result.took_s:g} s in all.")
+    console.print(f"\n[bold green]Every event is accounted for, each time.[/]  {result.took_s:g} s in all.")
     if result.folder is not None:
         console.print(f"Kept in {result.folder}: look at it with", soft_wrap=True)
         url = shlex.quote(redact(url) if url else f"sqlite:///{result.folder}/demo.db")

@@ -1,4 +1,4 @@
-"""The demo from start to end: put, deliver, prove; mend the endpoint, drive the dead ones back, prove again."""
+"""The demo from start to end: put, deliver, prove; redrive too early, mend the endpoint, redrive, prove again."""
 
 from __future__ import annotations
 
@@ -21,25 +21,27 @@ from rich.console import Console
 from ..duration import show
 from ..errors import RedriveError
 from ..http.deliver import Target
-from ..http.ingest import Ingest, Ledger, first_record, record_key
+from ..http.ingest import Ingest, Ledger, Record, first_record, record_key
 from ..http.lines import LINE_MAX, Checked, check
 from ..http.run import Delivery, Options
 from ..http.signing import read_secret
 from ..http.spool import readable
 from ..http.summary import Summary, close, remove, summarize
-from ..message import Where
 from ..observe.logs import JsonLog
 from ..policy import Backoff, Retry
 from ..stores import open_store
-from ..triage.dlq import DeadLetters
+from ..triage.plan_handle import PlanHandle
 from .ledger import Sent, Verdict, messages_of
 from .plan import DATA, FOR_GOOD, LASTING, PASSING, Plan, draw, event_ids
+from .redrive import Came, Redrives
 from .view import Report, View
 
 TIMEOUT_S = 0.8
 CONCURRENCY = 16
 LIMIT_S = 50.0  # for one delivery; the whole takes some 20 s
 SECRET = "whsec_cmVkcml2ZSBkZW1vIHNlY3JldCwgbm90IHJlYWxseSBzZWNyZXQ="
+# What a redrive can deliver once the endpoint is fixed.
+WORTH_IT = " ".join(f'-text:"HTTP {status}"' for status in sorted(FOR_GOOD))
 # Below a second, since nobody wants to watch hours; `redrive policy preview` shows the real ones.
 POLICY = Retry(max_attempts=10, max_elapsed=None, backoff=Backoff("150ms", 2, "1500ms", "equal"))
 
@@ -55,6 +57,7 @@ class Result(msgspec.Struct, frozen=True):
     balanced: bool
     took_s: float
     ledgers: tuple[Verdict, ...]
+    runs: tuple[Came, ...]
     driven_back: int
     folder: str | None = None
 
@@ -77,8 +80,9 @@ class Demo:
                 self._log_fates = JsonLog(fates)
                 first = self._deliver_all(endpoint.port)
                 verdicts = [self._prove("The ledger: the endpoint's own log, read by another process")]
+                early = self._too_early(first, verdicts)
                 endpoint.fix()
-                back = self._drive_back(first)
+                late = self._in_time()
                 verdicts.append(self._prove("The ledger again"))
             if not (kept or self._alone):
                 self._forget()
@@ -90,7 +94,8 @@ class Demo:
             all(v.balanced for v in verdicts),
             took_s,
             tuple(verdicts),
-            back,
+            (early, late),
+            late.counts["done"],
             str(self._folder) if kept else None,
         )
 
@@ -137,7 +142,7 @@ class Demo:
             f"Policy: timeout {show(TIMEOUT_S)}; {POLICY.max_attempts} attempts; delays double from {show(b.base)} to "
             f"{show(b.cap)}, half of each drawn; a Retry-After is a floor."
         )
-        self._path, self._checked, self._target = path, checked, target
+        self._target = target
         view, summary = self._deliver(path, checked)
         self._tell(view, summary)
         return summary
@@ -163,10 +168,7 @@ class Demo:
         self._sent.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in sent))
 
     def _deliver(self, path: Path, checked: Checked) -> tuple[View, Summary]:
-        record = self._ledger.record
-        assert record is not None
-        target = Target(url=self._target, keys=(read_secret(SECRET),), timeout_s=TIMEOUT_S)
-        options = Options(retry=POLICY, concurrency=CONCURRENCY)
+        record, (target, options) = self._record, self._sends()
         with View(self._console) as view:
             tick = _Limited(view)
             delivery = Delivery(self._store, self._ledger, record, target, options, tick, (view, self._log_fates))
@@ -179,29 +181,58 @@ class Demo:
         close(self._ledger, summary)
         return view, summary
 
-    # -- the endpoint is mended
+    def _sends(self) -> tuple[Target, Options]:
+        target = Target(url=self._target, keys=(read_secret(SECRET),), timeout_s=TIMEOUT_S)
+        return target, Options(retry=POLICY, concurrency=CONCURRENCY)
 
-    def _drive_back(self, first: Summary) -> int:
-        report, dlq = self._report, DeadLetters(self._store)
-        report.heading("The endpoint is fixed; what can succeed now is driven back")
-        gone = [g for g in first.groups if any(f"HTTP {status}" in g.text for status in FOR_GOOD)]
-        ids = [m.id for g in first.groups if g not in gone for m in dlq.all(where=Where(fingerprint=g.fingerprint))]
-        stay = sum(g.count for g in gone)
-        report.say(
-            f"{len(ids)} of {first.dead} go back to their queue: their causes were the endpoint's, and are mended."
+    # -- back to work with what is dead
+
+    def _redrives(self) -> Redrives:
+        target, options = self._sends()
+        return Redrives(self._store, self._queue, target, options, self._report, (self._log_fates,))
+
+    def _too_early(self, first: Summary, verdicts: list[Verdict]) -> Came:
+        report, redrives = self._report, self._redrives()
+        report.heading("Redrive, too early: the endpoint is still broken")
+        stay = sum(g.count for g in first.groups if any(f"HTTP {status}" in g.text for status in FOR_GOOD))
+        report.say(f"{stay} of {first.dead} are left out: 410 Gone means that nobody wants these any more.")
+        plan = redrives.plan(WORTH_IT)
+        came = self._limited(redrives, plan, "is it mended?")
+        verdicts.append(self._judge())
+        more = verdicts[-1].requests - verdicts[0].requests
+        report.table(
+            [
+                (came.counts["failed"], "tried, and failed again: they are dead as before"),
+                (came.counts["skipped"], "never left the dead lane"),
+            ],
+            header=("events", "outcome"),
         )
-        report.say(f"{stay} stay dead: 410 Gone means that nobody wants them any more; sending again would not help.")
-        moved = dlq.retry(ids)
-        view, summary = self._deliver(self._path, self._checked)
-        report.say(f"Done in {view.took_s:.1f} s.")
-        delivered = summary.delivered - first.delivered
-        report.table([(delivered, "delivered now"), (summary.dead, "still dead")], header=("events", "outcome"))
-        return len(moved)
+        report.say(f"It stopped itself: {came.why}. The endpoint's log has {more} requests more, not {plan.total}.")
+        report.balance(verdicts[-1])
+        return came
+
+    def _in_time(self) -> Came:
+        report, redrives = self._report, self._redrives()
+        report.heading("The endpoint is fixed; the same again")
+        came = self._limited(redrives, redrives.plan(WORTH_IT), "the endpoint is fixed")
+        dead = self._store.counts(self._queue).dead
+        report.table([(came.counts["done"], "delivered now"), (dead, "still dead")], header=("events", "outcome"))
+        return came
+
+    def _limited(self, redrives: Redrives, plan: PlanHandle, reason: str) -> Came:
+        try:
+            return redrives.apply(plan, reason, LIMIT_S)
+        except TimeoutError:
+            raise DemoFailed(f"a redrive took longer than {LIMIT_S:g} s; is this machine very busy?") from None
+
+    @property
+    def _record(self) -> Record:
+        assert self._ledger.record is not None
+        return self._ledger.record
 
     @property
     def _queue(self) -> str:
-        assert self._ledger.record is not None
-        return self._ledger.record.queue
+        return self._record.queue
 
     def _forget(self) -> None:
         """Take the demo's messages out of a store that holds others'."""
@@ -212,16 +243,19 @@ class Demo:
 
     def _prove(self, heading: str) -> Verdict:
         self._report.heading(heading)
+        verdict = self._judge()
+        self._report.verdict(verdict)
+        return verdict
+
+    def _judge(self) -> Verdict:
         arguments = [str(self._log), "-", str(self._sent), str(self._fates), self._queue]
         command = [sys.executable, "-m", "redrive.demo.ledger", *arguments]
         env = {**os.environ, "REDRIVE_URL": self._url}  # it may hold a password
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S)
         try:
-            verdict = msgspec.json.decode(done.stdout, type=Verdict)
+            return msgspec.json.decode(done.stdout, type=Verdict)
         except msgspec.DecodeError:
             raise DemoFailed(f"the ledger could not be read; {done.stderr.strip()[-300:]}") from None
-        self._report.verdict(verdict)
-        return verdict
 
 
 class EndpointProcess:

@@ -177,6 +177,10 @@ class Report:
             self.table([(count, cause) for cause, count in v.causes.items()])
         if v.dead_but_accepted:
             self.say(f"{v.dead_but_accepted} of the dead were accepted once, but no answer ever said so.")
+        self.balance(v)
+
+    def balance(self, v: Verdict) -> None:
+        """Whether the ledger balances."""
         for problem in v.problems:
             self.say(f"✗ {problem}", "bold red")
         if v.balanced:

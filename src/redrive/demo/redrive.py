@@ -1,0 +1,90 @@
+"""The demo's redrives: a plan of what is dead, applied, and carried by a worker until it is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from ..duration import show
+from ..events import Observer
+from ..http.deliver import Poster, Target, delivery_app, new_client
+from ..http.pace import Pacer
+from ..http.run import Options
+from ..store import Store
+from ..times import rfc3339
+from ..triage.dlq import DeadLetters
+from ..triage.plan_handle import PlanHandle
+from ..triage.run import Run
+from .view import Report
+
+ACTOR = "demo"
+LOOK_S = 0.1
+SETTINGS: Mapping[str, object] = {"rate": "10/s", "canary": 3, "stop_if": "failed>20%", "attempts": 3}
+
+
+class Came(msgspec.Struct, frozen=True):
+    """What a run came to."""
+
+    state: str
+    why: str
+    counts: dict[str, int]
+
+
+class Redrives:
+    """Redrives of what lies dead on one queue, told of in a report."""
+
+    def __init__(
+        self, store: Store, queue: str, target: Target, options: Options, report: Report, observers: Sequence[Observer]
+    ) -> None:
+        self._store, self._queue, self._target, self._options = store, queue, target, options
+        self._report, self._observers = report, observers
+
+    def plan(self, selector: str) -> PlanHandle:
+        """Freeze what the selector names; nothing moves."""
+        flags = " ".join(f"--{name.replace('_', '-')} {_word(value)}" for name, value in SETTINGS.items())
+        self._report.say(f"$ redrive dlq plan {_word(f'queue:{self._queue} {selector}')} {flags}", "cyan")
+        plan = DeadLetters(self._store).select(f"queue:{self._queue} {selector}").plan(**SETTINGS)  # type: ignore[arg-type]
+        self._report.say(
+            f"{plan.total} messages are frozen in the plan, about {show(plan.eta_s)} of work. Nothing has moved yet."
+        )
+        return plan
+
+    def apply(self, plan: PlanHandle, reason: str, limit_s: float) -> Came:
+        """Start the plan's run and carry it until it is over, and all that it moved has ended. Raises TimeoutError."""
+        self._report.say(f"$ redrive dlq apply {plan.id} --reason {_word(reason)} --watch", "cyan")
+        run = plan.start(reason=reason, actor=ACTOR)
+        asyncio.run(self._carry(run, limit_s))
+        view = run.view()
+        return Came(view.state, view.why, view.counts)
+
+    async def _carry(self, run: Run, limit_s: float) -> None:
+        size, timeout_s = self._options.concurrency, self._target.timeout_s
+        told = 0
+        async with new_client(self._target, size) as client, asyncio.timeout(limit_s):
+            poster = Poster(client, self._target, Pacer(None))
+            app = delivery_app(self._store, self._queue, poster, self._options.retry, timeout_s)
+            for observer in self._observers:
+                app.subscribe(observer)
+            async with app.worker({self._queue: size}, grace=timeout_s + 1, name=self._queue):
+                while not self._over(run):
+                    told = self._tell(run, told)
+                    await asyncio.sleep(LOOK_S)
+        self._tell(run, told)
+
+    def _over(self, run: Run) -> bool:
+        counts = self._store.counts(self._queue)
+        return run.state in ("done", "stopped", "cancelled") and not counts.ready + counts.scheduled + counts.leased
+
+    def _tell(self, run: Run, told: int) -> int:
+        """Print what is new in the run's story; how many lines were printed."""
+        story = run.story()
+        for line in story[told:]:
+            self._report.say(f"  {rfc3339(line.at_ms)[11:22]}  {line.text}", "dim")
+        return len(story)
+
+
+def _word(value: object) -> str:
+    text = str(value)
+    return f"'{text}'" if any(c in text for c in ' "<>%') else text
