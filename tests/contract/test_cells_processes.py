@@ -8,8 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import closing
 from itertools import combinations
 from pathlib import Path
@@ -17,19 +15,16 @@ from subprocess import PIPE
 from typing import Any
 
 import pytest
+from tests.contract import contending
+from tests.contract.contending import GATE, NAMES, PROCESSES
 from tests.contract.test_postgres import schema  # noqa: F401 - a fixture
 from tests.contract.test_redis import redis_url
 
-from redrive.errors import Conflict
 from redrive.message import Swap
-from redrive.store import Store
 from redrive.stores import open_store
 
 pytestmark = pytest.mark.slow
-PROCESSES = 4
-NAMES = [f"process {n} is ready" for n in range(PROCESSES)]
 PATIENCE_S = 60.0
-GATE = "all begin once this cell is there"
 
 
 @pytest.fixture(params=["sqlite", "redis", "postgres"])
@@ -72,7 +67,7 @@ def test_a_cell_that_expires_is_taken_by_one_alone(url: str) -> None:
 
 
 def test_a_swap_that_is_not_durable_outlives_its_process_all_the_same(url: str) -> None:
-    command = [sys.executable, __file__, "one that dies", url, "lose"]
+    command = [sys.executable, contending.__file__, "one that dies", url, "lose"]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     assert subprocess.run(command, env=env, stdin=PIPE, timeout=PATIENCE_S).returncode == -signal.SIGKILL
     with closing(open_store(url)) as store:
@@ -80,58 +75,9 @@ def test_a_swap_that_is_not_durable_outlives_its_process_all_the_same(url: str) 
         assert cell is not None and cell.value == b"2"
 
 
-# -- what the processes do
-
-
-def lose(store: Store) -> None:
-    """Nothing but the system knows afterwards what it wrote."""
-    assert store.cells.swap([Swap("killed", 0, b"1")], durable=False) == [True]
-    (cell,) = store.cells.read(["killed"])
-    assert cell is not None and store.cells.swap([Swap("killed", cell.version, b"2")], durable=False) == [True]
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def increment(store: Store, times: int) -> list[int]:
-    """The versions this process replaced."""
-    won: list[int] = []
-    while len(won) < times:
-        (cell,) = store.cells.read(["n"])
-        version, value = (cell.version, int(cell.value)) if cell else (0, 0)
-        if store.cells.swap([Swap("n", version, b"%d" % (value + 1))]) == [True]:
-            won.append(version)
-    return won
-
-
-def move(store: Store, times: int) -> int:
-    """How many were moved from `a` to `b`."""
-    moved = 0
-    while moved < times:
-        a, b = [(cell.version, int(cell.value)) for cell in store.cells.read(["a", "b"]) if cell is not None]
-        swaps = [Swap("a", a[0], b"%d" % (a[1] - 1)), Swap("b", b[0], b"%d" % (b[1] + 1))]
-        try:
-            store.put([], swaps=swaps if moved % 2 else swaps[::-1])
-        except Conflict:
-            continue
-        moved += 1
-    return moved
-
-
-def take(store: Store, times: int, ttl_ms: int) -> list[tuple[int, int]]:
-    """Between which times each take was made, by this machine's clock, as the servers go: what a store knows of theirs
-    may lag by as long as a reply takes."""
-    takes: list[tuple[int, int]] = []
-    while len(takes) < times:
-        since_ms = time.time_ns() // 1_000_000
-        if store.cells.swap([Swap("lock", 0, b"mine", ttl_ms)]) == [True]:
-            takes.append((since_ms, time.time_ns() // 1_000_000))
-        else:
-            store.wait([], timeout_ms=2)
-    return takes
-
-
 def in_processes(url: str, work: str, *args: int) -> list[Any]:
     """What this work gave in each of the processes, which all began together."""
-    command = [sys.executable, __file__, url, work, *map(str, args)]
+    command = [sys.executable, contending.__file__, url, work, *map(str, args)]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     with closing(open_store(url)) as store:
         running = [subprocess.Popen([*command[:2], name, *command[2:]], stdout=PIPE, env=env) for name in NAMES]
@@ -146,17 +92,3 @@ def in_processes(url: str, work: str, *args: int) -> list[Any]:
                 process.communicate()
     assert [process.returncode for process in running] == [0] * PROCESSES
     return [json.loads(output) for output in outputs]
-
-
-def main(name: str, url: str, work: str, *args: str) -> None:
-    with closing(open_store(url)) as store:
-        works: dict[str, Callable[..., Any]] = {"increment": increment, "move": move, "take": take, "lose": lose}
-        if name in NAMES:
-            store.cells.swap([Swap(name, 0, b"")])
-            while store.cells.read([GATE]) == [None]:
-                store.wait([], timeout_ms=5)
-        print(json.dumps(works[work](store, *map(int, args))))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
