@@ -177,7 +177,7 @@ def test_however_much_is_skipped_a_claim_and_a_wait_read_the_first_thousand(
     explained, ask = Explained(postgres_server, schema), Ask(MAIN, LIMIT, LEASE_MS, frozenset({"task0"}), "w")
     try:
         server.execute(f"alter table {schema}.message set (autovacuum_enabled = off)".encode())
-        server.execute(filling.spelt(SKIPPED, mix.now_ms, schema=schema, later=later_ms, count=mix.rows))
+        server.execute(filling.spelt(SKIPPED, mix.now_ms, schema=schema, later=later_ms, count=mix.rows // 4))
         if analyzed:
             server.execute(f"vacuum analyze {schema}.message".encode())
         plans = explained.plans(lambda: explained.store.exchange([], [ask]))
