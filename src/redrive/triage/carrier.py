@@ -38,7 +38,7 @@ from .run_state import (
 )
 from .settings import Settings
 from .sheet import Sheet
-from .tally import Tally
+from .tally import Tally, as_planned
 
 if TYPE_CHECKING:
     from ..app import App
@@ -255,7 +255,7 @@ class Carrier:
         places = self._tally.waiting_in(sheet, n)
         planned = [self._tally.chunk(n)[k] for k in places]
         found = self._tally.find([handle.id for handle in planned])
-        back = [k for k, h, m in zip(places, planned, found, strict=True) if m is not None and _as_planned(m, h)]
+        back = [k for k, h, m in zip(places, planned, found, strict=True) if as_planned(m, h)]
         unrun = [m for m in found if m is not None and _unrun(m, self.id) and m.id not in self._refused]
         self._tally.returned(sheet, n, back)
         sheet.state = replace(sheet.state, undo=n if unrun else n + 1)
@@ -317,10 +317,6 @@ def _phase(plan: Plan, state: RunState, why: str) -> str:
 def _unrun(message: Message, run: str) -> bool:
     """Whether it waits for its first run since the run moved it."""
     return message.run == run and message.lane is Lane.READY and not message.attempt and not message.crashes
-
-
-def _as_planned(message: Message, handle: Handle) -> bool:
-    return (message.id, message.redrives, message.lane) == handle
 
 
 def _version(cell: Cell | None) -> int:

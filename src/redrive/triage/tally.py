@@ -157,8 +157,9 @@ class Tally:
     def _settled(self, sheet: Sheet, n: int) -> None:
         sheet.changed.add(n)
         waits = self._waits(sheet)
-        waits[n] -= 1
-        if not waits[n]:
+        # Letters that were read after the state may be newer, of another's commit: then this tick's will not succeed.
+        waits[n] = waits.get(n, 0) - 1
+        if waits[n] <= 0:
             del waits[n]
 
     def _look_for_lost(self, sheet: Sheet, n: int) -> None:
@@ -168,7 +169,12 @@ class Tally:
         messages = self._store.find([self.chunk(n)[k].id for k in places])
         gone = [k for k, message in zip(places, messages, strict=True) if _left(message, self.id)]
         told = self._store.cells.read([first_runs.cell_of(self.id, self.chunk(n)[k].id) for k in gone])
-        for k in [k for k, cell in zip(gone, told, strict=True) if cell is None]:
+        untold = [k for k, cell in zip(gone, told, strict=True) if cell is None]
+        lying = dict(zip(places, messages, strict=True))
+        # An undo that was cut off may have returned them, and not written so.
+        back = [k for k in untold if as_planned(lying[k], self.chunk(n)[k])]
+        self.returned(sheet, n, back)
+        for k in sorted({*untold} - {*back}):
             self._marks(sheet, n)[k] = ord(Mark.ENDED)
             self._settled(sheet, n)
             sheet.state = replace(sheet.state, moved=sheet.state.moved - 1, ended=sheet.state.ended + 1)
@@ -179,6 +185,11 @@ class Tally:
             self._marks(sheet, n)[k] = ord(Mark.RETURNED)
             self._settled(sheet, n)
             sheet.state = replace(sheet.state, moved=sheet.state.moved - 1, returned=sheet.state.returned + 1)
+
+
+def as_planned(message: Message | None, handle: Handle) -> bool:
+    """Whether it lies as it lay when it was planned: of what was moved, only an undo makes that."""
+    return message is not None and (message.id, message.redrives, message.lane) == handle
 
 
 def _left(message: Message | None, run: str) -> bool:
