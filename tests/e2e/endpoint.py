@@ -37,8 +37,7 @@ class Endpoint:
         self.requests: list[Request] = []
         self.seen: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True  # a connection that is kept alive must not hold the test up
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
 
     @property
@@ -78,6 +77,11 @@ class Endpoint:
             request = Request(time.monotonic(), key, body, headers, self.seen[key], handler.client_address)
             self.requests.append(request)
         return request
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True  # a connection that is kept alive must not hold the test up
+    request_queue_size = 128  # or what many callers open at once is reset, where the machine is busy
 
 
 def _handler(endpoint: Endpoint) -> type[BaseHTTPRequestHandler]:
