@@ -12,7 +12,7 @@ from tests.unit.autodriving import World, dies, works
 from redrive import AutoRedrive, Breaker, Gates
 from redrive.errors import ConfigError
 from redrive.message import Ack, DeadLetter, Decision, Delivery, Lane
-from redrive.triage import auto_state, runs
+from redrive.triage import auto_look, auto_state, runs
 from redrive.triage.about import Sayings
 from redrive.triage.audit import Audit
 from redrive.triage.auto_machine import Autos
@@ -273,14 +273,15 @@ def test_what_has_a_standing_rule_is_left_to_it() -> None:
     assert world.story("fingerprint/f2")[-1] == "ended: its rule was taken away"
 
 
-def test_a_thousand_held_messages_in_front_do_not_keep_the_others_waiting() -> None:
+def test_many_held_messages_in_front_do_not_keep_the_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto_look, "LOOKED_MAX", 200)
     world = World(AutoRedrive(base="1s"))
-    world.bury(3000, task="1")
+    world.bury(700, task="1")
     world.clock.advance("1s")
     ids = world.bury(5, task="2")
     Sayings(world.store).rule("f1", "hold", reason="wait", actor="ann")
     world.until(lambda: world.ran.keys() == set(ids), within=20)
-    assert world.dead() == 3000
+    assert world.dead() == 700
 
 
 # -- several processes, and kills

@@ -245,6 +245,14 @@ def test_tasks_that_the_app_does_not_have_are_left_out_and_counted(store: Memory
     plan = app.dlq.select().plan()
     assert (plan.total, plan.by_task, plan.excluded) == (2, {"push": 2}, {"no such task": 3})
     assert plan.plan.dependencies == {"push": "crm-api"}
+    app.dependency("push")  # that of a task that names another is not meant
+    app.dependency("send")
+
+    @app.task(name="send")
+    def send() -> None: ...
+
+    kill(store, 1, task="send")
+    assert app.dlq.select().plan().plan.dependencies == {"push": "crm-api", "send": "send"}
 
 
 def test_what_a_standing_rule_holds_is_left_out_and_counted(store: MemoryStore) -> None:

@@ -100,11 +100,10 @@ class Autos:
         due = [seat for seat in self._seats.values() if seat.wake_ms <= now_ms]
         for seat in sorted(due, key=lambda seat: seat.wake_ms):
             try:
-                seat.wake_ms = self._step(seat)
-            except Conflict:  # somebody changed it; nothing of the step was written
+                while seat.wake_ms <= now_ms and time.monotonic() < end_s:
+                    seat.wake_ms = self._step(seat)
+            except Conflict:  # somebody changed it; nothing of the step was written, and the next tick reads again
                 seat.wake_ms = 0
-            if time.monotonic() > end_s:
-                return
 
     def close(self) -> None:
         """Let others work the machines from now on. Raises StoreError."""
@@ -169,7 +168,7 @@ class Autos:
         if (why := self._shut(seat, order.auto, now_ms)) is not None:
             return self._wait(cell, machine, why, now_ms)
         seat.shut_until_ms = 0
-        return self._begin(order, cell, machine, found.due, now_ms) if found.due else now_ms
+        return self._begin(order, cell, machine, found.due, now_ms) if found.due else now_ms + ASK_MS
 
     def _shut(self, seat: Seat, auto: AutoRedrive, now_ms: int) -> str | None:
         """What holds back all that is due. The approval is asked for by each run."""

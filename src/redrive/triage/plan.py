@@ -208,9 +208,11 @@ def _largest(counts: Counter[str]) -> dict[str, int]:
 
 
 def _dependencies(app: App | None, tasks: Iterable[str]) -> dict[str, str]:
-    known = {} if app is None else app.tasks
-    named = {name: known[name].dependency for name in sorted(tasks) if name in known}
-    return {task: dependency for task, dependency in named.items() if dependency is not None}
+    """A task that names none has the one of its own name, where the app declares that."""
+    if app is None:
+        return {}
+    named = {name: app.tasks[name].dependency or name for name in sorted(tasks) if name in app.tasks}
+    return {task: d for task, d in named.items() if app.tasks[task].dependency == d or d in app.dependencies}
 
 
 def _sealed(chunks: hashlib._Hash, plan: Plan) -> str:
