@@ -17,10 +17,31 @@ import psycopg
 import pytest
 from tests.contract.test_postgres import schema  # noqa: F401 - a fixture
 
-from redrive.errors import EnqueueError
+from redrive.errors import Conflict, EnqueueError, StoreUnavailable
 from redrive.fault import Fault, Kind
 from redrive.ids import new_id
-from redrive.message import Ack, Ask, Cancel, DeadLetter, Decision, Delivery, Draft, Lane, RetryAt, Settled, Settlement
+from redrive.message import (
+    Ack,
+    Ask,
+    Cancel,
+    DeadLetter,
+    Decision,
+    Delivery,
+    Discard,
+    Draft,
+    Handle,
+    Isolate,
+    Lane,
+    Quarantine,
+    Readmit,
+    Redrive,
+    RetryAt,
+    Return,
+    Settled,
+    Settlement,
+    Swap,
+    Verdict,
+)
 from redrive.stores.postgres import NAMES_MAX, PostgresStore
 from redrive.testing.servers import PostgresServer
 
@@ -107,6 +128,99 @@ def test_settlements_lock_messages_in_the_order_in_which_extend_does(
         assert not locked(store, f"select from {store._link.schema}.message where id = %s", last)
 
     assert len(meanwhile(other, lambda: store.exchange(settlements, []), ahead)) == 1
+
+
+VERDICTS: list[tuple[Lane, Verdict]] = [
+    (Lane.DEAD, Redrive(run="r")),
+    (Lane.DEAD, Discard("no")),
+    (Lane.DEAD, Isolate("no")),
+    (Lane.QUARANTINE, Readmit("yes")),
+    (Lane.READY, Return("r")),
+]
+
+
+def bury(store: PostgresStore, lane: Lane, number: int = 1) -> list[Handle]:
+    """So many messages that lie in this lane, in the order of their ids; ready ones were redriven by run `r`."""
+    put(store, *[None] * number)
+    end = Quarantine() if lane is Lane.QUARANTINE else DeadLetter("permanent")
+    store.exchange([Settlement(d.receipt, end, FAULT) for d in claim(store)], [])
+    dead = store.peek(Lane.QUARANTINE if lane is Lane.QUARANTINE else Lane.DEAD).messages
+    handles = sorted(Handle(m.id, 0, m.lane) for m in dead)
+    if lane is not Lane.READY:
+        return handles
+    assert all(store.triage(handles, Redrive(run="r")))
+    return [Handle(id, 1, lane) for id, _, _ in handles]
+
+
+@pytest.mark.parametrize(("lane", "verdict"), VERDICTS, ids=lambda value: type(value).__name__)
+def test_verdicts_lock_messages_in_the_order_of_their_ids_and_cells_last(
+    store: PostgresStore, other: Other, lane: Lane, verdict: Verdict
+) -> None:
+    first, last = bury(store, lane, 2)
+    store.cells.swap([Swap("x", 0, b"1")])
+    (cell,) = store.cells.read(["x"])
+    assert cell is not None
+    other.execute("select from message where id = %s for update", [first.id])
+
+    def ahead() -> None:
+        assert not locked(store, f"select from {store._link.schema}.message where id = %s", last.id)
+        assert not locked(store, f"select from {store._link.schema}.cell where key = 'x'")
+
+    swaps = [Swap("x", cell.version, b"2")]
+    assert meanwhile(other, lambda: store.triage([last, first], verdict, swaps=swaps), ahead) == [[True, True]]
+
+
+def test_a_swap_that_is_overtaken_takes_the_verdict_back(store: PostgresStore, other: Other) -> None:
+    (handle,) = bury(store, Lane.DEAD)
+    store.cells.swap([Swap("x", 0, b"1")])
+    (cell,) = store.cells.read(["x"])
+    assert cell is not None
+    other.execute("update cell set version = version + 2 where key = 'x'")
+    swap = Swap("x", cell.version, b"2")
+
+    def call() -> str:
+        with pytest.raises(Conflict):
+            store.triage([handle], Redrive(), swaps=[swap])
+        return "refused"
+
+    assert meanwhile(other, call, lambda: None) == ["refused"]
+    (message,) = store.find([handle.id])
+    assert message is not None and message.lane is Lane.DEAD
+
+
+def test_a_return_meets_a_claim_and_the_claim_has_it(store: PostgresStore, other: Other) -> None:
+    (handle,) = bury(store, Lane.READY)
+    other.execute("update message set lane = 'leased', attempt = 1, fence = fence + 1 where id = %s", [handle.id])
+    assert meanwhile(other, lambda: store.triage([handle], Return("r")), lambda: None) == [[False]]
+    (message,) = store.find([handle.id])
+    assert message is not None and (message.lane, message.redrives) == (Lane.LEASED, 1)
+
+
+def test_of_two_that_redrive_a_message_one_does(store: PostgresStore, other: Other) -> None:
+    (handle,) = bury(store, Lane.DEAD)
+    other.execute(
+        "update message set lane = 'ready', redrives = 1, rested_ms = null, due_ms = 1 where id = %s", [handle.id]
+    )
+    assert meanwhile(other, lambda: store.triage([handle], Redrive(run="r")), lambda: None) == [[False]]
+
+
+def test_a_verdict_whose_answer_is_lost_is_not_said_to_have_conflicted(store: PostgresStore) -> None:
+    """It may have taken place; a second try would find its own swap in the way."""
+    (handle,) = bury(store, Lane.DEAD)
+
+    def cut(point: str) -> None:
+        if point == "commit":
+            store.seam = lambda point: None
+            for c in [*store._link._pool._taken]:
+                c.execute("commit")
+                with socket.socket(fileno=os.dup(c.pgconn.socket)) as wire:
+                    wire.shutdown(socket.SHUT_RDWR)
+
+    store.seam = cut
+    with pytest.raises(StoreUnavailable, match="may have taken place"):
+        store.triage([handle], Redrive(), swaps=[Swap("x", 0, b"1")])
+    (message,) = store.find([handle.id])
+    assert message is not None and message.lane is Lane.READY
 
 
 def test_acks_free_keys_in_the_order_in_which_puts_take_them(store: PostgresStore, other: Other) -> None:

@@ -15,7 +15,25 @@ import psycopg
 import pytest
 
 from redrive.errors import Refused, SchemaError, StoreUnavailable
-from redrive.message import Ack, Ask, Draft, Settled, Settlement, Swap
+from redrive.message import (
+    Ack,
+    Ask,
+    DeadLetter,
+    Decision,
+    Draft,
+    Handle,
+    Isolate,
+    Lane,
+    Message,
+    Quarantine,
+    Readmit,
+    Redrive,
+    Return,
+    Settled,
+    Settlement,
+    Swap,
+    Verdict,
+)
 from redrive.stores import _postgres_schema
 from redrive.stores._postgres_doctor import doctor, preflight
 from redrive.stores._postgres_link import Link
@@ -29,6 +47,7 @@ TWO = ONE | {"migration_2": "-- compatible from 1\nalter table {s}.message add c
 BREAKS = ONE | {"migration_2": "-- compatible from 2\nalter table {s}.message rename column n to m;"}
 FAILS = ONE | {"migration_2": "alter table {s}.message add column m int; select 1/0;"}
 
+ASK = Ask("default", 9, 30_000)
 Open = Callable[..., Link]
 _numbers = count()
 
@@ -414,4 +433,45 @@ def test_cells_of_older_programs_keep_their_versions_and_none_is_used_twice(
     store._swept_ms = -120_000
     store.exchange([], [])
     assert [key for key, *_ in link.look(rows)] == ["brief", "often"]
+    store.close()
+
+
+# How a program that knows version 2 only redrives and isolates: what is kept beside a message stays as it was.
+OLD_VERDICTS = {
+    "redrive": "lane = 'ready', redrives = coalesce(redrives, 0) + 1, attempt = 0, run = null, reason = null, "
+    "rested_ms = null, fingerprint = null, error = null, due_ms = 1",
+    "isolate": "lane = 'quarantine', reason = 'an older one', rested_ms = 2",
+}
+
+
+def test_what_an_older_program_leaves_beside_a_message_is_not_given_back(
+    postgres_server: PostgresServer, link: Link, schema: str
+) -> None:
+    store = PostgresStore(f"{postgres_server.url}?schema={schema}")
+
+    def died(decision: Decision) -> Message:
+        store.exchange([Settlement(d.receipt, decision) for d in store.exchange([], [ASK]).deliveries], [])
+        (message,) = store.peek(None).messages
+        return message
+
+    def judge(verdict: Verdict) -> list[bool]:
+        (message,) = store.peek(None).messages
+        return store.triage([Handle(message.id, message.redrives, message.lane)], verdict)
+
+    def old(verdict: str) -> None:
+        link.run(lambda c: c.execute(f"update {schema}.message set {OLD_VERDICTS[verdict]}".encode()))
+
+    store.put([Draft(task="t")])
+    died(DeadLetter("exhausted"))
+    assert judge(Redrive(run="r")) == [True]
+    died(DeadLetter("permanent"))
+    old("isolate")
+    assert judge(Readmit("it is mended")) == [True]
+    assert store.peek(Lane.DEAD).messages[0].reason == "an older one"
+    assert judge(Isolate("away")) == [True]
+    old("redrive")
+    assert judge(Return("r")) == [False]
+    died(Quarantine(reason="crashed"))
+    assert judge(Readmit("it is mended")) == [True]
+    assert store.peek(Lane.DEAD).messages[0].reason == "crashed"
     store.close()

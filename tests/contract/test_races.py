@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,30 @@ import pytest
 from tests.contract.test_postgres import schema  # noqa: F401 - a fixture
 from tests.contract.test_redis import redis_url
 
+from redrive.errors import Conflict
 from redrive.fault import Fault, Kind
-from redrive.message import Ack, Ask, Delivery, Draft, GroupOrder, RetryAt, Settled, Settlement, Swap
+from redrive.message import (
+    Ack,
+    Ask,
+    DeadLetter,
+    Decision,
+    Delivery,
+    Draft,
+    GroupOrder,
+    Handle,
+    Isolate,
+    Keep,
+    Lane,
+    OnDead,
+    Readmit,
+    Redrive,
+    RetryAt,
+    Return,
+    Settled,
+    Settlement,
+    Swap,
+    Verdict,
+)
 from redrive.store import Store
 from redrive.stores import open_store
 from redrive.testing._contract.base import in_threads
@@ -360,3 +382,67 @@ def test_what_a_settlement_lets_in_wakes_who_has_room_though_the_settler_claims_
     assert len(done.deliveries) == 3
     assert woken.wait(PATIENCE_S)
     thread.join()
+
+
+def test_verdicts_race_with_workers_and_with_each_other(stores: list[Store]) -> None:
+    """Each message is in one place, as often redriven as verdicts say, and no verdict waits for another that waits for
+    it: they name their messages in no order, some of groups, some of blocked lines, and commit with cells that others
+    want as well."""
+    stores[0].configure("lines", group_width=1, group_order=GroupOrder.STRICT, on_dead=OnDead.BLOCK)
+    drafts = [draft(queue=q, group=f"g{n % 3}" if n % 4 else None) for n in range(60) for q in ("lines", "plain")]
+    stores[0].put(drafts)
+    ended, driven, lock = threading.Event(), Counter[str](), threading.Lock()
+    removed = [0]
+
+    def judge(rng: random.Random, store: Store, lane: Lane, verdict: Verdict, of_each: int) -> None:
+        seen = [Handle(m.id, m.redrives, m.lane) for m in store.peek(lane, limit=100).messages]
+        handles = rng.sample(seen, min(len(seen), 30))
+        cells = rng.sample(["a", "b", "c"], 2)
+        now = store.cells.read(cells)
+        swaps = [Swap(key, 0 if cell is None else cell.version, b"1") for key, cell in zip(cells, now, strict=True)]
+        try:
+            words = store.triage(handles, verdict, swaps=swaps)
+        except Conflict:
+            return
+        with lock:
+            for handle, moved in zip(handles, words, strict=True):
+                driven[handle.id] += of_each * moved
+
+    def triage(seed: int) -> None:
+        rng, store = random.Random(seed), stores[seed % 2]
+        for n in range(25):
+            to = rng.choice((None, None, "plain"))
+            redrive = Redrive(to, run="r", delay_ms=rng.choice((0, 0, 5)))
+            lane, verdict, of_each = rng.choice(
+                [(Lane.DEAD, redrive, 1), (Lane.QUARANTINE, redrive, 1), (Lane.READY, Return("r"), -1)] * 2
+                + [(Lane.DEAD, Isolate("x"), 0), (Lane.QUARANTINE, Readmit("y"), 0), (Lane.DONE, redrive, 1)]
+            )
+            judge(rng, store, lane, verdict, of_each)
+            if n % 8 == 0:
+                gone = store.retain("plain", dead=Keep(count=40), done=Keep(count=40))
+                removed[0] += sum(gone)
+
+    def work(seed: int) -> None:
+        rng, store = random.Random(seed), stores[seed % 2]
+        ends: list[Decision] = [DeadLetter("permanent"), Ack(keep_ms=None), RetryAt(0, counts=False), RetryAt(0)]
+        while not ended.is_set():
+            asks = [Ask(queue, 7, 60_000, worker=f"w{seed}") for queue in ("plain", "lines")]
+            found = store.exchange([], asks).deliveries
+            settlements = []
+            for d in found:
+                (cell,) = store.cells.read([f"v/{d.message.id}"])
+                swap = Swap(f"v/{d.message.id}", 0 if cell is None else cell.version, b"1")
+                end = rng.choice(ends)
+                settlements.append(Settlement(d.receipt, end, None if isinstance(end, Ack) else FAULT, swaps=(swap,)))
+            assert set(store.exchange(settlements, []).settled) <= {Settled.OK}
+
+    def triage_all() -> None:
+        try:
+            in_threads(*[lambda n=n: triage(n) for n in range(4)])
+        finally:
+            ended.set()
+
+    in_threads(triage_all, lambda: work(5), lambda: work(6))
+    left = stores[0].peek(None, limit=1000).messages
+    assert len({m.id for m in left}) == len(left) == len(drafts) - removed[0]
+    assert {m.id: m.redrives for m in left} == {m.id: driven[m.id] for m in left}
