@@ -160,9 +160,11 @@ def _page_by(
 ) -> list[tuple[Any, ...]]:
     found = _on(path, where, lane)
     found.add(f"({path.at}, m.seq) > ({{}}::bigint, {{}}::bigint)", *after)
-    order = f"order by {path.at}, m.seq limit {found.arg(limit)}::bigint"
-    sql = f"""select {COLUMNS}, m.seq, m.rested_ms from unnest($1::text[]) v(x) cross join lateral (
- select * from {schema}.message m where {found} {order}) m {order}"""
+    order = f"order by {path.at}, m.seq"
+    first = f"{order} limit {found.arg(limit)}::bigint"
+    of_each = f"select * from {schema}.message m where {found} {first}"
+    sql = f"""select {COLUMNS}, m.seq, m.rested_ms from (
+ select m.* from unnest($1::text[]) v(x) cross join lateral ({of_each}) m {first}) m {order}"""
     return cursor(c).execute(sql.encode(), found.args, binary=True).fetchall()
 
 

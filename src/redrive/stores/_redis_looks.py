@@ -22,6 +22,7 @@ Found = tuple[Message, Fault | None]
 PAGE, FIND_AT_ONCE = 500, 1000
 RESTING_AT_ONCE = 10_000  # places of messages at rest that one script looks at
 QUEUES_AT_ONCE = 200
+GROUPS_MOST = 200  # failure groups that are looked through one beside the other
 _RESTING = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
 _LAST_MS = 2**53
 
@@ -81,17 +82,27 @@ class Looks:
         queues = self._queues() if named is None else [named] if isinstance(named, str) else [*dict.fromkeys(named)]
         if lane not in _RESTING and after[0] <= 0:
             live = [one for one in (Lane.READY, Lane.LEASED) if lane in (None, one)]
-            yield from self._pages(lambda at: self._live(live, queues, at, page), after)
+            yield from self._pages(lambda at: (self._live(live, queues, at, page), None), after)
         resting = [one for one in _RESTING if lane in (None, one)]
         if resting:
-            yield from self._pages(lambda at: self._at_rest(resting, queues, where, at, page), after)
+            keys = [(LETTERS[lane], queue) for lane in resting for queue in queues]
+            if resting == [Lane.DEAD] and not (where.task is None and where.fingerprint is None):
+                names = self._failures(where)
+                keys = keys if names is None else [("", name) for name in names]
+            yield from self._pages(lambda at: self._at_rest(keys, where, at, page), after)
 
-    def _pages(self, next_places: Callable[[Place], list[Place]], after: Place) -> Iterator[tuple[Place, Found]]:
-        while places := next_places(after):
+    def _pages(
+        self, next_places: Callable[[Place], tuple[list[Place], Place | None]], after: Place
+    ) -> Iterator[tuple[Place, Found]]:
+        """`next_places` says also up to where it looked, unless that is the end."""
+        while True:
+            places, looked = next_places(after)
             for place, found in zip(places, found_of(self._call, [member[6:] for _, member in places]), strict=True):
                 if found is not None and (found[0].rested_ms or 0) == place[0]:  # else it moved meanwhile
                     yield place, found
-            after = places[-1]
+            if not places and looked is None:
+                return
+            after = looked or places[-1]
 
     def _by_id(self, ids: Sequence[bytes], after: Place) -> Iterator[tuple[Place, Found]]:
         yield from (found for found in _placed(self._call, ids) if found is not None and found[0] > after)
@@ -117,20 +128,39 @@ class Looks:
             if cursor == "0":
                 return members
 
+    def _failures(self, where: Where) -> list[str] | None:
+        """The names of the groups of dead messages of these fingerprints and tasks; None where there are many."""
+        names: list[str] = []
+        cursor = "0"
+        while True:
+            found, page = self._call("failures", (cursor, _map(where.fingerprint), _map(where.task)))
+            names += [name.decode() for name in page]
+            cursor = found.decode()
+            if len(names) > GROUPS_MOST:
+                return None
+            if cursor == "0":
+                return list(dict.fromkeys(names))
+
     def _at_rest(
-        self, lanes: Sequence[Lane], queues: Sequence[str], where: Where, after: Place, limit: int
-    ) -> list[Place]:
-        """The next places of messages at rest, those that rest longest first."""
+        self, keys: Sequence[tuple[str, str]], where: Where, after: Place, limit: int
+    ) -> tuple[list[Place], Place | None]:
+        """The next places of messages at rest, those that rest longest first; and up to where it looked, if that is
+        not the end."""
         since = max(after[0], where.since_ms or 0)
         until = _LAST_MS if where.until_ms is None else where.until_ms - 1
         member = after[1] if since == after[0] else b""
+        wanted = [_map(where.reason), _map(where.fingerprint), _map(where.task), where.redrives, where.run]
+        asked = (since, until, limit, wanted if wanted != [None] * 5 else None)
         places: list[Place] = []
-        many = max(1, min(QUEUES_AT_ONCE, RESTING_AT_ONCE // (limit * len(lanes))))
-        for first in range(0, len(queues), many):
-            keys = [(LETTERS[lane], queue) for lane in lanes for queue in queues[first : first + many]]
-            rows = self._call("resting", (keys, since, until, limit), member)
+        ends: list[Place] = []
+        many = max(1, min(QUEUES_AT_ONCE, RESTING_AT_ONCE // limit))
+        for first in range(0, len(keys), many):
+            rows, *looked = self._call("resting", (keys[first : first + many], *asked), member)
             places += zip(rows[::2], rows[1::2], strict=True)
-        return nsmallest(limit, places)
+            ends += [(looked[0], looked[1])] if looked else []
+        end = min(ends, default=None)
+        places = nsmallest(limit, [place for place in places if end is None or place <= end])
+        return places, places[-1] if len(places) == limit else end
 
     # -- dead ones by what killed them
 
@@ -177,6 +207,11 @@ class Looks:
                 told[0], message.task, *told[1:], count + 1, first_ms, rested_ms, message.id, recent, earlier
             )
         return [*groups.values()]
+
+
+def _map(wanted: str | tuple[str, ...] | None) -> dict[str, int] | None:
+    """Values of a filter, as a script looks them up."""
+    return None if wanted is None else dict.fromkeys([wanted] if isinstance(wanted, str) else wanted, 1)
 
 
 def _chooses(where: Where) -> bool:

@@ -1,22 +1,61 @@
--- {lanes and queues as pairs, since, until, limit}: the first messages at rest after the place `since` and ARGV[3] (its
--- member), as {rested, member, …}, in the order of rest.
-local found, limit = {}, asked[4]
-local function take(key)
-  local offset, taken = 0, 0
-  while taken < limit do
-    local rows = call('ZRANGEBYSCORE', key, asked[2], asked[3], 'WITHSCORES', 'LIMIT', offset, limit)
-    for i = 1, #rows, 2 do
-      local at_ms = tonumber(rows[i + 1])
-      if at_ms > asked[2] or rows[i] > ARGV[3] then
-        found[#found + 1] = {at_ms, rows[i]}
-        taken = taken + 1
-      end
-    end
-    if #rows < 2 * limit then return end
-    offset = offset + limit
+-- needs: states
+-- {lanes and queues as pairs, since, until, limit, wanted or nil}: the first messages at rest after the place `since` and
+-- ARGV[3] (its member), as {{rested, member, …}, …}, in the order of rest. Where the lane is '', the queue is a failure
+-- group's name. `wanted`: {reasons, fingerprints, tasks, redrives, run}, each but those two a map, or nil; of what is not
+-- it looks at so many only, and then says up to which place it did: {…, rested, member}.
+local LOOKED, LOOKED_EACH = 20000, 500
+local found, limit, wanted = {}, asked[4], asked[5]
+local at_most = math.max(LOOKED_EACH, math.floor(LOOKED / #asked[1]))
+local last_at, last_member
+
+local function fits(packed)
+  if not packed then return false end
+  local state = read_state(packed)
+  local cold = state.cold
+  local fingerprint, task = string.match(cold.fk or '', '^(%Z*)%z(.*)$')
+  return (not wanted[1] or wanted[1][cold.r or false]) and (not wanted[2] or wanted[2][cold.fp or false])
+    and (not wanted[3] or not task or wanted[3][task]) and (not wanted[4] or wanted[4] == state.redrives)
+    and (not wanted[5] or wanted[5] == cold.run)
+end
+
+local function chosen(some)
+  if not wanted then return some end
+  local ids, fit = {}, {}
+  for i, place in ipairs(some) do ids[i] = sub(place[2], 7) end
+  for i, packed in ipairs(each('HMGET', STATES, ids)) do
+    if fits(packed) then fit[#fit + 1] = some[i] end
+  end
+  return fit
+end
+
+local function stop_at(at_ms, member)
+  if not last_at or at_ms < last_at or (at_ms == last_at and member < last_member) then
+    last_at, last_member = at_ms, member
   end
 end
-for _, place in ipairs(asked[1]) do take(rest_key(place[1], place[2])) end
+
+local function take(key)
+  local offset, taken, page = 0, 0, wanted and math.max(limit, LOOKED_EACH) or limit
+  while taken < limit do
+    local rows = call('ZRANGEBYSCORE', key, asked[2], asked[3], 'WITHSCORES', 'LIMIT', offset, page)
+    local some = {}
+    for i = 1, #rows, 2 do
+      local at_ms = tonumber(rows[i + 1])
+      if at_ms > asked[2] or rows[i] > ARGV[3] then some[#some + 1] = {at_ms, rows[i]} end
+    end
+    for _, place in ipairs(chosen(some)) do
+      found[#found + 1] = place
+      taken = taken + 1
+    end
+    if #rows < 2 * page then return end
+    offset = offset + page
+    if wanted and offset >= at_most and #some > 0 then return stop_at(some[#some][1], some[#some][2]) end
+  end
+end
+
+for _, place in ipairs(asked[1]) do
+  take(place[1] == '' and root .. 'f:' .. place[2] or rest_key(place[1], place[2]))
+end
 table.sort(found, function(a, b)
   if a[1] ~= b[1] then return a[1] < b[1] end
   return a[2] < b[2]
@@ -25,4 +64,4 @@ local answer = {}
 for i = 1, math.min(limit, #found) do
   answer[2 * i - 1], answer[2 * i] = found[i][1], found[i][2]
 end
-return answer
+return {answer, last_at, last_member}
