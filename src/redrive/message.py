@@ -335,6 +335,16 @@ class FailureGroup(Struct, frozen=True):
     recent: int = 0
     earlier: int = 0
 
+    @property
+    def trend(self) -> str:
+        """rising or falling where one hour has more than one and a half times the deaths of the other; steady; or
+        quiet, where nothing died in both."""
+        if not self.recent and not self.earlier:
+            return "quiet"
+        if self.recent > 1.5 * self.earlier:
+            return "rising"
+        return "falling" if self.earlier > 1.5 * self.recent else "steady"
+
 
 class Group(Struct, frozen=True):
     """A group that holds messages or a width of its own: how many of its `width` places are taken, how many messages

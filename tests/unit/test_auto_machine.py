@@ -12,7 +12,7 @@ from tests.unit.autodriving import World, dies, works
 from redrive import AutoRedrive, Breaker, Gates
 from redrive.errors import ConfigError
 from redrive.message import Ack, DeadLetter, Decision, Delivery, Lane
-from redrive.triage import auto_look, auto_state, runs
+from redrive.triage import auto_look, auto_state, run_state, runs
 from redrive.triage.about import Sayings
 from redrive.triage.audit import Audit
 from redrive.triage.auto_machine import Autos
@@ -90,7 +90,7 @@ def test_137_dead_messages_are_all_redriven_or_isolated_in_batches_and_none_is_l
     assert machine.isolated == len(hopeless)
     begun = [re.sub(r"run \S+ ", "", line) for line in world.story() if "begins" in line]
     assert begun[:3] == ["begins with 50 messages", "begins with 50 messages", "begins with 37 messages"]
-    for id in runs.index(world.store).closed:
+    for id in runs.index(world.store).auto:
         run = Run(world.store, id, world.app).view()
         assert (run.actor, run.cause, run.selector) == ("auto-redrive", "auto", "queue:crm")
 
@@ -227,7 +227,7 @@ def test_a_run_that_a_person_cancels_is_not_begun_anew_until_somebody_resumes_it
     (id,) = runs.index(world.store).open
     Run(world.store, id, world.app).cancel(actor="bob", reason="not now")
     world.turn(times=60)
-    assert world.dead() == 2 and len(runs.index(world.store).closed) == 1 and not runs.index(world.store).open
+    assert world.dead() == 2 and len(runs.index(world.store).auto) == 1 and not runs.index(world.store).open
     assert world.machine().phase == "paused" and "cancelled" in world.machine().why
     world.app.dlq.resume_auto("crm", reason="now", actor="bob")
     world.turn(times=3)
@@ -282,6 +282,24 @@ def test_many_held_messages_in_front_do_not_keep_the_others_waiting(monkeypatch:
     Sayings(world.store).rule("f1", "hold", reason="wait", actor="ann")
     world.until(lambda: world.ran.keys() == set(ids), within=20)
     assert world.dead() == 700
+
+
+def test_the_runs_of_people_are_still_listed_after_hundreds_that_no_person_began(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_state, "AUTO_KEPT", 3)
+    world = World(AutoRedrive(base="1s", batch=1, concurrency=1))
+    world.bury(1, queue="mail")
+    run = world.app.dlq.select("queue:mail").plan().start(reason="fixed", actor="ann")
+    world.turn(times=5)
+    world.work(queue="mail")
+    world.turn(times=5)
+    assert run.view().closed
+    world.bury(10)
+    world.until(lambda: not world.dead() and not runs.index(world.store).open, within=100)
+    listed = world.app.dlq.runs()
+    assert [view.cause for view in listed] == ["auto", "auto", "auto", ""]
+    assert [view.id for view in listed] == sorted((view.id for view in listed), reverse=True)
 
 
 # -- several processes, and kills

@@ -70,6 +70,19 @@ def test_streamed_groups_are_those_of_the_index(world: World, where: Where) -> N
     streamed = Selection(world.store, f"{every} (attempt:>=0)", world.now_ms)
     assert every.exact and not streamed.exact
     assert every.groups() == streamed.groups() == world.store.failure_groups(where=where)
+    trends = world.store.failure_groups(where=where, trend=True)
+    assert every.groups(trend=True) == streamed.groups(trend=True) == trends
+    assert any(group.recent or group.earlier for group in trends)
+
+
+@pytest.mark.parametrize(
+    "recent, earlier, word",
+    [(0, 0, "quiet"), (1, 0, "rising"), (3, 2, "steady"), (4, 2, "rising"), (2, 3, "steady"), (2, 4, "falling")],
+)
+def test_a_trend_is_told_where_one_hour_has_half_as_many_more_than_the_other(
+    recent: int, earlier: int, word: str
+) -> None:
+    assert FailureGroup("f", "t", "", "", 9, 0, 0, "i", recent, earlier).trend == word
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from ..message import RESTING, Lane
@@ -31,6 +33,7 @@ _COLUMNS = (
 )
 _GROUPS = (
     Column("count"),
+    Column("trend"),
     Column("fingerprint"),
     Column("task", shrinks=True),
     Column("error", shrinks=True),
@@ -38,6 +41,9 @@ _GROUPS = (
     Column("last_at", "last died at", spare=True),
     Column("sample_id", spare=True),
 )
+
+
+_GROUPS_TSV = (*_GROUPS[:2], Column("recent"), Column("earlier"), *_GROUPS[2:])
 
 
 @click.group(cls=Subcommands)
@@ -90,12 +96,23 @@ def show(place: Place, out: Output, id: str, body: bool) -> None:
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @at_store()
 def groups(place: Place, out: Output, selector: tuple[str, ...], chosen: Node, limit: int | None) -> None:
-    """List failure groups: dead messages that failed alike, the largest group first. SELECTOR: as for `dlq list`."""
+    """List failure groups: dead messages that failed alike, the largest group first. SELECTOR: as for `dlq list`.
+
+    `trend` compares the deaths of the last hour, which it counts, with those of the hour before: rising, steady,
+    falling, or quiet where there were none.
+    """
     found = selection(place, selector, chosen)
-    rows = dlq_groups.said(place, [views.group(each) for each in found.groups()])
-    if not out.rows(rows, dlq_groups.with_said(_GROUPS, rows, out), id="fingerprint", limit=limit):
+    rows = dlq_groups.said(place, [views.group(each) for each in found.groups(trend=True)])
+    columns = dlq_groups.with_said(_GROUPS if out.is_table else _GROUPS_TSV, rows, out)
+    if out.is_table:
+        rows = [{**row, "trend": _trend(row)} for row in rows]
+    if not out.rows(rows, columns, id="fingerprint", limit=limit):
         note("nothing dead matches" if found.node != ALL else f"nothing is dead in {place.url}")
     note_unread(found)
+
+
+def _trend(row: dict[str, Any]) -> str:
+    return str(row["trend"]) if row["trend"] == "quiet" else f"{row['trend']}, {row['recent']:,}/h"
 
 
 @dlq.command()

@@ -17,11 +17,12 @@ from ..triage.run import views as views_of
 from ..triage.run_state import Failure as Failed
 from ..triage.run_state import Line
 from . import views
-from .failure import DONE, FAILED, INTERRUPTED, REFUSED, TIMED_OUT, Failure, command, note, program
+from .failure import DONE, FAILED, INTERRUPTED, TIMED_OUT, Failure, note, program
 from .main import Subcommands
 from .output import Column, Output, fields
 from .place import Place, at_store
 from .run_watch import follow
+from .selecting import signature, stated
 from .types import DURATION
 
 LISTED = 10_000
@@ -116,15 +117,12 @@ def steering(word: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def wrap(act: Callable[..., Any]) -> Callable[..., Any]:
         @run.command(word)
         @click.argument("id")
-        @click.option("--reason", required=True, help="why, for those who look later")
-        @click.option("--actor", envvar="REDRIVE_ACTOR", help="who (default: user@host) [REDRIVE_ACTOR]")
+        @signature()
         @at_store()
         @functools.wraps(act)
         def steer(place: Place, out: Output, id: str, reason: str, actor: str | None) -> None:
             found = _known(place, id)
-            if not reason.strip():
-                raise Failure("--reason is empty", "who looks later must find why", f"{command()} --help", REFUSED)
-            told = act(found, reason=reason, actor=actor)
+            told = act(found, reason=stated(reason), actor=actor)
             view = found.view()
             out.record(full(view), id="id", table=lambda: fields(_told(view)))
             note(told)

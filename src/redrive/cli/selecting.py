@@ -72,7 +72,8 @@ def signature(*, required: bool = True) -> Callable[[Callable[..., Any]], Callab
     def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
         why = "why, for those who look later"
         actor = click.option("--actor", envvar="REDRIVE_ACTOR", help="who (default: user@host) [REDRIVE_ACTOR]")
-        return click.option("--reason", required=required, default=None if required else "", help=why)(actor(command))
+        needed: dict[str, Any] = {"required": True} if required else {"default": ""}  # None would count as given
+        return click.option("--reason", help=why, **needed)(actor(command))
 
     return wrap
 

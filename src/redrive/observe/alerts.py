@@ -32,6 +32,7 @@ from ..events import Event, Fate, Notice
 from ..message import Swap, Where
 from ..redact import redact
 from ..times import rfc3339
+from ..triage.about import NOTHING, abouts
 from ..triage.select import as_node
 
 if TYPE_CHECKING:
@@ -105,12 +106,6 @@ class Told(Struct, frozen=True, array_like=True):
 
     at_ms: int = 0
     pile: Pile = Pile()
-
-
-class _Mute(Struct, frozen=True):
-    """What of a failure group's notes is looked at here."""
-
-    muted_until_ms: int | None = None
 
 
 class Watch:
@@ -269,9 +264,7 @@ class Watch:
         """Whether a person asked not to hear of this failure for now."""
         if subject.name != "dead_growth" or not subject.about:
             return False
-        (cell,) = self._app.store.cells.read([f"group/{subject.about}"])
-        until_ms = None if cell is None else msgspec.json.decode(cell.value, type=_Mute).muted_until_ms
-        return until_ms is not None and now_ms < until_ms
+        return abouts(self._app.store, [subject.about]).get(subject.about, NOTHING).muted(now_ms)
 
     def _forget(self, key: str, version: int, old: Told) -> None:
         if old.pile.count:

@@ -190,7 +190,7 @@ class Depths:
 def _of_runs(store: Store) -> tuple[Mapping[str, int], Mapping[str, int]]:
     """How many redrive runs there are by status, and the messages of the open ones by what became of them."""
     index = runs.index(store)
-    ids = (*index.open, *index.closed)
+    ids = (*index.open, *index.over)
     cells = store.cells.read([state_cell(id) for id in ids]) if ids else []
     states = {id: state for id, cell in zip(ids, cells, strict=True) if (state := read_state(cell)) is not None}
     messages: Counter[str] = Counter(dict.fromkeys(RunState().counts, 0))

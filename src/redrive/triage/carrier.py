@@ -283,7 +283,7 @@ class Carrier:
             self._keep([marks_cell(self.id, n) for n in numbers])
         self._keep([failures_cell(self.id)])
         (cell,) = self._store.cells.read([INDEX])
-        index = read_index(cell).with_closed(self.id)
+        index = read_index(cell).with_closed(self.id, auto=bool(state.cause))
         sheet.more.append(Swap(INDEX, _version(cell), _json(index)))
         sheet.state = replace(state, phase="over", closed=True, owner="", until_ms=0)
         sheet.ttl_ms = OVER_KEPT_MS

@@ -104,9 +104,10 @@ class DeadLetters(Sayings):
         found = self._store.find([id])[0]
         return found if found is not None and found.lane in RESTING else None
 
-    def groups(self, *, where: Where = Where()) -> Sequence[FailureGroup]:
-        """Dead messages by fingerprint and task, the largest group first."""
-        return self._store.failure_groups(where=where)
+    def groups(self, *, where: Where = Where(), trend: bool = False) -> Sequence[FailureGroup]:
+        """Dead messages by fingerprint and task, the largest group first; with `trend`, how many of each died in the
+        last hour and in the one before."""
+        return self._store.failure_groups(where=where, trend=trend)
 
     def auto(self, scope: str | None = None) -> Sequence[Machine]:
         """The machines that drive dead messages back by themselves, or this one, each with its state and its story.

@@ -231,7 +231,7 @@ class Run:
 def views(store: Store, limit: int) -> list[RunView]:
     """The last runs, those that are under way first, each the newest first. Raises StoreError."""
     known = runs.index(store)
-    ids = [*reversed(known.open), *reversed(known.closed)][: max(0, limit)]
+    ids = [*reversed(known.open), *reversed(known.over)][: max(0, limit)]
     cells, plans = store.cells.read([*map(state_cell, ids)]), store.cells.read([*map(plan_cell, ids)])
     found, now_ms = zip(ids, map(read_state, cells), plans, strict=True), store.now_ms()
     return [_view(id, state, plan, now_ms) for id, state, plan in found if state is not None]

@@ -15,7 +15,8 @@ from ..message import Cell
 from .pace import Speed
 
 INDEX = "runs"
-CLOSED_KEPT = 200  # closed runs that the index names
+CLOSED_KEPT = 200  # closed runs that the index names: so many of people's
+AUTO_KEPT = 100  # and so many of those that no person began, which may come by the second
 KEPT_MS = 400 * 86_400_000  # cells of a run that is under way; refreshed with every write of the state
 OVER_KEPT_MS = 30 * 86_400_000  # and of one that is closed
 STORY_MAX = 500  # lines; the first hundred and the last stay
@@ -120,17 +121,28 @@ class Failure(Struct, frozen=True, array_like=True):
 
 
 class Index(Struct, frozen=True):
-    """Runs that somebody may have to carry, and the last that are closed, oldest first."""
+    """Runs that somebody may have to carry, and the last that are closed, oldest first: of people, and `auto`, which
+    no person began."""
 
     open: tuple[str, ...] = ()
     closed: tuple[str, ...] = ()
+    auto: tuple[str, ...] = ()
+
+    @property
+    def over(self) -> tuple[str, ...]:
+        """All that are closed, oldest first: an id begins with its time."""
+        return tuple(sorted((*self.closed, *self.auto)))
 
     def with_open(self, id: str) -> Index:
-        return Index((*self.open, id), tuple(other for other in self.closed if other != id))
+        return Index((*self.open, id), _without(self.closed, id), _without(self.auto, id))
 
-    def with_closed(self, id: str) -> Index:
-        left = tuple(other for other in self.open if other != id)
-        return Index(left, (*self.closed, id)[-CLOSED_KEPT:])
+    def with_closed(self, id: str, *, auto: bool) -> Index:
+        left, mine = _without(self.open, id), (*(self.auto if auto else self.closed), id)
+        return Index(left, self.closed, mine[-AUTO_KEPT:]) if auto else Index(left, mine[-CLOSED_KEPT:], self.auto)
+
+
+def _without(ids: tuple[str, ...], id: str) -> tuple[str, ...]:
+    return tuple(other for other in ids if other != id)
 
 
 def state_cell(id: str) -> str:

@@ -15,7 +15,7 @@ from ..blobs import whole_body
 from ..duration import Duration
 from ..errors import BlobsUnavailable, Unreadable
 from ..fault import Fault
-from ..message import FailureGroup, Lane, Message, Where
+from ..message import TREND_MS, FailureGroup, Lane, Message, Where
 from ..store import Store
 from .select_match import Seen, Unknown, judge, split
 from .select_parser import parse
@@ -98,13 +98,14 @@ class Selection:
             return sum(group.count for look in self._looks for group in self._indexed(look.where))
         return sum(1 for _ in self._found())
 
-    def groups(self) -> Sequence[FailureGroup]:
-        """They by the fingerprint of the fault they died of and by task, the largest group first."""
+    def groups(self, *, trend: bool = False) -> Sequence[FailureGroup]:
+        """They by the fingerprint of the fault they died of and by task, the largest group first; with `trend`, how
+        many of each died in the last hour and in the one before."""
         if self._by_index():
-            return [group for look in self._looks for group in self._indexed(look.where)]
+            return [group for look in self._looks for group in self._indexed(look.where, trend=trend)]
         groups: dict[tuple[str, str], FailureGroup] = {}
         for message, fault in self._found(faults=True):
-            one = _group(message, fault)
+            one = _group(message, fault, self.now_ms if trend else None)
             key = one.fingerprint, one.task
             groups[key] = _joined(groups[key], one) if key in groups else one
         return sorted(groups.values(), key=lambda group: (-group.count, group.fingerprint, group.task))
@@ -177,13 +178,13 @@ class Selection:
     def _by_index(self) -> bool:
         return self.exact and all(look.lane is Lane.DEAD for look in self._looks)
 
-    def _indexed(self, where: Where) -> Sequence[FailureGroup]:
+    def _indexed(self, where: Where, *, trend: bool = False) -> Sequence[FailureGroup]:
         """Stores group fastest without a bound in time: it is asked for only where somebody has died since."""
         if where.until_ms == self.now_ms + 1:
-            found = self._store.failure_groups(where=replace(where, until_ms=None))
+            found = self._store.failure_groups(where=replace(where, until_ms=None), trend=trend)
             if all(group.last_ms <= self.now_ms for group in found):
                 return found
-        return self._store.failure_groups(where=where)
+        return self._store.failure_groups(where=where, trend=trend)
 
     def _found(self, *, faults: bool = False) -> Iterator[tuple[Message, Fault | None]]:
         """Each with the fault it died of, where `faults` asks for it."""
@@ -265,15 +266,25 @@ def as_node(where: Where = Where(), lane: Lane = Lane.DEAD) -> Node:
     return both(terms)
 
 
-def _group(message: Message, fault: Fault | None) -> FailureGroup:
+def _group(message: Message, fault: Fault | None, trend_ms: int | None) -> FailureGroup:
+    """Of one message; `trend_ms`: the time, where the trend is asked for."""
     at_ms = message.rested_ms or 0
     told = ("", "", "") if fault is None else (fault.fingerprint, fault.error, fault.text)
-    return FailureGroup(told[0], message.task, told[1], told[2], 1, at_ms, at_ms, message.id)
+    found = FailureGroup(told[0], message.task, told[1], told[2], 1, at_ms, at_ms, message.id)
+    if trend_ms is None or at_ms < trend_ms - 2 * TREND_MS:
+        return found
+    recent = int(at_ms >= trend_ms - TREND_MS)
+    return replace(found, recent=recent, earlier=1 - recent)
 
 
 def _joined(a: FailureGroup, b: FailureGroup) -> FailureGroup:
     """Of both, with the later id as the sample."""
     sample = max(a, b, key=lambda group: group.sample_id)
     return replace(
-        sample, count=a.count + b.count, first_ms=min(a.first_ms, b.first_ms), last_ms=max(a.last_ms, b.last_ms)
+        sample,
+        count=a.count + b.count,
+        first_ms=min(a.first_ms, b.first_ms),
+        last_ms=max(a.last_ms, b.last_ms),
+        recent=a.recent + b.recent,
+        earlier=a.earlier + b.earlier,
     )
