@@ -32,6 +32,7 @@ PROGRAMS = {
     "producer": "programs",
     "follower": "following",
     "payer": "paying",
+    "redriver": "redriving",
 }  # the module of each role
 
 
