@@ -43,6 +43,7 @@ _GROUPS = (
 )
 
 
+_SIGNS = {"rising": "↑", "steady": "→", "falling": "↓"}
 _GROUPS_TSV = (*_GROUPS[:2], Column("recent"), Column("earlier"), *_GROUPS[2:])
 
 
@@ -98,8 +99,8 @@ def show(place: Place, out: Output, id: str, body: bool) -> None:
 def groups(place: Place, out: Output, selector: tuple[str, ...], chosen: Node, limit: int | None) -> None:
     """List failure groups: dead messages that failed alike, the largest group first. SELECTOR: as for `dlq list`.
 
-    `trend` compares the deaths of the last hour, which it counts, with those of the hour before: rising, steady,
-    falling, or quiet where there were none.
+    `trend` counts the deaths of the last hour, and compares them with those of the hour before: ↑ rising, → steady,
+    ↓ falling, – quiet, where there were none.
     """
     found = selection(place, selector, chosen)
     rows = dlq_groups.said(place, [views.group(each) for each in found.groups(trend=True)])
@@ -112,7 +113,8 @@ def groups(place: Place, out: Output, selector: tuple[str, ...], chosen: Node, l
 
 
 def _trend(row: dict[str, Any]) -> str:
-    return str(row["trend"]) if row["trend"] == "quiet" else f"{row['trend']}, {row['recent']:,}/h"
+    sign = _SIGNS.get(row["trend"])
+    return "–" if sign is None else f"{sign} {row['recent']:,}/h"
 
 
 @dlq.command()
