@@ -277,6 +277,17 @@ def test_a_page_of_what_waits_goes_on_where_the_last_one_ended(stores: tuple[Sto
         assert ran.steps <= 200 * LIMIT and not ran.sorts, ran
 
 
+def test_a_page_of_a_queue_reads_that_queue_also_where_a_selection_bounds_the_time(
+    stores: tuple[Store, Store],
+) -> None:
+    store = stores[1]
+    where = Where(queue=SMALL, until_ms=int(time.time() * 1000) + DAY_MS)
+    cursor = store.peek(Lane.DEAD, where=where, limit=2).cursor
+    for after in (None, cursor):
+        (ran,) = store.ran(lambda: store.peek(Lane.DEAD, where=where, limit=2, cursor=after))  # noqa: B023
+        assert "message_rest_queue" in str(ran.plan) and not ran.sorts, ran
+
+
 def test_what_is_deleted_costs_a_claim_nothing(stores: tuple[Store, Store]) -> None:
     """Its places in the index go with it."""
     store = stores[1]
