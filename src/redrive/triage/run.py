@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..duration import Duration, seconds
 from ..errors import ConfigError, Refused
 from ..message import Cell
 from . import runs
@@ -180,12 +181,13 @@ class Run:
 
     # -- waiting
 
-    def wait(self, timeout: float | None = None) -> str:
+    def wait(self, timeout: Duration | None = None) -> str:
         """Wait until it is over: done, stopped or cancelled; its state. Carries it meanwhile, where no worker does.
 
-        `timeout` in seconds; raises TimeoutError after that, the run goes on.
+        Raises TimeoutError after `timeout`; the run goes on.
         """
-        return str(self._carry_until(lambda state: state.status in FINAL, timeout).status)
+        end_s = None if timeout is None else seconds(timeout, "timeout")
+        return str(self._carry_until(lambda state: state.status in FINAL, end_s).status)
 
     def _carry_until(self, over: Callable[[RunState], bool], timeout: float | None) -> RunState:
         end_s = None if timeout is None else time.monotonic() + timeout
