@@ -20,7 +20,7 @@ from . import views
 from .failure import DONE, REFUSED, USAGE, Failure, command, note, program
 from .output import Output, fields
 from .place import Place, at_store
-from .selecting import filters, selection, selector_argument
+from .selecting import filters, selection, selector_argument, signature
 from .types import DURATION
 
 if TYPE_CHECKING:  # a help text needs none of what plans are made with
@@ -94,8 +94,7 @@ def plan(
 
 @click.command()
 @click.argument("plan", metavar="PLAN|FILE")
-@click.option("--reason", default="", help="why, for those who look later")
-@click.option("--actor", envvar="REDRIVE_ACTOR", help="who (default: user@host) [REDRIVE_ACTOR]")
+@signature(required=False)
 @click.option("--max-age", type=DURATION, help="refuse a plan that is older (default: 24h)")
 @click.option("--watch", is_flag=True, help="watch the run until it is over, as `run watch` does")
 @at_store()
