@@ -16,7 +16,7 @@ from .config import settings, some_size
 from .decide import Policy
 from .duration import Duration, milliseconds, seconds
 from .errors import ConfigError
-from .events import Events, Observer
+from .events import Events, Notify, Observer
 from .fault import check_rules
 from .message import Cancel, Counts, Draft, GroupOrder, Message, OnDead
 from .policy import Poison, Retry, presets
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from .observe.alerts import Alert
     from .schedule import Schedule, Scheduler
     from .triage.auto import AutoRedrive
-    from .triage.carrier import Notify
     from .triage.carrying import Carrying
     from .triage.controls import Controls
     from .triage.dlq import DeadLetters

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -46,18 +47,24 @@ class Notice(Struct, frozen=True, kw_only=True):
     """Something about the worker itself: started, draining, stopped, store_unavailable, store_back, took_back,
     no_identity, child_failed, …; about flow control: breaker_opened, breaker_half_open, breaker_closed,
     budget_exhausted, flow_local, …; or about a redrive run: run_started, run_waiting, run_paused, run_stopped,
-    run_done, run_cancelled."""
+    run_done, run_cancelled; or about auto-redrive: auto_isolated, …"""
 
     name: str
     worker: str = ""
     at_ms: int = 0
     text: str = ""
-    about: str = ""  # the dependency, with `/KEY` where it is per key; or the id of the run
+    about: str = ""  # the dependency, with `/KEY` where it is per key; the run's id; what is auto-redriven
     count: int = 1  # of how many messages it tells
 
 
 Event = Fate | Notice
 Observer = Callable[[Sequence[Event]], None]
+
+
+class Notify(Protocol):
+    """Tells of a notice: its name, its text, what it is about, and of how many messages it tells."""
+
+    def __call__(self, name: str, text: str, about: str = "", /, count: int = 1) -> None: ...
 
 
 class Events:

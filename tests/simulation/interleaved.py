@@ -205,7 +205,7 @@ class Interleaved:
         runs.begin(self.store, plan, actor="ann", reason="fixed")
         return Run(self.store, plan.id, self.app)
 
-    def notice(self, name: str, text: str, run: str) -> None:
+    def notice(self, name: str, text: str, run: str = "", count: int = 1) -> None:
         self.notices.append((name, text))
 
     def play(self, steps: int) -> None:

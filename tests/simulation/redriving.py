@@ -122,7 +122,7 @@ class Redriving:
         if view.per_s is not None and (not self.speeds or self.speeds[-1][1] != view.per_s):
             self.speeds.append((self.clock(), view.per_s))
 
-    def _notice(self, name: str, text: str, run: str) -> None:
+    def _notice(self, name: str, text: str, run: str = "", count: int = 1) -> None:
         self.notices.append((name, text))
 
     # -- the worker

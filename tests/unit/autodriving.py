@@ -105,7 +105,7 @@ class World:
         self.autos = Autos(self.app, f"p{self.processes}", self._notice)
         self.carriers: dict[str, Carrier] = {}
 
-    def _notice(self, name: str, text: str, about: str) -> None:
+    def _notice(self, name: str, text: str, about: str = "", count: int = 1) -> None:
         self.notices.append((name, text, about))
 
     # -- what happens

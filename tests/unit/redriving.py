@@ -45,7 +45,7 @@ class Scene:
         self.buried = 0
         self.carrier = Carrier(self.store, "", "one", self._notice, self.app)
 
-    def _notice(self, name: str, text: str, run: str) -> None:
+    def _notice(self, name: str, text: str, run: str = "", count: int = 1) -> None:
         self.notices.append((name, text))
 
     def bury(self, count: int) -> list[str]:

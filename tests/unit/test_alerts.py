@@ -136,6 +136,36 @@ def test_failures_that_all_differ_are_told_together_beyond_twenty(app: App) -> N
     assert told[-1].command == "redrive dlq groups queue:crm"
 
 
+def test_what_auto_redrive_gives_up_as_poison_is_told_as_quarantined(app: App) -> None:
+    watch, told = watching(app)
+    text = "isolated 3 messages: poison: dead again after 5 redrives"
+    say(watch, Notice(name="auto_isolated", about="queue/crm", text=text, count=3, at_ms=1_700_000_000_000))
+    (alert,) = told
+    assert (alert.name, alert.count) == ("quarantined", 3)
+    assert alert.text == f"3 messages were quarantined by auto-redrive of queue/crm; the last: {text}"
+    assert alert.command == "redrive dlq list --quarantine"
+
+
+def test_a_redrive_that_its_canary_stops_is_told_to_who_listens() -> None:
+    app = App("memory://")
+    told: list[Alert] = []
+    app.on("run_stopped", told.append)
+    app.on("dead_growth", told.append)
+
+    @app.task(name="bad")
+    def bad(n: int) -> None:
+        raise Reject("still broken")
+
+    app.enqueue_many([bad.draft(n) for n in range(20)])
+    app.run_worker(burst=True)
+    run = app.dlq.select("task:bad").plan(canary=3).start(reason="is it mended?", actor="ann")
+    app.run_worker(burst=True)
+    growth, stopped = told
+    assert (growth.name, growth.count) == ("dead_growth", 20)
+    assert (stopped.name, stopped.about) == ("run_stopped", run.id)
+    assert stopped.text.startswith(f"run {run.id} stopped itself: canary: 3 of 3 failed")
+
+
 def test_a_run_that_stopped_itself_is_told_once_whoever_says_so(app: App) -> None:
     stopped = Notice(name="run_stopped", about="0199-r", text="5 of 5 failed in the canary", at_ms=1_700_000_000_000)
     watches = [watching(App(store=app.store)) for _ in range(2)]

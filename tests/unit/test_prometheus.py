@@ -216,7 +216,9 @@ def test_redriven_messages_are_counted_once_by_what_their_first_run_came_to() ->
 
 def test_isolated_messages_are_counted_from_zero() -> None:
     assert seen().value("redrive_isolated_total") == 0
-    assert seen(Notice(name="isolated", count=3), Notice(name="isolated")).value("redrive_isolated_total") == 4
+    assert (
+        seen(Notice(name="auto_isolated", count=3), Notice(name="auto_isolated")).value("redrive_isolated_total") == 4
+    )
 
 
 def test_what_flow_control_put_off_is_seen_by_reason_and_how_long() -> None:

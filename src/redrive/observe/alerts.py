@@ -149,13 +149,15 @@ class Watch:
                     self._note(Subject(event.outcome, event.task, event.queue), event.at_ms, event.text, event.id)
             elif event.name in self._names:
                 self._note(Subject(event.name, about=event.about), event.at_ms, event.text)
+            elif event.name == "auto_isolated" and "quarantined" in self._names:
+                self._note(Subject("quarantined", about=event.about), event.at_ms, event.text, count=event.count)
             else:
                 stopped = stopped or event.name == "stopped"
         if stopped:
             self.flush(LAST_WORDS_S)  # the process may end after this
 
-    def _note(self, subject: Subject, at_ms: int, text: str | None, id: str | None = None) -> None:
-        pile = Pile(1, at_ms, () if id is None else (id,), redact((text or "")[: 4 * TEXT_MAX])[:TEXT_MAX])
+    def _note(self, subject: Subject, at_ms: int, text: str | None, id: str | None = None, *, count: int = 1) -> None:
+        pile = Pile(count, at_ms, () if id is None else (id,), redact((text or "")[: 4 * TEXT_MAX])[:TEXT_MAX])
         with self._changed:
             if subject not in self._piles:
                 subject = self._bounded(subject)
@@ -389,8 +391,8 @@ def _text(subject: Subject, told: Pile) -> str:
             what = f"{told.count:,} messages" if many else f"message {told.ids[0] if told.ids else ''}"
             text = f"{what}{of} died{on}"
         case "quarantined":
-            what = f"{told.count:,} messages were" if many else f"message {told.ids[0] if told.ids else ''} was"
-            text = f"{what} quarantined{of}{on}"
+            what = f"{told.count:,} messages were" if many else f"message {told.ids[0]} was" if told.ids else "one was"
+            text = f"{what} quarantined{of}{on}" + (f" by auto-redrive of {subject.about}" if subject.about else "")
         case "run_stopped":
             text = f"run {subject.about} stopped itself" if subject.about else f"runs stopped themselves{times}"
         case _:

@@ -138,7 +138,7 @@ class Counting:
                     self._count(event)
                 else:
                     self._add(NOTICES, (event.name,))
-                    if event.name == "isolated":
+                    if event.name == "auto_isolated":
                         self._add(ISOLATED, (), event.count)
 
     def expect(self, tasks: Iterable[Labels]) -> None:

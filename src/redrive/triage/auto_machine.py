@@ -10,7 +10,7 @@ carriers carry them as they carry everybody's.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -18,6 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..errors import Conflict
+from ..events import Notify
 from ..ids import new_id
 from ..message import Cell, Discard, Handle, Isolate, Message, Where
 from . import runs
@@ -43,7 +44,6 @@ ASK_MS = 1000  # how often it asks for a gate, or for its run
 TICK_S = 0.25  # a tick begins nothing more after that; the next one goes on
 
 Count = Literal["isolated", "discarded"]
-Notify = Callable[[str, str, str], None]  # name, text, scope
 
 
 class Order(NamedTuple):
@@ -73,7 +73,7 @@ class Autos:
     """Works the machines of an app: those of its queues, and those of the standing rules in its store. Used by one
     thread, under `owner`'s name."""
 
-    def __init__(self, app: App, owner: str = "", notice: Notify = lambda name, text, scope: None) -> None:
+    def __init__(self, app: App, owner: str = "", notice: Notify = lambda name, text, about="", count=1: None) -> None:
         self._app, self._store, self._notice = app, app.store, notice
         self._owner = owner or new_id(app.store.now_ms())
         self._seats: dict[str, Seat] = {}
@@ -240,7 +240,8 @@ class Autos:
         moved = self._store.triage(_handles(some), verdict, swaps=kept)
         if not all(moved):
             self._less(audit, entry, some, moved, "isolated")
-        self._notice("auto_isolated", line, machine.scope)
+        if any(moved):
+            self._notice("auto_isolated", line, machine.scope, count=moved.count(True))
         return now_ms
 
     def _discard(self, seat: Seat, cell: Cell | None, machine: Machine, now_ms: int) -> int:

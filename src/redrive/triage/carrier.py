@@ -11,13 +11,14 @@ were moved: a message that the run moved names it, or has a verdict in its cell.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
 from ..errors import Conflict, PlanRefused
+from ..events import Notify
 from ..message import Cell, Handle, Lane, Message, Redrive, Return, Swap
 from ..policy import draw
 from . import pace
@@ -48,8 +49,6 @@ BATCH = 250  # messages that are moved in one commit
 MOVING_S, SETTLING_S, STILL_S = 0.1, 0.25, 1.0  # between two ticks
 AWAITING = "awaiting approval"  # a phase
 VERDICTS_WAITED_MS = 7 * 86_400_000  # once a run is over
-
-Notify = Callable[[str, str, str], None]  # name, text, run
 
 
 class Carrier:

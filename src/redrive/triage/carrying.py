@@ -9,9 +9,10 @@ import traceback
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
+from ..events import Notify
 from . import runs
 from .auto_machine import Autos
-from .carrier import Carrier, Notify
+from .carrier import Carrier
 
 if TYPE_CHECKING:
     from ..app import App

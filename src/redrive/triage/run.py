@@ -268,5 +268,5 @@ def _by(word: str, actor: str | None, reason: str) -> str:
     return f"{word} by {actor or user()}" + (f": {reason}" if reason else "")
 
 
-def _quiet(name: str, text: str, run: str) -> None:
+def _quiet(name: str, text: str, run: str = "", /, count: int = 1) -> None:
     """Nobody observes it here; the story tells the same."""

@@ -608,10 +608,11 @@ class Worker:
             self._pause_s = 0.0
             self._notice("store_back", "the store works again")
 
-    def _notice(self, name: str, text: str, about: str = "") -> None:
+    def _notice(self, name: str, text: str, about: str = "", count: int = 1) -> None:
         if self.app.events:
             now_ms = self._store.now_ms()
-            self.app.events.emit([Notice(name=name, worker=self.name, at_ms=now_ms, text=text, about=about)])
+            told = Notice(name=name, worker=self.name, at_ms=now_ms, text=text, about=about, count=count)
+            self.app.events.emit([told])
 
 
 def _origin(app: App) -> Origin | None:
