@@ -1,7 +1,13 @@
-"""What is to be done in a scope now: who is due, who is poison, when to look again. Reads only."""
+"""What is to be done in a scope now: who is due, who is poison, when to look again. Reads only.
+
+The lane is walked in the order of deaths, page by page. Who still waits is remembered, the soonest of them, and looked
+at again by id when its time comes; what died since the last look is found at the lane's end. So a million that wait
+cost one walk, in steps, and another every ten minutes, for what was imported or changed meanwhile.
+"""
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,105 +16,143 @@ from msgspec.structs import replace
 
 from ..flow import dependency as flow
 from ..flow.dependency import Dependency
-from ..message import Isolate, Lane, Message, Redrive, Where
+from ..message import Isolate, Lane, Message, Page, Redrive, Where
 from ..worker.guards import controls
-from .auto import AutoRedrive, next_step
+from .auto import AutoRedrive, Wait, next_step
 from .gates import held
 
 if TYPE_CHECKING:
     from ..app import App
 
-PAGE = 100  # messages that are looked at in one go
-LOOKED_MAX = 2000  # of each redrive count, where many are held back; the next look goes on there
-SWEEP_EVERY_MS = 600_000
+PAGE, LOOK_BYTES = 250, 16 * 1024 * 1024  # messages that are looked at in one go, as bodies of so many bytes allow
+FIRST_PAGE = 100
+LOOKED_MAX = 2000  # in one look; the next goes on there
 POISON_MAX = 500  # isolated in one go
+KNOWN_MAX = 10_000  # of those that wait, how many are remembered
+WALK_EVERY_MS = 600_000  # after the end of the last; or ten times as long as that took
+LATE_MS = 10_000  # how late a death may be seen, as its commit took so long
 
 
 class Found(NamedTuple):
-    """`due` go now, the longest due first; `poison` are given up, `held` says what holds back others that are due, and
-    `next_ms` when the next is (infinite: none is dead)."""
+    """`due` go now, the longest due first; `poison` are given up; `held` says what holds back others that are due; and
+    `next_ms` when the next is due, infinite where none is known, past where there is more to look at."""
 
-    due: list[Message]
-    poison: list[Message]
+    due: Sequence[Message]
+    poison: Sequence[Message]
     held: dict[str, str]  # by dependency, NAME or NAME/KEY, why
     next_ms: float
 
 
 class Look:
-    """Looks through the dead messages of one scope, and remembers where it was."""
+    """Looks through the dead messages of one scope, and remembers where it was: nothing that would be missed."""
 
     def __init__(self, app: App, where: Where) -> None:
         self._app, self._store, self._where = app, app.store, where
-        self._cursors: dict[int, str | None] = {}  # by redrives, where the last look stopped short
-        self._sweep: str | None = None
-        self._sweep_ms = 0  # when the next one begins
-        self.whole = True  # whether the last look was at all of it: else the next goes on where it stopped
+        self._known: dict[str, int] = {}  # when those that wait are due: the soonest
+        self._lost_ms = math.inf  # when the first of those is due that were too many to remember
+        self._held: set[str] = set()  # of the known, those whose dependency is left alone
+        self._why: dict[str, str] = {}  # and why that is
+        self._walk, self._tail = Walk(where, going=True), Walk(where)
+        self._walk_from_ms = 0  # when it began to walk through the whole lane, and when it does so again
+        self._walk_ms = math.inf
+        self._seen_ms: int | None = None  # what died before is known, or comes with the walk
 
     def find(self, auto: AutoRedrive, ruled: Collection[str], now_ms: int) -> Found:
         """Those to be moved now, at most what may be under way at once. Those of the fingerprints in `ruled` are left
         alone. Raises StoreError."""
-        due: list[tuple[int, Message]] = []
-        breakers = Breakers(self._app, now_ms) if auto.gates.breaker else None
-        next_ms, self.whole = math.inf, not self._cursors
-        for redrives in range(auto.max_redrives):
-            wait_ms = auto.delay_ms(redrives + 1)
-            some = self._due(redrives, now_ms - wait_ms, auto.at_once, ruled, breakers)
-            due += [((m.rested_ms or 0) + wait_ms, m) for m in some]
-            next_ms = min(next_ms, self._next_ms(redrives, now_ms - wait_ms) + wait_ms)
-        due.sort(key=lambda pair: pair[0])
-        chosen = [m for _, m in due if isinstance(next_step(m, auto, now_ms), Redrive)][: auto.at_once]
-        poison = self._poison(auto, ruled, now_ms)
-        self.whole = self.whole and not self._cursors and self._sweep is None
-        return Found(chosen, poison, {} if breakers is None else breakers.held, next_ms)
+        got = Got(auto, ruled, now_ms, Breakers(self._app, now_ms) if auto.gates.breaker else None)
+        self._begin_walks(now_ms)
+        self._look_again(got)
+        for walk in (self._tail, self._walk):
+            self._go(walk, got)
+        if not self._walk.going and self._walk_ms == math.inf:
+            self._walk_ms = now_ms + max(WALK_EVERY_MS, 10 * (now_ms - self._walk_from_ms))
+        due = [message for _, _, message in sorted((at_ms, id, m) for id, (at_ms, m) in got.due.items())]
+        self._why |= {} if got.breakers is None else got.breakers.held
+        return Found(due, [*got.poison.values()], self._why if self._held else {}, self._next_ms(now_ms))
+
+    def release(self) -> None:
+        """Look again at those that a dependency held back."""
+        self._held.clear()
+        self._why = {}
 
     def any(self, limit: int) -> Sequence[Message]:
-        """The longest dead, whatever their redrives."""
+        """The longest dead, whatever their redrives. Raises StoreError."""
         return self._store.peek(Lane.DEAD, where=self._where, limit=limit).messages
 
-    def _due(
-        self, redrives: int, until_ms: int, most: int, ruled: Collection[str], breakers: Breakers | None
-    ) -> list[Message]:
-        """Those with so many redrives that died up to then, the longest dead first."""
-        found: list[Message] = []
-        where = replace(self._where, redrives=redrives, until_ms=until_ms + 1)
-        cursor, looked = self._cursors.pop(redrives, None), 0
-        while len(found) < most:
-            page = self._store.peek(Lane.DEAD, where=where, limit=max(most - len(found), PAGE), cursor=cursor)
-            looked += len(page.messages)
-            free = self._not_ruled(page.messages, ruled)
-            found += free if breakers is None else breakers.free(free)
-            cursor = page.cursor
-            if cursor is None:
-                break
-            if looked >= LOOKED_MAX:
-                self._cursors[redrives] = cursor
-                break
-        return found[:most]
+    def _begin_walks(self, now_ms: int) -> None:
+        if self._seen_ms is None:
+            self._seen_ms = self._walk_from_ms = now_ms
+            return
+        if not self._tail.going:
+            self._tail = Walk(replace(self._where, since_ms=self._seen_ms - LATE_MS), going=True)
+            self._seen_ms = now_ms
+        if not self._walk.going and now_ms >= min(self._walk_ms, self._lost_ms):
+            self._walk, self._walk_from_ms = Walk(self._where, going=True), now_ms
+            self._walk_ms = self._lost_ms = math.inf
 
-    def _next_ms(self, redrives: int, since_ms: int) -> float:
-        """When the first of those that died later did."""
-        where = replace(self._where, redrives=redrives, since_ms=since_ms + 1)
-        page = self._store.peek(Lane.DEAD, where=where, limit=1)
-        return min((m.rested_ms or 0 for m in page.messages), default=math.inf)
+    def _look_again(self, got: Got) -> None:
+        """At those that were known to wait until now."""
+        ready = heapq.nsmallest(
+            got.auto.at_once + POISON_MAX,
+            ((due_ms, id) for id, due_ms in self._known.items() if due_ms <= got.now_ms and id not in self._held),
+        )
+        for at in range(0, len(ready), PAGE):
+            ids = [id for _, id in ready[at : at + PAGE]]
+            page = self._store.peek(Lane.DEAD, where=replace(self._where, ids=tuple(ids)), limit=len(ids))
+            for id in {*ids} - {message.id for message in page.messages}:  # somebody moved it
+                del self._known[id]
+            self._judge(page.messages, got)
+            if got.full:
+                return
 
-    def _poison(self, auto: AutoRedrive, ruled: Collection[str], now_ms: int) -> list[Message]:
-        """Those that were redriven as often as may be; and, a page at each look, those even more often: by hand, or
-        before the bound was lowered."""
-        where = replace(self._where, redrives=auto.max_redrives)
-        exact = self._store.peek(Lane.DEAD, where=where, limit=POISON_MAX).messages
-        more = self._swept(now_ms)
-        found = {m.id: m for m in [*exact, *more] if isinstance(next_step(m, auto, now_ms), Isolate)}
-        return self._not_ruled([*found.values()], ruled)
+    def _go(self, walk: Walk, got: Got) -> None:
+        while walk.going and not got.full:
+            page = self._store.peek(Lane.DEAD, where=walk.where, limit=walk.limit, cursor=walk.cursor)
+            if not self._judge(page.messages, got):
+                return  # there was no room for all of them: this page is looked at again
+            walk.saw(page)
 
-    def _swept(self, now_ms: int) -> Sequence[Message]:
-        if now_ms < self._sweep_ms:
-            return ()
-        page = self._store.peek(Lane.DEAD, where=self._where, limit=PAGE, cursor=self._sweep)
-        self._sweep = page.cursor
-        self._sweep_ms = now_ms + SWEEP_EVERY_MS if page.cursor is None else 0
-        return page.messages
+    def _judge(self, messages: Sequence[Message], got: Got) -> bool:
+        """Put each where it belongs; False where there was no room for some."""
+        got.looked += len(messages)
+        due: list[Message] = []
+        room = True
+        for message in self._not_ruled(messages, got.ruled):
+            match next_step(message, got.auto, got.now_ms):
+                case Wait(until_ms):
+                    self._remember(message.id, until_ms)
+                case Isolate() if len(got.poison) < POISON_MAX or message.id in got.poison:
+                    got.poison[message.id] = message
+                    self._remember(message.id, got.now_ms)  # until it is seen that it went
+                case Redrive():
+                    due.append(message)
+                case Isolate():
+                    room = False
+        free = due if got.breakers is None else got.breakers.free(due)
+        for message in due:
+            self._remember(message.id, _due_ms(message, got.auto))  # as above
+        self._held |= {message.id for message in due} - {message.id for message in free}
+        for message in free:
+            if message.id not in got.due and len(got.due) >= got.auto.at_once:
+                return False
+            got.due[message.id] = _due_ms(message, got.auto), replace(message, body=b"", faults=())
+        return room
 
-    def _not_ruled(self, messages: list[Message], ruled: Collection[str]) -> list[Message]:
+    def _remember(self, id: str, due_ms: int) -> None:
+        self._known[id] = due_ms
+        if len(self._known) > 2 * KNOWN_MAX:
+            some = heapq.nsmallest(KNOWN_MAX + 1, ((at_ms, id) for id, at_ms in self._known.items()))
+            self._lost_ms = min(self._lost_ms, some.pop()[0])
+            self._known = {id: at_ms for at_ms, id in some}
+            self._held &= self._known.keys()
+
+    def _next_ms(self, now_ms: int) -> float:
+        if self._walk.going or self._tail.going:
+            return now_ms
+        return min([self._lost_ms, *(at_ms for id, at_ms in self._known.items() if id not in self._held)])
+
+    def _not_ruled(self, messages: Sequence[Message], ruled: Collection[str]) -> Sequence[Message]:
         """Without those that died of what has a standing rule: that goes first."""
         of_rule: dict[str, list[str]] = {}
         for message in messages:
@@ -121,6 +165,37 @@ class Look:
         return [m for m in messages if m.id not in gone] if gone else messages
 
 
+class Walk:
+    """A way through dead messages, in the order of their deaths."""
+
+    def __init__(self, where: Where, *, going: bool = False) -> None:
+        self.where, self.going = where, going
+        self.cursor: str | None = None
+        self.limit = min(PAGE, FIRST_PAGE)
+
+    def saw(self, page: Page) -> None:
+        """That page was looked at."""
+        self.cursor, self.going = page.cursor, page.cursor is not None
+        if page.messages:
+            size = sum(len(message.body) for message in page.messages) // len(page.messages) + 1
+            self.limit = max(1, min(PAGE, LOOK_BYTES // size))
+
+
+class Got:
+    """What one look comes to."""
+
+    def __init__(self, auto: AutoRedrive, ruled: Collection[str], now_ms: int, breakers: Breakers | None) -> None:
+        self.auto, self.ruled, self.now_ms, self.breakers = auto, ruled, now_ms, breakers
+        self.due: dict[str, tuple[int, Message]] = {}  # each with when it was due
+        self.poison: dict[str, Message] = {}
+        self.looked = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether there is enough to do."""
+        return len(self.due) >= self.auto.at_once or len(self.poison) >= POISON_MAX or self.looked >= LOOKED_MAX
+
+
 class Breakers:
     """What the dependencies of messages say, each asked once in a look."""
 
@@ -129,7 +204,7 @@ class Breakers:
         self._said: dict[str, str | None] = {}
         self.held: dict[str, str] = {}
 
-    def free(self, messages: list[Message]) -> list[Message]:
+    def free(self, messages: Sequence[Message]) -> list[Message]:
         """Those whose dependencies may be called. Raises StoreError."""
         needs = [[*self._needs(message)] for message in messages]
         new = {about: d for need in needs for about, d in need if about not in self._said}
@@ -146,3 +221,7 @@ class Breakers:
         shut = {about: why for about, _ in need if (why := self._said[about]) is not None}
         self.held |= shut
         return not shut
+
+
+def _due_ms(message: Message, auto: AutoRedrive) -> int:
+    return (message.rested_ms or 0) + auto.delay_ms(message.redrives + 1)

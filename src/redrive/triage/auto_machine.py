@@ -41,6 +41,7 @@ LEASE_MS = 20_000  # how long nobody works a machine whose worker was killed; mo
 LOOK_MS = 30_000  # the longest sleep: what comes to rest meanwhile may be due, or poison
 HEARD_MS = 5000  # how often it looks whether another that works a machine gave it back
 ASK_MS = 1000  # how often it asks for a gate, or for its run
+DISCARD_MAX = 100  # in one commit
 TICK_S = 0.25  # a tick begins nothing more after that; the next one goes on
 
 Count = Literal["isolated", "discarded"]
@@ -61,11 +62,12 @@ class Order(NamedTuple):
 class Seat:
     """What this process remembers of a scope between ticks. Nothing that would be missed."""
 
-    __slots__ = ("held", "look", "order", "shut_until_ms", "wake_ms")
+    __slots__ = ("held", "look", "order", "release_ms", "shut_until_ms", "wake_ms")
 
     def __init__(self, app: App, order: Order) -> None:
         self.order, self.look, self.wake_ms = order, Look(app, order.where), 0
         self.held: Sequence[str] = ()  # the dependencies that hold back all that is due
+        self.release_ms = 0  # when those that a dependency holds back are looked at again, beside others that went
         self.shut_until_ms = 0  # until then it asks the gates alone, and looks at no messages
 
 
@@ -159,6 +161,9 @@ class Autos:
             return self._discard(seat, cell, machine, now_ms)
         if now_ms < seat.shut_until_ms and (why := self._shut(seat, order.auto, now_ms)) is not None:
             return self._wait(cell, machine, why, now_ms)
+        if now_ms >= seat.release_ms or seat.shut_until_ms:
+            seat.look.release()
+            seat.release_ms = now_ms + LOOK_MS
         found = seat.look.find(order.auto, order.ruled, now_ms)
         if found.poison:
             return self._isolate(order, cell, machine, found.poison, now_ms)
@@ -168,7 +173,10 @@ class Autos:
         if (why := self._shut(seat, order.auto, now_ms)) is not None:
             return self._wait(cell, machine, why, now_ms)
         seat.shut_until_ms = 0
-        return self._begin(order, cell, machine, found.due, now_ms) if found.due else now_ms + ASK_MS
+        if not found.due:
+            seat.look.release()  # they may go now
+            return now_ms + ASK_MS
+        return self._begin(order, cell, machine, found.due, now_ms)
 
     def _shut(self, seat: Seat, auto: AutoRedrive, now_ms: int) -> str | None:
         """What holds back all that is due. The approval is asked for by each run."""
@@ -210,10 +218,10 @@ class Autos:
 
     def _rest(self, seat: Seat, cell: Cell | None, machine: Machine, found: Found, now_ms: int) -> int:
         """Nothing is to be done now."""
-        wake_ms = int(min(found.next_ms, now_ms + LOOK_MS)) if seat.look.whole else now_ms + ASK_MS
         # whatever dies from now on waits for the base at least, and for a second to be seen
         assert machine.auto is not None
-        wake_ms = max(now_ms + ASK_MS, min(wake_ms, now_ms + machine.auto.delay_ms(1)))
+        soon_ms = min(found.next_ms, now_ms + LOOK_MS, now_ms + machine.auto.delay_ms(1))
+        wake_ms = max(now_ms + ASK_MS, int(soon_ms))
         lines = ["goes on"] if machine.phase == "waiting" else []
         if lines or machine.phase != "asleep":
             after = replace(machine, phase="asleep", why="", next_ms=wake_ms)
@@ -245,7 +253,7 @@ class Autos:
         return now_ms
 
     def _discard(self, seat: Seat, cell: Cell | None, machine: Machine, now_ms: int) -> int:
-        order, some = seat.order, seat.look.any(POISON_MAX)
+        order, some = seat.order, seat.look.any(DISCARD_MAX)
         if not some:
             wake_ms = now_ms + LOOK_MS
             if machine.phase != "asleep":
