@@ -19,7 +19,7 @@ _PATTERNS = (
     # key="some words": up to the quote that ends it
     (
         re.compile(
-            rf"(?P<keep>(?:{_NAMES})[\"']?\s{{0,3}}[=:]\s{{0,3}}(?P<quote>[\"']))(?:(?!(?P=quote))[^\\\n]|\\.){{1,2000}}(?=(?P=quote))",
+            rf"(?P<keep>(?:{_NAMES})[\"']?\s{{0,3}}[=:]\s{{0,3}}(?P<quote>[\"']))(?!\*\*\*)(?:(?!(?P=quote))[^\\\n]|\\.){{1,2000}}(?=(?P=quote))",
             re.I,
         ),
         rf"\g<keep>{HIDDEN}",
@@ -27,7 +27,8 @@ _PATTERNS = (
     # key=value, "key": "value", also where the name is the end of a longer one: DB_PASSWORD, client_secret
     (
         re.compile(
-            rf"(?P<keep>(?:{_NAMES})[\"']?\s{{0,3}}[=:]\s{{0,3}})(?P<quote>[\"']?)[^\s\"'&,;)}}\]]{{1,2000}}", re.I
+            rf"(?P<keep>(?:{_NAMES})[\"']?\s{{0,3}}[=:]\s{{0,3}})(?P<quote>[\"']?)(?!\*\*\*)[^\s\"'&,;)}}\]]{{1,2000}}",
+            re.I,
         ),
         rf"\g<keep>\g<quote>{HIDDEN}",
     ),
@@ -42,8 +43,8 @@ def redact(text: str) -> str:
     'cannot reach postgresql://ann:***@db/x: token=***, code 7'
     >>> redact("Authorization: Bearer abcdef123456")
     'Authorization: Bearer ***'
-    >>> redact('{"db_password": "two words", "n": 1}')
-    '{"db_password": "***", "n": 1}'
+    >>> redact('{"db_password": "two words", "n": 1}'), redact("token: ***2")
+    ('{"db_password": "***", "n": 1}', 'token: ***2')
     """
     for pattern, hidden in _PATTERNS:
         text = pattern.sub(hidden, text)

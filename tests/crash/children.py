@@ -33,6 +33,7 @@ PROGRAMS = {
     "follower": "following",
     "payer": "paying",
     "redriver": "redriving",
+    "mender": "mending",
 }  # the module of each role
 
 

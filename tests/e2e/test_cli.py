@@ -471,7 +471,7 @@ def test_dlq_retry_by_id_drives_back_and_reports_the_rest(redrive: Call, home: P
     assert redrive("dlq", "retry", one, "--app", "tasks:app").returncode == 1
     assert good(redrive("dlq", "list", "--app", "tasks:app", "-o", "ids")).split() == [other]
     assert good(redrive("dlq", "retry", "--all", "--app", "tasks:app", "-o", "ids")).split() == [other]
-    assert "nothing to retry" in redrive("dlq", "retry", "--all", "--app", "tasks:app").stderr
+    assert "nothing matches" in redrive("dlq", "retry", "--all", "--app", "tasks:app").stderr
     good(redrive("worker", "tasks:app", "--burst", "--log", "off"))
     rows = jsonl(good(redrive("dlq", "list", "--app", "tasks:app", "-o", "jsonl")))
     assert [(row["redrives"], row["attempt"]) for row in rows] == [(1, 1), (1, 1)]

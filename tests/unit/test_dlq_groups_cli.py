@@ -20,7 +20,8 @@ Cli = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    monkeypatch.setenv("COLUMNS", "160")
     url = f"sqlite:///{tmp_path / 'work.db'}"
     with_faults = [FP, FP, OTHER]
     store = SqliteStore(tmp_path / "work.db")
@@ -58,7 +59,7 @@ def test_what_is_said_is_listed_with_the_groups(cli: Cli) -> None:
     assert (first["note"], first["owner"], first["rule"]) == ("CRM-77: they move", "crm team", "hold")
     assert first["muted_until"] is not None and second["note"] is None
     table = cli("groups", "-o", "table")[1]
-    assert "crm team" in table and "hold" in table
+    assert "crm team" in table and "hold" in table and "muted until" in table
 
 
 def test_a_list_of_groups_has_no_columns_for_what_nobody_said(cli: Cli) -> None:

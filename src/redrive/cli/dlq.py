@@ -7,16 +7,16 @@ from typing import Any
 import click
 
 from ..message import RESTING, Lane
-from ..triage.dlq import DeadLetters, Retried
+from ..triage.dlq import DeadLetters
 from ..triage.select import as_node
 from ..triage.select_terms import ALL, Node
-from . import dlq_auto, dlq_groups, dlq_plan, views
-from .failure import DONE, FAILED, PARTIAL, USAGE, Failure, note, program
+from . import dlq_auto, dlq_groups, dlq_mend, dlq_plan, views
+from .failure import Failure, note, program
 from .job import body_option, found, write_message
 from .main import Subcommands
 from .output import Column, Output
 from .place import Place, at_store
-from .selecting import filters, note_unread, selection, selector_argument
+from .selecting import chosen_words, filters, note_unread, selection, selector_argument, write_mended
 from .types import DURATION
 
 _COLUMNS = (
@@ -49,10 +49,10 @@ _GROUPS_TSV = (*_GROUPS[:2], Column("recent"), Column("earlier"), *_GROUPS[2:])
 
 @click.group(cls=Subcommands)
 def dlq() -> None:
-    """List, show, group and retry dead messages; plan redrives and apply them."""
+    """List, show, group, mend and retry dead messages; plan redrives and apply them."""
 
 
-for each in (*dlq_plan.COMMANDS, *dlq_groups.COMMANDS, *dlq_auto.COMMANDS):
+for each in (*dlq_plan.COMMANDS, *dlq_mend.COMMANDS, *dlq_groups.COMMANDS, *dlq_auto.COMMANDS):
     dlq.add_command(each)
 
 
@@ -83,12 +83,12 @@ def list_(
 @body_option
 @at_store()
 def show(place: Place, out: Output, id: str, body: bool) -> None:
-    """Show a dead message with its body and every fault kept."""
+    """Show a dead message: what happened to it, its body and every fault kept."""
     message = found(place, id)
     if message.lane not in RESTING:
         state = message.state(place.store.now_ms())
         raise Failure(f"message {id} is not dead", f"it is {state}", f"{program()} job show {id}")
-    write_message(place, out, message, body=body)
+    write_message(place, out, message, body=body, story=True)
 
 
 @dlq.command()
@@ -142,31 +142,9 @@ def retry(
     Give ids, or a selector as for `dlq list`, or --all with filters. `-o ids` prints those that went back. Exit 5 if
     some had changed or were unknown, 1 if all had.
     """
-    ids = words if words and not any(":" in word for word in words) else ()
-    if not (every or words) or (ids and (every or chosen != ALL)):
-        why = "--all, filters and selectors choose among all dead messages; ids name them one by one"
-        raise Failure("give ids, a selector, or --all", why, f"{program()} dlq retry --help", USAGE)
-    found = None if ids else selection(place, words, chosen)
+    ids, found = chosen_words(place, words, every, chosen)
     letters = DeadLetters(place.store)
     result = letters.retry(ids or None, select=found, to_queue=to_queue, delay=delay, attempts=attempts)
     if found is not None:
         note_unread(found)
-    every = not ids
-    rows = [*_rows(result.ids, "retried"), *_rows(result.changed, "changed"), *_rows(result.unknown, "unknown")]
-    out.rows(rows[: len(result)] if out.form == "ids" else rows, (Column("id"), Column("result")), id="id")
-    return _verdict(result, every)
-
-
-def _rows(ids: tuple[str, ...], result: str) -> list[dict[str, str]]:
-    return [{"id": id, "result": result} for id in ids]
-
-
-def _verdict(result: Retried, every: bool) -> int:
-    left = len(result.changed) + len(result.unknown)
-    told = [f"{len(result):,} retried"]
-    if result.changed:
-        told.append(f"{len(result.changed):,} no longer dead")
-    if result.unknown:
-        told.append(f"{len(result.unknown):,} unknown")
-    note("; ".join(told) if len(result) or left else "nothing to retry")
-    return DONE if not left or every else PARTIAL if len(result) else FAILED
+    return write_mended(out, result, "retried", named=bool(ids))

@@ -39,7 +39,7 @@ _RULES = (
     Column("auto", shrinks=True, spare=True),
 )  # fmt: skip
 _SAID = (
-    Column("note", shrinks=True, spare=True), Column("owner", shrinks=True, spare=True), Column("rule", spare=True),
+    Column("note", shrinks=True, spare=True), Column("owner", shrinks=True, spare=True), Column("rule"),
     Column("muted_until", "muted until", spare=True),
 )  # fmt: skip
 
@@ -274,7 +274,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "actor": entry.actor,
         "action": entry.action,
         "count": entry.count or None,
-        "about": entry.about or (entry.ids[0] if len(entry.ids) == entry.count == 1 else None),
+        "about": entry.about or (entry.ids[0] if entry.ids and entry.count == 1 else None),
         "reason": entry.reason,
         "text": entry.text or None,
         "ids": list(entry.ids),

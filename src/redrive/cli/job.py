@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -14,6 +14,7 @@ from ..duration import show as show_duration
 from ..message import Cancel, Lane, Message, Where
 from ..observe.logs import one_line
 from ..triage.purge import purge_behind
+from ..triage.timeline import by_hand, ended_by, timeline
 from . import views
 from .failure import DONE, FAILED, PARTIAL, Failure, note, program
 from .main import Subcommands
@@ -53,16 +54,30 @@ def show(place: Place, out: Output, id: str, body: bool) -> None:
 
 
 def found(place: Place, id: str) -> Message:
-    """The message with this id. Raises Failure if there is none."""
+    """The message with this id. Raises Failure if there is none: also of who took it away, where the log knows."""
     message = place.store.find([id])[0]
     if message is None:
-        why = "the id is wrong, or the message is done: done messages are deleted"
-        raise Failure(f"there is no message {id} in {place.url}", why, f"{program()} job list")
+        raise _gone(place, id)
     return message
 
 
-def write_message(place: Place, out: Output, message: Message, *, body: bool = False) -> None:
+def _gone(place: Place, id: str) -> Failure:
+    entry = ended_by(place.store, id)
+    if entry is None:
+        why = "the id is wrong, or the message is done: done messages are deleted"
+        return Failure(f"there is no message {id} in {place.url}", why, f"{program()} job list")
+    why = f"{entry.reason} ({entry.actor}, {views.time(entry.at_ms)})"
+    if entry.action == "edit":
+        new = entry.ids[1]
+        return Failure(f"message {id} was edited: {new} took its place", why, f"{program()} job show {new}")
+    return Failure(f"message {id} was discarded", why, f"{program()} dlq audit --id {id}")
+
+
+def write_message(place: Place, out: Output, message: Message, *, body: bool = False, story: bool = False) -> None:
+    """`body`: also where it lies in a blob; `story`: with its timeline."""
     record = views.full(message, place.store.now_ms())
+    if story:
+        record["timeline"] = [views.moment(m) for m in timeline(message, by_hand(place.store, message))]
     if (purge := purge_behind(place.store, message)) is not None:
         record["purged"] = f"by {purge.actor}" + (f": {purge.reason}" if purge.reason else "")
     if body:
@@ -133,11 +148,24 @@ def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
         of = f" of {held['by']}" if held["by"] else ""
         shown["held"] = f"{held['why']}{of}" + (f", until {held['until']}" if held["until"] else "")
     more = (
-        name for name in record if name not in (*_FIRST, "reason", "deferral", "body", "result", "progress", "faults")
+        name
+        for name in record
+        if name not in (*_FIRST, "reason", "deferral", "body", "result", "progress", "faults", "timeline")
     )
     shown |= {name: record[name] for name in more if record[name] not in (None, "", False, {})}
     values = (_value(name, record[name], out) for name in ("body", "result", "progress") if record[name] is not None)
-    return chain(fields(shown), *values, *(_fault(f, out) for f in record["faults"]))
+    story = _story(record.get("timeline", ()), out)
+    return chain(fields(shown), story, *values, *(_fault(f, out) for f in record["faults"]))
+
+
+def _story(moments: Sequence[dict[str, Any]], out: Output) -> Iterator[str]:
+    """What happened, a line each: when, how long after the one before, what."""
+    if moments:
+        yield from ("", out.dim("timeline"))
+    afters = ["" if m["after_s"] is None else f"+{show_duration(m['after_s'])}" for m in moments]
+    wide = max(map(len, afters), default=0)
+    for moment, after in zip(moments, afters, strict=True):
+        yield f"  {moment['at']}  {after:>{wide}}  {one_line(views.told(moment))}"
 
 
 def _value(name: str, value: Any, out: Output) -> list[str]:

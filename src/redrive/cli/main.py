@@ -31,7 +31,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "queue": "List, pause, resume and purge queues.",
         "group": "List groups, set their widths, resume blocked ones.",
         "flow": "Show breakers, budgets and limits of what tasks call; hold breakers open or closed.",
-        "dlq": "List, group and retry dead messages; plan redrives and apply them.",
+        "dlq": "List, show, group, mend and retry dead messages; plan redrives and apply them.",
         "run": "Watch redrive runs; pause, resume, cancel and undo them.",
         "schedule": "List schedules, see their times, run, pause and resume them.",
         "metrics": "Serve or print Prometheus metrics.",

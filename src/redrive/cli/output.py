@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -217,3 +218,17 @@ def _write(texts: Iterable[str]) -> int:
         sys.stdout.write(text)
         count += 1
     return count
+
+
+@contextlib.contextmanager
+def bar(total: int, doing: str) -> Iterator[Callable[[int], object]]:
+    """A bar on stderr where that is a terminal; gives the call that moves it on."""
+    if not sys.stderr.isatty() or not total:
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(doing, total=total)
+        yield lambda count: progress.advance(task, count)

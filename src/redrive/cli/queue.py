@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -12,7 +11,7 @@ import click
 from ..message import Counts
 from .failure import DONE, FAILED, REFUSED, Failure, command, note, program
 from .main import Subcommands
-from .output import Column, Output, age
+from .output import Column, Output, age, bar
 from .place import Place, at_store, declared_queues, note_unknown_queues
 
 _LANES = ("ready", "scheduled", "leased", "dead", "quarantine", "done")
@@ -108,7 +107,7 @@ def purge(place: Place, out: Output, names: tuple[str, ...], yes: bool, reason: 
         note("nothing was cancelled")
         return FAILED
     done: dict[str, Purged] = {}
-    with _bar(sum(waiting.values())) as tick:
+    with bar(sum(waiting.values()), "cancelling") as tick:
         for name in names:
             done[name] = purge(place.store, name, actor=user(), reason=reason, tick=tick)
     rows = (
@@ -129,17 +128,3 @@ def _agreed(waiting: Mapping[str, int], place: Place) -> bool:
         next = f"{command()} {' '.join(waiting)} --yes"
         raise Failure(f"messages wait: {said}", "without a terminal to ask on, --yes must say so", next, REFUSED)
     return click.confirm(f"Cancel what waits in {place.url}: {said}?", err=True)
-
-
-@contextlib.contextmanager
-def _bar(total: int) -> Iterator[Callable[[int], object]]:
-    """A bar on stderr where that is a terminal; gives the call that moves it on."""
-    if not sys.stderr.isatty() or not total:
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("cancelling", total=total)
-        yield lambda count: progress.advance(task, count)

@@ -10,11 +10,13 @@ from typing import Any
 import click
 
 from ..errors import Misread
-from ..message import Where
+from ..message import Lane, Where
+from ..triage.mend import Mended
 from ..triage.select import Selection, as_node
 from ..triage.select_parser import parse
-from ..triage.select_terms import Node, both
-from .failure import REFUSED, USAGE, Failure, command, note
+from ..triage.select_terms import ALL, Node, both
+from .failure import DONE, FAILED, PARTIAL, REFUSED, USAGE, Failure, command, note
+from .output import Column, Output
 from .place import Place
 from .types import PAST
 
@@ -67,7 +69,7 @@ def note_unread(found: Selection) -> None:
 
 
 def signature(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`--reason` and `--actor`: who changes something, and why."""
+    """`--reason` and `--actor`: who changes something, and why. Not `required`, it may be empty: see `stated`."""
 
     def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
         why = "why, for those who look later"
@@ -93,3 +95,33 @@ def confirmed(question: str, what: str, yes: bool, *, again: str) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise Failure(what, "without a terminal to ask on, --yes must say so", f"{command()} {again}", REFUSED)
     return click.confirm(question, err=True)
+
+
+def chosen_words(
+    place: Place, words: tuple[str, ...], every: bool, chosen: Node = ALL, lane: Lane = Lane.DEAD
+) -> tuple[tuple[str, ...], Selection | None]:
+    """What the words name: ids, or else a selection, in that lane, of a selector, of --all, or of filters. Raises
+    Failure for neither and for both."""
+    ids = words if words and not any(":" in word for word in words) else ()
+    if not (every or words) or (ids and (every or chosen != ALL)):
+        why = "--all, filters and selectors choose among all dead messages; ids name them one by one"
+        raise Failure("give ids, a selector, or --all", why, f"{command()} --help", USAGE)
+    return ids, None if ids else selection(place, words, chosen, as_node(lane=lane))
+
+
+def write_mended(out: Output, done: Mended, did: str, *, named: bool) -> int:
+    """What became of messages, id by id, and in a note how many; the exit code. `named`: each by its id."""
+    rows = [
+        {"id": id, "result": result}
+        for ids, result in ((done.ids, did), (done.changed, "changed"), (done.unknown, "unknown"))
+        for id in ids
+    ]
+    out.rows(rows[: len(done)] if out.form == "ids" else rows, (Column("id"), Column("result")), id="id")
+    left = len(done.changed) + len(done.unknown)
+    told = [f"{len(done):,} {did}"]
+    if done.changed:
+        told.append(f"{len(done.changed):,} no longer {'in quarantine' if did == 'readmitted' else 'dead'}")
+    if done.unknown:
+        told.append(f"{len(done.unknown):,} unknown")
+    note("; ".join(told) if len(done) or left else "nothing matches")
+    return DONE if not left or not named else PARTIAL if len(done) else FAILED

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import base64
 import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from ..blobs import read_reference
+from ..duration import show
 from ..errors import Unreadable
 from ..fault import Fault
 from ..message import BLOB, FailureGroup, Lane, Message
 from ..times import rfc3339
+from ..triage.timeline import Moment
 
 
 def time(ms: int | None) -> str | None:
@@ -108,6 +111,37 @@ def fault(fault: Fault) -> dict[str, Any]:
         "traceback": fault.traceback,
         "crash": None if fault.crash is None else msgspec.structs.asdict(fault.crash),
     }
+
+
+def moment(found: Moment) -> dict[str, Any]:
+    """A line of a timeline: an attempt with its fault, what a person did, or what became of the message."""
+    fault, entry = found.fault, found.entry
+    return {
+        "at": time(found.at_ms),
+        "after_s": None if found.after_ms is None else found.after_ms / 1000,
+        "what": found.what,
+        "text": (fault.text if fault else found.text) or None,
+        "kind": str(fault.kind) if fault else None,
+        "error": fault.error if fault else None,
+        "worker": (fault.worker or None) if fault else None,
+        "delay_ms": fault.delay_ms if fault else None,
+        "actor": entry.actor if entry else None,
+        "reason": (entry.reason or None) if entry else None,
+    }
+
+
+def told(moment: Mapping[str, Any]) -> str:
+    """The same for people, after its time."""
+    parts = [moment["what"]]
+    if moment["kind"] is not None:
+        parts[0] += f" on {moment['worker']}" if moment["worker"] else ""
+        parts.append(f"{moment['kind']}, {moment['error']}: {moment['text'] or ''}".rstrip(": "))
+        if moment["delay_ms"] is not None:
+            parts.append(f"again in {show(moment['delay_ms'] / 1000)}")
+        return f"{parts[0]}: {'; '.join(parts[1:])}"
+    if moment["actor"] is not None:
+        return f"{moment['what']} by {moment['actor']}" + (f": {moment['reason']}" if moment["reason"] else "")
+    return f"{moment['what']}: {moment['text']}" if moment["text"] else str(moment["what"])
 
 
 def dead(message: Message) -> dict[str, Any]:

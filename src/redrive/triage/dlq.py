@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ..duration import Duration, milliseconds
@@ -17,6 +16,7 @@ from ..store import Store
 from . import auto_state
 from .about import Sayings
 from .auto_state import Machine
+from .mend import Mended, Mending
 from .select import Selection
 
 if TYPE_CHECKING:
@@ -28,18 +28,11 @@ if TYPE_CHECKING:
 PAGE = 500  # messages that are looked at, or moved in one commit, at a time
 
 
-class Retried(Struct, frozen=True):
+class Retried(Mended, frozen=True):
     """What a retry did: the ids that went back to their queues, those that were not at rest any more, those unknown."""
 
-    ids: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
 
-    def __len__(self) -> int:
-        return len(self.ids)
-
-
-class DeadLetters(Sayings):
+class DeadLetters(Sayings, Mending):
     """The dead messages of a store. Iterating yields all of them, the longest dead first."""
 
     def __init__(self, store: Store, app: App | None = None) -> None:

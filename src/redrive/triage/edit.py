@@ -1,0 +1,232 @@
+"""Edit a dead letter: a new message with the mended body or headers takes its place, both or neither.
+
+The new one has an id of its own, names the original as what caused it and in the header `redrive-replaces`, and is
+ready to run at once. The audit log keeps the difference, without secrets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import unified_diff
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from ..blobs import whole_body
+from ..codec import to_json
+from ..config import near_miss
+from ..duration import Duration, milliseconds
+from ..errors import ConfigError, Refused, Unreadable
+from ..ids import new_id
+from ..message import RESTING, Draft, Handle, Message, Replace
+from ..redact import Redactor
+from ..store import Store
+from .actor import signed
+from .audit import Audit
+
+if TYPE_CHECKING:
+    from ..app import App
+    from ..task import Task
+
+REPLACES = "redrive-replaces"
+Body = bytes | str | Mapping[str, Any]
+
+
+class Edited(Struct, frozen=True):
+    """An edit: the id of the new message, that of the original, and what differs, for people, without secrets."""
+
+    id: str
+    replaces: str
+    diff: str
+
+
+class Prepared(Struct, frozen=True):
+    """An edit that was not made yet: the new message, and what differs."""
+
+    draft: Draft
+    diff: str
+
+
+class Editor:
+    """Edits the dead letters of a store, against the schemas of the app's tasks."""
+
+    def __init__(self, store: Store, app: App | None) -> None:
+        self._store, self._app = store, app
+
+    def find(self, id: str) -> Message:
+        """The dead letter. Raises Refused where it is none."""
+        message = self._store.find([id])[0]
+        if message is None:
+            raise Refused(f"there is no message {id}; nothing was changed")
+        if message.lane not in RESTING:
+            state = message.state(self._store.now_ms())
+            raise Refused(f"message {id} is {state}; only what is dead or in quarantine can be edited")
+        return message
+
+    def body(self, message: Message) -> bytes:
+        """The body to begin with: lifted to the task's present version, where that can be done. Raises Unreadable,
+        BlobsUnavailable."""
+        body, task = whole_body(self._store, message), self._task(message)
+        if task is None or message.version >= task.version:
+            return body
+        try:
+            return task.codec.lifted(body, message.version)
+        except Unreadable:
+            return body
+
+    def prepared(
+        self,
+        message: Message,
+        *,
+        args: Mapping[str, Any] | None = None,
+        body: Body | None = None,
+        headers: Mapping[str, str | None] | None = None,
+        delay: Duration = 0,
+        unchecked: bool = False,
+    ) -> Prepared:
+        """The edit as it would be; nothing is written. Raises as `edit` does."""
+        old = self._begin(message, body)
+        new = old if body is None and args is None else self._new_body(message, old, args, body)
+        task = self._task(message)
+        version = message.version if task is None else task.version
+        if unchecked:
+            version = message.version
+        else:
+            self._check(message, task, new)
+        kept = {**message.headers, **(headers or {})}
+        named = {name: value for name, value in kept.items() if value is not None}
+        draft = Draft(
+            task=message.task,
+            queue=message.queue,
+            body=new,
+            content="json" if _is_json(new) else "raw",
+            id=new_id(self._store.now_ms()),
+            delay_ms=milliseconds(delay, "delay"),
+            priority=message.priority,
+            key=message.key,
+            group=message.group,
+            keep_ms=message.keep_ms,
+            version=version,
+            headers={**named, REPLACES: message.id},
+            correlation_id=message.correlation_id,
+            causation_id=message.id,
+            producer=message.producer,
+            traceparent=message.traceparent,
+        )
+        told = difference(old, new, message.headers, named)
+        if not told:
+            raise ConfigError(f"edit of message {message.id} changes nothing; nothing was written")
+        return Prepared(draft, told)
+
+    def commit(self, message: Message, prepared: Prepared, *, reason: str, actor: str | None) -> Edited:
+        """Put the new message and discard the original, with the entry in the audit log: one commit. Raises Refused
+        where the original has moved meanwhile, EnqueueError for what no store takes, StoreError: then nothing was
+        written."""
+        actor, reason = signed(actor, reason, f"edit of message {message.id}")
+        new = prepared.draft.id or ""
+        audit, verdict = Audit(self._store), Replace(prepared.draft, f"replaced by {new}")
+        entry = audit.entry("edit", actor, reason, prepared.diff, ids=[message.id, new], count=1)
+        handle = Handle(message.id, message.redrives, message.lane)
+        if audit.commit(entry, lambda swaps: self._store.triage([handle], verdict, swaps=swaps)) != [True]:
+            raise Refused(f"message {message.id} has moved meanwhile; nothing was changed; look at it again")
+        return Edited(new, message.id, prepared.diff)
+
+    def _begin(self, message: Message, body: Body | None) -> bytes:
+        """The old body: where a whole new one is given, what cannot be read does not matter."""
+        try:
+            return self.body(message)
+        except Unreadable:
+            if body is None:
+                raise
+            return b""
+
+    def _new_body(self, message: Message, old: bytes, args: Mapping[str, Any] | None, body: Body | None) -> bytes:
+        if args is not None and body is not None:
+            raise ConfigError("give args=, which changes some arguments, or body=, which is the whole; not both")
+        if body is not None:
+            if isinstance(body, bytes):
+                return body
+            return body.encode() if isinstance(body, str) else to_json(dict(body), "the body")
+        try:
+            named = msgspec.json.decode(old, type=dict[str, msgspec.Raw])
+        except (ValueError, RecursionError) as error:
+            raise Refused(
+                f"edit of message {message.id}: its body is no JSON object, so no argument of it can be changed "
+                f"({error}); give the whole as body="
+            ) from None
+        changed: dict[str, Any] = dict(named)
+        for name, value in (args or {}).items():
+            if value is msgspec.UNSET:
+                changed.pop(name, None)
+            else:
+                changed[name] = msgspec.Raw(to_json(value, f"argument {name!r}"))
+        return msgspec.json.encode(changed)
+
+    def _check(self, message: Message, task: Task[..., Any] | None, body: bytes) -> None:
+        what = f"edit of message {message.id}"
+        if self._app is None:
+            raise Refused(
+                f"{what}: the schema of task {message.task!r} is not known without its app, so the body cannot be "
+                "checked; name the app, or say that it shall go unchecked"
+            )
+        if task is None:
+            near = near_miss(message.task, self._app.tasks)
+            raise Refused(
+                f"{what}: the app has no task {message.task!r}{f' (near: {near!r})' if near else ''}, so the body "
+                "cannot be checked; register the task, or say that it shall go unchecked"
+            )
+        if message.version > task.version:
+            raise Refused(
+                f"{what}: its body has version {message.version}, and the app knows {task.name!r} up to version "
+                f"{task.version}, so it cannot be checked; use a newer app, or say that it shall go unchecked"
+            )
+        try:
+            task.codec.decode(body)
+        except Unreadable as error:
+            raise Refused(f"{what}: the new {error}; nothing was changed") from None
+
+    def _task(self, message: Message) -> Task[..., Any] | None:
+        return None if self._app is None else self._app.tasks.get(message.task)
+
+
+def difference(old: bytes, new: bytes, old_headers: Mapping[str, str], new_headers: Mapping[str, str]) -> str:
+    """What differs between two bodies and their headers, as a unified diff without secrets; empty where nothing does. A
+    secret that was changed has another number behind its stars."""
+    hide = Redactor()
+    parts = (
+        ("body", _lines(old, hide), _lines(new, hide)),
+        ("headers", _header_lines(old_headers, hide), _header_lines(new_headers, hide)),
+    )
+    told = [
+        line
+        for what, before, after in parts
+        for line in unified_diff(before, after, f"{what} before", f"{what} after", lineterm="")
+    ]
+    if not told and old != new:
+        told = ["the bytes of the body differ, not what they mean"]
+    return "\n".join(told)
+
+
+def _header_lines(headers: Mapping[str, str], hide: Redactor) -> list[str]:
+    return [f"{name}: {value}" for name, value in sorted(hide(dict(headers)).items())]
+
+
+def _lines(body: bytes, hide: Redactor) -> list[str]:
+    """JSON with a value a line; text as it is; other bytes in hexadecimal."""
+    try:
+        read = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        try:
+            return [hide.text(line) for line in body.decode().splitlines()]
+        except UnicodeDecodeError:
+            return [f"{at:08x}  {body[at : at + 16].hex(' ')}" for at in range(0, len(body), 16)]
+    return msgspec.json.format(msgspec.json.encode(hide(read)), indent=2).decode().splitlines()
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        return False
+    return True

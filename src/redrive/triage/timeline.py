@@ -1,0 +1,85 @@
+"""What happened to a message, in order: enqueued, each attempt kept, what people did by hand, how it came to rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from msgspec import Struct
+
+from ..fault import Fault
+from ..message import FAULTS_KEPT_EACH_END, Message
+from ..store import Store
+from .audit import Audit, Entry
+from .edit import REPLACES
+
+LOOKED_MAX = 20_000  # entries of the audit log that are looked through
+GONE = ("discard", "edit")  # what ends a message by hand
+
+
+class Moment(Struct, frozen=True):
+    """One thing that happened: `after_ms` since the one before. `fault` is of an attempt, `entry` of what was done by
+    hand; `text` says it to people."""
+
+    at_ms: int
+    what: str
+    text: str = ""
+    after_ms: int | None = None
+    fault: Fault | None = None
+    entry: Entry | None = None
+
+
+def by_hand(store: Store, message: Message) -> list[Entry]:
+    """What the audit log has of this message, or of the run that moved it last, the oldest first. Raises StoreError."""
+    log = islice(Audit(store).entries(since_ms=message.enqueued_ms), LOOKED_MAX)
+    about = {message.run} - {None}
+    return [entry for entry in log if message.id in entry.ids or entry.about in about][::-1]
+
+
+def ended_by(store: Store, id: str) -> Entry | None:
+    """The entry of who discarded or replaced the message of this id; None if the log has none. Raises StoreError."""
+    log = islice(Audit(store).entries(), LOOKED_MAX)
+    return next((e for e in log if e.action in GONE and id in (e.ids if e.action != "edit" else e.ids[:1])), None)
+
+
+def timeline(message: Message, entries: Sequence[Entry] = ()) -> list[Moment]:
+    """All that is known of it, the oldest first. Pure."""
+    moments = sorted(_moments(message, entries), key=lambda moment: moment.at_ms)  # stable: as they are given
+    return [
+        Moment(m.at_ms, m.what, m.text, m.at_ms - before.at_ms if before else None, m.fault, m.entry)
+        for before, m in zip([None, *moments], moments, strict=False)
+    ]
+
+
+def _moments(message: Message, entries: Sequence[Entry]) -> Iterator[Moment]:
+    replaced = message.headers.get(REPLACES)
+    yield Moment(message.enqueued_ms, "enqueued", f"in place of {replaced}" if replaced else "")
+    dropped = _dropped(message.faults)
+    for at, fault in enumerate(message.faults):
+        if at == FAULTS_KEPT_EACH_END and dropped:
+            yield Moment(fault.at_ms, "…", f"{dropped:,} attempts in between are not kept")
+        yield Moment(fault.at_ms, f"attempt {fault.attempt}" if fault.attempt else "fault", fault=fault)
+    yield from (Moment(entry.at_ms, entry.action, entry.text, entry=entry) for entry in entries)
+    if message.redrives and not _told(entries, message):
+        by = f" by run {message.run}" if message.run else ""
+        yield Moment(message.life_ms, "redriven", f"for the {_nth(message.redrives)} time{by}")
+    if message.rested_ms is not None:
+        yield Moment(message.rested_ms, str(message.lane), message.reason or "")
+
+
+def _dropped(faults: Sequence[Fault]) -> int:
+    """How many attempts are missing in the middle, where that can be told: none of a later life."""
+    if len(faults) < 2 * FAULTS_KEPT_EACH_END:
+        return 0
+    last, next = faults[FAULTS_KEPT_EACH_END - 1], faults[FAULTS_KEPT_EACH_END]
+    return max(0, next.attempt - last.attempt - 1)
+
+
+def _told(entries: Iterable[Entry], message: Message) -> bool:
+    """Whether the log itself says when it was last redriven."""
+    return any(entry.action == "retry" and abs(entry.at_ms - message.life_ms) < 60_000 for entry in entries)
+
+
+def _nth(number: int) -> str:
+    ends = {1: "st", 2: "nd", 3: "rd"}
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else ends.get(number % 10, 'th')}"
