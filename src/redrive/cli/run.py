@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ..duration import show as show_duration
+from ..errors import Refused
 from ..observe.logs import one_line
 from ..triage import runs
 from ..triage.run import Run, RunView
@@ -17,7 +18,7 @@ from ..triage.run import views as views_of
 from ..triage.run_state import Failure as Failed
 from ..triage.run_state import Line
 from . import views
-from .failure import DONE, FAILED, INTERRUPTED, TIMED_OUT, Failure, note, program
+from .failure import DONE, FAILED, INTERRUPTED, REFUSED, TIMED_OUT, Failure, note, program
 from .main import Subcommands
 from .output import Column, Output, fields
 from .place import Place, at_store
@@ -122,7 +123,13 @@ def steering(word: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         @functools.wraps(act)
         def steer(place: Place, out: Output, id: str, reason: str, actor: str | None) -> None:
             found = _known(place, id)
-            told = act(found, reason=stated(reason), actor=actor)
+            reason = stated(reason)
+            try:
+                told = act(found, reason=reason, actor=actor)
+            except Refused as error:
+                what, _, why = str(error).partition(": ")
+                why = why or "its plan says whose approval it waits for"
+                raise Failure(what, why, f"{program()} run show {id}", REFUSED) from error
             view = found.view()
             out.record(full(view), id="id", table=lambda: fields(_told(view)))
             note(told)

@@ -98,7 +98,7 @@ class Bar:
 
     def __init__(self) -> None:
         self._progress = _new_progress()
-        self._task = self._progress.add_task("", total=None, states="", elapsed="")
+        self._task = self._progress.add_task("", total=None, visible=False, states="", elapsed="")
 
     def __enter__(self) -> Bar:
         self._progress.start()
@@ -114,6 +114,7 @@ class Bar:
         end_ms = view.over_ms or now_ms
         self._progress.update(
             self._task,
+            visible=True,
             description=doing(view) + (f": {one_line(view.why)}" if view.phase == "waiting" and view.why else ""),
             total=view.counts["planned"],
             completed=settled(view),
