@@ -465,6 +465,17 @@ def redriving() -> None:
     selection.plan(rate="20/s", canari=5)  # type: ignore[call-arg]
 
 
+def mending() -> None:
+    edited = app.dlq.edit("id", args={"record_id": 7}, headers={"by": None}, reason="a typo", actor="ann")
+    assert_type((edited.id, edited.replaces, edited.diff), tuple[str, str, str])
+    assert_type(app.dlq.discard(["id"], reason="noise").ids, tuple[str, ...])
+    assert_type(len(app.dlq.readmit(select="lane:quarantine", reason="mended")), int)
+    assert_type(app.dlq.import_("dead.jsonl", reason="to find out why").held, tuple[str, ...])
+    assert_type(app.dlq.rule("a1097e748bbaf6be", "hold", reason="not now").note, str)
+    assert_type([entry.actor for entry in app.dlq.audit()], list[str])
+    app.dlq.edit("id", args={"record_id": 7})  # type: ignore[call-arg]
+
+
 async def embedding() -> None:
     async with app.worker(queues=["crm"]) as worker:
         worker.drain()

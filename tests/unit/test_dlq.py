@@ -8,6 +8,7 @@ from redrive.errors import ConfigError
 from redrive.fault import Fault, Kind
 from redrive.message import Ask, DeadLetter, Draft, Handle, Lane, Message, Quarantine, Settlement, Swap, Verdict, Where
 from redrive.stores.memory import MemoryStore
+from redrive.triage.actor import user
 from redrive.triage.dlq import PAGE, DeadLetters, Retried
 
 
@@ -141,3 +142,20 @@ def test_retry_takes_ids_or_all_and_not_both(store: MemoryStore, ids: list[str] 
 def test_retry_refuses_a_life_without_attempts(store: MemoryStore) -> None:
     with pytest.raises(ConfigError, match="attempts=0"):
         DeadLetters(store).retry(all=True, attempts=0)
+
+
+def test_a_retry_stands_in_the_audit_log_with_each_batch(store: MemoryStore) -> None:
+    ids, dlq = kill(store, 3), DeadLetters(store)
+    dlq.retry(ids[:1], reason="mended", actor="ann")
+    dlq.retry(all=True, where=Where(reason="exhausted"))
+    assert [(entry.action, entry.actor, entry.reason, entry.about, entry.count) for entry in dlq.audit()] == [
+        ("retry", user(), "", "reason:exhausted", 2),
+        ("retry", "ann", "mended", "", 1),
+    ]
+
+
+def test_a_retry_that_moves_nothing_leaves_no_entry(store: MemoryStore) -> None:
+    ids, dlq = kill(store), DeadLetters(store)
+    dlq.retry(ids)
+    assert dlq.retry(ids).changed == tuple(ids) and dlq.retry(all=True).ids == ()
+    assert len(list(dlq.audit())) == 1

@@ -68,7 +68,7 @@ def test_what_moved_meanwhile_is_left_and_not_in_the_log(app: App) -> None:
     assert app.dlq.discard([a, b], reason=WHY).changed == (b,)
     assert app.dlq.discard(select=old, reason=WHY).ids == (c,)
     assert app.store.find([b])[0] is not None
-    assert [e.ids for e in app.dlq.audit()] == [(c,), (a,)]
+    assert [(e.action, e.ids) for e in app.dlq.audit()] == [("discard", (c,)), ("discard", (a,)), ("retry", (b,))]
 
 
 def test_a_message_goes_to_quarantine_and_back_as_it_was(app: App) -> None:
@@ -159,7 +159,7 @@ def test_a_message_that_is_not_dead_or_has_moved_is_not_edited(push: App) -> Non
         push.dlq.edit(old, args={"record_id": 2}, reason=WHY)
     with pytest.raises(Refused, match="no message"):
         push.dlq.edit("0199f3a1-0000-7000-8000-000000000001", args={}, reason=WHY)
-    assert list(push.dlq.audit()) == [] and push.store.counts().ready == 1
+    assert [e.action for e in push.dlq.audit()] == ["retry"] and push.store.counts().ready == 1
 
 
 def test_a_store_that_refuses_the_new_message_keeps_the_old(push: App) -> None:

@@ -126,6 +126,8 @@ def _trend(row: dict[str, Any]) -> str:
 @click.option("--to-queue", metavar="QUEUE", help="another queue than its own")
 @click.option("--delay", type=DURATION, default="0s", help="run no earlier than this from now")
 @click.option("--attempts", type=click.IntRange(1), help="how many attempts the new life has (default: the policy's)")
+@click.option("--why", default="", help="for those who look later, in the audit log")
+@click.option("--actor", envvar="REDRIVE_ACTOR", help="who (default: user@host) [REDRIVE_ACTOR]")
 @at_store()
 def retry(
     place: Place,
@@ -136,6 +138,8 @@ def retry(
     to_queue: str | None,
     delay: float,
     attempts: int | None,
+    why: str,
+    actor: str | None,
 ) -> int:
     """Send dead messages back to their queues, for a fresh life of attempts.
 
@@ -144,7 +148,9 @@ def retry(
     """
     ids, found = chosen_words(place, words, every, chosen)
     letters = DeadLetters(place.store)
-    result = letters.retry(ids or None, select=found, to_queue=to_queue, delay=delay, attempts=attempts)
+    result = letters.retry(
+        ids or None, select=found, to_queue=to_queue, delay=delay, attempts=attempts, reason=why, actor=actor
+    )
     if found is not None:
         note_unread(found)
     return write_mended(out, result, "retried", named=bool(ids))

@@ -157,8 +157,9 @@ def rule(
         raise click.UsageError(f"--{next(iter(settings)).replace('_', '-')} is for the rule auto")
     if kind == "discard":
         count = selection(place, (), as_node(Where(fingerprint=fingerprint))).count()
-        asked = f"Let workers discard the {count:,} dead messages of {fingerprint}, and all to come?"
-        what = f"workers would discard {count:,} dead messages, and all to come"
+        dead = f"{count:,} dead {'message' if count == 1 else 'messages'}"
+        asked = f"Let workers discard the {dead} of {fingerprint}, and all to come?"
+        what = f"workers would discard {dead}, and all to come"
         if not confirmed(asked, what, yes, again=f"{fingerprint} discard --reason … --yes"):
             note("no rule was set")
             return FAILED

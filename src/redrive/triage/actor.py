@@ -19,14 +19,14 @@ def user() -> str:
     return f"{name}@{os.uname().nodename}"
 
 
-def signed(actor: str | None, reason: str | None, what: str) -> tuple[str, str]:
+def signed(actor: str | None, reason: str | None, what: str, *, needed: bool = True) -> tuple[str, str]:
     """Actor (None: user@host) and reason of `what`, without white space around them.
 
-    Raises ConfigError where the reason is missing or one of them is too long.
+    Raises ConfigError where the reason is missing, though it is `needed`, or one of them is too long.
     """
     name = (actor or "").strip() or user()
     why = (reason or "").strip()
-    if not why:
+    if not why and needed:
         raise ConfigError(f"{what}: no reason is given; expected reason=, in words that explain it to who looks later")
     if len(name) > ACTOR_MAX or len(why) > REASON_MAX:
         raise ConfigError(

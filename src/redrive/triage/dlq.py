@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from ..duration import Duration, milliseconds
 from ..errors import ConfigError
-from ..message import RESTING, FailureGroup, Handle, Lane, Message, Page, Redrive, Where
+from ..message import RESTING, FailureGroup, Lane, Message, Page, Redrive, Where
 from ..store import Store
 from . import auto_state
 from .about import Sayings
+from .actor import signed
 from .auto_state import Machine
-from .mend import Mended, Mending
-from .select import Selection
+from .mend import Batches, Mended, Mending
+from .select import Selection, as_node
 
 if TYPE_CHECKING:
     from ..app import App
@@ -138,12 +138,15 @@ class DeadLetters(Sayings, Mending):
         to_queue: str | None = None,
         delay: Duration = 0,
         attempts: int | None = None,
+        reason: str = "",
+        actor: str | None = None,
     ) -> Retried:
         """Send messages back to their queues (or `to_queue`) for a fresh life of `attempts` (None: the policy's).
 
         Give `ids`, of dead or quarantined messages, or `all=True` for every dead one that matches `where`, or `select`,
-        a selector or a selection; quarantined ones must be named. Each batch of 500 is one commit. A message that dies
-        again meanwhile is not moved twice. Raises ConfigError, StoreError.
+        a selector or a selection; quarantined ones must be named. Each batch of 500 is one commit, with its entry in
+        the audit log: who (None: user@host), and why, where a reason is given. A message that dies again meanwhile is
+        not moved twice. Raises ConfigError, StoreError.
         """
         if (ids is not None) + all + (select is not None) != 1 or isinstance(ids, str):
             raise ConfigError(
@@ -153,32 +156,16 @@ class DeadLetters(Sayings, Mending):
         if attempts is not None and attempts < 1:
             raise ConfigError(f"attempts={attempts!r}; expected 1 or more")
         verdict = Redrive(to_queue, milliseconds(delay, "delay"), attempts)
+        batches = Batches(self._store, verdict, "retry", *signed(actor, reason, "retry", needed=False))
         if select is not None:
             if where != Where():
                 raise ConfigError(f"retry(select=…, where={where!r}): say it all in the selector")
-            return self._move(self.select(select) if isinstance(select, str) else select, verdict)
-        return self._retry_all(where, verdict) if ids is None else self._retry_ids(ids, verdict)
-
-    def _retry_all(self, where: Where, verdict: Redrive) -> Retried:
-        before_ms = self._store.now_ms() + 1  # what dies from now on is not this call's
-        until_ms = before_ms if where.until_ms is None else min(where.until_ms, before_ms)
-        return self._move(self.all(where=replace(where, until_ms=until_ms)), verdict)
-
-    def _retry_ids(self, ids: Iterable[str], verdict: Redrive) -> Retried:
-        named = builtins.list(dict.fromkeys(ids))
-        found: dict[str, Message] = {}
-        for at in range(0, len(named), PAGE):
-            found |= {m.id: m for m in self._store.find(named[at : at + PAGE]) if m is not None}
-        moved = self._move((m for m in found.values() if m.lane in RESTING), verdict)
-        running = tuple(m.id for m in found.values() if m.lane not in RESTING)
-        return Retried(moved.ids, moved.changed + running, tuple(id for id in named if id not in found))
-
-    def _move(self, messages: Iterable[Message], verdict: Redrive) -> Retried:
-        moved: builtins.list[str] = []
-        changed: builtins.list[str] = []
-        todo = iter(messages)
-        while handles := [Handle(m.id, m.redrives, m.lane) for m in islice(todo, PAGE)]:
-            # A crash between two batches leaves the later ones dead; the same call again moves them.
-            for handle, done in zip(handles, self._store.triage(handles, verdict), strict=True):
-                (moved if done else changed).append(handle.id)
-        return Retried(tuple(moved), tuple(changed))
+            chosen = self.select(select) if isinstance(select, str) else select
+            done = batches.of(chosen, str(chosen) or "all")
+        elif ids is None:
+            before_ms = self._store.now_ms() + 1  # what dies from now on is not this call's
+            until_ms = before_ms if where.until_ms is None else min(where.until_ms, before_ms)
+            done = batches.of(self.all(where=replace(where, until_ms=until_ms)), str(as_node(where)) or "all")
+        else:
+            done = batches.of_ids(builtins.list(dict.fromkeys(ids)))
+        return Retried(done.ids, done.changed, done.unknown)
