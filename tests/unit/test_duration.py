@@ -74,7 +74,8 @@ def test_combined_text_is_the_sum_of_its_parts(hours: int, minutes: int, secs: i
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (0, 0), ("29ms", 29), (0.029, 29), (1.1, 1100), (0.0001, 1), (1e-12, 1), (5e-324, 1), (0.0011, 2),
+        (0, 0), ("29ms", 29), ("1s261ms", 1261), (0.029, 29), (1.1, 1100), (0.0001, 1), (1e-12, 1), (5e-324, 1),
+        (0.0011, 2),
         (1.0001, 1001), (timedelta(microseconds=1), 1), (timedelta(milliseconds=7), 7), (2**60, 2**60 * 1000),
     ],
 )  # fmt: skip
