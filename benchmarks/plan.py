@@ -33,6 +33,7 @@ def plan(options: Options) -> list[Reading]:
     return [
         Reading(f"plan of {tenth:,} of {options.dead:,}", "s", times, "≤ 10"),
         Reading("each of them", "µs", [s / max(1, tenth) * 1e6 for s in times]),
+        Reading("its processor time", "s", [run["cpu_s"] for run in runs["a tenth"]]),
         Reading(f"plan of all {options.dead:,}", "s", [run["plan_s"] for run in runs["all"]]),
         Reading(f"look through {tenth:,} before a start", "s", [run["check_s"] for run in runs["a tenth"]]),
         Reading("memory of the planning process", "MiB", rss["a tenth"]),
