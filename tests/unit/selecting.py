@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from redrive.fault import Fault, Kind
-from redrive.message import Ask, DeadLetter, Draft, Handle, Lane, Message, Quarantine, Redrive, RetryAt, Settlement
+from redrive.message import Ack, Ask, DeadLetter, Draft, Handle, Lane, Message, Quarantine, Redrive, RetryAt, Settlement
 from redrive.store import Store
 
 TASKS, QUEUES = ("crm.push", "crm.pull", "mail"), ("crm", "bulk")
 ERRORS = ("ValueError", "httpx.ReadTimeout", "httpx.ConnectTimeout")
+LANES = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
 REASONS = ("exhausted", "permanent", "deadline", "of my own")
 BODIES = (
     b'{"id": 7, "tags": ["vip", "eu"]}',
@@ -63,9 +64,25 @@ def fill(store: Store, advance: Callable[[int], object], count: int = 60, seed: 
             assert store.triage([handle], Redrive()) == [True]
             advance(1000)
             fates[id] = _die(store, draw)
+    for n in range(count // 5):
+        fates[_done(store, draw, n, advance)] = None
     store.put([Draft(task=TASKS[0], queue=QUEUES[0], key="waits")])
     found = [m for m in store.find(list(fates)) if m is not None]
     return World(store, store.now_ms(), [One(m, fates[m.id]) for m in found])
+
+
+def _done(store: Store, draw: random.Random, n: int, advance: Callable[[int], object]) -> str:
+    """One that is done and kept, at once or after a retry, or was cancelled."""
+    advance(draw.randrange(3) * 40_000)
+    id = _put(store, draw, -n)
+    if n % 4 == 3:
+        store.cancel([id])
+        return id
+    for _ in range(n % 2):
+        _settle(store, RetryAt(store.now_ms()), _fault(draw))
+        advance(1000)
+    _settle(store, Ack(degraded="of my own" if n % 3 else None, keep_ms=10**9), None)
+    return id
 
 
 def _put(store: Store, draw: random.Random, n: int) -> str:
@@ -103,7 +120,7 @@ Meaning = Callable[[One], bool]
 
 
 class Asked(NamedTuple):
-    """A selector, what it means, and what it means of quarantined messages: only those that it names."""
+    """A selector, what it means, and what it means of quarantined and of done messages: only those that it names."""
 
     text: str
     means: Meaning
@@ -169,18 +186,26 @@ def _plain_terms() -> list[Asked]:
         _term("args.who.name:Ad*", lambda o: isinstance(_body(o).get("who"), dict)),
         _term("args.who:null", lambda o: "who" in _body(o) and _body(o)["who"] is None),
         _term("args.who:*", lambda o: "who" in _body(o)),
-        Asked(
-            "lane:quarantine", lambda o: o.message.lane is Lane.QUARANTINE, lambda o: o.message.lane is Lane.QUARANTINE
-        ),
-        Asked("lane:(dead,quarantine)", lambda o: True, lambda o: True),
+        _lanes("lane:quarantine", Lane.QUARANTINE),
+        _lanes("lane:(dead,quarantine)", Lane.DEAD, Lane.QUARANTINE),
+        _lanes("lane:done", Lane.DONE),
+        _lanes("lane:(done,dead)", Lane.DONE, Lane.DEAD),
         _term("lane:dead", lambda o: o.message.lane is Lane.DEAD),
     ]
+
+
+def _lanes(text: str, *lanes: Lane) -> Asked:
+    return Asked(text, lambda o: o.message.lane in lanes, lambda o: o.message.lane in lanes)
 
 
 def _times(world: World) -> st.SearchStrategy[Asked]:
     def asked(drawn: tuple[str, str, bool, int, One]) -> Asked:
         field, op, point, off_ms, near = drawn
-        at = operator.attrgetter("enqueued_ms" if field == "age" else "rested_ms")
+
+        def at(message: Message) -> Any:
+            done = message.lane is Lane.DONE
+            return message.enqueued_ms if field == "age" and not done else message.rested_ms
+
         edge_ms = at(near.message) + off_ms
         if point:
             text = f"{field}:{op}{_rfc3339(edge_ms)}"
@@ -239,4 +264,5 @@ def selectors(world: World) -> st.SearchStrategy[Asked]:
 def expected(world: World, asked: Asked) -> Sequence[One]:
     """By brute force, in the order of a listing."""
     ones = [o for o in world.ones if (asked.means if o.message.lane is Lane.DEAD else asked.names)(o)]
-    return sorted(ones, key=lambda o: (o.message.lane is not Lane.DEAD, o.message.rested_ms))
+    ones = [o for o in ones if o.message.reason != "cancelled"]
+    return sorted(ones, key=lambda o: (LANES.index(o.message.lane), o.message.rested_ms))

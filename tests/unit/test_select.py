@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.selecting import World, expected, fill, selectors
+from tests.unit.selecting import LANES, World, expected, fill, selectors
 
 from redrive import App
 from redrive.errors import ConfigError, SelectorError
@@ -46,7 +46,7 @@ def check_selection(world: World, draw: st.DataObject) -> None:
     selection = Selection(world.store, asked.text, world.now_ms)
     found = list(selection)
     assert sorted(m.id for m in found) == sorted(o.message.id for o in ones), asked.text
-    order = [(m.lane is not Lane.DEAD, m.rested_ms) for m in found]
+    order = [(LANES.index(m.lane), m.rested_ms) for m in found]
     assert order == sorted(order)
     assert selection.count() == len(ones) and list(selection.ids()) == [m.id for m in found]
     assert all(selection.matches(o.message, o.fault) == (o in ones) for o in world.ones)
