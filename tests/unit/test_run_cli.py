@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.e2e.test_cli import on_terminal
 
 from redrive.cli.main import run as command
 from redrive.cli.run import COUNTS
@@ -204,6 +205,17 @@ def test_watching_a_run_that_stopped_itself_exits_1_and_leads_on(scene: Scene, r
     assert code == 1 and json.loads(out)["failed"] == 1
     assert err.splitlines()[-3:-1] == [f"error: run {id} stopped itself", f"why: {why}"]
     assert err.splitlines()[-1].endswith(f" run failures {id}")
+
+
+@pytest.mark.linux
+def test_on_a_terminal_a_bar_stands_below_the_story(scene: Scene, redrive: Call, tmp_path: Path) -> None:
+    scene.bury(2)
+    id = scene.start()
+    now_ms = scene.store.now_ms()
+    scene.become(id, "2 done", at=2, known=2, moved=2, done=2, status=Status.DONE, phase="over", over_ms=now_ms)
+    text = on_terminal(["run", "watch", id, "--url", "sqlite:///work.db"], tmp_path, columns=100)
+    told, bar, record = (text.index(words) for words in ("2 done\n", "2 of 2 moved, 2 done", "messages    2 planned"))
+    assert told < bar < record and "━" in text
 
 
 def test_watch_gives_up_after_its_timeout_and_the_run_goes_on(scene: Scene, redrive: Call) -> None:

@@ -316,8 +316,9 @@ class _Limited:
 
 
 def run_demo(seed: int, console: Console, *, keep: bool, url: str | None = None) -> Result:
-    """Run it in a fresh folder, and on a store in there unless `url` names another; what it leaves is removed
-    afterwards unless `keep`. Raises DemoFailed, KeyboardInterrupt, StoreError."""
+    """Run it in a fresh folder, and on a store in there unless `url` names another; the folder, and the messages, are
+    removed afterwards unless `keep`, while that store's list of runs keeps its two. Raises DemoFailed,
+    KeyboardInterrupt, StoreError."""
     folder = Path(tempfile.mkdtemp(prefix="redrive-demo-"))
     try:
         return Demo(folder, seed, console, url).run(keep)

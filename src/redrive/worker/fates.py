@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from ..events import Fate
 from ..fault import Crash, Fault
-from ..message import Ack, DeadLetter, Decision, Message, Quarantine, RetryAt, Settled
+from ..message import Ack, DeadLetter, Message, Quarantine, RetryAt, Settled
+from .first_runs import verdict
 from .outcomes import Outcome
 
 _FREE = {"snooze": "snoozed", "interrupted": "released"}  # the other free waits are held
@@ -43,7 +44,7 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
         crash, causes = _crashes(message, fault, new=not free or died)
         rare = {**(rare or {}), "crash": crash, "causes": () if isinstance(decision, RetryAt) else causes}
     if message.redrives and word is Settled.OK:
-        rare = {**(rare or {}), "verdict": _verdict(message, decision)}
+        rare = {**(rare or {}), "verdict": verdict(message, decision)}
     if o.duplicate_of is not None:
         rare = {**(rare or {}), "duplicate_of": o.duplicate_of}
     found = Fate(
@@ -67,13 +68,6 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
         reason=reason,
     )
     return found if rare is None else replace(found, **rare)
-
-
-def _verdict(message: Message, decision: Decision) -> str | None:
-    """What the first run of a redriven message that counts came to."""
-    if message.attempt > 1 or (isinstance(decision, RetryAt) and (decision.crashed or not decision.counts)):
-        return None
-    return "done" if isinstance(decision, Ack) else "failed"
 
 
 def _crashes(message: Message, fault: Fault | None, *, new: bool) -> tuple[Crash | None, tuple[str, ...]]:

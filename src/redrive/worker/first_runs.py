@@ -44,15 +44,18 @@ def with_verdict(message: Message, settlement: Settlement, now_ms: int) -> Settl
 
     Each life has one: an attempt is the first until a counted one has ended.
     """
-    if message.run is None or message.attempt > 1 or not _counts(settlement.decision):
+    if message.run is None or verdict(message, settlement.decision) is None:
         return settlement
     value = msgspec.json.encode(_first_run(settlement.decision, settlement.fault, now_ms))
     swap = Swap(cell_of(message.run, message.id), 0, value, KEPT_MS)
     return msgspec.structs.replace(settlement, swaps=(*settlement.swaps, swap))
 
 
-def _counts(decision: Decision) -> bool:
-    return not isinstance(decision, RetryAt) or (decision.counts and not decision.crashed)
+def verdict(message: Message, decision: Decision) -> str | None:
+    """What the first run of a life comes to, done or failed; None where this is not the first that counts."""
+    if message.attempt > 1 or (isinstance(decision, RetryAt) and (decision.crashed or not decision.counts)):
+        return None
+    return DONE if isinstance(decision, Ack) else FAILED
 
 
 def _first_run(decision: Decision, fault: Fault | None, now_ms: int) -> FirstRun:
