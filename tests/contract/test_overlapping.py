@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.contract.test_postgres import schema  # noqa: F401 - a fixture
+from tests.contract.test_redis import redis_url
 
 from redrive import App
 from redrive.message import Ask, DeadLetter, Lane, Settlement
@@ -20,10 +21,12 @@ ROOT = Path(__file__).parents[2]
 ALL, PLANS = 400, {"args.n:<300": 300, "args.n:>=100": 300}
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", *(pytest.param(name, marks=pytest.mark.soak) for name in ("postgres", "redis"))])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/work.db"
+    if request.param == "redis":
+        return redis_url(tmp_path, request.getfixturevalue("redis_server"))
     found: str = request.getfixturevalue("schema")
     return found
 
