@@ -17,8 +17,6 @@ from ..flow import dependency as flow
 from ..flow.breaker import Breaker
 from ..flow.budget import Budget
 from ..flow.dependency import Dependency, State
-from ..schedule.times import zone_of
-from .health import is_url
 
 if TYPE_CHECKING:
     from ..app import App
@@ -173,4 +171,11 @@ def _window(text: str) -> Window:
     start, end = (int(found[at]) * 60 + int(found[at + 1]) for at in (1, 3))
     if start >= 1440 or end > 1440 or max(int(found[2]), int(found[4])) > 59 or start == end:
         raise ConfigError(f"gates: window={text!r} is no time of day that begins and ends; {expected}")
+    from ..schedule.times import zone_of  # schedules bring asyncio, which few commands need
+
     return Window(start, end, zone_of(found[5] or "UTC"))
+
+
+def is_url(health: str) -> bool:
+    """Whether it is asked by GET, and not called by name."""
+    return health.startswith(("http://", "https://"))

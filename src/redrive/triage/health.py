@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from .._version import __version__
 from ..config import near_miss
 from ..errors import ConfigError
+from .gates import is_url
 
 TIMEOUT_S = 5.0  # to connect, and between two bytes of the answer
 FRESH_S = 1.0  # how long an answer is not asked for again
@@ -86,11 +87,6 @@ class Healths:
             self._answers[health] = _Answer(self._clock_s(), why)
             with self._lock:
                 del self._threads[health]
-
-
-def is_url(health: str) -> bool:
-    """Whether it is asked by GET, and not called by name."""
-    return health.startswith(("http://", "https://"))
 
 
 def shown(health: str) -> str:
