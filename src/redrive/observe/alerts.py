@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..config import near_miss
 from ..duration import Duration, milliseconds
@@ -157,7 +158,7 @@ class Watch:
             self.flush(LAST_WORDS_S)  # the process may end after this
 
     def _note(self, subject: Subject, at_ms: int, text: str | None, id: str | None = None, *, count: int = 1) -> None:
-        pile = Pile(count, at_ms, () if id is None else (id,), redact((text or "")[: 4 * TEXT_MAX])[:TEXT_MAX])
+        pile = Pile(count, at_ms, () if id is None else (id,), (text or "")[: 4 * TEXT_MAX])
         with self._changed:
             if subject not in self._piles:
                 subject = self._bounded(subject)
@@ -168,12 +169,18 @@ class Watch:
         """The subject, or a wider one where there are too many: failures that all differ are not told one by one."""
         if len(self._piles) >= SUBJECTS_MAX:
             return Subject(subject.name)
-        if subject.name == "dead_growth":
-            fresh_s = time.monotonic() - self._every_ms / 1000
-            told = {s for s, at_s in self._told_s.items() if at_s > fresh_s}
-            if subject not in told and sum(s.name == subject.name for s in told | set(self._piles)) >= FAILURES_MAX:
-                return Subject(subject.name, queue=subject.queue)
-        return subject
+        return self._wide(subject) if subject.name == "dead_growth" and subject.task else subject
+
+    def _wide(self, subject: Subject) -> Subject:
+        fresh_s = time.monotonic() - self._every_ms / 1000
+        wide = Subject(subject.name, queue=subject.queue)
+        if self._told_s.get(subject, -float("inf")) > fresh_s:
+            return subject
+        if wide in self._piles:  # looked at first, as it may be asked for every death
+            return wide
+        told = {s for s, at_s in self._told_s.items() if at_s > fresh_s and s.name == subject.name and s.task}
+        told |= {s for s in self._piles if s.name == subject.name and s.task}
+        return wide if len(told) >= FAILURES_MAX else subject
 
     def flush(self, timeout_s: float) -> bool:
         """Tell now what may be told, and leave the rest in the store; False where that took too long."""
@@ -224,6 +231,7 @@ class Watch:
         return [*self._hurry, *(s for s, at_s in self._look_s.items() if at_s <= now_s and s not in self._hurry)]
 
     def _one(self, subject: Subject, pile: Pile) -> None:
+        pile = replace(pile, text=redact(pile.text)[:TEXT_MAX])  # here, once for all that were piled up
         try:
             told = self._claim(subject, pile)
         except Exception:  # the store is down, or closed: go by what this process told
