@@ -88,6 +88,16 @@ def test_a_plan_counts_by_queue_by_task_and_by_how_long_they_have_been_dead(
     assert list(plan.by_age.items()) == [("<1h", 2), ("<6h", 3), ("<30d", 1)]
 
 
+def test_beyond_a_thousand_queues_the_smaller_ones_are_counted_together(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "NAMES_MAX", 2)
+    for n, queue in enumerate("abcd", start=1):
+        kill(store, n, queue=queue)
+    plan = draw_up(store, Selection(store), "", Settings())
+    assert list(plan.by_queue.items()) == [("d", 4), ("c", 3), ("…", 3)] and plan.by_task == {"push": 10}
+
+
 def test_a_plan_that_is_cut_off_was_never_there_and_what_it_wrote_expires(
     store: MemoryStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ..app import App
 
 CHUNK = 1000  # messages in one cell
+NAMES_MAX, OTHERS = 1000, "…"  # queues, or tasks, that are counted by name
 AT_ONCE = 10  # cells that are read at once
 KEPT_MS = 7 * 24 * 3_600_000  # a plan that nobody applies
 AGES = ("<1h", "<6h", "<1d", "<7d", "<30d", ">=30d")  # at rest
@@ -37,10 +38,10 @@ _AGES_MS = [hours * 3_600_000 for hours in (1, 6, 24, 7 * 24, 30 * 24)]
 class Plan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a run would do, and to how many.
 
-    `selector` chose them when the clock of the store was `made_ms`. `by_age` tells how long they have been at rest:
-    each age without what is under the one before it. `excluded` were left out, by why. `eta_s` is an estimate of how
-    long the run takes. `dependencies` are those that the tasks of the messages call, where the app was known. `digest`
-    is of all of it and of every chunk.
+    `selector` chose them when the clock of the store was `made_ms`. Beyond a thousand queues, or tasks, the others
+    are counted together. `by_age` tells how long they have been at rest: each age without what is under the one before
+    it. `excluded` were left out, by why. `eta_s` is an estimate of how long the run takes. `dependencies` are those
+    that the tasks of the messages call, where the app was known. `digest` is of all of it and of every chunk.
     """
 
     id: str
@@ -204,7 +205,10 @@ def chunks(messages: Iterable[Message]) -> Iterator[list[Message]]:
 
 
 def _largest(counts: Counter[str]) -> dict[str, int]:
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+    """The most first; beyond NAMES_MAX names the others together, as what is kept of a plan is bounded."""
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    others = sum(count for _, count in ranked[NAMES_MAX:])
+    return dict(ranked[:NAMES_MAX]) | ({OTHERS: others} if others else {})
 
 
 def _dependencies(app: App | None, tasks: Iterable[str]) -> dict[str, str]:
