@@ -21,6 +21,7 @@ from redrive.fault import Fault, Kind
 from redrive.message import (
     Ack,
     Ask,
+    Cancel,
     DeadLetter,
     Decision,
     Delivery,
@@ -212,7 +213,7 @@ class Interleaved:
         """So many things happen; then everything goes its way to the end."""
         acts = [self._carry] * 12 + [self._work] * 4 + [self._wait] * 4 + [self._kill]
         if self.meddle:
-            acts += [self._person]
+            acts += [self._person] * 3
         for _ in range(steps):
             self.rng.choice(acts)()
         self._to_the_end()
@@ -250,7 +251,7 @@ class Interleaved:
         settlement = Settlement(delivery.receipt, decision, None if isinstance(decision, Ack) else BAD)
         settlement = first_runs.with_verdict(message, settlement, now_ms)
         said = self.store.exchange([settlement], []).settled[0]
-        if said is Settled.OK and settlement.swaps:
+        if said is not Settled.STALE and settlement.swaps:
             assert message.run is not None and settlement.swaps[0].value is not None
             self.verdicts[message.run, message.id] = first_runs.decode(settlement.swaps[0].value).outcome
 
@@ -261,7 +262,7 @@ class Interleaved:
             lambda: run.resume(actor="bob"),
             lambda: run.resume(actor="bob"),
             lambda: self.app.dlq.retry([id]),
-            lambda: self.app.dlq.retry([id]),
+            lambda: self._cancel(id),
         ]
         if self.rng.random() < 0.15:
             acts = [lambda: run.cancel(actor="bob"), lambda: self._undo(run), lambda: self._undo(run)]
@@ -269,6 +270,10 @@ class Interleaved:
             self.rng.choice(acts)()
         except Refused:
             assert run.state in FINAL
+
+    def _cancel(self, id: str) -> None:
+        if self.store.cancel([id])[0] is not Cancel.TOO_LATE:
+            self.removed.add(id)
 
     def _undo(self, run: Run) -> None:
         """As `Run.undo` asks for it, without waiting for what it comes to."""

@@ -30,7 +30,7 @@ def problems(scene: Interleaved) -> list[str]:
         net -= sum(n for (_, other), n in scene.store.returned.items() if other == id)
         if message is not None and message.redrives != net:
             said.append(f"{id} has {message.redrives} redrives after {net} moves")
-        if message is not None and message.lane is not Lane.DEAD:
+        if message is not None and message.lane is not Lane.DEAD and message.reason != "cancelled":
             said.append(f"{id} is {message.lane}")
     return said + scene.store.check()
 
@@ -44,6 +44,7 @@ def wrong(scene: Interleaved, run: Run) -> list[str]:
     failed = verdicts.keys() - done
     # What was returned, and driven on by somebody before that was written, cannot be told from what a person ended.
     seen = {id for id in returned if sum(n for (_, other), n in scene.store.moved.items() if other == id) == 1}
+    ended = scene.removed - verdicts.keys() - returned  # by a person, and maybe before anybody saw that it was moved
     (cell,) = scene.store.cells.read([marks_cell(run.id, 0)])
     marks = dict.fromkeys(ids, ".") if cell is None else dict(zip(ids, cell.value.decode(), strict=True))
     checks = {
@@ -55,8 +56,10 @@ def wrong(scene: Interleaved, run: Run) -> list[str]:
         "failures": {failure.id for failure in run.failures()} == failed,
         "returned": seen <= {id for id in ids if marks[id] == "u"} <= returned,
         "as many": state.returned == list(marks.values()).count("u"),
-        "each is one": moved == verdicts.keys() | returned and not verdicts.keys() & returned,
-        "changed": {id for id in ids if marks[id] == "c"} == {id for id in ids if marks[id] != "."} - moved,
+        "each is one": moved - ended == verdicts.keys() | returned and not verdicts.keys() & returned,
+        "changed": {id for id in ids if marks[id] == "c"} - ended
+        == {id for id in ids if marks[id] != "."} - moved - ended,
+        "ended": all(marks[id] in "sc" for id in ended & moved),
         "as many changed": counts["changed"] == list(marks.values()).count("c"),
         "all": counts["moved"] + counts["changed"] + counts["skipped"] == counts["planned"],
         "verdicts are taken": scene.store.cells.read([first_runs.cell_of(run.id, id) for id in ids])
