@@ -55,7 +55,7 @@ def _kill_at_random(place: Path, seed: int, *, kills: int, messages: int) -> Non
     print(f"seed {seed}: {kills} kills over {messages} messages")
     rng = random.Random(seed)
     ids = bury(place, messages)
-    rate = messages / kills / 2  # each moves all in about the time of the kills
+    rate = messages / kills / 2 + 10  # together they are about half-way when the kills are over
     runs = [start(place, rate=rate), start(place, rate=rate)]
     plan = Plan(place=str(place), concurrency=4, prefetch=4, drain=False)
     children = [Child("redriver", plan) for _ in range(2)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -11,11 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from redrive import App, Backoff, Context, Retry
+from redrive import App, Backoff, Breaker, Context, Retry
 from redrive.fault import Fault, Kind
 from redrive.message import Ask, DeadLetter, Draft, Lane, Message, Settlement
 from redrive.stores.sqlite import SqliteStore
@@ -40,6 +42,7 @@ app = App.from_env()
 def push(n: int) -> None:
     urlopen(Request(os.environ["ENDPOINT"], str(n).encode(), {"Idempotency-Key": str(n)}), timeout=30)
 """
+FAULT = Fault(Kind.TRANSIENT, "urllib.error.HTTPError", "HTTP Error 503", "fp")
 BAD, GOOD = Answer(503), Answer(204)
 
 
@@ -74,9 +77,8 @@ class Crm:
         self.endpoint.answer = lambda request: BAD
         store = self.app.store
         store.put([Draft(task="crm.push", queue="crm", body=b'{"n":%d}' % n) for n in range(count)])
-        died, fault = DeadLetter("exhausted"), Fault(Kind.TRANSIENT, "urllib.error.HTTPError", "HTTP Error 503", "fp")
         claimed = store.exchange([], [Ask("crm", count, 60_000)]).deliveries
-        store.exchange([Settlement(delivery.receipt, died, fault) for delivery in claimed], [])
+        store.exchange([Settlement(delivery.receipt, DeadLetter("exhausted"), FAULT) for delivery in claimed], [])
         assert len(self.dead()) == count
         return self.dead()
 
@@ -172,6 +174,55 @@ def test_of_two_overlapping_plans_each_message_is_driven_once_and_the_other_run_
     assert counts[0]["changed"] + counts[1]["changed"] == 100
     assert Counter(request.key for request in crm.endpoint.requests) == {str(n): 1 for n in range(150)}
     assert Counter(message.redrives for message in crm.dead().values()) == {1: 150}
+
+
+# A dependency that breaks meanwhile
+
+
+@pytest.mark.soak
+def test_where_the_dependency_breaks_the_run_goes_slower_waits_for_its_breaker_and_goes_on(tmp_path: Path) -> None:
+    app = App(store=SqliteStore(tmp_path / "work.db"))
+    app.dependency("crm", breaker=Breaker(failure_rate=0.9, window="4s", min_calls=20, open_for="2s", max_open="2s"))
+    calls: list[tuple[float, bool]] = []
+    down_s = (2.0, 10.0)  # since the first call
+
+    @app.task(name="push", dependency="crm", retry=Retry(max_attempts=1))
+    async def push(n: int) -> None:
+        now_s = time.time()
+        began_s = calls[0][0] if calls else now_s
+        broken = down_s[0] <= now_s - began_s < down_s[1]
+        calls.append((now_s, not broken))
+        if broken:
+            raise ConnectionRefusedError("down")
+
+    store, count = app.store, 450
+    store.put([Draft(task="push", body=b'{"n":%d}' % n) for n in range(count)])
+    claimed = store.exchange([], [Ask("default", count, 60_000)]).deliveries
+    store.exchange([Settlement(one.receipt, DeadLetter("exhausted"), FAULT) for one in claimed], [])
+    run = app.dlq.select("").plan(rate="100/s", halve_on_failures=True).start(reason="back")
+
+    async def to_the_end() -> None:
+        end_s = time.monotonic() + PATIENCE_S - 20
+        async with app.worker({"default": 50}):
+            while not run.view().closed:
+                assert time.monotonic() < end_s, run.view()
+                await asyncio.sleep(0.1)
+
+    asyncio.run(to_the_end())
+    assert run.state == "done"
+    story = [(line.at_ms / 1000, line.text) for line in run.story()]
+    slower = [at_s for at_s, text in story if text.startswith("slower:")]
+    assert [text.split()[1] for _, text in story if text.startswith("slower:")][:3] == ["50/s,", "25/s,", "12.5/s,"]
+    assert all(later - earlier >= 0.9 for earlier, later in pairwise(slower))
+    waits = [at_s for at_s, text in story if text == "waits: the breaker of crm is open"]
+    assert waits and any(at_s > waits[0] and text == "goes on" for at_s, text in story)
+    # What was moved before it waited is claimed at once; from then on there are probes, three at each opening.
+    in_vain = [at_s for at_s, good in calls if not good and at_s > waits[0] + 1]
+    assert len(in_vain) <= 3 * (2 + (down_s[1] - down_s[0]) / 2)
+    counts, bad = run.counts, sum(not good for _, good in calls)
+    assert (counts["moved"], counts["failed"], counts["done"]) == (count, bad, count - bad)
+    assert store.counts().dead == bad and len(calls) == count
+    store.close()
 
 
 # A month later

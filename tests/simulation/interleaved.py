@@ -264,7 +264,7 @@ class Interleaved:
             lambda: self.app.dlq.retry([id]),
             lambda: self._cancel(id),
         ]
-        if self.rng.random() < 0.15:
+        if self.rng.random() < 0.05:
             acts = [lambda: run.cancel(actor="bob"), lambda: self._undo(run), lambda: self._undo(run)]
         try:
             self.rng.choice(acts)()

@@ -83,7 +83,7 @@ def play(seed: int, *, meddle: bool) -> Interleaved:
 @pytest.mark.parametrize("meddle", [False, True], ids=["carried and killed", "and meddled with"])
 def test_whoever_carries_is_killed_or_overtaken_each_message_is_moved_once_and_counted(seed: int, meddle: bool) -> None:
     scenes = [play(seed * 1000 + n, meddle=meddle) for n in range(25)]
-    assert sum(sum(scene.store.moved.values()) for scene in scenes) > 500
+    assert sum(sum(scene.store.moved.values()) for scene in scenes) > 200
 
 
 @pytest.mark.soak
