@@ -1,7 +1,8 @@
-"""Auto-redrive with real workers on SQLite that are killed on the way."""
+"""Auto-redrive with real workers that are killed on the way."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ import os
 import redrive
 from redrive import App, AutoRedrive, Retry
 
-app = App("sqlite:///work.db")
+app = App(os.environ["REDRIVE_URL"])
 app.queue("crm", auto_redrive=AutoRedrive(base="300ms", cap="600ms", max_redrives=2, batch=5, concurrency=4))
 journal = os.open("journal", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
@@ -36,14 +37,15 @@ def push(n: int) -> None:
 class Worker:
     """A worker process, killed and started again at will."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, url: str) -> None:
         self._place = place
+        self._environ = os.environ | {"REDRIVE_URL": url, "REDRIVE_STATE_DIR": str(place)}
         self.start()
 
     def start(self) -> None:
         command = [sys.executable, "-m", "redrive", "worker", "tasks:app", "--lease", "5s", "--grace", "2s"]
         with (self._place / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, cwd=self._place, stdout=log, stderr=log)
+            self._process = subprocess.Popen(command, cwd=self._place, env=self._environ, stdout=log, stderr=log)
 
     def kill(self) -> None:
         self._process.kill()  # SIGKILL
@@ -54,17 +56,26 @@ class Worker:
         assert self._process.wait(60) == 0, (self._place / "log").read_text()
 
 
-@pytest.mark.parametrize("count, kills", [(30, 2), pytest.param(137, 25, marks=pytest.mark.soak)])
-def test_all_that_died_goes_back_or_is_given_up_whatever_is_killed(tmp_path: Path, count: int, kills: int) -> None:
+@pytest.mark.parametrize(
+    "engine, count, kills",
+    [("sqlite", 30, 2), *(pytest.param(e, 137, 25, marks=pytest.mark.soak) for e in ("sqlite", "postgres", "redis"))],
+)
+def test_all_that_died_goes_back_or_is_given_up_whatever_is_killed(
+    request: pytest.FixtureRequest, tmp_path: Path, engine: str, count: int, kills: int
+) -> None:
     (tmp_path / "tasks.py").write_text(PROGRAM)
-    app = App(f"sqlite:///{tmp_path / 'work.db'}")
+    url = f"sqlite:///{tmp_path / 'work.db'}"
+    if engine != "sqlite":
+        server = request.getfixturevalue(f"{engine}_server")
+        url = f"{server.url}?{'schema' if engine == 'postgres' else 'namespace'}=auto_{os.urandom(4).hex()}"
+    app = App(url)
 
     @app.task(name="push", queue="crm")
     def push(n: int) -> None: ...
 
     refs = app.enqueue_many([push.draft(n) for n in range(count)])
     hopeless = {ref.id for ref in refs[::4]}
-    worker, end_s = Worker(tmp_path), time.monotonic() + 110
+    worker, end_s = Worker(tmp_path, url), time.monotonic() + 110
     try:
         for n in range(kills):
             time.sleep(0.4 + 0.37 * (n % 7))

@@ -85,7 +85,7 @@ def test_137_dead_messages_are_all_redriven_or_isolated_in_batches_and_none_is_l
         most = max(most, counts.ready + counts.scheduled + counts.leased)
         return not counts.dead and not counts.ready and not world.machine().run if world.mortal.commits else False
 
-    world.until(over, some_die)
+    world.until(over, some_die, within=300)  # and not by the walk that comes every ten minutes
     assert {m.id for m in world.lane(Lane.QUARANTINE)} == hopeless
     assert world.ran == {id: 2 if id in hopeless else 1 for id in ids} and most <= 50
     machine = world.machine()
@@ -201,6 +201,20 @@ def test_messages_whose_breaker_is_open_wait_and_the_others_go() -> None:
     world.app.flow.close("stripe", reason="up", actor="ann")
     world.until(lambda: not world.dead(), within=10)
     assert world.machine().redriven + 3 >= 6
+
+
+def test_many_whose_breaker_is_open_do_not_keep_those_behind_them_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto_look, "LOOKED_MAX", 100)
+    world = World(AutoRedrive(base="1s"))
+    for task, count in (("stripe", 1000), ("crm", 5)):
+        world.app.dependency(task)
+        world.app.task(name=task, queue="crm")(lambda: None)
+        world.bury(count, task=task)
+        world.clock.advance("1s")
+    world.app.flow.open("stripe", reason="down", actor="ann")
+    world.until(lambda: len(world.ran) == 5, within=25)
+    world.until(lambda: world.machine().phase == "waiting", within=60)
+    assert world.dead() == 1000 and world.machine().why == "the breaker of stripe is held open"
 
 
 def test_a_key_whose_breaker_is_open_holds_only_its_own_messages_back() -> None:

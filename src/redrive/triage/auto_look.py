@@ -101,7 +101,7 @@ class Look:
             ids = [id for _, id in ready[at : at + PAGE]]
             page = self._store.peek(Lane.DEAD, where=replace(self._where, ids=tuple(ids)), limit=len(ids))
             for id in {*ids} - {message.id for message in page.messages}:  # somebody moved it
-                del self._known[id]
+                self._known.pop(id, None)
             self._judge(page.messages, got)
             if got.full:
                 return
@@ -109,35 +109,30 @@ class Look:
     def _go(self, walk: Walk, got: Got) -> None:
         while walk.going and not got.full:
             page = self._store.peek(Lane.DEAD, where=walk.where, limit=walk.limit, cursor=walk.cursor)
-            if not self._judge(page.messages, got):
-                return  # there was no room for all of them: this page is looked at again
+            self._judge(page.messages, got)
             walk.saw(page)
 
-    def _judge(self, messages: Sequence[Message], got: Got) -> bool:
-        """Put each where it belongs; False where there was no room for some."""
+    def _judge(self, messages: Sequence[Message], got: Got) -> None:
+        """Put each where it belongs. All are remembered until they are seen to be gone, also those that go now: it may
+        come to nothing."""
         got.looked += len(messages)
         due: list[Message] = []
-        room = True
         for message in self._not_ruled(messages, got.ruled):
             match next_step(message, got.auto, got.now_ms):
                 case Wait(until_ms):
                     self._remember(message.id, until_ms)
-                case Isolate() if len(got.poison) < POISON_MAX or message.id in got.poison:
-                    got.poison[message.id] = message
-                    self._remember(message.id, got.now_ms)  # until it is seen that it went
-                case Redrive():
-                    due.append(message)
                 case Isolate():
-                    room = False
+                    self._remember(message.id, 0)
+                    if len(got.poison) < POISON_MAX:
+                        got.poison[message.id] = _slim(message)
+                case Redrive():
+                    self._remember(message.id, _due_ms(message, got.auto))
+                    due.append(message)
         free = due if got.breakers is None else got.breakers.free(due)
-        for message in due:
-            self._remember(message.id, _due_ms(message, got.auto))  # as above
         self._held |= {message.id for message in due} - {message.id for message in free}
         for message in free:
-            if message.id not in got.due and len(got.due) >= got.auto.at_once:
-                return False
-            got.due[message.id] = _due_ms(message, got.auto), replace(message, body=b"", faults=())
-        return room
+            if len(got.due) < got.auto.at_once:
+                got.due[message.id] = _due_ms(message, got.auto), _slim(message)
 
     def _remember(self, id: str, due_ms: int) -> None:
         self._known[id] = due_ms
@@ -221,6 +216,11 @@ class Breakers:
         shut = {about: why for about, _ in need if (why := self._said[about]) is not None}
         self.held |= shut
         return not shut
+
+
+def _slim(message: Message) -> Message:
+    """As much of it as a plan needs."""
+    return replace(message, body=b"", faults=())
 
 
 def _due_ms(message: Message, auto: AutoRedrive) -> int:

@@ -167,8 +167,11 @@ class Autos:
         found = seat.look.find(order.auto, order.ruled, now_ms)
         if found.poison:
             return self._isolate(order, cell, machine, found.poison, now_ms)
+        if not found.due and found.next_ms <= now_ms:  # there is more to look at
+            self._keep(cell, machine, now_ms, now_ms + ASK_MS)
+            return now_ms + ASK_MS
         if not found.due and not found.held:
-            return self._rest(seat, cell, machine, found, now_ms)
+            return self._rest(cell, machine, found, now_ms)
         seat.held, seat.shut_until_ms = () if found.due else sorted(found.held), now_ms + LOOK_MS
         if (why := self._shut(seat, order.auto, now_ms)) is not None:
             return self._wait(cell, machine, why, now_ms)
@@ -216,7 +219,7 @@ class Autos:
             self._commit(cell, replace(machine, phase="waiting", why=why), [f"waits: {why}"], now_ms)
         return now_ms + ASK_MS
 
-    def _rest(self, seat: Seat, cell: Cell | None, machine: Machine, found: Found, now_ms: int) -> int:
+    def _rest(self, cell: Cell | None, machine: Machine, found: Found, now_ms: int) -> int:
         """Nothing is to be done now."""
         # whatever dies from now on waits for the base at least, and for a second to be seen
         assert machine.auto is not None
