@@ -16,6 +16,7 @@ import msgspec
 
 import redrive
 
+from .dead import dead
 from .engines import ENGINES
 from .fairness import fairness
 from .flow import flow
@@ -51,6 +52,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
         enqueue,
         memory,
         plan,
+        dead,
         startup,
         testkit,
     )
@@ -105,7 +107,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--idle-s", type=float, default=10.0, help="idle: seconds watched per round")
     p.add_argument("--starts", type=int, default=11, help="startup: starts of each program; testkit: tests")
     p.add_argument("--waiting", type=int, default=10_000, help="fairness: messages of the large tenant")
-    p.add_argument("--dead", type=int, default=100_000, help="plan: dead messages in the store")
+    p.add_argument("--dead", type=int, default=100_000, help="plan, dead: dead messages in the store")
     p.add_argument("--before", type=Path, metavar="DIR", help="before: another checkout of this project")
     p.add_argument("--folder", type=Path, help="where the stores lie: on a real disk, for tmpfs syncs nothing")
     p.add_argument("--json", type=Path, metavar="FILE", help="keep every value of every round here")

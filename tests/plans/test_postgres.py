@@ -334,10 +334,7 @@ PAGES = {
     "of a fingerprint": (Where(fingerprint="print1"), "message_failure"),
     "of queues": (Where(queue=(SMALL, "none", MAIN)), "message_rest_queue"),
     "of tasks": (Where(task=("task1", "none", "task2")), "message_task"),
-    "of a number of redrives": (Where(queue=MAIN, redrives=0), "message_redrives"),
     "of nothing": (Where(reason="none"), "message_reason"),
-    "of redrives that none had": (Where(queue=MAIN, redrives=3), "message_redrives"),
-    "of a run": (Where(run="none"), "message_run"),
 }
 
 

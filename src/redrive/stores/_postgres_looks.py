@@ -22,13 +22,12 @@ _DEAD, _LISTED = "m.lane = 'dead'", "m.lane between 'dead' and 'dead'"  # as the
 
 
 class Path(NamedTuple):
-    """A way by which messages are found in the order of rest: the fields that it goes by, a condition, {} for a value,
+    """A way by which messages are found in the order of rest: the field that it goes by, a condition, {} for a value,
     and the values."""
 
-    fields: tuple[str, ...]
+    field: str
     by: str
     values: Array
-    at: str = "m.rested_ms"
 
 
 class Clauses:
@@ -66,20 +65,15 @@ def paths_of(where: Where, lane: Lane | None) -> list[Path]:
         return []
     found: list[Path] = []
     fields = fields_of(where)
-    if where.run is not None:
-        found.append(Path(("run",), "m.run = {}", texts([where.run]), "coalesce(m.rested_ms, 0)"))
-    if lane is Lane.DEAD and where.redrives is not None and "queue" in fields:
-        redrives = f"{_LISTED} and coalesce(m.redrives, 0) = {int(where.redrives)} and m.queue = {{}}"
-        found.append(Path(("redrives", "queue"), redrives, texts(fields["queue"])))
     if lane is Lane.DEAD:
         found += [
-            Path((field,), f"{_DEAD if field == 'fingerprint' else _LISTED} and m.{field} = {{}}", texts(values))
+            Path(field, f"{_DEAD if field == 'fingerprint' else _LISTED} and m.{field} = {{}}", texts(values))
             for field, values in fields.items()
             if field != "queue"
         ]
     if lane in RESTED and "queue" in fields:
         queue = f"m.rested_ms is not null and m.lane = '{lane}' and m.queue = {{}}"
-        found.append(Path(("queue",), queue, texts(fields["queue"])))
+        found.append(Path("queue", queue, texts(fields["queue"])))
     return found
 
 
@@ -87,7 +81,7 @@ def _counted(c: psycopg.Connection[Any], schema: str, paths: Sequence[Path]) -> 
     """How many messages lie on each of these ways, LOOKED at most of each value."""
     counted = []
     for n, path in enumerate(paths, 1):
-        first = f"order by {path.at}, m.seq limit {LOOKED}"
+        first = f"order by m.rested_ms, m.seq limit {LOOKED}"
         lies = f"select from {schema}.message m where {path.by.format('v.x')} {first}"
         counted.append(f"(select count(*) from unnest(${n}::text[]) v(x) cross join lateral ({lies}) m)")
     row = cursor(c).execute(f"select {', '.join(counted)}".encode(), [p.values for p in paths], binary=True).fetchone()
@@ -111,16 +105,16 @@ def where_of(where: Where, lane: Lane | None) -> Clauses:
     return found
 
 
-def _add_fields(found: Clauses, where: Where, said: str, but: Sequence[str] = ()) -> None:
-    """Those that the filter names, but those of a path; `said`: how, {} for the condition."""
+def _add_fields(found: Clauses, where: Where, said: str, but: str = "") -> None:
+    """Those that the filter names, but that of a path; `said`: how, {} for the condition."""
     for field, values in fields_of(where).items():
-        if field not in but:
+        if field != but:
             one = len(values) == 1
             fits = f"m.{field} = {{}}::text" if one else f"m.{field} = any({{}}::text[])"
             found.add(said.replace("{}", fits), values[0] if one else texts(values))
-    if where.redrives is not None and "redrives" not in but:
+    if where.redrives is not None:
         found.add(said.replace("{}", "coalesce(m.redrives, 0) = {}::bigint"), where.redrives)
-    if where.run is not None and "run" not in but:
+    if where.run is not None:
         found.add(said.replace("{}", "m.run = {}::text"), where.run)
     if where.ids is not None:
         found.add("m.id = any({}::uuid[])", ids(where.ids))
@@ -141,7 +135,7 @@ def page(
     if paths:
         counts = _counted(c, schema, paths) if len(paths) > 1 else [0]
         path = paths[counts.index(min(counts))]
-        return _page_by(c, schema, path, where, lane, after, limit)
+        return _page_by(c, schema, path, where, after, limit)
     found = where_of(where, lane)
     at = "m.rested_ms" if lane in RESTED else "coalesce(m.rested_ms, 0)"
     found.add(f"({at}, m.seq) > ({{}}::bigint, {{}}::bigint)", *after)
@@ -154,13 +148,12 @@ def _page_by(
     schema: str,
     path: Path,
     where: Where,
-    lane: Lane | None,
     after: tuple[int, int],
     limit: int,
 ) -> list[tuple[Any, ...]]:
-    found = _on(path, where, lane)
-    found.add(f"({path.at}, m.seq) > ({{}}::bigint, {{}}::bigint)", *after)
-    order = f"order by {path.at}, m.seq"
+    found = _on(path, where)
+    found.add("(m.rested_ms, m.seq) > ({}::bigint, {}::bigint)", *after)
+    order = "order by m.rested_ms, m.seq"
     first = f"{order} limit {found.arg(limit)}::bigint"
     of_each = f"select * from {schema}.message m where {found} {first}"
     sql = f"""select {COLUMNS}, m.seq, m.rested_ms from (
@@ -168,22 +161,18 @@ def _page_by(
     return cursor(c).execute(sql.encode(), found.args, binary=True).fetchall()
 
 
-def _on(path: Path, where: Where, lane: Lane | None) -> Clauses:
+def _on(path: Path, where: Where) -> Clauses:
     """What messages on this path must be, the values first among the parameters."""
     found = Clauses()
     found.arg(path.values)
     found.add(path.by.format("v.x"))
-    if lane is not None and path.fields == ("run",):
-        found.add(f"(m.lane = '{lane.value}') is true")
-    _add_others(found, path, where)
+    _add_others(found, where, path.field)
     return found
 
 
-def _add_others(found: Clauses, path: Path, where: Where) -> None:
+def _add_others(found: Clauses, where: Where, but: str = "") -> None:
     """What else, said so that the planner has no use of another index for it."""
-    _add_fields(found, where, "({}) is true", path.fields)
-    if path.at != "m.rested_ms":
-        return _add_times(found, where, "coalesce(m.rested_ms, m.enqueued_ms)")
+    _add_fields(found, where, "({}) is true", but)
     for bound, sign in ((where.since_ms, ">="), (where.until_ms, "<")):
         if bound is not None:
             found.add(f"(m.rested_ms, m.seq) {sign} ({{}}::bigint, -1)", bound)
@@ -201,15 +190,15 @@ def groups(
     paths = paths_of(where, Lane.DEAD)
     counts = _counted(c, schema, paths) if paths else [LOOKED]
     few = min(counts) < LOOKED
-    path = paths[counts.index(min(counts))] if few else next((p for p in paths if p.fields == ("fingerprint",)), None)
+    path = paths[counts.index(min(counts))] if few else next((p for p in paths if p.field == "fingerprint"), None)
     if path is not None:
-        found = _on(path, where, Lane.DEAD)
+        found = _on(path, where)
         of_each = f"select m.fingerprint, m.task, m.rested_ms, m.id from {schema}.message m where {found} offset 0"
         source = f"unnest($1::text[]) v(x) cross join lateral ({of_each}) m"
     else:
         found = Clauses()
         found.add(_DEAD)
-        _add_others(found, Path((), "", texts([])), where)
+        _add_others(found, where)
         source = f"{schema}.message m where {found}"
     trend = "0::bigint, 0::bigint"
     if lately is not None:

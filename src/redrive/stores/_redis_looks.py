@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from heapq import nsmallest
+from itertools import chain, repeat
 from typing import Any
+
+from msgspec.structs import replace
 
 from ..fault import Fault
 from ..ids import is_id
@@ -21,6 +24,7 @@ Place = tuple[int, bytes]  # when it came to rest (0: it does not rest), its mem
 Found = tuple[Message, Fault | None]
 PAGE, FIND_AT_ONCE = 500, 1000
 RESTING_AT_ONCE = 10_000  # places of messages at rest that one script looks at
+LOOKED = 20_000  # and so many where they are sifted there
 QUEUES_AT_ONCE = 200
 GROUPS_MOST = 200  # failure groups that are looked through one beside the other
 _RESTING = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
@@ -57,7 +61,7 @@ class Looks:
     def peek(self, lane: Lane | None, where: Where, limit: int, cursor: str | None) -> Page:
         since, after = _door.read_cursor(cursor)
         messages: list[Message] = []
-        page = max(limit, PAGE) if _chooses(where) else limit + 1
+        page = max(limit, PAGE) if _chooses(lane, where) else limit + 1
         for place, (message, fault) in self._candidates(lane, where, (since, _member(after)), page):
             if lane not in (None, message.lane) or not _lifecycle.matches(message, fault, where):
                 continue
@@ -86,10 +90,11 @@ class Looks:
         resting = [one for one in _RESTING if lane in (None, one)]
         if resting:
             keys = [(LETTERS[lane], queue) for lane in resting for queue in queues]
-            if resting == [Lane.DEAD] and not (where.task is None and where.fingerprint is None):
+            if resting == [Lane.DEAD] and where.queue is None and (where.task or where.fingerprint) is not None:
                 names = self._failures(where)
                 keys = keys if names is None else [("", name) for name in names]
-            yield from self._pages(lambda at: self._at_rest(keys, where, at, page), after)
+            looked = chain((2000, 4000, 8000), repeat(LOOKED))  # a page that is soon full shall not look far
+            yield from self._pages(lambda at: self._at_rest(keys, where, at, page, next(looked)), after)
 
     def _pages(
         self, next_places: Callable[[Place], tuple[list[Place], Place | None]], after: Place
@@ -142,7 +147,7 @@ class Looks:
                 return list(dict.fromkeys(names))
 
     def _at_rest(
-        self, keys: Sequence[tuple[str, str]], where: Where, after: Place, limit: int
+        self, keys: Sequence[tuple[str, str]], where: Where, after: Place, limit: int, look: int
     ) -> tuple[list[Place], Place | None]:
         """The next places of messages at rest, those that rest longest first; and up to where it looked, if that is
         not the end."""
@@ -150,7 +155,7 @@ class Looks:
         until = _LAST_MS if where.until_ms is None else where.until_ms - 1
         member = after[1] if since == after[0] else b""
         wanted = [_map(where.reason), _map(where.fingerprint), _map(where.task), where.redrives, where.run]
-        asked = (since, until, limit, wanted if wanted != [None] * 5 else None)
+        asked = (since, until, limit, look, wanted if wanted != [None] * 5 else None)
         places: list[Place] = []
         ends: list[Place] = []
         many = max(1, min(QUEUES_AT_ONCE, RESTING_AT_ONCE // limit))
@@ -214,9 +219,12 @@ def _map(wanted: str | tuple[str, ...] | None) -> dict[str, int] | None:
     return None if wanted is None else dict.fromkeys([wanted] if isinstance(wanted, str) else wanted, 1)
 
 
-def _chooses(where: Where) -> bool:
-    """Whether of the messages that lie where it looks some may not be meant."""
-    return where != Where(queue=where.queue, ids=where.ids)
+def _chooses(lane: Lane | None, where: Where) -> bool:
+    """Whether of the messages that it finds where it looks some may not be meant."""
+    sifted = Where(queue=where.queue, ids=where.ids)
+    if lane is Lane.DEAD:  # there all but the error is looked at before they are read
+        sifted = replace(where, error=None)
+    return where != sifted
 
 
 def _member(number: int) -> bytes:

@@ -129,12 +129,6 @@ create index message_reason on {s}.message(reason, rested_ms, seq) where lane be
 
 -- name: migration_7
 -- compatible from 1
-create index message_redrives on {s}.message(coalesce(redrives, 0), queue, rested_ms, seq)
-  where lane between 'dead' and 'dead' and coalesce(redrives, 0) >= 0;
-create index message_run on {s}.message(run, coalesce(rested_ms, 0), seq) where run is not null;
-
--- name: migration_8
--- compatible from 1
 -- What failure groups and counts of dead letters are told from is all in there.
 create index message_dead on {s}.message(fingerprint, rested_ms, seq) include (task, id, queue, reason, error) where lane = 'dead';
 drop index {s}.message_failure;

@@ -1,15 +1,30 @@
 -- needs: states
--- {lanes and queues as pairs, since, until, limit, wanted or nil}: the first messages at rest after the place `since` and
+-- {lanes and queues as pairs, since, until, limit, how many to look at, wanted or nil}: the first messages at rest after the place `since` and
 -- ARGV[3] (its member), as {{rested, member, …}, …}, in the order of rest. Where the lane is '', the queue is a failure
--- group's name. `wanted`: {reasons, fingerprints, tasks, redrives, run}, each but those two a map, or nil; of what is not
--- it looks at so many only, and then says up to which place it did: {…, rested, member}.
-local LOOKED, LOOKED_EACH = 20000, 500
-local found, limit, wanted = {}, asked[4], asked[5]
-local at_most = math.max(LOOKED_EACH, math.floor(LOOKED / #asked[1]))
+-- group's name. `wanted`: {reasons, fingerprints, tasks, redrives, run}, each but those two a map, or nil. Of each it takes
+-- twice its share, and looks at so many only; if that was not the end, it says up to which place it did: {…, rested, member}.
+local LOOKED_EACH, PAGE_MOST = 50, 2000
+local found, limit, wanted = {}, asked[4], asked[6]
+local at_most = math.max(LOOKED_EACH, math.floor(asked[5] / #asked[1]))
+local share = math.min(limit, math.max(20, math.ceil(2 * limit / #asked[1])))
 local last_at, last_member
+
+-- Whether one of these words, if few are asked for, stands anywhere in what a state rarely holds: most that do not fit
+-- need not be read.
+local function mentions(packed, words)
+  local tried = 0
+  for word in pairs(words) do
+    if tried == 5 or string.find(packed, word, TAIL, true) then return true end
+    tried = tried + 1
+  end
+  return false
+end
 
 local function fits(packed)
   if not packed then return false end
+  for i = 1, 3 do
+    if wanted[i] and not mentions(packed, wanted[i]) and (i < 3 or byte(packed, 1) == 68) then return false end -- 68: D
+  end
   local state = read_state(packed)
   local cold = state.cold
   local fingerprint, task = string.match(cold.fk or '', '^(%Z*)%z(.*)$')
@@ -35,8 +50,8 @@ local function stop_at(at_ms, member)
 end
 
 local function take(key)
-  local offset, taken, page = 0, 0, wanted and math.max(limit, LOOKED_EACH) or limit
-  while taken < limit do
+  local offset, taken, page = 0, 0, share
+  while true do
     local rows = call('ZRANGEBYSCORE', key, asked[2], asked[3], 'WITHSCORES', 'LIMIT', offset, page)
     local some = {}
     for i = 1, #rows, 2 do
@@ -48,8 +63,8 @@ local function take(key)
       taken = taken + 1
     end
     if #rows < 2 * page then return end
-    offset = offset + page
-    if wanted and offset >= at_most and #some > 0 then return stop_at(some[#some][1], some[#some][2]) end
+    offset, page = offset + page, math.min(2 * page, PAGE_MOST)
+    if #some > 0 and (taken >= share or offset >= at_most) then return stop_at(some[#some][1], some[#some][2]) end
   end
 end
 
