@@ -13,9 +13,11 @@ from typing import Any, assert_type
 import redrive
 from redrive import (
     App,
+    AutoRedrive,
     Backoff,
     Context,
     Draft,
+    Gates,
     Idempotency,
     Quarantine,
     Reject,
@@ -463,6 +465,18 @@ def redriving() -> None:
     assert_type(app.dlq.plan(run.id).plan.digest, str)
     plan.start()  # type: ignore[call-arg]
     selection.plan(rate="20/s", canari=5)  # type: ignore[call-arg]
+    selection.plan(gates=Gates(health="https://crm.example.com/health", approval="ann", window="22:00-06:00"))
+
+
+def redriving_by_itself() -> None:
+    auto = AutoRedrive(base="60s", factor=2, cap=None, max_redrives=5, batch=10, concurrency=5, gates=Gates())
+    app.queue("crm", auto_redrive=auto)
+    app.queue("crm", auto_redrive="60s")  # type: ignore[arg-type]
+    app.dlq.health("crm-up", lambda: True)
+    assert_type((auto.base, auto.delay_s(3), auto.at_once), tuple[float, float, int])
+    assert_type([machine.isolated for machine in app.dlq.auto()], list[int])
+    assert_type(app.dlq.pause_auto("crm", reason="not now").phase == "paused", bool)
+    app.dlq.pause_auto("crm")  # type: ignore[call-arg]
 
 
 def mending() -> None:
