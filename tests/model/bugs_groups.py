@@ -98,9 +98,9 @@ def _(right: Any, message: Any, settings: Any, now: int) -> Any:
 
 
 @bug(Tables, "rejoin", "a redriven head joins at the tail of the line it blocked")
-def _(right: Any, tables: Tables, seq: int, message: Any, now: int) -> Any:
+def _(right: Any, tables: Tables, seq: int, *args: Any) -> Any:
     tables.write(seq, tables.kept[seq]._replace(turn=None))
-    return right(tables, seq, message, now)
+    return right(tables, seq, *args)
 
 
 @bug(Tables, "wake", "whose time has come does not join")
@@ -121,10 +121,21 @@ def _(right: Any, store: MemoryStore, ids: Any) -> Any:
 
 
 @bug(MemoryStore, "triage", "the place of a discarded head stays empty")
-def _(right: Any, store: MemoryStore, *args: Any) -> Any:
+def _(right: Any, store: MemoryStore, *args: Any, **parts: Any) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Tables, "admit", lambda *_: None)
-        return right(store, *args)
+        return right(store, *args, **parts)
+
+
+@bug(memory, "_returned", "a returned head blocks no more")
+def _(right: Any, tables: Tables, kept: Any) -> Any:
+    return right(tables, kept)._replace(turn=None)
+
+
+@bug(memory, "_returned", "a returned message keeps its place")
+def _(right: Any, tables: Tables, kept: Any) -> Any:
+    same = kept.before is not None and kept.before.queue == kept.message.queue
+    return right(tables, kept)._replace(turn=PLACE if same and kept.turn == PLACE else None)
 
 
 @bug(MemoryStore, "configure_group", "resume does nothing")

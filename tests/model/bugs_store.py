@@ -9,9 +9,10 @@ from msgspec.structs import replace
 from redrive.message import (
     RESTING,
     Cancel,
+    Discard,
     Hold,
     Lane,
-    Redrive,
+    Return,
     Started,
 )
 from redrive.stores import _lifecycle, memory
@@ -221,10 +222,10 @@ def _(right: Any, tables: Tables, handle: Any, *args: Any) -> Any:
 
 
 @bug(memory, "_judge", "a message that does not rest is discarded")
-def _(right: Any, tables: Tables, handle: Any, verdict: Any, now: int) -> Any:
+def _(right: Any, tables: Tables, handle: Any, verdict: Any, *args: Any) -> Any:
     message = tables.message(handle.id)
-    if message is None or message.lane in RESTING or isinstance(verdict, Redrive):
-        return right(tables, handle, verdict, now)
+    if message is None or message.lane in RESTING or not isinstance(verdict, Discard):
+        return right(tables, handle, verdict, *args)
     tables.write(tables.seqs[handle.id], None)
     return True
 
@@ -246,6 +247,64 @@ redriven("it stays in its queue", queue="queue")
 redriven("redrives are not counted", redrives="redrives")
 redriven("the history is kept from the run", run="run")
 redriven("the reason is kept", reason="reason")
+
+
+def returned(what: str, *names: str) -> None:
+    """What a return shall give back stays as it is."""
+
+    @bug(_lifecycle, "returned", what)
+    def _(right: Any, message: Any, before: Any) -> Any:
+        return replace(right(message, before), **{name: getattr(message, name) for name in names})
+
+
+returned("the redrive still counts", "redrives")
+returned("it stays where the run put it", "queue")
+returned("it lies as if it never rested", "rested_ms")
+returned("the run is said to have moved it", "run")
+returned("its result is lost", "result")
+
+
+@bug(memory, "_returned", "nobody knows what it died of")
+def _(right: Any, *args: Any) -> Any:
+    return right(*args)._replace(fault=None)
+
+
+@bug(memory, "_may_judge", "what was run since is returned")
+def _(right: Any, kept: Any, verdict: Any) -> Any:
+    if isinstance(verdict, Return) and kept.message.lane is Lane.READY:
+        kept = kept._replace(message=replace(kept.message, attempt=0))
+    return right(kept, verdict)
+
+
+@bug(memory, "_may_judge", "what was cancelled is redriven")
+def _(right: Any, kept: Any, verdict: Any) -> Any:
+    return right(kept._replace(message=replace(kept.message, reason=None)), verdict)
+
+
+@bug(_lifecycle, "readmitted", "the reason of the isolation stays")
+def _(right: Any, message: Any, before: Any) -> Any:
+    return right(message, None)
+
+
+@bug(Tables, "key_until", "the key of what is replaced is not free")
+def _(right: Any, *args: Any) -> Any:
+    return None
+
+
+@bug(Tables, "restore", "nobody knows what a restored message died of")
+def _(right: Any, tables: Tables, message: Any) -> Any:
+    right(tables, message)
+    seq = tables.seqs[message.id]
+    tables.write(seq, tables.kept[seq]._replace(fault=None))
+
+
+@bug(memory, "_restore", "a restored message does not hold its key")
+def _(right: Any, tables: Tables, message: Any, now: int) -> Any:
+    held = None if message.key is None else tables.key_holder(message.task, message.key, now)
+    word = right(tables, message, now)
+    if word and message.key is not None and held is None:
+        tables.free_key(message.task, message.key)
+    return word
 
 
 @bug(_lifecycle, "isolated", "the time of rest stays")

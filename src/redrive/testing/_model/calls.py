@@ -8,11 +8,13 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from ...message import Draft, Exchange, Handle, Lane, Put, Started
+from ...message import Draft, Exchange, Handle, Lane, Put, Readmit, Redrive, Replace, Return, Started, Verdict
 from . import draws
 from .draws import BEFORE, Ended, Exchanged, Wanted
 from .kept import Kept
 from .world import Draw, World
+
+CARRIED = 12  # exported messages that may be restored
 
 
 class Calls(World):
@@ -157,17 +159,48 @@ class Calls(World):
         assert answer == expected, f"cancel answered {answer}, expected {expected}"
 
     def triage(self, draw: Draw) -> None:
-        resting, (first, *others), stale = self._resting(), draw(draws.ordinals), draw(draws.stale)
-        every = [k for k in self.plain.kept.values() if k.lane is not Lane.DONE]
-        chosen = [
-            resting[first % len(resting)],
-            *((every if n % 3 else resting)[-1 - n % len(resting)] for n in others),
-        ]
+        verdict, (first, *others), stale = draw(draws.verdicts), draw(draws.ordinals), draw(draws.stale)
+        every = [*self.plain.kept.values()]
+        fit = self._fit(verdict) or every
+        chosen = [fit[first % len(fit)], *((every if n % 3 else fit)[-1 - n % len(fit)] for n in others)]
+        if isinstance(verdict, Redrive) and verdict.delays_ms:
+            verdict = replace(verdict, delays_ms=verdict.delays_ms[: len(chosen)])
+        self._judge(chosen, verdict, stale, draw)
+
+    def replace(self, draw: Draw) -> None:
+        resting = self._resting() or [*self.plain.kept.values()]
+        chosen, sent = resting[draw(draws.ordinal) % len(resting)], draw(draws.several_sent)[0]
+        self._judge([chosen], Replace(self._draft(sent, own_id=True), "mended"), draw(draws.stale), draw)
+
+    def _judge(self, chosen: Sequence[Kept], verdict: Verdict, stale: str | None, draw: Draw) -> None:
         handles = [_handle(Handle(k.id, k.redrives, k.lane), stale) for k in chosen]
-        verdict = draw(draws.verdicts)
-        answer = self._call("triage", handles, verdict)
-        expected = self.plain.triage(handles, verdict, self.now)
-        assert answer == expected, f"triage answered {answer}, expected {expected}"
+        swaps = self._swaps(draw(draws.outer_swaps))
+        answer = self._call("triage", handles, verdict, swaps=swaps)
+        expected = self._expect(lambda: self.plain.triage(handles, verdict, swaps, self.now))
+        assert _same(answer, expected), f"triage answered {answer}, expected {expected}"
+        if isinstance(verdict, Replace) and answer == [True]:
+            self._remember([verdict.draft.id or ""])
+
+    def _fit(self, verdict: Verdict) -> list[Kept]:
+        """What the verdict is mostly for."""
+        match verdict:
+            case Return(run):
+                return [k for k in self.plain.kept.values() if self.plain.can_return(k, run)]
+            case Readmit():
+                return [k for k in self._resting() if k.lane is Lane.QUARANTINE]
+            case Redrive(run="replay"):
+                return [k for k in self.plain.kept.values() if k.lane is Lane.DONE]
+            case _:
+                return self._resting()
+
+    def carry(self, draw: Draw) -> None:
+        """Some that rest are exported; of all that ever were, some are restored."""
+        found = self.store.find([k.id for k in self._resting()])
+        self.carried = [*self.carried, *(m for m in found if m is not None)][-CARRIED:]
+        messages = [self.carried[-1 - n % len(self.carried)] for n in draw(draws.ordinals) if self.carried]
+        answer = self._call("restore", messages)
+        expected = self.plain.restore(messages, self.now)
+        assert answer == expected, f"restore answered {answer}, expected {expected}"
 
     def configure(self, draw: Draw) -> None:
         self.set_rules(draw(draws.queues), draw(draws.settings))

@@ -24,8 +24,10 @@ from ...message import (
     Lane,
     OnDead,
     Quarantine,
+    Readmit,
     Redrive,
     RetryAt,
+    Return,
     Verdict,
     Where,
 )
@@ -240,6 +242,13 @@ verdicts: Pool[Verdict] = Pool(
         Discard("no"),
         Isolate("poison"),
         Isolate("poison"),
+        Redrive(run="run-1", delay_ms=700),
+        Redrive(run="run-2", to_queue="r"),
+        Redrive(run="run-2", delays_ms=(0, 700, 1)),
+        Redrive(run="replay"),
+        Redrive(run="replay", attempts=2),
+        *(Return(run) for run in ("run-1", "run-1", "run-2", "replay")),
+        Readmit("mended"),
     )
 )
 lanes = Pool((None, None, None, *Lane))
@@ -255,6 +264,10 @@ filters = Pool(
         Where(since_ms=0),
         Where(until_ms=0),
         Where(task="b", queue="q", since_ms=0),
+        Where(queue=("q", "other"), reason=("exhausted", "poison")),
+        Where(error=("Errorx", "Errory"), task=("a", "b")),
+        Where(redrives=1),
+        Where(run="run-1"),
     )
 )
 # How far the clock goes: to what comes due next, or just not so far, or by milliseconds.

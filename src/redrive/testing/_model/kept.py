@@ -49,6 +49,7 @@ class Kept:
     number: int | None = None
     parked_ms: int = 0  # since when it has that number
     expires_ms: int | None = None  # from when on a done one may be forgotten
+    before: Kept | None = None  # as it was when a run redrove it, or when it was isolated
 
     def keep_fault(self, fault: Fault) -> None:
         """The first ten and the last ten stay."""
@@ -67,3 +68,18 @@ class Kept:
     def rest(self, lane: Lane, reason: str | None, now: int) -> None:
         self.lane, self.reason, self.rested_ms, self.due_ms, self.number = lane, reason, now, None, None
         self.deferral = None
+
+    def rest_again(self, before: Kept, blocks: bool) -> None:
+        """As before a redrive. It holds its line only if it did before and ever since, and its group still `blocks`."""
+        self.place = blocks and self.place and before.place and before.queue == self.queue
+        self.due_ms = self.due_least_ms = self.number = self.deferral = self.before = None
+        for name in _BEFORE:
+            setattr(self, name, getattr(before, name))
+        if before.lane is Lane.DONE:
+            self.progress = before.progress
+
+
+_BEFORE = (
+    *("lane", "redrives", "queue", "reason", "rested_ms", "attempt", "crashes", "crashes_alone", "lost", "suspect"),
+    *("life_ms", "held_ms", "deadline_ms", "attempts_allowed", "fatal", "run", "expires_ms", "result"),
+)

@@ -77,6 +77,11 @@ class PlainLines:
         if rules.on_dead is OnDead.BLOCK and not rules.strict:
             raise ConfigError("only strict groups are blocked")
 
+    def blocks(self, queue: str) -> bool:
+        """Whether a dead head holds its group's line there."""
+        rules = self._rules(queue)
+        return rules.strict and rules.on_dead is OnDead.BLOCK
+
     def _rules(self, queue: str) -> Rules:
         return self.rules.get(queue, Rules())
 

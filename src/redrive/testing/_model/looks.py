@@ -8,6 +8,8 @@ from ...message import Lane, Message, Where
 from . import draws
 from .world import REMEMBERED, Draw, World
 
+HOUR_MS = 3_600_000
+
 
 class Looks(World):
     """`peek` draws a filter; the others look at everything."""
@@ -43,7 +45,8 @@ class Looks(World):
 
     def _look_at_failure_groups(self) -> None:
         expected = self.plain.failure_groups(Where())
-        found = self.store.failure_groups()
+        trend = self._looks % 2 == 0
+        found = self.store.failure_groups(trend=trend)
         assert {(g.fingerprint, g.task) for g in found} == expected.keys(), f"failure groups {found}"
         assert [g.count for g in found] == sorted((g.count for g in found), reverse=True), "not largest first"
         for group in found:
@@ -52,6 +55,10 @@ class Looks(World):
             assert (group.count, group.first_ms, group.last_ms) == (len(members), min(rested), max(rested)), group
             sample = next((k.fatal for k in members if k.id == group.sample_id), None)
             told = (sample.error, sample.text) if sample else ("", "")
+            ages_ms = [self.now - at_ms for at_ms in rested] if trend else []
+            recent = sum(age_ms <= HOUR_MS for age_ms in ages_ms)
+            earlier = sum(HOUR_MS < age_ms <= 2 * HOUR_MS for age_ms in ages_ms)
+            assert (group.recent, group.earlier) == (recent, earlier), group
             assert group.sample_id in {k.id for k in members} and (group.error, group.text) == told, group
 
     def agrees_with_the_model(self) -> None:

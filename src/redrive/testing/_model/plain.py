@@ -8,6 +8,7 @@ model looks at what the store did, asserts that it was allowed, and goes on from
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...errors import Conflict, EnqueueError, Unsupported
@@ -28,8 +29,11 @@ from ...message import (
     Message,
     Put,
     Quarantine,
+    Readmit,
     Redrive,
+    Replace,
     RetryAt,
+    Return,
     Settled,
     Settlement,
     Started,
@@ -37,9 +41,13 @@ from ...message import (
     Verdict,
 )
 from .kept import Kept
-from .stored import Given, PlainStored
+from .stored import SENT, Given, PlainStored
 
 CANCELLED_KEPT_MS = 86_400_000  # a cancelled message can be looked up that long at least
+_CARRIED = (
+    *("lane", "worker", "fence", "attempt", "crashes", "crashes_alone", "suspect", "redrives", "held_ms"),
+    *("attempts_allowed", "reason", "rested_ms", "progress", "faults"),
+)
 
 
 class PlainStore(PlainStored):
@@ -235,24 +243,54 @@ class PlainStore(PlainStored):
 
     # -- changing by hand
 
-    def triage(self, handles: Sequence[Handle], verdict: Verdict, now: int) -> list[bool]:
-        words = [self._judge(handle, verdict, now) for handle in handles]
+    def triage(self, handles: Sequence[Handle], verdict: Verdict, swaps: Sequence[Swap], now: int) -> list[bool]:
+        words = [self._judge(handle, verdict, at, now) for at, handle in enumerate(handles)]
+        if any(words) or not isinstance(verdict, Replace):
+            self.swap_all(swaps, now)
         self.admit(now)
         return words
 
-    def _judge(self, handle: Handle, verdict: Verdict, now: int) -> bool:
+    def can_return(self, k: Kept, run: str) -> bool:
+        """Whether this run was the last to move it, and it was not run since."""
+        moved = k.run == run and k.before is not None and k.before.redrives == k.redrives - 1
+        return moved and k.lane is Lane.READY and k.attempt == 0 and k.crashes == 0
+
+    def _may_judge(self, k: Kept, verdict: Verdict) -> bool:
+        if isinstance(verdict, Return):
+            return self.can_return(k, verdict.run)
+        if isinstance(verdict, Readmit):
+            return k.lane is Lane.QUARANTINE
+        replayed = isinstance(verdict, Redrive) and k.lane is Lane.DONE and k.reason != "cancelled"
+        return k.lane in (Lane.DEAD, Lane.QUARANTINE) or replayed
+
+    def _judge(self, handle: Handle, verdict: Verdict, at: int, now: int) -> bool:
         k = self.kept.get(handle.id)
-        if k is None or k.lane not in (Lane.DEAD, Lane.QUARANTINE) or Handle(k.id, k.redrives, k.lane) != handle:
+        if isinstance(verdict, Replace) and verdict.draft.id == handle.id:
+            raise EnqueueError(handle.id)
+        if k is None or Handle(k.id, k.redrives, k.lane) != handle or not self._may_judge(k, verdict):
             return False
         match verdict:
             case Discard():
                 self._remove(k, "discarded")
             case Isolate(why):
+                k.before = k.before if k.lane is Lane.QUARANTINE else replace(k)
                 k.rest(Lane.QUARANTINE, why, now)
-            case Redrive(to_queue, delay_ms, attempts, run, keep_deadline):
+            case Readmit():
+                isolated = k.before is not None and k.before.redrives == k.redrives
+                k.lane, k.reason = Lane.DEAD, k.before.reason if k.before and isolated else k.reason
+                k.before = None
+            case Return():
+                assert k.before is not None
+                k.rest_again(k.before, self.lines.blocks(k.before.queue))
+            case Replace(draft):
+                self._replace(k, draft, now)
+            case Redrive(to_queue, delay_ms, attempts, run, keep_deadline, delays_ms):
+                k.before = replace(k) if run is not None else None
+                if k.lane is Lane.DONE:
+                    k.progress = k.result = k.expires_ms = None
                 head = k.place and to_queue in (None, k.queue)  # it stays head of the line that it blocks
                 k.lane, k.queue = Lane.READY, to_queue or k.queue
-                self._delay(k, delay_ms, now)
+                self._delay(k, delay_ms + (delays_ms[at] if delays_ms else 0), now)
                 if k.sent.group is not None and not head:
                     self.lines.join(k, now)
                 k.redrives += 1
@@ -261,8 +299,36 @@ class PlainStore(PlainStored):
                 k.deadline_ms = k.deadline_ms if keep_deadline else None
                 k.reason = k.rested_ms = k.fatal = None
                 k.lost = k.suspect = False
-            case _:
-                raise AssertionError(f"the model does not know {verdict}")
+        return True
+
+    def _replace(self, k: Kept, draft: Draft, now: int) -> None:
+        """What the key was held for stays, under the new id."""
+        self._remove(k, "discarded")
+        id, until_ms = self.holders.get((draft.task, draft.key or ""), ("", 0))
+        if id == k.id:
+            del self.holders[draft.task, draft.key or ""]
+        (put,) = self.put([draft], now, None)
+        if put.duplicate:
+            raise EnqueueError(put.id)
+        if id == k.id and until_ms > now + draft.key_for_ms:
+            self.holders[draft.task, draft.key or ""] = put.id, until_ms
+
+    def restore(self, messages: Sequence[Message], now: int) -> list[bool]:
+        return [self._restore(message, now) for message in messages]
+
+    def _restore(self, m: Message, now: int) -> bool:
+        holder = None if m.key is None else self._holder((m.task, m.key), now)
+        if m.id in self.kept or (holder is not None and holder.id != m.id):
+            return False
+        if m.key is not None and holder is None:
+            self.holders[m.task, m.key] = m.id, 0
+        sent = Draft(**{name: getattr(m, name) for name in (*SENT, "queue", "headers", "correlation_id")})
+        k = Kept(self.accepted, m.id, sent, m.queue, m.enqueued_ms, m.life_ms, None, m.deadline_ms)
+        for name in _CARRIED:
+            setattr(k, name, getattr(m, name))
+        k.fatal = m.faults[-1] if m.faults else None
+        self.kept[m.id] = k
+        self.accepted += 1
         return True
 
     def cancel(self, ids: Sequence[str], now: int) -> list[Cancel]:

@@ -91,7 +91,7 @@ class PlainStored:
             k.attempt, k.crashes_alone, k.suspect = message.attempt, message.crashes_alone, message.suspect
         worker = message.worker if k.lapsed and message.worker is None else k.worker
         expected: dict[str, Any] = {
-            **{name: getattr(k.sent, name) for name in _SENT},
+            **{name: getattr(k.sent, name) for name in SENT},
             **{name: getattr(k, name) for name in _KEPT},
             "worker": worker,
             "headers": k.sent.headers or {},
@@ -150,7 +150,7 @@ class PlainStored:
         return self.accepted - sum(self.left.values())
 
 
-_SENT = (
+SENT = (
     "keep_ms",
     "task",
     "body",
@@ -178,9 +178,11 @@ def _matches(k: Kept, where: Where) -> bool:
         (where.reason, k.reason),
         (where.fingerprint, k.fatal and k.fatal.fingerprint),
         (where.error, k.fatal and k.fatal.error),
+        (where.redrives, k.redrives),
+        (where.run, k.run),
     ]
     return (
-        all(wanted is None or wanted == is_ for wanted, is_ in told)
+        all(w is None or (is_ in w if isinstance(w, tuple) else is_ == w) for w, is_ in told)
         and (where.ids is None or k.id in where.ids)
         and (where.since_ms is None or where.since_ms <= since)
         and (where.until_ms is None or since < where.until_ms)

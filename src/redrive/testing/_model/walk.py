@@ -24,7 +24,9 @@ WEIGHTS = {
     "checkpoint": 2,
     "crash": 2,
     "cancel": 1,
-    "triage": 4,
+    "triage": 6,
+    "replace": 1,
+    "carry": 1,
     "configure": 2,
     "configure_group": 1,
     "retain": 1,
@@ -59,8 +61,8 @@ class Walk(Calls, Looks):
                 return any(k.lane is Lane.LEASED for k in self.plain.kept.values())
             case "settle" | "settle_and_claim" | "extend" | "checkpoint":
                 return any(self.plain.held(given) for given in self.given)
-            case "triage":
-                return bool(self._resting())
+            case "triage" | "replace":
+                return bool(self.plain.kept)
             case "reopen":
                 return self.traits.durable
             case "use_another_handle":

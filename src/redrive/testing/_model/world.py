@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...errors import ConfigError, Conflict, EnqueueError, StoreError, Unsupported
-from ...message import Ask, Draft, Lane, Settlement, Swap
+from ...message import Ask, Draft, Lane, Message, Settlement, Swap
 from ...store import Store
 from ..clock import ManualClock
 from .draws import QUEUES, Ended, Exchanged, Pool, Sent, Wanted
@@ -40,6 +40,7 @@ class World:
         self.plain = PlainStore(self.traits)
         self.given: list[Given] = []  # every delivery there ever was
         self.ids: list[str] = []  # of every message, also of those that are gone
+        self.carried: list[Message] = []  # messages as an export had them
         self._numbers = count(1)
         self._looks = 0
 
