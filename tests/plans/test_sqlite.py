@@ -240,7 +240,8 @@ def test_failure_groups_read_the_dead_once(stores: tuple[Store, Store]) -> None:
     store = stores[1]
     whole, *_ = store.ran(store.failure_groups)
     one, *_ = store.ran(lambda: store.failure_groups(where=Where(fingerprint="print1")))
-    assert "message_rest" in str(whole.plan) and "message_failure" in str(one.plan), (whole, one)
+    assert "message_rest_group (lane=?)" in str(whole.plan), whole
+    assert "message_rest_group (lane=? AND fingerprint=?)" in str(one.plan), one
     assert not whole.walks and one.steps <= whole.steps / filling.FINGERPRINTS * 1.5, (whole, one)
 
 

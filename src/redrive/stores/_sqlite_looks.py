@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+from msgspec.structs import replace
 
 from ..message import TREND_MS, FailureGroup, Lane, Where
 from ._door import RESTED
@@ -21,6 +24,66 @@ AFTER: dict[Lane | None, tuple[str, str]] = {
     Lane.DONE: _RESTING,
     None: _ANY,
 }
+
+
+LOOKED = 2000  # so many messages of a field are looked through rather than read in their order
+VALUES_MAX = 50  # so many values of a field are merged in order
+Read = Callable[..., list[tuple[Any, ...]]]
+
+
+def page_of(read: Read, lane: Lane | None, where: Where, after: tuple[int, int], limit: int) -> tuple[str, list[Any]]:
+    """Which messages a page has, as SQL, and its parameters.
+
+    Of several fields the one is gone by that the fewest lie on: so what is rare is found among many, and what is
+    frequent in its order.
+    """
+    later, order = AFTER[lane]
+    clauses, args = where_of(where, lane)
+    plain = f"where {' and '.join([*clauses, later])} order by {order} limit ?"
+    fields = _indexed(where) if lane in RESTED and where.ids is None else {}
+    if not fields:
+        return plain, [*args, *after, limit]
+    if [*fields] == ["fingerprint", "task"] and len(fields["fingerprint"]) == len(fields["task"]) == 1:
+        return f"indexed by message_rest_group {plain}", [*args, *after, limit]
+    count, field = 0, next(iter(fields))
+    if len(fields) > 1 or len(fields[field]) > VALUES_MAX:
+        count, field = min((_on(read, field, values, str(lane)), field) for field, values in fields.items())
+        if count < LOOKED:
+            return f"indexed by message_rest_{field} {plain}", [*args, *after, limit]
+    values = fields[field]
+    if len(values) == 1:
+        return f"indexed by message_rest_{field} {plain}", [*args, *after, limit]
+    if len(values) > VALUES_MAX:
+        return plain, [*args, *after, limit]
+    clauses, args = where_of(replace(where, **{field: None}), lane)
+    one = f"""select * from (select seq from message indexed by message_rest_{field}
+        where {" and ".join([*clauses, later])} and {field} = ? order by {order} limit ?)"""
+    parts = [part for value in values for part in (*args, *after, value, limit)]
+    return f"where seq in ({' union all '.join([one] * len(values))}) order by {order} limit ?", [*parts, limit]
+
+
+def _indexed(where: Where) -> dict[str, tuple[str, ...]]:
+    """The fields that it names and that have an index, with their values."""
+    named = {field: getattr(where, field) for field in ("fingerprint", "error", "task", "queue", "reason")}
+    return {
+        field: tuple(dict.fromkeys(said)) if isinstance(said, tuple) else (str(said),)
+        for field, said in named.items()
+        if said is not None
+    }
+
+
+def _on(read: Read, field: str, values: tuple[str, ...], lane: str) -> int:
+    """How many of a lane have one of these values, as far as LOOKED."""
+    looked = f"""select count(*) from (select 1 from message indexed by message_rest_{field} where rested_ms is not null
+        and {field} in (select value from json_each(?)) and lane = ? limit {LOOKED})"""
+    count: int = read(looked, text(values), lane)[0][0]
+    return count
+
+
+def grouped_by_index(where: Where) -> bool:
+    """Whether the index of failure groups alone says which messages are meant."""
+    known = Where(fingerprint=where.fingerprint, task=where.task, since_ms=where.since_ms, until_ms=where.until_ms)
+    return where == known and not isinstance(where.fingerprint, tuple) and where.fingerprint != ""
 
 
 def where_of(where: Where, lane: Lane | None) -> tuple[list[str], list[Any]]:

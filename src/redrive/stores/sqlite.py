@@ -55,7 +55,7 @@ from ._counts import total
 from ._meta import text
 from ._sqlite_changes import Changes
 from ._sqlite_groups import Groups, to_group
-from ._sqlite_looks import AFTER, to_failure_group, trend_of, where_of
+from ._sqlite_looks import grouped_by_index, page_of, to_failure_group, trend_of, where_of
 from ._sqlite_rows import (
     COLUMNS,
     claimed_message,
@@ -361,12 +361,12 @@ class SqliteStore:
 
     def _messages(self, where: str, *args: Any) -> list[tuple[int, Message]]:
         found = self._read(
-            f"select json_group_array(json_array({COLUMNS})) from (select * from message where {where})", *args
+            f"select json_group_array(json_array({COLUMNS})) from (select * from message {where})", *args
         )
         return [(row[0], to_message(row)) for row in read_rows(found[0][0])]
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
-        found = {m.id: m for _, m in self._messages("id in (select value from json_each(?))", text(list(ids)))}
+        found = {m.id: m for _, m in self._messages("where id in (select value from json_each(?))", text(list(ids)))}
         return [found.get(id) for id in ids]
 
     def counts(self, queue: str | None = None) -> Counts:
@@ -396,18 +396,16 @@ class SqliteStore:
     def peek(self, lane: Lane | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None) -> Page:
         since, after = _door.read_cursor(cursor)
         where, (since, after) = _door.begin(where, lane, (since, after))
-        clauses, args = where_of(where, lane)
-        later, order = AFTER[lane]
-        found = self._messages(
-            f"{' and '.join([*clauses, later])} order by {order} limit ?", *args, since, after, limit
-        )
+        which, args = page_of(self._read, lane, where, (since, after), limit)
+        found = self._messages(which, *args)
         more = f"{found[-1][1].rested_ms or 0}.{found[-1][0]}" if len(found) == limit and found else None
         return Page([message for _, message in found], more)
 
     def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
         clauses, args = where_of(where, Lane.DEAD)
         told, since = trend_of(self._clock_ms() if trend else None)
-        sql = self._sql["failure_groups"].replace("{trend}", told).replace("{where}", " and ".join(clauses))
+        name = "all_failure_groups" if grouped_by_index(where) else "failure_groups"
+        sql = self._sql[name].replace("{trend}", told).replace("{where}", " and ".join(clauses))
         return [to_failure_group(*row) for row in self._read(sql, *since, *args)]
 
     # -- changing by hand

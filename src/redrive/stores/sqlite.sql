@@ -104,6 +104,14 @@ insert into cell_gone values (0);
 alter table message add column before text;
 alter table message add column before_progress blob;
 alter table message add column before_result blob;
+-- Pages of what rests, by each field that a filter names. Each begins with a column that changes only where a message comes to rest, or
+-- leaves: claims and acks do not touch them.
+drop index message_failure;
+create index message_rest_fingerprint on message(fingerprint, lane, rested_ms) where fingerprint is not null;
+create index message_rest_task on message(task, lane, rested_ms) where rested_ms is not null;
+create index message_rest_error on message(error, lane, rested_ms) where error is not null;
+create index message_rest_reason on message(reason, lane, rested_ms) where reason is not null;
+create index message_rest_group on message(lane, fingerprint, task, rested_ms) where rested_ms is not null;
 
 -- name: put
 insert into message(id, task, queue, priority, due_ms, enqueued_ms, life_ms, deadline_ms, version, key, grp, producer, meta, body)
@@ -426,6 +434,18 @@ select g.fingerprint, g.task, m.error, m.faults, g.count, g.first_ms, g.last_ms,
   select coalesce(fingerprint, '') fingerprint, task, count(*) count, min(rested_ms) first_ms, max(rested_ms) last_ms, max(id) sample,
     {trend} from message where {where} group by 1, 2) g
 join message m on m.id = g.sample order by g.count desc, g.fingerprint, g.task
+
+-- name: all_failure_groups
+-- As `failure_groups` where the index of groups alone knows which messages are meant. The sample is the one that died last.
+select g.fingerprint, g.task, m.error, m.faults, g.count, g.first_ms, g.last_ms, m.id, g.recent, g.earlier from (
+  select coalesce(fingerprint, '') fingerprint, task, sum(count) count, min(first_ms) first_ms, max(last_ms) last_ms, max(sample) sample,
+    sum(recent) recent, sum(earlier) earlier from (
+    select f.*, (select s.seq from message s indexed by message_rest_group where s.lane = 'dead' and s.fingerprint is f.fingerprint
+      and s.task = f.task and s.rested_ms = f.last_ms order by s.seq desc limit 1) sample from (
+      select fingerprint, task, count(*) count, min(rested_ms) first_ms, max(rested_ms) last_ms, {trend}
+      from message indexed by message_rest_group where {where} group by fingerprint, task) f)
+  group by 1, 2) g
+join message m on m.seq = g.sample order by g.count desc, g.fingerprint, g.task
 
 -- name: sweep
 -- ?1 now: forget what was kept long enough

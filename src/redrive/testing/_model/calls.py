@@ -169,8 +169,11 @@ class Calls(World):
 
     def replace(self, draw: Draw) -> None:
         resting = self._resting() or [*self.plain.kept.values()]
-        chosen, sent = resting[draw(draws.ordinal) % len(resting)], draw(draws.several_sent)[0]
-        self._judge([chosen], Replace(self._draft(sent, own_id=True), "mended"), draw(draws.stale), draw)
+        chosen = resting[draw(draws.ordinal) % len(resting)]
+        draft = self._draft(draw(draws.several_sent)[0], own_id=True)
+        if draw(draws.twice):
+            draft = replace(draft, task=chosen.sent.task, key=chosen.sent.key)
+        self._judge([chosen], Replace(draft, "mended"), draw(draws.stale), draw)
 
     def _judge(self, chosen: Sequence[Kept], verdict: Verdict, stale: str | None, draw: Draw) -> None:
         handles = [_handle(Handle(k.id, k.redrives, k.lane), stale) for k in chosen]
@@ -185,7 +188,7 @@ class Calls(World):
         """What the verdict is mostly for."""
         match verdict:
             case Return(run):
-                return [k for k in self.plain.kept.values() if self.plain.can_return(k, run)]
+                return [k for k in self.plain.kept.values() if k.run == run and k.lane is Lane.READY]
             case Readmit():
                 return [k for k in self._resting() if k.lane is Lane.QUARANTINE]
             case Redrive(run="replay"):
