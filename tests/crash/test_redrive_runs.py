@@ -19,7 +19,7 @@ PAUSE_S = 0.3  # the longest between a worker's first sign of life and its death
 
 
 @pytest.mark.fault("kill -9 of a worker that carries a redrive run, at each of its store calls")
-@sweep_stores("step", STEPS, shares=STEPS, shares_of_servers=STEPS)
+@sweep_stores("step", STEPS, shares=STEPS, shares_of_servers=4 * STEPS)
 def test_a_run_whose_carrier_was_killed_at_a_store_call_is_carried_on_and_its_counts_are_exact(
     place: Path, step: int
 ) -> None:
@@ -37,8 +37,8 @@ def test_a_run_whose_carrier_was_killed_at_a_store_call_is_carried_on_and_its_co
 def test_a_share_of_random_kills_of_two_carriers_leaves_each_message_driven_once(
     seed: int, place: Path, record_property: pytest.RecordProperty
 ) -> None:
-    record_property("kills", 3)
-    _kill_at_random(place, seed, kills=3, messages=120)
+    record_property("kills", 2)
+    _kill_at_random(place, seed, kills=2, messages=80)
 
 
 @pytest.mark.fault("kill -9 of workers that carry redrive runs, at random")
