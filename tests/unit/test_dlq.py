@@ -159,3 +159,16 @@ def test_a_retry_that_moves_nothing_leaves_no_entry(store: MemoryStore) -> None:
     dlq.retry(ids)
     assert dlq.retry(ids).changed == tuple(ids) and dlq.retry(all=True).ids == ()
     assert len(list(dlq.audit())) == 1
+
+
+def test_what_a_standing_rule_holds_goes_back_only_by_its_id(store: MemoryStore) -> None:
+    held, free = kill(store, 2), kill(store, reason="elapsed")
+    dlq = DeadLetters(store)
+    fingerprint = message(store, held[0]).faults[-1].fingerprint
+    assert message(store, free[0]).faults[-1].fingerprint == fingerprint
+    dlq.rule(fingerprint, "hold", reason="not now")
+    done = dlq.retry(all=True)
+    assert (done.ids, done.held) == ((), 3) and dlq.retry(select="reason:elapsed").held == 1
+    assert dlq.retry(free).ids == tuple(free)
+    dlq.rule(fingerprint, None, reason="now")
+    assert len(dlq.retry(select="")) == 2

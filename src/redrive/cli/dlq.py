@@ -153,4 +153,6 @@ def retry(
     )
     if found is not None:
         note_unread(found)
+    if result.held:
+        note(f"left out: {result.held:,} that a standing rule holds ({program()} dlq rule); name them by id")
     return write_mended(out, result, "retried", named=bool(ids))

@@ -142,8 +142,9 @@ def rule(
 ) -> int | None:
     """Give a failure group a standing rule, or list the rules.
 
-    `hold`: plans leave its messages out. `auto`: workers drive them back by themselves, each wait longer than the last.
-    `discard`: workers remove them, those of now and those to come. `none` takes the rule away. Needs a --reason.
+    `hold`: plans and bulk retries leave its messages out. `auto`: workers drive them back by themselves, each wait
+    longer than the last. `discard`: workers remove them, those of now and those to come. `none` takes the rule away.
+    Needs a --reason.
     """
     if fingerprint is None:
         _list_rules(place, out)

@@ -33,8 +33,8 @@ Kind = Literal["hold", "auto", "discard"]
 
 
 class Rule(Struct, frozen=True, omit_defaults=True):
-    """A standing rule. `hold`: its messages are left out of every plan. `auto`: they are driven back by themselves, as
-    `auto` says. `discard`: they are removed as they die."""
+    """A standing rule. `hold`: its messages are left out of plans and bulk retries. `auto`: they are driven back by
+    themselves, as `auto` says. `discard`: they are removed as they die."""
 
     kind: Kind
     by: str
@@ -69,6 +69,11 @@ _encode = msgspec.json.Encoder().encode
 def rules(store: Store) -> dict[str, Rule]:
     """All standing rules by fingerprint, in one read. Raises StoreError."""
     return _read_rules(store)[1]
+
+
+def held_fingerprints(store: Store) -> set[str]:
+    """Those that a standing rule holds: nothing takes their messages in bulk. Raises StoreError."""
+    return {fingerprint for fingerprint, rule in rules(store).items() if rule.kind == "hold"}
 
 
 def abouts(store: Store, fingerprints: Sequence[str]) -> dict[str, About]:
@@ -201,7 +206,7 @@ def _key(fingerprint: str) -> str:
 
 
 def _check(fingerprint: str) -> None:
-    if not fingerprint or len(fingerprint) > FINGERPRINT_MAX or not fingerprint.isalnum():
+    if not fingerprint or len(fingerprint) > FINGERPRINT_MAX or not fingerprint.replace("-", "").isalnum():
         raise ConfigError(f"fingerprint {fingerprint!r}: expected that of a failure group, such as 'a1097e748bbaf6be'")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -13,7 +14,7 @@ from ..errors import ConfigError
 from ..message import RESTING, FailureGroup, Lane, Message, Page, Redrive, Where
 from ..store import Store
 from . import auto_state
-from .about import Sayings
+from .about import Sayings, held_fingerprints
 from .actor import signed
 from .auto_state import Machine
 from .mend import Batches, Mended, Mending
@@ -29,7 +30,10 @@ PAGE = 500  # messages that are looked at, or moved in one commit, at a time
 
 
 class Retried(Mended, frozen=True):
-    """What a retry did: the ids that went back to their queues, those that were not at rest any more, those unknown."""
+    """What a retry did: the ids that went back to their queues, those that were not at rest any more, those unknown,
+    and how many a standing rule held back."""
+
+    held: int = 0
 
 
 class DeadLetters(Sayings, Mending):
@@ -144,7 +148,8 @@ class DeadLetters(Sayings, Mending):
         """Send messages back to their queues (or `to_queue`) for a fresh life of `attempts` (None: the policy's).
 
         Give `ids`, of dead or quarantined messages, or `all=True` for every dead one that matches `where`, or `select`,
-        a selector or a selection; quarantined ones must be named. Each batch of 500 is one commit, with its entry in
+        a selector or a selection; quarantined ones must be named, and so must those of a failure group that a standing
+        rule holds: `held` counts them. Each batch of 500 is one commit, with its entry in
         the audit log: who (None: user@host), and why, where a reason is given. A message that dies again meanwhile is
         not moved twice. Raises ConfigError, StoreError.
         """
@@ -161,11 +166,22 @@ class DeadLetters(Sayings, Mending):
             if where != Where():
                 raise ConfigError(f"retry(select=…, where={where!r}): say it all in the selector")
             chosen = self.select(select) if isinstance(select, str) else select
-            done = batches.of(chosen, str(chosen) or "all")
+            messages, about = iter(chosen), str(chosen)
         elif ids is None:
             before_ms = self._store.now_ms() + 1  # what dies from now on is not this call's
             until_ms = before_ms if where.until_ms is None else min(where.until_ms, before_ms)
-            done = batches.of(self.all(where=replace(where, until_ms=until_ms)), str(as_node(where)) or "all")
+            messages, about = self.all(where=replace(where, until_ms=until_ms)), str(as_node(where))
         else:
             done = batches.of_ids(builtins.list(dict.fromkeys(ids)))
-        return Retried(done.ids, done.changed, done.unknown)
+            return Retried(done.ids, done.changed, done.unknown)
+        held: builtins.list[str] = []
+        done = batches.of(self._free(messages, held), about or "all")
+        return Retried(done.ids, done.changed, done.unknown, len(held))
+
+    def _free(self, messages: Iterator[Message], held: builtins.list[str]) -> Iterator[Message]:
+        """Those that no standing rule holds; the ids of the others join `held`."""
+        fingerprints, selection = held_fingerprints(self._store), self.select()
+        while some := builtins.list(islice(messages, PAGE)):
+            ids = selection.held(some, fingerprints)
+            held += ids
+            yield from (message for message in some if message.id not in ids)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ..duration import Duration, milliseconds, show
 from ..errors import PlanRefused
-from ..message import RESTING, Handle, Lane, Message
+from ..message import Handle, Lane, Message
 from ..store import Store
-from .about import rules
+from .about import held_fingerprints
 from .actor import signed
 from .plan import KEPT_MS, Plan, check, chunks, draw_up, read_chunk, read_plan, run_cell
 from .run import Run
@@ -139,9 +139,9 @@ def _read(store: Store, id: str) -> Plan:
 def _chosen(store: Store, selection: Selection, app: App | None, excluded: Counter[str]) -> Iterator[Message]:
     """What of a selection a plan takes; what it leaves out is counted in `excluded`."""
     known = app.tasks if app is not None and app.tasks else None
-    held = {fingerprint for fingerprint, rule in rules(store).items() if rule.kind == "hold"}
+    held = held_fingerprints(store)
     for some in chunks(selection):
-        holds = _held(selection, some, held) if held else set()
+        holds = selection.held(some, held)
         for message in some:
             if message.id in holds:
                 excluded[HELD] += 1
@@ -151,12 +151,3 @@ def _chosen(store: Store, selection: Selection, app: App | None, excluded: Count
                 yield message
     excluded[UNREAD] += selection.unread
     excluded[QUARANTINED] += selection.count_unnamed(Lane.QUARANTINE)
-
-
-def _held(selection: Selection, messages: Sequence[Message], held: set[str]) -> set[str]:
-    """The ids of those that died of a fault whose fingerprint a standing rule holds."""
-    found: set[str] = set()
-    for lane in RESTING:
-        some = [m for m in messages if m.lane is lane and m.faults and m.faults[-1].fingerprint in held]
-        found |= selection.died_of_last(lane, some)
-    return found

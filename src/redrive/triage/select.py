@@ -5,7 +5,7 @@ What the store's indexes can answer is asked as a `Where`, a lane at a time; the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +15,7 @@ from ..blobs import whole_body
 from ..duration import Duration
 from ..errors import BlobsUnavailable, Unreadable
 from ..fault import Fault
-from ..message import TREND_MS, FailureGroup, Lane, Message, Where
+from ..message import RESTING, TREND_MS, FailureGroup, Lane, Message, Where
 from ..store import Store
 from .select_match import Seen, Unknown, judge, split
 from .select_parser import parse
@@ -229,6 +229,16 @@ class Selection:
         except (Unreadable, BlobsUnavailable):
             self.unread += 1
             return False
+
+    def held(self, messages: Sequence[Message], fingerprints: Set[str]) -> set[str]:
+        """The ids of those of these messages that died of a fault with one of these fingerprints."""
+        if not fingerprints:
+            return set()
+        found: set[str] = set()
+        for lane in RESTING:
+            some = [m for m in messages if m.lane is lane and m.faults and m.faults[-1].fingerprint in fingerprints]
+            found |= self.died_of_last(lane, some)
+        return found
 
     def died_of_last(self, lane: Lane, messages: Sequence[Message]) -> set[str]:
         """The ids of those that died of the last fault they keep: of the others the store has no fingerprint.
