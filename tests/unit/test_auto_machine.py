@@ -12,7 +12,7 @@ from tests.unit.autodriving import World, dies, works
 
 from redrive import AutoRedrive, Breaker, Gates
 from redrive.errors import ConfigError
-from redrive.message import Ack, DeadLetter, Decision, Delivery, Discard, Handle, Lane
+from redrive.message import Ack, DeadLetter, Decision, Delivery, Discard, Handle, Lane, Swap
 from redrive.triage import auto_look, auto_state, run_state, runs
 from redrive.triage.about import Sayings
 from redrive.triage.audit import Audit
@@ -343,6 +343,24 @@ def test_the_runs_of_people_are_still_listed_after_hundreds_that_no_person_began
     listed = world.app.dlq.runs()
     assert [view.cause for view in listed] == ["auto", "auto", "auto", ""]
     assert [view.id for view in listed] == sorted((view.id for view in listed), reverse=True)
+
+
+def test_a_machine_whose_cell_was_altered_does_not_stop_the_others() -> None:
+    world = World(AutoRedrive(base="1s"))
+    world.app.queue("mail", auto_redrive=AutoRedrive(base="1s"))
+    world.turn()
+    (cell,) = world.store.cells.read([auto_state.state_cell("queue/crm")])
+    assert cell is not None
+    world.store.cells.swap([Swap(auto_state.state_cell("queue/crm"), cell.version, b"{")])
+    world.bury(1)
+    world.bury(2, queue="mail")
+    for _ in range(10):
+        world.turn()
+        world.work(queue="mail")
+    assert (world.store.counts("mail").dead, world.dead()) == (0, 1)
+    assert [(name, about) for name, _, about in world.notices if name == "auto_failed"] == [
+        ("auto_failed", "queue/crm")
+    ]
 
 
 # -- several processes, and kills

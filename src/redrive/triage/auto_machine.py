@@ -10,6 +10,7 @@ carriers carry them as they carry everybody's.
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from ..errors import Conflict
+from ..errors import Conflict, StoreError
 from ..events import Notify
 from ..ids import new_id
 from ..message import Cell, Discard, Handle, Isolate, Message, Where
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 ACTOR = "auto-redrive"
 LEASE_MS = 20_000  # how long nobody works a machine whose worker was killed; more, where it sleeps
 LOOK_MS = 30_000  # the longest sleep: what comes to rest meanwhile may be due, or poison
+TROUBLE_MS = 60_000  # how long a machine is left alone that could not be worked
 HEARD_MS = 5000  # how often it looks whether another that works a machine gave it back
 ASK_MS = 1000  # how often it asks for a gate, or for its run
 DISCARD_MAX = 100  # in one commit
@@ -106,6 +108,11 @@ class Autos:
                     seat.wake_ms = self._step(seat)
             except Conflict:  # somebody changed it; nothing of the step was written, and the next tick reads again
                 seat.wake_ms = 0
+            except StoreError:
+                raise
+            except Exception:  # a bug, or a cell that somebody altered: the other machines go on
+                self._notice("auto_failed", traceback.format_exc(limit=-3), seat.order.scope)
+                seat.wake_ms = now_ms + TROUBLE_MS
 
     def close(self) -> None:
         """Let others work the machines from now on. Raises StoreError."""
