@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.unit.autodriving import World, dies, works
 
 from redrive import AutoRedrive, Breaker, Gates
-from redrive.errors import ConfigError
+from redrive.errors import ConfigError, Refused
 from redrive.message import Ack, DeadLetter, Decision, Delivery, Discard, Handle, Lane, Swap
 from redrive.triage import auto_look, auto_state, run_state, runs
 from redrive.triage.about import Sayings
@@ -239,6 +239,8 @@ def test_a_run_waits_for_the_approval_that_its_gates_ask_for() -> None:
     (id,) = runs.index(world.store).open
     run = Run(world.store, id, world.app)
     assert world.dead() == 4 and run.view().phase == "awaiting approval"
+    with pytest.raises(Refused, match="approval of ann, not of bob"):
+        run.approve(actor="bob", reason="I think so")
     run.approve(actor="ann@laptop", reason="it is fixed")
     world.until(lambda: not world.dead(), within=10)
 
@@ -314,6 +316,20 @@ def test_what_has_a_standing_rule_is_left_to_it() -> None:
     world.turn(times=2)
     assert world.machine("fingerprint/f2").phase == "ended"
     assert world.story("fingerprint/f2")[-1] == "ended: its rule was taken away"
+
+
+def test_a_rule_discards_in_batches_what_is_dead_and_what_dies_later_each_with_its_entry() -> None:
+    world = World(None)
+    world.bury(250)
+    kept = world.bury(2, task="2")
+    Sayings(world.store).rule("f1", "discard", reason="test data", actor="ann")
+    world.turn()
+    assert {m.id for m in world.lane(Lane.DEAD)} == set(kept)
+    world.bury(3)
+    world.until(lambda: world.dead() == 2, within=35)
+    entries = [e for e in Audit(world.store) if e.action == "discard"]
+    assert [e.count for e in entries] == [3, 50, 100, 100] and len({id for e in entries for id in e.ids}) == 253
+    assert world.machine("fingerprint/f1").discarded == 253 and not world.ran.keys() & set(kept)
 
 
 def test_many_held_messages_in_front_do_not_keep_the_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
