@@ -266,3 +266,13 @@ def test_who_waits_for_a_run_carries_it_where_no_worker_does() -> None:
     app.run_worker(burst=True)
     assert run.wait(timeout=30) == "done"
     assert run.counts["failed"] == 10
+
+
+def test_who_does_not_know_the_health_check_of_a_run_leaves_it_to_others(scene: Scene) -> None:
+    scene.bury(3)
+    run = scene.start(gates=redrive.Gates(health="crm-up"))
+    assert scene.carrier.tick() is None and run.view().carried_by == ""
+    scene.clock.advance("6s")
+    assert scene.carrier.tick() is None and "no worker knows the health check 'crm-up'" in run.why
+    scene.app.dlq.health("crm-up", lambda: True)
+    assert scene.carrier.tick() is not None and run.view().carried_by == "one"

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 BATCH = 250  # messages that are moved in one commit
 MOVING_S, SETTLING_S, STILL_S = 0.1, 0.25, 1.0  # between two ticks
+UNASKED_MS = 5000  # how long a run may wait for somebody who can ask its gates before it says so
 AWAITING = "awaiting approval"  # a phase
 VERDICTS_WAITED_MS = 7 * 86_400_000  # once a run is over
 
@@ -77,9 +78,12 @@ class Carrier:
             self._tally.forget()
         if self._plan is None:
             self._plan = read_plan(self._store.cells, self.id)
-            if self._plan is None:
-                self._leave()
-                return None
+        if self._plan is None:
+            self._leave()
+            return None
+        if (health := self._unknown(self._plan)) is not None:
+            self._say_who_can(health, state, cell, now_ms)
+            return None
         sheet = Sheet(self.id, replace(state, owner=self._owner), cell, now_ms)
         try:
             wait_s = self._carry(sheet, self._plan)
@@ -102,6 +106,18 @@ class Carrier:
             freed = replace(state, owner="", until_ms=0)
             self._store.cells.swap([Swap(state_cell(self.id), cell.version, _json(freed), KEPT_MS)])
         self._tally.forget()
+
+    def _unknown(self, plan: Plan) -> str | None:
+        """The health check that its gates ask for, where that is a name which this app does not know."""
+        health = None if plan.settings.gates is None else plan.settings.gates.health
+        return None if health is None or self._app is None or health in self._app.healths else health
+
+    def _say_who_can(self, health: str, state: RunState, cell: Cell, now_ms: int) -> None:
+        """Leave it to a worker that knows the check; where none comes, say whom it waits for."""
+        self._leave()
+        if not state.why and state.until_ms + UNASKED_MS < now_ms and state.started_ms + UNASKED_MS < now_ms:
+            said = replace(state, phase="waiting", why=f"no worker knows the health check {health!r} of its gates")
+            self._store.cells.swap([Swap(state_cell(self.id), cell.version, _json(said), KEPT_MS)])
 
     def _leave(self) -> None:
         self._tally.forget()
