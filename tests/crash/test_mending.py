@@ -16,7 +16,7 @@ STEPS = 23  # of SQLite; servers take fewer or a few more
 
 
 @pytest.mark.fault("kill -9 of who edits, discards, quarantines, readmits or imports dead messages")
-@sweep_stores("step", STEPS)
+@sweep_stores("step", STEPS, shares=12)
 def test_killed_at_a_store_call_a_change_is_whole_and_noted_or_not_begun(place: Path, step: int) -> None:
     fill(place)
     code = run("mender", Plan(place=str(place), kill_at=step))
