@@ -177,11 +177,12 @@ class Hand:
 
 
 class Interleaved:
-    """`messages` dead ones, two overlapping runs of them, each with two hands, and a worker."""
+    """`messages` dead ones, two overlapping runs of them, each with two hands, and a worker. `plain`: runs that
+    nothing slows down or stops by itself."""
 
-    def __init__(self, seed: int, *, messages: int = 40, meddle: bool = True) -> None:
+    def __init__(self, seed: int, *, messages: int = 40, meddle: bool = True, plain: bool = False) -> None:
         self.rng = random.Random(seed)
-        self.meddle = meddle
+        self.meddle, self.plain = meddle, plain
         self.clock = ManualClock()
         self.store = Books(self.clock)
         self.app = App(store=self.store)
@@ -200,8 +201,8 @@ class Interleaved:
         if self.rng.random() < 0.5:
             words |= {"canary": self.rng.choice([1, 5]), "stop_if": self.rng.choice(["", "failed>60%", "failed>=30"])}
         words |= {"slow_start": self.rng.random() < 0.2, "halve_on_failures": self.rng.random() < 0.3}
-        settings = read_settings(**words)
-        chosen = [m for m in self.store.peek(Lane.DEAD, limit=1000).messages if self.rng.random() < 0.8]
+        settings = read_settings(**({} if self.plain else words))
+        chosen = [m for m in self.store.peek(Lane.DEAD, limit=10_000).messages if self.rng.random() < 0.8]
         plan = plans.draw_up(self.store, chosen, "", settings, app=self.app)
         runs.begin(self.store, plan, actor="ann", reason="fixed")
         return Run(self.store, plan.id, self.app)
@@ -264,7 +265,7 @@ class Interleaved:
             lambda: self.app.dlq.retry([id]),
             lambda: self._cancel(id),
         ]
-        if self.rng.random() < 0.05:
+        if self.rng.random() < (0.003 if self.plain else 0.05):
             acts = [lambda: run.cancel(actor="bob"), lambda: self._undo(run), lambda: self._undo(run)]
         try:
             self.rng.choice(acts)()
@@ -300,7 +301,7 @@ class Interleaved:
         for _ in range(PATIENCE):
             for hand in self.hands:
                 hand.go_on(10_000)
-            self._held += self._claim(1000)
+            self._held += self._claim(10_000)
             for delivery in list(self._held):
                 self._settle(delivery)
             self.clock.advance(0.5)
