@@ -19,7 +19,25 @@ import pytest
 
 import redrive
 from redrive.errors import ConfigError, EnqueueError, SchemaError, StoreError, StoreFull, StoreUnavailable, Unsupported
-from redrive.message import Ack, Ask, Cell, DeadLetter, Draft, Lane, RetryAt, Settlement, Swap, Where
+from redrive.message import (
+    Ack,
+    Ask,
+    Cell,
+    DeadLetter,
+    Discard,
+    Draft,
+    Handle,
+    Isolate,
+    Lane,
+    Message,
+    Redrive,
+    Replace,
+    RetryAt,
+    Settlement,
+    Swap,
+    Verdict,
+    Where,
+)
 from redrive.stores import _sqlite_schema, _sqlite_upkeep, open_store, sqlite
 from redrive.stores._wake import wake_dir
 from redrive.stores.sqlite import SqliteStore
@@ -692,6 +710,51 @@ def test_cells_and_keys_stay_when_a_dead_message_is_all_that_is_left(open_sqlite
     again = open_sqlite()
     assert again.put([draft(key="k")])[0].duplicate
     assert again.cells.read(["c"]) == [Cell(1, b"1")]
+
+
+# -- verdicts
+
+NEW = "01977420-dc00-7f34-b430-ecb3b173b124"
+
+
+def judged(store: SqliteStore, seen: Handle, what: str) -> None:
+    verdicts: dict[str, Verdict] = {"redrive": Redrive(run="r"), "discard": Discard("no"), "isolate": Isolate("no")}
+    if what == "restore":
+        store.restore([Message(NEW, "push", "default", b"1", NEW, Lane.DEAD, key="new")])
+        return
+    verdict = Replace(draft(id=NEW, key="k"), "a typo") if what == "replace" else verdicts[what]
+    store.triage([seen], verdict, swaps=[Swap("c", 0, b"1")])
+
+
+@pytest.mark.parametrize("point", ["triaged", "commit", "committed"])
+@pytest.mark.parametrize("what", ["redrive", "discard", "isolate", "replace", "restore"])
+def test_a_verdict_is_whole_or_not_there_when_its_process_is_killed(
+    path: Path, open_sqlite: Opener, what: str, point: str
+) -> None:
+    store = open_sqlite()
+    (put,) = store.put([draft(key="k")])
+    (delivery,) = store.exchange([], [ASK]).deliveries
+    store.exchange([Settlement(delivery.receipt, DeadLetter("permanent"))], [])
+    (before,) = store.find([put.id])
+    point = "restored" if (what, point) == ("restore", "triaged") else point
+    child = os.fork()
+    if child == 0:
+        store.seam = lambda reached: os.kill(os.getpid(), signal.SIGKILL) if reached == point else None
+        judged(store, Handle(put.id, 0, Lane.DEAD), what)
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    old, new = store.find([put.id, NEW])
+    done = point == "committed"
+    if what in ("discard", "replace") and done:
+        assert old is None
+    elif what != "restore" and done:
+        assert old is not None and old.lane is (Lane.READY if what == "redrive" else Lane.QUARANTINE)
+    else:
+        assert old == before
+    assert (new is not None) == (done and what in ("replace", "restore"))
+    assert (store.cells.read(["c"]) != [None]) == (done and what != "restore")
+    assert store.put([draft(key="k")])[0].duplicate == (not done or what != "discard")
+    assert store.check() == []
 
 
 # -- cells

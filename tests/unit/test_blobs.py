@@ -24,7 +24,22 @@ from redrive.blobs.place import is_key, new_key, owner, written_ms
 from redrive.config import settings
 from redrive.errors import BlobsUnavailable, ConfigError, Conflict, EnqueueError, TooLarge, Unreadable
 from redrive.ids import new_id
-from redrive.message import BLOB, Discard, Handle, Lane, Message, Swap
+from redrive.message import (
+    BLOB,
+    Ask,
+    DeadLetter,
+    Discard,
+    Handle,
+    Isolate,
+    Lane,
+    Message,
+    Readmit,
+    Redrive,
+    Replace,
+    Return,
+    Settlement,
+    Swap,
+)
 from redrive.store import Store, Traits
 from redrive.stores.memory import MemoryStore
 from redrive.stores.sqlite import SqliteStore
@@ -444,6 +459,64 @@ def test_discard_removes_the_blob_of_what_it_discarded_only(app: App) -> None:
     handles = [Handle(gone.id, 0, Lane.DEAD), Handle(kept.id, 7, Lane.DEAD)]
     assert app.store.triage(handles, Discard("tidy")) == [True, False]
     assert names(app) == keys(app, kept.id)
+
+
+def dead(app: App, size: int = 3000, **fields: str) -> Handle:
+    """A message of this size, dead."""
+    id = put(app, size, **fields)
+    (delivery,) = app.store.exchange([], [Ask("default", 1, 60_000)]).deliveries
+    app.store.exchange([Settlement(delivery.receipt, DeadLetter("permanent"))], [])
+    return Handle(id, 0, Lane.DEAD)
+
+
+def test_a_message_on_its_way_there_and_back_keeps_its_blob(app: App) -> None:
+    seen = dead(app)
+    for verdict, lane in ((Redrive(run="r"), Lane.READY), (Return("r"), Lane.DEAD), (Isolate("x"), Lane.QUARANTINE)):
+        assert app.store.triage([seen], verdict) == [True]
+        message = stored(app, seen.id)
+        assert message.lane is lane and names(app) == keys(app, seen.id)
+        seen = Handle(message.id, message.redrives, message.lane)
+    assert app.store.triage([seen], Readmit("y")) == [True]
+    assert app.collect_blobs(0) == 0 and whole_body(app.store, stored(app, seen.id)) == body_of(3000)
+
+
+@pytest.mark.parametrize("size", [10, 4000])
+def test_what_replaces_a_message_has_a_blob_of_its_own(app: App, size: int) -> None:
+    old, new = dead(app), new_id(app.store.now_ms())
+    assert app.store.triage([old], Replace(Draft(task="t", id=new, body=body_of(size)), "a typo")) == [True]
+    assert whole_body(app.store, stored(app, new)) == body_of(size)
+    assert names(app) == (keys(app, new) if size > THRESHOLD else [])
+
+
+def test_a_body_handed_on_to_what_replaces_it_is_copied(app: App) -> None:
+    old, new = dead(app), new_id(app.store.now_ms())
+    body = stored(app, old.id).body
+    assert app.store.triage([old], Replace(Draft(task="t", id=new, body=body, content=BLOB), "headers")) == [True]
+    assert whole_body(app.store, stored(app, new)) == body_of(3000) and names(app) == keys(app, new)
+
+
+def test_a_replacement_that_is_not_written_leaves_no_blob(app: App) -> None:
+    old, other = dead(app, key="k"), put(app, key="l")
+    mended = Draft(task="t", id=new_id(app.store.now_ms()), body=body_of(4000))
+    assert app.store.triage([old._replace(redrives=7)], Replace(mended, "no")) == [False]
+    with pytest.raises(Conflict):
+        app.store.triage([old], Replace(mended, "no"), swaps=[Swap("cell", 3, b"")])
+    with pytest.raises(EnqueueError):
+        app.store.triage([old], Replace(replace(mended, key="l"), "no"))
+    assert names(app) == keys(app, old.id, other)
+
+
+def test_restored_messages_get_blobs_where_they_are_large(app: App) -> None:
+    old = stored(app, dead(app).id)
+    exported = replace(old, body=whole_body(app.store, old), content="raw")
+    assert app.store.restore([exported]) == [False]  # it is there
+    assert names(app) == keys(app, old.id)
+    small = replace(exported, id=new_id(app.store.now_ms()), body=b"1")
+    app.store.triage([Handle(old.id, 0, Lane.DEAD)], Discard("carried"))
+    assert not files(app) and app.store.restore([exported, small]) == [True, True]
+    assert names(app) == keys(app, old.id)
+    assert whole_body(app.store, stored(app, old.id)) == body_of(3000) and stored(app, small.id).body == b"1"
+    assert app.collect_blobs(0) == 0
 
 
 def test_duplicate_of_a_key_leaves_no_blob(app: App) -> None:

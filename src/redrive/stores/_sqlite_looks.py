@@ -26,36 +26,44 @@ AFTER: dict[Lane | None, tuple[str, str]] = {
 }
 
 
-LOOKED = 2000  # so many messages of a field are looked through rather than read in their order
+FEW = 2000  # so many messages of a field are looked through rather than read in their order
+MANY = 60_000  # so many are not listed to see whether a message is among them
 VALUES_MAX = 50  # so many values of a field are merged in order
+LISTED_MAX = 4  # for so many of them the messages of other fields are listed
 Read = Callable[..., list[tuple[Any, ...]]]
 
 
 def page_of(read: Read, lane: Lane | None, where: Where, after: tuple[int, int], limit: int) -> tuple[str, list[Any]]:
     """Which messages a page has, as SQL, and its parameters.
 
-    Of several fields the one is gone by that the fewest lie on: so what is rare is found among many, and what is
-    frequent in its order.
+    Of several fields the one is gone by that the fewest lie on, and of the others those with few are looked up in
+    their indexes: so what is rare is found among many, and what is frequent in its order.
     """
     later, order = AFTER[lane]
     clauses, args = where_of(where, lane)
-    plain = f"where {' and '.join([*clauses, later])} order by {order} limit ?"
+    plain, bounds = f"where {' and '.join([*clauses, later])} order by {order} limit ?", [*args, *after, limit]
     fields = _indexed(where) if lane in RESTED and where.ids is None else {}
     if not fields:
-        return plain, [*args, *after, limit]
+        return plain, bounds
     if [*fields] == ["fingerprint", "task"] and len(fields["fingerprint"]) == len(fields["task"]) == 1:
-        return f"indexed by message_rest_group {plain}", [*args, *after, limit]
-    count, field = 0, next(iter(fields))
-    if len(fields) > 1 or len(fields[field]) > VALUES_MAX:
-        count, field = min((_on(read, field, values, str(lane)), field) for field, values in fields.items())
-        if count < LOOKED:
-            return f"indexed by message_rest_{field} {plain}", [*args, *after, limit]
-    values = fields[field]
-    if len(values) == 1:
-        return f"indexed by message_rest_{field} {plain}", [*args, *after, limit]
+        return f"indexed by message_rest_group {plain}", bounds
+    field, values = next(iter(fields.items()))
+    listed: list[str] = []
+    if len(fields) > 1 or len(values) > VALUES_MAX:
+        counts = {field: read(*_on("count(*)", field, values, lane, MANY))[0][0] for field, values in fields.items()}
+        field, *others = sorted(fields, key=lambda field: (counts[field], field))
+        if counts[field] < FEW:
+            return f"indexed by message_rest_{field} {plain}", bounds
+        values = fields[field]
+        listed = [other for other in others if counts[other] < MANY] if len(values) <= LISTED_MAX else []
+    if len(values) == 1 and not listed:
+        return f"indexed by message_rest_{field} {plain}", bounds
     if len(values) > VALUES_MAX:
-        return plain, [*args, *after, limit]
-    clauses, args = where_of(replace(where, **{field: None}), lane)
+        return plain, bounds
+    clauses, args = where_of(replace(where, **dict.fromkeys([field, *listed])), lane)
+    for other in listed:
+        among, *of = _on("seq", other, fields[other], lane, -1)
+        clauses, args = [*clauses, f"seq in ({among})"], [*args, *of]
     one = f"""select * from (select seq from message indexed by message_rest_{field}
         where {" and ".join([*clauses, later])} and {field} = ? order by {order} limit ?)"""
     parts = [part for value in values for part in (*args, *after, value, limit)]
@@ -72,12 +80,11 @@ def _indexed(where: Where) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _on(read: Read, field: str, values: tuple[str, ...], lane: str) -> int:
-    """How many of a lane have one of these values, as far as LOOKED."""
-    looked = f"""select count(*) from (select 1 from message indexed by message_rest_{field} where rested_ms is not null
-        and {field} in (select value from json_each(?)) and lane = ? limit {LOOKED})"""
-    count: int = read(looked, text(values), lane)[0][0]
-    return count
+def _on(what: str, field: str, values: tuple[str, ...], lane: Lane | None, limit: int) -> tuple[str, Any, Any, Any]:
+    """SQL, with its parameters, for the messages of a lane with one of these values, so many at most; off an index."""
+    some = f"""select seq from message indexed by message_rest_{field} where rested_ms is not null
+        and {field} in (select value from json_each(?)) and lane = ? limit ?"""
+    return f"select {what} from ({some})", text(values), str(lane), limit
 
 
 def grouped_by_index(where: Where) -> bool:

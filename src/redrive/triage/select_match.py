@@ -163,12 +163,17 @@ def split(node: Node, until_ms: int, now_ms: int) -> tuple[Where, Node]:
                 begin_ms, end_ms = _bounds(value, now_ms)
                 since_ms, until_ms = max(since_ms, begin_ms), min(until_ms, end_ms)
             case Term("id", values) if "ids" not in found and all(map(_is_exact, values)):
-                found["ids"] = tuple(value.parts[0] for value in values if isinstance(value, Pattern))
-            case Term(field, (Pattern((text,)),)) if field in _INDEXED and field not in found:
-                found[field] = text
+                found["ids"] = _texts(values)
+            case Term(field, values) if field in _INDEXED and field not in found and all(map(_is_exact, values)):
+                texts = _texts(values)
+                found[field] = texts[0] if len(texts) == 1 else texts
             case _:
                 left.append(term)
     return Where(**found, since_ms=since_ms or None, until_ms=max(0, until_ms)), both(left)
+
+
+def _texts(values: tuple[Value, ...]) -> tuple[str, ...]:
+    return tuple(value.parts[0] for value in values if isinstance(value, Pattern))
 
 
 def _is_exact(value: Value) -> bool:
