@@ -19,9 +19,14 @@ from redrive.message import (
     Decision,
     Delivery,
     Draft,
+    Handle,
+    Isolate,
     Keep,
     Lane,
+    Readmit,
+    Redrive,
     RetryAt,
+    Return,
     Settlement,
     Swap,
     Where,
@@ -251,6 +256,25 @@ def test_leases_are_extended_and_runs_cancelled_by_id(explained: Explained) -> N
         plan = plans[name]
         assert plan.indexes == {"message_id"} and not plan.could_scan, plan
         assert plan.rows <= 2 * LIMIT and plan.buffers <= LIMIT * TOUCHED, plan
+
+
+def test_verdicts_look_up_their_messages_by_id(explained: Explained) -> None:
+    """One statement for all, whatever it does with them; in the end they lie as before."""
+    dead = [Handle(m.id, m.redrives, m.lane) for m in explained.store.peek(Lane.DEAD, limit=LIMIT).messages]
+    ready = [Handle(id, redrives + 1, Lane.READY) for id, redrives, _ in dead]
+    away = [handle._replace(lane=Lane.QUARANTINE) for handle in dead]
+    judged = {
+        "redrive": (dead, Redrive(run="r")),
+        "return": (ready, Return("r")),
+        "isolate": (dead, Isolate("no")),
+        "readmit": (away, Readmit("yes")),
+    }
+    for name, (handles, verdict) in judged.items():
+        plans = explained.plans(lambda handles=handles, verdict=verdict: explained.store.triage(handles, verdict))
+        for plan in (plans["lanes"], plans[name]):
+            assert plan.indexes == {"message_id"} and not plan.could_scan, plan
+            assert plan.rows <= 2 * LIMIT and plan.buffers <= 2 * LIMIT * TOUCHED, plan
+    assert [m.lane for m in explained.store.find([id for id, _, _ in dead]) if m is not None] == [Lane.DEAD] * LIMIT
 
 
 def test_cells_are_found_by_their_keys_and_swept_by_their_time(
