@@ -16,7 +16,20 @@ from redrive.decide import RUN, Signals, admit, decide
 from redrive.fault import Fault
 from redrive.flow import dependency as flow
 from redrive.flow.dependency import Seen, State
-from redrive.message import Ack, Ask, DeadLetter, Decision, Delivery, Draft, Handle, RetryAt, Settlement, Swap, Verdict
+from redrive.message import (
+    Ack,
+    Ask,
+    DeadLetter,
+    Decision,
+    Delivery,
+    Draft,
+    Handle,
+    Put,
+    RetryAt,
+    Settlement,
+    Swap,
+    Verdict,
+)
 from redrive.stores.memory import MemoryStore
 from redrive.testing.clock import ManualClock
 from redrive.triage import plan as plans
@@ -33,11 +46,15 @@ ONE = Retry(max_attempts=1)
 
 
 class Watched(MemoryStore):
-    """Writes down when each message was moved."""
+    """Writes down when each message was moved, and counts what else is committed of runs."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
-        self.clock, self.moves = clock, list[int]()
+        self.clock, self.moves, self.commits = clock, list[int](), 0
+
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: object = None) -> list[Put]:
+        self.commits += bool(swaps)
+        return super().put(drafts, swaps=swaps, tx=tx)
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
         moved = super().triage(handles, verdict, swaps=swaps)

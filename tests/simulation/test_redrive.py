@@ -195,3 +195,16 @@ def test_a_run_that_nobody_carried_goes_on_without_a_burst_and_as_slowly_as_it_w
     at_s, before = scene.clock() - START_MS, len(scene.moves)
     scene.play(until_s=at_s / 1000 + 5)
     assert len(scene.moves) - before == pytest.approx(5 * 4, abs=4)
+
+
+def test_a_slow_run_writes_little_but_its_lease_while_it_has_nothing_to_move() -> None:
+    scene = Redriving(Fragile(100_000))
+    scene.bury(100)
+    scene.start(rate="6/h", halve_on_failures=True, slow_start=True)
+    scene.play(until_s=5)
+    before = scene.store.commits
+    scene.play(until_s=590)
+    assert len(scene.moves) == 1
+    assert scene.store.commits - before <= 585 / 2.5
+    scene.play(until_s=1801)
+    assert [round((ms - START_MS) / 1000) for ms in scene.moves] == [0, 600, 1200, 1800]

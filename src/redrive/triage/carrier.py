@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ..store import Store
 
 BATCH = 250  # messages that are moved in one commit
-MOVING_S, SETTLING_S, STILL_S = 0.1, 0.25, 1.0  # between two ticks
+SETTLING_S, STILL_S = 0.25, 1.0  # between two ticks
 UNASKED_MS = 5000  # how long a run may wait for somebody who can ask its gates before it says so
 AWAITING = "awaiting approval"  # a phase
 VERDICTS_WAITED_MS = 7 * 86_400_000  # once a run is over
@@ -243,7 +243,8 @@ class Carrier:
         if wanted <= 0:
             return []
         speed, count = pace.grant(state.speed, settings.rate, sheet.now_ms, min(wanted, CHUNK - k))
-        sheet.state = replace(state, speed=speed)
+        if count or speed.per_s != state.speed.per_s:  # that it looked, and in vain, is worth no commit
+            sheet.state = replace(state, speed=speed)
         return self._tally.chunk(n)[k : k + count]
 
     def _pause_s(self, sheet: Sheet) -> float:
@@ -252,9 +253,9 @@ class Carrier:
         if state.still_ms:
             return STILL_S
         if state.status is Status.RUNNING and state.at < state.total and state.speed is not None:
-            plan = self._plan
-            rate = None if plan is None else plan.settings.rate
-            return min(max(pace.next_ms(state.speed, rate, sheet.now_ms) - sheet.now_ms, 10) / 1000, MOVING_S)
+            rate = None if self._plan is None else self._plan.settings.rate
+            most_s = SETTLING_S if state.waiting or state.known < state.at else STILL_S  # verdicts are to be taken up
+            return min(max(pace.next_ms(state.speed, rate, sheet.now_ms) - sheet.now_ms, 10) / 1000, most_s)
         return SETTLING_S
 
     # -- the end

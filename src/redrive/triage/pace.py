@@ -87,6 +87,8 @@ def judged(speed: Speed, rate: float | None, done: int, failed: int, now_ms: int
     second = now_ms // 1000
     if second == speed.second:
         return replace(speed, done=speed.done + done, failed=speed.failed + failed)
+    if not (speed.done or speed.failed or done or failed):
+        return speed  # so that it is not written anew each second
     if halve and speed.failed > BAD_SHARE * (speed.done + speed.failed):
         speed = replace(speed, per_s=max(min(1.0, _top(rate)), speed.per_s / 2), since_ms=now_ms)
     return replace(speed, second=second, done=done, failed=failed)
