@@ -60,6 +60,7 @@ class Carrier:
         self._store, self.id, self._owner, self._notice, self._app = store, id, owner, notice, app
         self._plan: Plan | None = None
         self._tally = Tally(store, id)
+        self._wrote: tuple[object, ...] | None = None  # of the state, when it was last seen to
         self._refused: set[str] = set()  # what was claimed before it could be returned
         self.moves = False  # whether it has something to do that a burst shall wait for
 
@@ -71,10 +72,10 @@ class Carrier:
         if cell is None or state is None or state.closed:
             self._leave()
             return None
-        if state.owner != self._owner:
-            if state.until_ms > now_ms:
-                self._leave()
-                return None
+        if state.owner != self._owner and state.held(now_ms):
+            self._leave()
+            return None
+        if state.carried != self._wrote:  # somebody else carried it, who may have the same name
             self._tally.forget()
         if self._plan is None:
             self._plan = read_plan(self._store.cells, self.id)
@@ -93,6 +94,7 @@ class Carrier:
         except BaseException:  # nobody knows whether it was
             self._tally.forget()
             raise
+        self._wrote = sheet.state.carried
         self.moves = _moves(sheet.state)
         for name, text in sheet.notices:
             self._notice(name, text, self.id)

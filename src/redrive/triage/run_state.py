@@ -15,6 +15,7 @@ from ..message import Cell
 from .pace import Speed
 
 INDEX = "runs"
+LEASE_MS = 5000  # how long nobody carries a run whose carrier was killed
 CLOSED_KEPT = 200  # closed runs that the index names: so many of people's
 AUTO_KEPT = 100  # and so many of those that no person began, which may come by the second
 KEPT_MS = 400 * 86_400_000  # cells of a run that is under way; refreshed with every write of the state
@@ -77,6 +78,16 @@ class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     owner: str = ""  # who carries it, until
     until_ms: int = 0
     closed: bool = False  # nobody carries it any more
+
+    @property
+    def carried(self) -> tuple[object, ...]:
+        """What only they change who carry it, and each of them with every commit."""
+        books = self.at, self.known, self.moved, self.done, self.failed, self.changed, self.ended, self.returned
+        return self.owner, self.until_ms, *books
+
+    def held(self, now_ms: int) -> bool:
+        """Whether somebody has the lease. One that lasts longer than any was given before the clock was set back."""
+        return now_ms < self.until_ms <= now_ms + 2 * LEASE_MS
 
     @property
     def waiting(self) -> int:

@@ -11,6 +11,7 @@ from ..message import Cell, Swap
 from .run_state import (
     FAILURES_MAX,
     KEPT_MS,
+    LEASE_MS,
     Failure,
     Line,
     Mark,
@@ -28,8 +29,6 @@ from .run_state import (
 if TYPE_CHECKING:
     from ..store import Store
 
-LEASE_MS = 5000  # how long nobody carries a run whose carrier was killed
-
 
 class Sheet:
     """What one tick comes to, until it is committed."""
@@ -41,6 +40,7 @@ class Sheet:
         self._versions: dict[int, int] = {}
         self.changed: set[int] = set()  # chunks whose letters did
         self.more: list[Swap] = []
+        self.told: set[str] = set()  # cells of the verdicts that are among those
         self.failures: list[Failure] = []
         self.done = 0  # how many verdicts of this tick are good
         self.notices: list[tuple[str, str]] = []
@@ -74,8 +74,9 @@ class Sheet:
         held = before is not None and before.until_ms > self.now_ms + LEASE_MS // 2
         if self.state == before and held and not self.news:
             return []
-        state = self.state if self.state.closed else replace(self.state, until_ms=self.now_ms + LEASE_MS)
-        swaps = [Swap(state_cell(self.id), self._cell.version, _json(state), self.ttl_ms), *self.more]
+        if not self.state.closed:
+            self.state = replace(self.state, until_ms=self.now_ms + LEASE_MS)
+        swaps = [Swap(state_cell(self.id), self._cell.version, _json(self.state), self.ttl_ms), *self.more]
         for n in sorted(self.changed):
             swaps.append(Swap(marks_cell(self.id, n), self._versions[n], bytes(self._marks[n]), self.ttl_ms))
         if self._lines or self.failures:
