@@ -7,9 +7,11 @@ import pytest
 import redrive
 from redrive.errors import PlanRefused, Refused
 from redrive.events import Notice
-from redrive.message import Ack, Decision, Delivery, Discard, Handle, Lane, Redrive, RetryAt
+from redrive.message import Ack, Decision, Delivery, Discard, Handle, Isolate, Lane, Redrive, RetryAt
+from redrive.triage import carrier, run_state, runs, tally
 from redrive.triage import plan as plans
-from redrive.triage import run_state, runs
+from redrive.triage.run import Run
+from redrive.triage.settings import Settings
 
 from .redriving import Scene, dies, fails_once, works
 
@@ -169,8 +171,8 @@ def test_overlapping_runs_move_no_message_twice(scene: Scene) -> None:
     runs_of = [scene.start(rate="100/s"), scene.start(rate="100/s")]
     carriers = [scene.carry(run.id, f"c{n}") for n, run in enumerate(runs_of)]
     for _ in range(40):
-        for carrier in carriers:
-            carrier.tick()
+        for one in carriers:
+            one.tick()
         scene.work()
         scene.clock.advance("0.1s")
     assert [run.state for run in runs_of] == ["done", "done"]
@@ -224,6 +226,71 @@ def test_who_lost_the_lease_moves_nothing_more(scene: Scene) -> None:
     assert scene.carrier.tick() is None
     scene.clock.advance("1s")
     assert other.tick() is not None and run.view().carried_by == "other"
+
+
+def test_two_of_the_same_name_carry_a_run_and_take_up_what_the_other_moved(scene: Scene) -> None:
+    """Workers of a store that is not durable may have one name: `local/1` in each container."""
+    ids = scene.bury(60)
+    run = scene.start(rate="50/s")
+    first, second = scene.carry(run.id, "local/1"), scene.carry(run.id, "local/1")
+    second.tick()
+    for _ in range(40):  # the first moves all of them, and is no more
+        first.tick()
+        scene.clock.advance("0.1s")
+    scene.carrier = second
+    scene.over(run)
+    assert run.counts == counts(planned=60, moved=60, done=60) and scene.ran == dict.fromkeys(ids, 1)
+
+
+@pytest.mark.parametrize("every_s", [0.1, 0.25, 1.0])
+def test_what_a_person_cancels_is_found_in_each_chunk(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, every_s: float
+) -> None:
+    for module in (plans, carrier, tally):
+        monkeypatch.setattr(module, "CHUNK", 10)
+    monkeypatch.setattr(tally, "LOOKED", 4)
+    ids = scene.bury(50)
+    run = scene.start(delay="1h")
+    scene.move(50)
+    scene.store.cancel(ids[9::10])  # the last of each
+    for _ in range(int(120 / every_s)):
+        scene.carrier.tick()
+        scene.clock.advance(every_s)
+    assert run.counts == counts(planned=50, moved=45, waiting=45, skipped=5)
+    scene.store.cancel(ids)  # what is found in crowds is found at once
+    for _ in range(30):
+        scene.carrier.tick()
+        scene.clock.advance("0.25s")
+    assert run.counts == counts(planned=50, skipped=50) and run.state == "done"
+
+
+def test_a_message_that_stands_twice_in_a_plan_holds_up_nothing(scene: Scene) -> None:
+    """It was moved to quarantine while the plan of both lanes was drawn up."""
+    ids = scene.bury(3)
+    seen = list(scene.app.dlq.select())
+    scene.store.triage([Handle(ids[1], 0, Lane.DEAD)], Isolate("odd"))
+    seen += scene.app.dlq.select("lane:quarantine")
+    plan = plans.draw_up(scene.store, seen, "", Settings())
+    runs.begin(scene.store, plan, actor="ann", reason="fixed")
+    run = Run(scene.store, plan.id, scene.app)
+    first, scene.carrier = scene.carry(plan.id, "first"), scene.carry(plan.id, "second")
+    for _ in range(2):
+        first.tick()
+        scene.clock.advance("0.1s")
+    scene.clock.advance("6s")  # it is no more, and nobody knows what it moved with its second batch
+    scene.over(run)
+    told = run.counts
+    assert told["planned"] == 4 and told["done"] == told["moved"] == 3 and told["changed"] + told["skipped"] == 1
+
+
+def test_a_clock_that_is_set_back_makes_no_lease_longer(scene: Scene) -> None:
+    scene.bury(10)
+    run = scene.start(rate="10/s")
+    scene.tick()
+    scene.clock._now_ms -= 3_600_000
+    scene.carrier = scene.carry(run.id, "other")
+    scene.over(run, within=50)
+    assert run.counts == counts(planned=10, moved=10, done=10)
 
 
 def test_a_worker_carries_a_run_and_a_burst_ends_with_it() -> None:

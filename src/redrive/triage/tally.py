@@ -32,7 +32,7 @@ class Tally:
         self._chunks: OrderedDict[int, list[Handle]] = OrderedDict()
         self._open: dict[int, int] | None = None  # by chunk: how many wait for a verdict; None: not looked up yet
         self._turn = 0  # whose turn it is of the chunks that are not the latest
-        self._looked_ms = 0
+        self._looked_ms = self._lost_at = 0  # when it looked for lost ones, and from which position it does so next
         self._tried: tuple[int, list[bool]] | None = None  # what the last batch, up to this position, came to
 
     def forget(self) -> None:
@@ -126,15 +126,17 @@ class Tally:
         self._turn += 1
         for n in [*numbers[-2:], *([older[self._turn % len(older)]] if older else [])]:
             self._fold_chunk(sheet, n)
-        if numbers and sheet.now_ms >= self._looked_ms + LOST_EVERY_MS:
-            self._looked_ms = sheet.now_ms
-            self._look_for_lost(sheet, numbers[self._turn % len(numbers)])
+        if numbers and not 0 <= sheet.now_ms - self._looked_ms < LOST_EVERY_MS:
+            found = self._look_for_lost(sheet, numbers)
+            self._looked_ms = 0 if found else sheet.now_ms  # where some are lost there are more
 
     def _fold_chunk(self, sheet: Sheet, n: int) -> None:
         places = self.waiting_in(sheet, n)
         keys = [first_runs.cell_of(self.id, self.chunk(n)[k].id) for k in places]
         for k, key, cell in zip(places, keys, self._store.cells.read(keys), strict=True):
-            if cell is not None:
+            # One that moved while the plan was drawn up may stand in it twice: there is one verdict on both.
+            if cell is not None and key not in sheet.told:
+                sheet.told.add(key)
                 sheet.more.append(Swap(key, cell.version, None))
                 self._judged(sheet, n, k, first_runs.decode(cell.value))
 
@@ -162,10 +164,14 @@ class Tally:
         if waits[n] <= 0:
             del waits[n]
 
-    def _look_for_lost(self, sheet: Sheet, n: int) -> None:
+    def _look_for_lost(self, sheet: Sheet, numbers: Sequence[int]) -> int:
         """Those that ended without a verdict, by a person's hand: cancelled, removed, returned, driven on by another
-        run. Looked at before their verdicts are, as above."""
-        places = self.waiting_in(sheet, n)[:LOOKED]
+        run. Looked at before their verdicts are, as above; some of a chunk at a time, all in turn. How many it found.
+        """
+        last, after = divmod(self._lost_at, CHUNK)
+        n = next((n for n in numbers if n >= last), numbers[0])
+        places = [k for k in self.waiting_in(sheet, n) if n != last or k >= after][:LOOKED]
+        self._lost_at = n * CHUNK + places[-1] + 1 if len(places) == LOOKED else (n + 1) * CHUNK
         messages = self._store.find([self.chunk(n)[k].id for k in places])
         gone = [k for k, message in zip(places, messages, strict=True) if _left(message, self.id)]
         told = self._store.cells.read([first_runs.cell_of(self.id, self.chunk(n)[k].id) for k in gone])
@@ -178,6 +184,7 @@ class Tally:
             self._marks(sheet, n)[k] = ord(Mark.ENDED)
             self._settled(sheet, n)
             sheet.state = replace(sheet.state, moved=sheet.state.moved - 1, ended=sheet.state.ended + 1)
+        return len(untold)
 
     def returned(self, sheet: Sheet, n: int, places: Iterable[int]) -> None:
         """Undo has returned those at these places of the chunk."""
