@@ -245,7 +245,8 @@ class Carrier:
         if wanted <= 0:
             return []
         speed, count = pace.grant(state.speed, settings.rate, sheet.now_ms, min(wanted, CHUNK - k))
-        if count or speed.per_s != state.speed.per_s:  # that it looked, and in vain, is worth no commit
+        set_back = speed.slot_ms < state.speed.slot_ms  # the clock: what waits for it shall not wait anew each time
+        if count or set_back or speed.per_s != state.speed.per_s:  # that it looked, and in vain, is worth no commit
             sheet.state = replace(state, speed=speed)
         return self._tally.chunk(n)[k : k + count]
 
