@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 BATCH = 250  # messages that are moved in one commit
 SETTLING_S, STILL_S = 0.25, 1.0  # between two ticks
+QUIET_MAX = 20  # ticks in a row without a verdict, after which the next may take its time
 UNASKED_MS = 5000  # how long a run may wait for somebody who can ask its gates before it says so
 AWAITING = "awaiting approval"  # a phase
 VERDICTS_WAITED_MS = 7 * 86_400_000  # once a run is over
@@ -62,6 +63,7 @@ class Carrier:
         self._tally = Tally(store, id)
         self._wrote: tuple[object, ...] | None = None  # of the state, when it was last seen to
         self._refused: set[str] = set()  # what was claimed before it could be returned
+        self._quiet = 0  # how many ticks in a row brought no news
         self.moves = False  # whether it has something to do that a burst shall wait for
 
     def tick(self) -> float | None:
@@ -245,21 +247,23 @@ class Carrier:
         if wanted <= 0:
             return []
         speed, count = pace.grant(state.speed, settings.rate, sheet.now_ms, min(wanted, CHUNK - k))
-        set_back = speed.slot_ms < state.speed.slot_ms  # the clock: what waits for it shall not wait anew each time
-        if count or set_back or speed.per_s != state.speed.per_s:  # that it looked, and in vain, is worth no commit
+        # A look in vain is worth no commit; what a clock that was set back changed is, or it would wait anew.
+        if count or replace(speed, looked_ms=state.speed.looked_ms) != state.speed:
             sheet.state = replace(state, speed=speed)
         return self._tally.chunk(n)[k : k + count]
 
     def _pause_s(self, sheet: Sheet) -> float:
         """Until the next tick."""
         state = sheet.state
+        self._quiet = 0 if sheet.news else self._quiet + 1
         if state.still_ms:
             return STILL_S
-        if state.status is Status.RUNNING and state.at < state.total and state.speed is not None:
-            rate = None if self._plan is None else self._plan.settings.rate
-            most_s = SETTLING_S if state.waiting or state.known < state.at else STILL_S  # verdicts are to be taken up
-            return min(max(pace.next_ms(state.speed, rate, sheet.now_ms) - sheet.now_ms, 10) / 1000, most_s)
-        return SETTLING_S
+        awaited = state.waiting or state.known < state.at
+        look_s = SETTLING_S if awaited and self._quiet < QUIET_MAX else STILL_S
+        if state.status is not Status.RUNNING or state.at >= state.total or state.speed is None:
+            return look_s
+        rate = None if self._plan is None else self._plan.settings.rate
+        return min(max(pace.next_ms(state.speed, rate, sheet.now_ms) - sheet.now_ms, 10) / 1000, look_s)
 
     # -- the end
 

@@ -108,8 +108,9 @@ def _grown(speed: Speed, rate: float | None, now_ms: int) -> Speed:
     """The speed at this time. A clock that went back, and a rate that was lowered, are followed."""
     top = _top(rate)
     away_ms = now_ms - speed.looked_ms
-    since_ms = min(speed.since_ms + (away_ms if away_ms > STALL_MS else 0), now_ms)
-    steps = (now_ms - since_ms) // STEP_MS
+    stalled = away_ms > STALL_MS and speed.per_s < top
+    since_ms = min(speed.since_ms + (away_ms if stalled else 0), now_ms)
+    steps = (now_ms - since_ms) // STEP_MS if speed.per_s < top else 0
     per_s = min(top, speed.per_s * 2.0 ** min(steps, 60))
     slot_ms = min(speed.slot_ms, now_ms + 2 * 1000 / per_s)  # further away only where the clock went back
     return replace(speed, per_s=per_s, since_ms=since_ms + steps * STEP_MS, slot_ms=slot_ms, looked_ms=now_ms)
