@@ -7,7 +7,7 @@ import pytest
 import redrive
 from redrive.errors import PlanRefused, Refused
 from redrive.events import Notice
-from redrive.message import Ack, Decision, Delivery, Discard, Handle, Isolate, Lane, Redrive, RetryAt
+from redrive.message import Ack, DeadLetter, Decision, Delivery, Discard, Handle, Isolate, Lane, Redrive, RetryAt
 from redrive.triage import carrier, run_state, runs, tally
 from redrive.triage import plan as plans
 from redrive.triage.run import Run
@@ -99,6 +99,17 @@ def test_a_stop_rule_stops_it_in_the_middle(scene: Scene) -> None:
     scene.over(run, dies)
     assert run.state == "stopped" and 0 < run.counts["failed"] < 60
     assert run.counts["skipped"] == 200 - run.counts["moved"]
+
+
+def test_after_its_canary_a_share_is_looked_at_from_twenty_verdicts_on(scene: Scene) -> None:
+    scene.bury(40)
+    run = scene.start(rate="10/s", canary=5)
+
+    def sixth_and_seventh_die(delivery: Delivery) -> Decision:
+        return DeadLetter("exhausted") if 5 < sum(scene.ran.values()) <= 7 else Ack()
+
+    scene.over(run, sixth_and_seventh_die)
+    assert run.state == "done" and run.counts["failed"] == 2
 
 
 def test_a_pause_moves_nothing_and_resuming_goes_on(scene: Scene) -> None:

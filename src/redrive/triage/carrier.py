@@ -191,7 +191,7 @@ class Carrier:
             sheet.say(f"canary: {state.done:,} of {state.moved:,} done, {state.failed:,} failed: it goes on")
         state = sheet.state
         planned = state.total - state.changed - state.ended
-        return None if stop is None else stop.says(state.done, state.failed, planned, state.canary_over)
+        return None if stop is None else stop.says(state.done, state.failed, planned)
 
     def _stand_still(self, sheet: Sheet, plan: Plan) -> None:
         """Its clock stands while a person paused it, or a gate is shut."""

@@ -161,14 +161,14 @@ class Stop(Struct, frozen=True):
     def __str__(self) -> str:
         return f"failed{'>=' if self.reached else '>'}{self.limit:.12g}{'%' if self.share else ''}"
 
-    def says(self, done: int, failed: int, planned: int, canary_over: bool = False) -> str | None:
+    def says(self, done: int, failed: int, planned: int) -> str | None:
         """Why the run stops now; None where it goes on.
 
         A number is looked at from the first verdict on. A share is looked at from 20 verdicts on, or once there are as
-        many as `planned` (those that can get one), or where `canary_over` says that a canary has all of its own.
+        many as `planned` (those that can get one).
         """
         verdicts = done + failed
-        if self.share and verdicts < min(VERDICTS_MIN, planned) and not canary_over:
+        if self.share and verdicts < min(VERDICTS_MIN, planned):
             return None
         # Multiplied, not divided: 20 of 100 are 20 %, and not a hair more.
         counted, most = (failed * 100, self.limit * verdicts) if self.share else (failed, self.limit)
@@ -189,7 +189,7 @@ def canary(size: int, stop: Stop | None, done: int, failed: int) -> str:
     if done + failed < size:
         return WAIT
     by = stop if stop is not None and stop.share else CANARY_STOP
-    why = by.says(done, failed, size, canary_over=True) or (stop and stop.says(done, failed, size))
+    why = by.says(done, failed, size) or (stop and stop.says(done, failed, size))
     return f"canary: {why}" if why else GO_ON
 
 
