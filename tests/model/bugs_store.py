@@ -12,7 +12,6 @@ from redrive.message import (
     Discard,
     Hold,
     Lane,
-    Return,
     Started,
 )
 from redrive.stores import _lifecycle, memory
@@ -267,13 +266,6 @@ returned("its result is lost", "result")
 @bug(memory, "_returned", "nobody knows what it died of")
 def _(right: Any, *args: Any) -> Any:
     return right(*args)._replace(fault=None)
-
-
-@bug(memory, "_may_judge", "what was run since is returned")
-def _(right: Any, kept: Any, verdict: Any) -> Any:
-    if isinstance(verdict, Return) and kept.message.lane is Lane.READY:
-        kept = kept._replace(message=replace(kept.message, attempt=0))
-    return right(kept, verdict)
 
 
 @bug(memory, "_may_judge", "what was cancelled is redriven")

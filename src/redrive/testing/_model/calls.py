@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from ...message import Draft, Exchange, Handle, Lane, Put, Readmit, Redrive, Replace, Return, Started, Verdict
+from ...message import Draft, Exchange, Handle, Lane, Put, Readmit, Redrive, Replace, Return, Started, Swap, Verdict
 from . import draws
 from .draws import BEFORE, Ended, Exchanged, Wanted
 from .kept import Kept
@@ -161,11 +161,13 @@ class Calls(World):
     def triage(self, draw: Draw) -> None:
         verdict, (first, *others), stale = draw(draws.verdicts), draw(draws.ordinals), draw(draws.stale)
         every = [*self.plain.kept.values()]
-        fit = self._fit(verdict) or every
+        fit = self._fit(verdict) or self._resting() or every
         chosen = [fit[first % len(fit)], *((every if n % 3 else fit)[-1 - n % len(fit)] for n in others)]
         if isinstance(verdict, Redrive) and verdict.delays_ms:
             verdict = replace(verdict, delays_ms=verdict.delays_ms[: len(chosen)])
-        self._judge(chosen, verdict, stale, draw)
+        self._judge(chosen, verdict, stale, self._swaps(draw(draws.outer_swaps)))
+        if isinstance(verdict, Redrive) and verdict.run is not None and draw(draws.twice):
+            self._judge(chosen, Return(verdict.run), None, [])
 
     def replace(self, draw: Draw) -> None:
         resting = self._resting() or [*self.plain.kept.values()]
@@ -173,11 +175,10 @@ class Calls(World):
         draft = self._draft(draw(draws.several_sent)[0], own_id=True)
         if draw(draws.twice):
             draft = replace(draft, task=chosen.sent.task, key=chosen.sent.key)
-        self._judge([chosen], Replace(draft, "mended"), draw(draws.stale), draw)
+        self._judge([chosen], Replace(draft, "mended"), draw(draws.stale), self._swaps(draw(draws.outer_swaps)))
 
-    def _judge(self, chosen: Sequence[Kept], verdict: Verdict, stale: str | None, draw: Draw) -> None:
+    def _judge(self, chosen: Sequence[Kept], verdict: Verdict, stale: str | None, swaps: Sequence[Swap]) -> None:
         handles = [_handle(Handle(k.id, k.redrives, k.lane), stale) for k in chosen]
-        swaps = self._swaps(draw(draws.outer_swaps))
         answer = self._call("triage", handles, verdict, swaps=swaps)
         expected = self._expect(lambda: self.plain.triage(handles, verdict, swaps, self.now))
         assert _same(answer, expected), f"triage answered {answer}, expected {expected}"
@@ -188,7 +189,8 @@ class Calls(World):
         """What the verdict is mostly for."""
         match verdict:
             case Return(run):
-                return [k for k in self.plain.kept.values() if k.run == run and k.lane is Lane.READY]
+                moved = [k for k in self.plain.kept.values() if k.run == run and k.lane is Lane.READY]
+                return [k for k in moved if k.attempt] or moved
             case Readmit():
                 return [k for k in self._resting() if k.lane is Lane.QUARANTINE]
             case Redrive(run="replay"):
@@ -200,7 +202,8 @@ class Calls(World):
         """Some that rest are exported; of all that ever were, some are restored."""
         found = self.store.find([k.id for k in self._resting()])
         self.carried = [*self.carried, *(m for m in found if m is not None)][-CARRIED:]
-        messages = [self.carried[-1 - n % len(self.carried)] for n in draw(draws.ordinals) if self.carried]
+        among = [m for m in self.carried if m.id not in self.plain.kept] or self.carried
+        messages = [among[-1 - n % len(among)] for n in draw(draws.ordinals) if among]
         answer = self._call("restore", messages)
         expected = self.plain.restore(messages, self.now)
         assert answer == expected, f"restore answered {answer}, expected {expected}"

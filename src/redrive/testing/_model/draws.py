@@ -247,8 +247,8 @@ verdicts: Pool[Verdict] = Pool(
         Redrive(run="run-2", delays_ms=(0, 700, 1)),
         Redrive(run="replay"),
         Redrive(run="replay", attempts=2),
-        *(Return(run) for run in ("run-1", "run-1", "run-2", "replay")),
-        Readmit("mended"),
+        *(Return(run) for run in ("run-1", "run-1", "run-2", "replay", "replay")),
+        *(Readmit("mended"), Readmit("mended"), Readmit("mended")),
     )
 )
 lanes = Pool((None, None, None, *Lane))

@@ -24,11 +24,11 @@ WEIGHTS = {
     "checkpoint": 2,
     "crash": 2,
     "cancel": 1,
-    "triage": 6,
+    "triage": 8,
     "replace": 1,
-    "carry": 1,
+    "carry": 2,
     "configure": 2,
-    "configure_group": 1,
+    "configure_group": 2,
     "retain": 1,
     "swap_cells": 1,
     "peek": 3,
@@ -61,8 +61,12 @@ class Walk(Calls, Looks):
                 return any(k.lane is Lane.LEASED for k in self.plain.kept.values())
             case "settle" | "settle_and_claim" | "extend" | "checkpoint":
                 return any(self.plain.held(given) for given in self.given)
-            case "triage" | "replace":
-                return bool(self.plain.kept)
+            case "triage":
+                return any(k.rested_ms is not None or k.run is not None for k in self.plain.kept.values())
+            case "replace":
+                return bool(self._resting())
+            case "carry":
+                return any(m.id not in self.plain.kept for m in self.carried) or bool(self._resting())
             case "reopen":
                 return self.traits.durable
             case "use_another_handle":
