@@ -130,6 +130,11 @@ class Message(Struct, frozen=True, gc=False):
     parked: bool = False  # it has no place in its group: it waits for its time, or its turn
     faults: tuple[Fault, ...] = ()  # oldest first; the first and last ten
 
+    @property
+    def handle(self) -> Handle:
+        """It as it is now, for a verdict."""
+        return Handle(self.id, self.redrives, self.lane)
+
     def state(self, now_ms: int) -> str:
         """The word people read: `scheduled` for a ready message whose time or turn has not come, `cancelled` for a
         done one that never ran."""

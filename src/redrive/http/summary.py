@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..message import RESTING, Discard, Handle, Lane, Message, Where
+from ..message import RESTING, Discard, Lane, Message, Where
 from ..store import Store
 from .ingest import LINE_HEADER, Ledger, Record
 
@@ -95,7 +95,7 @@ def remove(store: Store, queue: str) -> tuple[int, int]:
             cancelled += len(messages)
     for lane in RESTING:
         for messages in _pages(store, lane, Where(queue=queue)):
-            handles = [Handle(m.id, m.redrives, m.lane) for m in messages]
+            handles = [m.handle for m in messages]
             discarded += sum(store.triage(handles, Discard("its delivery was forgotten")))
     return cancelled, discarded
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from ..errors import Conflict, StoreError
 from ..events import Notify
 from ..ids import new_id
-from ..message import Cell, Discard, Handle, Isolate, Message, Where
+from ..message import Cell, Discard, Isolate, Message, Where
 from . import runs
 from .about import RULES, Rule
 from .audit import Audit, Entry
@@ -255,7 +255,7 @@ class Autos:
         audit = Audit(self._store)
         entry = audit.entry("isolate", ACTOR, verdict.why, ids=[m.id for m in some], about=machine.scope)
         kept = [*self._swaps(cell, after, [line], now_ms), *audit.swaps(entry)]
-        moved = self._store.triage(_handles(some), verdict, swaps=kept)
+        moved = self._store.triage([m.handle for m in some], verdict, swaps=kept)
         if not all(moved):
             self._less(audit, entry, some, moved, "isolated")
         if any(moved):
@@ -277,7 +277,7 @@ class Autos:
         actor = f"rule by {order.by}"
         entry = audit.entry("discard", actor, order.reason, ids=[m.id for m in some], about=machine.scope)
         kept = [*self._swaps(cell, after, [line], now_ms), *audit.swaps(entry)]
-        gone = self._store.triage(_handles(some), Discard(order.reason), swaps=kept)
+        gone = self._store.triage([m.handle for m in some], Discard(order.reason), swaps=kept)
         if not all(gone):
             self._less(audit, entry, some, gone, "discarded")
         return now_ms
@@ -347,10 +347,6 @@ class Autos:
     def _try(self, cell: Cell, machine: Machine, lines: list[Line]) -> None:
         with suppress(Conflict):  # somebody else works it
             self._store.put([], swaps=swaps(self._store, cell, machine, lines))
-
-
-def _handles(messages: Sequence[Message]) -> list[Handle]:
-    return [Handle(m.id, m.redrives, m.lane) for m in messages]
 
 
 def _messages(count: int) -> str:

@@ -282,7 +282,7 @@ class Carrier:
         unrun = [m for m in found if m is not None and _unrun(m, self.id) and m.id not in self._refused]
         self._tally.returned(sheet, n, back)
         sheet.state = replace(sheet.state, undo=n if unrun else n + 1)
-        handles = [Handle(m.id, m.redrives, m.lane) for m in unrun[:BATCH]]
+        handles = [m.handle for m in unrun[:BATCH]]
         if not handles:
             self._commit(sheet)
             return 0.0

@@ -19,7 +19,7 @@ from ..config import near_miss
 from ..duration import Duration, milliseconds
 from ..errors import ConfigError, Refused, Unreadable
 from ..ids import new_id
-from ..message import RESTING, Draft, Handle, Message, Replace
+from ..message import RESTING, Draft, Message, Replace
 from ..redact import Redactor
 from ..store import Store
 from .actor import signed
@@ -127,8 +127,7 @@ class Editor:
         new = prepared.draft.id or ""
         audit, verdict = Audit(self._store), Replace(prepared.draft, f"replaced by {new}")
         entry = audit.entry("edit", actor, reason, prepared.diff, ids=[message.id, new], count=1)
-        handle = Handle(message.id, message.redrives, message.lane)
-        if audit.commit(entry, lambda swaps: self._store.triage([handle], verdict, swaps=swaps)) != [True]:
+        if audit.commit(entry, lambda swaps: self._store.triage([message.handle], verdict, swaps=swaps)) != [True]:
             raise Refused(f"message {message.id} has moved meanwhile; nothing was changed; look at it again")
         return Edited(new, message.id, prepared.diff)
 

@@ -201,7 +201,7 @@ class Batches:
         moved: list[str] = []
         changed: list[str] = []
         todo = iter(messages)
-        while handles := [Handle(m.id, m.redrives, m.lane) for m in islice(todo, BATCH)]:
+        while handles := [m.handle for m in islice(todo, BATCH)]:
             done = list(self._batch(handles, about))
             moved += done
             if len(done) < len(handles):

@@ -157,7 +157,7 @@ def draw_up(
     id, digest, total, count = new_id(made_ms), hashlib.sha256(), 0, 0
     seen = _Seen(made_ms)
     for some in chunks(messages):
-        value = msgspec.json.encode([Handle(m.id, m.redrives, m.lane) for m in some])
+        value = msgspec.json.encode([m.handle for m in some])
         store.cells.swap([Swap(chunk_cell(id, count), 0, value, KEPT_MS)])
         digest.update(value)
         seen.add(some)

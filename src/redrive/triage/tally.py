@@ -196,7 +196,7 @@ class Tally:
 
 def as_planned(message: Message | None, handle: Handle) -> bool:
     """Whether it lies as it lay when it was planned: of what was moved, only an undo makes that."""
-    return message is not None and (message.id, message.redrives, message.lane) == handle
+    return message is not None and message.handle == handle
 
 
 def _left(message: Message | None, run: str) -> bool:
