@@ -27,7 +27,7 @@ from .flow.idempotency import (
     releasing,
     taking,
 )
-from .message import Swap
+from .message import Swap, version_of
 from .store import Cells, Store
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def read_all(cells: Cells, names: Sequence[str]) -> tuple[dict[str, int], dict[s
     """The versions of these cells (0: there is none) and their records, by name. Raises StoreError."""
     pairs = list(zip(names, cells.read(names), strict=True))
     return (
-        {name: 0 if cell is None else cell.version for name, cell in pairs},
+        {name: version_of(cell) for name, cell in pairs},
         {name: read(None if cell is None else cell.value) for name, cell in pairs},
     )
 

@@ -228,6 +228,11 @@ class Cell(Struct, frozen=True, gc=False):
     value: bytes
 
 
+def version_of(cell: Cell | None) -> int:
+    """What a swap compares with: the version of a cell as read, or 0 where there is none."""
+    return 0 if cell is None else cell.version
+
+
 class Settlement(Struct, frozen=True, gc=False):
     """What to do with one claimed message, all of it in one commit."""
 

@@ -18,7 +18,20 @@ from msgspec.structs import replace
 
 from ..errors import BlobsUnavailable, Conflict, EnqueueError, StoreError, StoreUnavailable, Unreadable, Unsupported
 from ..ids import new_id
-from ..message import BLOB, Discard, Draft, Exchange, Handle, Message, Put, Replace, Settlement, Swap, Verdict
+from ..message import (
+    BLOB,
+    Discard,
+    Draft,
+    Exchange,
+    Handle,
+    Message,
+    Put,
+    Replace,
+    Settlement,
+    Swap,
+    Verdict,
+    version_of,
+)
 from ..store import Store
 from ..stores._door import admit as check_drafts
 from ..stores._door import admit_restored, admit_verdict
@@ -293,8 +306,7 @@ class ClaimCheck:
         now_ms, cell = self.store.now_ms(), self.store.cells.read([SWEPT_CELL])[0]
         if cell is not None and 0 <= now_ms - int(cell.value) < SWEEP_EVERY_MS:
             return None  # a time ahead was noted under a clock that was wrong
-        version = 0 if cell is None else cell.version
-        if not self.store.cells.swap([Swap(SWEPT_CELL, version, str(now_ms).encode())])[0]:
+        if not self.store.cells.swap([Swap(SWEPT_CELL, version_of(cell), str(now_ms).encode())])[0]:
             return None
         return self.collect()  # killed here, it is the next hour's
 

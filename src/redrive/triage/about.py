@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ..config import near_miss
 from ..duration import Duration, milliseconds
 from ..errors import ConfigError
-from ..message import Swap
+from ..message import Swap, version_of
 from ..store import Store
 from ..times import rfc3339
 from .actor import signed
@@ -175,7 +175,7 @@ class Sayings:
             empty = said == replace(NOTHING, by=said.by, at_ms=said.at_ms, reason=said.reason)
             signed_by = replace(said, by=entry.actor, at_ms=entry.at_ms, reason=entry.reason)
             value = None if empty else _encode(signed_by)
-            swap = Swap(_key(fingerprint), 0 if cell is None else cell.version, value)
+            swap = Swap(_key(fingerprint), version_of(cell), value)
             self._store.put([], swaps=swaps if cell is None and empty else [swap, *swaps])
 
         self.audit().commit(entry, write)

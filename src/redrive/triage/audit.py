@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from ..errors import Conflict
-from ..message import Swap
+from ..message import Swap, version_of
 from ..redact import redact
 from ..store import Store
 
@@ -83,7 +83,7 @@ class Audit:
             number, version, entries = number + 1, 0, []
         swaps = [Swap(_key(number), version, _encode([*entries, entry]), KEPT_MS)]
         if head is None or number != int(head.value):
-            swaps.insert(0, Swap(HEAD, 0 if head is None else head.version, str(number).encode()))
+            swaps.insert(0, Swap(HEAD, version_of(head), str(number).encode()))
         return swaps
 
     def commit(self, entry: Entry, write: Callable[[list[Swap]], T]) -> T:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from ..config import near_miss
 from ..errors import ConfigError, Conflict
-from ..message import Cell, Swap
+from ..message import Cell, Swap, version_of
 from ..store import Store
 from .actor import signed
 from .audit import TRIES, Audit
@@ -92,16 +92,16 @@ def decode(cell: Cell | None, scope: str) -> Machine:
 def swaps(store: Store, cell: Cell | None, after: Machine, lines: list[Line]) -> list[Swap]:
     """What keeps a machine whose cell was read as `cell`, these lines added to its story. Raises StoreError."""
     scope = after.scope
-    kept = [Swap(state_cell(scope), _version(cell), _encode(replace(after, story=())), KEPT_MS)]
+    kept = [Swap(state_cell(scope), version_of(cell), _encode(replace(after, story=())), KEPT_MS)]
     if lines:
         (told,) = store.cells.read([story_cell(scope)])
         story = () if told is None else _lines(told.value)
-        kept.append(Swap(story_cell(scope), _version(told), _encode((*story, *lines)[-STORY_MAX:]), KEPT_MS))
+        kept.append(Swap(story_cell(scope), version_of(told), _encode((*story, *lines)[-STORY_MAX:]), KEPT_MS))
     if cell is None:
         (named,) = store.cells.read([INDEX])
         scopes = _scopes(named)
         if scope not in scopes:
-            kept.append(Swap(INDEX, _version(named), _encode(sorted([*scopes, scope]))))
+            kept.append(Swap(INDEX, version_of(named), _encode(sorted([*scopes, scope]))))
     return kept
 
 
@@ -185,7 +185,3 @@ def _known(scope: str, known: list[str]) -> str:
 
 def _scopes(cell: Cell | None) -> list[str]:
     return [] if cell is None else msgspec.json.decode(cell.value, type=list[str])
-
-
-def _version(cell: Cell | None) -> int:
-    return 0 if cell is None else cell.version

@@ -14,12 +14,11 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
 from ..errors import Conflict, PlanRefused
 from ..events import Notify
-from ..message import Cell, Handle, Lane, Message, Redrive, Return, Swap
+from ..message import Cell, Handle, Lane, Message, Redrive, Return, Swap, version_of
 from ..policy import draw
 from . import pace
 from .gates import shut
@@ -31,6 +30,7 @@ from .run_state import (
     OVER_KEPT_MS,
     RunState,
     Status,
+    encode,
     failures_cell,
     marks_cell,
     read_index,
@@ -108,7 +108,7 @@ class Carrier:
         state = read_state(cell)
         if cell is not None and state is not None and state.owner == self._owner:
             freed = replace(state, owner="", until_ms=0)
-            self._store.cells.swap([Swap(state_cell(self.id), cell.version, _json(freed), KEPT_MS)])
+            self._store.cells.swap([Swap(state_cell(self.id), cell.version, encode(freed), KEPT_MS)])
         self._tally.forget()
 
     def _unknown(self, plan: Plan) -> str | None:
@@ -121,7 +121,7 @@ class Carrier:
         self._leave()
         if not state.why and state.until_ms + UNASKED_MS < now_ms and state.started_ms + UNASKED_MS < now_ms:
             said = replace(state, phase="waiting", why=f"no worker knows the health check {health!r} of its gates")
-            self._store.cells.swap([Swap(state_cell(self.id), cell.version, _json(said), KEPT_MS)])
+            self._store.cells.swap([Swap(state_cell(self.id), cell.version, encode(said), KEPT_MS)])
 
     def _leave(self) -> None:
         self._tally.forget()
@@ -307,7 +307,7 @@ class Carrier:
         self._keep([failures_cell(self.id)])
         (cell,) = self._store.cells.read([INDEX])
         index = read_index(cell).with_closed(self.id, auto=bool(state.cause))
-        sheet.more.append(Swap(INDEX, _version(cell), _json(index)))
+        sheet.more.append(Swap(INDEX, version_of(cell), encode(index)))
         sheet.state = replace(state, phase="over", closed=True, owner="", until_ms=0)
         sheet.ttl_ms = OVER_KEPT_MS
         self._commit(sheet)
@@ -340,11 +340,3 @@ def _phase(plan: Plan, state: RunState, why: str) -> str:
 def _unrun(message: Message, run: str) -> bool:
     """Whether it waits for its first run since the run moved it."""
     return message.run == run and message.lane is Lane.READY and not message.attempt and not message.crashes
-
-
-def _version(cell: Cell | None) -> int:
-    return 0 if cell is None else cell.version
-
-
-def _json(value: object) -> bytes:
-    return msgspec.json.encode(value)

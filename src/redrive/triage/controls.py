@@ -18,7 +18,7 @@ from ..flow import dependency as flow
 from ..flow import limits, ramp, window
 from ..flow.breaker import Breaker, Word
 from ..flow.dependency import Dependency, State
-from ..message import Lane, Swap, Where
+from ..message import Lane, Swap, Where, version_of
 from ..worker.flow import NAMES
 from ..worker.guards import controls, is_rate
 from ..worker.transitions import Transition, note, read
@@ -126,7 +126,7 @@ class Controls:
             breaker = (None if rule is None else rule.breaker) or Breaker()
             forced = breakers.force(state.breaker, breaker, word, now_ms)
             after = replace(state, breaker=forced)
-            swap = Swap(cell, 0 if found is None else found.version, flow.encode(after), flow.ttl_ms(after))
+            swap = Swap(cell, version_of(found), flow.encode(after), flow.ttl_ms(after))
             if forced is state.breaker or self._store.cells.swap([swap])[0]:
                 made = Transition(now_ms, state.breaker.status, forced.status, "", actor or user(), reason)
                 note(self._store.cells, flow.about_of(name, key), made)

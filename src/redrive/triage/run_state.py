@@ -23,6 +23,8 @@ OVER_KEPT_MS = 30 * 86_400_000  # and of one that is closed
 STORY_MAX = 500  # lines; the first hundred and the last stay
 FAILURES_MAX = 1000  # failures whose error is kept
 
+encode = msgspec.json.Encoder().encode  # the value of any of these cells
+
 
 class Status(StrEnum):
     """Stopped: by its own rule. Cancelled: by a person. Those two and done are final."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from ..errors import Conflict, PlanRefused
-from ..message import Cell, Swap
+from ..message import Cell, Swap, version_of
 from .audit import TRIES, Audit
 from .plan import Plan, keep
 from .run_state import (
@@ -17,6 +15,7 @@ from .run_state import (
     Index,
     Line,
     RunState,
+    encode,
     longer,
     read_index,
     read_state,
@@ -46,8 +45,8 @@ def begin(store: Store, plan: Plan, *, actor: str, reason: str, cause: str = "",
         cell, state_now = store.cells.read([INDEX, state_cell(plan.id)])
         if state_now is not None:
             raise PlanRefused(f"plan {plan.id} has been applied already", "draw up another", "applied")
-        first = Swap(state_cell(plan.id), 0, _json(state), KEPT_MS)
-        told = Swap(story_cell(plan.id), 0, _json(story), KEPT_MS)
+        first = Swap(state_cell(plan.id), 0, encode(state), KEPT_MS)
+        told = Swap(story_cell(plan.id), 0, encode(story), KEPT_MS)
         store.put([], swaps=[first, told, _opened(cell, plan.id), *swaps, *audited])
 
     audit.commit(entry, write)
@@ -83,8 +82,8 @@ def change(store: Store, id: str, act: Callable[[RunState, int], tuple[RunState,
         changed, line = wanted
         story = longer(read_story(told), [Line(now_ms, line)])
         swaps = [
-            Swap(state_cell(id), cell.version, _json(changed), KEPT_MS),
-            Swap(story_cell(id), 0 if told is None else told.version, _json(story), KEPT_MS),
+            Swap(state_cell(id), cell.version, encode(changed), KEPT_MS),
+            Swap(story_cell(id), version_of(told), encode(story), KEPT_MS),
         ]
         if state.closed and not changed.closed:  # somebody has to carry it again
             swaps.append(_opened(index_cell, id))
@@ -97,8 +96,4 @@ def change(store: Store, id: str, act: Callable[[RunState, int], tuple[RunState,
 
 
 def _opened(cell: Cell | None, id: str) -> Swap:
-    return Swap(INDEX, 0 if cell is None else cell.version, _json(read_index(cell).with_open(id)))
-
-
-def _json(value: object) -> bytes:
-    return msgspec.json.encode(value)
+    return Swap(INDEX, version_of(cell), encode(read_index(cell).with_open(id)))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
-from ..message import Cell, Swap
+from ..message import Cell, Swap, version_of
 from .run_state import (
     FAILURES_MAX,
     KEPT_MS,
@@ -16,6 +15,7 @@ from .run_state import (
     Line,
     Mark,
     RunState,
+    encode,
     failures_cell,
     longer,
     marks_cell,
@@ -65,7 +65,7 @@ class Sheet:
         if n not in self._marks:
             (cell,) = store.cells.read([marks_cell(self.id, n)])
             self._marks[n] = bytearray(Mark.LEFT.encode() * size if cell is None else cell.value)
-            self._versions[n] = 0 if cell is None else cell.version
+            self._versions[n] = version_of(cell)
         return self._marks[n]
 
     def swaps(self, store: Store) -> list[Swap]:
@@ -76,24 +76,16 @@ class Sheet:
             return []
         if not self.state.closed:
             self.state = replace(self.state, until_ms=self.now_ms + LEASE_MS)
-        swaps = [Swap(state_cell(self.id), self._cell.version, _json(self.state), self.ttl_ms), *self.more]
+        swaps = [Swap(state_cell(self.id), self._cell.version, encode(self.state), self.ttl_ms), *self.more]
         for n in sorted(self.changed):
             swaps.append(Swap(marks_cell(self.id, n), self._versions[n], bytes(self._marks[n]), self.ttl_ms))
         if self._lines or self.failures:
             told, failed = store.cells.read([story_cell(self.id), failures_cell(self.id)])
             if self._lines:
                 story = longer(read_story(told), self._lines)
-                swaps.append(Swap(story_cell(self.id), _version(told), _json(story), self.ttl_ms))
+                swaps.append(Swap(story_cell(self.id), version_of(told), encode(story), self.ttl_ms))
             known = read_failures(failed) if self.failures else []
             if self.failures and len(known) < FAILURES_MAX:
                 kept = [*known, *self.failures][:FAILURES_MAX]
-                swaps.append(Swap(failures_cell(self.id), _version(failed), _json(kept), self.ttl_ms))
+                swaps.append(Swap(failures_cell(self.id), version_of(failed), encode(kept), self.ttl_ms))
         return swaps
-
-
-def _version(cell: Cell | None) -> int:
-    return 0 if cell is None else cell.version
-
-
-def _json(value: object) -> bytes:
-    return msgspec.json.encode(value)

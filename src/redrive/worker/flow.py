@@ -21,7 +21,7 @@ from ..duration import show
 from ..errors import StoreError, StoreUnavailable
 from ..flow import dependency as flow
 from ..flow.dependency import Seen, State
-from ..message import Ask, Swap
+from ..message import Ask, Swap, version_of
 from .admission import may_run
 from .guards import Guard, Guards, of_queue
 from .transitions import Transition, note
@@ -424,7 +424,7 @@ class Flow:
                 if mine <= known:
                     break
                 value = msgspec.json.encode(sorted(known | mine))
-                if self._store.cells.swap([Swap(NAMES, 0 if cell is None else cell.version, value)])[0]:
+                if self._store.cells.swap([Swap(NAMES, version_of(cell), value)])[0]:
                     break
         except StoreError:
             return  # with the next flush, then

@@ -13,7 +13,7 @@ from ..flow import dependency as flow
 from ..flow.breaker import Breaker
 from ..flow.budget import Budget
 from ..flow.dependency import Dependency, Seen, State
-from ..message import Cell, Message
+from ..message import Cell, Message, version_of
 
 if TYPE_CHECKING:
     from ..app import App
@@ -52,7 +52,7 @@ class Guard:
 
     def saw(self, cell: Cell | None, now_ms: int) -> None:
         """Its cell was read."""
-        self.state, self.version, self.read_ms = flow.decode(cell), 0 if cell is None else cell.version, now_ms
+        self.state, self.version, self.read_ms = flow.decode(cell), version_of(cell), now_ms
 
     def free(self, worker: str) -> float:
         """How many more runs its concurrency lets this worker begin."""
