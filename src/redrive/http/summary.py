@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -10,9 +9,9 @@ from msgspec.structs import replace
 
 from ..message import RESTING, Discard, Lane, Message, Where
 from ..store import Store
+from ..triage.pages import pages
 from .ingest import LINE_HEADER, Ledger, Record
 
-PAGE = 500
 LINES_SHOWN_MAX = 5
 
 
@@ -90,11 +89,11 @@ def remove(store: Store, queue: str) -> tuple[int, int]:
     """Take all messages of a delivery out of the store: (cancelled, discarded). A running one is asked to stop."""
     cancelled = discarded = 0
     for lane in (Lane.READY, Lane.LEASED):
-        for messages in _pages(store, lane, Where(queue=queue)):
+        for messages in pages(store, lane, Where(queue=queue)):
             store.cancel([m.id for m in messages])
             cancelled += len(messages)
     for lane in RESTING:
-        for messages in _pages(store, lane, Where(queue=queue)):
+        for messages in pages(store, lane, Where(queue=queue)):
             handles = [m.handle for m in messages]
             discarded += sum(store.triage(handles, Discard("its delivery was forgotten")))
     return cancelled, discarded
@@ -102,13 +101,13 @@ def remove(store: Store, queue: str) -> tuple[int, int]:
 
 def _cancelled(store: Store, record: Record) -> int:
     where = Where(queue=record.queue, reason="cancelled", since_ms=record.started_ms)
-    return sum(len(messages) for messages in _pages(store, Lane.DONE, where))
+    return sum(len(messages) for messages in pages(store, Lane.DONE, where))
 
 
 def _groups(store: Store, queue: str) -> tuple[DeadGroup, ...]:
     found: dict[tuple[str, ...], DeadGroup] = {}
     for lane in RESTING:
-        for messages in _pages(store, lane, Where(queue=queue)):
+        for messages in pages(store, lane, Where(queue=queue)):
             for message in messages:
                 _add(found, message)
     return tuple(sorted(found.values(), key=lambda group: (-group.count, group.fingerprint)))
@@ -125,17 +124,6 @@ def _add(found: dict[tuple[str, ...], DeadGroup], message: Message) -> None:
     else:
         lines = tuple(sorted([*group.lines, line])[:LINES_SHOWN_MAX])
         found[key] = replace(group, count=group.count + 1, lines=lines)
-
-
-def _pages(store: Store, lane: Lane, where: Where) -> Iterator[list[Message]]:
-    cursor = None
-    while True:
-        page = store.peek(lane, where=where, limit=PAGE, cursor=cursor)
-        if page.messages:
-            yield page.messages
-        cursor = page.cursor
-        if cursor is None:
-            return
 
 
 def spool_folder(store: Store) -> Path:

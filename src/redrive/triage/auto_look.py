@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
@@ -19,13 +19,14 @@ from ..flow.dependency import Dependency
 from ..message import Isolate, Lane, Message, Page, Redrive, Where
 from ..worker.guards import controls
 from .auto import AutoRedrive, Wait, next_step
+from .deaths import died_of
 from .gates import held
+from .pages import FIRST_PAGE, fitting
 
 if TYPE_CHECKING:
     from ..app import App
 
-PAGE, LOOK_BYTES = 250, 16 * 1024 * 1024  # messages that are looked at in one go, as bodies of so many bytes allow
-FIRST_PAGE = 100
+PAGE = 250  # messages that are looked at in one go
 LOOKED_MAX = 2000  # in one look; the next goes on there
 POISON_MAX = 500  # isolated in one go
 KNOWN_MAX = 10_000  # of those that wait, how many are remembered
@@ -57,7 +58,7 @@ class Look:
         self._walk_ms = math.inf
         self._seen_ms: int | None = None  # what died before is known, or comes with the walk
 
-    def find(self, auto: AutoRedrive, ruled: Collection[str], now_ms: int) -> Found:
+    def find(self, auto: AutoRedrive, ruled: Set[str], now_ms: int) -> Found:
         """Those to be moved now, at most what may be under way at once. Those of the fingerprints in `ruled` are left
         alone. Raises StoreError."""
         got = Got(auto, ruled, now_ms, Breakers(self._app, now_ms) if auto.gates.breaker else None)
@@ -147,16 +148,9 @@ class Look:
             return now_ms
         return min([self._lost_ms, *(at_ms for id, at_ms in self._known.items() if id not in self._held)])
 
-    def _not_ruled(self, messages: Sequence[Message], ruled: Collection[str]) -> Sequence[Message]:
+    def _not_ruled(self, messages: Sequence[Message], ruled: Set[str]) -> Sequence[Message]:
         """Without those that died of what has a standing rule: that goes first."""
-        of_rule: dict[str, list[str]] = {}
-        for message in messages:
-            if message.faults and message.faults[-1].fingerprint in ruled:
-                of_rule.setdefault(message.faults[-1].fingerprint, []).append(message.id)
-        gone: set[str] = set()
-        for fingerprint, ids in of_rule.items():  # some die of no fault: the last one kept is not what they died of
-            where = Where(fingerprint=fingerprint, ids=tuple(ids))
-            gone.update(m.id for m in self._store.peek(Lane.DEAD, where=where, limit=len(ids)).messages)
+        gone = died_of(self._store, messages, ruled)
         return [m for m in messages if m.id not in gone] if gone else messages
 
 
@@ -166,20 +160,19 @@ class Walk:
     def __init__(self, where: Where, *, going: bool = False) -> None:
         self.where, self.going = where, going
         self.cursor: str | None = None
-        self.limit = min(PAGE, FIRST_PAGE)
+        self.limit = FIRST_PAGE
 
     def saw(self, page: Page) -> None:
         """That page was looked at."""
         self.cursor, self.going = page.cursor, page.cursor is not None
         if page.messages:
-            size = sum(len(message.body) for message in page.messages) // len(page.messages) + 1
-            self.limit = max(1, min(PAGE, LOOK_BYTES // size))
+            self.limit = fitting(page.messages, PAGE)
 
 
 class Got:
     """What one look comes to."""
 
-    def __init__(self, auto: AutoRedrive, ruled: Collection[str], now_ms: int, breakers: Breakers | None) -> None:
+    def __init__(self, auto: AutoRedrive, ruled: Set[str], now_ms: int, breakers: Breakers | None) -> None:
         self.auto, self.ruled, self.now_ms, self.breakers = auto, ruled, now_ms, breakers
         self.due: dict[str, tuple[int, Message]] = {}  # each with when it was due
         self.poison: dict[str, Message] = {}

@@ -1,4 +1,4 @@
-"""The dead lane by hand: list, show, group, retry. Plans, runs and automatic redrives build on the same verdicts."""
+"""The dead lane in hand, `app.dlq`: list, show, group, retry; and the way to selections, plans, runs and the rest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from . import auto_state
 from .about import Sayings, held_fingerprints
 from .actor import signed
 from .auto_state import Machine
+from .deaths import died_of
 from .mend import Batches, Mended, Mending
+from .pages import PAGE, pages
 from .select import Selection, as_node
 
 if TYPE_CHECKING:
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from .health import Check
     from .plan_handle import PlanHandle
     from .run import Run, RunView
-
-PAGE = 500  # messages that are looked at, or moved in one commit, at a time
 
 
 class Retried(Mended, frozen=True):
@@ -48,13 +48,8 @@ class DeadLetters(Sayings, Mending):
 
     def all(self, *, where: Where = Where(), lane: Lane = Lane.DEAD) -> Iterator[Message]:
         """Every message that matches, the longest dead first, read page by page."""
-        cursor = None
-        while True:
-            page = self.list(where=where, lane=lane, limit=PAGE, cursor=cursor)
-            yield from page.messages
-            cursor = page.cursor
-            if cursor is None:
-                return
+        for page in pages(self._store, _resting(lane), where):
+            yield from page
 
     def select(self, selector: str = "", *, now_ms: int | None = None) -> Selection:
         """What a selector names among those that are dead now, or were at `now_ms`: `"queue:crm failed:<6h"`.
@@ -92,9 +87,7 @@ class DeadLetters(Sayings, Mending):
 
         Raises ConfigError for a lane where nothing rests, ValueError for a cursor that no page gave.
         """
-        if lane not in RESTING:
-            raise ConfigError(f"lane {str(lane)!r} holds no dead letters; expected 'dead' or 'quarantine'")
-        return self._store.peek(lane, where=where, limit=limit, cursor=cursor)
+        return self._store.peek(_resting(lane), where=where, limit=limit, cursor=cursor)
 
     def show(self, id: str) -> Message | None:
         """The dead or quarantined message with this id; None if there is none."""
@@ -180,8 +173,14 @@ class DeadLetters(Sayings, Mending):
 
     def _free(self, messages: Iterator[Message], held: builtins.list[str]) -> Iterator[Message]:
         """Those that no standing rule holds; the ids of the others join `held`."""
-        fingerprints, selection = held_fingerprints(self._store), self.select()
+        fingerprints = held_fingerprints(self._store)
         while some := builtins.list(islice(messages, PAGE)):
-            ids = selection.held(some, fingerprints)
+            ids = died_of(self._store, some, fingerprints)
             held += ids
             yield from (message for message in some if message.id not in ids)
+
+
+def _resting(lane: Lane) -> Lane:
+    if lane not in RESTING:
+        raise ConfigError(f"lane {str(lane)!r} holds no dead letters; expected 'dead' or 'quarantine'")
+    return lane

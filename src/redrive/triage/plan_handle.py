@@ -12,6 +12,7 @@ from ..message import Handle, Lane, Message
 from ..store import Store
 from .about import held_fingerprints
 from .actor import signed
+from .deaths import died_of
 from .plan import KEPT_MS, Plan, check, chunks, draw_up, read_chunk, read_plan, run_cell
 from .run import Run
 from .runs import begin
@@ -141,7 +142,7 @@ def _chosen(store: Store, selection: Selection, app: App | None, excluded: Count
     known = app.tasks if app is not None and app.tasks else None
     held = held_fingerprints(store)
     for some in chunks(selection):
-        holds = selection.held(some, held)
+        holds = died_of(store, some, held)
         for message in some:
             if message.id in holds:
                 excluded[HELD] += 1

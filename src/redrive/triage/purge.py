@@ -9,10 +9,11 @@ from msgspec import Struct
 
 from ..message import Cancel, Lane, Message, Swap, Where
 from ..store import Store
+from .pages import fitting
 
 PAGE = 500  # messages that are cancelled in one commit
 # Messages that are looked at once, as bodies of so many bytes allow: a store may go through its whole lane for a look.
-LOOK_MAX, LOOK_BYTES = 20_000, 16 * 1024 * 1024
+LOOK_MAX = 20_000
 NOTES_MAX = 20  # of one queue
 KEPT_MS = 24 * 3600 * 1000  # as long as a cancelled message can be looked up
 _CELL = "redrive:purges:"
@@ -66,8 +67,7 @@ def _pass(store: Store, where: Where, done: Purged, tick: Callable[[int], object
         cursor = page.cursor
         if cursor is None:
             return done
-        size = sum(len(message.body) for message in page.messages) // len(page.messages) + 1
-        limit = max(PAGE, min(LOOK_MAX, LOOK_BYTES // size))
+        limit = max(PAGE, fitting(page.messages, LOOK_MAX))
 
 
 def purge_behind(store: Store, message: Message) -> PurgeNote | None:

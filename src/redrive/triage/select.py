@@ -5,7 +5,7 @@ What the store's indexes can answer is asked as a `Where`, a lane at a time; the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,8 +15,10 @@ from ..blobs import whole_body
 from ..duration import Duration
 from ..errors import BlobsUnavailable, Unreadable
 from ..fault import Fault
-from ..message import RESTING, TREND_MS, FailureGroup, Lane, Message, Where
+from ..message import TREND_MS, FailureGroup, Lane, Message, Where
 from ..store import Store
+from .deaths import died_of_last
+from .pages import pages
 from .select_match import Seen, Unknown, judge, split
 from .select_parser import parse
 from .select_terms import ALL, LANES, NONE, Node, Pattern, Point, Term, both, of_lane, unnamed
@@ -25,9 +27,6 @@ if TYPE_CHECKING:
     from ..app import App
     from .gates import Gates
     from .plan_handle import PlanHandle
-
-# Messages that are looked at in one go, as bodies of so many bytes allow.
-PAGE, FIRST_PAGE, LOOK_BYTES = 500, 100, 16 * 1024 * 1024
 
 
 class Look(NamedTuple):
@@ -119,7 +118,7 @@ class Selection:
         queue = look.where.queue if isinstance(look.where.queue, str) else None
         if not getattr(self._store.counts(queue), lane.value):
             return 0
-        return sum(len(self._chosen(look, page)) for page in self._pages(look))
+        return sum(len(self._chosen(look, page)) for page in pages(self._store, look.lane, look.where))
 
     def plan(
         self,
@@ -190,28 +189,17 @@ class Selection:
         """Each with the fault it died of, where `faults` asks for it."""
         self.unread = 0
         for look in self._looks:
-            for page in self._pages(look):
+            for page in pages(self._store, look.lane, look.where):
                 chosen = self._chosen(look, page)
-                died = self.died_of_last(look.lane, chosen) if faults else set()
+                died = died_of_last(self._store, look.lane, chosen) if faults else set()
                 yield from ((m, m.faults[-1] if m.id in died else None) for m in chosen)
-
-    def _pages(self, look: Look) -> Iterator[list[Message]]:
-        cursor, limit = None, FIRST_PAGE
-        while True:
-            page = self._store.peek(look.lane, where=look.where, limit=limit, cursor=cursor)
-            yield page.messages
-            cursor = page.cursor
-            if cursor is None:
-                return
-            size = sum(len(m.body) for m in page.messages) // max(1, len(page.messages)) + 1
-            limit = max(1, min(PAGE, LOOK_BYTES // size))
 
     def _chosen(self, look: Look, page: list[Message]) -> list[Message]:
         if look.rest == ALL:
             return page
         verdicts = [judge(look.rest, Seen(message, self.now_ms)) for message in page]
         open_ones = [m for m, verdict in zip(page, verdicts, strict=True) if verdict is None]
-        died = self.died_of_last(look.lane, open_ones) if open_ones else set()
+        died = died_of_last(self._store, look.lane, open_ones) if open_ones else set()
         return [
             message
             for message, verdict in zip(page, verdicts, strict=True)
@@ -229,33 +217,6 @@ class Selection:
         except (Unreadable, BlobsUnavailable):
             self.unread += 1
             return False
-
-    def held(self, messages: Sequence[Message], fingerprints: Set[str]) -> set[str]:
-        """The ids of those of these messages that died of a fault with one of these fingerprints."""
-        if not fingerprints:
-            return set()
-        found: set[str] = set()
-        for lane in RESTING:
-            some = [m for m in messages if m.lane is lane and m.faults and m.faults[-1].fingerprint in fingerprints]
-            found |= self.died_of_last(lane, some)
-        return found
-
-    def died_of_last(self, lane: Lane, messages: Sequence[Message]) -> set[str]:
-        """The ids of those that died of the last fault they keep: of the others the store has no fingerprint.
-
-        Their times keep a store that starts from the fingerprint from going through all that share it.
-        """
-        times_ms = [message.rested_ms or 0 for message in messages] or [0]
-        near = Where(since_ms=min(times_ms), until_ms=max(times_ms) + 1)
-        by_fingerprint: dict[str, list[str]] = {}
-        for message in messages:
-            if message.faults:
-                by_fingerprint.setdefault(message.faults[-1].fingerprint, []).append(message.id)
-        found: set[str] = set()
-        for fingerprint, ids in by_fingerprint.items():
-            where = replace(near, fingerprint=fingerprint, ids=tuple(ids))
-            found.update(m.id for m in self._store.peek(lane, where=where, limit=len(ids)).messages)
-        return found
 
 
 def as_node(where: Where = Where(), lane: Lane = Lane.DEAD) -> Node:
