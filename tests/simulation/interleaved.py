@@ -279,14 +279,14 @@ class Interleaved:
     def _undo(self, run: Run) -> None:
         """As `Run.undo` asks for it, without waiting for what it comes to."""
 
-        def act(state: RunState, now_ms: int) -> tuple[RunState, str] | None:
+        def act(state: RunState, now_ms: int) -> RunState | None:
             if state.undo >= 0:
                 return None
             if state.status not in FINAL:
                 state = replace(state, status=Status.CANCELLED, over_ms=now_ms, still_ms=0)
-            return replace(state, undo=0, closed=False), "undone by bob"
+            return replace(state, undo=0, closed=False)
 
-        runs.change(self.store, run.id, act, "run undo", "bob", "")
+        runs.change(self.store, run.id, act, "run undo", "undone by bob", "bob", "")
 
     def _waiting(self) -> int:
         counts = self.store.counts()

@@ -27,10 +27,10 @@ from .about import RULES, Rule
 from .audit import Audit, Entry
 from .auto import AutoRedrive, next_step
 from .auto_look import POISON_MAX, Found, Look
-from .auto_state import FINGERPRINT, QUEUE, Line, Machine, decode, state_cell, swaps
+from .auto_state import FINGERPRINT, QUEUE, Machine, decode, state_cell, swaps
 from .gates import Gates, alone, closed
 from .plan import draw_up
-from .run_state import FINAL, Status
+from .run_state import FINAL, Line, Status
 from .select import as_node
 from .settings import Settings
 

@@ -15,12 +15,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..config import near_miss
-from ..errors import ConfigError, Conflict
+from ..errors import ConfigError
 from ..message import Cell, Swap, version_of
 from ..store import Store
 from .actor import signed
-from .audit import TRIES, Audit
+from .audit import Audit
 from .auto import AutoRedrive
+from .run_state import Line
 
 INDEX = "autos"
 STORY_MAX = 200  # lines; the last ones stay
@@ -29,13 +30,6 @@ READ_AT_ONCE = 200
 QUEUE, FINGERPRINT = "queue/", "fingerprint/"
 
 Phase = Literal["new", "looking", "asleep", "waiting", "redriving", "paused", "ended"]
-
-
-class Line(Struct, frozen=True, array_like=True):
-    """A line of a machine's story."""
-
-    at_ms: int
-    text: str
 
 
 class Machine(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -156,20 +150,16 @@ def _change(
     who, why = signed(actor, reason, f"{action} {scope}")
     audit = Audit(store)
     entry = audit.entry(action, who, why, about=scope)
-    for _ in range(TRIES):
+
+    def write(audited: list[Swap]) -> None:
         (cell,) = store.cells.read([state_cell(scope)])
         before = decode(cell, scope)
         after = act(before)
-        if after is before:
-            break
-        try:
+        if after is not before:
             told = swaps(store, cell, after, [Line(entry.at_ms, f"{word} by {who}: {why}")])
-            store.put([], swaps=[*told, *audit.swaps(entry)])
-            break
-        except Conflict:
-            continue
-    else:
-        raise Conflict(f"auto-redrive of {scope} was changed by others {TRIES} times in a row; try again")
+            store.put([], swaps=[*told, *audited])
+
+    audit.commit(entry, write)
     return machines(store, scope)[0]
 
 

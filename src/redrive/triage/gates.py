@@ -62,8 +62,11 @@ class Gates(Struct, frozen=True):
             _window(self.window)
 
     def may_approve(self, actor: str) -> bool:
-        """Whether this person's approval is the one that is waited for."""
-        return self.approval is None or approver(self.approval, actor)
+        """Whether this person's approval is the one that is waited for: a name alone is that person at any host."""
+        wanted = self.approval
+        if wanted is None or wanted in (ANYONE, actor):
+            return True
+        return "@" not in wanted and actor.partition("@")[0] == wanted
 
 
 class Window(NamedTuple):
@@ -108,11 +111,6 @@ def closed(
     if gates.breaker and (why := alone(app, sorted(set(dependencies)), now_ms)):
         return why
     return None if gates.health is None else app.healths.down(gates.health)
-
-
-def approver(wanted: str, actor: str) -> bool:
-    """Whether `actor` is the person that is named: a name alone is that person at any host."""
-    return wanted in (ANYONE, actor) or ("@" not in wanted and actor.partition("@")[0] == wanted)
 
 
 def held(state: State, d: Dependency, about: str, now_ms: int) -> str | None:

@@ -16,9 +16,8 @@ from ..duration import Duration, seconds
 from ..errors import ConfigError, Refused
 from ..message import Cell
 from . import runs
-from .actor import user
+from .actor import signed, user
 from .carrier import Carrier
-from .gates import approver
 from .plan import Plan, plan_cell, read_plan
 from .run_state import (
     FINAL,
@@ -37,6 +36,8 @@ from .run_state import (
 if TYPE_CHECKING:
     from ..app import App
     from ..store import Store
+
+Act = Callable[[RunState, int, str], RunState | None]  # the state, the time, and the line for its story
 
 LOOK_S = 0.1  # how often `wait` looks
 
@@ -101,7 +102,7 @@ class Run:
         """What it carries out. Raises ConfigError where that is not kept any more."""
         plan = read_plan(self._store.cells, self.id)
         if plan is None:
-            raise ConfigError(f"run {self.id} is not known, or not kept any more")
+            raise self._unknown()
         return plan
 
     def view(self) -> RunView:
@@ -122,62 +123,53 @@ class Run:
     def pause(self, *, actor: str | None = None, reason: str = "") -> None:
         """Move nothing more until it is resumed; verdicts are taken up meanwhile. Raises Refused once it is over."""
 
-        def act(state: RunState, now_ms: int) -> tuple[RunState, str] | None:
+        def act(state: RunState, now_ms: int, told: str) -> RunState | None:
             if state.status is Status.PAUSED:
                 return None
-            told = _by("paused", actor, reason)
-            paused = replace(state, status=Status.PAUSED, why=told, phase="paused", still_ms=state.still_ms or now_ms)
-            return paused, told
+            return replace(state, status=Status.PAUSED, why=told, phase="paused", still_ms=state.still_ms or now_ms)
 
-        self._change("pause", act, actor, reason)
+        self._change("pause", "paused", act, actor, reason)
 
     def resume(self, *, actor: str | None = None, reason: str = "") -> None:
         """Go on after a pause. Raises Refused once it is over."""
 
-        def act(state: RunState, now_ms: int) -> tuple[RunState, str] | None:
+        def act(state: RunState, now_ms: int, told: str) -> RunState | None:
             if state.status is not Status.PAUSED:
                 return None
-            return replace(state, status=Status.RUNNING, why="", phase="moving"), _by("resumed", actor, reason)
+            return replace(state, status=Status.RUNNING, why="", phase="moving")
 
-        self._change("resume", act, actor, reason)
+        self._change("resume", "resumed", act, actor, reason)
 
     def cancel(self, *, actor: str | None = None, reason: str = "") -> None:
         """End it: what it has not moved stays where it is. What it moved runs on. Raises Refused once it is over."""
-
-        def act(state: RunState, now_ms: int) -> tuple[RunState, str] | None:
-            return _cancelled(state, now_ms, _by("cancelled", actor, reason))
-
-        self._change("cancel", act, actor, reason)
+        self._change("cancel", "cancelled", _cancelled, actor, reason)
 
     def undo(self, *, actor: str | None = None, reason: str = "") -> int:
         """End it, and return what it moved and what has not run yet to where it lay, as if it had never been moved.
         Waits until that is done; how many were returned so far."""
 
-        def act(state: RunState, now_ms: int) -> tuple[RunState, str] | None:
+        def act(state: RunState, now_ms: int, told: str) -> RunState | None:
             if state.undo >= 0:
                 return None
-            told = _by("undone", actor, reason)
-            ended = state if state.status in FINAL else _cancelled(state, now_ms, told)[0]
-            return replace(ended, undo=0, closed=False), told
+            ended = state if state.status in FINAL else _cancelled(state, now_ms, told)
+            return replace(ended, undo=0, closed=False)
 
-        self._change("undo", act, actor, reason, final=True)
+        self._change("undo", "undone", act, actor, reason, final=True)
         self._carry_until(lambda state: state.undo < 0, None)
         return self._state().returned
 
     def approve(self, *, actor: str | None = None, reason: str = "") -> None:
         """Let it begin, where its gates ask for somebody's approval. Raises Refused where that is somebody else's."""
-        gates, name = self.plan.settings.gates, actor or user()
+        gates, name = self.plan.settings.gates, (actor or "").strip() or user()
         if gates is None or gates.approval is None:
             raise Refused(f"run {self.id} asks for nobody's approval")
-        if not approver(gates.approval, name):
+        if not gates.may_approve(name):
             raise Refused(f"run {self.id} asks for the approval of {gates.approval}, not of {name}")
 
-        def act(state: RunState, now_ms: int) -> tuple[RunState, str] | None:
-            if state.approved_by:
-                return None
-            return replace(state, approved_by=name), _by("approved", name, reason)
+        def act(state: RunState, now_ms: int, told: str) -> RunState | None:
+            return None if state.approved_by else replace(state, approved_by=name)
 
-        self._change("approve", act, name, reason)
+        self._change("approve", "approved", act, name, reason)
 
     # -- waiting
 
@@ -209,25 +201,24 @@ class Run:
     def _state(self) -> RunState:
         state = runs.state_of(self._store, self.id)
         if state is None:
-            raise ConfigError(f"run {self.id} is not known, or not kept any more; see `redrive run list`")
+            raise self._unknown()
         return state
 
-    def _change(
-        self,
-        word: str,
-        act: Callable[[RunState, int], tuple[RunState, str] | None],
-        actor: str | None,
-        reason: str,
-        *,
-        final: bool = False,
-    ) -> None:
-        def refusing(state: RunState, now_ms: int) -> tuple[RunState, str] | None:
+    def _change(self, word: str, done: str, act: Act, actor: str | None, reason: str, *, final: bool = False) -> None:
+        """`done`: the word for its story; `final`: also once it is over."""
+        name, why = signed(actor, reason, f"{word} of run {self.id}", needed=False)
+        told = f"{done} by {name}" + (f": {why}" if why else "")
+
+        def refusing(state: RunState, now_ms: int) -> RunState | None:
             if state.status in FINAL and not final:
                 raise Refused(f"run {self.id} is {state.status}: it cannot {word} any more")
-            return act(state, now_ms)
+            return act(state, now_ms, told)
 
-        if runs.change(self._store, self.id, refusing, f"run {word}", actor or user(), reason) is None:
-            self._state()
+        if runs.change(self._store, self.id, refusing, f"run {word}", told, name, why) is None:
+            raise self._unknown()
+
+    def _unknown(self) -> ConfigError:
+        return ConfigError(f"run {self.id} is not known, or not kept any more; see `redrive run list`")
 
 
 def views(store: Store, limit: int) -> list[RunView]:
@@ -260,12 +251,8 @@ def _view(id: str, state: RunState, plan: Cell | None, now_ms: int) -> RunView:
     )
 
 
-def _cancelled(state: RunState, now_ms: int, why: str) -> tuple[RunState, str]:
-    return replace(state, status=Status.CANCELLED, why=why, phase="over", over_ms=now_ms, still_ms=0), why
-
-
-def _by(word: str, actor: str | None, reason: str) -> str:
-    return f"{word} by {actor or user()}" + (f": {reason}" if reason else "")
+def _cancelled(state: RunState, now_ms: int, why: str) -> RunState:
+    return replace(state, status=Status.CANCELLED, why=why, phase="over", over_ms=now_ms, still_ms=0)
 
 
 def _quiet(name: str, text: str, run: str = "", /, count: int = 1) -> None:

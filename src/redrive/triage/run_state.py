@@ -116,7 +116,7 @@ class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Line(Struct, frozen=True, array_like=True):
-    """A line of a run's story."""
+    """A line of a story: what happened, and when."""
 
     at_ms: int
     text: str

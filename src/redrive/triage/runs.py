@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ..errors import Conflict, PlanRefused
+from ..errors import PlanRefused
 from ..message import Cell, Swap, version_of
-from .audit import TRIES, Audit
+from .audit import Audit
 from .plan import Plan, keep
 from .run_state import (
     INDEX,
@@ -26,6 +26,8 @@ from .run_state import (
 
 if TYPE_CHECKING:
     from ..store import Store
+
+Act = Callable[[RunState, int], RunState | None]
 
 
 def begin(store: Store, plan: Plan, *, actor: str, reason: str, cause: str = "", swaps: Sequence[Swap] = ()) -> None:
@@ -62,37 +64,32 @@ def state_of(store: Store, id: str) -> RunState | None:
     return read_state(store.cells.read([state_cell(id)])[0])
 
 
-def change(store: Store, id: str, act: Callable[[RunState, int], tuple[RunState, str] | None], entry: str, actor: str,
-           reason: str) -> RunState | None:  # fmt: skip
-    """Change a run's state by a person's word: `act(state, now_ms)` says to what, and the line for its story; None
-    leaves it as it is. One commit, with the audit entry. The state after that; None where there is no such run.
+def change(store: Store, id: str, act: Act, action: str, told: str, actor: str, reason: str) -> RunState | None:
+    """Change a run's state by a person's word: `act(state, now_ms)` says to what; None leaves it as it is. `told` is
+    the line for its story. One commit, with the audit entry. The state after that; None where there is no such run.
 
     Raises Conflict where others were faster twenty times, StoreError.
     """
     audit = Audit(store)
-    for _ in range(TRIES):
-        cell, told, index_cell = store.cells.read([state_cell(id), story_cell(id), INDEX])
-        state = read_state(cell)
-        if state is None or cell is None:
-            return None
-        now_ms = store.now_ms()
-        wanted = act(state, now_ms)
-        if wanted is None:
+    entry = audit.entry(action, actor, reason, told, count=1, about=id)
+
+    def write(audited: list[Swap]) -> RunState | None:
+        cell, story, opened = store.cells.read([state_cell(id), story_cell(id), INDEX])
+        state, now_ms = read_state(cell), store.now_ms()
+        changed = None if state is None else act(state, now_ms)
+        if state is None or changed is None:
             return state
-        changed, line = wanted
-        story = longer(read_story(told), [Line(now_ms, line)])
+        longer_story = longer(read_story(story), [Line(now_ms, told)])
         swaps = [
-            Swap(state_cell(id), cell.version, encode(changed), KEPT_MS),
-            Swap(story_cell(id), version_of(told), encode(story), KEPT_MS),
+            Swap(state_cell(id), version_of(cell), encode(changed), KEPT_MS),
+            Swap(story_cell(id), version_of(story), encode(longer_story), KEPT_MS),
         ]
         if state.closed and not changed.closed:  # somebody has to carry it again
-            swaps.append(_opened(index_cell, id))
-        try:
-            store.put([], swaps=[*swaps, *audit.swaps(audit.entry(entry, actor, reason, line, count=1, about=id))])
-        except Conflict:
-            continue
+            swaps.append(_opened(opened, id))
+        store.put([], swaps=[*swaps, *audited])
         return changed
-    raise Conflict(f"run {id} was changed by others {TRIES} times in a row; try again")
+
+    return audit.commit(entry, write)
 
 
 def _opened(cell: Cell | None, id: str) -> Swap:
