@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 import pytest
 
 import redrive
@@ -344,6 +347,47 @@ def test_who_waits_for_a_run_carries_it_where_no_worker_does() -> None:
     app.run_worker(burst=True)
     assert run.wait(timeout=30) == "done"
     assert run.counts["failed"] == 10
+
+
+def test_a_burst_does_not_wait_for_a_canary_that_others_have_to_work() -> None:
+    app, ran = redrive.App("memory://"), []
+
+    @app.task(queue="crm", retry=redrive.Retry(max_attempts=1))
+    def push(n: int) -> None:
+        ran.append(n)
+        if len(ran) <= 20:
+            raise ConnectionError("down")
+
+    app.queue("mail")
+    app.enqueue_many([push.draft(n) for n in range(20)])
+    app.run_worker(burst=True)
+    run = app.dlq.select().plan(canary=3).start(reason="up again")
+    app.run_worker(["mail"], burst=True)
+    assert run.counts == counts(planned=20, moved=3, waiting=3)
+    app.run_worker(["crm"], burst=True)
+    assert run.counts == counts(planned=20, moved=20, done=20)
+
+
+def test_a_run_is_not_waited_for_within_an_event_loop(scene: Scene) -> None:
+    scene.bury(1)
+    run = scene.start()
+
+    async def waits(wait: Callable[[], object]) -> None:
+        wait()
+
+    for wait in (run.wait, run.undo):
+        with pytest.raises(RuntimeError, match=r"await asyncio\.to_thread"):
+            asyncio.run(waits(wait))
+    assert run.state == "running"
+
+
+def test_an_undo_needs_no_health_check(scene: Scene) -> None:
+    scene.app.dlq.health("crm-up", lambda: True)
+    scene.bury(3)
+    run = scene.start(gates=redrive.Gates(health="crm-up"), delay="1h")
+    scene.move(3)
+    scene.carrier.release()
+    assert Run(scene.store, run.id, redrive.App(store=scene.store)).undo() == 3
 
 
 def test_who_does_not_know_the_health_check_of_a_run_leaves_it_to_others(scene: Scene) -> None:

@@ -11,7 +11,7 @@ were moved: a message that the run moved names it, or has a verdict in its cell.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -64,7 +64,8 @@ class Carrier:
         self._wrote: tuple[object, ...] | None = None  # of the state, when it was last seen to
         self._refused: set[str] = set()  # what was claimed before it could be returned
         self._quiet = 0  # how many ticks in a row brought no news
-        self.moves = False  # whether it has something to do that a burst shall wait for
+        self.moves = False  # whether it has something left that it may move, now or once others are judged
+        self._judges: Collection[str] = ()  # the queues of those that it has moved where these must be judged first
 
     def tick(self) -> float | None:
         """Carry it on; in how many seconds to call again. None: it is over, or somebody else carries it. Raises
@@ -84,7 +85,7 @@ class Carrier:
         if self._plan is None:
             self._leave()
             return None
-        if (health := self._unknown(self._plan)) is not None:
+        if _moving(state) and (health := self._unknown(self._plan)) is not None:
             self._say_who_can(health, state, cell, now_ms)
             return None
         sheet = Sheet(self.id, replace(state, owner=self._owner), cell, now_ms)
@@ -97,10 +98,16 @@ class Carrier:
             self._tally.forget()
             raise
         self._wrote = sheet.state.carried
-        self.moves = _moves(sheet.state)
+        self.moves = _moving(sheet.state) and not sheet.state.still_ms
+        self._judges = _judged_in(sheet.state, self._plan)
         for name, text in sheet.notices:
             self._notice(name, text, self.id)
         return wait_s
+
+    def keeps(self, queues: Collection[str]) -> bool:
+        """Whether a burst that works these queues shall wait for it. It does not wait for verdicts that come from
+        elsewhere."""
+        return self.moves and not (self._judges and {*queues}.isdisjoint(self._judges))
 
     def release(self) -> None:
         """Let another carry it from now on. Raises StoreError."""
@@ -324,8 +331,15 @@ def _verdict(run: str, s: Settings, batch: Sequence[Handle]) -> Redrive:
     return Redrive(s.to_queue, s.delay_ms, s.attempts, run, s.keep_deadline, delays)
 
 
-def _moves(state: RunState) -> bool:
-    return state.status is Status.RUNNING and not state.still_ms and state.at < state.total
+def _moving(state: RunState) -> bool:
+    return state.status is Status.RUNNING and state.at < state.total
+
+
+def _judged_in(state: RunState, plan: Plan) -> Collection[str]:
+    """The queues of a canary that has been moved and is not over; none where it does not wait for one."""
+    if state.canary_over or state.moved + state.ended + state.at - state.known < plan.settings.canary:
+        return ()
+    return plan.by_queue if plan.settings.to_queue is None else (plan.settings.to_queue,)
 
 
 def _phase(plan: Plan, state: RunState, why: str) -> str:

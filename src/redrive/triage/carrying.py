@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
@@ -48,9 +49,9 @@ class Carrying:
             self._thread = threading.Thread(target=self._work, name="redrive-runs", daemon=True)
             self._thread.start()
 
-    def busy(self) -> bool:
-        """Whether a run that it carries has messages left that it may move: a burst waits for those."""
-        return not self._looked or any(carrier.moves for carrier in self._carriers.values())
+    def busy(self, queues: Collection[str]) -> bool:
+        """Whether a run that it carries has messages left that it may move: a burst of these queues waits for those."""
+        return not self._looked or any(carrier.keeps(queues) for carrier in list(self._carriers.values()))
 
     def close(self) -> None:
         """Take up what is in, and let others carry on."""
@@ -117,7 +118,7 @@ class Carrying:
             wait_s = LOOK_S
         except Exception:  # a bug, or cells that somebody altered: the other runs go on
             self._notice("run_failed", traceback.format_exc(limit=-3), id)
-            wait_s = TROUBLE_S
+            carrier.moves, wait_s = False, TROUBLE_S
         self._next_s[id] = time.monotonic() + (LOOK_S if wait_s is None else wait_s)
 
     def _finish(self) -> None:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from .._context import refuse_loop
 from ..duration import Duration, seconds
 from ..errors import ConfigError, Refused
 from ..message import Cell
@@ -146,7 +147,8 @@ class Run:
 
     def undo(self, *, actor: str | None = None, reason: str = "") -> int:
         """End it, and return what it moved and what has not run yet to where it lay, as if it had never been moved.
-        Waits until that is done; how many were returned so far."""
+        Waits until that is done; how many were returned so far. Raises RuntimeError as `wait`."""
+        refuse_loop("run.undo()", "await asyncio.to_thread(run.undo)")
 
         def act(state: RunState, now_ms: int, told: str) -> RunState | None:
             if state.undo >= 0:
@@ -176,8 +178,10 @@ class Run:
     def wait(self, timeout: Duration | None = None) -> str:
         """Wait until it is over: done, stopped or cancelled; its state. Carries it meanwhile, where no worker does.
 
-        Raises TimeoutError after `timeout`; the run goes on.
+        Raises TimeoutError after `timeout`; the run goes on. RuntimeError inside a running event loop, which may be the
+        worker's that it waits for.
         """
+        refuse_loop("run.wait()", "await asyncio.to_thread(run.wait)")
         end_s = None if timeout is None else seconds(timeout, "timeout")
         return str(self._carry_until(lambda state: state.status in FINAL, end_s).status)
 

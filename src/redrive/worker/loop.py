@@ -574,7 +574,9 @@ class Worker:
             return False
         try:
             self._runs.look(now=True)
-            return not self._runs.busy() and not any(self._left_in(queue.name) for queue in self.queues)
+            if self._runs.busy({queue.name for queue in self.queues} - {*self._store.paused()}):
+                return False
+            return not any(self._left_in(queue.name) for queue in self.queues)
         except StoreError as error:
             self._store_failed(error)
             return False
