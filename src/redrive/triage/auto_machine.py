@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from ..errors import Conflict, StoreError
 from ..events import Notify
 from ..ids import new_id
-from ..message import Cell, Discard, Isolate, Message, Where
+from ..message import Cell, Discard, Isolate, Message, Verdict, Where
 from . import runs
 from .about import RULES, Rule
 from .audit import Audit, Entry
@@ -46,7 +46,7 @@ ASK_MS = 1000  # how often it asks for a gate, or for its run
 DISCARD_MAX = 100  # in one commit
 TICK_S = 0.25  # a tick begins nothing more after that; the next one goes on
 
-Count = Literal["isolated", "discarded"]
+Count = Literal["isolated", "discarded"]  # of a machine, by the names of its fields
 
 
 class Order(NamedTuple):
@@ -232,12 +232,15 @@ class Autos:
         assert machine.auto is not None
         soon_ms = min(found.next_ms, now_ms + LOOK_MS, now_ms + machine.auto.delay_ms(1))
         wake_ms = max(now_ms + ASK_MS, int(soon_ms))
-        lines = ["goes on"] if machine.phase == "waiting" else []
-        if lines or machine.phase != "asleep":
-            after = replace(machine, phase="asleep", why="", next_ms=wake_ms)
-            self._commit(cell, after, lines, now_ms, wake_ms)
+        return self._sleep(cell, machine, now_ms, wake_ms)
+
+    def _sleep(self, cell: Cell | None, machine: Machine, now_ms: int, wake_ms: int) -> int:
+        after = replace(machine, phase="asleep", why="", next_ms=wake_ms)
+        if machine.phase == "asleep":
+            self._keep(cell, after, now_ms, wake_ms)
         else:
-            self._keep(cell, replace(machine, next_ms=wake_ms), now_ms, wake_ms)
+            lines = ["goes on"] if machine.phase == "waiting" else []
+            self._commit(cell, after, lines, now_ms, wake_ms)
         return wake_ms
 
     # -- what it does
@@ -252,12 +255,8 @@ class Autos:
         some = [m for m in poison if m.redrives == poison[0].redrives][:POISON_MAX]
         line = f"isolated {_messages(len(some))}: {verdict.why}"
         after = replace(machine, phase="looking", why="", isolated=machine.isolated + len(some))
-        audit = Audit(self._store)
-        entry = audit.entry("isolate", ACTOR, verdict.why, ids=[m.id for m in some], about=machine.scope)
-        kept = [*self._swaps(cell, after, [line], now_ms), *audit.swaps(entry)]
-        moved = self._store.triage([m.handle for m in some], verdict, swaps=kept)
-        if not all(moved):
-            self._less(audit, entry, some, moved, "isolated")
+        entry = Audit(self._store).entry("isolate", ACTOR, verdict.why, ids=_ids(some), about=machine.scope)
+        moved = self._judge(cell, after, line, some, verdict, entry, "isolated")
         if any(moved):
             self._notice("auto_isolated", line, machine.scope, count=moved.count(True))
         return now_ms
@@ -265,40 +264,42 @@ class Autos:
     def _discard(self, seat: Seat, cell: Cell | None, machine: Machine, now_ms: int) -> int:
         order, some = seat.order, seat.look.any(DISCARD_MAX)
         if not some:
-            wake_ms = now_ms + LOOK_MS
-            if machine.phase != "asleep":
-                self._commit(cell, replace(machine, phase="asleep", next_ms=wake_ms), [], now_ms, wake_ms)
-            else:
-                self._keep(cell, replace(machine, next_ms=wake_ms), now_ms, wake_ms)
-            return wake_ms
+            return self._sleep(cell, machine, now_ms, now_ms + LOOK_MS)
         line = f"discarded {_messages(len(some))}: {order.reason}"
         after = replace(machine, phase="looking", discarded=machine.discarded + len(some))
-        audit = Audit(self._store)
-        actor = f"rule by {order.by}"
-        entry = audit.entry("discard", actor, order.reason, ids=[m.id for m in some], about=machine.scope)
-        kept = [*self._swaps(cell, after, [line], now_ms), *audit.swaps(entry)]
-        gone = self._store.triage([m.handle for m in some], Discard(order.reason), swaps=kept)
-        if not all(gone):
-            self._less(audit, entry, some, gone, "discarded")
+        entry = Audit(self._store).entry(
+            "discard", f"rule by {order.by}", order.reason, ids=_ids(some), about=machine.scope
+        )
+        self._judge(cell, after, line, some, Discard(order.reason), entry, "discarded")
         return now_ms
 
-    def _less(
+    def _judge(
         self,
-        audit: Audit,
-        entry: Entry,
+        cell: Cell | None,
+        after: Machine,
+        line: str,
         some: Sequence[Message],
-        moved: Sequence[bool],
-        what: Literal["isolated", "discarded"],
-    ) -> None:
+        verdict: Verdict,
+        entry: Entry,
+        count: Count,
+    ) -> Sequence[bool]:
+        """Which of them the verdict moved, in one commit with the machine, which has counted all, and the entry."""
+        audit = Audit(self._store)
+        swaps = [*self._swaps(cell, after, [line], entry.at_ms), *audit.swaps(entry)]
+        moved = self._store.triage([m.handle for m in some], verdict, swaps=swaps)
+        if not all(moved):
+            self._less(audit, entry, some, moved, count)
+        return moved
+
+    def _less(self, audit: Audit, entry: Entry, some: Sequence[Message], moved: Sequence[bool], count: Count) -> None:
         """Somebody else was faster with some of them."""
         audit.amend(entry, ids=[m.id for m, done in zip(some, moved, strict=True) if done])
         (cell,) = self._store.cells.read([state_cell(entry.about)])
         machine = decode(cell, entry.about)
-        count = getattr(machine, what) - moved.count(False)
         if cell is not None:
-            line = f"{_messages(moved.count(False))} of those had moved meanwhile"
-            after = replace(machine, isolated=count) if what == "isolated" else replace(machine, discarded=count)
-            self._try(cell, after, [Line(entry.at_ms, line)])
+            gone = moved.count(False)
+            after = replace(machine, **{count: getattr(machine, count) - gone})
+            self._try(cell, after, [Line(entry.at_ms, f"{_messages(gone)} of those had moved meanwhile")])
 
     def _begin(self, order: Order, cell: Cell | None, machine: Machine, due: Sequence[Message], now_ms: int) -> int:
         """A plan of them, and its run: the run is written by the commit that says so in the machine. A plan that is
@@ -347,6 +348,10 @@ class Autos:
     def _try(self, cell: Cell, machine: Machine, lines: list[Line]) -> None:
         with suppress(Conflict):  # somebody else works it
             self._store.put([], swaps=swaps(self._store, cell, machine, lines))
+
+
+def _ids(messages: Sequence[Message]) -> list[str]:
+    return [message.id for message in messages]
 
 
 def _messages(count: int) -> str:

@@ -88,7 +88,7 @@ class Carrier:
         if _moving(state) and (health := self._unknown(self._plan)) is not None:
             self._say_who_can(health, state, cell, now_ms)
             return None
-        sheet = Sheet(self.id, replace(state, owner=self._owner), cell, now_ms)
+        sheet = Sheet(self.id, state, cell, now_ms, self._owner)
         try:
             wait_s = self._carry(sheet, self._plan)
         except Conflict:  # somebody changed the run: nothing of this tick was written
@@ -140,7 +140,7 @@ class Carrier:
         self._tally.record(sheet)
         self._tally.fold(sheet)
         if sheet.state.undo >= 0:
-            return self._undo(sheet, plan)
+            return self._undo(sheet)
         self._speak(sheet, plan)
         if sheet.state.status in FINAL:
             return self._wind_up(sheet, plan)
@@ -274,7 +274,7 @@ class Carrier:
 
     # -- the end
 
-    def _undo(self, sheet: Sheet, plan: Plan) -> float:
+    def _undo(self, sheet: Sheet) -> float:
         """Return what has not run yet, a chunk a tick. What an earlier try returned lies there as it was planned."""
         n = sheet.state.undo
         if n * CHUNK >= sheet.state.known:

@@ -20,7 +20,6 @@ from .run_state import (
     longer,
     marks_cell,
     read_failures,
-    read_state,
     read_story,
     state_cell,
     story_cell,
@@ -33,9 +32,10 @@ if TYPE_CHECKING:
 class Sheet:
     """What one tick comes to, until it is committed."""
 
-    def __init__(self, id: str, state: RunState, cell: Cell, now_ms: int) -> None:
-        self.id, self.state, self.now_ms = id, state, now_ms
-        self._cell, self._before = cell, read_state(cell)
+    def __init__(self, id: str, before: RunState, cell: Cell, now_ms: int, owner: str) -> None:
+        """`before`: the run's state as `cell` has it; `owner`: who carries it now."""
+        self.id, self.state, self.now_ms = id, replace(before, owner=owner), now_ms
+        self._cell, self._before = cell, before
         self._marks: dict[int, bytearray] = {}
         self._versions: dict[int, int] = {}
         self.changed: set[int] = set()  # chunks whose letters did
@@ -71,7 +71,7 @@ class Sheet:
     def swaps(self, store: Store) -> list[Swap]:
         """All that is to be written; nothing where nothing changed and the lease holds for a while."""
         before = self._before
-        held = before is not None and before.until_ms > self.now_ms + LEASE_MS // 2
+        held = before.until_ms > self.now_ms + LEASE_MS // 2
         if self.state == before and held and not self.news:
             return []
         if not self.state.closed:
