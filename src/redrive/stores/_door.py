@@ -16,8 +16,10 @@ from ..message import (
     Handle,
     Lane,
     Message,
+    Readmit,
     Redrive,
     Replace,
+    Return,
     Verdict,
     Where,
 )
@@ -57,6 +59,37 @@ def admit_verdict(handles: Sequence[Handle], verdict: Verdict, traits: Traits) -
         if verdict.draft.id == handles[0].id:
             raise EnqueueError(f"message {handles[0].id} cannot be replaced under its own id; give the draft another")
         admit([verdict.draft], traits)
+
+
+def judged_lanes(verdict: Verdict) -> tuple[Lane, ...]:
+    """Where a message may lie that this verdict is for."""
+    match verdict:
+        case Redrive():
+            return (*RESTING, Lane.DONE)
+        case Return():
+            return (Lane.READY,)
+        case Readmit():
+            return (Lane.QUARANTINE,)
+        case _:
+            return RESTING
+
+
+def key_is_held(old: str, draft: Draft, holder: str) -> EnqueueError:
+    """Why the message `old` cannot be replaced by this draft."""
+    return EnqueueError(
+        f"message {old} cannot be replaced: message {holder} holds the unique key {draft.key!r} of task "
+        f"{draft.task!r}; nothing was changed"
+    )
+
+
+def values_of(where: Where, *fields: str) -> dict[str, tuple[str, ...]]:
+    """The values, each once, that each of these fields may have of which the filter names any."""
+    named = {field: getattr(where, field) for field in fields}
+    return {
+        field: (str(said),) if isinstance(said, str) else tuple(dict.fromkeys(said))
+        for field, said in named.items()
+        if said is not None
+    }
 
 
 def admit_restored(messages: Iterable[Message], traits: Traits) -> None:

@@ -13,7 +13,7 @@ import psycopg
 
 from ..message import TREND_MS, Counts, FailureGroup, Lane, Where
 from . import _lifecycle
-from ._door import RESTED, begin
+from ._door import RESTED, begin, values_of
 from ._postgres_rows import COLUMNS, Array, cursor, ids, read_faults, texts
 
 LOOKED = 10_000  # entries of an index that are counted to find out how narrow a field is
@@ -49,22 +49,12 @@ class Clauses:
         return " and ".join(self._clauses) or "true"
 
 
-def fields_of(where: Where) -> dict[str, tuple[str, ...]]:
-    """The values that each field may have of which the filter names any."""
-    named = {field: getattr(where, field) for field in _FIELDS}
-    return {
-        field: (value,) if isinstance(value, str) else tuple(dict.fromkeys(value))
-        for field, value in named.items()
-        if value is not None
-    }
-
-
 def paths_of(where: Where, lane: Lane | None) -> list[Path]:
     """The ways that lead to these messages in the order of rest, those of more values first."""
     if where.ids is not None:
         return []
     found: list[Path] = []
-    fields = fields_of(where)
+    fields = values_of(where, *_FIELDS)
     if lane is Lane.DEAD:
         found += [
             Path(field, f"{_DEAD if field == 'fingerprint' else _LISTED} and m.{field} = {{}}", texts(values))
@@ -107,7 +97,7 @@ def where_of(where: Where, lane: Lane | None) -> Clauses:
 
 def _add_fields(found: Clauses, where: Where, said: str, but: str = "") -> None:
     """Those that the filter names, but that of a path; `said`: how, {} for the condition."""
-    for field, values in fields_of(where).items():
+    for field, values in values_of(where, *_FIELDS).items():
         if field != but:
             one = len(values) == 1
             fits = f"m.{field} = {{}}::text" if one else f"m.{field} = any({{}}::text[])"

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import EnqueueError
 from ..ids import new_id
 from ..message import (
-    RESTING,
     Discard,
     Draft,
     Handle,
@@ -26,6 +24,7 @@ from ..message import (
     Verdict,
 )
 from . import _postgres_changes as changes
+from ._door import judged_lanes, key_is_held
 from ._postgres_changes import Connection, Statements
 from ._postgres_groups import admit, lock
 from ._postgres_rows import ids, ints, numbers, plain, restored_rows, texts
@@ -64,7 +63,7 @@ def judge(
 
 
 def _words(st: Statements, c: Connection, handles: Sequence[Handle], verdict: Verdict, now: int | None) -> list[bool]:
-    places = {handle: at for at, handle in reversed([*enumerate(handles)]) if handle.lane in _judged(verdict)}
+    places = {handle: at for at, handle in reversed([*enumerate(handles)]) if handle.lane in judged_lanes(verdict)}
     listed = sorted(places)
     if not listed:
         return [False] * len(handles)
@@ -96,19 +95,6 @@ def _words(st: Statements, c: Connection, handles: Sequence[Handle], verdict: Ve
     return _in_turn(handles, verdict, moved)
 
 
-def _judged(verdict: Verdict) -> tuple[Lane, ...]:
-    """The lanes in which it finds messages."""
-    match verdict:
-        case Redrive():
-            return (*RESTING, Lane.DONE)
-        case Return():
-            return (Lane.READY,)
-        case Readmit():
-            return (Lane.QUARANTINE,)
-        case _:
-            return RESTING
-
-
 def _in_turn(handles: Sequence[Handle], verdict: Verdict, moved: set[Handle]) -> list[bool]:
     """One after the other: what an earlier one left as a later one says can be judged again."""
     words = []
@@ -126,10 +112,7 @@ def _put_instead(st: Statements, c: Connection, old: str, draft: Draft, now: int
     until = [] if draft.key is None else st.rows(c, "release_key", *name, old)
     (put,) = changes.insert_all(st, c, [draft], [draft.id or new_id(st.now_ms())], now)
     if put.duplicate:
-        raise EnqueueError(
-            f"message {old} cannot be replaced: message {put.id} holds the unique key {draft.key!r} of task "
-            f"{draft.task!r}; nothing was changed"
-        )
+        raise key_is_held(old, draft, put.id)
     if until and until[0][0] > 0:
         st.do(c, "prolong_key", *name, until[0][0])
 

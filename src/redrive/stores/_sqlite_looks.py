@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..message import TREND_MS, FailureGroup, Lane, Where
-from ._door import RESTED
+from ._door import RESTED, values_of
 from ._lifecycle import died_of
 from ._meta import text
 from ._sqlite_rows import read_faults
@@ -30,6 +30,7 @@ FEW = 2000  # so many messages of a field are looked through rather than read in
 MANY = 60_000  # so many are not listed to see whether a message is among them
 VALUES_MAX = 50  # so many values of a field are merged in order
 LISTED_MAX = 4  # for so many of them the messages of other fields are listed
+_FIELDS = ("fingerprint", "error", "task", "queue", "reason")  # those that have an index, of more values first
 Read = Callable[..., list[tuple[Any, ...]]]
 
 
@@ -42,7 +43,7 @@ def page_of(read: Read, lane: Lane | None, where: Where, after: tuple[int, int],
     later, order = AFTER[lane]
     clauses, args = where_of(where, lane)
     plain, bounds = f"where {' and '.join([*clauses, later])} order by {order} limit ?", [*args, *after, limit]
-    fields = _indexed(where) if lane in RESTED and where.ids is None else {}
+    fields = values_of(where, *_FIELDS) if lane in RESTED and where.ids is None else {}
     if not fields:
         return plain, bounds
     if [*fields] == ["fingerprint", "task"] and len(fields["fingerprint"]) == len(fields["task"]) == 1:
@@ -68,16 +69,6 @@ def page_of(read: Read, lane: Lane | None, where: Where, after: tuple[int, int],
         where {" and ".join([*clauses, later])} and {field} = ? order by {order} limit ?)"""
     parts = [part for value in values for part in (*args, *after, value, limit)]
     return f"where seq in ({' union all '.join([one] * len(values))}) order by {order} limit ?", [*parts, limit]
-
-
-def _indexed(where: Where) -> dict[str, tuple[str, ...]]:
-    """The fields that it names and that have an index, with their values."""
-    named = {field: getattr(where, field) for field in ("fingerprint", "error", "task", "queue", "reason")}
-    return {
-        field: tuple(dict.fromkeys(said)) if isinstance(said, tuple) else (str(said),)
-        for field, said in named.items()
-        if said is not None
-    }
 
 
 def _on(what: str, field: str, values: tuple[str, ...], lane: Lane | None, limit: int) -> tuple[str, Any, Any, Any]:

@@ -10,14 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from ..errors import EnqueueError
 from ..message import (
-    RESTING,
     Discard,
     Draft,
     Handle,
     Isolate,
-    Lane,
     Message,
     Readmit,
     Redrive,
@@ -26,6 +23,7 @@ from ..message import (
     Verdict,
 )
 from . import _lifecycle
+from ._door import judged_lanes, key_is_held
 from ._meta import text
 from ._sqlite_changes import Changes
 from ._sqlite_groups import Groups, Seen, Touched
@@ -58,7 +56,7 @@ class Triage:
         self, c: sqlite3.Connection, which: Sequence[int], handles: Sequence[Handle], verdict: Verdict
     ) -> list[Seen]:
         """What this verdict is for, of those that are still as they were seen."""
-        lanes = _LANES.get(type(verdict), RESTING)
+        lanes = judged_lanes(verdict)
         wanted = [at for at in which if handles[at].lane in lanes]
         if not wanted:
             return []
@@ -112,10 +110,7 @@ class Triage:
         c.execute(self._sql["discard"], (text([seq]),))
         (put,) = self._changes.insert(c, [draft], now)
         if put.duplicate:
-            raise EnqueueError(
-                f"message {old} cannot be replaced: message {put.id} holds the unique key {draft.key!r} of task "
-                f"{draft.task!r}; nothing was changed"
-            )
+            raise key_is_held(old, draft, put.id)
         if held is not None and held[0] > now + draft.key_for_ms:
             c.execute(self._sql["hold_key"], (*name, put.id, held[0]))
 
@@ -144,13 +139,6 @@ class Triage:
             c.execute(self._sql["hold_key"], (*name, message.id, 0))
         keyed.add(name)
         return True
-
-
-_LANES: dict[type[Verdict], tuple[Lane, ...]] = {
-    Redrive: (*RESTING, Lane.DONE),
-    Return: (Lane.READY,),
-    Readmit: (Lane.QUARANTINE,),
-}
 
 
 def _rounds(handles: Sequence[Handle]) -> Iterator[list[int]]:

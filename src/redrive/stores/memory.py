@@ -494,10 +494,7 @@ def _replace(tables: Tables, seq: int, draft: Draft, now: int) -> None:
         tables.free_key(draft.task, draft.key)
     put = _put(tables, draft, now)
     if put.duplicate:
-        raise EnqueueError(
-            f"message {old.id} cannot be replaced: message {put.id} holds the unique key {draft.key!r} of task "
-            f"{draft.task!r}; nothing was changed"
-        )
+        raise _door.key_is_held(old.id, draft, put.id)
     if draft.key is not None and until_ms is not None and until_ms > now + draft.key_for_ms:
         tables.hold_key(draft.task, draft.key, put.id, until_ms)
 

@@ -293,10 +293,7 @@ class RedisStore:
         once = bool(swaps) or isinstance(verdict, Replace)
         reply = self._link.call("triage", arguments.listed(self._now(), asked), again=not once)
         if reply[0] == b"held":
-            raise EnqueueError(
-                f"message {handles[0].id} cannot be replaced: message {id_text(reply[1].hex())} holds the unique key "
-                "of the draft; nothing was changed"
-            )
+            raise _door.key_is_held(handles[0].id, _drafts(verdict)[0], id_text(reply[1].hex()))
         moved = [False] * len(handles)
         for at, word in zip(ours, self._told(reply, swaps)[0], strict=True):
             moved[at] = word == 1
