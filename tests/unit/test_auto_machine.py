@@ -102,6 +102,20 @@ def test_137_dead_messages_are_all_redriven_or_isolated_in_batches_and_none_is_l
         assert (run.actor, run.cause, run.selector) == ("auto-redrive", "auto", "queue:crm")
 
 
+def test_a_clock_that_is_set_back_stops_no_machine() -> None:
+    world = World(SOON)
+    world.turn(times=2)
+    world.clock._now_ms -= 3_600_000
+    world.bury(3)
+    world.turn(times=45)
+    assert sorted(world.ran.values()) == [1, 1, 1]
+    world.clock._now_ms -= 3_600_000
+    world.born()  # and the process is another
+    world.bury(3)
+    world.turn(times=45)
+    assert sorted(world.ran.values()) == [1, 1, 1]
+
+
 def test_a_wait_may_last_a_year() -> None:
     world = World(AutoRedrive(base="365d", cap=None, max_redrives=1))
     world.bury(2)

@@ -26,7 +26,7 @@ from . import runs
 from .about import RULES, Rule
 from .audit import Audit, Entry
 from .auto import AutoRedrive, next_step
-from .auto_look import POISON_MAX, Found, Look
+from .auto_look import LATE_MS, POISON_MAX, Found, Look
 from .auto_state import FINGERPRINT, QUEUE, Machine, decode, state_cell, swaps
 from .gates import Gates, alone, closed
 from .plan import draw_up
@@ -81,6 +81,7 @@ class Autos:
         self._app, self._store, self._notice = app, app.store, notice
         self._owner = owner or new_id(app.store.now_ms())
         self._seats: dict[str, Seat] = {}
+        self._ticked_ms = 0
         self._rules: tuple[int, dict[str, Rule]] = (0, {})
 
     def __bool__(self) -> bool:
@@ -93,14 +94,15 @@ class Autos:
 
     def tick(self) -> None:
         """Do what is to be done now, or some of it; to be called about once a second. Raises StoreError."""
-        orders = self._orders()
+        orders, now_ms = self._orders(), self._store.now_ms()
+        set_back, self._ticked_ms = now_ms < self._ticked_ms - LATE_MS, now_ms  # what seats remember is still to come
         for scope in self._seats.keys() - orders.keys():
             self._end(self._seats.pop(scope))
         for scope, order in orders.items():
             seat = self._seats.get(scope)
-            if seat is None or seat.order != order:
+            if seat is None or seat.order != order or set_back:
                 self._seats[scope] = Seat(self._app, order)
-        end_s, now_ms = time.monotonic() + TICK_S, self._store.now_ms()
+        end_s = time.monotonic() + TICK_S
         due = [seat for seat in self._seats.values() if seat.wake_ms <= now_ms]
         for seat in sorted(due, key=lambda seat: seat.wake_ms):
             try:
@@ -155,7 +157,8 @@ class Autos:
         order, now_ms = seat.order, self._store.now_ms()
         (cell,) = self._store.cells.read([state_cell(order.scope)])
         before = decode(cell, order.scope)
-        if before.until_ms > now_ms and before.owner != self._owner:
+        leased = now_ms < before.until_ms <= now_ms + LOOK_MS + 2 * LEASE_MS  # longer: before the clock was set back
+        if leased and before.owner != self._owner:
             return min(before.until_ms, now_ms + HEARD_MS)
         machine = replace(before, auto=order.auto, owner=self._owner)
         if machine.phase in ("new", "ended"):
