@@ -11,12 +11,13 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
 
 from redrive import App
-from redrive.errors import Refused
+from redrive.errors import Refused, StoreUnavailable
 from redrive.fault import Fault, Kind
 from redrive.message import (
     Ack,
@@ -119,12 +120,12 @@ class Step(threading.Thread):
 class Interrupted:
     """A store whose calls are the points between which a carrier may be left alone, or killed."""
 
-    def __init__(self, store: MemoryStore, pause: Callable[[], None]) -> None:
-        self._store, self._pause = store, pause
+    def __init__(self, store: MemoryStore, pause: Callable[[], None], fails: Callable[[], bool]) -> None:
+        self._store, self._pause, self._fails = store, pause, fails
 
     @property
     def cells(self) -> Interrupted:
-        return Interrupted(self._store.cells, self._pause)  # type: ignore[arg-type]  # it has calls too
+        return Interrupted(self._store.cells, self._pause, self._fails)  # type: ignore[arg-type]  # it has calls too
 
     def __getattr__(self, name: str) -> Any:
         call = getattr(self._store, name)
@@ -133,8 +134,12 @@ class Interrupted:
 
         def paused(*args: Any, **words: Any) -> Any:
             self._pause()
+            if self._fails():
+                raise StoreUnavailable("it did not arrive")
             found = call(*args, **words)
             self._pause()
+            if self._fails():
+                raise StoreUnavailable("nobody knows whether it did")
             return found
 
         return paused
@@ -150,8 +155,8 @@ class Hand:
 
     def _begin(self) -> None:
         self._life += 1
-        store: Any = Interrupted(self._scene.store, self._pause)
-        owner = f"{self._name}.{self._life}"
+        store: Any = Interrupted(self._scene.store, self._pause, self._scene.fails)
+        owner = "local/1" if self._scene.namesakes else f"{self._name}.{self._life}"
         self._carrier = Carrier(store, self._run, owner, self._scene.notice, self._scene.app)
 
     def _pause(self) -> None:
@@ -163,7 +168,8 @@ class Hand:
         if self._step is None:
             self._step = Step(self._carrier.tick)
         for _ in range(calls):
-            self._step.step()
+            with suppress(StoreUnavailable):
+                self._step.step()
             if self._step.over:
                 self._step = None
                 return
@@ -178,10 +184,12 @@ class Hand:
 
 class Interleaved:
     """`messages` dead ones, two overlapping runs of them, each with two hands, and a worker. `plain`: runs that
-    nothing slows down or stops by itself."""
+    nothing slows down or stops by itself. In some the hands have one name; in some the store fails now and then, before
+    or after it did what it was asked."""
 
     def __init__(self, seed: int, *, messages: int = 40, meddle: bool = True, plain: bool = False) -> None:
         self.rng = random.Random(seed)
+        self.namesakes, self.outages = self.rng.random() < 0.3, self.rng.random() < 0.3
         self.meddle, self.plain = meddle, plain
         self.clock = ManualClock()
         self.store = Books(self.clock)
@@ -206,6 +214,9 @@ class Interleaved:
         plan = plans.draw_up(self.store, chosen, "", settings, app=self.app)
         runs.begin(self.store, plan, actor="ann", reason="fixed")
         return Run(self.store, plan.id, self.app)
+
+    def fails(self) -> bool:
+        return self.outages and self.rng.random() < 0.03
 
     def notice(self, name: str, text: str, run: str = "", count: int = 1) -> None:
         self.notices.append((name, text))
