@@ -17,6 +17,7 @@ from ..fault import Fault
 from ..ids import is_id
 from ..message import TREND_MS, FailureGroup, Lane, Message, Page, Where
 from . import _door, _lifecycle
+from ._grouping import grouped
 from ._redis_rows import LETTERS, fatal_of, id_text, member_number, to_message
 
 Call = Callable[..., Any]  # call(script, asked, *blobs)
@@ -195,23 +196,13 @@ class Looks:
         return groups
 
     def _looked_through(self, where: Where, now_ms: int | None) -> list[FailureGroup]:
-        groups: dict[tuple[str, str], FailureGroup] = {}
-        lately_ms = _LAST_MS if now_ms is None else now_ms - TREND_MS
-        for (rested_ms, _), (message, fault) in self._candidates(Lane.DEAD, where, (-1, b""), PAGE):
-            if message.lane is not Lane.DEAD or not _lifecycle.matches(message, fault, where):
-                continue
-            told = (fault.fingerprint, fault.error, fault.text) if fault is not None else ("", "", "")
-            before = groups.get((told[0], message.task))
-            count, first_ms = (before.count, before.first_ms) if before is not None else (0, rested_ms)
-            recent, earlier = (before.recent, before.earlier) if before is not None else (0, 0)
-            if rested_ms >= lately_ms:
-                recent += 1
-            elif now_ms is not None and rested_ms >= lately_ms - TREND_MS:
-                earlier += 1
-            groups[told[0], message.task] = FailureGroup(
-                told[0], message.task, *told[1:], count + 1, first_ms, rested_ms, message.id, recent, earlier
-            )
-        return [*groups.values()]
+        found = (death for _, death in self._candidates(Lane.DEAD, where, (-1, b""), PAGE))
+        dead = (
+            (message, fault)
+            for message, fault in found
+            if message.lane is Lane.DEAD and _lifecycle.matches(message, fault, where)
+        )
+        return grouped(dead, now_ms)
 
 
 def _map(wanted: str | tuple[str, ...] | None) -> dict[str, int] | None:

@@ -21,7 +21,6 @@ from ..fault import Fault
 from ..ids import new_id
 from ..message import (
     RESTING,
-    TREND_MS,
     Ack,
     Ask,
     Before,
@@ -59,6 +58,7 @@ from ..message import (
 )
 from ..store import Cells, Traits
 from . import _door, _lifecycle
+from ._grouping import grouped
 from ._groups import PLACE, WOKEN_MIN, Line, settled
 from ._tables import Kept, Tables
 
@@ -236,14 +236,10 @@ class MemoryStore:
             return Page([tables.kept[seq].message for _, seq in page], more)
 
     def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
-        groups: dict[tuple[str, str], list[Kept]] = {}
         with self._look() as (tables, now):
-            for kept in tables.kept.values():
-                if kept.message.lane is Lane.DEAD and _lifecycle.matches(kept.message, kept.fault, where):
-                    fingerprint = kept.fault.fingerprint if kept.fault else ""
-                    groups.setdefault((fingerprint, kept.message.task), []).append(kept)
-        found = [_failure_group(*name, members, now if trend else None) for name, members in groups.items()]
-        return sorted(found, key=lambda group: (-group.count, group.fingerprint, group.task))
+            dead = [(kept.message, kept.fault) for kept in tables.kept.values() if kept.message.lane is Lane.DEAD]
+        found = (death for death in dead if _lifecycle.matches(*death, where))
+        return grouped(found, now if trend else None)
 
     # -- changing by hand
 
@@ -557,16 +553,3 @@ def _counted(messages: Iterable[Message], now: int) -> Counts:
         if lane == "ready":
             oldest_ms = min(oldest_ms, message.due_ms or 0)
     return Counts(**found, oldest_age_s=(now - oldest_ms) / 1000)
-
-
-def _failure_group(fingerprint: str, task: str, members: list[Kept], trend_ms: int | None) -> FailureGroup:
-    """`trend_ms`: the time, where the trend is asked for."""
-    sample = max(members, key=lambda kept: kept.message.id)
-    rested = [kept.message.rested_ms or 0 for kept in members]
-    error, text = (sample.fault.error, sample.fault.text) if sample.fault else ("", "")
-    recent = earlier = 0
-    if trend_ms is not None:
-        recent = sum(at_ms >= trend_ms - TREND_MS for at_ms in rested)
-        earlier = sum(trend_ms - 2 * TREND_MS <= at_ms for at_ms in rested) - recent
-    last_ms, sample_id = max(rested), sample.message.id
-    return FailureGroup(fingerprint, task, error, text, len(members), min(rested), last_ms, sample_id, recent, earlier)

@@ -15,8 +15,9 @@ from ..blobs import whole_body
 from ..duration import Duration
 from ..errors import BlobsUnavailable, Unreadable
 from ..fault import Fault
-from ..message import TREND_MS, FailureGroup, Lane, Message, Where
+from ..message import FailureGroup, Lane, Message, Where
 from ..store import Store
+from ..stores._grouping import grouped
 from .deaths import died_of_last
 from .pages import pages
 from .select_match import Seen, Unknown, judge, split
@@ -102,12 +103,7 @@ class Selection:
         many of each died in the last hour and in the one before."""
         if self._by_index():
             return [group for look in self._looks for group in self._indexed(look.where, trend=trend)]
-        groups: dict[tuple[str, str], FailureGroup] = {}
-        for message, fault in self._found(faults=True):
-            one = _group(message, fault, self.now_ms if trend else None)
-            key = one.fingerprint, one.task
-            groups[key] = _joined(groups[key], one) if key in groups else one
-        return sorted(groups.values(), key=lambda group: (-group.count, group.fingerprint, group.task))
+        return grouped(self._found(faults=True), self.now_ms if trend else None)
 
     def count_unnamed(self, lane: Lane) -> int:
         """How many of that lane would be in it if it named the lane; 0 where it does, or names others."""
@@ -235,27 +231,3 @@ def as_node(where: Where = Where(), lane: Lane = Lane.DEAD) -> Node:
     if lane is not Lane.DEAD:
         terms.append(Term("lane", (Pattern((lane.value,)),)))
     return both(terms)
-
-
-def _group(message: Message, fault: Fault | None, trend_ms: int | None) -> FailureGroup:
-    """Of one message; `trend_ms`: the time, where the trend is asked for."""
-    at_ms = message.rested_ms or 0
-    told = ("", "", "") if fault is None else (fault.fingerprint, fault.error, fault.text)
-    found = FailureGroup(told[0], message.task, told[1], told[2], 1, at_ms, at_ms, message.id)
-    if trend_ms is None or at_ms < trend_ms - 2 * TREND_MS:
-        return found
-    recent = int(at_ms >= trend_ms - TREND_MS)
-    return replace(found, recent=recent, earlier=1 - recent)
-
-
-def _joined(a: FailureGroup, b: FailureGroup) -> FailureGroup:
-    """Of both, with the later id as the sample."""
-    sample = max(a, b, key=lambda group: group.sample_id)
-    return replace(
-        sample,
-        count=a.count + b.count,
-        first_ms=min(a.first_ms, b.first_ms),
-        last_ms=max(a.last_ms, b.last_ms),
-        recent=a.recent + b.recent,
-        earlier=a.earlier + b.earlier,
-    )
