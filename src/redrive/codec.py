@@ -226,6 +226,15 @@ class Codec:
         return tuple(named.pop(name, self.signature.parameters[name].default) for name in self._only_positional[:count])
 
 
+def is_json(text: bytes | str) -> bool:
+    """Whether it can be read as JSON."""
+    try:
+        msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def to_json(value: Any, what: str) -> bytes:
     """Any value that an annotation could name, as JSON. Raises EncodeError, which begins with `what`."""
     try:

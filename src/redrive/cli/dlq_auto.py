@@ -105,8 +105,7 @@ def _record(machine: Machine, now_ms: int) -> dict[str, Any]:
         "auto": None
         if auto is None
         else {
-            "base": show(auto.base), "factor": auto.factor, "cap": show(auto.cap), "max_redrives": auto.max_redrives,
-            "batch": auto.batch, "concurrency": auto.concurrency, "attempts": auto.attempts,
+            **views.auto(auto), "batch": auto.batch, "concurrency": auto.concurrency,
             "health": auto.gates.health, "approval": auto.gates.approval, "window": auto.gates.window,
             "breaker": auto.gates.breaker,
         },

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..duration import show
 from ..message import Where
 from ..triage.about import NOTHING, About, Rule, Sayings, abouts, rules
 from ..triage.audit import Audit, Entry
@@ -237,13 +236,7 @@ def _said(about: About, now_ms: int) -> dict[str, Any]:
 
 
 def _auto_record(rule: Rule) -> dict[str, Any] | None:
-    auto = rule.auto
-    if auto is None:
-        return None
-    return {
-        "base": show(auto.base), "factor": auto.factor, "cap": show(auto.cap), "max_redrives": auto.max_redrives,
-        "attempts": auto.attempts,
-    }  # fmt: skip
+    return None if rule.auto is None else views.auto(rule.auto)
 
 
 def _auto(settings: dict[str, Any]) -> AutoRedrive:

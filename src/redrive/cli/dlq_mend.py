@@ -9,8 +9,10 @@ from typing import IO, Any
 import click
 import msgspec
 
+from ..codec import is_json
 from ..errors import ConfigError, Refused
 from ..message import Lane, Message, Where
+from ..triage.actor import signed
 from ..triage.edit import Editor, Prepared
 from ..triage.lines import Exported, Importer, Looked, export
 from ..triage.mend import Mending
@@ -132,11 +134,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _value(text: str) -> Any:
-    try:
-        msgspec.json.decode(text)
-    except (ValueError, RecursionError):
-        return text
-    return msgspec.Raw(text.encode())
+    return msgspec.Raw(text.encode()) if is_json(text) else text
 
 
 def _in_editor(editor: Editor, message: Message, options: Mapping[str, Any]) -> Prepared | None:
@@ -161,12 +159,10 @@ def _in_editor(editor: Editor, message: Message, options: Mapping[str, Any]) -> 
 
 
 def _for_editor(message: Message, body: bytes) -> str:
-    try:
-        msgspec.json.decode(body)
-    except (ValueError, RecursionError):
+    if not is_json(body):
         why = "an editor would not keep its bytes"
         next = f"{command()} {message.id} --body FILE …"
-        raise Failure(f"the body of message {message.id} is no JSON", why, next, REFUSED) from None
+        raise Failure(f"the body of message {message.id} is no JSON", why, next, REFUSED)
     return msgspec.json.format(body, indent=2).decode() + "\n"
 
 
@@ -290,8 +286,6 @@ def import_(place: Place, out: Output, file: IO[bytes], skip_damaged: bool, acto
     They keep their ids and histories and rest as they did, until you retry them here. What the store has already stays
     as it is, and so does what another message holds the unique key of. Exit 5 if some were not imported.
     """
-    from ..triage.actor import signed
-
     actor, reason = signed(actor, stated(reason), "import")
     with Importer(place.store, file) as importer:
         looked = importer.look()

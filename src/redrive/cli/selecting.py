@@ -68,14 +68,16 @@ def note_unread(found: Selection) -> None:
         note(f"left out: {found.unread:,} whose bodies lie in blob storage and could not be read (REDRIVE_BLOBS)")
 
 
+actor_option = click.option("--actor", envvar="REDRIVE_ACTOR", help="who (default: user@host) [REDRIVE_ACTOR]")
+
+
 def signature(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """`--reason` and `--actor`: who changes something, and why. Not `required`, it may be empty: see `stated`."""
 
     def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
         why = "why, for those who look later"
-        actor = click.option("--actor", envvar="REDRIVE_ACTOR", help="who (default: user@host) [REDRIVE_ACTOR]")
         needed: dict[str, Any] = {"required": True} if required else {"default": ""}  # None would count as given
-        return click.option("--reason", help=why, **needed)(actor(command))
+        return click.option("--reason", help=why, **needed)(actor_option(command))
 
     return wrap
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,6 +16,9 @@ from ..fault import Fault
 from ..message import BLOB, FailureGroup, Lane, Message
 from ..times import rfc3339
 from ..triage.timeline import Moment
+
+if TYPE_CHECKING:
+    from ..triage.auto import AutoRedrive
 
 
 def time(ms: int | None) -> str | None:
@@ -163,6 +166,17 @@ def dead(message: Message) -> dict[str, Any]:
         "enqueued_at": time(message.enqueued_ms),
         "died_at": time(message.rested_ms),
         "correlation_id": message.correlation_id,
+    }
+
+
+def auto(found: AutoRedrive) -> dict[str, Any]:
+    """How dead messages are driven back by themselves."""
+    return {
+        "base": show(found.base),
+        "factor": found.factor,
+        "cap": show(found.cap),
+        "max_redrives": found.max_redrives,
+        "attempts": found.attempts,
     }
 
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from ..blobs import whole_body
-from ..codec import to_json
+from ..codec import is_json, to_json
 from ..config import near_miss
 from ..duration import Duration, milliseconds
 from ..errors import ConfigError, Refused, Unreadable
@@ -100,7 +100,7 @@ class Editor:
             task=message.task,
             queue=message.queue,
             body=new,
-            content="json" if _is_json(new) else "raw",
+            content="json" if is_json(new) else "raw",
             id=new_id(self._store.now_ms()),
             delay_ms=milliseconds(delay, "delay"),
             priority=message.priority,
@@ -221,11 +221,3 @@ def _lines(body: bytes, hide: Redactor) -> list[str]:
         except UnicodeDecodeError:
             return [f"{at:08x}  {body[at : at + 16].hex(' ')}" for at in range(0, len(body), 16)]
     return msgspec.json.format(msgspec.json.encode(hide(read)), indent=2).decode().splitlines()
-
-
-def _is_json(body: bytes) -> bool:
-    try:
-        msgspec.json.decode(body)
-    except (ValueError, RecursionError):
-        return False
-    return True

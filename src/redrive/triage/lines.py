@@ -21,6 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..blobs import read_reference, whole_body
+from ..codec import is_json
 from ..errors import BlobsUnavailable, EnqueueError, Refused, StoreError, Unreadable
 from ..message import BLOB, RESTING, Message
 from ..store import Store
@@ -122,13 +123,7 @@ def _written(name: str, value: bytes) -> dict[str, Any]:
 
 def _in_one_line(value: bytes) -> bool:
     """Whether it is JSON that reads back from the middle of a line byte by byte."""
-    if b"\n" in value or b"\r" in value or value.strip() != value:
-        return False
-    try:
-        msgspec.json.decode(value)
-    except (ValueError, RecursionError):
-        return False
-    return True
+    return b"\n" not in value and b"\r" not in value and value.strip() == value and is_json(value)
 
 
 def _read_bytes(name: str, record: dict[str, msgspec.Raw]) -> bytes | None:
