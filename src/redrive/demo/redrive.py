@@ -17,6 +17,7 @@ from ..times import rfc3339
 from ..triage.dlq import DeadLetters
 from ..triage.plan_handle import PlanHandle
 from ..triage.run import Run
+from ..triage.run_state import FINAL
 from .view import Report
 
 ACTOR = "demo"
@@ -75,7 +76,7 @@ class Redrives:
 
     def _over(self, run: Run) -> bool:
         counts = self._store.counts(self._queue)
-        return run.state in ("done", "stopped", "cancelled") and not counts.ready + counts.scheduled + counts.leased
+        return run.state in FINAL and not counts.ready + counts.scheduled + counts.leased
 
     def _tell(self, run: Run, told: int) -> int:
         """Print what is new in the run's story; how many lines were printed."""

@@ -22,7 +22,7 @@ from ..message import Cell, Handle, Lane, Message, Redrive, Return, Swap, versio
 from ..policy import draw
 from . import pace
 from .gates import shut
-from .plan import CHUNK, Plan, batched, keep, read_plan
+from .plan import CHUNK, Plan, batched, keep, prolong, read_plan
 from .run_state import (
     FINAL,
     INDEX,
@@ -310,8 +310,8 @@ class Carrier:
         with contextlib.suppress(PlanRefused):  # it is gone already
             keep(self._store.cells, plan, OVER_KEPT_MS)
         for numbers in batched(plan):
-            self._keep([marks_cell(self.id, n) for n in numbers])
-        self._keep([failures_cell(self.id)])
+            prolong(self._store.cells, [marks_cell(self.id, n) for n in numbers], OVER_KEPT_MS)
+        prolong(self._store.cells, [failures_cell(self.id)], OVER_KEPT_MS)
         (cell,) = self._store.cells.read([INDEX])
         index = read_index(cell).with_closed(self.id, auto=bool(state.cause))
         sheet.more.append(Swap(INDEX, version_of(cell), encode(index)))
@@ -319,11 +319,6 @@ class Carrier:
         sheet.ttl_ms = OVER_KEPT_MS
         self._commit(sheet)
         return STILL_S
-
-    def _keep(self, keys: Sequence[str]) -> None:
-        """For as long as what is over."""
-        cells = zip(keys, self._store.cells.read(keys), strict=True)
-        self._store.cells.swap([Swap(k, c.version, c.value, OVER_KEPT_MS) for k, c in cells if c is not None])
 
 
 def _verdict(run: str, s: Settings, batch: Sequence[Handle]) -> Redrive:

@@ -117,18 +117,19 @@ def check(cells: Cells, plan: Plan) -> None:
 
 def keep(cells: Cells, plan: Plan, for_ms: int) -> None:
     """Keep the plan and its chunks that long from now on. Raises PlanRefused where one is gone."""
-    _keep(cells, plan.id, [plan_cell(plan.id)], for_ms)
+    gone = prolong(cells, [plan_cell(plan.id)], for_ms)
     for some in batched(plan):
-        _keep(cells, plan.id, [chunk_cell(plan.id, n) for n in some], for_ms)
+        gone += prolong(cells, [chunk_cell(plan.id, n) for n in some], for_ms)
+    if gone:
+        raise PlanRefused(f"{gone[0]} of plan {plan.id} is not there", "it was altered, or has expired", "altered")
 
 
-def _keep(cells: Cells, id: str, keys: Sequence[str], for_ms: int) -> None:
-    swaps = []
-    for key, cell in zip(keys, cells.read(keys), strict=True):
-        if cell is None:
-            raise PlanRefused(f"{key} of plan {id} is not there", "it was altered, or has expired", "altered")
-        swaps.append(Swap(key, cell.version, cell.value, for_ms))
-    cells.swap(swaps)  # who swapped one meanwhile keeps it as well
+def prolong(cells: Cells, keys: Sequence[str], for_ms: int) -> list[str]:
+    """Keep these cells that long from now on; those that are not there."""
+    found = [*zip(keys, cells.read(keys), strict=True)]
+    # who swapped one meanwhile keeps it as well
+    cells.swap([Swap(key, cell.version, cell.value, for_ms) for key, cell in found if cell is not None])
+    return [key for key, cell in found if cell is None]
 
 
 def batched(plan: Plan) -> Iterator[range]:
