@@ -10,7 +10,7 @@ import pytest
 import redrive
 from redrive.errors import PlanRefused, Refused
 from redrive.events import Notice
-from redrive.message import Ack, DeadLetter, Decision, Delivery, Discard, Handle, Isolate, Lane, Redrive, RetryAt
+from redrive.message import Ack, DeadLetter, Decision, Delivery, Discard, Handle, Isolate, Lane, Redrive, RetryAt, Swap
 from redrive.triage import carrier, run_state, runs, tally
 from redrive.triage import plan as plans
 from redrive.triage.run import Run
@@ -347,6 +347,22 @@ def test_who_waits_for_a_run_carries_it_where_no_worker_does() -> None:
     app.run_worker(burst=True)
     assert run.wait(timeout=30) == "done"
     assert run.counts["failed"] == 10
+
+
+@pytest.mark.parametrize("key", ["runs", "rules"])
+def test_a_worker_goes_on_where_it_cannot_read_what_there_is_to_carry(key: str) -> None:
+    app, ran = redrive.App("memory://"), []
+
+    @app.task()
+    def push(n: int) -> None:
+        ran.append(n)
+
+    app.store.cells.swap([Swap(key, 0, b'{"open": 3, "f": {"kind": "of a newer version"}}')])
+    seen: list[str] = []
+    app.subscribe(lambda events: seen.extend(e.name for e in events if isinstance(e, Notice)))
+    app.enqueue_many([push.draft(1)])
+    app.run_worker(burst=True)
+    assert ran == [1] and "runs_unavailable" in seen
 
 
 def test_a_burst_does_not_wait_for_a_canary_that_others_have_to_work() -> None:

@@ -44,7 +44,15 @@ class Carrying:
         if self._thread is not None or (now_s < self._look_at_s and not now):
             return
         self._look_at_s = now_s + LOOK_S
-        if runs.index(self._app.store).open or self._autos.wanted():
+        try:
+            wanted = runs.index(self._app.store).open or self._autos.wanted()
+        except StoreError:
+            raise
+        except Exception as error:  # cells that somebody altered, or a newer version wrote: the worker goes on
+            self._look_at_s = now_s + TROUBLE_S
+            self._failed(error)
+            return
+        if wanted:
             self._looked, self._find_at_s = False, 0.0
             self._thread = threading.Thread(target=self._work, name="redrive-runs", daemon=True)
             self._thread.start()
