@@ -14,8 +14,9 @@ from redrive.message import Ack, Ask, DeadLetter, Decision, Draft, Handle, Lane,
 from redrive.stores.memory import MemoryStore
 from redrive.testing.clock import ManualClock
 from redrive.triage import plan as planning
-from redrive.triage.plan import chunk_cell, draw_up, keep, plan_cell, read_chunk, read_plan, run_cell
+from redrive.triage.plan import chunk_cell, draw_up, keep, plan_cell, read_chunk, read_plan
 from redrive.triage.plan_handle import PlanHandle
+from redrive.triage.run_state import state_cell
 from redrive.triage.select import Selection
 from redrive.triage.settings import Settings, estimate_s, read_settings
 
@@ -298,7 +299,7 @@ def test_a_plan_is_refused_without_a_reason(store: MemoryStore) -> None:
 def test_a_plan_is_refused_once_it_was_applied(store: MemoryStore) -> None:
     kill(store)
     plan = App(store=store).dlq.select().plan()
-    store.cells.swap([Swap(run_cell(plan.id), 0, b"{}")])
+    store.cells.swap([Swap(state_cell(plan.id), 0, b"{}")])
     assert refusal(plan).word == "applied"
 
 

@@ -14,7 +14,8 @@ from redrive import App
 from redrive.cli.main import run
 from redrive.message import Ask, DeadLetter, Draft, Quarantine, Settlement, Swap
 from redrive.stores.sqlite import SqliteStore
-from redrive.triage.plan import plan_cell, run_cell
+from redrive.triage.plan import plan_cell
+from redrive.triage.run_state import state_cell
 
 
 class Said(NamedTuple):
@@ -191,7 +192,7 @@ def test_a_plan_that_is_unknown_or_applied_or_too_old_is_refused(redrive: Call, 
     id = planned(redrive)
     what, why, _ = redrive("dlq", "apply", id, "--reason", "r", "--max-age", "0s").refusal
     assert "was drawn up" in what and why.startswith("at most 0s is allowed")
-    store.cells.swap([Swap(run_cell(id), 0, b"{}")])
+    store.cells.swap([Swap(state_cell(id), 0, b"{}")])
     what, _, next = redrive("dlq", "apply", id, "--reason", "r").refusal
     assert what == f"plan {id} was applied already" and next.endswith(f" run show {id}")
     unknown = "0199f3a1-0000-7000-8000-000000000001"

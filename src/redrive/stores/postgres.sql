@@ -134,9 +134,6 @@ create index message_dead on {s}.message(fingerprint, rested_ms, seq) include (t
 drop index {s}.message_failure;
 alter index {s}.message_dead rename to message_failure;
 
--- name: clock
-select {now $1}
-
 -- name: put
 -- $1 ids, $2 tasks, $3 queues, $4 priorities, $5 dues, $6 delays, $7 deadlines, $8 versions, $9 keys, $10 groups, $11 producers, $12 metas,
 -- $13 bodies, $14 now

@@ -72,11 +72,6 @@ def chunk_cell(id: str, n: int) -> str:
     return f"run/{id}/c/{n}"
 
 
-def run_cell(id: str) -> str:
-    """Where the run that carries it out lies; a plan that has one was applied."""
-    return f"run/{id}"
-
-
 def read_plan(cells: Cells, id: str) -> Plan | None:
     """The plan of this id; None if there is none, or none any more. Raises PlanRefused where it cannot be read."""
     (cell,) = cells.read([plan_cell(id)])

@@ -13,8 +13,9 @@ from ..store import Store
 from .about import held_fingerprints
 from .actor import signed
 from .deaths import died_of
-from .plan import KEPT_MS, Plan, check, chunks, draw_up, read_chunk, read_plan, run_cell
+from .plan import KEPT_MS, Plan, check, chunks, draw_up, read_chunk, read_plan
 from .run import Run
+from .run_state import state_cell
 from .runs import begin
 from .settings import Settings
 
@@ -99,7 +100,7 @@ class PlanHandle:
         """
         if not reason or not reason.strip():
             raise PlanRefused("no reason is given", "say why it is done, for those who look later", "reason")
-        (run,) = self._store.cells.read([run_cell(self.id)])
+        (run,) = self._store.cells.read([state_cell(self.id)])
         if run is not None:
             why = "one plan makes one run; draw up another for what is still dead"
             raise PlanRefused(f"plan {self.id} was applied already", why, "applied")
