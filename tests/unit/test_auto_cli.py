@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from tests.unit.commanding import Call
 
 from redrive import App, AutoRedrive, Gates
-from redrive.cli.main import run
 from redrive.stores.sqlite import SqliteStore
 from redrive.triage.auto_machine import Autos
-
-
-class Said(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Call = Callable[..., Said]
 
 
 @pytest.fixture
@@ -33,20 +22,9 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 
 
 @pytest.fixture
-def redrive(
-    store: SqliteStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Call:
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("REDRIVE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("REDRIVE_URL", "sqlite:///work.db")
-
-    def call(*words: str) -> Said:
-        code = run(words)
-        out, err = capsys.readouterr()
-        return Said(code, out, err)
-
-    return call
+def redrive(store: SqliteStore, redrive: Call) -> Call:
+    """Where the store is there already."""
+    return redrive
 
 
 def worked(store: SqliteStore) -> None:

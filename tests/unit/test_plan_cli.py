@@ -3,41 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
+from tests.unit.commanding import Call
 
 from redrive import App
-from redrive.cli.main import run
 from redrive.message import Ask, DeadLetter, Draft, Quarantine, Settlement, Swap
 from redrive.stores.sqlite import SqliteStore
 from redrive.triage.plan import plan_cell
 from redrive.triage.run_state import state_cell
-
-
-class Said(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def record(self) -> dict[str, Any]:
-        assert self.code == 0, self.err
-        found: dict[str, Any] = json.loads(self.out)
-        return found
-
-    @property
-    def refusal(self) -> tuple[str, str, str]:
-        """The three lines of one that was refused."""
-        assert (self.code, self.out) == (4, ""), self.err
-        what, why, next = (line.partition(": ")[2] for line in self.err.splitlines()[-3:])
-        return what, why, next
-
-
-Call = Callable[..., Said]
 
 
 @pytest.fixture
@@ -56,18 +32,9 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 
 
 @pytest.fixture
-def redrive(store: SqliteStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> Call:
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("REDRIVE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("REDRIVE_URL", "sqlite:///work.db")
-
-    def call(*words: str) -> Said:
-        code = run(words)
-        out, err = capsys.readouterr()
-        return Said(code, out, err)
-
-    return call
+def redrive(store: SqliteStore, redrive: Call) -> Call:
+    """Where the store is there already."""
+    return redrive
 
 
 def test_a_plan_is_shown_to_people_with_what_it_leaves_out_and_the_next_command(redrive: Call) -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 from tests.e2e.test_cli import on_terminal
+from tests.unit.commanding import Call
 
-from redrive.cli.main import run as command
 from redrive.cli.run import COUNTS
 from redrive.fault import Fault, Kind
 from redrive.message import Ask, DeadLetter, Draft, Settlement, Swap
@@ -25,7 +24,6 @@ from redrive.triage.run_state import Failure, Line, RunState, Status, failures_c
 from redrive.triage.select import Selection
 from redrive.triage.settings import read_settings
 
-Call = Callable[..., tuple[int, str, str]]
 PATIENCE_S = 30.0
 
 
@@ -69,22 +67,6 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     found = Scene(tmp_path)
     yield found
     found.store.close()
-
-
-@pytest.fixture
-def redrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Run `redrive WORDS` there, without an app; gives code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("REDRIVE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("REDRIVE_URL", "sqlite:///work.db")
-
-    def call(*words: str) -> tuple[int, str, str]:
-        code = command(words)
-        told = capsys.readouterr()
-        return code, told.out, told.err
-
-    return call
 
 
 # -- looking
