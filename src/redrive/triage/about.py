@@ -61,6 +61,7 @@ class About(Struct, frozen=True, omit_defaults=True):
 
 
 NOTHING = About()
+Versioned = tuple[int, dict[str, Rule]]
 _rules = msgspec.json.Decoder(dict[str, Rule]).decode
 _about = msgspec.json.Decoder(About).decode
 _encode = msgspec.json.Encoder().encode
@@ -68,7 +69,15 @@ _encode = msgspec.json.Encoder().encode
 
 def rules(store: Store) -> dict[str, Rule]:
     """All standing rules by fingerprint, in one read. Raises StoreError."""
-    return _read_rules(store)[1]
+    return read_rules(store)[1]
+
+
+def read_rules(store: Store, known: Versioned | None = None) -> Versioned:
+    """All standing rules with their version, 0 where there are none; `known` itself where they are still those."""
+    (cell,) = store.cells.read([RULES])
+    if known is not None and version_of(cell) == known[0]:
+        return known
+    return (0, {}) if cell is None else (cell.version, _rules(cell.value))
 
 
 def held_fingerprints(store: Store) -> set[str]:
@@ -182,7 +191,7 @@ class Sayings:
         return abouts(self._store, [fingerprint]).get(fingerprint, NOTHING)
 
     def _set_rule(self, fingerprint: str, rule: Rule | None, swaps: Sequence[Swap]) -> None:
-        version, standing = _read_rules(self._store)
+        version, standing = read_rules(self._store)
         standing.pop(fingerprint, None)
         if rule is not None:
             standing[fingerprint] = rule
@@ -194,11 +203,6 @@ class Sayings:
         value = _encode(standing) if standing else None
         mine = [Swap(RULES, version, value)] if version or standing else []
         self._store.put([], swaps=[*mine, *swaps])
-
-
-def _read_rules(store: Store) -> tuple[int, dict[str, Rule]]:
-    cell = store.cells.read([RULES])[0]
-    return (0, {}) if cell is None else (cell.version, _rules(cell.value))
 
 
 def _key(fingerprint: str) -> str:

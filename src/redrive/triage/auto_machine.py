@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from ..errors import Conflict, StoreError
@@ -23,7 +22,7 @@ from ..events import Notify
 from ..ids import new_id
 from ..message import Cell, Discard, Isolate, Message, Verdict, Where
 from . import runs
-from .about import RULES, Rule
+from .about import Versioned, read_rules
 from .audit import Audit, Entry
 from .auto import AutoRedrive, next_step
 from .auto_look import LATE_MS, POISON_MAX, Found, Look
@@ -82,7 +81,7 @@ class Autos:
         self._owner = owner or new_id(app.store.now_ms())
         self._seats: dict[str, Seat] = {}
         self._ticked_ms = 0
-        self._rules: tuple[int, dict[str, Rule]] = (0, {})
+        self._rules: Versioned = (0, {})
 
     def __bool__(self) -> bool:
         """Whether the last tick found something to work."""
@@ -128,7 +127,8 @@ class Autos:
     # -- what there is to work
 
     def _orders(self) -> dict[str, Order]:
-        rules = self._read_rules()
+        self._rules = read_rules(self._store, self._rules)
+        rules = self._rules[1]
         ruled = frozenset(rules)
         orders = [
             Order(QUEUE + queue.name, Where(queue=queue.name), queue.auto_redrive, ruled)
@@ -141,14 +141,6 @@ class Autos:
                 auto = None if rule.kind == "discard" else rule.auto or AutoRedrive()
                 orders.append(Order(FINGERPRINT + fingerprint, where, auto, by=rule.by, reason=rule.reason))
         return {order.scope: order for order in orders}
-
-    def _read_rules(self) -> dict[str, Rule]:
-        (cell,) = self._store.cells.read([RULES])
-        if cell is None:
-            self._rules = (0, {})
-        elif cell.version != self._rules[0]:
-            self._rules = (cell.version, msgspec.json.decode(cell.value, type=dict[str, Rule]))
-        return self._rules[1]
 
     # -- a step
 
