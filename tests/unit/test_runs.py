@@ -414,3 +414,13 @@ def test_who_does_not_know_the_health_check_of_a_run_leaves_it_to_others(scene: 
     assert scene.carrier.tick() is None and "no worker knows the health check 'crm-up'" in run.why
     scene.app.dlq.health("crm-up", lambda: True)
     assert scene.carrier.tick() is not None and run.view().carried_by == "one"
+
+
+@pytest.mark.parametrize("act", ["undo", "cancel"])
+def test_a_run_whose_health_check_nobody_knows_can_be_ended(scene: Scene, act: str) -> None:
+    scene.bury(3)
+    run = scene.start(gates=redrive.Gates(health="crm-pu"))
+    assert scene.carrier.tick() is None
+    getattr(run, act)(reason="a typo in its gates")
+    scene.tick(times=3)
+    assert run.view().closed and run.counts == counts(planned=3, skipped=3)
