@@ -409,7 +409,7 @@ def test_store_in_the_memory_of_another_process_is_refused(redrive: Call, words:
 
 def test_unknown_id_fails_and_says_where_to_look(redrive: Call, home: Path) -> None:
     dead(home)
-    assert failed(redrive("job", "show", "nope", "--app", "tasks:app"), 1)[2].endswith("job list")
+    assert failed(redrive("job", "show", "nope", "--app", "tasks:app"), 1)[2].endswith("job list --app tasks:app")
 
 
 def test_traceback_of_a_mistake_is_shown_on_request_only(redrive: Call, home: Path) -> None:
@@ -677,7 +677,7 @@ def test_completion_offers_commands_options_and_choices(home: Path) -> None:
         return [line.partition(",")[2] for line in done.stdout.splitlines()]
 
     assert offers("redrive dl") == ["dlq"]
-    assert offers("redrive dlq re") == ["retry"]
+    assert offers("redrive dlq ret") == ["retry"]
     assert offers("redrive policy preview pay") == ["payments"]
     assert "worker" in offers("redrive ")
 

@@ -124,3 +124,17 @@ def test_the_log_is_listed_the_newest_first_and_filtered(cli: Cli) -> None:
     assert [each["action"] for each in record(cli, "audit")] == ["own", "note"]
     assert [each["about"] for each in record(cli, "audit", "--actor", "ann")] == [FP]
     assert [each["actor"] for each in record(cli, "audit", "--about", OTHER, "--since", "1h")] == ["bob"]
+
+
+def test_a_group_has_the_trend_that_the_list_has(cli: Cli) -> None:
+    (listed,) = [row for row in record(cli, "groups") if row["fingerprint"] == FP]
+    (shown,) = record(cli, "group", FP)["by_task"]
+    assert (shown["trend"], shown["recent"]) == (listed["trend"], listed["recent"]) == ("rising", 2)
+
+
+def test_a_silence_that_is_too_long_is_refused_and_its_end_is_in_the_log(cli: Cli) -> None:
+    code, _, err = cli("mute", FP, "400d", "--reason", "for ever")
+    assert code == 2 and "why: expected a year at most\n" in err and err.rstrip().endswith(" dlq mute --help")
+    cli("mute", FP, "4h", "--reason", "known")
+    cli("mute", FP, "--off", "--reason", "not known")
+    assert record(cli, "audit", "--limit", "1")[0]["text"] == "off"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -188,3 +189,26 @@ def test_an_export_of_what_is_not_dead_says_so(cli: Cli, ids: list[str]) -> None
     assert cli("export", unknown, "-f", "x")[0] == 1
     code, _, err = cli("export", ids[0], unknown, "-f", "x")
     assert code == 5 and "1 are not dead, or unknown" in err
+
+
+def test_what_is_asked_again_can_be_pasted(cli: Cli, ids: list[str]) -> None:
+    where = "--url=sqlite:///work.db"
+    code, _, err = cli("discard", "age:<6h", "task:push", "--reason", "nobody's", where=where)
+    words = shlex.split(err.splitlines()[-1].partition(" dlq ")[2])
+    assert code == 4
+    assert words == ["discard", "age:<6h", "task:push", "--reason", "nobody's", "--yes", "--url", "sqlite:///work.db"]
+    Path("my dead.jsonl").write_text("{}\n")
+    code, _, err = cli("import", "my dead.jsonl", "--reason", "to look", where=where)
+    words = shlex.split(err.splitlines()[-1].partition(" dlq ")[2])
+    assert code == 4 and words[:4] == ["import", "my dead.jsonl", "--reason", "to look"] and "--skip-damaged" in words
+
+
+def test_an_export_that_cannot_be_written_is_no_mistake_of_redrive(cli: Cli) -> None:
+    code, _, err = cli("export", "--all", "-f", "nowhere/dead.jsonl")
+    assert code == 1 and err.startswith("error: nowhere/dead.jsonl cannot be written: No such file or directory\nwhy: ")
+
+
+def test_an_edit_of_what_is_dead_no_more_leads_to_where_it_is(cli: Cli, ids: list[str]) -> None:
+    assert cli("retry", ids[0])[0] == 0
+    code, _, err = cli("edit", ids[0], "--set", "record_id=1", "--reason", "typo")
+    assert code == 4 and f" job show {ids[0]} " in err.splitlines()[-1]

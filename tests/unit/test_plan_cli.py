@@ -163,7 +163,8 @@ def test_a_plan_that_is_unknown_or_applied_or_too_old_is_refused(redrive: Call, 
     what, _, next = redrive("dlq", "apply", id, "--reason", "r").refusal
     assert what == f"plan {id} was applied already" and next.endswith(f" run show {id}")
     unknown = "0199f3a1-0000-7000-8000-000000000001"
-    assert redrive("dlq", "apply", unknown, "--reason", "r").refusal[0] == f"there is no plan '{unknown}'"
+    what, _, _ = redrive("dlq", "apply", unknown, "--reason", "r").refusal
+    assert what == f"there is no plan '{unknown}' in sqlite:///work.db"
 
 
 def test_a_plan_that_was_altered_is_refused(redrive: Call, store: SqliteStore) -> None:
@@ -197,3 +198,53 @@ def test_a_file_that_was_altered_is_refused(redrive: Call, tmp_path: Path, old: 
 def test_a_file_that_is_not_there_is_a_mistake_of_usage(redrive: Call) -> None:
     said = redrive("dlq", "apply", "plam.json", "--reason", "r")
     assert said.code == 2 and "No such file" in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--rate", "fast"), "expected a number per unit of time"),
+        (("--window", "night"), "expected times of day"),
+        (("--to-queue", ""), "expected text that is not empty"),
+        (("--health", "ftp://crm"), "expected an http or https URL"),
+    ],
+)
+def test_what_a_plan_is_told_wrongly_is_said_and_leads_to_its_help(
+    redrive: Call, words: tuple[str, ...], why: str
+) -> None:
+    said = redrive("dlq", "plan", *words)
+    lines = said.err.splitlines()
+    assert said.code == 2 and lines[-2].startswith(f"why: {why}") and lines[-1].endswith(" dlq plan --help")
+
+
+def test_a_plan_whose_file_cannot_be_written_is_kept(redrive: Call) -> None:
+    said = redrive("dlq", "plan", "--out", "nowhere/plan.json")
+    what, why, next = said.err.splitlines()
+    id = why.rpartition(" ")[2]
+    assert said.code == 1 and what == "error: nowhere/plan.json cannot be written: No such file or directory"
+    assert f" dlq apply {id} --reason " in next and redrive("dlq", "apply", id, "--reason", "up").code == 0
+
+
+def test_the_next_command_names_the_same_store_and_quotes_the_file(
+    redrive: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("REDRIVE_URL")
+    where = ("--url", "sqlite:///work.db")
+    said = redrive("dlq", "plan", "--out", "my plan.json", *where)
+    assert said.err.rstrip().endswith(" dlq apply 'my plan.json' --reason '…' --url sqlite:///work.db")
+    said = redrive("dlq", "apply", "my plan.json", *where)
+    assert said.refusal[2].endswith(" dlq apply 'my plan.json' --reason 'the CRM is up again' --url sqlite:///work.db")
+
+
+def test_a_plan_of_another_store_is_not_known_and_it_is_said_where(redrive: Call, store: SqliteStore) -> None:
+    redrive("dlq", "plan", "--out", "plan.json")
+    SqliteStore("other.db").close()
+    what, why, _ = redrive("dlq", "apply", "plan.json", "--reason", "up", "--url", "sqlite:///other.db").refusal
+    assert what.endswith(" in sqlite:///other.db") and why.startswith("one drawn up in another store is not known here")
+
+
+def test_a_health_check_that_the_app_does_not_know_is_pointed_out(redrive: Call, tmp_path: Path) -> None:
+    (tmp_path / "healthless.py").write_text("from redrive import App\napp = App('sqlite:///work.db')\n")
+    said = redrive("dlq", "plan", "--health", "crm-pu", "--app", "healthless:app")
+    assert said.code == 0 and "the app knows no health check 'crm-pu'" in said.err
+    assert "health check" not in redrive("dlq", "plan", "--health", "http://localhost/", "--app", "healthless:app").err

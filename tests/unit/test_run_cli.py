@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import threading
 import time
 from collections.abc import Iterator
@@ -223,3 +224,24 @@ def test_apply_can_watch_and_ends_as_the_run_does(scene: Scene, redrive: Call) -
     thread.join(PATIENCE_S)
     ((code, out, err),) = ended
     assert code == 1 and json.loads(out)["state"] == "cancelled" and "cancelled by bob" in err
+
+
+def test_the_commands_that_lead_on_can_be_pasted(scene: Scene, redrive: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They name the same store, and are given the reason that they need."""
+    scene.bury(1)
+    id = scene.start()
+    monkeypatch.delenv("REDRIVE_URL")
+    where = ("--url", "sqlite:///work.db")
+    for word, next in (("pause", "resume"), ("resume", "watch"), ("cancel", "undo")):
+        code, _, err = redrive("run", word, id, "--reason", "x", *where)
+        words = shlex.split(err.splitlines()[-1].rpartition(" run ")[2])
+        assert code == 0 and words[:2] == [next, id] and words[-2:] == list(where)
+        assert ("--reason" in words) == (next != "watch")
+    code, _, err = redrive("run", "show", "nope", *where)
+    assert code == 1 and err.rstrip().endswith(" run list --url sqlite:///work.db")
+
+
+def test_who_approves_what_needs_no_approval_is_told_so(scene: Scene, redrive: Call) -> None:
+    scene.bury(1)
+    code, _, err = redrive("run", "approve", scene.start(), "--reason", "x")
+    assert code == 4 and "asks for nobody's approval\nwhy: it begins without\n" in err

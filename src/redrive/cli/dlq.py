@@ -11,7 +11,7 @@ from ..triage.dlq import DeadLetters
 from ..triage.select import as_node
 from ..triage.select_terms import ALL, Node
 from . import dlq_auto, dlq_groups, dlq_mend, dlq_plan, views
-from .failure import Failure, note, program
+from .failure import Failure, note, onward
 from .job import body_option, found, write_message
 from .main import Subcommands
 from .output import Column, Output
@@ -87,7 +87,7 @@ def show(place: Place, out: Output, id: str, body: bool) -> None:
     message = found(place, id)
     if message.lane not in RESTING:
         state = message.state(place.store.now_ms())
-        raise Failure(f"message {id} is not dead", f"it is {state}", f"{program()} job show {id}")
+        raise Failure(f"message {id} is not dead", f"it is {state}", onward(f"job show {id}"))
     write_message(place, out, message, body=body, story=True)
 
 
@@ -154,5 +154,5 @@ def retry(
     if found is not None:
         note_unread(found)
     if result.held:
-        note(f"left out: {result.held:,} that a standing rule holds ({program()} dlq rule); name them by id")
+        note(f"left out: {result.held:,} that a standing rule holds ({onward('dlq rule')}); name them by id")
     return write_mended(out, result, "retried", named=bool(ids))

@@ -13,10 +13,10 @@ from ..triage.about import NOTHING, About, Rule, Sayings, abouts, rules
 from ..triage.audit import Audit, Entry
 from ..triage.select import as_node
 from . import views
-from .failure import FAILED, REFUSED, USAGE, Failure, command, note, program
+from .failure import FAILED, REFUSED, USAGE, Failure, again, note, onward
 from .output import Column, Output, fields
 from .place import Place, at_store
-from .selecting import confirmed, selection, signature, stated
+from .selecting import confirmed, selection, signature, stated, understood
 from .types import DURATION, PAST
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def group(place: Place, out: Output, fingerprint: str) -> None:
     """
     fingerprint = _named(place, fingerprint)
     about, now_ms = abouts(place.store, [fingerprint]).get(fingerprint, NOTHING), place.store.now_ms()
-    found = selection(place, (), as_node(Where(fingerprint=fingerprint))).groups()
+    found = selection(place, (), as_node(Where(fingerprint=fingerprint))).groups(trend=True)
     log = [e for _, e in zip(range(LAST), (e for e in Audit(place.store) if e.about == fingerprint), strict=False)]
     record = {
         "fingerprint": fingerprint,
@@ -115,7 +115,9 @@ def mute(
         raise click.UsageError("give a DURATION, or --off")
     fingerprint = _named(place, fingerprint)
     reason = reason if off else stated(reason)
-    _write(place, out, fingerprint, Sayings(place.store).mute(fingerprint, for_ or 0, actor=actor, reason=reason))
+    with understood():
+        about = Sayings(place.store).mute(fingerprint, for_ or 0, actor=actor, reason=reason)
+    _write(place, out, fingerprint, about)
 
 
 @click.command()
@@ -160,10 +162,11 @@ def rule(
         dead = f"{count:,} dead {'message' if count == 1 else 'messages'}"
         asked = f"Let workers discard the {dead} of {fingerprint}, and all to come?"
         what = f"workers would discard {dead}, and all to come"
-        if not confirmed(asked, what, yes, again=f"{fingerprint} discard --reason … --yes"):
+        if not confirmed(asked, what, yes, words=(fingerprint, "discard"), reason=reason):
             note("no rule was set")
             return FAILED
-    made = _auto(settings) if kind == "auto" else None
+    with understood():
+        made = _auto(settings) if kind == "auto" else None
     said = Sayings(place.store)
     _write(
         place, out, fingerprint,
@@ -284,7 +287,7 @@ def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
         yield ""
         yield f"{out.dim('task')} {each['task']}: {each['count']:,} dead, {each['first_at']} to {each['last_at']}"
         yield from (f"  {line}" for line in fields({"error": each["error"], "text": each["text"]}))
-        yield f"  {out.dim('for example')} {program()} dlq show {each['sample_id']}"
+        yield f"  {out.dim('for example')} " + onward(f"dlq show {each['sample_id']}")
     for entry in record["log"]:
         yield from chain([""] if entry is record["log"][0] else [], [f"{out.dim(entry['at'])} {told(entry)}"])
 
@@ -305,8 +308,6 @@ def _named(place: Place, given: str) -> str:
     if given in known or len(found) == 1:
         return given if given in known else found[0]
     if found:
-        raise Failure(
-            f"'{given}' names {len(found)} failure groups", ", ".join(found[:5]), f"{command()} {found[0]}", USAGE
-        )
+        raise Failure(f"'{given}' names {len(found)} failure groups", ", ".join(found[:5]), again(found[0]), USAGE)
     why = f"give at least {PREFIX_MIN} of its digits" if len(given) < PREFIX_MIN else "no dead message has such a one"
-    raise Failure(f"there is no failure group '{given}'", why, f"{program()} dlq groups", REFUSED)
+    raise Failure(f"there is no failure group '{given}'", why, onward("dlq groups"), REFUSED)

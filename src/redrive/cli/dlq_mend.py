@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
@@ -11,14 +12,14 @@ import msgspec
 
 from ..codec import is_json
 from ..errors import ConfigError, Refused
-from ..message import Lane, Message, Where
+from ..message import RESTING, Lane, Message, Where
 from ..triage.actor import signed
 from ..triage.edit import Editor, Prepared
 from ..triage.lines import Exported, Importer, Looked, export
 from ..triage.mend import Mending
 from ..triage.select import Selection, as_node
 from ..triage.select_terms import Or
-from .failure import DONE, FAILED, PARTIAL, REFUSED, USAGE, Failure, command, note, program
+from .failure import DONE, FAILED, PARTIAL, REFUSED, USAGE, Failure, again, command, note, onward
 from .job import found
 from .output import Column, Output, bar
 from .place import Place, at_store
@@ -75,7 +76,7 @@ def edit(
     """
     if not dry_run:
         stated(reason)
-    found(place, id)
+    show = "dlq" if found(place, id).lane in RESTING else "job"
     editor = Editor(place.store, place.app)
     given = _given(sets, unsets, body, headers)
     options: dict[str, Any] = {"delay": delay, "unchecked": unchecked}
@@ -84,7 +85,7 @@ def edit(
         prepared = editor.prepared(message, **given, **options) if any(given.values()) else None
         prepared = prepared or _in_editor(editor, message, options)
     except (Refused, ConfigError) as error:
-        raise _refused(id, error) from error
+        raise _refused(id, error, show) from error
     if prepared is None:
         note("nothing was changed")
         return FAILED
@@ -99,20 +100,20 @@ def edit(
     try:
         done = editor.commit(message, prepared, reason=reason, actor=actor)
     except Refused as error:
-        raise _refused(id, error) from error
+        raise _refused(id, error, show) from error
     record = {"id": done.id, "replaces": done.replaces, "diff": done.diff}
     out.record(record, id="id", table=lambda: [f"{done.id} takes the place of {done.replaces}"])
     return DONE
 
 
-def _refused(id: str, error: Refused | ConfigError) -> Failure:
+def _refused(id: str, error: Refused | ConfigError, show: str) -> Failure:
     """What is wrong with an edit, and where to look."""
     text = str(error)
     what, _, why = text.partition("; " if "; " in text else ": ")
     code = REFUSED if isinstance(error, Refused) else USAGE
     if "unchecked" in why:
         return Failure(what, why, f"{command()} {id} --app MODULE:APP …, or --unchecked", code)
-    return Failure(what, why, f"{program()} dlq show {id}", code)
+    return Failure(what, why, onward(f"{show} show {id}"), code)
 
 
 def _given(
@@ -142,7 +143,7 @@ def _in_editor(editor: Editor, message: Message, options: Mapping[str, Any]) -> 
     again. Raises Failure where there is nobody."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         why = "without a terminal there is no editor"
-        raise Failure("nothing is said of what to change", why, f"{command()} {message.id} --set NAME=JSON …", USAGE)
+        raise Failure("nothing is said of what to change", why, again(f"{message.id} --set NAME=JSON …"), USAGE)
     text = _for_editor(message, editor.body(message))
     while True:
         edited = click.edit(text, extension=".json", require_save=True)
@@ -161,7 +162,7 @@ def _in_editor(editor: Editor, message: Message, options: Mapping[str, Any]) -> 
 def _for_editor(message: Message, body: bytes) -> str:
     if not is_json(body):
         why = "an editor would not keep its bytes"
-        next = f"{command()} {message.id} --body FILE …"
+        next = again(f"{message.id} --body FILE …")
         raise Failure(f"the body of message {message.id} is no JSON", why, next, REFUSED)
     return msgspec.json.format(body, indent=2).decode() + "\n"
 
@@ -197,7 +198,7 @@ def discard(
         return DONE
     what = f"{count:,} dead messages would be discarded" if count > 1 else "a dead message would be discarded"
     asked = f"Discard {count:,} dead {'messages' if count > 1 else 'message'} of {place.url} for good?"
-    if not confirmed(asked, what, yes, again=f"{' '.join(words) or '--all'} --reason … --yes"):
+    if not confirmed(asked, what, yes, words=words or ("--all",), reason=reason):
         note("nothing was discarded")
         return FAILED
     with bar(count, "discarding") as tick:
@@ -255,7 +256,14 @@ def export_(place: Place, out: Output, words: tuple[str, ...], every: bool, file
     """
     ids, selected = chosen_words(place, words, every)
     chosen = selected if selected is not None else _of_any_lane(place, ids)
-    done = export(place.store, chosen, sys.stdout.buffer if file in (None, "-") else str(file))
+    if file in (None, "-"):
+        done = export(place.store, chosen, sys.stdout.buffer)
+    else:
+        try:
+            done = export(place.store, chosen, str(file))
+        except OSError as error:
+            what = f"{file} cannot be written: {error.strerror or error}"
+            raise Failure(what, "nothing was exported", f"{command()} --help") from error
     note_unread(chosen)
     note(f"{done.count:,} exported" + (f" to {file}" if file not in (None, "-") else ""))
     return _export_verdict(done, len(set(ids)))
@@ -292,9 +300,8 @@ def import_(place: Place, out: Output, file: IO[bytes], skip_damaged: bool, acto
         _tell_damaged(looked)
         if looked.bad and not skip_damaged:
             what = f"{looked.bad:,} of {looked.bad + looked.count:,} lines of {importer.name} are damaged"
-            raise Failure(
-                f"{what}; nothing was imported", "each is named above", f"{command()} … --skip-damaged", REFUSED
-            )
+            next = again(shlex.join([importer.name, "--reason", reason, "--skip-damaged"]))
+            raise Failure(f"{what}; nothing was imported", "each is named above", next, REFUSED)
         done = importer.write(actor=actor, reason=reason)
     rows = [{"id": id, "result": result} for ids, result in ((done.ids, "imported"), (done.held, "held")) for id in ids]
     out.rows(rows[: len(done)] if out.form == "ids" else rows, (Column("id"), Column("result")), id="id")
@@ -305,7 +312,7 @@ def import_(place: Place, out: Output, file: IO[bytes], skip_damaged: bool, acto
         told.append(f"{looked.bad:,} damaged")
     note("; ".join(told))
     if len(done):
-        note(f"they are dead here too: {program()} dlq list")
+        note(f"they are dead here too: {onward('dlq list')}")
     return DONE if not done.held and not looked.bad else PARTIAL if len(done) else FAILED
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,16 +12,16 @@ import click
 import msgspec
 
 from ..duration import show as show_duration
-from ..errors import Misread, PlanRefused
+from ..errors import PlanRefused
 from ..ids import is_id
 from ..observe.logs import one_line
 from ..triage.dlq import DeadLetters
 from ..triage.select_terms import Node
 from . import views
-from .failure import DONE, REFUSED, USAGE, Failure, command, note, program
+from .failure import DONE, REFUSED, USAGE, Failure, again, note, onward, program
 from .output import Output, fields
 from .place import Place, at_store
-from .selecting import filters, selection, selector_argument, signature
+from .selecting import filters, selection, selector_argument, signature, understood
 from .types import DURATION
 
 if TYPE_CHECKING:  # a help text needs none of what plans are made with
@@ -76,19 +77,17 @@ def plan(
     \b
       redrive dlq plan 'queue:crm failed:<6h' --rate 20/s --canary 5 --slow-start --halve-on-failures
     """
-    from ..triage.gates import Gates
+    from ..triage.gates import Gates, is_url
 
-    gates = Gates(not ignore_breaker, health, approval, window)
     found = selection(place, selector, chosen)
-    try:
+    with understood():
+        gates = Gates(not ignore_breaker, health, approval, window)
         made = found.plan(gates=None if gates == Gates() else gates, note=told, **how)
-    except Misread as error:
-        if error.pointer:
-            note(error.pointer)
-        raise Failure(error.what, error.why, f"{command()} --help", USAGE) from error
     if file is not None:
-        file.write_bytes(msgspec.json.format(msgspec.json.encode(record(made.plan)), indent=2) + b"\n")
+        _write_file(file, made.plan)
     out.record(record(made.plan), id="id", table=lambda: _lines(made.plan))
+    if health and not is_url(health) and place.app is not None and health not in place.app.healths:
+        note(f"the app knows no health check '{health}': no worker of it would carry the run on")
     _note_next(made, file)
 
 
@@ -109,9 +108,9 @@ def apply(
     """
     from ..triage.plan_handle import MAX_AGE
 
-    with _refusing(plan):
+    with _refusing(place, plan):
         handle = _found(place, plan)
-    with _refusing(plan, handle.id):
+    with _refusing(place, plan, handle.id):
         started = handle.start(reason=reason, actor=actor, max_age=MAX_AGE if max_age is None else max_age)
     if watch:
         from .run import watched
@@ -119,7 +118,7 @@ def apply(
         return watched(place, out, started)
     view = started.view()
     out.record({"id": view.id, "state": view.state, **view.counts, "selector": view.selector}, id="id")
-    note(f"started: any worker of the app carries it on; see: {program()} run watch {view.id}")
+    note("started: any worker of the app carries it on; see: " + onward(f"run watch {view.id}"))
     return DONE
 
 
@@ -215,25 +214,39 @@ def _some(counts: Mapping[str, int], most: int = 5) -> str:
     return f"{shown} and {len(counts) - most:,} more" if len(counts) > most else shown
 
 
+def _write_file(file: Path, plan: Plan) -> None:
+    try:
+        file.write_bytes(msgspec.json.format(msgspec.json.encode(record(plan)), indent=2) + b"\n")
+    except OSError as error:
+        what = f"{file} cannot be written: {error.strerror or error}"
+        raise Failure(what, f"the plan is kept all the same, as {plan.id}", onward(_apply(plan.id))) from error
+
+
+def _apply(plan: str) -> str:
+    return f"dlq apply {shlex.quote(plan)} --reason '…'"
+
+
 def _note_next(made: PlanHandle, file: Path | None) -> None:
     if made.total:
-        note(f"nothing was moved; next: {program()} dlq apply {file or made.id} --reason '…'")
+        note("nothing was moved; next: " + onward(_apply(str(file or made.id))))
     else:
         note("nothing to plan")
 
 
 @contextmanager
-def _refusing(plan: str, id: str = "") -> Iterator[None]:
+def _refusing(place: Place, plan: str, id: str = "") -> Iterator[None]:
     """A refusal in three lines, of the plan that was named so and has this id."""
     try:
         yield
     except PlanRefused as error:
-        next = f"{program()} dlq plan --help"
-        if error.word == "reason":
-            next = f"{command()} {plan} --reason 'the CRM is up again'"
+        next, what, why = f"{program()} dlq plan --help", error.what, error.why
+        if error.word == "unknown":
+            what, why = f"{what} in {place.url}", f"one drawn up in another store is not known here, and {why}"
+        elif error.word == "reason":
+            next = again(f"{shlex.quote(plan)} --reason 'the CRM is up again'")
         elif error.word == "applied":
-            next = f"{program()} run show {id}"
-        raise Failure(error.what, error.why, next, REFUSED) from error
+            next = onward(f"run show {id}")
+        raise Failure(what, why, next, REFUSED) from error
 
 
 def _found(place: Place, plan: str) -> PlanHandle:

@@ -13,6 +13,7 @@ from ..redact import redact
 DONE, FAILED, USAGE, UNREACHABLE, REFUSED, PARTIAL = 0, 1, 2, 3, 4, 5
 TIMED_OUT, INTERRUPTED, BROKEN_PIPE = 124, 130, 141
 CALLED = "redrive.called"  # in a click context: the command's path, also once its own context is gone
+AT = "redrive.at"  # there: the flags that named app and store, for the commands that lead on
 _EXTRAS = {
     "httpx": "http",
     "psycopg": "postgres",
@@ -43,6 +44,21 @@ def command() -> str:
     """The command that runs, as the user typed its words."""
     context = click.get_current_context(silent=True)
     return str(context.meta.get(CALLED, context.command_path)) if context is not None else program()
+
+
+def onward(words: str) -> str:
+    """A command that leads on, where this one works: with its --app and --url, ready to be pasted."""
+    return f"{program()} {words}{_at()}"
+
+
+def again(words: str) -> str:
+    """The command that runs, with other words, where it works."""
+    return f"{command()} {words}{_at()}"
+
+
+def _at() -> str:
+    context = click.get_current_context(silent=True)
+    return str(context.meta.get(AT, "")) if context is not None else ""
 
 
 def note(text: str) -> None:

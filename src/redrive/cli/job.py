@@ -16,7 +16,7 @@ from ..observe.logs import one_line
 from ..triage.purge import purge_behind
 from ..triage.timeline import by_hand, ended_by, timeline
 from . import views
-from .failure import DONE, FAILED, PARTIAL, Failure, note, program
+from .failure import DONE, FAILED, PARTIAL, Failure, note, onward
 from .main import Subcommands
 from .output import Column, Output, fields
 from .place import Place, at_store
@@ -65,12 +65,12 @@ def _gone(place: Place, id: str) -> Failure:
     entry = ended_by(place.store, id)
     if entry is None:
         why = "the id is wrong, or the message is done: done messages are deleted"
-        return Failure(f"there is no message {id} in {place.url}", why, f"{program()} job list")
+        return Failure(f"there is no message {id} in {place.url}", why, onward("job list"))
     why = f"{entry.reason} ({entry.actor}, {views.time(entry.at_ms)})"
     if entry.action == "edit":
         new = entry.ids[1]
-        return Failure(f"message {id} was edited: {new} took its place", why, f"{program()} job show {new}")
-    return Failure(f"message {id} was discarded", why, f"{program()} dlq audit --id {id}")
+        return Failure(f"message {id} was edited: {new} took its place", why, onward(f"job show {new}"))
+    return Failure(f"message {id} was discarded", why, onward(f"dlq audit --id {id}"))
 
 
 def write_message(place: Place, out: Output, message: Message, *, body: bool = False, story: bool = False) -> None:
@@ -135,7 +135,7 @@ def cancel(place: Place, out: Output, ids: tuple[str, ...]) -> int:
     out.rows(rows, (Column("id"), Column("result")), id="id", limit=0)
     worked = sum(result in (Cancel.CANCELLED, Cancel.REQUESTED) for result in results)
     if Cancel.TOO_LATE in results:
-        note(f"too late: the message is at rest; {program()} dlq list shows dead ones")
+        note(f"too late: the message is at rest; {onward('dlq list')} shows dead ones")
     return DONE if worked == len(ids) else PARTIAL if worked else FAILED
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ import click
 
 from ..config import OUTPUTS, Settings, near_miss, settings, sources
 from ..redact import redact
-from .failure import REFUSED, UNREACHABLE, USAGE, Failure, command, note, program
+from .failure import AT, REFUSED, UNREACHABLE, USAGE, Failure, command, note, program
 from .output import Output
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def at_store(*, create: bool = False, absent: bool = False) -> Callable[[Callabl
         @functools.wraps(command)
         def run(*args: Any, app: str | None, url: str | None, output: str | None, **options: Any) -> Any:
             chosen = settings({"app": app, "url": url, "output": output})
+            flags = (f" --{name} {shlex.quote(redact(given))}" for name, given in (("app", app), ("url", url)) if given)
+            click.get_current_context().meta[AT] = "".join(flags)
             place = find(chosen, app_flag=app is not None, url_flag=url is not None, create=create, absent=absent)
             if not absent:
                 _refuse_private(place)

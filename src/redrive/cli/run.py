@@ -18,7 +18,7 @@ from ..triage.run import views as views_of
 from ..triage.run_state import Failure as Failed
 from ..triage.run_state import Line
 from . import views
-from .failure import DONE, FAILED, INTERRUPTED, REFUSED, TIMED_OUT, Failure, note, program
+from .failure import DONE, FAILED, INTERRUPTED, REFUSED, TIMED_OUT, Failure, note, onward, program
 from .main import Subcommands
 from .output import Column, Output, fields
 from .place import Place, at_store
@@ -95,7 +95,7 @@ def watch(place: Place, out: Output, id: str, timeout: float | None) -> int:
 def watched(place: Place, out: Output, found: Run, timeout: float | None = None) -> int:
     """Watch a run until it is over, write what it came to, and give the exit code. Raises Failure where it was not
     done."""
-    again = f"{program()} run watch {found.id}"
+    again = onward(f"run watch {found.id}")
     try:
         view = follow(found, place.store.now_ms, timeout)
     except KeyboardInterrupt:
@@ -107,7 +107,7 @@ def watched(place: Place, out: Output, found: Run, timeout: float | None = None)
     if view.state == "done":
         _lead_on(view)
         return DONE
-    next = f"{program()} run {'failures' if view.counts['failed'] else 'show'} {view.id}"
+    next = onward(f"run {'failures' if view.counts['failed'] else 'show'} {view.id}")
     what = "stopped itself" if view.state == "stopped" else "was cancelled"
     raise Failure(f"run {view.id} {what}", view.why or "its story says more", next, FAILED)
 
@@ -129,7 +129,7 @@ def steering(word: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             except Refused as error:
                 what, _, why = str(error).partition(": ")
                 why = why or "its plan says whose approval it waits for"
-                raise Failure(what, why, f"{program()} run show {id}", REFUSED) from error
+                raise Failure(what, why, onward(f"run show {id}"), REFUSED) from error
             view = found.view()
             out.record(full(view), id="id", table=lambda: fields(_told(view)))
             note(told)
@@ -143,21 +143,22 @@ def steering(word: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def _pause(found: Run, **by: Any) -> str:
     """Move nothing more until it is resumed. What it moved already runs on."""
     found.pause(**by)
-    return f"paused; go on by: {program()} run resume {found.id}"
+    return "paused; go on by: " + onward(f"run resume {found.id} --reason '…'")
 
 
 @steering("resume")
 def _resume(found: Run, **by: Any) -> str:
     """Go on after a pause."""
     found.resume(**by)
-    return f"resumed; see: {program()} run watch {found.id}"
+    return "resumed; see: " + onward(f"run watch {found.id}")
 
 
 @steering("cancel")
 def _cancel(found: Run, **by: Any) -> str:
     """End a run: what it has not moved stays where it is, what it moved runs on."""
     found.cancel(**by)
-    return f"cancelled; what it moved and has not run yet can be taken back: {program()} run undo {found.id}"
+    undo = onward(f"run undo {found.id} --reason '…'")
+    return f"cancelled; what it moved and has not run yet can be taken back: {undo}"
 
 
 @steering("undo")
@@ -174,7 +175,7 @@ def _undo(found: Run, **by: Any) -> str:
 def _approve(found: Run, **by: Any) -> str:
     """Let a run begin that waits for your approval."""
     found.approve(**by)
-    return f"approved; see: {program()} run watch {found.id}"
+    return "approved; see: " + onward(f"run watch {found.id}")
 
 
 @run.command()
@@ -261,9 +262,9 @@ def _failure(failed: Failed) -> dict[str, Any]:
 
 def _lead_on(view: RunView) -> None:
     if view.counts["failed"]:
-        note(f"{view.counts['failed']:,} failed again: {program()} run failures {view.id}")
+        note(f"{view.counts['failed']:,} failed again: " + onward(f"run failures {view.id}"))
     elif view.phase == "awaiting approval":
-        note(f"it waits for approval: {program()} run approve {view.id} --reason …")
+        note("it waits for approval: " + onward(f"run approve {view.id} --reason '…'"))
     if view.state == "running" and not view.carried_by:
         note(f"nobody carries it now: a worker of its app does ({program()} worker MODULE:APP)")
 
@@ -272,5 +273,5 @@ def _known(place: Place, id: str) -> Run:
     """The run of this id. Raises Failure where there is none."""
     if runs.state_of(place.store, id) is None:
         why = "the id is wrong, its plan was not applied, or it was over more than a month ago"
-        raise Failure(f"there is no run {id} in {place.url}", why, f"{program()} run list")
+        raise Failure(f"there is no run {id} in {place.url}", why, onward("run list"))
     return Run(place.store, id, place.app)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import functools
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
-from ..errors import Misread
+from ..errors import ConfigError, Misread
 from ..message import Lane, Where
 from ..triage.mend import Mended
 from ..triage.select import Selection, as_node
 from ..triage.select_parser import parse
 from ..triage.select_terms import ALL, Node, both
-from .failure import DONE, FAILED, PARTIAL, REFUSED, USAGE, Failure, command, note
+from .failure import DONE, FAILED, PARTIAL, REFUSED, USAGE, Failure, again, command, note
 from .output import Column, Output
 from .place import Place
 from .types import PAST
@@ -54,13 +56,23 @@ selector_argument = click.argument("selector", nargs=-1, metavar="[SELECTOR…]"
 
 def selection(place: Place, words: tuple[str, ...], *others: Node) -> Selection:
     """What the words of a selector and the options choose. Raises Failure, below the words and what is wrong there."""
-    try:
+    with understood():
         node = parse(" ".join(words))
+    return Selection(place.store, both((node, *others)), app=place.app)
+
+
+@contextmanager
+def understood() -> Iterator[None]:
+    """A mistake in what the words of the command say, in three lines that lead to its help."""
+    try:
+        yield
     except Misread as error:
         if error.pointer:
             note(error.pointer)
         raise Failure(error.what, error.why, f"{command()} --help", USAGE) from error
-    return Selection(place.store, both((node, *others)), app=place.app)
+    except ConfigError as error:
+        what, _, why = str(error).replace(": expected", "; expected", 1).partition("; ")
+        raise Failure(what, why or "it is not understood", f"{command()} --help", USAGE) from error
 
 
 def note_unread(found: Selection) -> None:
@@ -89,13 +101,14 @@ def stated(reason: str) -> str:
     return reason
 
 
-def confirmed(question: str, what: str, yes: bool, *, again: str) -> bool:
+def confirmed(question: str, what: str, yes: bool, *, words: Sequence[str], reason: str) -> bool:
     """Whether it shall be done: by --yes, or by a person at a terminal. Raises Failure, which begins with `what` would
-    be, where nobody can be asked."""
+    be and leads to the same `words` with --yes, where nobody can be asked."""
     if yes:
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise Failure(what, "without a terminal to ask on, --yes must say so", f"{command()} {again}", REFUSED)
+        next = again(shlex.join([*words, "--reason", reason, "--yes"]))
+        raise Failure(what, "without a terminal to ask on, --yes must say so", next, REFUSED)
     return click.confirm(question, err=True)
 
 

@@ -136,11 +136,11 @@ class Sayings:
         """Let alerts be silent about it for so long, at most a year; 0 ends it. What dies is kept all the same."""
         span_ms = milliseconds(for_, "mute")
         if span_ms > ONE_YEAR_MS:
-            raise ConfigError(f"mute {fingerprint} for {for_!r}: expected a year at most")
+            raise ConfigError(f"mute {fingerprint} for {for_} is refused; expected a year at most")
         until_ms = self._store.now_ms() + span_ms if span_ms else 0
         if not span_ms:
             reason = reason or "no longer muted"
-        entry = self._entry("mute", fingerprint, actor, reason, f"until {rfc3339(until_ms)}" if until_ms else "")
+        entry = self._entry("mute", fingerprint, actor, reason, f"until {rfc3339(until_ms)}" if until_ms else "off")
         return self._say(fingerprint, entry, lambda about: replace(about, muted_until_ms=until_ms))
 
     def rule(

@@ -164,7 +164,7 @@ class Run:
         """Let it begin, where its gates ask for somebody's approval. Raises Refused where that is somebody else's."""
         gates, name = self.plan.settings.gates, (actor or "").strip() or user()
         if gates is None or gates.approval is None:
-            raise Refused(f"run {self.id} asks for nobody's approval")
+            raise Refused(f"run {self.id} asks for nobody's approval: it begins without")
         if not gates.may_approve(name):
             raise Refused(f"run {self.id} asks for the approval of {gates.approval}, not of {name}")
 
