@@ -46,8 +46,8 @@ class Fate(Struct, frozen=True, kw_only=True):
 class Notice(Struct, frozen=True, kw_only=True):
     """Something about the worker itself: started, draining, stopped, store_unavailable, store_back, took_back,
     no_identity, child_failed, …; about flow control: breaker_opened, breaker_half_open, breaker_closed,
-    budget_exhausted, flow_local, …; or about a redrive run: run_started, run_waiting, run_paused, run_stopped,
-    run_done, run_cancelled; or about auto-redrive: auto_isolated, …"""
+    budget_exhausted, flow_local, …; or about redrive runs: run_started, run_waiting, run_stopped, run_done,
+    run_failed (to be carried), runs_unavailable; or about auto-redrive: auto_isolated, auto_failed"""
 
     name: str
     worker: str = ""

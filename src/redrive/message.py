@@ -441,6 +441,10 @@ class Redrive(Struct, frozen=True):
     keep_deadline: bool = False
     delays_ms: tuple[int, ...] = ()
 
+    def delay_of(self, at: int) -> int:
+        """How many milliseconds later the message of this handle, counted from 0, comes due."""
+        return self.delay_ms + (self.delays_ms[at] if self.delays_ms else 0)
+
 
 class Discard(Struct, frozen=True):
     """Remove it; its unique key is free again."""

@@ -74,8 +74,7 @@ def _words(st: Statements, c: Connection, handles: Sequence[Handle], verdict: Ve
     )
     match verdict:
         case Redrive():
-            of_each = verdict.delays_ms or (0,) * len(handles)
-            delays = [verdict.delay_ms + of_each[places[handle]] for handle in listed]
+            delays = [verdict.delay_of(places[handle]) for handle in listed]
             late = numbers([delay_ms + (delay_ms > 0) for delay_ms in delays])
             fresh = (verdict.to_queue, verdict.attempts, verdict.run, verdict.keep_deadline)
             rows = st.rows(c, "redrive", *seen, late, *fresh, now)

@@ -90,10 +90,7 @@ class Triage:
     def _redrive(
         self, c: sqlite3.Connection, seen: Sequence[Seen], verdict: Redrive, touched: Touched, now: int
     ) -> None:
-        more_ms = verdict.delays_ms
-        due = {
-            one.seq: _lifecycle.later(now, verdict.delay_ms + (more_ms[one.which] if more_ms else 0)) for one in seen
-        }
+        due = {one.seq: _lifecycle.later(now, verdict.delay_of(one.which)) for one in seen}
         fresh = (verdict.to_queue, verdict.attempts, verdict.run, verdict.keep_deadline)
         c.execute(self._sql["redrive"], (now, text([*due.items()]), *fresh))
         for one in seen:

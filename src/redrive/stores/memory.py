@@ -436,9 +436,8 @@ def _judge(tables: Tables, handle: Handle, verdict: Verdict, at: int, now: int) 
         return False
     match verdict:
         case Redrive():
-            delay_ms = verdict.delay_ms + (verdict.delays_ms[at] if verdict.delays_ms else 0)
             before = _before(kept) if verdict.run is not None else None
-            tables.rejoin(seq, _lifecycle.redriven(message, verdict, delay_ms, now), before, now)
+            tables.rejoin(seq, _lifecycle.redriven(message, verdict, verdict.delay_of(at), now), before, now)
         case Discard():
             tables.write(seq, None)
         case Isolate():

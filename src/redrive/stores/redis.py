@@ -286,7 +286,8 @@ class RedisStore:
         _door.admit_verdict(handles, verdict, self.traits)
         arguments, ours = Arguments(), [at for at, handle in enumerate(handles) if is_id(handle.id)]
         arguments.blob(packed_ids([handles[at].id for at in ours]))
-        seen = [(handles[at].redrives, LETTERS[handles[at].lane], _delay_ms(verdict, at)) for at in ours]
+        delays_ms = [verdict.delay_of(at) if isinstance(verdict, Redrive) else 0 for at in ours]
+        seen = [(handles[at].redrives, LETTERS[handles[at].lane], ms) for at, ms in zip(ours, delays_ms, strict=True)]
         made = [draft.id or new_id(self.now_ms()) for draft in _drafts(verdict)]
         asked = (seen, _said(verdict, made, arguments), swap_rows(swaps, arguments))
         # Whether it took place cannot be told by a second try where its swaps, or what it put, are in the way.
@@ -408,13 +409,6 @@ _CANCELS = (Cancel.UNKNOWN, Cancel.CANCELLED, Cancel.REQUESTED, Cancel.TOO_LATE)
 def _counted(numbers: Sequence[int], oldest_ms: int) -> Counts:
     ready, scheduled, leased, dead, quarantine, done = numbers
     return Counts(ready, scheduled, leased, dead, quarantine, done, oldest_ms / 1000)
-
-
-def _delay_ms(verdict: Verdict, at: int) -> int:
-    """Of the handle at this place."""
-    if not isinstance(verdict, Redrive):
-        return 0
-    return verdict.delay_ms + (verdict.delays_ms[at] if verdict.delays_ms else 0)
 
 
 def _drafts(verdict: Verdict) -> list[Draft]:
