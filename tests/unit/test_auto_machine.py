@@ -357,6 +357,25 @@ def test_many_held_messages_in_front_do_not_keep_the_others_waiting(monkeypatch:
     assert world.dead() == 700
 
 
+def test_what_is_kept_of_the_runs_of_a_machine_does_not_grow_with_their_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_state, "AUTO_KEPT", 5)
+    world = World(AutoRedrive(base="1s", batch=1, concurrency=1))
+    world.bury(20)
+    begun: set[str] = set()
+    for _ in range(100):
+        world.turn()
+        begun |= {*runs.index(world.store).open, *runs.index(world.store).auto}
+    assert len(begun) == 20
+    world.clock.advance("2h")
+    kinds = "", "/plan", "/c/0", "/r/0", "/story", "/failed"
+    kept = {id for id in begun for kind in kinds if world.store.cells.read([f"run/{id}{kind}"]) != [None]}
+    assert kept == {*runs.index(world.store).auto} and len(kept) == 5
+    world.clock.advance("40d")
+    assert all(world.store.cells.read([f"run/{id}{kind}"]) == [None] for id in begun for kind in kinds)
+
+
 def test_the_runs_of_people_are_still_listed_after_hundreds_that_no_person_began(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

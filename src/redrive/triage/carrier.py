@@ -28,6 +28,7 @@ from .run_state import (
     INDEX,
     KEPT_MS,
     OVER_KEPT_MS,
+    UNNAMED_KEPT_MS,
     RunState,
     Status,
     encode,
@@ -36,6 +37,7 @@ from .run_state import (
     read_index,
     read_state,
     state_cell,
+    story_cell,
 )
 from .settings import Settings
 from .sheet import Sheet
@@ -311,14 +313,27 @@ class Carrier:
             keep(self._store.cells, plan, OVER_KEPT_MS)
         for numbers in batched(plan):
             prolong(self._store.cells, [marks_cell(self.id, n) for n in numbers], OVER_KEPT_MS)
-        prolong(self._store.cells, [failures_cell(self.id)], OVER_KEPT_MS)
+        prolong(self._store.cells, [failures_cell(self.id), story_cell(self.id)], OVER_KEPT_MS)
         (cell,) = self._store.cells.read([INDEX])
-        index = read_index(cell).with_closed(self.id, auto=bool(state.cause))
+        before = read_index(cell)
+        index = before.with_closed(self.id, auto=bool(state.cause))
+        for id in {*before.auto} - {*index.auto}:
+            self._shorten(id)
         sheet.more.append(Swap(INDEX, version_of(cell), encode(index)))
         sheet.state = replace(state, phase="over", closed=True, owner="", until_ms=0)
         sheet.ttl_ms = OVER_KEPT_MS
         self._commit(sheet)
         return STILL_S
+
+    def _shorten(self, id: str) -> None:
+        """Keep a run that no person began, and no list names any more, for as long as who began it may look at it."""
+        cells, plan = self._store.cells, read_plan(self._store.cells, id)
+        if plan is not None:
+            prolong(cells, [state_cell(id), story_cell(id), failures_cell(id)], UNNAMED_KEPT_MS)
+            for numbers in batched(plan):
+                prolong(cells, [marks_cell(id, n) for n in numbers], UNNAMED_KEPT_MS)
+            with contextlib.suppress(PlanRefused):  # as above
+                keep(cells, plan, UNNAMED_KEPT_MS)
 
 
 def _verdict(run: str, s: Settings, batch: Sequence[Handle]) -> Redrive:

@@ -20,6 +20,7 @@ CLOSED_KEPT = 200  # closed runs that the index names: so many of people's
 AUTO_KEPT = 100  # and so many of those that no person began, which may come by the second
 KEPT_MS = 400 * 86_400_000  # cells of a run that is under way; refreshed with every write of the state
 OVER_KEPT_MS = 30 * 86_400_000  # and of one that is closed
+UNNAMED_KEPT_MS = 3_600_000  # and of one that no person began, once the index does not name it any more
 STORY_MAX = 500  # lines; the first hundred and the last stay
 FAILURES_MAX = 1000  # failures whose error is kept
 
