@@ -57,4 +57,4 @@ def test_one_is_paused_and_resumed_with_a_reason_and_its_story_tells(redrive: Ca
     assert "base 10m, factor 2, cap 15m, max redrives 5, batch 10, concurrency 5, window 22:00-06:00" in said.out
     assert "auto-pause" in redrive("dlq", "audit").out
     said = redrive("dlq", "auto", "cmr")
-    assert said.code == 2 and "why: did you mean 'crm'?" in said.err
+    assert said.code == 2 and "why: did you mean 'crm'?" in said.err and said.err.rstrip().endswith(" dlq auto")

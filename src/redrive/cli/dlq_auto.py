@@ -13,10 +13,10 @@ from ..duration import show
 from ..triage import auto_state
 from ..triage.auto_state import Machine
 from . import views
-from .failure import USAGE, Failure, command, note, program
+from .failure import USAGE, Failure, command, note, onward, program
 from .output import Column, Output, fields
 from .place import Place, at_store
-from .selecting import signature, stated
+from .selecting import signature, stated, understood
 
 
 def _columns(now_ms: int) -> tuple[Column, ...]:
@@ -61,9 +61,11 @@ def auto(
         return
     if pause or resume:
         act = auto_state.pause if pause else auto_state.resume
-        found = act(place.store, scope, reason=stated(reason), actor=actor)
+        with understood(onward("dlq auto")):
+            found = act(place.store, scope, reason=stated(reason), actor=actor)
     else:
-        (found,) = auto_state.machines(place.store, scope)
+        with understood(onward("dlq auto")):
+            (found,) = auto_state.machines(place.store, scope)
     record = _record(found, place.store.now_ms())
     out.record(record, id="scope", table=lambda: _lines(record, out))
 

@@ -62,17 +62,18 @@ def selection(place: Place, words: tuple[str, ...], *others: Node) -> Selection:
 
 
 @contextmanager
-def understood() -> Iterator[None]:
-    """A mistake in what the words of the command say, in three lines that lead to its help."""
+def understood(next: str | None = None) -> Iterator[None]:
+    """A mistake in what the words of the command say, in three lines that lead to its help, or to `next`."""
+    next = next or f"{command()} --help"
     try:
         yield
     except Misread as error:
         if error.pointer:
             note(error.pointer)
-        raise Failure(error.what, error.why, f"{command()} --help", USAGE) from error
+        raise Failure(error.what, error.why, next, USAGE) from error
     except ConfigError as error:
         what, _, why = str(error).replace(": expected", "; expected", 1).partition("; ")
-        raise Failure(what, why or "it is not understood", f"{command()} --help", USAGE) from error
+        raise Failure(what, why or "it is not understood", next, USAGE) from error
 
 
 def note_unread(found: Selection) -> None:
