@@ -39,16 +39,15 @@ class Carrying:
     # -- on the worker's store thread
 
     def look(self, *, now: bool = False) -> None:
-        """Once a second, or `now`: see whether there is something to carry. Raises StoreError."""
+        """Once a second, or `now`: see whether there is something to carry. Where its cells cannot be read, they are out,
+        were altered, or are a newer version's: then the worker goes on without."""
         now_s = time.monotonic()
         if self._thread is not None or (now_s < self._look_at_s and not now):
             return
         self._look_at_s = now_s + LOOK_S
         try:
             wanted = runs.index(self._app.store).open or self._autos.wanted()
-        except StoreError:
-            raise
-        except Exception as error:  # cells that somebody altered, or a newer version wrote: the worker goes on
+        except Exception as error:
             self._look_at_s = now_s + TROUBLE_S
             self._failed(error)
             return

@@ -217,7 +217,7 @@ class Worker:
         self._beat()
         self._mark_alone()
         self._retain()
-        self._look_for_runs()
+        self._runs.look()
         if self._flow is not None:
             self._flow.tick()
         asks = self._asks()
@@ -545,13 +545,7 @@ class Worker:
         if self.app.events:
             self.app.events.emit([fate_of_lost(run.delivery.message, self._store.now_ms(), self.name)])
 
-    # -- redrive runs, and retention
-
-    def _look_for_runs(self) -> None:
-        try:
-            self._runs.look()
-        except StoreError as error:
-            self._store_failed(error)
+    # -- retention
 
     def _retain(self) -> None:
         try:
@@ -572,8 +566,8 @@ class Worker:
             return not self._held
         if not self._burst or self._held or self._finished:
             return False
+        self._runs.look(now=True)
         try:
-            self._runs.look(now=True)
             if self._runs.busy({queue.name for queue in self.queues} - {*self._store.paused()}):
                 return False
             return not any(self._left_in(queue.name) for queue in self.queues)
