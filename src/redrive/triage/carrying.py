@@ -39,8 +39,8 @@ class Carrying:
     # -- on the worker's store thread
 
     def look(self, *, now: bool = False) -> None:
-        """Once a second, or `now`: see whether there is something to carry. Where its cells cannot be read, they are out,
-        were altered, or are a newer version's: then the worker goes on without."""
+        """Once a second, or `now`: see whether there is something to carry. The worker goes on without, where its cells
+        cannot be read: they are out, were altered, or are a newer version's."""
         now_s = time.monotonic()
         if self._thread is not None or (now_s < self._look_at_s and not now):
             return
