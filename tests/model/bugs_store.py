@@ -194,10 +194,9 @@ def _(right: Any, *args: Any, **parts: Any) -> Any:
     return [replace(group, task="a") for group in right(*args, **parts)]
 
 
-@bug(memory, "_failure_group", "the time it was first seen is the last")
-def _(right: Any, *args: Any) -> Any:
-    group = right(*args)
-    return replace(group, first_ms=group.last_ms)
+@bug(MemoryStore, "failure_groups", "the time it was first seen is the last")
+def _(right: Any, *args: Any, **parts: Any) -> Any:
+    return [replace(group, first_ms=group.last_ms) for group in right(*args, **parts)]
 
 
 @bug(MemoryStore, "counts_by_queue", "a queue that has only settings is forgotten")
