@@ -13,6 +13,7 @@ from redrive.events import Notice
 from redrive.message import Ack, DeadLetter, Decision, Delivery, Discard, Handle, Isolate, Lane, Redrive, RetryAt, Swap
 from redrive.triage import carrier, run_state, runs, tally
 from redrive.triage import plan as plans
+from redrive.triage.carrying import Carrying
 from redrive.triage.run import Run
 from redrive.triage.settings import Settings
 
@@ -363,6 +364,19 @@ def test_a_worker_goes_on_where_it_cannot_read_what_there_is_to_carry(key: str) 
     app.enqueue_many([push.draft(1)])
     app.run_worker(burst=True)
     assert ran == [1] and "runs_unavailable" in seen
+
+
+def test_an_outage_is_told_once_a_minute_however_often_it_is_looked_for_runs(scene: Scene) -> None:
+    told: list[str] = []
+
+    def notice(name: str, text: str, about: str = "", /, count: int = 1) -> None:
+        told.append(name)
+
+    carrying = Carrying(scene.app, "one", notice)
+    scene.store.close()
+    for _ in range(50):
+        carrying.look(now=True)
+    assert told == ["runs_unavailable"]
 
 
 def test_a_burst_does_not_wait_for_a_canary_that_others_have_to_work() -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 1.0  # how often it looks for runs
 TROUBLE_S = 5.0  # how long a run is left alone that could not be carried
+TOLD_EVERY_S = 60.0  # how often it tells of a store that is out, at most
 
 
 class Carrying:
@@ -31,7 +32,7 @@ class Carrying:
         self._autos = Autos(app, owner, notice)
         self._carriers: dict[str, Carrier] = {}
         self._next_s: dict[str, float] = {}  # when each is to be called again
-        self._look_at_s = self._find_at_s = 0.0
+        self._look_at_s = self._find_at_s = self._tell_at_s = 0.0
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._looked = True  # whether all open runs were ticked at least once
@@ -142,4 +143,7 @@ class Carrying:
                 self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        self._notice("runs_unavailable", str(error), "")
+        now_s = time.monotonic()
+        if now_s >= self._tell_at_s:
+            self._tell_at_s = now_s + TOLD_EVERY_S
+            self._notice("runs_unavailable", str(error), "")
