@@ -1,0 +1,5 @@
+"""A stand-in SQS for tests: queues by a clock of the test's, served on loopback over the JSON protocol."""
+
+from .server import Request, SqsServer
+
+__all__ = ["Request", "SqsServer"]

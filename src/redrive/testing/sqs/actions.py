@@ -1,0 +1,279 @@
+"""The calls of the SQS API on the queues of one account."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .faults import Faults
+from .messages import (
+    BYTES_MAX,
+    VISIBILITY_MAX_S,
+    WAIT_MAX_S,
+    Message,
+    SqsError,
+    check_body,
+    check_entries,
+    invalid,
+    whole,
+)
+from .moves import Move
+from .queues import SENDER, Queue
+
+ACCOUNT = "000000000000"
+Given = dict[str, Any]
+
+
+class Account:
+    """All queues. Used by one thread, but for what tests look at."""
+
+    def __init__(self, url: str, region: str, clock_ms: Callable[[], int]) -> None:
+        self.queues: dict[str, Queue] = {}
+        self.moves: dict[str, Move] = {}
+        self._url, self._region, self._clock_ms = url, region, clock_ms
+        self._touched: set[str] = set()
+
+    def touched(self) -> set[str]:
+        """Queues into whose line something may have come since the last call."""
+        names, self._touched = self._touched, set()
+        return names
+
+    def queue(self, given: Given) -> Queue:
+        """The queue that a request names. Raises SqsError."""
+        name = str(given.get("QueueUrl", "")).rpartition("/")[2] or str(given.get("QueueName", ""))
+        return self.named(name)
+
+    def named(self, name: str) -> Queue:
+        if name not in self.queues:
+            raise SqsError("QueueDoesNotExist", "The specified queue does not exist.")
+        return self.queues[name]
+
+    def by_arn(self, arn: object) -> Queue:
+        return self.named(str(arn).rpartition(":")[2])
+
+    def call(self, action: str, given: Given, faults: Faults) -> dict[str, Any]:
+        """Carry out a call other than ReceiveMessage. Raises SqsError."""
+        self._move(self._clock_ms())
+        do = getattr(self, f"_{action}", None)
+        if do is None:
+            raise SqsError("InvalidAction", f"The action {action} is not valid for this endpoint.")
+        if action.endswith("Batch"):
+            return self._batch(action, given, do, faults)
+        found: dict[str, Any] = do(given)
+        return found
+
+    def _batch(
+        self, action: str, given: Given, do: Callable[[Given, Given], dict[str, Any]], faults: Faults
+    ) -> dict[str, Any]:
+        """Each entry by itself, after what speaks against all of them."""
+        entries, good, bad = check_entries(given.get("Entries")), [], []
+        self.queue(given)
+        if action == "SendMessageBatch" and sum(_size(entry) for entry in entries) > BYTES_MAX:
+            raise SqsError("BatchRequestTooLong", f"Batch requests cannot be longer than {BYTES_MAX} bytes.")
+        for entry in entries:
+            try:
+                if faults.entry(action):
+                    raise SqsError("InternalError", "An internal error.", status=500)
+                good.append({"Id": entry["Id"], **do(given, entry)})
+            except SqsError as error:
+                told = {"Id": entry["Id"], "Code": error.code, "Message": error.text, "SenderFault": error.sender}
+                bad.append(told)
+        return {"Successful": good, "Failed": bad} if bad else {"Successful": good}
+
+    # -- queues
+
+    def _CreateQueue(self, given: Given) -> dict[str, Any]:
+        name, attributes = str(given.get("QueueName", "")), given.get("Attributes") or {}
+        if not name or len(name) > 80 or not name.removesuffix(".fifo").replace("-", "").replace("_", "").isalnum():
+            raise invalid("Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length")
+        if (attributes.get("FifoQueue") == "true") != name.endswith(".fifo"):
+            raise invalid("The name of a FIFO queue can only include alphanumeric characters, and must end with .fifo")
+        known = self.queues.get(name)
+        if known is None:
+            arn = f"arn:aws:sqs:{self._region}:{ACCOUNT}:{name}"
+            self.queues[name] = Queue(name, arn, f"{self._url}/{ACCOUNT}/{name}", attributes, self._clock_ms())
+            self.queues[name].tags.update(given.get("tags") or {})
+        elif any(known.attributes.get(key) != str(value) for key, value in attributes.items()):
+            text = "A queue already exists with the same name and a different value for attributes."
+            raise SqsError("QueueNameExists", text)
+        return {"QueueUrl": self.queues[name].url}
+
+    def _GetQueueUrl(self, given: Given) -> dict[str, Any]:
+        return {"QueueUrl": self.queue({"QueueName": given.get("QueueName")}).url}
+
+    def _ListQueues(self, given: Given) -> dict[str, Any]:
+        prefix = given.get("QueueNamePrefix") or ""
+        return {"QueueUrls": [queue.url for name, queue in sorted(self.queues.items()) if name.startswith(prefix)]}
+
+    def _DeleteQueue(self, given: Given) -> dict[str, Any]:
+        del self.queues[self.queue(given).name]
+        return {}
+
+    def _PurgeQueue(self, given: Given) -> dict[str, Any]:
+        self.queue(given).purge()
+        return {}
+
+    def _SetQueueAttributes(self, given: Given) -> dict[str, Any]:
+        self.queue(given).set(given.get("Attributes") or {}, self._clock_ms())
+        return {}
+
+    def _GetQueueAttributes(self, given: Given) -> dict[str, Any]:
+        queue, names = self.queue(given), given.get("AttributeNames") or []
+        told = dict(queue.attributes) | queue.counts(self._clock_ms())
+        told |= {
+            "QueueArn": queue.arn,
+            "CreatedTimestamp": str(queue.created_ms // 1000),
+            "LastModifiedTimestamp": str(queue.modified_ms // 1000),
+        }
+        return {"Attributes": {name: value for name, value in told.items() if "All" in names or name in names}}
+
+    def _TagQueue(self, given: Given) -> dict[str, Any]:
+        self.queue(given).tags.update(given.get("Tags") or {})
+        return {}
+
+    def _UntagQueue(self, given: Given) -> dict[str, Any]:
+        queue = self.queue(given)
+        queue.tags = {name: value for name, value in queue.tags.items() if name not in (given.get("TagKeys") or ())}
+        return {}
+
+    def _ListQueueTags(self, given: Given) -> dict[str, Any]:
+        return {"Tags": dict(self.queue(given).tags)}
+
+    def _ListDeadLetterSourceQueues(self, given: Given) -> dict[str, Any]:
+        arn = self.queue(given).arn
+        return {"queueUrls": [queue.url for queue in self.queues.values() if _dead_arn(queue) == arn]}
+
+    # -- messages
+
+    def _SendMessage(self, given: Given) -> dict[str, Any]:
+        return self._SendMessageBatch(given, given)
+
+    def _SendMessageBatch(self, given: Given, entry: Given) -> dict[str, Any]:
+        queue = self.queue(given)
+        message = queue.send(entry, self._clock_ms())
+        self._touched.add(queue.name)
+        told = {
+            "MessageId": message.id,
+            "MD5OfMessageBody": message.md5,
+            "MD5OfMessageAttributes": message.md5_attributes,
+            "SequenceNumber": f"{message.number:020}" if queue.fifo else None,
+        }
+        return {name: value for name, value in told.items() if value is not None}
+
+    def wait_s(self, given: Given) -> int:
+        """How long a receive polls. Raises SqsError."""
+        asked = given.get("WaitTimeSeconds")
+        if asked is None:
+            return int(self.queue(given).attributes["ReceiveMessageWaitTimeSeconds"])
+        return whole(asked, "WaitTimeSeconds", 0, WAIT_MAX_S)
+
+    def receive(self, given: Given, *, long_poll: bool) -> dict[str, Any]:
+        """A receive, without its wait: empty where there is nothing. Raises SqsError."""
+        now_ms = self._clock_ms()
+        self._move(now_ms)
+        queue = self.queue(given)
+        limit = whole(given.get("MaxNumberOfMessages", 1), "MaxNumberOfMessages", 1, 10)
+        asked = given.get("VisibilityTimeout", queue.attributes["VisibilityTimeout"])
+        dead = self._dead_of(queue)
+        visibility_s = whole(asked, "VisibilityTimeout", 0, VISIBILITY_MAX_S)
+        found = queue.receive(limit, visibility_s, now_ms, dead, long_poll=long_poll)
+        if dead is not None:
+            self._touched.add(dead.name)
+        return {"Messages": [self._told(queue, message, given) for message in found]} if found else {}
+
+    def _told(self, queue: Queue, message: Message, given: Given) -> dict[str, Any]:
+        told: dict[str, Any] = {
+            "MessageId": message.id,
+            "ReceiptHandle": queue.handle(message),
+            "MD5OfBody": message.md5,
+            "Body": message.body,
+        }
+        asked = given.get("MessageSystemAttributeNames") or given.get("AttributeNames") or ()
+        if asked:
+            known = message.system_attributes(SENDER, queue.fifo)
+            told["Attributes"] = {name: value for name, value in known.items() if "All" in asked or name in asked}
+        names = given.get("MessageAttributeNames") or ()
+        chosen = {name: value for name, value in message.attributes.items() if _asked(name, names)}
+        if chosen:
+            told["MessageAttributes"] = chosen
+            told["MD5OfMessageAttributes"] = message.md5_attributes
+        return told
+
+    def _dead_of(self, queue: Queue) -> Queue | None:
+        arn = _dead_arn(queue)
+        return None if arn is None else self.queues.get(arn.rpartition(":")[2])
+
+    def _DeleteMessage(self, given: Given) -> dict[str, Any]:
+        return self._DeleteMessageBatch(given, given)
+
+    def _DeleteMessageBatch(self, given: Given, entry: Given) -> dict[str, Any]:
+        queue = self.queue(given)
+        queue.delete(entry.get("ReceiptHandle"), self._clock_ms())
+        self._touched.add(queue.name)  # the next of its group may go
+        return {}
+
+    def _ChangeMessageVisibility(self, given: Given) -> dict[str, Any]:
+        return self._ChangeMessageVisibilityBatch(given, given)
+
+    def _ChangeMessageVisibilityBatch(self, given: Given, entry: Given) -> dict[str, Any]:
+        queue = self.queue(given)
+        seconds = whole(entry.get("VisibilityTimeout"), "VisibilityTimeout", 0, VISIBILITY_MAX_S)
+        queue.change_visibility(entry.get("ReceiptHandle"), seconds, self._clock_ms())
+        self._touched.add(queue.name)
+        return {}
+
+    # -- move tasks
+
+    def _StartMessageMoveTask(self, given: Given) -> dict[str, Any]:
+        source = self.by_arn(given.get("SourceArn"))
+        sources = [queue for queue in self.queues.values() if _dead_arn(queue) == source.arn]
+        if not sources:
+            raise SqsError(
+                "ResourceNotFoundException", "Source queue must be configured as a Dead Letter Queue.", status=404
+            )
+        if any(move.source is source and move.status == "RUNNING" for move in self.moves.values()):
+            raise invalid("There is already a task running. Only one active task is allowed for a source queue arn.")
+        to = self.by_arn(given["DestinationArn"]) if given.get("DestinationArn") else None
+        rate = given.get("MaxNumberOfMessagesPerSecond")
+        if rate is not None:
+            whole(rate, "MaxNumberOfMessagesPerSecond", 1, 500)
+        handle = str(uuid.uuid4())
+        self.moves[handle] = Move(source, to, rate, self._clock_ms())
+        self._move(self._clock_ms())
+        return {"TaskHandle": handle}
+
+    def _ListMessageMoveTasks(self, given: Given) -> dict[str, Any]:
+        source = self.by_arn(given.get("SourceArn"))
+        found = [(handle, move) for handle, move in self.moves.items() if move.source is source]
+        most = whole(given.get("MaxResults", 1), "MaxResults", 1, 10)
+        return {"Results": [move.told(handle) for handle, move in reversed(found)][:most]}
+
+    def _CancelMessageMoveTask(self, given: Given) -> dict[str, Any]:
+        move = self.moves.get(str(given.get("TaskHandle")))
+        if move is None or move.status != "RUNNING":
+            raise SqsError("ResourceNotFoundException", "Task does not exist.", status=404)
+        move.status = "CANCELLED"
+        return {"ApproximateNumberOfMessagesMoved": move.moved}
+
+    def _move(self, now_ms: int) -> None:
+        for move in self.moves.values():
+            for queue in move.carry(now_ms, self.queues):
+                self._touched.add(queue.name)
+
+
+def _dead_arn(queue: Queue) -> str | None:
+    policy = queue.attributes.get("RedrivePolicy")
+    return str(json.loads(policy)["deadLetterTargetArn"]) if policy else None
+
+
+def _asked(name: str, asked: Sequence[str]) -> bool:
+    return any(a in ("All", ".*", name) or (a.endswith(".*") and name.startswith(a[:-1])) for a in asked)
+
+
+def _size(entry: Given) -> int:
+    try:
+        return check_body(entry.get("MessageBody"), entry.get("MessageAttributes") or {})
+    except SqsError:
+        return 0  # it fails by itself

@@ -1,0 +1,82 @@
+"""Faults of a stand-in SQS: throttling, errors, broken connections, single entries of a batch."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from .messages import SqsError
+
+
+class Fault:
+    """What happens to a call. `before`: nothing is done; else it is done, and nobody hears of it."""
+
+    def __init__(self, kind: str, before: bool, times: int) -> None:
+        self.kind, self.before, self.left = kind, before, times
+
+    def strike(self, given: dict[str, Any]) -> None:
+        """Raises what the caller gets."""
+        if self.kind == "throttled":
+            raise SqsError("RequestThrottled", "Request is throttled.")
+        if self.kind == "broken":
+            raise ConnectionResetError
+        raise SqsError("InternalError", "We encountered an internal error. Please try again.", status=500)
+
+
+class Faults:
+    """Which calls fail next. Any thread may say so."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._next: dict[str, list[Fault]] = {}
+        self._entries: dict[str, int] = {}
+
+    def throttle(self, action: str, times: int = 1) -> None:
+        """The next calls of the action are refused as too many."""
+        self._add(action, Fault("throttled", True, times))
+
+    def fail(self, action: str, times: int = 1) -> None:
+        """The next calls of the action end with an internal error, and did nothing."""
+        self._add(action, Fault("error", True, times))
+
+    def lose_answer(self, action: str, times: int = 1) -> None:
+        """The next calls of the action are carried out, and their connection breaks before the answer."""
+        self._add(action, Fault("broken", False, times))
+
+    def lose_call(self, action: str, times: int = 1) -> None:
+        """The connection of the next calls of the action breaks before anything is done."""
+        self._add(action, Fault("broken", True, times))
+
+    def fail_entries(self, action: str, count: int) -> None:
+        """The next entries of batches of this action fail by themselves."""
+        with self._lock:
+            self._entries[action] = self._entries.get(action, 0) + count
+
+    def clear(self) -> None:
+        """From now on all is well."""
+        with self._lock:
+            self._next.clear()
+            self._entries.clear()
+
+    def _add(self, action: str, fault: Fault) -> None:
+        with self._lock:
+            self._next.setdefault(action, []).append(fault)
+
+    def next(self, action: str) -> Fault | None:
+        """What strikes this call."""
+        with self._lock:
+            waiting = self._next.get(action)
+            if not waiting:
+                return None
+            fault = waiting[0]
+            fault.left -= 1
+            if not fault.left:
+                waiting.pop(0)
+            return fault
+
+    def entry(self, action: str) -> bool:
+        """Whether this entry of a batch fails."""
+        with self._lock:
+            left = self._entries.get(action, 0)
+            self._entries[action] = max(0, left - 1)
+            return left > 0

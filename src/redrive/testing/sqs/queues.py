@@ -1,0 +1,346 @@
+"""A stand-in SQS queue as a value that changes with time: no sockets, no clock of its own.
+
+Standard and FIFO, delays, visibility, retention, the in-flight cap, the dead-letter queue, deduplication. Every call
+takes `now_ms`. What SQS leaves open (order of a standard queue, duplicates) is here the simplest: the order sent, none.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import heapq
+import json
+import uuid
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from itertools import count
+from typing import Any
+
+from .messages import (
+    BYTES_MAX,
+    DEDUP_MS,
+    DELAY_MAX_S,
+    IN_FLIGHT_MAX,
+    RETENTION_S,
+    VISIBILITY_MAX_S,
+    WAIT_MAX_S,
+    Message,
+    SqsError,
+    check_body,
+    check_group,
+    invalid,
+    whole,
+)
+
+SENDER = "AIDATESTING"
+DEFAULTS = {
+    "VisibilityTimeout": "30",
+    "DelaySeconds": "0",
+    "MaximumMessageSize": str(BYTES_MAX),
+    "MessageRetentionPeriod": "345600",
+    "ReceiveMessageWaitTimeSeconds": "0",
+}
+_SETTABLE: Mapping[str, tuple[int, int]] = {
+    "VisibilityTimeout": (0, VISIBILITY_MAX_S),
+    "DelaySeconds": (0, DELAY_MAX_S),
+    "MaximumMessageSize": (1024, BYTES_MAX),
+    "MessageRetentionPeriod": RETENTION_S,
+    "ReceiveMessageWaitTimeSeconds": (0, WAIT_MAX_S),
+}
+_TEXTS = (
+    "Policy", "RedrivePolicy", "RedriveAllowPolicy", "FifoQueue", "ContentBasedDeduplication", "DeduplicationScope",
+    "FifoThroughputLimit", "KmsMasterKeyId", "KmsDataKeyReusePeriodSeconds", "SqsManagedSseEnabled",
+)  # fmt: skip
+
+
+class Queue:
+    """One queue. Messages stand in line (`_line`, or by group in a FIFO queue), or wait for a time in a heap."""
+
+    def __init__(self, name: str, arn: str, url: str, attributes: Mapping[str, str], now_ms: int) -> None:
+        self.name, self.arn, self.url = name, arn, url
+        self.fifo = name.endswith(".fifo")
+        self.tags: dict[str, str] = {}
+        self.created_ms = self.modified_ms = now_ms
+        self.attributes: dict[str, str] = dict(DEFAULTS)
+        self.set(attributes, now_ms)
+        self.in_flight_max = IN_FLIGHT_MAX
+        self.messages: dict[int, Message] = {}  # by number
+        self.in_flight = self.delayed = 0
+        self._numbers = count(1)
+        self._line: deque[tuple[int, int]] = deque()  # (number, turn) of those that can be received
+        self._groups: dict[str, deque[int]] = {}  # FIFO: all messages of a group, in order
+        self._flying: Counter[str] = Counter()  # FIFO: how many of a group are in flight; then all of it waits
+        self._ready: dict[str, None] = {}  # FIFO: groups that may be received from, each in its turn
+        self._times: list[tuple[int, int, int]] = []  # (ms, number, turn): when a delay or a visibility ends
+        self._expiry: deque[int] = deque()  # numbers in the order they were sent
+        self._dedup: dict[str, tuple[int, str, int]] = {}  # until when, and the message it stands for
+
+    def set(self, attributes: Mapping[str, str], now_ms: int) -> None:
+        """Raises SqsError, and changes nothing, where one of them is refused."""
+        for name, value in attributes.items():
+            if name in _SETTABLE:
+                whole(value, name, *_SETTABLE[name])
+            elif name not in _TEXTS:
+                raise SqsError("InvalidAttributeName", f"Unknown Attribute {name}.")
+        self.attributes.update({name: str(value) for name, value in attributes.items()})
+        self.modified_ms = now_ms
+
+    # -- sending
+
+    def send(self, entry: Mapping[str, Any], now_ms: int) -> Message:
+        """Raises SqsError where SQS refuses the message. In a FIFO queue a duplicate gives the first one."""
+        attributes = entry.get("MessageAttributes") or {}
+        size = check_body(entry.get("MessageBody"), attributes)
+        if size > int(self.attributes["MaximumMessageSize"]):
+            most = self.attributes["MaximumMessageSize"]
+            raise invalid(f"One or more parameters are invalid. Reason: Message must be shorter than {most} bytes.")
+        delay_s = self._delay_s(entry)
+        group, dedup = entry.get("MessageGroupId"), entry.get("MessageDeduplicationId")
+        if group is not None:
+            check_group(group, "MessageGroupId")
+        if self.fifo:
+            dedup = self._dedup_of(entry)
+            held = self._dedup.get(dedup)
+            if held is not None and held[0] > now_ms:
+                return Message(held[1], held[2], entry["MessageBody"], attributes, now_ms)
+        elif dedup is not None:
+            raise invalid("The request includes a parameter that is not valid for this queue type")
+        message = Message(str(uuid.uuid4()), next(self._numbers), entry["MessageBody"], attributes, now_ms)
+        message.group, message.dedup = group, dedup
+        system = entry.get("MessageSystemAttributes") or {}
+        if "AWSTraceHeader" in system:
+            message.trace = system["AWSTraceHeader"].get("StringValue")
+        if self.fifo and dedup is not None:
+            self._dedup[dedup] = (now_ms + DEDUP_MS, message.id, message.number)
+        self._add(message, delay_s * 1000, now_ms)
+        return message
+
+    def _delay_s(self, entry: Mapping[str, Any]) -> int:
+        asked = entry.get("DelaySeconds")
+        if asked is None:
+            return int(self.attributes["DelaySeconds"])
+        if self.fifo and int(asked):
+            text = f"Value {asked} for parameter DelaySeconds is invalid. Reason: The request include parameter that is"
+            raise invalid(f"{text} not valid for this queue type.")
+        return whole(asked, "DelaySeconds", 0, DELAY_MAX_S)
+
+    def _dedup_of(self, entry: Mapping[str, Any]) -> str:
+        if entry.get("MessageGroupId") is None:
+            raise SqsError("MissingParameter", "The request must contain the parameter MessageGroupId.")
+        given = entry.get("MessageDeduplicationId")
+        if given is not None:
+            return check_group(given, "MessageDeduplicationId")
+        if self.attributes.get("ContentBasedDeduplication") != "true":
+            raise invalid(
+                "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided."
+            )
+        return hashlib.sha256(entry["MessageBody"].encode()).hexdigest()
+
+    def _add(self, message: Message, delay_ms: int, now_ms: int) -> None:
+        self.messages[message.number] = message
+        self._expiry.append(message.number)
+        if self.fifo:
+            self._groups.setdefault(message.group or "", deque()).append(message.number)
+        if delay_ms:
+            self._wait(message, now_ms + delay_ms)
+            self.delayed += 1
+        else:
+            self._stand(message)
+
+    def _stand(self, message: Message) -> None:
+        """It can be received; in a FIFO queue, once it is the head of its group and none of that is in flight."""
+        if not self.fifo:
+            self._line.append((message.number, message.turn))
+        elif not self._flying[message.group or ""]:
+            self._ready[message.group or ""] = None
+
+    def _wait(self, message: Message, until_ms: int) -> None:
+        message.turn += 1
+        message.hidden_until_ms = until_ms
+        heapq.heappush(self._times, (until_ms, message.number, message.turn))
+
+    # -- receiving
+
+    def receive(
+        self, limit: int, visibility_s: int, now_ms: int, dead: Queue | None, *, long_poll: bool
+    ) -> list[Message]:
+        """Up to `limit` of those in line, hidden for that long. What was received too often goes to `dead`. Raises
+        SqsError at the in-flight cap, unless by long poll, where there is just nothing."""
+        self.turn(now_ms)
+        if self.in_flight >= self.in_flight_max:
+            if long_poll or self.fifo:
+                return []
+            raise SqsError("OverLimit", "The maximum number of in flight messages is reached.")
+        limit = min(limit, self.in_flight_max - self.in_flight)
+        most = self._received_max() if dead is not None else None
+        found: list[Message] = []
+        for message in self._next_in_line(limit, found):
+            if most is not None and dead is not None and message.received >= most:
+                self.take_out(message)
+                dead.bury(message, self.arn, now_ms)
+                continue
+            message.received += 1
+            message.received_ms = now_ms
+            message.first_received_ms = message.first_received_ms or now_ms
+            message.in_flight = True
+            self.in_flight += 1
+            if self.fifo:
+                self._flying[message.group or ""] += 1
+            self._wait(message, now_ms + visibility_s * 1000)
+            found.append(message)
+        return found
+
+    def _next_in_line(self, limit: int, found: list[Message]) -> Iterator[Message]:
+        return self._next_of_groups(limit, found) if self.fifo else self._next(limit, found)
+
+    def _next(self, limit: int, found: list[Message]) -> Iterator[Message]:
+        while self._line and len(found) < limit:
+            number, turn = self._line.popleft()
+            message = self.messages.get(number)
+            if message is not None and message.turn == turn and not message.in_flight:
+                yield message
+
+    def _next_of_groups(self, limit: int, found: list[Message]) -> Iterator[Message]:
+        """As many of one group as there is room for, then of the next; a group with one in flight waits."""
+        for name in list(self._ready):
+            if len(found) >= limit:
+                return
+            del self._ready[name]
+            for number in list(self._groups.get(name, ())):
+                message = self.messages[number]
+                if len(found) >= limit or message.hidden_until_ms:
+                    break
+                yield message
+            if name in self._groups and not self._flying[name]:
+                self._ready[name] = None  # it is not this group's turn: its head is delayed, or all of it died
+
+    def _received_max(self) -> int | None:
+        policy = self.attributes.get("RedrivePolicy")
+        return int(json.loads(policy)["maxReceiveCount"]) if policy else None
+
+    def bury(self, message: Message, from_arn: str, now_ms: int) -> None:
+        """A message that died in another queue: the same id and times of a standard queue, new ones in a FIFO queue."""
+        buried = Message(message.id, next(self._numbers), message.body, message.attributes, message.sent_ms)
+        buried.group, buried.trace, buried.from_arn = message.group, message.trace, from_arn
+        buried.received, buried.first_received_ms = message.received, message.first_received_ms
+        if self.fifo:
+            buried.sent_ms, buried.dedup = now_ms, message.id
+        self._add(buried, 0, now_ms)
+
+    # -- handles
+
+    def handle(self, message: Message) -> str:
+        """Proof of the last receive."""
+        text = f"{self.name} {message.number} {message.received} {message.received_ms}"
+        return base64.b64encode(text.encode()).decode()
+
+    def _held(self, handle: object) -> tuple[Message | None, bool]:
+        """The message of a handle, None if it is gone, and whether the handle is of its last receive."""
+        try:
+            name, number, received, received_ms = base64.b64decode(str(handle), validate=True).decode().split(" ")
+            key = int(number), int(received), int(received_ms)
+        except ValueError:
+            name, key = "", (0, 0, 0)
+        if name != self.name:
+            raise SqsError(
+                "ReceiptHandleIsInvalid", f'The input receipt handle "{handle}" is not a valid receipt handle.'
+            )
+        message = self.messages.get(key[0])
+        return message, message is not None and (message.received, message.received_ms) == key[1:]
+
+    def delete(self, handle: object, now_ms: int) -> bool:
+        """Whether it is gone by that. With an old handle the call succeeds and the message stays; in a FIFO queue a
+        handle whose visibility is over is refused. Raises SqsError."""
+        self.turn(now_ms)
+        message, last = self._held(handle)
+        if message is None:
+            return False
+        if self.fifo and not (last and message.in_flight):
+            raise invalid(
+                f"Value {handle} for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired."
+            )
+        if not last:
+            return False
+        self.take_out(message)
+        return True
+
+    def change_visibility(self, handle: object, seconds: int, now_ms: int) -> None:
+        """Hide it for so long from now on; 12 hours from its receive are the most. Raises SqsError."""
+        self.turn(now_ms)
+        message, last = self._held(handle)
+        if message is None or not last or not message.in_flight:
+            text = f"Value {handle} for parameter ReceiptHandle is invalid. Reason: Message does not exist or is not "
+            raise SqsError("MessageNotInflight", f"{text}available for visibility timeout change.")
+        if now_ms + seconds * 1000 > message.received_ms + VISIBILITY_MAX_S * 1000:
+            raise invalid(
+                f"Value {seconds} for parameter VisibilityTimeout is invalid. Reason: Total VisibilityTimeout for the "
+                f"message is beyond the limit [{VISIBILITY_MAX_S} seconds]."
+            )
+        self._wait(message, now_ms + seconds * 1000)
+        self.turn(now_ms)
+
+    def take_out(self, message: Message) -> None:
+        name, flew = message.group or "", message.in_flight
+        self._land(message)
+        del self.messages[message.number]
+        if self.fifo:
+            self._groups[name].remove(message.number)
+            if not self._groups[name]:
+                del self._groups[name]
+                self._ready.pop(name, None)
+            elif flew and not self._flying[name]:
+                self._ready[name] = None
+
+    def _land(self, message: Message) -> None:
+        """It is neither in flight nor delayed any more."""
+        if message.in_flight:
+            self.in_flight -= 1
+            if self.fifo:
+                self._flying -= Counter((message.group or "",))
+        elif message.hidden_until_ms:
+            self.delayed -= 1
+        message.in_flight, message.hidden_until_ms = False, 0
+        message.turn += 1
+
+    # -- time
+
+    def turn(self, now_ms: int) -> None:
+        """What time does: delays and visibilities end, messages expire."""
+        while self._times and self._times[0][0] <= now_ms:
+            _, number, turn = heapq.heappop(self._times)
+            message = self.messages.get(number)
+            if message is not None and message.turn == turn:
+                self._land(message)
+                self._stand(message)
+        retention_ms = int(self.attributes["MessageRetentionPeriod"]) * 1000
+        while self._expiry:
+            message = self.messages.get(self._expiry[0])
+            if message is not None and message.sent_ms + retention_ms > now_ms:
+                break
+            self._expiry.popleft()
+            if message is not None:
+                self.take_out(message)
+
+    def next_ms(self) -> int | None:
+        """When the next message comes back by time alone."""
+        while self._times:
+            at_ms, number, turn = self._times[0]
+            message = self.messages.get(number)
+            if message is not None and message.turn == turn:
+                return at_ms
+            heapq.heappop(self._times)
+        return None
+
+    def purge(self) -> None:
+        for message in list(self.messages.values()):
+            self.take_out(message)
+
+    def counts(self, now_ms: int) -> dict[str, str]:
+        """The attributes that SQS counts."""
+        self.turn(now_ms)
+        waiting = len(self.messages) - self.in_flight - self.delayed
+        return {
+            "ApproximateNumberOfMessages": str(waiting),
+            "ApproximateNumberOfMessagesNotVisible": str(self.in_flight),
+            "ApproximateNumberOfMessagesDelayed": str(self.delayed),
+        }

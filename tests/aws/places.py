@@ -1,0 +1,104 @@
+"""Where SQS is played: our own stand-in, and ministack, each private to the tests and on loopback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import boto3
+from botocore.config import Config
+
+from redrive.testing.clock import ManualClock
+from redrive.testing.servers import free_ports
+from redrive.testing.sqs import SqsServer
+
+READY_WITHIN_S = 60.0
+REGION = "eu-central-1"
+
+
+def client(service: str, url: str, **options: Any) -> Any:
+    """A boto3 client that fails at once: what is retried is the tests' affair."""
+    return boto3.client(
+        service,
+        endpoint_url=url,
+        region_name=REGION,
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+        config=Config(retries={"total_max_attempts": 1}, read_timeout=30, **options),
+    )
+
+
+class Stand:
+    """Our stand-in, on a clock that the test moves."""
+
+    name = "stand-in"
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.server = SqsServer(self.clock)
+
+    def __enter__(self) -> Self:
+        self.server.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.server.close()
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    def now_s(self) -> float:
+        return self.clock() / 1000
+
+    def passes(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+
+class Ministack:
+    """ministack as a process of its own, on a free port."""
+
+    name = "ministack"
+
+    def __init__(self) -> None:
+        port = next(free_ports())
+        self._folder = tempfile.TemporaryDirectory(prefix="redrive-ministack-")
+        self.url = f"http://127.0.0.1:{port}"
+        self._env = os.environ | {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port), "SFN_WAIT_SCALE": "0"}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        program = Path(sys.executable).parent / "ministack"
+        if not program.exists():
+            raise RuntimeError("ministack is not installed here; pip install -e '.[dev]'")
+        path = Path(self._folder.name) / "log"
+        with path.open("wb") as log:
+            self._process = subprocess.Popen([program], cwd=self._folder.name, env=self._env, stdout=log, stderr=log)
+        end_s = time.monotonic() + READY_WITHIN_S
+        while True:
+            try:
+                urllib.request.urlopen(f"{self.url}/_ministack/health", timeout=2).read()
+                return self
+            except OSError:
+                if time.monotonic() > end_s or self._process.poll() is not None:
+                    raise RuntimeError(f"ministack did not start: {path.read_text()[-2000:]}") from None
+                time.sleep(0.05)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._folder.cleanup()
+
+    def now_s(self) -> float:
+        return time.time()
+
+    def passes(self, seconds: float) -> None:
+        time.sleep(seconds)
