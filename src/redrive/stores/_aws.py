@@ -1,0 +1,102 @@
+"""boto3, imported here and nowhere else: clients of AWS tuned for many small calls, and what their errors mean."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+from urllib.parse import urlsplit
+
+from .._version import __version__
+from ..errors import ConfigError, StoreError, StoreUnavailable
+
+READ_TIMEOUT_S = 35.0  # a long poll takes 20 s
+CONNECT_TIMEOUT_S = 5.0
+TRIES = 3  # of one call, on errors of the network, throttling and 5xx
+_DENIED = ("AccessDenied", "AccessDeniedException", "UnrecognizedClientException", "InvalidClientTokenId",
+           "SignatureDoesNotMatch", "ExpiredToken", "ExpiredTokenException", "InvalidAccessKeyId",
+           "MissingAuthenticationToken")  # fmt: skip
+_ABSENT = ("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist", "ResourceNotFoundException", "NoSuchBucket",
+           "NotFound")  # fmt: skip
+
+
+def client(
+    service: str,
+    *,
+    region: str | None,
+    endpoint: str | None = None,
+    pool: int = 10,
+    read_timeout_s: float = READ_TIMEOUT_S,
+) -> Any:
+    """A boto3 client with `pool` connections, which any number of threads may share.
+
+    Parameters are not validated and the User-Agent is fixed: together a quarter of the processor time of a call
+    (docs/benchmarks.md). `endpoint` None: as AWS_ENDPOINT_URL and the profile say. An endpoint on this machine needs no
+    credentials. Raises ConfigError where boto3 is not installed, or finds no region.
+    """
+    try:
+        import boto3
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
+    except ImportError as error:
+        raise ConfigError(f"AWS needs its driver ({error}); pip install 'redrive[aws]'") from error
+    config = Config(
+        parameter_validation=False,
+        user_agent=f"redrive/{__version__}",
+        retries={"mode": "standard", "total_max_attempts": TRIES},
+        connect_timeout=CONNECT_TIMEOUT_S,
+        read_timeout=read_timeout_s,
+        max_pool_connections=pool,
+        tcp_keepalive=True,
+    )
+    session = boto3.session.Session()
+    keys: dict[str, str] = {}
+    if endpoint is not None and _is_here(endpoint) and session.get_credentials() is None:
+        keys = {"aws_access_key_id": "local", "aws_secret_access_key": "local"}
+    try:
+        return session.client(service, region_name=region, endpoint_url=endpoint, config=config, **keys)
+    except (BotoCoreError, ValueError) as error:
+        raise ConfigError(f"no client of AWS {service}: {error}") from error
+
+
+def _is_here(endpoint: str) -> bool:
+    host = urlsplit(endpoint).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def code_of(error: Exception) -> str:
+    """The code of an error that AWS answered with; empty for any other, such as one of the network."""
+    answer = getattr(error, "response", None)
+    return str(answer.get("Error", {}).get("Code", "")) if isinstance(answer, dict) else ""
+
+
+def is_absent(error: Exception) -> bool:
+    """Whether what was asked for does not exist."""
+    return code_of(error) in _ABSENT
+
+
+def failure(error: Exception, what: str) -> StoreError | ConfigError:
+    """What to raise for an error of boto3 as it did `what`: ConfigError for missing rights, credentials or things,
+    which no second try mends, StoreError for a call that is wrong, StoreUnavailable for all that may pass."""
+    code, said = code_of(error), " ".join(str(error).split())[:300]
+    if code in _DENIED or type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError"):
+        return ConfigError(f"{what}: AWS refuses it: {said}; allow the action to these credentials, or give others")
+    if code in _ABSENT:
+        return ConfigError(f"{what}: it does not exist: {said}")
+    status = getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode", 0) if code else 0
+    if 400 <= status < 500 and status != 429 and "Throttl" not in code and code not in _PASSING:
+        return StoreError(f"{what}: {said}")
+    return StoreUnavailable(f"{what}: {said}")
+
+
+_PASSING = ("RequestLimitExceeded", "ProvisionedThroughputExceededException", "OverLimit", "RequestTimeout", "SlowDown",
+            "LimitExceededException", "TransactionConflictException", "RequestThrottled", "KmsThrottled")  # fmt: skip
+
+
+def errors() -> tuple[type[Exception], ...]:
+    """All that a call of boto3 may raise."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    return (BotoCoreError, ClientError)
