@@ -57,7 +57,16 @@ class Traits(Struct, frozen=True):
     atomic_moves: bool = True  # each settlement is one commit with its follow-ups and swaps
     counts_crashes: bool = True
     unique: bool = True
-    exact_counts: bool = True
+    exact_counts: bool = True  # False: counts and names of queues are near the truth, or late
+    cells: bool = True  # False: reads find nothing; swaps, checkpoints and pauses raise Unsupported
+    finds: bool = True  # False: of what waits or runs, find knows only what this handle holds; no listing, no cancel
+    triages: bool = True  # False: what rests cannot be looked at; failure groups, verdicts, restore raise Unsupported
+    keeps_done: bool = True  # False: an ack removes, whatever it asks; no result is kept
+    priorities: bool = True  # claims go by priority, then due time; False: in any order
+    skips: bool = True  # False: messages of skipped tasks are delivered all the same
+    widths: bool = True  # False: no group width, order or block but what the queue itself has (FIFO); no list
+    releases: bool = True  # False: what a dead worker had comes back when its leases run out
+    tick_ms: int = 1  # waits and leases last whole ticks, rounded up: nothing is early
 
     @property
     def state_bytes_max(self) -> int:
@@ -67,6 +76,8 @@ class Traits(Struct, frozen=True):
 
 class Cells(Protocol):
     """Small pieces of shared, versioned state, changed by compare-and-set.
+
+    Where `traits.cells` is False there are none: `read` finds nothing, `swap` raises Unsupported.
 
     A cell that was deleted or has expired takes no room: it goes at once or within the next minutes of work. A key's
     versions rise for all that, also when it is used again later; a new cell's need not begin at 1.
@@ -102,7 +113,8 @@ class Store(Protocol):
         A draft whose unique key is held yields the holder, `duplicate=True`, and is not written. With `tx`, an open
         connection or session on the same database, they are written in its transaction: there once it commits.
         Raises Conflict if a swap does not apply, EnqueueError for a draft no store could take, Unsupported for a `tx`
-        it cannot write in, StoreError if the commit failed: then nothing was written.
+        it cannot write in, a key (`traits.unique`) or swaps (`traits.cells`) it does not have, StoreError if the commit
+        failed: then nothing was written. Without `traits.finds` an id is not looked up: put twice, it is there twice.
         """
         ...
 
@@ -115,6 +127,10 @@ class Store(Protocol):
         and swaps. Claiming raises `fence`, and `attempt` on a message that was ready or `crashes` on one whose lease
         ran out. Messages come by priority, then by due time; never more than an ask's limit. Raises Conflict if one
         of `swaps` does not apply.
+
+        Without `traits.atomic_moves` what a settlement sends is sent first, then its swaps are made, then its message
+        is deleted: cut off in between it comes again, and nothing is lost. Swaps that do not apply when it begins make
+        it stale all the same.
 
         Of an ask with `skip` it looks at the first SKIP_LOOKED due messages of each priority. Where there are more,
         and those looked at did not reach the limit, the queue is in `clogged`.
@@ -146,16 +162,21 @@ class Store(Protocol):
 
         What stands in `started` lapses, if that is still its claim: the next one counts a crash. The others go back
         free, their attempt given back. None: nothing is known about what was started, so all lapse. `fault`, how the
-        worker died, joins the history of each that lapses. Only for whoever holds the identity's lock.
+        worker died, joins the history of each that lapses. Only for whoever holds the identity's lock. Without
+        `traits.releases` it takes nothing back: the leases run out.
         """
         ...
 
     def checkpoint(self, receipt: Receipt, state: bytes) -> bool:
-        """Keep `state` with the message, fenced; False if the receipt is stale."""
+        """Keep `state` with the message, fenced; False if the receipt is stale. Raises Unsupported without
+        `traits.cells`."""
         ...
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
-        """The messages with these ids, in their order."""
+        """The messages with these ids, in their order; None for one that is not stored.
+
+        Without `traits.finds` also for one that waits, or that another handle holds; without `traits.triages` for one
+        that rests."""
         ...
 
     def counts(self, queue: str | None = None) -> Counts:
@@ -172,7 +193,7 @@ class Store(Protocol):
 
     def peek(self, lane: Lane | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None) -> Page:
         """A page of messages, without claiming them; `lane` None means every lane. Raises ValueError on a cursor not
-        of ours."""
+        of ours, Unsupported for dead and quarantine without `traits.triages`, for all others without `traits.finds`."""
         ...
 
     def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
@@ -201,7 +222,7 @@ class Store(Protocol):
 
     def cancel(self, ids: Sequence[str]) -> list[Cancel]:
         """End waiting messages as done (state `cancelled`); ask running ones to stop; resting and done ones are too
-        late."""
+        late. Raises Unsupported without `traits.finds`."""
         ...
 
     def configure(
@@ -216,17 +237,20 @@ class Store(Protocol):
         """Change a queue's settings for every process; None leaves one as it is. A paused queue is not claimed from.
 
         `group_width` is how many messages of one group may run at once (1 until said otherwise). Raises ConfigError
-        for a strict order with another width than 1, and for `block` without strict order.
+        for a strict order with another width than 1, and for `block` without strict order; Unsupported for a pause
+        without `traits.cells`, and for what its groups cannot do without `traits.widths`.
         """
         ...
 
     def configure_group(self, queue: str, group: str | None, *, width: int | None = None, resume: bool = False) -> None:
         """Give one group, or (None) all groups of the queue, a width that wins over what `configure` said; 0 takes it
-        back. `resume` lets a group go on that a dead message blocks. Raises ConfigError as `configure`."""
+        back. `resume` lets a group go on that a dead message blocks. Raises ConfigError and Unsupported as
+        `configure`."""
         ...
 
     def groups(self, queue: str) -> list[Group]:
-        """The queue's groups that hold messages in line or a width of their own, by name."""
+        """The queue's groups that hold messages in line or a width of their own, by name. Raises Unsupported without
+        `traits.widths`."""
         ...
 
     def retain(self, queue: str, *, done: Keep = Keep(), dead: Keep = Keep()) -> tuple[int, int]:
