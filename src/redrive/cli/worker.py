@@ -79,6 +79,12 @@ from .warnings import tell_warnings
     help="serve Prometheus metrics of all its processes (default: none; host: 127.0.0.1) [REDRIVE_METRICS]",
 )
 @click.option(
+    "--emf",
+    is_flag=True,
+    default=None,
+    help="write CloudWatch metrics to stdout, in the embedded metric format [REDRIVE_EMF]",
+)
+@click.option(
     "--notify",
     metavar="URL",
     help="post alerts to this webhook: messages dead or quarantined, breakers open, runs stopped (default: none) "
@@ -173,7 +179,12 @@ def _child(app: App, chosen: Settings, url: str | None, metrics_dir: Path | None
     argv = [sys.executable, "-m", "redrive", "worker", "--child"]
     for flag, value in flags.items():
         argv += [flag, str(value)] if value is not None else []
-    switches = (("--burst", chosen.burst), ("--drain", chosen.drain), ("--scheduler", chosen.scheduler))
+    switches = (
+        ("--burst", chosen.burst),
+        ("--drain", chosen.drain),
+        ("--scheduler", chosen.scheduler),
+        ("--emf", chosen.emf),
+    )
     return argv + [flag for flag, on in switches if on]
 
 
@@ -187,6 +198,10 @@ def _work(app: App, chosen: Settings, metrics_dir: str | None, child: bool) -> i
             from .metrics import serve_app
 
             ending.enter_context(serve_app(app, chosen.metrics))
+        if chosen.emf:
+            from ..aws.cloudwatch import Emf
+
+            ending.callback(Emf(app).close)
         if chosen.notify is not None:
             from ..observe.webhook import notify
 

@@ -1,0 +1,256 @@
+"""CloudWatch metrics in the embedded metric format (EMF): a JSON line in the log, from which CloudWatch Logs makes the
+metrics. No API call, no permission beyond writing the log, nothing that can fail a message.
+
+`redrive worker --emf` writes them to stdout; in code `Emf(app, sys.stdout)`. Names, by dimension `Queue`, which is the
+SQS name without `.fifo`: PREFIX-QUEUE; with `by_task`, by `Queue` and `Task` too:
+
+| metric | unit | says |
+|---|---|---|
+| `Runs` | Count | runs of handlers that ended, whatever came of them |
+| `Failures` | Count | those that failed: retried, dead, quarantined, crashed; the error rate is 100 · Failures / Runs |
+| `Done` | Count | messages done |
+| `Retries` | Count | retries decided |
+| `Crashes` | Count | runs that ended with their process |
+| `Dead`, `Quarantined` | Count | messages that came to rest there |
+| `Deferrals` | Count | messages put off by flow control, unrun |
+| `RedrivesDone`, `RedrivesFailed` | Count | redriven messages by what their first run came to |
+| `RunTime` | Milliseconds | how long handlers ran: all of up to 100 a line, else evenly chosen ones |
+| `TimeToDone` | Milliseconds | enqueue (or redrive) to done, likewise |
+| `RetryDelay` | Seconds | how long retries wait, likewise |
+| `SuccessfulRedrives` | Count | the re-driver moved back to the queue |
+| `PoisonPillsIsolated` | Count | the re-driver moved to the poison queue, after too many redrives |
+| `RedriveFailures` | Count | the re-driver could not move; the message stays in the dead-letter queue |
+
+CloudWatch bills each name and set of dimensions as a custom metric, so metrics by task are asked for. Limits of the
+format (100 values a metric, 30 dimensions, a line of 256 KB) hold for whatever is counted.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from ..duration import Duration, seconds
+from ..events import Event, Fate, Notice
+
+if TYPE_CHECKING:
+    from ..app import App
+
+NAMESPACE = "Redrive"
+UNITS = {
+    **dict.fromkeys(("Runs", "Failures", "Done", "Retries", "Crashes", "Dead", "Quarantined", "Deferrals"), "Count"),
+    **dict.fromkeys(("RedrivesDone", "RedrivesFailed"), "Count"),
+    **dict.fromkeys(("SuccessfulRedrives", "PoisonPillsIsolated", "RedriveFailures"), "Count"),
+    "RunTime": "Milliseconds",
+    "TimeToDone": "Milliseconds",
+    "RetryDelay": "Seconds",
+}
+REDRIVER = ("SuccessfulRedrives", "PoisonPillsIsolated", "RedriveFailures")
+VALUES_MAX = 100  # of a metric in one line
+EVERY_S = 10.0
+OTHER = "(other)"
+_NAME_MAX = 250  # characters of a dimension's value
+_OF_OUTCOME = {
+    "done": "Done",
+    "retry": "Retries",
+    "crashed": "Crashes",
+    "dead": "Dead",
+    "quarantined": "Quarantined",
+    "held": "Deferrals",
+}
+_FAILED = frozenset(("retry", "crashed", "dead", "quarantined"))
+_encode = msgspec.json.Encoder().encode
+
+Values = Mapping[str, float | Sequence[float]]
+
+
+def line(
+    values: Values,
+    dimensions: Mapping[str, str],
+    *,
+    sets: Sequence[Sequence[str]] | None = None,
+    namespace: str = NAMESPACE,
+    at_ms: int | None = None,
+    **properties: object,
+) -> bytes:
+    """One line of EMF. `values`: numbers, or up to 100 of them, by the name of a metric above. `sets`: which of the
+    dimensions make a metric together (default: all). `properties` stand in the log only. Ends with a line break."""
+    metadata = {
+        "Namespace": namespace,
+        "Dimensions": [list(dimensions)] if sets is None else sets,
+        "Metrics": [{"Name": name, "Unit": UNITS[name]} for name in values],
+    }
+    now_ms = time.time_ns() // 1_000_000 if at_ms is None else at_ms
+    root: dict[str, Any] = {**properties, "_aws": {"Timestamp": now_ms, "CloudWatchMetrics": [metadata]}}
+    root |= {name: _value(text) for name, text in dimensions.items()}
+    return _encode(root | dict(values)) + b"\n"
+
+
+def redriver_line(queue: str, moved: int, isolated: int, failed: int, **properties: object) -> bytes:
+    """What a re-driver did, for its log. `queue`: the name or URL of the SQS queue that it drives back to."""
+    values = dict(zip(REDRIVER, (moved, isolated, failed), strict=True))
+    return line(values, {"Queue": dimension(queue)}, **properties)  # type: ignore[arg-type]  # properties only
+
+
+def dimension(queue: str) -> str:
+    """The value of dimension `Queue`, from the name or URL of an SQS queue.
+
+    >>> dimension("https://sqs.eu-central-1.amazonaws.com/123456789012/shop-orders.fifo")
+    'shop-orders'
+    """
+    return queue.rpartition("/")[2].removesuffix(".fifo")
+
+
+class Emf:
+    """An observer that counts an app's events, and writes them as EMF every ten seconds while something happens.
+
+    It subscribes itself. `prefix`: PREFIX of `sqs://REGION/PREFIX` (default: that of the app's URL, none on other
+    stores). `every=None` writes only when `flush` is called, as a Lambda does at the end of an invocation.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        stream: IO[str] | None = None,
+        *,
+        prefix: str | None = None,
+        namespace: str = NAMESPACE,
+        by_task: bool = False,
+        every: Duration | None = EVERY_S,
+    ) -> None:
+        self._tasks = app.tasks
+        self._stream = sys.stdout if stream is None else stream
+        self._prefix = prefix_of(app.url) if prefix is None else prefix
+        self._namespace, self._by_task = namespace, by_task
+        self._sums: dict[tuple[str, str | None], _Sums] = {}
+        self._lock = threading.Lock()
+        self._some, self._closed = threading.Event(), threading.Event()
+        self._every_s = None if every is None else seconds(every)
+        self._thread: threading.Thread | None = None
+        if every is not None:
+            self._thread = threading.Thread(target=self._write_on, name="redrive-emf", daemon=True)
+            self._thread.start()
+        self._unsubscribe: Callable[[], None] = app.subscribe(self)
+
+    def __call__(self, events: Sequence[Event]) -> None:
+        with self._lock:
+            for event in events:
+                if isinstance(event, Fate):
+                    self._count(event)
+        if not self._some.is_set():
+            self._some.set()
+        if any(isinstance(event, Notice) and event.name == "stopped" for event in events):
+            self.flush()  # the process may end before the thread's next turn
+
+    def flush(self) -> None:
+        """Write what was counted since the last time. Where the stream is broken, it is lost, not work."""
+        with self._lock:
+            sums, self._sums = self._sums, {}
+        lines = b"".join(self._line(queue, task, of) for (queue, task), of in sums.items())
+        if not lines:
+            return
+        try:
+            self._stream.write(lines.decode())
+            self._stream.flush()
+        except (OSError, ValueError):  # the reader is gone
+            return
+
+    def close(self) -> None:
+        """Stop counting, and write what is left."""
+        self._unsubscribe()
+        self._closed.set()
+        self._some.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.flush()
+
+    def _write_on(self) -> None:
+        while self._some.wait() and not self._closed.is_set():
+            self._some.clear()
+            self._closed.wait(self._every_s)
+            self.flush()
+
+    def _count(self, fate: Fate) -> None:
+        self._of(fate.queue, None).add(fate)
+        if self._by_task:
+            self._of(fate.queue, fate.task if fate.task in self._tasks else OTHER).add(fate)
+
+    def _of(self, queue: str, task: str | None) -> _Sums:
+        found = self._sums.get((queue, task))
+        if found is None:
+            found = self._sums[queue, task] = _Sums()
+        return found
+
+    def _line(self, queue: str, task: str | None, sums: _Sums) -> bytes:
+        name = dimension(f"{self._prefix}-{queue}" if self._prefix else queue)
+        dimensions = {"Queue": name} if task is None else {"Queue": name, "Task": task}
+        return line(sums.values(), dimensions, namespace=self._namespace)
+
+
+class _Sums:
+    """What the fates of a queue, or a task of it, add up to between two lines."""
+
+    def __init__(self) -> None:
+        self.counts = {"Runs": 0, "Failures": 0}  # always there, so that their ratio is
+        self.samples = {"RunTime": _Sample(), "TimeToDone": _Sample(), "RetryDelay": _Sample()}
+
+    def add(self, fate: Fate) -> None:
+        counts, samples = self.counts, self.samples
+        if fate.run_ms is not None or fate.fault == "crashed":
+            counts["Runs"] += 1
+            counts["Failures"] += fate.outcome in _FAILED
+        name = _OF_OUTCOME.get(fate.outcome)
+        if name is not None:
+            counts[name] = counts.get(name, 0) + 1
+        if fate.verdict is not None:
+            name = "RedrivesDone" if fate.verdict == "done" else "RedrivesFailed"
+            counts[name] = counts.get(name, 0) + 1
+        if fate.run_ms is not None:
+            samples["RunTime"].add(fate.run_ms)
+        if fate.outcome == "done":
+            samples["TimeToDone"].add(fate.age_ms)
+        elif fate.outcome == "retry" and fate.delay_ms is not None:
+            samples["RetryDelay"].add(fate.delay_ms / 1000)
+
+    def values(self) -> Values:
+        return self.counts | {name: sample.kept for name, sample in self.samples.items() if sample.kept}
+
+
+class _Sample:
+    """At most VALUES_MAX of any number of values: all of them, or every second, fourth, eighth, …"""
+
+    def __init__(self) -> None:
+        self.kept: list[float] = []
+        self._stride, self._skip = 1, 0
+
+    def add(self, value: float) -> None:
+        if self._skip:
+            self._skip -= 1
+            return
+        if len(self.kept) == VALUES_MAX:
+            self.kept = self.kept[::2]
+            self._stride *= 2
+        self.kept.append(value)
+        self._skip = self._stride - 1
+
+
+def prefix_of(url: str | None) -> str:
+    """PREFIX of `sqs://REGION/PREFIX?…`; nothing for other stores.
+
+    >>> prefix_of("sqs://eu-central-1/shop?mode=requeue")
+    'shop'
+    """
+    parts = urlsplit(url or "")
+    return parts.path.strip("/") if parts.scheme == "sqs" else ""
+
+
+def _value(text: str) -> str:
+    """A value that a dimension may have: printable ASCII, not blank, no colon in front, not too long."""
+    found = "".join(c if " " <= c <= "~" else "?" for c in text).lstrip(":")[:_NAME_MAX]
+    return found if found.strip() else OTHER
