@@ -584,10 +584,12 @@ class App:
 
         `queues`: names in order of preference (default: all that tasks name), or a mapping to their concurrency.
         `concurrency` bounds the messages that run at once over all queues. `lease` is how long a claim holds unless
-        renewed. `prefetch` messages wait claimed. Raises ConfigError for values that cannot be meant.
+        renewed. `prefetch` messages wait claimed. Raises ConfigError for values that cannot be meant, Refused where
+        the store says that it cannot carry these tasks (SQS: maxReceiveCount, retention, FIFO, cells).
         """
         from .worker.loop import Worker
         from .worker.origin import refuse_in_child
+        from .worker.vetting import vet
 
         refuse_in_child("app.worker()")
         for task in self.tasks.values():
@@ -600,9 +602,11 @@ class App:
         lease_s = chosen.lease_s if lease is None else seconds(lease, "lease")
         for task in self.tasks.values():
             task.check_poison(lease_s)
+        worked = self._worked(queues)
+        vet(self, self.store, [queue.name for queue in worked])
         return Worker(
             self,
-            self._worked(queues),
+            worked,
             total=concurrency,
             lease_s=lease_s,
             grace_s=chosen.grace_s if grace is None else seconds(grace, "grace"),

@@ -74,6 +74,25 @@ class Traits(Struct, frozen=True):
         return self.body_bytes_max if self.inline_bytes_max is None else self.inline_bytes_max
 
 
+class Work(Struct, frozen=True, kw_only=True):
+    """What a worker is about to do on a queue: a task's policy in figures, for a store that looks whether it can (an
+    optional method of stores: `vet(works, *, advise=False) -> list[str]`, why it cannot, each line with the fix; with
+    `advise` also what is doubtful). A queue without tasks is a work without a task's name.
+
+    `crash_cap`: crashes that convict it; `longest_s`: the longest wait between two of its runs; `horizon_s`: the
+    latest start of a retry after the first failure; `needs`: what of it is shared by cells, in words.
+    """
+
+    queue: str
+    task: str = ""
+    attempts: int = 1
+    crash_cap: int = 3
+    longest_s: float = 0.0
+    horizon_s: float = 0.0
+    timeout_s: float = 0.0
+    needs: tuple[str, ...] = ()
+
+
 class Cells(Protocol):
     """Small pieces of shared, versioned state, changed by compare-and-set.
 

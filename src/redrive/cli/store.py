@@ -44,9 +44,13 @@ def _keep(place: Place) -> str:
 def doctor(place: Place, out: Output) -> int:
     """Look for what is unsafe or slow about the set-up; exits 1 if there is any.
 
-    Each line says what it is, what may come of it, and what to do. It changes nothing.
+    Each line says what it is, what may come of it, and what to do. It changes nothing. With --app it also looks
+    whether the store can carry the app's tasks, as a worker does before it starts.
     """
-    findings = place.store.doctor()
+    from ..worker.vetting import advice
+
+    told = [*place.store.doctor(), *(advice(place.app, place.store) if place.app else ())]
+    findings = list(dict.fromkeys(told))
     out.record({"ok": not findings, "findings": findings}, table=lambda: findings or ["ok"])
     if findings:
         note(f"{len(findings)} finding{'s' * (len(findings) > 1)} about {place.url}")

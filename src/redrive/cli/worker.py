@@ -132,6 +132,9 @@ def worker(
     if child or not found.store.traits.shared:
         return _work(found, chosen, metrics_dir, child)
     _warn(found, chosen)
+    from ..worker.vetting import vet
+
+    vet(found, found.store, [queue.name for queue in found._worked(_sizes(found, chosen.queues))])
     return _supervise(found, chosen, url)
 
 
