@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ..message import RESTING, Handle, Lane, Message, Swap
+from ..message import RESTING, Cell, Handle, Lane, Message, Swap
+from ..stores._sqs_outbox import read_sent, sent_cell
 from ..worker import first_runs
 from .plan import CHUNK, read_chunk
 from .run_state import Failure, Mark, marks_cell
@@ -21,6 +22,8 @@ LOOKED = 200  # messages that are looked at in one go
 LOST_EVERY_MS = 5000  # how often it looks for messages that ended without a verdict
 CHUNKS_KEPT = 4  # chunks held in memory
 MARKS_READ = 100  # cells
+TOLD_MS = 10_000  # how long the verdict on a message may come after its death, where the two are no one commit
+AWAY_MS = 15 * 86_400_000  # after which a message that cannot be looked up is given up: SQS keeps none so long
 
 
 class Tally:
@@ -68,9 +71,15 @@ class Tally:
         found = self.find(ids)
         told = self._store.cells.read([first_runs.cell_of(self.id, id) for id in ids])
         return [
-            verdict is not None or (message is not None and message.run == self.id)
-            for message, verdict in zip(found, told, strict=True)
+            verdict is not None or sent is not None or (message is not None and message.run == self.id)
+            for message, verdict, sent in zip(found, told, self._sent(ids), strict=True)
         ]
+
+    def _sent(self, ids: Sequence[str]) -> list[Cell | None]:
+        """What tells that they have left for where no message can be looked up; nothing where all can."""
+        if self._store.traits.finds:
+            return [None] * len(ids)
+        return self._store.cells.read([sent_cell(self.id, id) for id in ids])
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         """The messages of these ids, read a few at a time."""
@@ -133,12 +142,21 @@ class Tally:
     def _fold_chunk(self, sheet: Sheet, n: int) -> None:
         places = self.waiting_in(sheet, n)
         keys = [first_runs.cell_of(self.id, self.chunk(n)[k].id) for k in places]
-        for k, key, cell in zip(places, keys, self._store.cells.read(keys), strict=True):
+        cells = self._store.cells.read(keys)
+        self._forget_sent(sheet, [self.chunk(n)[k].id for k, cell in zip(places, cells, strict=True) if cell])
+        for k, key, cell in zip(places, keys, cells, strict=True):
             # One that moved while the plan was drawn up may stand in it twice: there is one verdict on both.
             if cell is not None and key not in sheet.told:
                 sheet.told.add(key)
                 sheet.more.append(Swap(key, cell.version, None))
                 self._judged(sheet, n, k, first_runs.decode(cell.value))
+
+    def _forget_sent(self, sheet: Sheet, ids: Sequence[str]) -> None:
+        for id, cell in zip(ids, self._sent(ids), strict=True):
+            key = sent_cell(self.id, id)
+            if cell is not None and key not in sheet.told:
+                sheet.told.add(key)
+                sheet.more.append(Swap(key, cell.version, None))
 
     def waiting_in(self, sheet: Sheet, n: int) -> list[int]:
         """Where in this chunk those stand that wait for a verdict."""
@@ -177,6 +195,8 @@ class Tally:
         told = self._store.cells.read([first_runs.cell_of(self.id, self.chunk(n)[k].id) for k in gone])
         untold = [k for k, cell in zip(gone, told, strict=True) if cell is None]
         lying = dict(zip(places, messages, strict=True))
+        if not self._store.traits.finds:
+            untold = self._without_those_away(sheet, n, untold, lying)
         # An undo that was cut off may have returned them, and not written so.
         back = [k for k in untold if as_planned(lying[k], self.chunk(n)[k])]
         self.returned(sheet, n, back)
@@ -185,6 +205,27 @@ class Tally:
             self._settled(sheet, n)
             sheet.state = replace(sheet.state, moved=sheet.state.moved - 1, ended=sheet.state.ended + 1)
         return len(untold)
+
+    def _without_those_away(
+        self, sheet: Sheet, n: int, places: Sequence[int], lying: Mapping[int, Message | None]
+    ) -> list[int]:
+        """Which of these ended by a person's hand, where what waits or runs cannot be looked up. One that was sent and
+        lies nowhere is waited for, as long as it can be there. One that rests in the life that the run gave it has died
+        of what no worker settled, such as the queue's own bound on receives: it has failed."""
+        ended, chunk = [], self.chunk(n)
+        sent = self._sent([chunk[k].id for k in places])
+        for k, cell in zip(places, sent, strict=True):
+            message = lying[k]
+            if message is None:
+                if cell is None or read_sent(cell).at_ms + AWAY_MS < sheet.now_ms:
+                    ended.append(k)
+            elif message.lane in RESTING and message.redrives == chunk[k].redrives + 1:
+                if (message.rested_ms or 0) + TOLD_MS < sheet.now_ms:
+                    self._forget_sent(sheet, [message.id])
+                    self._judged(sheet, n, k, first_runs.of_dead(message))
+            else:
+                ended.append(k)
+        return ended
 
     def returned(self, sheet: Sheet, n: int, places: Iterable[int]) -> None:
         """Undo has returned those at these places of the chunk."""

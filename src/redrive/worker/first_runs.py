@@ -58,6 +58,15 @@ def verdict(message: Message, decision: Decision) -> str | None:
     return DONE if isinstance(decision, Ack) else FAILED
 
 
+def of_dead(message: Message) -> FirstRun:
+    """What is known of the first run of a message that was found dead after it, without a verdict."""
+    at_ms = message.rested_ms or 0
+    if not message.faults:
+        return FirstRun(FAILED, message.reason or "", at_ms=at_ms)
+    fault = message.faults[-1]
+    return FirstRun(FAILED, fault.kind.value, fault.error, fault.text[:TEXT_MAX], fault.fingerprint, at_ms)
+
+
 def _first_run(decision: Decision, fault: Fault | None, now_ms: int) -> FirstRun:
     if isinstance(decision, Ack):
         return FirstRun(DONE, at_ms=now_ms)
