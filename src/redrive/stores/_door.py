@@ -106,6 +106,16 @@ def admit_restored(messages: Iterable[Message], traits: Traits) -> None:
             raise EnqueueError(f"message {message.id} is refused: {why}; nothing was written")
 
 
+def unstorable(message: Message) -> str | None:
+    """Why no store could keep a message that came from outside; None where each can."""
+    return (
+        _counters(message)
+        or _numbers(draft_of(message), _ANY)
+        or _unwritable([message.task, message.queue, message.reason, message.run, *_found_by(message)])
+    )
+
+
+_ANY = Traits("any")
 _BOUNDS = {
     **dict.fromkeys(("fence", "attempt", "crashes", "crashes_alone", "redrives", "attempts_allowed"), COUNT_MAX),
     **dict.fromkeys(("enqueued_ms", "life_ms", "held_ms", "rested_ms"), INT_MAX),
