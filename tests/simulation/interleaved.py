@@ -192,7 +192,7 @@ class Interleaved:
         self.namesakes, self.outages = self.rng.random() < 0.3, self.rng.random() < 0.3
         self.meddle, self.plain = meddle, plain
         self.clock = ManualClock()
-        self.store = Books(self.clock)
+        self.store = self._make_store()
         self.app = App(store=self.store)
         self.notices: list[tuple[str, str]] = []
         self.verdicts: dict[tuple[str, str], str] = {}  # by run and message, as they were committed
@@ -203,6 +203,9 @@ class Interleaved:
             self.store.exchange([Settlement(delivery.receipt, DeadLetter("exhausted"), BAD)], [])
         self.runs = [self._start(), self._start()]
         self.hands = [Hand(self, run.id, f"{run.id[-4:]}-{n}") for run in self.runs for n in (1, 2)]
+
+    def _make_store(self) -> Any:
+        return Books(self.clock)
 
     def _start(self) -> Run:
         words: dict[str, Any] = {"rate": self.rng.choice(["100/s", "500/s", "7/s", None])}
@@ -305,6 +308,9 @@ class Interleaved:
 
     # -- the end
 
+    def _keep_up(self) -> None:
+        """What else goes on until the end."""
+
     def _to_the_end(self) -> None:
         for run in self.runs:
             if run.state == Status.PAUSED:
@@ -315,6 +321,7 @@ class Interleaved:
             self._held += self._claim(10_000)
             for delivery in list(self._held):
                 self._settle(delivery)
+            self._keep_up()
             self.clock.advance(0.5)
             if all(run.view().closed for run in self.runs) and not self.store.counts().leased + self._waiting():
                 return

@@ -67,6 +67,14 @@ def of_dead(message: Message) -> FirstRun:
     return FirstRun(FAILED, fault.kind.value, fault.error, fault.text[:TEXT_MAX], fault.fingerprint, at_ms)
 
 
+def swap_of_dead(message: Message) -> Swap | None:
+    """The verdict on a message that died of what no worker settled, where its first run had none yet. To be written
+    before the message is where a person may drive it on."""
+    if message.run is None or message.attempt > 0:
+        return None
+    return Swap(cell_of(message.run, message.id), 0, msgspec.json.encode(of_dead(message)), KEPT_MS)
+
+
 def _first_run(decision: Decision, fault: Fault | None, now_ms: int) -> FirstRun:
     if isinstance(decision, Ack):
         return FirstRun(DONE, at_ms=now_ms)
