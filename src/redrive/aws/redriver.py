@@ -1,39 +1,38 @@
 """The re-driver: moves what lies in a dead-letter queue back to its queue, or to the poison queue, in batches of ten.
 
-Each batch is sent first and deleted after, so a crash in between leaves a duplicate and loses nothing. What cannot be
-moved in time, or not yet, goes on through a message in the work queue: an alarm acts only on its change of state, so
-whoever it woke sees to it that nothing is left waiting.
+Each batch is sent first and deleted after (see `sending`). What cannot be moved in time, or not yet, goes on through a
+message in the work queue: an alarm acts only on its change of state, so whoever it woke sees to it that nothing is left
+waiting.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from ..errors import StoreError
 from ..flow import dependency as flow
-from .moves import BYTES_MAX, DELAY_MAX_S, Move, Raw, Settings, isolation, move_of
+from .moving import DELAY_MAX_S, Move, Raw, Settings, Step, group_of, next_step
+from .sending import BATCH_MAX, Call, Outcome, hide, receive, send
 
 if TYPE_CHECKING:
     from ..store import Cells
 
-BATCH = 10
 HOLD_S = 60  # for how long a received message is this run's
-POLL_S = 1  # a long poll asks all of SQS's servers; a short one may find nothing where something is
 EACH = 100  # dead messages for which one trigger sets one more Lambda to work
 AGAIN_S = 15  # how soon the next one looks for what this one had no time for; the queue's counts lag a little
+FAN_OUT = 5
 _COUNTS = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
-_REFUSED = ("InvalidMessageContents", "InvalidParameterValue", "MessageTooLong", "InvalidParameterCombination")
 
 
-class Calls(Protocol):
-    """What makes a call of the SQS API. Raises StoreUnavailable or ConfigError."""
+class Work(Struct, frozen=True):
+    """How the re-driver goes on: through the work queue `url`, one trigger in at most `fan_out` Lambdas at once."""
 
-    def call(self, action: str, **parameters: Any) -> dict[str, Any]: ...
+    url: str | None = None
+    fan_out: int = FAN_OUT
 
 
 class Carried(Struct):
@@ -48,23 +47,25 @@ class Carried(Struct):
 
 
 class Redriver:
-    """One run. `left_s()` says how many seconds it may still take, `now_ms()` what time it is."""
+    """One run. `call` makes a call of SQS, `left_s()` says how many seconds it may still take, `now_ms()` what time it
+    is."""
 
     def __init__(
         self,
-        sqs: Calls,
+        call: Call,
         settings: Settings,
+        work: Work,
         cells: Cells | None,
         left_s: Callable[[], float],
         now_ms: Callable[[], int],
     ) -> None:
-        self._sqs, self._settings, self._cells = sqs, settings, cells
+        self._call, self._settings, self._work, self._cells = call, settings, work, cells
         self._left_s, self._now_ms = left_s, now_ms
         self.carried = Carried()
 
     def run(self, *, trigger: bool) -> Carried:
         """Move until nothing is left or the time is over, and see to it that what is left is gone on with. `trigger`:
-        it was not called by the work queue, so it may call more. Raises StoreUnavailable, ConfigError."""
+        it was not called by the work queue, so it may call more. Raises StoreError, ConfigError."""
         until_ms = self._held_until_ms()
         if until_ms:
             wait_s = -(-(until_ms - self._now_ms()) // 1000)
@@ -73,10 +74,9 @@ class Redriver:
         if trigger:
             self._fan_out()
         while self._left_s() > 0:
-            found = self._receive()
-            if not found:
+            found = receive(self._call, self._settings.dead, BATCH_MAX, visibility_s=HOLD_S)
+            if not found or not self._move(found):
                 break
-            self._move(found)
         self._look_back()
         return self.carried
 
@@ -87,135 +87,82 @@ class Redriver:
         name, cells = self._settings.dependency, self._cells
         if name is None or cells is None:
             return 0
-        now_ms = self._now_ms()
         try:
             state = flow.decode(cells.read([f"flow/{name}"])[0])
-        except StoreError as error:  # what is moved waits a minute and meets the workers' own breakers
+        except StoreError as error:  # what is moved waits a minute and then meets the workers' own breakers
             self.carried.why = f"the breaker of {name} could not be read: {error}"
             return 0
-        return held_until_ms(state, now_ms)
+        return held_until_ms(state, self._now_ms())
 
     def _fan_out(self) -> None:
         """Call more Lambdas, one for each hundred dead messages, less those that are under way."""
-        work_url = self._settings.work_url
-        if work_url is None:
+        if self._work.url is None:
             return
-        dead = self._count(self._settings.dlq_url)[0]
-        more = min(self._settings.fan_out, -(-dead // EACH)) - 1
-        if more > 0:
-            for _ in range(more - sum(self._count(work_url))):
-                self._call_another(work_url, 0, "fan-out")
+        dead = self._count(self._settings.dead)[0]
+        more = min(self._work.fan_out, -(-dead // EACH)) - 1
+        for _ in range(more - sum(self._count(self._work.url)) if more > 0 else 0):
+            self._call_another(self._work.url, 0, "fan-out")
 
     def _look_back(self) -> None:
         """What is left: unseen for want of time, held by others (who may have died), or not moved by a failure."""
-        seen, held, delayed = self._count(self._settings.dlq_url)
+        seen, held, delayed = self._count(self._settings.dead)
         if self._left_s() <= 0:
-            self._go_on(AGAIN_S if not seen else 0, "its time is over")
+            self._go_on(0 if seen else AGAIN_S, "its time is over")
         elif seen:
-            self._go_on(AGAIN_S, f"{seen} came meanwhile")
+            self._go_on(AGAIN_S, f"{seen} are visible still")
         elif held or delayed:
             self._go_on(HOLD_S, f"{held + delayed} are held, or wait")
 
     def _go_on(self, delay_s: int, why: str) -> None:
         self.carried.again_s, self.carried.why = delay_s, why
-        if self._settings.work_url is not None:
-            self._call_another(self._settings.work_url, delay_s, why)
+        if self._work.url is not None:
+            self._call_another(self._work.url, delay_s, why)
 
     def _call_another(self, url: str, delay_s: int, why: str) -> None:
         entry: dict[str, Any] = {"Id": "0", "MessageBody": json.dumps({"redrive": "go on", "why": why})}
-        if url.endswith(".fifo"):
-            entry |= {"MessageGroupId": "redrive", "MessageDeduplicationId": f"{self._now_ms()}"}
-        elif delay_s:
+        if delay_s:
             entry["DelaySeconds"] = delay_s
-        answer = self._sqs.call("SendMessageBatch", QueueUrl=url, Entries=[entry])
-        for failed in answer.get("Failed", ()):
+        for failed in self._call("SendMessageBatch", QueueUrl=url, Entries=[entry]).get("Failed") or ():
             raise StoreError(f"the work queue {url} took no message: {failed.get('Code')} {failed.get('Message')}")
 
     def _count(self, url: str) -> tuple[int, int, int]:
-        told = self._sqs.call("GetQueueAttributes", QueueUrl=url, AttributeNames=list(_COUNTS))["Attributes"]
+        told = self._call("GetQueueAttributes", QueueUrl=url, AttributeNames=list(_COUNTS))["Attributes"]
         seen, held, delayed = (int(told.get(name, 0)) for name in _COUNTS)
         return seen, held, delayed
 
     # -- one batch
 
-    def _receive(self) -> list[Raw]:
-        answer = self._sqs.call(
-            "ReceiveMessage",
-            QueueUrl=self._settings.dlq_url,
-            MaxNumberOfMessages=BATCH,
-            WaitTimeSeconds=POLL_S,
-            VisibilityTimeout=HOLD_S,
-            MessageSystemAttributeNames=["All"],
-            MessageAttributeNames=["All"],
-        )
-        found: list[Raw] = answer.get("Messages", [])
-        return found
+    def _move(self, found: Sequence[Raw]) -> bool:
+        """Whether anything moved, or may yet: where all of a batch fails, so will the next one."""
+        now_ms, auto = self._now_ms(), self._settings.auto
+        steps: list[tuple[Raw, Step]] = [(raw, next_step(raw, now_ms, auto)) for raw in found]
+        if self._settings.fifo:
+            steps = self._waited(steps, now_ms)
+        done = send(self._call, self._settings, steps, now_ms) if steps else Outcome()
+        self.carried.redriven += done.redriven
+        self.carried.isolated += done.isolated
+        self.carried.failed += len(done.failures)
+        return len(done.failures) < len(found)
 
-    def _move(self, found: Sequence[Raw]) -> None:
-        now_ms = self._now_ms()
-        moves = [move_of(raw, self._settings, now_ms) for raw in found]
-        if not self._settings.fifo:
-            self._send(moves)
-            return
-        blocked: dict[str, int] = {}  # groups whose next message stays, and for how many seconds
-        left = []
-        for wave in _waves(moves):
-            for move in wave:
-                if move.wait_s and move.group not in blocked:
-                    blocked[move.group] = move.wait_s
-            going = [move for move in wave if move.group not in blocked]
-            sent = self._send(going)
-            unsent = [move for move in going if move not in sent]
-            blocked |= {move.group: HOLD_S for move in unsent}
-            left += unsent + [move for move in wave if move not in going]
-        self._hide([(move, blocked[move.group]) for move in left])
-
-    def _send(self, moves: Sequence[Move]) -> list[Move]:
-        """Send, then delete; those that were sent. What the queue refuses for what it is goes to the poison queue."""
-        sent: list[Move] = []
-        for isolated, batch in _batches(moves):
-            url = self._settings.poison_url if isolated else self._settings.queue_url
-            answer = self._sqs.call("SendMessageBatch", QueueUrl=url, Entries=_entries(batch))
-            good = [batch[int(entry["Id"])] for entry in answer.get("Successful", ())]
-            sent += good
-            self._delete(good)
-            refused = []
-            for entry in answer.get("Failed", ()):
-                move = batch[int(entry["Id"])]
-                code = str(entry.get("Code", "")).rpartition("#")[2]
-                if not isolated and entry.get("SenderFault") and code in _REFUSED:
-                    why = f"its queue refuses it: {entry.get('Message', code)}"
-                    refused.append(isolation(move.raw, self._settings, move.redrive, why))
+    def _waited(self, steps: Sequence[tuple[Raw, Step]], now_ms: int) -> list[tuple[Raw, Step]]:
+        """Those that have waited where they died, as a FIFO queue delays no single message; the others are hidden for
+        the rest of it, and hold up their groups, which keeps the order."""
+        going: list[tuple[Raw, Step]] = []
+        waiting: dict[str, int] = {}
+        hidden: list[Raw] = []
+        for raw, step in steps:
+            if isinstance(step, Move) and group_of(raw) not in waiting:
+                left_s = _left_s(raw, step, now_ms)
+                if left_s:
+                    waiting[group_of(raw)] = left_s
                 else:
-                    self.carried.failed += 1
-            if refused:
-                gone = {move.raw["MessageId"] for move in self._send(refused)}
-                sent += [move for move in batch if move.raw["MessageId"] in gone]
-        return sent
-
-    def _delete(self, moves: Sequence[Move]) -> None:
-        """They are where they belong; one that cannot be deleted will be moved again."""
-        if not moves:
-            return
-        entries = [{"Id": str(n), "ReceiptHandle": move.raw["ReceiptHandle"]} for n, move in enumerate(moves)]
-        answer = self._sqs.call("DeleteMessageBatch", QueueUrl=self._settings.dlq_url, Entries=entries)
-        undeleted = {int(entry["Id"]) for entry in answer.get("Failed", ())}
-        for n, move in enumerate(moves):
-            if n in undeleted:
-                self.carried.failed += 1
-            elif move.isolated:
-                self.carried.isolated += 1
+                    step = Move(0, step.attempt)
+            if group_of(raw) in waiting:
+                hidden.append(raw)
             else:
-                self.carried.redriven += 1
-
-    def _hide(self, waits: Sequence[tuple[Move, int]]) -> None:
-        """Leave them in the dead-letter queue until then; their groups wait with them."""
-        if waits:
-            entries = [
-                {"Id": str(n), "ReceiptHandle": move.raw["ReceiptHandle"], "VisibilityTimeout": seconds}
-                for n, (move, seconds) in enumerate(waits)
-            ]
-            self._sqs.call("ChangeMessageVisibilityBatch", QueueUrl=self._settings.dlq_url, Entries=entries)
+                going.append((raw, step))
+        hide(self._call, self._settings.dead, hidden, [waiting[group_of(raw)] for raw in hidden])
+        return going
 
 
 def held_until_ms(state: flow.State, now_ms: int) -> int:
@@ -228,29 +175,7 @@ def held_until_ms(state: flow.State, now_ms: int) -> int:
     return until_ms if until_ms > now_ms else 0
 
 
-def _waves(moves: Sequence[Move]) -> Iterator[list[Move]]:
-    """The first message of each group, then the second of each, …: none may overtake one that failed."""
-    groups: dict[str, list[Move]] = {}
-    for move in moves:
-        groups.setdefault(move.group, []).append(move)
-    for n in range(max((len(group) for group in groups.values()), default=0)):
-        yield [group[n] for group in groups.values() if n < len(group)]
-
-
-def _batches(moves: Sequence[Move]) -> Iterator[tuple[bool, list[Move]]]:
-    """What goes to the poison queue, and the rest, in batches of a megabyte."""
-    ordered = sorted(moves, key=lambda move: bool(move.isolated))
-    for isolated, group in groupby(ordered, key=lambda move: bool(move.isolated)):
-        batch: list[Move] = []
-        size = 0
-        for move in group:
-            if batch and size + move.size > BYTES_MAX:
-                yield isolated, batch
-                batch, size = [], 0
-            batch.append(move)
-            size += move.size
-        yield isolated, batch
-
-
-def _entries(batch: Sequence[Move]) -> list[dict[str, Any]]:
-    return [{"Id": str(n), **move.entry} for n, move in enumerate(batch)]
+def _left_s(raw: Raw, step: Move, now_ms: int) -> int:
+    """How long it still has to wait; a FIFO dead-letter queue knows when it came there."""
+    died_ms = int((raw.get("Attributes") or {}).get("SentTimestamp", now_ms))
+    return max(0, -(-(died_ms + step.delay_s * 1000 - now_ms) // 1000))

@@ -1,0 +1,122 @@
+"""What AWS Lambda calls: `redriver`, which drives dead messages back.
+
+Handler: redrive.aws.lambda_handlers.redriver
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+from .cloudwatch import redriver_line
+from .moving import Settings, settings_of
+from .redriver import FAN_OUT, Carried, Redriver, Work
+from .sending import Call, calls
+from .triggers import trigger_of
+
+if TYPE_CHECKING:
+    from ..store import Cells
+
+MARGIN_S = 10.0  # before the end of a Lambda's time: from then on nothing new is begun
+ALONE_S = 60.0  # how long to take where nobody says how long it may be
+
+
+def redriver(event: Any, context: Any) -> dict[str, Any]:
+    """Drive back what lies in the dead-letter queue `REDRIVE_DLQ_URL`: to `REDRIVE_QUEUE_URL`, and from the sixth death
+    on (`REDRIVE_MAX_REDRIVES`) to `REDRIVE_POISON_URL`.
+
+    Called by an alarm's notification, a rule or a schedule of EventBridge, or its own work queue; an alarm that ends
+    moves nothing. Works until 10 s before its time is over and then goes on through `REDRIVE_WORK_QUEUE_URL`, which is
+    also how one alarm sets several Lambdas to work (at most `REDRIVE_FAN_OUT`). While the breaker of
+    `REDRIVE_DEPENDENCY` is open it moves nothing and comes again. Returns what it did; raises what SQS did not do, so
+    that Lambda tries again.
+    """
+    chosen = settings_of(os.environ)
+    cells = None if chosen.cells is None or chosen.dependency is None else _cells(chosen.cells)
+    return redrive(event, _call(_region()), chosen, work_of(os.environ), cells, _left(context), _now_ms)
+
+
+def redrive(
+    event: Any,
+    call: Call,
+    settings: Settings,
+    work: Work,
+    cells: Cells | None,
+    left_s: Callable[[], float],
+    now_ms: Callable[[], int],
+) -> dict[str, Any]:
+    """As `redriver`, on these clients, clocks and settings."""
+    trigger = trigger_of(event)
+    run = Redriver(call, settings, work, cells, left_s, now_ms)
+    try:
+        if trigger.acts:
+            run.run(trigger=not trigger.work)
+    finally:
+        _tell(run.carried, settings, now_ms())
+    told: dict[str, Any] = {"trigger": trigger.what, **_as_dict(run.carried)}
+    return {"batchItemFailures": [], **told} if trigger.work else told
+
+
+def work_of(environ: Mapping[str, str]) -> Work:
+    """The work queue and its bound, by REDRIVE_WORK_QUEUE_URL and REDRIVE_FAN_OUT. Raises ConfigError."""
+    text = environ.get("REDRIVE_FAN_OUT") or str(FAN_OUT)
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= 1000):
+        raise ConfigError(f"REDRIVE_FAN_OUT={text!r}; expected a whole number from 1 to 1000")
+    return Work(environ.get("REDRIVE_WORK_QUEUE_URL") or None, int(text))
+
+
+def _tell(carried: Carried, settings: Settings, now_ms: int) -> None:
+    """The metrics, and beside them in the log why it was not all."""
+    line = redriver_line(
+        settings.queue,
+        carried.redriven,
+        carried.isolated,
+        carried.failed,
+        namespace=settings.namespace,
+        at_ms=now_ms,
+        why=carried.why,
+        again_s=carried.again_s,
+    )
+    sys.stdout.write(line.decode())
+    sys.stdout.flush()
+
+
+def _as_dict(carried: Carried) -> dict[str, Any]:
+    return {name: getattr(carried, name) for name in carried.__struct_fields__}
+
+
+def _left(context: Any) -> Callable[[], float]:
+    """How many seconds are left for work, by the context of this invocation; a short one keeps back a third."""
+    ask = getattr(context, "get_remaining_time_in_millis", None)
+    if ask is None:
+        end_s = time.monotonic() + ALONE_S
+        return lambda: end_s - time.monotonic()
+    margin_s = min(MARGIN_S, ask() / 1000 / 3)
+    return lambda: ask() / 1000 - margin_s
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _region() -> str:
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+
+
+@cache
+def _call(region: str) -> Call:
+    from ..stores._aws import client
+
+    return calls(client("sqs", region=region))
+
+
+@cache
+def _cells(url: str) -> Cells:
+    from ..stores import open_store
+
+    return open_store(url).cells

@@ -1,0 +1,296 @@
+"""The re-driver in process, on the stand-in: only the Lambda's context is made up."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from itertools import count
+from typing import Any
+
+import pytest
+
+from redrive.aws.lambda_handlers import redrive
+from redrive.aws.moving import ATTEMPT, Settings
+from redrive.aws.redriver import Work
+from redrive.aws.sending import Call, calls
+from redrive.flow import breaker as breakers
+from redrive.flow import dependency as flow
+from redrive.message import Swap
+from redrive.stores._aws import client
+from redrive.stores.memory import MemoryStore
+from redrive.triage.auto import AutoRedrive
+
+from .places import REGION, Stand
+
+ALARM = {"Records": [{"EventSource": "aws:sns", "Sns": {"Message": json.dumps({"NewStateValue": "ALARM"})}}]}
+WORK = {"Records": [{"eventSource": "aws:sqs", "body": '{"redrive": "go on"}'}]}
+
+
+DEFAULT = AutoRedrive()
+AT_ONCE = AutoRedrive(base=0, cap=0)
+NUMBERS = count(1)
+
+
+@cache
+def client_of(url: str) -> Call:
+    """Making a client of boto3 takes longer than all the calls of a test."""
+    return calls(client("sqs", region=REGION, endpoint=url))
+
+
+class Deployment:
+    """Queues as the template makes them, and a Lambda service that calls the re-driver for each work message."""
+
+    def __init__(self, stand: Stand, *, fifo: bool = False, auto: AutoRedrive = DEFAULT, **more: Any) -> None:
+        self.stand, self.sqs_call = stand, client_of(stand.url)
+        name, end = f"p{next(NUMBERS)}", ".fifo" if fifo else ""
+        kind = {"FifoQueue": "true"} if fifo else {}
+        self.poison, self.dead = self._made(f"{name}-poison{end}", **kind), self._made(f"{name}-dlq{end}", **kind)
+        arn = self.sqs_call("GetQueueAttributes", QueueUrl=self.dead, AttributeNames=["QueueArn"])
+        policy = {"deadLetterTargetArn": arn["Attributes"]["QueueArn"], "maxReceiveCount": 1}
+        self.main = self._made(f"{name}{end}", RedrivePolicy=json.dumps(policy), VisibilityTimeout="5", **kind)
+        self.work = self._made(f"{name}-work", VisibilityTimeout="900")
+        self.settings = Settings(queue=self.main, dead=self.dead, poison=self.poison, auto=auto, **more)
+        self.work_on_it = Work(self.work)
+        self.cells = MemoryStore(stand.clock).cells
+        self.calls = 0
+
+    def _made(self, name: str, **attributes: str) -> str:
+        return str(self.sqs_call("CreateQueue", QueueName=name, Attributes=attributes)["QueueUrl"])
+
+    def send(self, url: str, *entries: dict[str, Any]) -> None:
+        for at in range(0, len(entries), 10):
+            batch = [{"Id": str(n), **entry} for n, entry in enumerate(entries[at : at + 10])]
+            assert not self.sqs_call("SendMessageBatch", QueueUrl=url, Entries=batch).get("Failed")
+
+    def counts(self, url: str) -> dict[str, int]:
+        told = self.sqs_call("GetQueueAttributes", QueueUrl=url, AttributeNames=["All"])["Attributes"]
+        return {name: int(told[f"ApproximateNumberOfMessages{name}"]) for name in ("", "NotVisible", "Delayed")}
+
+    def total(self, url: str) -> int:
+        return sum(self.counts(url).values())
+
+    def take(self, url: str, *, delete: bool = True) -> list[dict[str, Any]]:
+        """All that is visible there."""
+        taken: list[dict[str, Any]] = []
+        while True:
+            found = self.sqs_call(
+                "ReceiveMessage",
+                QueueUrl=url,
+                MaxNumberOfMessages=10,
+                MessageSystemAttributeNames=["All"],
+                MessageAttributeNames=["All"],
+            ).get("Messages")
+            if not found:
+                return taken
+            taken += found
+            if delete:
+                handles = [{"Id": str(n), "ReceiptHandle": m["ReceiptHandle"]} for n, m in enumerate(found)]
+                self.sqs_call("DeleteMessageBatch", QueueUrl=url, Entries=handles)
+
+    def call(self, event: Any, *, batches: int = 1000, by: Call | None = None) -> dict[str, Any]:
+        """One invocation, which has time for so many batches."""
+        self.calls += 1
+        asked = [0]
+
+        def left_s() -> float:
+            asked[0] += 1
+            return 1.0 if asked[0] <= batches else -1.0
+
+        return redrive(event, by or self.sqs_call, self.settings, self.work_on_it, self.cells, left_s, self.stand.clock)
+
+    def work_on(self, *, batches: int = 1000, most: int = 100) -> None:
+        """As Lambda's poller: a call for each work message, until none is left, whatever it has to wait."""
+        for _ in range(most):
+            for message in self.take(self.work, delete=False):
+                self.call({"Records": [{"eventSource": "aws:sqs", "body": message["Body"]}]}, batches=batches)
+                handles = [{"Id": "0", "ReceiptHandle": message["ReceiptHandle"]}]
+                self.sqs_call("DeleteMessageBatch", QueueUrl=self.work, Entries=handles)
+            if not self.total(self.work):
+                return
+            self.stand.passes(15)
+        raise AssertionError(f"still work after {most} looks: {self.counts(self.work)}")
+
+
+@pytest.fixture(scope="module")
+def stand() -> Iterator[Stand]:
+    with Stand() as place:
+        yield place
+
+
+def attempts(messages: list[dict[str, Any]]) -> Counter[str]:
+    return Counter(m["MessageAttributes"][ATTEMPT]["StringValue"] for m in messages)
+
+
+def test_137_dead_messages_and_one_alarm_none_is_left_waiting(stand: Stand) -> None:
+    d = Deployment(stand)
+    spent = {ATTEMPT: {"DataType": "Number", "StringValue": "5"}}
+    entries = [{"MessageBody": f"m{n}", "MessageAttributes": spent if n % 10 == 0 else {}} for n in range(137)]
+    d.send(d.dead, *[{k: v for k, v in entry.items() if v} for entry in entries])
+    d.call(ALARM, batches=3)
+    assert d.total(d.dead) == 107 and d.total(d.work) == 2  # one Lambda more for more than a hundred, and its own rest
+    d.work_on(batches=3)
+    assert d.calls > 4
+    assert (d.total(d.dead), d.total(d.main), d.total(d.poison)) == (0, 123, 14)
+    stand.passes(60)
+    redriven = d.take(d.main)
+    assert attempts(redriven) == Counter({"1": 123})
+    poison = d.take(d.poison)
+    assert {m["Body"] for m in redriven + poison} == {f"m{n}" for n in range(137)}
+    assert {m["Body"] for m in poison} == {f"m{n}" for n in range(0, 137, 10)}
+
+
+def test_the_end_of_an_alarm_moves_nothing(stand: Stand) -> None:
+    d = Deployment(stand)
+    d.send(d.dead, {"MessageBody": "x"})
+    ended = {"Records": [{"EventSource": "aws:sns", "Sns": {"Message": json.dumps({"NewStateValue": "OK"})}}]}
+    assert d.call(ended)["redriven"] == 0
+    assert (d.total(d.dead), d.total(d.work)) == (1, 0)
+
+
+def test_a_message_that_dies_again_and_again_ends_in_the_poison_queue(
+    stand: Stand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    d = Deployment(stand)
+    d.send(d.dead, {"MessageBody": "x"})
+    for wait_s in (60, 120, 240, 480, 900):
+        d.call(ALARM)
+        stand.passes(wait_s - 1)
+        assert not d.take(d.main)
+        stand.passes(1)
+        assert [m["Body"] for m in d.take(d.main, delete=False)] == ["x"]
+        stand.passes(5)
+        assert not d.take(d.main)  # its redrive policy moves what was received once already
+        assert d.total(d.dead) == 1
+    told = d.call(ALARM)
+    assert (told["redriven"], told["isolated"], d.total(d.poison)) == (0, 1, 1)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    sums = [(line["SuccessfulRedrives"], line["PoisonPillsIsolated"], line["RedriveFailures"]) for line in lines]
+    assert sums == [(1, 0, 0)] * 5 + [(0, 1, 0)]
+    assert (
+        lines[0]["Queue"] == d.main.rpartition("/")[2]
+        and lines[0]["_aws"]["CloudWatchMetrics"][0]["Namespace"] == "Redrive"
+    )
+
+
+def test_nothing_moves_while_the_breaker_is_open_and_it_comes_again(stand: Stand) -> None:
+    d = Deployment(stand, dependency="stripe")
+    d.send(d.dead, {"MessageBody": "x"})
+    opened = breakers.State(status="open", until_ms=stand.clock() + 90_000)
+    d.cells.swap([Swap("flow/stripe", 0, flow.encode(flow.State(breaker=opened)))])
+    told = d.call(ALARM)
+    assert (told["redriven"], told["again_s"]) == (0, 90) and "stripe" in told["why"]
+    assert d.counts(d.work)["Delayed"] == 1 and d.total(d.dead) == 1
+    d.work_on()
+    assert (d.total(d.dead), d.total(d.main), d.total(d.work)) == (0, 1, 0)
+
+
+def test_what_is_sent_and_not_deleted_is_there_twice_and_never_lost(stand: Stand) -> None:
+    d = Deployment(stand)
+    d.send(d.dead, *({"MessageBody": f"m{n}"} for n in range(10)))
+    stand.server.faults.fail_entries("DeleteMessageBatch", 3)
+    told = d.call(ALARM)
+    assert (told["redriven"], told["failed"], told["again_s"]) == (7, 3, 60)
+    d.work_on()
+    assert d.total(d.dead) == 0
+    stand.passes(900)
+    bodies = Counter(m["Body"] for m in d.take(d.main))
+    assert len(bodies) == 10 and bodies.total() == 13
+
+
+def test_what_cannot_be_sent_stays_and_is_moved_later(stand: Stand) -> None:
+    d = Deployment(stand)
+    d.send(d.dead, *({"MessageBody": f"m{n}"} for n in range(10)))
+    stand.server.faults.fail_entries("SendMessageBatch", 4)
+    told = d.call(ALARM)
+    assert (told["redriven"], told["failed"]) == (6, 4)
+    d.work_on()
+    assert (d.total(d.dead), d.total(d.main)) == (0, 10)
+
+
+def test_what_its_queue_refuses_for_what_it_is_goes_to_the_poison_queue(stand: Stand) -> None:
+    d = Deployment(stand)
+    d.sqs_call("SetQueueAttributes", QueueUrl=d.main, Attributes={"MaximumMessageSize": "1024"})
+    d.send(d.dead, {"MessageBody": "x" * 2000}, {"MessageBody": "short"})
+    told = d.call(ALARM)
+    assert (told["redriven"], told["isolated"], told["failed"]) == (1, 1, 0)
+    assert [m["Body"] for m in d.take(d.poison)] == ["x" * 2000]
+
+
+class Dying:
+    """Dies at its nth call of SQS: before it is made, or before its answer is known."""
+
+    def __init__(self, call: Call, at: int, *, made: bool) -> None:
+        self._call, self._left, self._made = call, at, made
+
+    def __call__(self, action: str, **parameters: Any) -> dict[str, Any]:
+        self._left -= 1
+        if not self._left and not self._made:
+            raise KeyboardInterrupt
+        answer = self._call(action, **parameters)
+        if not self._left:
+            raise KeyboardInterrupt
+        return answer
+
+
+def test_a_crash_anywhere_loses_nothing(stand: Stand) -> None:
+    """Another Lambda goes on when what was held is visible again."""
+    for at in range(1, 4):  # receive, send, delete
+        for made in (False, True):
+            d = Deployment(stand, auto=AT_ONCE)
+            d.send(d.dead, *({"MessageBody": f"m{n}"} for n in range(15)))
+            with pytest.raises(KeyboardInterrupt):
+                redrive(
+                    WORK, Dying(d.sqs_call, at, made=made), d.settings, d.work_on_it, None, lambda: 1.0, stand.clock
+                )
+            stand.passes(60)
+            d.call(WORK)
+            d.work_on()
+            assert d.total(d.dead) == 0
+            bodies = Counter(m["Body"] for m in d.take(d.main))
+            assert bodies.keys() == {f"m{n}" for n in range(15)}
+            sent_and_kept = (at, made) in ((2, True), (3, False))
+            assert (bodies.total() > 15) is sent_and_kept  # and twice only where it died between send and delete
+
+
+def test_fifo_groups_keep_their_order_and_wait_together(stand: Stand) -> None:
+    d = Deployment(stand, fifo=True)
+    words = [(group, n) for n in range(3) for group in ("a", "b")]
+    for group, n in words:
+        d.send(d.dead, {"MessageBody": f"{group}{n}", "MessageGroupId": group, "MessageDeduplicationId": f"{group}{n}"})
+    d.call(ALARM)
+    assert d.total(d.main) == 0 and d.total(d.dead) == 6  # a FIFO queue delays no single message: they wait here
+    stand.passes(59)
+    assert d.total(d.main) == 0
+    d.work_on()
+    assert d.total(d.dead) == 0
+    arrived = [m["Body"] for m in d.take(d.main)]
+    assert [b for b in arrived if b[0] == "a"] == ["a0", "a1", "a2"]
+    assert [b for b in arrived if b[0] == "b"] == ["b0", "b1", "b2"]
+
+
+def test_a_failure_holds_up_the_rest_of_its_group_only(stand: Stand) -> None:
+    d = Deployment(stand, fifo=True, auto=AT_ONCE)
+    for n in range(4):
+        for group in ("a", "b"):
+            d.send(
+                d.dead,
+                {"MessageBody": f"{group}{n}", "MessageGroupId": group, "MessageDeduplicationId": f"{group}{n}"},
+            )
+    stand.server.faults.fail_entries("SendMessageBatch", 1)
+    told = d.call(ALARM)
+    assert (told["redriven"], told["failed"]) == (4, 4)
+    d.work_on()
+    arrived = [m["Body"] for m in d.take(d.main)]
+    assert [b for b in arrived if b[0] == "a"] == ["a0", "a1", "a2", "a3"]
+    assert [b for b in arrived if b[0] == "b"] == ["b0", "b1", "b2", "b3"]
+
+
+def test_requests_stay_few(stand: Stand) -> None:
+    d = Deployment(stand)
+    d.send(d.dead, *({"MessageBody": f"m{n}"} for n in range(100)))
+    before = Counter(stand.server.requests)
+    d.call(ALARM)
+    asked = Counter(stand.server.requests) - before
+    assert asked == {"ReceiveMessage": 11, "SendMessageBatch": 10, "DeleteMessageBatch": 10, "GetQueueAttributes": 2}
