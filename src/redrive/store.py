@@ -107,11 +107,25 @@ class Cells(Protocol):
         ...
 
     def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
-        """Try each swap; True where it was written. Each stands for itself; those that win share one commit.
+        """Try each swap; True where it was written. Each stands for itself; those that win share one commit, where
+        the cells lie in a database (on DynamoDB each is a commit of its own).
 
         `durable=False` spares the wait for the disk: a power cut may take the commit back, a killed process does not.
         For state that lives seconds.
         """
+        ...
+
+
+class OpenCells(Cells, Protocol):
+    """Cells opened by a URL of their own, for messages that lie where there are none. Any number of threads may use
+    them."""
+
+    def swap_all(self, swaps: Sequence[Swap]) -> None:
+        """All of the swaps or none, in one commit. Raises Conflict if one does not apply: then nothing was written."""
+        ...
+
+    def close(self) -> None:
+        """Give back sockets and threads. The cells cannot be used afterwards."""
         ...
 
 

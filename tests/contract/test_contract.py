@@ -36,6 +36,7 @@ from redrive.store import Store
 from redrive.stores.memory import MemoryStore
 from redrive.testing import ManualClock, StoreContract
 from redrive.testing._contract import deferring, waiting
+from redrive.testing._contract.cells import let_forget
 
 
 class ModestStore(MemoryStore):
@@ -181,7 +182,14 @@ def keeps(make: Callable[[ManualClock], Store], rule: str, parts: dict[str, obje
 
     test = getattr(Held(), rule)
     clock = ManualClock()
-    parts = {"store": make(clock), "clock": clock, "open_store": lambda: make(clock)} | parts
+    store = make(clock)
+    parts = {
+        "store": store,
+        "clock": clock,
+        "open_store": lambda: make(clock),
+        "cells": store.cells,
+        "forget": lambda: let_forget(store, clock),
+    } | parts
     try:
         test(**{name: parts[name] for name in inspect.signature(test).parameters})
     except (AssertionError, pytest.fail.Exception):

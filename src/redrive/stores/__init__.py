@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
-from ..store import Store
+from ..store import OpenCells, Store
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
@@ -43,6 +43,21 @@ def open_store(url: str) -> Store:
             if url != "memory://":
                 raise ConfigError(f"store URL {shown(url)!r}: expected memory:// and nothing more")
             return MemoryStore()
+
+
+def open_cells(url: str) -> OpenCells:
+    """The cells that a URL names: `dynamodb://TABLE?region=eu-central-1`, or those of a store by its URL. Closing them
+    closes what was opened for them.
+
+    Raises ConfigError for a URL it does not know or a driver that is not installed, SchemaError, StoreUnavailable.
+    """
+    if url.partition("://")[0] == "dynamodb":
+        from .dynamodb import DynamoCells
+
+        return DynamoCells(url)
+    from ._cells import CellsOfStore
+
+    return CellsOfStore(open_store(url))
 
 
 @contextlib.contextmanager

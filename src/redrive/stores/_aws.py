@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,29 +27,34 @@ def client(
     endpoint: str | None = None,
     pool: int = 10,
     read_timeout_s: float = READ_TIMEOUT_S,
+    tries: int = TRIES,
 ) -> Any:
     """A boto3 client with `pool` connections, which any number of threads may share.
 
     Parameters are not validated and the User-Agent is fixed: together a quarter of the processor time of a call
-    (docs/benchmarks.md). `endpoint` None: as AWS_ENDPOINT_URL and the profile say. An endpoint on this machine needs no
-    credentials. Raises ConfigError where boto3 is not installed, or finds no region.
+    (docs/benchmarks.md). `tries` 1 leaves trying again to the caller. `endpoint` None: as AWS_ENDPOINT_URL and the
+    profile say. An endpoint on this machine needs no credentials. Raises ConfigError where boto3 is not installed, or
+    finds no region.
     """
     try:
         import boto3
+        import botocore.session
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
     except ImportError as error:
         raise ConfigError(f"AWS needs its driver ({error}); pip install 'redrive[aws]'") from error
+    core = botocore.session.get_session()
+    core.register_component("data_loader", _loader())
     config = Config(
         parameter_validation=False,
         user_agent=f"redrive/{__version__}",
-        retries={"mode": "standard", "total_max_attempts": TRIES},
+        retries={"mode": "standard", "total_max_attempts": tries},
         connect_timeout=CONNECT_TIMEOUT_S,
         read_timeout=read_timeout_s,
         max_pool_connections=pool,
         tcp_keepalive=True,
     )
-    session = boto3.session.Session()
+    session = boto3.session.Session(botocore_session=core)
     keys: dict[str, str] = {}
     if endpoint is not None and _is_here(endpoint) and session.get_credentials() is None:
         keys = {"aws_access_key_id": "local", "aws_secret_access_key": "local"}
@@ -56,6 +62,14 @@ def client(
         return session.client(service, region_name=region, endpoint_url=endpoint, config=config, **keys)
     except (BotoCoreError, ValueError) as error:
         raise ConfigError(f"no client of AWS {service}: {error}") from error
+
+
+@functools.cache
+def _loader() -> Any:
+    """What reads the descriptions of services: a tenth of a second for each that it has not read before."""
+    from botocore.loaders import create_loader
+
+    return create_loader()
 
 
 def _is_here(endpoint: str) -> bool:

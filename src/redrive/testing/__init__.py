@@ -1,6 +1,6 @@
-"""For the tests of programs that use redrive, and of stores: the `rd` fixture's Kit, a manual clock, the contract every
-store keeps, random calls on a store compared with a plain model, private servers to be killed and paused, and a proxy
-that fails as networks do.
+"""For the tests of programs that use redrive, and of stores: the `rd` fixture's Kit, a manual clock, the contracts that
+stores and cells keep, random calls on a store compared with a plain model, private servers to be killed and paused, and
+a proxy that fails as networks do.
 
 Needs pytest (StoreModel: Hypothesis too), which nothing else in redrive imports. The names below are imported when
 they are first used: pytest imports this package in every run, for the plugin beside it.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .clock import ManualClock
-    from .contract import StoreContract
+    from .contract import CellsContract, StoreContract
     from .kit import Kit
     from .kit_faults import Crash
     from .model import StoreModel
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .servers import PostgresServer, RedisCluster, RedisServer
 
 __all__ = [
+    "CellsContract",
     "Crash",
     "FaultProxy",
     "Kit",
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "CellsContract": "contract",
     "Crash": "kit_faults",
     "FaultProxy": "proxy",
     "Kit": "kit",
@@ -49,7 +51,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name at its first use (PEP 562)."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
-    if name == "StoreContract":
+    if _HOME[name] == "contract":
         import pytest
 
         # Before they are imported, else a failing assert in them would say nothing but AssertionError.

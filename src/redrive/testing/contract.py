@@ -11,7 +11,7 @@ neither over- nor understated.
 
 from __future__ import annotations
 
-from ._contract.cells import CellRules
+from ._contract.cells import OpenCellRules, StoreCellRules
 from ._contract.claiming import ClaimRules
 from ._contract.deferring import CrashRules, DeferRules, SkipRules
 from ._contract.grouping import GroupRules, StrictRules, WidthRules
@@ -22,6 +22,7 @@ from ._contract.mending import ListRules, ReplaceRules, RestoreRules, TrendRules
 from ._contract.moving import LineRules, ReadmitRules, ReplayRules, ReturnRules, SpreadRules, SwapRules
 from ._contract.putting import PutRules
 from ._contract.settling import SettleRules
+from ._contract.swapping import SettledSwapRules
 from ._contract.triaging import TriageRules
 from ._contract.waiting import WaitRules
 
@@ -34,7 +35,8 @@ class StoreContract(
     TriageRules,
     LookRules,
     WaitRules,
-    CellRules,
+    StoreCellRules,
+    SettledSwapRules,
     DeferRules,
     CrashRules,
     SkipRules,
@@ -60,3 +62,8 @@ class StoreContract(
     opens the same data again, as another process would. A store on a server derives a namespace from it. Every handle
     that was made is closed.
     """
+
+
+class CellsContract(OpenCellRules):
+    """What cells keep that are opened for themselves, for messages that lie where there are none. Subclasses define
+    `make_cells(clock, place)`, which means what it does for a store; every handle that was made is closed."""

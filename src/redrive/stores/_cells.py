@@ -1,0 +1,28 @@
+"""The cells of a store that is opened for them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..message import Cell, Swap
+from ..store import Store
+
+
+class CellsOfStore:
+    """`OpenCells` of a store's own: closing them closes the store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def read(self, keys: Sequence[str]) -> list[Cell | None]:
+        return self.store.cells.read(keys)
+
+    def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
+        return self.store.cells.swap(swaps, durable=durable)
+
+    def swap_all(self, swaps: Sequence[Swap]) -> None:
+        if swaps:
+            self.store.put([], swaps=swaps)
+
+    def close(self) -> None:
+        self.store.close()
