@@ -21,6 +21,7 @@ from .fault import check_rules
 from .message import Cancel, Counts, Draft, GroupOrder, Message, OnDead
 from .policy import Poison, Retry, presets
 from .retention import Retention
+from .routes import Route, Routes, check_route
 from .store import Store
 from .stores import open_store
 from .task import Ref, Task, as_text
@@ -52,8 +53,8 @@ _POISON = Poison()
 
 class Queue(Struct, frozen=True):
     """What the app says of one queue: how many of its messages one worker process runs at once, its weight among
-    queues, how its groups are served (None: as the store has it), what it keeps of what is over, and whether its dead
-    messages are driven back by themselves.
+    queues, how its groups are served (None: as the store has it), what it keeps of what is over, whether its dead
+    messages are driven back by themselves, and which task takes what others send there.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Queue(Struct, frozen=True):
     retention: Retention = Retention()
     rate: Rate | None = None
     auto_redrive: AutoRedrive | None = None
+    foreign: str | Route | None = None
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -104,6 +106,9 @@ class Queue(Struct, frozen=True):
             order, on_dead = GroupOrder.TURNS, OnDead.SKIP
         if (width, order, on_dead) != (None, None, None):
             store.configure(self.name, group_width=width, group_order=order, on_dead=on_dead)
+        routes: Routes | None = getattr(store, "routes", None)  # only where others send too
+        if routes is not None and self.foreign is not None:
+            routes.add(self.name, self.foreign)
 
 
 class App:
@@ -345,6 +350,7 @@ class App:
         retention: Retention | None = None,
         rate: Rate | str | None = None,
         auto_redrive: AutoRedrive | None = None,
+        foreign: Task[..., Any] | str | Route | None = None,
     ) -> Queue:
         """Say how a queue is worked: `concurrency` messages at once per worker process; `weight` shares a worker's
         total among queues.
@@ -355,12 +361,20 @@ class App:
         resumed, with `"skip"` the next goes on. These are settings of the store: set when the app opens it, for every
         process; None leaves one as it is. `retention` bounds what is kept of done and dead messages. `rate`, such as
         "100/s", bounds the runs of the queue's messages over all workers. `auto_redrive=AutoRedrive(…)` drives its dead
-        messages back by itself, or gives them up as poison. Raises ConfigError for what cannot be meant.
+        messages back by itself, or gives them up as poison.
+
+        `foreign` leads messages that redrive did not write to a task, on SQS: a task, its name, or
+        `fn(body, attributes)` that returns a name, or None for "dead, as unroutable". `body` is what the JSON stands
+        for, or the text or bytes that came; `attributes` are the message attributes, by name, as text. A message
+        attribute `task` names it where `foreign` does not. Raises ConfigError for what cannot be meant.
         """
         order = None if group_order is None else _word(GroupOrder, group_order, f"queue {name!r}: group_order")
         dead = None if on_dead is None else _word(OnDead, on_dead, f"queue {name!r}: on_dead")
         kept, bound = retention or Retention(), _rate(rate)
-        self.queues[name] = Queue(name, concurrency, weight, group_width, order, dead, kept, bound, auto_redrive)
+        route = foreign.name if isinstance(foreign, Task) else foreign
+        if route is not None:
+            check_route(name, route)
+        self.queues[name] = Queue(name, concurrency, weight, group_width, order, dead, kept, bound, auto_redrive, route)
         self._untold.add(name)
         return self.queues[name]
 

@@ -7,6 +7,8 @@ Besides plain JSON an annotation may name dataclasses, msgspec Structs, pydantic
 of text or of whole numbers, `datetime`, `date`, `time`, `timedelta`, `Decimal` (kept digit by digit), `UUID`, `bytes`
 and `bytearray` (as base64), `Path`, `set`, `frozenset`, `tuple`, `Literal`, and any of them inside another. A union may
 hold what JSON tells apart. UTC offsets are kept to the minute, whole numbers to 4,300 digits.
+
+A body that others wrote names the arguments in the same way, or is taken as `_strangers` says.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Any
 import msgspec
 
 from ._models import dump, load, opened, unvalidated
+from ._strangers import s3_arguments, whole, whole_name
 from .errors import ConfigError, EncodeError, Unreadable
 
 Upcast = Callable[[dict[str, Any]], dict[str, Any]]
@@ -123,25 +126,48 @@ class Codec:
         except Exception:  # of values that will not be compared
             return False
 
-    def decode(self, body: bytes, version: int | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments to call the handler with, from a body of `version` (None: the codec's own).
+    def decode(
+        self, body: bytes, version: int | None = None, *, raw: bool = False
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments to call the handler with, from a body of `version` (None: the codec's own). `raw`: none of our
+        encoders wrote it, so it need not name them.
 
         An older body goes through `upcasts` first, step by step. Raises Unreadable, whatever the bytes and the steps
         are; also for a newer version, which the caller parks before it comes here.
         """
+        given = body
         try:
             if version is not None and version != self.version:
                 body = self._lifted(body, version)
             fields = self._decode(body)
-        except Unreadable:
-            raise
         except Exception as error:  # the bytes may also make a dataclass's own code fail, in any way
+            taken = self._taken(given) if raw and (version or 1) <= self.version else None
+            if taken is not None:
+                return taken
+            if isinstance(error, Unreadable):
+                raise
             old = "" if version in (None, self.version) else f" of version {version}, lifted to {self.version},"
             raise Unreadable(f"body{old} does not fit {self.name}{self.signature}: {_printable(error)}") from None
         if self._all_required and len(self._positional) == len(self._fields):
             return msgspec.structs.astuple(fields), {}
+        return self._called_with(fields)
+
+    def _called_with(self, fields: msgspec.Struct) -> tuple[tuple[Any, ...], dict[str, Any]]:
         named = {name: value for name in self._fields if (value := getattr(fields, name)) is not msgspec.UNSET}
         return self._leading(named), named
+
+    def _taken(self, body: bytes) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """The arguments from a body that does not name them; None if it has none for this handler."""
+        name = whole_name(self._fields)
+        try:
+            if name is not None:
+                return self._called_with(self.struct(**{name: whole(body, name, self.kinds[name], load)}))
+            if "key" not in self._names:
+                return None
+            found = {name: value for name, value in s3_arguments(body).items() if name in self._names}
+            return self._called_with(self._decode(_to_json(found)))
+        except Exception:  # what it says of itself by name is the better story
+            return None
 
     # -- versions
 

@@ -25,17 +25,8 @@ class Routes:
         A sender that gives the message attribute `task` decides itself where the route is a name. Raises ConfigError
         for what is neither a name nor a function.
         """
-        given: object = route
-        if not (isinstance(given, str) and given) and not callable(given):
-            raise ConfigError(
-                f"queue {queue!r}: foreign={route!r}; expected the name of a task, or a function of a body and its "
-                "attributes that returns one"
-            )
+        check_route(queue, route)
         self._routes[queue] = route
-
-    def update(self, other: Routes) -> None:
-        """Take the routes of another over."""
-        self._routes.update(other._routes)
 
     def task_of(
         self, queue: str, body: Any, attributes: Mapping[str, str], otherwise: str = ""
@@ -54,6 +45,15 @@ class Routes:
                 why = f"the route of queue {queue!r} returned {type(found).__name__}, expected a task's name or None"
         named = attributes.get(TASK) or (route if isinstance(route, str) else "") or otherwise
         return _storable(named), None if named else why
+
+
+def check_route(queue: str, route: object) -> None:
+    """Raises ConfigError for what is neither a name nor a function."""
+    if not (isinstance(route, str) and route) and not callable(route):
+        raise ConfigError(
+            f"queue {queue!r}: foreign={route!r}; expected a task, its name, or a function of a body and its "
+            "attributes that returns a name"
+        )
 
 
 def _storable(text: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..config import near_miss, settings
 from ..errors import BlobsUnavailable, ConfigError
-from ..message import BLOB, Message
+from ..message import BLOB, RAW, Message
 from ..store import Store
 from .claims import ClaimCheck, Reference, as_store, read_reference
 from .cleaner import Cleaner
@@ -20,6 +20,7 @@ __all__ = [
     "FileBlobs",
     "Reference",
     "collect",
+    "is_raw",
     "open_blobs",
     "read_reference",
     "whole_body",
@@ -82,6 +83,12 @@ def collect(store: object, older_than_ms: int) -> int:
             'no blob storage is named, so nothing can be swept; set blobs="file:///DIRECTORY" (REDRIVE_BLOBS)'
         )
     return store.collect(older_than_ms)
+
+
+def is_raw(message: Message) -> bool:
+    """Whether no encoder of redrive's wrote its body. Raises Unreadable for a reference that is none."""
+    content = message.content
+    return (read_reference(message.body).content if content == BLOB else content) == RAW
 
 
 def whole_body(store: object, message: Message) -> bytes:

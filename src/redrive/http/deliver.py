@@ -56,7 +56,9 @@ class Verbatim(Codec):
         (body,) = args
         return bytes(body)
 
-    def decode(self, body: bytes, version: int | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def decode(
+        self, body: bytes, version: int | None = None, *, raw: bool = True
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (body,), {}
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from .._strangers import value_of
 from ..message import Message
 from ..routes import UNROUTED, Routes
 from ._sqs_envelope import KEPT, copy_id, own
@@ -58,7 +59,6 @@ class _CloudEvent(msgspec.Struct, gc=False):
 
 _notification = msgspec.json.Decoder(_Notification).decode
 _cloud_event = msgspec.json.Decoder(_CloudEvent).decode
-_any = msgspec.json.Decoder().decode
 
 
 def read(raw: Mapping[str, Any], *, queue: str, routes: Routes) -> Message:
@@ -102,7 +102,7 @@ def _plain(
         traceparent=_storable(attributes[_TRACEPARENT]) if attributes.get(_TRACEPARENT) else None,
     )
     kind, message = _opened(message, body)
-    value = _value(message.body)
+    value = value_of(message.body)
     task, why = routes.task_of(queue, value, attributes, kind)
     headers = {**attributes, **message.headers} | about | ({UNROUTED: why} if why else {})
     return replace(message, task=task, headers={_storable(name): _storable(text) for name, text in headers.items()})
@@ -161,17 +161,6 @@ def _about(raw: Mapping[str, Any]) -> dict[str, str]:
         if 0 < first_ms < 2**47:
             about[FIRST_RECEIVED] = datetime.fromtimestamp(first_ms / 1000, UTC).isoformat(timespec="milliseconds")
     return about
-
-
-def _value(body: bytes) -> Any:
-    """What a routing function looks at: JSON as its value, other text as text, any other as bytes."""
-    try:
-        return _any(body)
-    except (ValueError, RecursionError):
-        try:
-            return body.decode()
-        except UnicodeDecodeError:
-            return body
 
 
 def _id(message_id: str, sent_ms: int) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from ..blobs import whole_body
+from ..blobs import is_raw, whole_body
 from ..codec import is_json, to_json
 from ..config import near_miss
 from ..duration import Duration, milliseconds
@@ -100,7 +100,7 @@ class Editor:
             task=message.task,
             queue=message.queue,
             body=new,
-            content="json" if is_json(new) else "raw",
+            content="json" if is_json(new) and not _was_raw(message) else "raw",
             id=new_id(self._store.now_ms()),
             delay_ms=milliseconds(delay, "delay"),
             priority=message.priority,
@@ -181,12 +181,20 @@ class Editor:
                 f"{task.version}, so it cannot be checked; use a newer app, or say that it shall go unchecked"
             )
         try:
-            task.codec.decode(body)
+            task.codec.decode(body, raw=_was_raw(message))
         except Unreadable as error:
             raise Refused(f"{what}: the new {error}; nothing was changed") from None
 
     def _task(self, message: Message) -> Task[..., Any] | None:
         return None if self._app is None else self._app.tasks.get(message.task)
+
+
+def _was_raw(message: Message) -> bool:
+    """Whether others wrote its body: what takes the place of that need not name the arguments either."""
+    try:
+        return is_raw(message)
+    except Unreadable:
+        return False
 
 
 def difference(old: bytes, new: bytes, old_headers: Mapping[str, str], new_headers: Mapping[str, str]) -> str:

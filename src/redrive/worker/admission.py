@@ -9,7 +9,7 @@ from ..decide import NO_SIGNALS, Policy, Signals, admit, parked_since_ms
 from ..decide import Run as Admitted
 from ..errors import RedriveError, Unreadable
 from ..fault import Fault, Kind, classify
-from ..message import BLOB, DeadLetter, Message
+from ..message import BLOB, RAW, DeadLetter, Message
 from .run import Run
 
 _NO_POLICY = Policy()
@@ -35,7 +35,7 @@ def admit_run(run: Run, tasks: Mapping[str, Any], now_ms: int, park_ms: int = 0)
             run.task = task
             # A blob is read when the run begins, not on this thread; and what a child runs, it reads.
             if message.content != BLOB and task.isolation is None:
-                run.args, run.kwargs = task.codec.decode(message.body, message.version)
+                run.args, run.kwargs = task.codec.decode(message.body, message.version, raw=message.content == RAW)
         except Unreadable as error:
             signals = Signals(unreadable=str(error))
     return judge(run, signals, now_ms)

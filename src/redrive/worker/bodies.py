@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..blobs import ClaimCheck, whole_body
+from ..blobs import ClaimCheck, is_raw, whole_body
 from ..decide import NO_SIGNALS, Signals
 from ..errors import BlobsUnavailable, LeaseLost, Unreadable
 from ..events import Notice
@@ -33,7 +33,7 @@ def fetch(run: Run) -> Fetched:
     ended meanwhile."""
     message, store = run.delivery.message, run.task.app.store
     try:
-        args, kwargs = run.task.codec.decode(whole_body(store, message), message.version)
+        args, kwargs = run.task.codec.decode(whole_body(store, message), message.version, raw=is_raw(message))
     except Unreadable as error:
         return Fetched(signals=Signals(unreadable=str(error)))
     except BlobsUnavailable as error:

@@ -28,6 +28,7 @@ from msgspec.structs import replace
 
 from .. import errors
 from .._context import Context, enter, leave
+from ..blobs import is_raw
 from ..errors import StoreError, Unreadable, Unsupported
 from ..message import Delivery, Receipt
 from ..store import Traits
@@ -202,7 +203,8 @@ class Child:
         """Give the run its arguments, or say why its body has none."""
         message, task = work.message, run.task
         try:
-            args, run.kwargs = task.codec.decode(message.body if work.body is None else work.body, message.version)
+            body = message.body if work.body is None else work.body
+            args, run.kwargs = task.codec.decode(body, message.version, raw=is_raw(message))
         except Unreadable as error:
             return str(error)
         run.args = (run.context, *args) if task.takes_context else args

@@ -12,7 +12,7 @@ from ..decide import NO_SIGNALS, Refusal, Signals
 from ..errors import KeyReused, StoreError, Unreadable
 from ..fault import classify
 from ..flow.idempotency import Busy, Finished, Other, deferral, look_again_ms, prolonged, taking
-from ..message import BLOB, DeadLetter, Deferral
+from ..message import BLOB, RAW, DeadLetter, Deferral
 from .admission import judge, may_run
 from .bodies import fetch
 from .run import Run
@@ -109,7 +109,8 @@ class Keys:
             args, kwargs = fetched.args, fetched.kwargs
         else:
             try:
-                args, kwargs = run.args, run.kwargs = task.codec.decode(message.body, message.version)
+                raw = message.content == RAW
+                args, kwargs = run.args, run.kwargs = task.codec.decode(message.body, message.version, raw=raw)
             except Unreadable as error:
                 run.over = not judge(run, Signals(unreadable=str(error)), now_ms)
                 return None
