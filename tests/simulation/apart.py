@@ -191,7 +191,7 @@ class InterleavedApart(Interleaved):
         number = self.rng.choice(free)
         message = self.store.copies[number]
         died = rested(replace(message, faults=(*message.faults, NATIVE)), Lane.DEAD, "exhausted", self.store.now_ms())
-        swap = first_runs.swap_of_dead(died)
+        swap = first_runs.swap_of_dead(died) if died.attempt == 0 else None
         if swap is not None and message.run is not None and self.store.cells.swap([swap]) == [True]:
             self.verdicts.setdefault((message.run, message.id), first_runs.FAILED)
         if self.rng.random() < 0.1:

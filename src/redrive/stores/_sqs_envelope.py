@@ -90,6 +90,10 @@ def write(message: Message, *, prefix: str, topic: str | None = None) -> tuple[s
     The attribute `redrive` has the state of a message that is not fresh, `task` its task; `reason`, `error` and
     `fingerprint` say of one that rests why. `topic`: it is published there, and each queue makes its copy of it.
     """
+    if "aws-verbatim" in message.headers:
+        from ._sqs_verbatim import write as write_verbatim
+
+        return write_verbatim(message)
     attributes = {TASK: attribute(message.task)} if message.task else {}
     if not _is_fresh(message):
         attributes[KEPT] = {"DataType": "String", "StringValue": _text(encode_kept(kept_of(message)))}

@@ -44,6 +44,7 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     faults: tuple[Fault, ...] = ()
     receives: int = 0
     alone: int = 0
+    id: str | None = None  # of a message whose body cannot say it, as somebody else wrote it
 
 
 encode = msgspec.json.Encoder().encode
@@ -78,6 +79,9 @@ def kept_of(message: Message, *, receives: int = 0, alone: int = 0) -> Kept:
 
 def with_kept(message: Message, kept: Kept) -> Message:
     """The message with this state."""
+    if kept.id is not None:
+        own = message.correlation_id == message.id
+        message = replace(message, id=kept.id, correlation_id=kept.id if own else message.correlation_id)
     return replace(
         message,
         attempt=kept.attempt,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
 from itertools import groupby
 from time import monotonic, sleep
 
@@ -239,6 +240,7 @@ def fresh(message: Message) -> Message:
     redrives, history and the life that it was given stay."""
     return replace(
         message,
+        task="" if message.task == UNROUTED else message.task,
         lane=Lane.READY,
         due_ms=None,
         attempt=0,
@@ -272,27 +274,45 @@ def _refused(error: EnqueueError, now_ms: int) -> tuple[Decision, Fault | None]:
 # -- the way in
 
 
+class Laid(StrEnum):
+    """What became of a dead letter: `left` where it is not in the triage store, so that SQS must keep it."""
+
+    NEW = "new"
+    REPLACED = "replaced"  # the row of an earlier life
+    KNOWN = "known"
+    LEFT = "left"
+
+
 def bury(triage: Store, messages: Sequence[Message]) -> list[bool]:
-    """Write dead letters into the triage store; of each, whether it is safe there, so that SQS may forget it.
+    """`lay`, and of each whether SQS may forget it."""
+    return [word is not Laid.LEFT for word in lay(triage, messages)]
+
+
+def lay(triage: Store, messages: Sequence[Message]) -> list[Laid]:
+    """Write dead letters into the triage store.
 
     The same death twice is one row; who died again after a redrive takes the place of an older row. One that is on its
-    way out of the outbox waits a moment for the pump that sent it; False where that does not come, or where the store
-    never takes it. Raises StoreUnavailable where the store cannot be written: nothing is known then.
+    way out of the outbox waits a moment for the pump that sent it; it is left where that does not come, as is what the
+    store never takes. Raises StoreUnavailable where the store cannot be written: nothing is known then.
     """
-    safe = _restored(triage, [_fitting(message) for message in messages])
-    end_s, at = monotonic() + SETTLE_S, [k for k, word in enumerate(safe) if not word]
+    letters = [_fitting(message) for message in messages]
+    words = [Laid.NEW if word else Laid.LEFT for word in _restored(triage, letters)]
+    end_s, at = monotonic() + SETTLE_S, [k for k, word in enumerate(words) if word is Laid.LEFT]
     while at:
-        lying = triage.find([messages[k].id for k in at])
-        again = [k for k, row in zip(at, lying, strict=True) if _makes_way(triage, messages[k], row)]
-        for k, word in zip(again, _restored(triage, [_fitting(messages[k]) for k in again]), strict=True):
-            safe[k] = word
-        for k, row in zip(at, lying, strict=True):
-            safe[k] = safe[k] or _is_told(messages[k], row)
-        at = [k for k, row in zip(at, lying, strict=True) if not safe[k] and _leaves(messages[k], row)]
-        if not at or monotonic() > end_s:
+        rows = dict(zip(at, triage.find([letters[k].id for k in at]), strict=True))
+        known = {k for k, row in rows.items() if _is_told(letters[k], row)}
+        way = [k for k in at if k not in known and _makes_way(triage, letters[k], rows[k])]
+        for k, word in zip(way, _restored(triage, [letters[k] for k in way]), strict=True):
+            if word:
+                words[k] = Laid.NEW if rows[k] is None else Laid.REPLACED
+        for k in known:
+            words[k] = Laid.KNOWN
+        at = [k for k in at if words[k] is Laid.LEFT and _leaves(rows[k])]
+        if monotonic() > end_s:
             break
-        sleep(0.02)
-    return safe
+        if at:
+            sleep(0.02)
+    return words
 
 
 def _restored(triage: Store, messages: Sequence[Message]) -> list[bool]:
@@ -317,16 +337,14 @@ def _makes_way(triage: Store, message: Message, row: Message | None) -> bool:
 
 def _is_told(message: Message, row: Message | None) -> bool:
     """Whether the row says it already: this death, or a later life."""
-    return row is not None and (row.redrives > message.redrives or (row.redrives == message.redrives and _rests(row)))
+    if row is None or row.redrives < message.redrives:
+        return False
+    return row.redrives > message.redrives or row.lane in RESTING
 
 
-def _leaves(message: Message, row: Message | None) -> bool:
+def _leaves(row: Message | None) -> bool:
     """Whether it is on its way out of the outbox, or has just left: then there will be room."""
     return row is None or row.lane in (Lane.READY, Lane.LEASED)
-
-
-def _rests(row: Message) -> bool:
-    return row.lane in RESTING
 
 
 def _fitting(message: Message) -> Message:

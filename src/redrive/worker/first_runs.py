@@ -68,9 +68,9 @@ def of_dead(message: Message) -> FirstRun:
 
 
 def swap_of_dead(message: Message) -> Swap | None:
-    """The verdict on a message that died of what no worker settled, where its first run had none yet. To be written
-    before the message is where a person may drive it on."""
-    if message.run is None or message.attempt > 0:
+    """The verdict on a message that died of what no worker settled. To be written before the message is where a person
+    may drive it on."""
+    if message.run is None:
         return None
     return Swap(cell_of(message.run, message.id), 0, msgspec.json.encode(of_dead(message)), KEPT_MS)
 
