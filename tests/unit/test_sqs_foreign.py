@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redrive import App, Draft
+from redrive import App, Draft, Retry
 from redrive.codec import Codec
 from redrive.errors import ConfigError, Unreadable
 from redrive.fault import Fault, Kind
@@ -322,3 +322,20 @@ def test_a_worker_gives_a_whole_foreign_body_to_its_handler() -> None:
     (dead,) = app.dlq.list().messages
     assert isinstance(dead.faults[-1], Fault)
     assert dead.faults[-1].kind is Kind.UNREADABLE
+
+
+def test_a_whole_foreign_body_can_be_edited_and_is_still_taken_whole() -> None:
+    app = App("memory://")
+    seen: list[Any] = []
+
+    @app.task(name="orders.place", retry=Retry(max_attempts=1))
+    def place(event: dict[str, Any]) -> None:
+        seen.append(event)
+        if event["order"] == 7:
+            raise ValueError("no such order")
+
+    (put,) = app.store.put([Draft(task="orders.place", body=b'{"order": 7}', content="raw")])
+    app.run_worker(burst=True)
+    app.dlq.edit(put.id, body='{"order": 8}', reason="a typing error", actor="me")
+    app.run_worker(burst=True)
+    assert seen == [{"order": 7}, {"order": 8}]

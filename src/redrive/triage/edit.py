@@ -19,7 +19,7 @@ from ..config import near_miss
 from ..duration import Duration, milliseconds
 from ..errors import ConfigError, Refused, Unreadable
 from ..ids import new_id
-from ..message import RESTING, Draft, Message, Replace
+from ..message import RAW, RESTING, Draft, Message, Replace
 from ..redact import Redactor
 from ..store import Store
 from .actor import signed
@@ -100,7 +100,7 @@ class Editor:
             task=message.task,
             queue=message.queue,
             body=new,
-            content="json" if is_json(new) and not _was_raw(message) else "raw",
+            content=_content(message, task, new),
             id=new_id(self._store.now_ms()),
             delay_ms=milliseconds(delay, "delay"),
             priority=message.priority,
@@ -195,6 +195,18 @@ def _was_raw(message: Message) -> bool:
         return is_raw(message)
     except Unreadable:
         return False
+
+
+def _content(message: Message, task: Task[..., Any] | None, new: bytes) -> str:
+    if not is_json(new):
+        return RAW
+    if not _was_raw(message) or task is None:
+        return "json"
+    try:
+        task.codec.decode(new)
+    except Unreadable:
+        return RAW  # its handler takes it whole
+    return "json"
 
 
 def difference(old: bytes, new: bytes, old_headers: Mapping[str, str], new_headers: Mapping[str, str]) -> str:
