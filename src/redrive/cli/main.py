@@ -39,6 +39,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Plan and keep": {
         "policy": "See what a retry policy does before it runs.",
         "schema": "Export the JSON Schema of each task's arguments.",
+        "aws": "Write the infrastructure of a deployment on AWS.",
         "store": "Check, describe and upgrade the store.",
         "config": "Show the settings, and where each comes from.",
         "completion": "Print the completion script of a shell.",

@@ -1,0 +1,245 @@
+"""Alarms for people, the alarm that wakes the re-driver, and the dashboard. Names of metrics are those of
+`cloudwatch.py`, and of AWS/SQS, AWS/Lambda and AWS/States."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from ..errors import ConfigError
+from ._template_names import Json, Named, Resources, ref, sub
+from ._template_queues import UNDELIVERED
+from .cloudwatch import NAMESPACE
+
+MINUTE_S = 60
+_ALARM_RUNS = 20  # in five minutes: below, one failure would be too large a share
+_URL = "--url sqs://${AWS::Region}/${Prefix}"
+_TRIAGE = "'sqs://${AWS::Region}/${Prefix}?triage=URL'"
+_DEPTH, _OLDEST = "ApproximateNumberOfMessagesVisible", "ApproximateAgeOfOldestMessage"
+
+
+def shared() -> Resources:
+    """Where alarms for people go, and their mail."""
+    mail = {"TopicArn": ref("Alarms"), "Protocol": "email", "Endpoint": ref("AlarmEmail")}
+    return {
+        "Alarms": {"Type": "AWS::SNS::Topic", "Properties": {"TopicName": sub("${Prefix}-alarms")}},
+        "AllowAlarms": from_alarms("Alarms"),
+        "MailAlarms": {"Type": "AWS::SNS::Subscription", "Condition": "HasEmail", "Properties": mail},
+    }
+
+
+def alarms(of: Named) -> Resources:
+    """The alarms of one queue, by logical name."""
+    id, queue = of.id, of.queue
+    dlq = f"redrive dlq groups {_URL} says what died of what"
+    names = {
+        "Deep": _sqs(
+            of, "", _DEPTH, ref("DepthThreshold"), 5, f"Too many messages wait in {queue}: start more workers"
+        ),
+        "Old": _sqs(
+            of,
+            "",
+            _OLDEST,
+            ref("OldestThreshold"),
+            5,
+            f"The first message of {queue} waits too long. SQS leaves those received three times out of this metric: "
+            "what keeps failing shows in the dead-letter alarms",
+        ),
+        "ManyDead": _sqs(
+            of, "-dlq", _DEPTH, ref("DeadLetterThreshold"), 1, f"Many messages of {queue} are dead: {dlq}"
+        ),
+        "Poison": _sqs(
+            of, "-poison", _DEPTH, 0, 1, f"A message of {queue} is poison: redrive dlq list lane:quarantine {_URL}"
+        ),
+        "Undelivered": _sqs(
+            of, UNDELIVERED, _DEPTH, 0, 1, f"The topic could not deliver to {queue}: look at its policy"
+        ),
+        "RedriveFailed": _own(of, "RedriveFailures", f"The re-driver of {queue} could not move messages: see its log"),
+        "Failing": _error_rate(of),
+    }
+    found = {f"{id}{name}Alarm": _alarm(of, name, **properties) for name, properties in names.items()}
+    found[f"{id}FailingAlarm"]["Condition"] = "HasErrorRate"
+    return found | {f"{id}DeadAlarm": _waking(of)}
+
+
+def _sqs(of: Named, suffix: str, metric: str, above: Json | int, periods: int, text: str) -> Json:
+    """A metric of one of its SQS queues stays above a bound for so many minutes."""
+    return {
+        "AlarmDescription": sub(f"{text}."),
+        "Namespace": "AWS/SQS",
+        "MetricName": metric,
+        "Dimensions": [{"Name": "QueueName", "Value": sub(of.sqs(suffix))}],
+        "Statistic": "Maximum",
+        "Period": MINUTE_S,
+        "EvaluationPeriods": periods,
+        "ComparisonOperator": "GreaterThanThreshold",
+        "Threshold": above,
+    }
+
+
+def _own(of: Named, metric: str, text: str) -> Json:
+    """A metric of ours is above 0 in five minutes."""
+    return {
+        "AlarmDescription": f"{text}.",
+        "Namespace": NAMESPACE,
+        "MetricName": metric,
+        "Dimensions": _dimensions(of),
+        "Statistic": "Sum",
+        "Period": 5 * MINUTE_S,
+        "EvaluationPeriods": 1,
+        "ComparisonOperator": "GreaterThanThreshold",
+        "Threshold": 0,
+    }
+
+
+def _error_rate(of: Named) -> Json:
+    """100 · Failures / Runs, over five minutes in which enough ran."""
+    share = {
+        "Id": "share",
+        "Expression": f"IF(runs >= {_ALARM_RUNS}, 100 * failures / runs, 0)",
+        "Label": "failing runs, %",
+        "ReturnData": True,
+    }
+    return {
+        "AlarmDescription": sub(f"Too large a share of the runs of {of.queue} fails: redrive dlq groups {_URL}"),
+        "Metrics": [share, _part(of, "failures", "Failures"), _part(of, "runs", "Runs")],
+        "EvaluationPeriods": 1,
+        "ComparisonOperator": "GreaterThanThreshold",
+        "Threshold": ref("ErrorRateThreshold"),
+    }
+
+
+def _part(of: Named, id: str, metric: str) -> Json:
+    stat = {
+        "Metric": {"Namespace": NAMESPACE, "MetricName": metric, "Dimensions": _dimensions(of)},
+        "Period": 5 * MINUTE_S,
+        "Stat": "Sum",
+    }
+    return {"Id": id, "MetricStat": stat, "ReturnData": False}
+
+
+def _waking(of: Named) -> Json:
+    """Anything dead: what wakes the re-driver or starts the state machine, and nobody at night."""
+    text = f"Messages of {of.queue} are dead: the re-driver is called."
+    properties = _sqs(of, "-dlq", _DEPTH, 1, 1, text) | {"AlarmDescription": text}
+    properties["ComparisonOperator"] = "GreaterThanOrEqualToThreshold"
+    return _alarm(of, "Dead", **properties, AlarmActions=[ref(f"{of.id}Redrive")])
+
+
+def _alarm(of: Named, name: str, **properties: object) -> Json:
+    to = {"AlarmActions": [ref("Alarms")], "OKActions": [ref("Alarms")], "TreatMissingData": "notBreaching"}
+    if "AlarmActions" in properties:
+        del to["OKActions"]
+    named = {"AlarmName": sub(f"${{Prefix}}-{of.queue}.{_dashed(name)}")}
+    return {"Type": "AWS::CloudWatch::Alarm", "Properties": {**named, **to, **properties}}
+
+
+def function_alarm(of: Named, id: str, function: str, condition: str, text: str) -> Resources:
+    """Any error of a Lambda."""
+    properties = {
+        "AlarmDescription": text,
+        "Namespace": "AWS/Lambda",
+        "MetricName": "Errors",
+        "Dimensions": [{"Name": "FunctionName", "Value": ref(function)}],
+        "Statistic": "Sum",
+        "Period": 5 * MINUTE_S,
+        "EvaluationPeriods": 1,
+        "ComparisonOperator": "GreaterThanThreshold",
+        "Threshold": 0,
+    }
+    return {f"{of.id}{id}Alarm": _alarm(of, id, **properties) | {"Condition": condition}}
+
+
+def from_alarms(topic: str) -> Json:
+    """CloudWatch may publish there, for alarms of this account."""
+    allow = {
+        "Sid": "FromAlarms",
+        "Effect": "Allow",
+        "Principal": {"Service": "cloudwatch.amazonaws.com"},
+        "Action": "sns:Publish",
+        "Resource": ref(topic),
+        "Condition": {"StringEquals": {"aws:SourceAccount": ref("AWS::AccountId")}},
+    }
+    document = {"Version": "2012-10-17", "Statement": [allow]}
+    return {"Type": "AWS::SNS::TopicPolicy", "Properties": {"Topics": [ref(topic)], "PolicyDocument": document}}
+
+
+# -- the dashboard
+
+
+def dashboard(queues: Sequence[Named]) -> Resources:
+    """One dashboard, a row of graphs for each queue. Raises ConfigError where CloudWatch would refuse it."""
+    widgets = [widget for n, of in enumerate(queues) for widget in _row(of, n)]
+    if len(widgets) > 500:
+        raise ConfigError(f"{len(queues)} queues make {len(widgets)} graphs; CloudWatch takes 500 on a dashboard")
+    body = json.dumps({"widgets": widgets}, separators=(",", ":"))
+    properties = {"DashboardName": sub("${Prefix}"), "DashboardBody": sub(body)}
+    return {"Dashboard": {"Type": "AWS::CloudWatch::Dashboard", "Properties": properties}}
+
+
+def _row(of: Named, n: int) -> Iterator[Json]:
+    """The graphs of one queue: a heading and two lines of four."""
+    name, y = of.queue, 13 * n
+    yield {
+        "type": "text",
+        "x": 0,
+        "y": y,
+        "width": 24,
+        "height": 1,
+        "properties": {"markdown": f"## {name}: {_URL}"},
+    }
+    queue = [["AWS/SQS", m, "QueueName", of.sqs()] for m in (_DEPTH, "ApproximateNumberOfMessagesNotVisible")]
+    queue.append(["AWS/SQS", "ApproximateNumberOfMessagesDelayed", "QueueName", of.sqs()])
+    rest = [["AWS/SQS", _DEPTH, "QueueName", of.sqs(s), {"label": s[1:]}] for s in ("-dlq", "-poison", UNDELIVERED)]
+    graphs = [
+        ("waiting, running, delayed", queue, "Maximum"),
+        ("dead, poison, undelivered", rest, "Maximum"),
+        ("oldest, s", [["AWS/SQS", _OLDEST, "QueueName", of.sqs()]], "Maximum"),
+        ("runs and failures", [_own_metric(of, m) for m in ("Runs", "Failures", "Done", "Retries", "Dead")], "Sum"),
+        ("failing runs, %", _share(of), "Sum"),
+        ("run time, ms", [_own_metric(of, "RunTime", stat=s) for s in ("p50", "p99")], "p50"),
+        ("to done, ms", [_own_metric(of, "TimeToDone", stat=s) for s in ("p50", "p99")], "p50"),
+        (
+            "redriven",
+            [_own_metric(of, m) for m in ("SuccessfulRedrives", "PoisonPillsIsolated", "RedriveFailures")],
+            "Sum",
+        ),
+    ]
+    for i, (title, metrics, stat) in enumerate(graphs):
+        properties = {
+            "title": title,
+            "region": "${AWS::Region}",
+            "metrics": metrics,
+            "stat": stat,
+            "period": MINUTE_S,
+            "view": "timeSeries",
+        }
+        at = {"x": 6 * (i % 4), "y": y + 1 + 6 * (i // 4), "width": 6, "height": 6}
+        yield {"type": "metric", **at, "properties": properties}
+
+
+def _own_metric(of: Named, metric: str, **options: object) -> list[object]:
+    [dimension] = _plain_dimensions(of)
+    return [NAMESPACE, metric, *dimension, *([options] if options else [])]
+
+
+def _share(of: Named) -> list[list[object]]:
+    share = {"expression": "100 * failures / runs", "label": "%", "id": "share"}
+    parts = [_own_metric(of, m, id=m.lower(), visible=False) for m in ("Failures", "Runs")]
+    return [[share], *parts]
+
+
+def _plain_dimensions(of: Named) -> list[tuple[str, str]]:
+    return [("Queue", of.sqs(fifo=False))]
+
+
+def _dimensions(of: Named) -> list[Json]:
+    return [{"Name": name, "Value": sub(value)} for name, value in _plain_dimensions(of)]
+
+
+def _dashed(name: str) -> str:
+    """
+    >>> _dashed("ManyDead")
+    'many-dead'
+    """
+    return "".join(f"-{c.lower()}" if c.isupper() else c for c in name).lstrip("-")

@@ -1,0 +1,178 @@
+"""The Lambdas of one redrive queue, each with its role and log, and what calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ._template_alarms import from_alarms, function_alarm
+from ._template_names import NOTHING, Json, Named, Resources, att, either, ref, sub
+from .access import DEPENDENCY_GRANTS, EVENT_SOURCE, grants
+from .cloudwatch import NAMESPACE
+
+TIMEOUT_S = 120
+MEMORY_MIB = 256
+AT_ONCE = 5  # re-drivers that work on one queue at once
+_OF = {"queue": "Queue", "dlq": "Dlq", "poison": "Poison", "work": "Work"}  # logical names, behind the queue's
+
+
+def redriver(of: Named) -> Resources:
+    """The re-driver: woken by the alarm, called again by a rule, and going on through its work queue."""
+    id = of.id
+    name = f"{id}Redriver"
+    statements = statements_of("redriver", of)
+    found = function(
+        of, "Redriver", "HasCode", "redrive.aws.lambda_handlers.redriver", "drives dead messages back", statements
+    )
+    topic = {"Type": "AWS::SNS::Topic", "Properties": {"TopicName": sub(f"${{Prefix}}-{of.queue}-redrive")}}
+    woken = {"TopicArn": ref(f"{id}Redrive"), "Protocol": "lambda", "Endpoint": att(name)}
+    again = {
+        "Description": f"Calls the re-driver of {of.queue} again while the alarm stays, as an alarm acts only when it "
+        "changes. Where nothing is dead any more it ends at once.",
+        "ScheduleExpression": "rate(5 minutes)",
+        "State": either("RedriveByLambda", "ENABLED", "DISABLED"),
+        "Targets": [{"Id": "redriver", "Arn": att(name)}],
+    }
+    work = {
+        "FunctionName": ref(name),
+        "EventSourceArn": att(f"{id}Work"),
+        "BatchSize": 1,
+        "ScalingConfig": {"MaximumConcurrency": AT_ONCE},
+        "FunctionResponseTypes": ["ReportBatchItemFailures"],
+    }
+    return {
+        f"{id}Redrive": topic,
+        f"{id}RedriveAllowed": from_alarms(f"{id}Redrive"),
+        **found,
+        f"{id}RedriverWoken": _when("RedriveByLambda", "AWS::SNS::Subscription", woken),
+        f"{id}RedriverMayBeWoken": _may_call(name, "sns.amazonaws.com", ref(f"{id}Redrive"), "RedriveByLambda"),
+        f"{id}RedriverAgain": _when("HasCode", "AWS::Events::Rule", again),
+        f"{id}RedriverMayBeCalled": _may_call(name, "events.amazonaws.com", att(f"{id}RedriverAgain"), "HasCode"),
+        f"{id}RedriverGoesOn": _when("HasCode", "AWS::Lambda::EventSourceMapping", work),
+        **function_alarm(of, "RedriverErrors", name, "HasCode", f"The re-driver of {of.queue} failed: see its log."),
+    }
+
+
+def consumer(of: Named) -> Resources:
+    """A Lambda that works the queue, where its handler is named."""
+    id = of.id
+    statements = [*statements_of("worker", of), _allow(EVENT_SOURCE, att(f"{id}Queue"))]
+    found = function(of, "Consumer", "HasConsumer", ref("ConsumerHandler"), "works its messages", merged(statements))
+    properties = found[f"{id}Consumer"]["Properties"]
+    properties["Code"]["S3Key"] = ref("ConsumerKey")
+    properties["Timeout"] = ref("ConsumerTimeout")
+    properties["Environment"] = {"Variables": {"REDRIVE_URL": url()}}
+    source = {
+        "FunctionName": ref(f"{id}Consumer"),
+        "EventSourceArn": att(f"{id}Queue"),
+        "BatchSize": 10,
+        "FunctionResponseTypes": ["ReportBatchItemFailures"],
+    }
+    return found | {f"{id}ConsumerSource": _when("HasConsumer", "AWS::Lambda::EventSourceMapping", source)}
+
+
+def url() -> Any:
+    """The URL of the deployed store."""
+    return sub("sqs://${AWS::Region}/${Prefix}?cells=dynamodb://${Cells}")
+
+
+def function(
+    of: Named, name: str, condition: str, handler: str | Json, does: str, statements: Sequence[Json]
+) -> Resources:
+    """A Lambda with a log and a role of its own, which may write that log and do what `statements` say."""
+    id = f"{of.id}{name}"
+    log = {
+        "LogGroupName": sub(f"/redrive/${{Prefix}}/{of.queue}/{name.lower()}"),
+        "RetentionInDays": ref("LogRetention"),
+    }
+    properties = {
+        "Description": f"redrive, queue {of.queue}: {does}",
+        "Handler": handler,
+        "Runtime": ref("Runtime"),
+        "Architectures": [ref("Architecture")],
+        "Code": {"S3Bucket": ref("CodeBucket"), "S3Key": ref("CodeKey")},
+        "Timeout": TIMEOUT_S,
+        "MemorySize": MEMORY_MIB,
+        "Role": att(f"{id}Role"),
+        "LoggingConfig": {"LogGroup": ref(f"{id}Log"), "LogFormat": "Text"},  # JSON would wrap the metrics' lines
+        "Environment": {"Variables": _environment(of)},
+    }
+    writes = _allow(("logs:CreateLogStream", "logs:PutLogEvents"), att(f"{id}Log"))
+    return {
+        f"{id}Log": _when(condition, "AWS::Logs::LogGroup", log),
+        f"{id}Role": role(condition, "lambda.amazonaws.com", [writes, *statements]),
+        id: _when(condition, "AWS::Lambda::Function", properties),
+    }
+
+
+def role(condition: str, service: str, statements: Sequence[Json]) -> Json:
+    """A role for a service of AWS, with one policy."""
+    assume = {"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}
+    document = {"Version": "2012-10-17", "Statement": list(statements)}
+    properties = {
+        "AssumeRolePolicyDocument": {"Version": "2012-10-17", "Statement": [assume]},
+        "Policies": [{"PolicyName": "only-what-it-calls", "PolicyDocument": document}],
+    }
+    return _when(condition, "AWS::IAM::Role", properties)
+
+
+def statements_of(role: str, of: Named) -> list[Json]:
+    """What the table of access grants a role on this queue's things."""
+    found = [_allow(actions, _arn(of, on)) for on, actions in grants(role, fifo=of.fifo).items()]
+    for on, actions in DEPENDENCY_GRANTS.get(role, {}).items():
+        found.append(either("HasDependency", _allow(actions, _arn(of, on)), NOTHING))
+    return found
+
+
+def merged(statements: Sequence[Json]) -> list[Json]:
+    """One statement for each thing, its actions once."""
+    found: dict[str, Json] = {}
+    for one in statements:
+        key = repr(one.get("Resource", one))
+        if key in found and "Action" in one:
+            actions = found[key]["Action"]
+            found[key] = found[key] | {"Action": [*actions, *(a for a in one["Action"] if a not in actions)]}
+        else:
+            found[key] = one
+    return list(found.values())
+
+
+def _environment(of: Named) -> Mapping[str, Json | str]:
+    """What the handlers go by."""
+    id = of.id
+    return {
+        "REDRIVE_QUEUE_URL": ref(f"{id}Queue"),
+        "REDRIVE_DLQ_URL": ref(f"{id}Dlq"),
+        "REDRIVE_POISON_URL": ref(f"{id}Poison"),
+        "REDRIVE_WORK_QUEUE_URL": ref(f"{id}Work"),
+        "REDRIVE_TABLE": ref("Cells"),
+        "REDRIVE_MAX_REDRIVES": ref("MaxRedrives"),
+        "REDRIVE_BASE_S": ref("RedriveBase"),
+        "REDRIVE_CAP_S": ref("RedriveCap"),
+        "REDRIVE_METRICS_NAMESPACE": NAMESPACE,
+        "REDRIVE_DEPENDENCY": either("HasDependency", ref("Dependency"), NOTHING),
+    }
+
+
+def _arn(of: Named, on: str) -> Json:
+    if on == "topic":
+        return ref("Topic")
+    return att("Cells") if on == "cells" else att(f"{of.id}{_OF[on]}")
+
+
+def _allow(actions: Sequence[str], resource: Json) -> Json:
+    return {"Effect": "Allow", "Action": list(actions), "Resource": resource}
+
+
+def _may_call(function: str, service: str, source: Json, condition: str) -> Json:
+    properties = {
+        "FunctionName": ref(function),
+        "Action": "lambda:InvokeFunction",
+        "Principal": service,
+        "SourceArn": source,
+    }
+    return _when(condition, "AWS::Lambda::Permission", properties)
+
+
+def _when(condition: str, kind: str, properties: Json) -> Json:
+    return {"Type": kind, "Condition": condition, "Properties": properties}

@@ -1,0 +1,92 @@
+"""Values as YAML, as CloudFormation reads it: block style, its functions as short tags (`!Ref`, `!Sub`, …). No null."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+_TAGS = {"Ref": "!Ref", "Condition": "!Condition"}  # the others are named as they are: Fn::Sub is !Sub
+# What stays itself without quotes in YAML 1.1 and 1.2: it begins with a letter, and is no word or number of YAML.
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*(?::{1,2}[A-Za-z0-9_./-]+)*")
+_WORDS = frozenset(("true", "false", "yes", "no", "on", "off", "null", "y", "n"))
+_STEP = "  "
+
+
+def dump(value: Mapping[str, Any]) -> str:
+    """The text, ending in a line break. Raises TypeError for what has no place in a template, such as None.
+
+    >>> print(dump({"Name": {"Fn::Sub": "${Prefix}-orders"}, "Sizes": [1, "2"]}), end="")
+    Name: !Sub "${Prefix}-orders"
+    Sizes:
+      - 1
+      - "2"
+    """
+    return "\n".join(_mapping(value, "")) + "\n"
+
+
+def _mapping(value: Mapping[str, Any], indent: str) -> Iterator[str]:
+    for key, item in value.items():
+        yield from _under(f"{indent}{_text(key)}:", item, indent)
+
+
+def _under(head: str, item: Any, indent: str) -> Iterator[str]:
+    """`head` and what belongs to it: on its line where it is one word, else below."""
+    tag, item = _tagged(item)
+    head += f" {tag}" if tag else ""
+    if isinstance(item, Mapping) and item:
+        yield head
+        yield from _mapping(item, indent + _STEP)
+    elif isinstance(item, list | tuple) and item:
+        yield head
+        yield from _list(item, indent + _STEP)
+    else:
+        yield f"{head} {_scalar(item)}"
+
+
+def _list(items: Sequence[Any], indent: str) -> Iterator[str]:
+    for item in items:
+        tag, inner = _tagged(item)
+        if tag or not (isinstance(inner, Mapping) and inner):
+            yield from _under(f"{indent}-", item, indent)
+            continue
+        lines = _mapping(inner, indent + _STEP)
+        yield f"{indent}- {next(lines).lstrip()}"
+        yield from lines
+
+
+def _tagged(item: Any) -> tuple[str, Any]:
+    """A function of CloudFormation as its short tag and what it takes."""
+    if not isinstance(item, Mapping) or len(item) != 1:
+        return "", item
+    [(name, given)] = item.items()
+    if name == "Fn::GetAtt":
+        return "!GetAtt", ".".join(given)
+    if name.startswith("Fn::"):
+        return f"!{name.removeprefix('Fn::')}", given
+    return (_TAGS[name], given) if name in _TAGS and isinstance(given, str) else ("", item)
+
+
+def _scalar(item: Any) -> str:
+    match item:
+        case bool():
+            return "true" if item else "false"
+        case int() | float():
+            return repr(item)
+        case str():
+            return _text(item)
+        case Mapping():
+            return "{}"
+        case list() | tuple():
+            return "[]"
+        case _:
+            raise TypeError(f"{item!r} has no place in a template")
+
+
+def _text(text: str) -> str:
+    """Without quotes where nothing can take it for anything else; else as JSON has it, which YAML reads alike."""
+    if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
+        return text
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08X}" for c in quoted)

@@ -1,0 +1,149 @@
+"""The infrastructure of a deployment as a CloudFormation template: `redrive aws template` writes it.
+
+For each queue: the SQS queue with its dead-letter and poison queue, named so that `sqs://REGION/PREFIX` finds them, a
+filtered subscription to the topic, alarms, the re-driver and the state machine. Shared: the topic, the table of cells,
+a dashboard, policies for workers and producers. Plain values, made without any library of AWS.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from .._version import __version__
+from ..config import near_miss
+from ..errors import ConfigError
+from . import _template_alarms as alarms
+from . import _template_lambdas as lambdas
+from . import _template_queues as queues
+from ._template_names import PREFIX, PREFIX_MAX, Json, Named, Resources, att, named, ref, sub
+from ._template_parameters import PROFILES, conditions, parameters
+from ._yaml import dump
+
+RESOURCES_MAX = 500  # of a template, by CloudFormation
+INLINE_MAX = 51_200  # bytes of a template that is given as text; a larger one goes through a bucket
+BYTES_MAX = 1_048_576
+SCOPES = ("MessageAttributes", "MessageBody")
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What the template is made for. `profile`: standard, high-volume or critical. `filters`: SNS filter policies by
+    queue (default: attribute `queue` is the queue's name), on attributes or, by `filter_scope`, on the body. `keep`:
+    queues and table outlive the stack (default: as the profile says)."""
+
+    prefix: str = "redrive"
+    queues: Sequence[str] = ("default",)
+    profile: str = "standard"
+    fifo: bool = False
+    filters: Mapping[str, Mapping[str, Any]] = {}
+    filter_scope: str = "MessageAttributes"
+    keep: bool | None = None
+
+
+def template(settings: Settings) -> dict[str, Any]:
+    """The template as plain values: dicts, lists, texts, numbers; no None. Raises ConfigError."""
+    if settings.profile not in PROFILES:
+        near = near_miss(settings.profile, PROFILES)
+        raise ConfigError(
+            f"profile {settings.profile!r}: expected one of {', '.join(PROFILES)}"
+            + (f"; did you mean {near!r}?" if near else "")
+        )
+    if not re.fullmatch(PREFIX, settings.prefix):
+        raise ConfigError(f"prefix {settings.prefix!r}: expected 1 to {PREFIX_MAX} letters, digits and hyphens")
+    if settings.filter_scope not in SCOPES:
+        raise ConfigError(f"filter scope {settings.filter_scope!r}: expected one of {', '.join(SCOPES)}")
+    for queue in settings.filters:
+        if queue not in settings.queues:
+            raise ConfigError(f"a filter is for queue {queue!r}, which is none of {', '.join(settings.queues)}")
+    profile = PROFILES[settings.profile]
+    keep = profile.keep if settings.keep is None else settings.keep
+    found = named(settings.queues, settings.fifo, settings.filters, settings.filter_scope)
+    resources = _resources(found, settings.fifo, keep)
+    if len(resources) > RESOURCES_MAX:
+        raise ConfigError(
+            f"{len(found)} queues make {len(resources)} resources, and CloudFormation takes {RESOURCES_MAX}; make "
+            "several stacks, each with a prefix of its own"
+        )
+    return {
+        "AWSTemplateFormatVersion": "2010-09-09",
+        "Description": f"redrive {__version__}: queues {', '.join(one.queue for one in found)}"[:1024],
+        "Parameters": parameters(settings.prefix, profile),
+        "Conditions": conditions(),
+        "Resources": resources,
+        "Outputs": _outputs(found),
+    }
+
+
+def text(template: Mapping[str, Any], form: str = "yaml") -> str:
+    """The template as `yaml` or `json`. Raises ConfigError where it is larger than CloudFormation takes."""
+    found = dump(template) if form == "yaml" else json.dumps(template, indent=2, ensure_ascii=False) + "\n"
+    if len(found.encode()) > BYTES_MAX:
+        raise ConfigError(f"the template has {len(found.encode()):,} bytes, and CloudFormation takes {BYTES_MAX:,}")
+    return found
+
+
+def _resources(found: Sequence[Named], fifo: bool, keep: bool) -> Resources:
+    resources = queues.shared(fifo, keep) | alarms.shared()
+    for of in found:
+        own = queues.queues(of, keep) | queues.subscription(of, keep)
+        own |= lambdas.redriver(of) | lambdas.consumer(of) | alarms.alarms(of)
+        if taken := own.keys() & resources.keys():
+            raise ConfigError(f"queue {of.queue!r}: {min(taken)} is the logical name of another resource; rename it")
+        resources |= own
+    resources |= {f"{name}Access": _policy(name.lower(), found) for name in ("Worker", "Producer", "Triage")}
+    return resources | alarms.dashboard(found)
+
+
+def _policy(role: str, found: Sequence[Named]) -> Json:
+    """A policy to attach to whatever role runs such a program."""
+    statements = lambdas.merged([one for of in found for one in lambdas.statements_of(role, of)])
+    properties = {
+        "Description": f"What a redrive {role} calls, and no more",
+        "PolicyDocument": {"Version": "2012-10-17", "Statement": statements},
+    }
+    return {"Type": "AWS::IAM::ManagedPolicy", "Properties": properties}
+
+
+def _outputs(found: Sequence[Named]) -> Json:
+    outputs = {
+        "Url": _output("url", "The store's URL, for redrive worker and others", lambdas.url()),
+        "TopicArn": _output("topic", "Publish here", ref("Topic")),
+        "AlarmsArn": _output("alarms", "Alarms for people come from here", ref("Alarms")),
+        "CellsTable": _output("cells", "The table of cells", ref("Cells")),
+        "WorkerAccess": _output("worker-access", "Attach to the role of workers", ref("WorkerAccess")),
+        "ProducerAccess": _output("producer-access", "Attach to roles that enqueue", ref("ProducerAccess")),
+        "TriageAccess": _output("triage-access", "Attach to the role of dlq ingest and redrives", ref("TriageAccess")),
+    }
+    for of in found:
+        outputs |= _outputs_of(of)
+    return outputs
+
+
+def _outputs_of(of: Named) -> Json:
+    id = of.id
+    kinds = {"Queue": "The queue", "Dlq": "Its dead-letter queue", "Poison": "Its poison queue"}
+    found: Json = {}
+    for kind, text in kinds.items():
+        key = f"{_dashed(of.queue)}-{kind.lower()}"
+        found[f"{id}{kind}Url"] = _output(f"{key}-url", f"{text}: URL", ref(f"{id}{kind}"))
+        found[f"{id}{kind}Arn"] = _output(f"{key}-arn", f"{text}: ARN", att(f"{id}{kind}"))
+    found[f"{id}RedriverArn"] = _output(
+        f"{_dashed(of.queue)}-redriver", "The re-driver Lambda", att(f"{id}Redriver"), "HasCode"
+    )
+    return found
+
+
+def _output(key: str, text: str, value: Json, condition: str | None = None) -> Json:
+    found = {"Description": text, "Value": value, "Export": {"Name": sub(f"${{AWS::StackName}}-{key}")}}
+    return found if condition is None else {"Condition": condition, **found}
+
+
+def _dashed(queue: str) -> str:
+    return queue.replace("_", "-")  # the names of exports take no underscores
+
+
+__all__ = ["PROFILES", "Settings", "template", "text"]

@@ -1,0 +1,112 @@
+"""`redrive aws`: what a deployment on AWS needs beside the program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..aws._template_parameters import PROFILES
+from ..aws.infrastructure import INLINE_MAX, SCOPES, Settings, text
+from ..aws.infrastructure import template as made
+from .failure import USAGE, Failure, note, program
+from .main import Subcommands
+
+
+@click.group(cls=Subcommands)
+def aws() -> None:
+    """Write what a deployment on AWS needs. Nothing here calls AWS."""
+
+
+@aws.command()
+@click.option(
+    "--prefix",
+    default="redrive",
+    envvar="REDRIVE_AWS_PREFIX",
+    help="what queue names begin with, as in sqs://REGION/PREFIX [redrive] [REDRIVE_AWS_PREFIX]",
+)
+@click.option("-q", "--queue", "queues", multiple=True, metavar="NAME", help="a queue; any number of them [default]")
+@click.option(
+    "--profile",
+    type=click.Choice(tuple(PROFILES)),
+    default="standard",
+    envvar="REDRIVE_AWS_PROFILE",
+    help="defaults of the template's parameters [standard] [REDRIVE_AWS_PROFILE]",
+)
+@click.option("--fifo", is_flag=True, help="FIFO queues and a FIFO topic")
+@click.option(
+    "--filter",
+    "filters",
+    multiple=True,
+    metavar="QUEUE=JSON",
+    help="the SNS filter policy of a queue (default: attribute queue is its name)",
+)
+@click.option(
+    "--filter-scope",
+    type=click.Choice(SCOPES),
+    default=SCOPES[0],
+    help="what filters look at [MessageAttributes]",
+)
+@click.option(
+    "--keep/--no-keep", default=None, help="queues and table outlive the stack (default: of profile critical only)"
+)
+@click.option("--format", "form", type=click.Choice(("yaml", "json")), default="yaml", help="[yaml]")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="where to [stdout]")
+def template(
+    prefix: str,
+    queues: Sequence[str],
+    profile: str,
+    fifo: bool,
+    filters: Sequence[str],
+    filter_scope: str,
+    keep: bool | None,
+    form: str,
+    out: Path | None,
+) -> None:
+    """Write a CloudFormation template: queues with dead-letter and poison queues, topic, table of cells, alarms,
+    dashboard, re-driver, policies.
+
+    Its parameters have descriptions, and defaults from --profile. Lambdas are made only where CodeBucket is given.
+
+    \b
+      redrive aws template --prefix shop -q orders -q mails --out redrive.yaml
+      aws cloudformation deploy --stack-name shop --template-file redrive.yaml --capabilities CAPABILITY_IAM
+    """
+    settings = Settings(
+        prefix=prefix,
+        queues=tuple(queues) or ("default",),
+        profile=profile,
+        fifo=fifo,
+        filters=dict(_filter(text) for text in filters),
+        filter_scope=filter_scope,
+        keep=keep,
+    )
+    written = text(made(settings), form)
+    if out is None:
+        click.echo(written, nl=False)
+    else:
+        _write(out, written)
+    if len(written.encode()) > INLINE_MAX:
+        note(f"it has {len(written.encode()):,} bytes: deploy it through a bucket (aws … --s3-bucket NAME)")
+
+
+def _filter(given: str) -> tuple[str, dict[str, Any]]:
+    queue, equals, policy = given.partition("=")
+    try:
+        found = json.loads(policy)
+    except ValueError:
+        found = None
+    if not equals or not isinstance(found, dict):
+        next = f"""{program()} aws template -q orders --filter 'orders={{"queue": ["orders"]}}'"""
+        raise Failure(f"--filter {given}: it is not QUEUE=JSON", "an SNS filter policy is a JSON object", next, USAGE)
+    return queue, found
+
+
+def _write(path: Path, written: str) -> None:
+    try:
+        path.write_text(written, encoding="utf-8")
+    except OSError as error:
+        raise Failure(f"{path} cannot be written", str(error), f"{program()} aws template --out FILE") from error

@@ -1,0 +1,327 @@
+"""The CloudFormation template: what it holds, that it is well-formed, and that YAML and JSON say the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.aws._yaml import dump
+from redrive.aws.cloudwatch import NAMESPACE, UNITS
+from redrive.aws.infrastructure import INLINE_MAX, PROFILES, Settings, template, text
+from redrive.cli.main import run
+from redrive.errors import ConfigError
+
+DAYS_14 = 14 * 86_400
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Reads CloudFormation's short tags as the long ones."""
+
+
+def _tag(loader: Any, suffix: str, node: Any) -> Any:
+    name = suffix if suffix in ("Ref", "Condition") else f"Fn::{suffix}"
+    match node:
+        case yaml.ScalarNode():
+            value = loader.construct_scalar(node)
+            return {name: value.split(".", 1) if suffix == "GetAtt" else value}
+        case yaml.SequenceNode():
+            return {name: loader.construct_sequence(node, deep=True)}
+    return {name: loader.construct_mapping(node, deep=True)}
+
+
+_Loader.add_multi_constructor("!", _tag)
+
+
+def load(written: str) -> Any:
+    return yaml.load(written, Loader=_Loader)
+
+
+def made(**words: Any) -> dict[str, Any]:
+    return template(Settings(**{"prefix": "shop", "queues": ("orders", "bulk")} | words))
+
+
+def properties(found: dict[str, Any], name: str) -> dict[str, Any]:
+    return found["Resources"][name]["Properties"]
+
+
+def walk(value: Any) -> Iterator[Any]:
+    yield value
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        yield from walk(item)
+
+
+ALL = [(profile, fifo) for profile in PROFILES for fifo in (False, True)]
+
+
+@pytest.mark.parametrize("profile, fifo", ALL)
+def test_yaml_and_json_say_what_the_values_say(profile: str, fifo: bool) -> None:
+    found = made(profile=profile, fifo=fifo)
+    plain = json.loads(json.dumps(found))
+    assert load(text(found)) == plain
+    assert json.loads(text(found, "json")) == plain
+    assert not any(value is None for value in walk(found))
+
+
+_texts = st.text(st.characters(exclude_categories=("Cs",))) | st.sampled_from(
+    [
+        "yes",
+        "on",
+        "No",
+        "null",
+        "~",
+        "1",
+        "1e3",
+        "0x1F",
+        "1:30",
+        "2026-01-01",
+        "-",
+        "? a",
+        "a: b",
+        "a #b",
+        "!x",
+        "é",
+        "😀",
+        "\x85",
+    ]
+)
+_values = st.recursive(
+    _texts | st.integers() | st.booleans(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_texts, inner, max_size=4),
+    max_leaves=20,
+)
+_functions = st.one_of(
+    st.builds(lambda name: {"Ref": name}, _texts),
+    st.builds(lambda text: {"Fn::Sub": text}, _texts),
+    st.builds(lambda items: {"Fn::If": items}, st.lists(_values, min_size=3, max_size=3)),
+    st.just({"Fn::GetAtt": ["Queue", "Arn"]}),
+    st.builds(lambda inner: {"Fn::Not": [{"Fn::Equals": [inner, "x"]}]}, _values),
+)
+
+
+@hypothesis.settings(max_examples=60)
+@given(st.dictionaries(_texts, _values | _functions | st.lists(_functions, max_size=3), min_size=1, max_size=5))
+def test_any_values_come_back_from_yaml(value: dict[str, Any]) -> None:
+    assert load(dump(value)) == value
+
+
+@pytest.mark.parametrize("value", [None, b"x", object()])
+def test_what_has_no_place_in_a_template_is_refused(value: object) -> None:
+    with pytest.raises(TypeError, match="no place in a template"):
+        dump({"a": [value]})
+
+
+def test_queues_are_named_as_the_url_of_the_store_derives_them() -> None:
+    found = made(queues=("orders",))
+    names = {
+        name: r["Properties"]["QueueName"]["Fn::Sub"]
+        for name, r in found["Resources"].items()
+        if r["Type"] == "AWS::SQS::Queue"
+    }
+    assert names == {
+        "OrdersQueue": "${Prefix}-orders",
+        "OrdersDlq": "${Prefix}-orders-dlq",
+        "OrdersPoison": "${Prefix}-orders-poison",
+        "OrdersUndelivered": "${Prefix}-orders-undelivered",
+        "OrdersWork": "${Prefix}-orders-work",
+    }
+    fifo = made(queues=("orders",), fifo=True)
+    for name in ("OrdersQueue", "OrdersDlq", "OrdersPoison", "OrdersUndelivered"):
+        assert properties(fifo, name)["QueueName"] == {"Fn::Sub": f"{names[name]}.fifo"}
+        assert properties(fifo, name)["FifoQueue"] is True
+    assert properties(fifo, "Topic")["FifoTopic"] is True
+
+
+def test_each_profile_sets_the_defaults_of_its_queues() -> None:
+    defaults = {
+        profile: tuple(
+            made(profile=profile)["Parameters"][name]["Default"]
+            for name in ("VisibilityTimeout", "MessageRetention", "MaxReceiveCount")
+        )
+        for profile in PROFILES
+    }
+    assert defaults["standard"] == (60, DAYS_14, 100)
+    assert defaults["high-volume"] == (30, 7 * 86_400, 3)
+    assert defaults["critical"] == (60, DAYS_14, 10)
+
+
+def test_a_queue_has_long_polls_a_dead_letter_queue_and_two_weeks_for_what_is_dead() -> None:
+    found = made()
+    queue = properties(found, "OrdersQueue")
+    assert queue["ReceiveMessageWaitTimeSeconds"] == 20
+    assert queue["VisibilityTimeout"] == {"Ref": "VisibilityTimeout"}
+    assert queue["RedrivePolicy"] == {
+        "deadLetterTargetArn": {"Fn::GetAtt": ["OrdersDlq", "Arn"]},
+        "maxReceiveCount": {"Ref": "MaxReceiveCount"},
+    }
+    for name in ("OrdersDlq", "OrdersPoison", "OrdersUndelivered"):
+        assert properties(found, name)["MessageRetentionPeriod"] == DAYS_14
+
+
+def test_the_subscription_is_filtered_and_raw_and_shares_its_dead_letter_queue_with_nobody() -> None:
+    found = made(filters={"bulk": {"kind": ["bulk"]}}, filter_scope="MessageBody")
+    orders, bulk = properties(found, "OrdersSubscription"), properties(found, "BulkSubscription")
+    assert orders["RawMessageDelivery"] is True and orders["FilterPolicy"] == {"queue": ["orders"]}
+    assert bulk["FilterPolicy"] == {"kind": ["bulk"]} and bulk["FilterPolicyScope"] == "MessageBody"
+    dead = [
+        target
+        for r in found["Resources"].values()
+        if (target := json.dumps(r["Properties"].get("RedrivePolicy", {}).get("deadLetterTargetArn"))) != "null"
+    ]
+    assert len(dead) == 4 and len(set(dead)) == 4  # two queues, two subscriptions
+    for policy, name in (("OrdersQueueAllowed", "OrdersQueue"), ("OrdersUndeliveredAllowed", "OrdersUndelivered")):
+        [allow] = properties(found, policy)["PolicyDocument"]["Statement"]
+        assert allow["Resource"] == {"Fn::GetAtt": [name, "Arn"]} and allow["Action"] == "sqs:SendMessage"
+        assert allow["Condition"] == {"ArnEquals": {"aws:SourceArn": {"Ref": "Topic"}}}
+
+
+def test_the_table_is_the_one_that_cells_need() -> None:
+    table = properties(made(), "Cells")
+    assert table["BillingMode"] == "PAY_PER_REQUEST"
+    assert table["KeySchema"] == [{"AttributeName": "k", "KeyType": "HASH"}]
+    assert table["TimeToLiveSpecification"] == {"AttributeName": "ttl", "Enabled": True}
+
+
+def test_critical_queues_and_table_outlive_the_stack_and_others_where_asked() -> None:
+    def kept(found: dict[str, Any]) -> set[str]:
+        return {name for name, r in found["Resources"].items() if r.get("DeletionPolicy") == "Retain"}
+
+    assert kept(made(queues=("q",))) == set()
+    all = {"Cells", "QQueue", "QDlq", "QPoison", "QUndelivered"}
+    assert kept(made(queues=("q",), profile="critical")) == all == kept(made(queues=("q",), keep=True))
+    assert kept(made(queues=("q",), profile="critical", keep=False)) == set()
+
+
+def test_alarms_watch_what_matters_at_its_thresholds() -> None:
+    found = made(queues=("orders",))
+    defaults = {name: p["Default"] for name, p in found["Parameters"].items()}
+    alarms = {
+        name.removeprefix("Orders").removesuffix("Alarm"): r["Properties"]
+        for name, r in found["Resources"].items()
+        if r["Type"] == "AWS::CloudWatch::Alarm"
+    }
+
+    def told(name: str) -> tuple[Any, Any, Any]:
+        p = alarms[name]
+        above = p["Threshold"]["Ref"] if isinstance(p["Threshold"], dict) else None
+        [dimension] = p["Dimensions"]
+        return dimension["Value"]["Fn::Sub"], p["MetricName"], defaults[above] if above else p["Threshold"]
+
+    visible, oldest = "ApproximateNumberOfMessagesVisible", "ApproximateAgeOfOldestMessage"
+    assert told("Deep") == ("${Prefix}-orders", visible, 5000)
+    assert told("Old") == ("${Prefix}-orders", oldest, 900)
+    assert told("ManyDead") == ("${Prefix}-orders-dlq", visible, 100)
+    assert told("Poison") == ("${Prefix}-orders-poison", visible, 0)
+    assert told("Undelivered") == ("${Prefix}-orders-undelivered", visible, 0)
+    assert told("Dead") == ("${Prefix}-orders-dlq", visible, 1)
+    assert alarms["Dead"]["ComparisonOperator"] == "GreaterThanOrEqualToThreshold"
+    assert alarms["Dead"]["AlarmActions"] == [{"Ref": "OrdersRedrive"}]
+    assert told("RedriveFailed") == ("${Prefix}-orders", "RedriveFailures", 0)
+    assert alarms["Failing"]["Threshold"] == {"Ref": "ErrorRateThreshold"} and defaults["ErrorRateThreshold"] == 30
+    assert all(p["TreatMissingData"] == "notBreaching" and p["AlarmDescription"] for p in alarms.values())
+    assert "three times" in json.dumps(alarms["Old"]["AlarmDescription"])  # why age alone is not enough
+
+
+def test_alarms_and_dashboard_use_only_metrics_that_are_written() -> None:
+    found = made()
+    body = json.loads(properties(found, "Dashboard")["DashboardBody"]["Fn::Sub"])
+    graphs = [m for w in body["widgets"] for m in w["properties"].get("metrics", ()) if m[0] == NAMESPACE]
+    assert graphs and all(m[1] in UNITS and m[2] == "Queue" for m in graphs)
+    metrics = [v for v in walk(found["Resources"]) if isinstance(v, dict) and v.get("Namespace") == NAMESPACE]
+    assert metrics and all(m["MetricName"] in UNITS and m["Dimensions"][0]["Name"] == "Queue" for m in metrics)
+    places = [(w["x"], w["y"]) for w in body["widgets"]]
+    assert len(places) == len(set(places)) and all(w["x"] + w["width"] <= 24 for w in body["widgets"])
+
+
+def test_every_policy_names_its_actions_and_what_they_act_on() -> None:
+    found = made(fifo=True)
+    statements = [s for v in walk(found["Resources"]) if isinstance(v, dict) for s in v.get("Statement", ())]
+    assert len(statements) > 20
+    assert "*" not in json.dumps(statements)
+    roles = [r["Properties"] for r in found["Resources"].values() if r["Type"] == "AWS::IAM::Role"]
+    functions = [r["Properties"] for r in found["Resources"].values() if r["Type"] == "AWS::Lambda::Function"]
+    assert len({json.dumps(f["Role"]) for f in functions}) == len(functions)  # a role each
+    assert all("ManagedPolicyArns" not in role for role in roles)
+
+
+def test_parameters_say_what_they_are_and_refuse_what_cannot_be_meant() -> None:
+    for name, parameter in made()["Parameters"].items():
+        assert parameter["Description"].endswith((".", ")")), name
+        rules = {"AllowedValues", "AllowedPattern", "MinValue", "MaxValue", "MinLength"} & set(parameter)
+        assert rules or name in ("Dependency", "ConsumerHandler"), name
+        if "AllowedPattern" in parameter:
+            assert (
+                re.fullmatch(parameter["AllowedPattern"], parameter["Default"]) and parameter["ConstraintDescription"]
+            )
+
+
+def test_outputs_are_exported_under_names_of_the_stack() -> None:
+    outputs = made()["Outputs"]
+    names = [o["Export"]["Name"]["Fn::Sub"] for o in outputs.values()]
+    assert len(set(names)) == len(names) and all(re.fullmatch(r"\$\{AWS::StackName}-[a-z0-9-]+", n) for n in names)
+    assert outputs["Url"]["Value"]["Fn::Sub"] == "sqs://${AWS::Region}/${Prefix}?cells=dynamodb://${Cells}"
+
+
+def test_a_template_of_one_queue_can_be_given_inline() -> None:
+    assert len(text(made(queues=("orders",)))) <= INLINE_MAX
+
+
+@pytest.mark.parametrize(
+    "words, what",
+    [
+        ({"profile": "critcal"}, "did you mean 'critical'"),
+        ({"queues": ()}, "no queue"),
+        ({"queues": ("a b",)}, "'a b'"),
+        ({"queues": ("x" * 40,)}, "expected 1 to"),
+        ({"queues": ("a-b", "a_b")}, "same logical name 'AB'"),
+        ({"queues": tuple(f"q{n}" for n in range(40))}, "CloudFormation takes 500"),
+        ({"queues": ("a", "a-dlq")}, "'a-dlq'"),
+        ({"filters": {"nope": {}}}, "'nope'"),
+        ({"filter_scope": "Body"}, "MessageBody"),
+        ({"prefix": "my_shop"}, "'my_shop'"),
+    ],
+)
+def test_what_cannot_be_deployed_is_refused_with_what_was_expected(words: dict[str, Any], what: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(what)):
+        made(**words)
+
+
+def test_a_queue_may_be_called_as_anything_of_ours() -> None:
+    words = ("poison", "dead", "alarms", "worker", "topic", "cells", "redriver", "a", "a-redrive", "work-er")
+    found, one, two = (made(queues=queues)["Resources"] for queues in (words, ("a",), ("a", "b")))
+    assert len(found) - len(one) == (len(words) - 1) * (len(two) - len(one))
+
+
+@pytest.mark.slow
+def test_cfn_lint_finds_nothing() -> None:
+    from cfnlint.api import lint_all
+
+    for profile, fifo in ALL if os.environ.get("TEST_SOAK") else (("critical", True),):
+        written = text(made(queues=("orders",), profile=profile, fifo=fifo))
+        found = [match for match in lint_all(written) if match.rule.severity != "informational"]
+        assert [str(match) for match in found] == []
+
+
+def test_the_command_writes_what_was_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["aws", "template", "--prefix", "shop", "-q", "orders", "-q", "bulk", "--profile", "high-volume"]
+    assert run([*asked, "--filter", 'bulk={"kind": ["x"]}']) == 0
+    wanted = made(profile="high-volume", filters={"bulk": {"kind": ["x"]}})
+    assert load(capsys.readouterr().out) == json.loads(json.dumps(wanted))
+    path = tmp_path / "stack.json"
+    assert run([*asked, "--format", "json", "--out", str(path)]) == 0
+    told = capsys.readouterr()
+    assert json.loads(path.read_text()) == json.loads(json.dumps(made(profile="high-volume")))
+    assert told.out == "" and "--s3-bucket" in told.err
+    assert run(["aws", "template", "--filter", "orders=[1]"]) == 2
+    assert "QUEUE=JSON" in capsys.readouterr().err
+    assert run(["aws", "template", "-q", "a b"]) == 2
+    assert "'a b'" in capsys.readouterr().err
