@@ -38,6 +38,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "Plan and keep": {
         "policy": "See what a retry policy does before it runs.",
+        "cost": "Tell what SQS bills for a month's messages.",
         "schema": "Export the JSON Schema of each task's arguments.",
         "aws": "Write the infrastructure of a deployment on AWS.",
         "store": "Check, describe and upgrade the store.",

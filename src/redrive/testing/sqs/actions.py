@@ -29,10 +29,11 @@ Given = dict[str, Any]
 class Account:
     """All queues. Used by one thread, but for what tests look at."""
 
-    def __init__(self, url: str, region: str, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, url: str, region: str, clock_ms: Callable[[], int], receive_max: int = 10) -> None:
         self.queues: dict[str, Queue] = {}
         self.moves: dict[str, Move] = {}
         self._url, self._region, self._clock_ms = url, region, clock_ms
+        self.receive_max = receive_max
         self._touched: set[str] = set()
 
     def touched(self) -> set[str]:
@@ -174,7 +175,7 @@ class Account:
         now_ms = self._clock_ms()
         self._move(now_ms)
         queue = self.queue(given)
-        limit = whole(given.get("MaxNumberOfMessages", 1), "MaxNumberOfMessages", 1, 10)
+        limit = min(whole(given.get("MaxNumberOfMessages", 1), "MaxNumberOfMessages", 1, 10), self.receive_max)
         asked = given.get("VisibilityTimeout", queue.attributes["VisibilityTimeout"])
         dead = self._dead_of(queue)
         visibility_s = whole(asked, "VisibilityTimeout", 0, VISIBILITY_MAX_S)

@@ -39,18 +39,25 @@ class SqsServer:
     """A stand-in SQS in a thread of this process: `with SqsServer() as server:`, and a client of `server.url`.
 
     `clock_ms` replaces the wall clock (a `ManualClock`): delays, visibility, retention and long polls go by it.
-    `log` has every request, `requests` counts them by action, `faults` makes some fail.
+    `log` has every request, `requests` counts them by action, `faults` makes some fail. `receive_max`: how many
+    messages a receive gives at most, for SQS often gives fewer than it is asked for.
     """
 
     def __init__(
-        self, clock_ms: Callable[[], int] | None = None, *, port: int = 0, region: str = "eu-central-1"
+        self,
+        clock_ms: Callable[[], int] | None = None,
+        *,
+        port: int = 0,
+        region: str = "eu-central-1",
+        receive_max: int = 10,
     ) -> None:
         self._clock_ms, self._manual = clock_ms or _wall_ms, clock_ms is not None
-        self._port, self._region = port, region
+        self._port, self._region, self._receive_max = port, region, receive_max
         self.faults = Faults()
         self.log: list[Request] = []
         self.requests: Counter[str] = Counter()
         self._started = threading.Event()
+        self._failed: OSError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._stop: asyncio.Event | None = None
@@ -64,6 +71,8 @@ class SqsServer:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="sqs", daemon=True)
         self._thread.start()
         self._started.wait(10)
+        if self._failed is not None:
+            raise self._failed
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -78,10 +87,15 @@ class SqsServer:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        server = await asyncio.start_server(self._connection, HOST, self._port, limit=4 * 1024 * 1024)
+        try:
+            server = await asyncio.start_server(self._connection, HOST, self._port, limit=4 * 1024 * 1024)
+        except OSError as error:
+            self._failed = error
+            self._started.set()
+            return
         self._port = server.sockets[0].getsockname()[1]
         self.url = f"http://{HOST}:{self._port}"
-        self.account = Account(self.url, self._region, self._clock_ms)
+        self.account = Account(self.url, self._region, self._clock_ms, self._receive_max)
         self._started.set()
         async with server:
             await self._stop.wait()
