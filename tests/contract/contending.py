@@ -1,6 +1,6 @@
-"""What a process does to the cells of a store beside others: run as `python contending.py NAME URL WORK ARGUMENT...`.
+"""What a process does to cells beside others: run as `python contending.py NAME URL WORK ARGUMENT...`.
 
-Apart from the tests, so that a process imports the store and nothing that only tests need.
+Apart from the tests, so that a process imports the cells and nothing that only tests need.
 """
 
 from __future__ import annotations
@@ -16,68 +16,68 @@ from typing import Any
 
 from redrive.errors import Conflict
 from redrive.message import Swap
-from redrive.store import Store
-from redrive.stores import open_store
+from redrive.store import OpenCells
+from redrive.stores import open_cells
 
 PROCESSES = 4
 NAMES = [f"process {n} is ready" for n in range(PROCESSES)]
 GATE = "all begin once this cell is there"
 
 
-def lose(store: Store) -> None:
+def lose(cells: OpenCells) -> None:
     """Nothing but the system knows afterwards what it wrote."""
-    assert store.cells.swap([Swap("killed", 0, b"1")], durable=False) == [True]
-    (cell,) = store.cells.read(["killed"])
-    assert cell is not None and store.cells.swap([Swap("killed", cell.version, b"2")], durable=False) == [True]
+    assert cells.swap([Swap("killed", 0, b"1")], durable=False) == [True]
+    (cell,) = cells.read(["killed"])
+    assert cell is not None and cells.swap([Swap("killed", cell.version, b"2")], durable=False) == [True]
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def increment(store: Store, times: int) -> list[int]:
+def increment(cells: OpenCells, times: int) -> list[int]:
     """The versions this process replaced."""
     won: list[int] = []
     while len(won) < times:
-        (cell,) = store.cells.read(["n"])
+        (cell,) = cells.read(["n"])
         version, value = (cell.version, int(cell.value)) if cell else (0, 0)
-        if store.cells.swap([Swap("n", version, b"%d" % (value + 1))]) == [True]:
+        if cells.swap([Swap("n", version, b"%d" % (value + 1))]) == [True]:
             won.append(version)
     return won
 
 
-def move(store: Store, times: int) -> int:
+def move(cells: OpenCells, times: int) -> int:
     """How many were moved from `a` to `b`."""
     moved = 0
     while moved < times:
-        a, b = [(cell.version, int(cell.value)) for cell in store.cells.read(["a", "b"]) if cell is not None]
+        a, b = [(cell.version, int(cell.value)) for cell in cells.read(["a", "b"]) if cell is not None]
         swaps = [Swap("a", a[0], b"%d" % (a[1] - 1)), Swap("b", b[0], b"%d" % (b[1] + 1))]
         try:
-            store.put([], swaps=swaps if moved % 2 else swaps[::-1])
+            cells.swap_all(swaps if moved % 2 else swaps[::-1])
         except Conflict:
             continue
         moved += 1
     return moved
 
 
-def take(store: Store, times: int, ttl_ms: int) -> list[tuple[int, int]]:
+def take(cells: OpenCells, times: int, ttl_ms: int) -> list[tuple[int, int]]:
     """Between which times each take was made, by this machine's clock, as the servers go: what a store knows of theirs
     may lag by as long as a reply takes."""
     takes: list[tuple[int, int]] = []
     while len(takes) < times:
         since_ms = time.time_ns() // 1_000_000
-        if store.cells.swap([Swap("lock", 0, b"mine", ttl_ms)]) == [True]:
+        if cells.swap([Swap("lock", 0, b"mine", ttl_ms)]) == [True]:
             takes.append((since_ms, time.time_ns() // 1_000_000))
         else:
-            store.wait([], timeout_ms=2)
+            time.sleep(0.002)
     return takes
 
 
 def main(name: str, url: str, work: str, *args: str) -> None:
-    with closing(open_store(url)) as store:
+    with closing(open_cells(url)) as cells:
         works: dict[str, Callable[..., Any]] = {"increment": increment, "move": move, "take": take, "lose": lose}
         if name in NAMES:
-            store.cells.swap([Swap(name, 0, b"")])
-            while store.cells.read([GATE]) == [None]:
-                store.wait([], timeout_ms=5)
-        print(json.dumps(works[work](store, *map(int, args))))
+            cells.swap([Swap(name, 0, b"")])
+            while cells.read([GATE]) == [None]:
+                time.sleep(0.005)
+        print(json.dumps(works[work](cells, *map(int, args))))
 
 
 if __name__ == "__main__":

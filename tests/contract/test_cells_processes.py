@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import closing
 from itertools import combinations
 from pathlib import Path
@@ -21,7 +22,7 @@ from tests.contract.test_postgres import schema  # noqa: F401 - a fixture
 from tests.contract.test_redis import redis_url
 
 from redrive.message import Swap
-from redrive.stores import open_store
+from redrive.stores import open_cells
 
 pytestmark = pytest.mark.slow
 PATIENCE_S = 60.0
@@ -39,8 +40,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def test_no_increment_is_lost(url: str, soak: bool) -> None:
     times = 1_000 if soak else 60
     counted = in_processes(url, "increment", times)
-    with closing(open_store(url)) as store:
-        (cell,) = store.cells.read(["n"])
+    with closing(open_cells(url)) as cells:
+        (cell,) = cells.read(["n"])
         assert cell is not None and cell.value == b"%d" % (PROCESSES * times)
     versions = [version for mine in counted for version in mine]
     assert len(set(versions)) == len(versions) == PROCESSES * times  # each won by one
@@ -48,11 +49,11 @@ def test_no_increment_is_lost(url: str, soak: bool) -> None:
 
 def test_swaps_of_one_commit_are_all_or_nothing(url: str, soak: bool) -> None:
     times = 500 if soak else 40
-    with closing(open_store(url)) as store:
-        store.cells.swap([Swap("a", 0, b"1000"), Swap("b", 0, b"1000")])
+    with closing(open_cells(url)) as cells:
+        cells.swap([Swap("a", 0, b"1000"), Swap("b", 0, b"1000")])
     moved = sum(in_processes(url, "move", times))
-    with closing(open_store(url)) as store:
-        a, b = [int(cell.value) for cell in store.cells.read(["a", "b"]) if cell is not None]
+    with closing(open_cells(url)) as cells:
+        a, b = [int(cell.value) for cell in cells.read(["a", "b"]) if cell is not None]
         assert (a, b) == (1000 - moved, 1000 + moved)
     assert moved == PROCESSES * times
 
@@ -70,8 +71,8 @@ def test_a_swap_that_is_not_durable_outlives_its_process_all_the_same(url: str) 
     command = [sys.executable, contending.__file__, "one that dies", url, "lose"]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     assert subprocess.run(command, env=env, stdin=PIPE, timeout=PATIENCE_S).returncode == -signal.SIGKILL
-    with closing(open_store(url)) as store:
-        (cell,) = store.cells.read(["killed"])
+    with closing(open_cells(url)) as cells:
+        (cell,) = cells.read(["killed"])
         assert cell is not None and cell.value == b"2"
 
 
@@ -79,12 +80,12 @@ def in_processes(url: str, work: str, *args: int) -> list[Any]:
     """What this work gave in each of the processes, which all began together."""
     command = [sys.executable, contending.__file__, url, work, *map(str, args)]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    with closing(open_store(url)) as store:
+    with closing(open_cells(url)) as cells:
         running = [subprocess.Popen([*command[:2], name, *command[2:]], stdout=PIPE, env=env) for name in NAMES]
         try:
-            while None in store.cells.read(NAMES) and all(process.poll() is None for process in running):
-                store.wait([], timeout_ms=5)
-            store.cells.swap([Swap(GATE, 0, b"")])
+            while None in cells.read(NAMES) and all(process.poll() is None for process in running):
+                time.sleep(0.005)
+            cells.swap([Swap(GATE, 0, b"")])
             outputs = [process.communicate(timeout=PATIENCE_S)[0] for process in running]
         finally:
             for process in running:
