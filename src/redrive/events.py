@@ -47,14 +47,16 @@ class Notice(Struct, frozen=True, kw_only=True):
     """Something about the worker itself: started, draining, stopped, store_unavailable, store_back, took_back,
     no_identity, child_failed, …; about flow control: breaker_opened, breaker_half_open, breaker_closed,
     budget_exhausted, flow_local, …; or about redrive runs: run_started, run_waiting, run_stopped, run_done,
-    run_failed (to be carried), runs_unavailable; or about auto-redrive: auto_isolated, auto_failed"""
+    run_failed (to be carried), runs_unavailable; or about auto-redrive: auto_isolated, auto_failed; or
+    about what is billed: aws_requests, once a minute for each action (`about`), with how many requests there were
+    (`count`)"""
 
     name: str
     worker: str = ""
     at_ms: int = 0
     text: str = ""
     about: str = ""  # the dependency, with `/KEY` where it is per key; the run's id; what is auto-redriven
-    count: int = 1  # of how many messages it tells
+    count: int = 1  # of how many messages, or requests, it tells
 
 
 Event = Fate | Notice

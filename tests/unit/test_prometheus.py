@@ -1,8 +1,11 @@
 """Prometheus metrics: what is counted, under which names, and that nobody from outside can make series without end."""
 
+import io
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import prometheus_client
 import pytest
@@ -15,14 +18,16 @@ from tests.unit.working import SOON
 from redrive import App, Reject, Snooze
 from redrive.errors import ConfigError, Refused, StoreUnavailable
 from redrive.events import Fate, Notice
-from redrive.message import Counts
+from redrive.message import Counts, Exchange
 from redrive.observe import prometheus, shared_tally
+from redrive.observe.logs import JsonLog, TextLog
 from redrive.observe.prometheus import Depths, Metrics
 from redrive.observe.shared_tally import SharedCounting, read
 from redrive.observe.tally import ATTEMPTS, DELAY_S, DONE_S, RUN_S, SHAPES, Counting, Series
 from redrive.stores.memory import MemoryStore
 from redrive.testing import ManualClock
 from redrive.triage.run_state import Status
+from redrive.worker.metering import Meter
 
 LABELS = {
     "queue",
@@ -35,6 +40,7 @@ LABELS = {
     "lane",
     "notice",
     "cause",
+    "action",
     "verdict",
     "status",
     "state",
@@ -535,3 +541,49 @@ def test_more_processes_than_files_is_refused(processes: Processes, monkeypatch:
     processes.start()
     with pytest.raises(Refused, match="taken"):
         processes.start()
+
+
+class Metered(MemoryStore):
+    """A store that bills by the request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: Counter[str] = Counter()
+        self.processed = 0
+
+    def exchange(self, settlements: Any, asks: Any, **rest: Any) -> Exchange:
+        self.requests["Receive"] += 1
+        self.requests["Delete"] += bool(settlements)
+        self.processed += len(settlements)
+        return super().exchange(settlements, asks, **rest)
+
+
+def test_requests_to_aws_are_counted_by_action_and_left_out_of_logs() -> None:
+    app, log, notices = App(store=(store := Metered())), io.StringIO(), list[Notice]()
+    app.subscribe(JsonLog(log))
+    app.subscribe(TextLog(log))
+    app.subscribe(
+        lambda events: notices.extend(e for e in events if isinstance(e, Notice) and e.name == "aws_requests")
+    )
+    registry = CollectorRegistry()
+    metrics = Metrics(app, store=False).register(registry)
+
+    @app.task(name="t")
+    def t() -> None: ...
+
+    app.enqueue_many([t.draft() for _ in range(4)])
+    app.run_worker(burst=True)
+    scrape = Scrape(registry)
+    for action in ("Receive", "Delete"):
+        assert scrape.value("redrive_aws_requests_total", action=action) == store.requests[action] > 0
+    assert sum(n.count for n in notices) == store.requests.total() and "for each of 4 messages" in notices[-1].text
+    assert log.getvalue() and "aws_requests" not in log.getvalue()
+    metrics.unregister()
+
+
+def test_a_store_that_bills_nothing_tells_nothing() -> None:
+    told: list[str] = []
+    meter = Meter(MemoryStore(), lambda name, text, about="", /, count=1: told.append(name))
+    meter.look()
+    meter.finish()
+    assert told == []

@@ -22,6 +22,7 @@ from ..times import rfc3339
 TEXT_MAX = 500  # characters of a fault's text that a line holds; `redrive job show` has all of it
 _encode_lines = msgspec.json.Encoder().encode_lines
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_LEFT_OUT = frozenset(("aws_requests",))  # figures for metrics, several a minute
 _WARNINGS = frozenset(("breaker_opened", "budget_exhausted", "flow_local", "alert_lost", "run_stopped"))
 _GREEN, _YELLOW, _RED, _DIM, _PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
 _COLOURS = {"done": _GREEN, "retry": _YELLOW, "snoozed": _DIM, "released": _DIM, "held": _DIM, "cancelled": _DIM}
@@ -76,7 +77,8 @@ class JsonLog:
         self._write = _writer(stream)
 
     def __call__(self, events: Sequence[Event]) -> None:
-        self._write(_encode_lines([_line(event) for event in events]))
+        if logged := _logged(events):
+            self._write(_encode_lines([_line(event) for event in logged]))
 
 
 class TextLog:
@@ -87,7 +89,8 @@ class TextLog:
         self._colour = stream.isatty() and not os.environ.get("NO_COLOR")
 
     def __call__(self, events: Sequence[Event]) -> None:
-        self._write("".join(f"{self._text(event)}\n" for event in events).encode(errors="backslashreplace"))
+        if logged := _logged(events):
+            self._write("".join(f"{self._text(event)}\n" for event in logged).encode(errors="backslashreplace"))
 
     def _text(self, event: Event) -> str:
         time = rfc3339(event.at_ms)[11:23]
@@ -100,6 +103,10 @@ class TextLog:
 
     def _paint(self, text: str, colour: str) -> str:
         return f"{colour}{text}{_PLAIN}" if self._colour else text
+
+
+def _logged(events: Sequence[Event]) -> list[Event]:
+    return [event for event in events if isinstance(event, Fate) or event.name not in _LEFT_OUT]
 
 
 def _details(fate: Fate) -> str:

@@ -21,6 +21,7 @@ when somebody scrapes, by queue.
 | `redrive_crashes_total` | cause | runs that ended with their process; counted when the message's life ends |
 | `redrive_deferral_seconds` | reason | how often and how long flow control put messages off |
 | `redrive_worker_notices_total` | (notice only) | workers started, draining, stopped; store_unavailable, … |
+| `redrive_aws_requests_total` | (action) | requests to AWS, each of them billed, told once a minute |
 | `redrive_queue_messages` | (queue, lane) | depth: ready, scheduled, leased, dead, quarantine, done |
 | `redrive_queue_oldest_age_seconds` | (queue) | how long the first of the ready ones has been due |
 | `redrive_queue_oldest_dead_age_seconds` | (queue) | how long the longest dead one has been dead |

@@ -80,6 +80,7 @@ DEFERRALS = Shape(
     DELAY_S,
 )
 NOTICES = Shape("redrive_worker_notices", "What workers told of themselves, such as store_unavailable.", ("notice",))
+REQUESTS = Shape("redrive_aws_requests", "Requests to AWS, each of them billed, by action.", ("action",))
 SHAPES = (
     DELIVERIES,
     RUN,
@@ -96,6 +97,7 @@ SHAPES = (
     CRASHES,
     DEFERRALS,
     NOTICES,
+    REQUESTS,
 )
 
 REASONS = frozenset(
@@ -138,6 +140,8 @@ class Counting:
                     self._count(event)
                 else:
                     self._add(NOTICES, (event.name,))
+                    if event.name == "aws_requests":
+                        self._add(REQUESTS, (event.about,), event.count)
                     if event.name == "auto_isolated":
                         self._add(ISOLATED, (), event.count)
 

@@ -32,6 +32,7 @@ from .flow import Flow
 from .idempotent import Keys
 from .identity import identity
 from .keeping import Keeper
+from .metering import Meter
 from .origin import Origin, origin_of
 from .outcomes import Outcome, outcome, refused, released
 from .places import BATCH_MAX, Places
@@ -82,6 +83,7 @@ class Worker:
             q.name: Gate(q.concurrency, self._hall, q.weight if weighted else math.inf, q.retention.ack) for q in queues
         }
         self._keeper = Keeper(queues, self._store, self._notice)
+        self._meter = Meter(self._store, self._notice)
         self._origin = _origin(app)
         self._recycling = Recycling(*recycle)
         self._places = Places(queues, self._total, prefetch, self._store.traits.batch_max)
@@ -205,6 +207,7 @@ class Worker:
             if self._flow is not None:
                 self._flow.close()
             self._runs.close()
+            self._meter.finish()
             self._notice("stopped", f"{len(self._held)} still leased" + (f": {self._error!r}" if self._error else ""))
             with contextlib.suppress(RuntimeError):  # the loop may be gone already
                 self._loop.call_soon_threadsafe(self._stopped.set)
@@ -217,6 +220,7 @@ class Worker:
         self._beat()
         self._mark_alone()
         self._retain()
+        self._meter.look()
         self._runs.look()
         if self._flow is not None:
             self._flow.tick()
