@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from redrive.ids import new_id
 from redrive.message import Draft, Lane, Message, Redrive, Swap
 from redrive.routes import Routes
 from redrive.store import Store
-from redrive.stores._lifecycle import enqueued
 from redrive.stores import _aws
+from redrive.stores._lifecycle import enqueued
 from redrive.stores._sqs_envelope import read, write
 from redrive.stores._sqs_kept import Kept, encode
 from redrive.stores._sqs_outbox import UNROUTED, Outbox
@@ -114,10 +114,10 @@ class Scene:
         )
         return list(found.get("Messages", ()))
 
-    def send_back(self, messages: list[Message] | tuple[Message, ...]) -> list[bool]:
+    def send_back(self, messages: Sequence[Message]) -> list[None]:
         for message in messages:
             self.send_message(self.queue, message)
-        return [True] * len(messages)
+        return [None] * len(messages)
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ def test_a_strangers_message_goes_back_as_it_came_and_stays_the_same_message(sce
     scene.ingest()
     rows = scene.rows()
     assert all(scene.triage.triage([row.handle for row in rows], Redrive(run="r1", attempts=2)))
-    assert Outbox(scene.triage, lambda some: scene.send_back([*some])).pump(10) == 2
+    assert Outbox(scene.triage, scene.send_back).pump(10) == 2
     raws = scene.raws(scene.queue)
     assert {raw["Body"] for raw in raws} == bodies
     plain = next(raw for raw in raws if raw["Body"] != wrapped)

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from redrive.errors import StoreUnavailable
+from redrive.errors import ConfigError, StoreUnavailable
 from redrive.fault import Fault, Kind
 from redrive.message import (
     Ack,
@@ -74,12 +74,12 @@ class Apart:
         found = self.resting.counts(queue)
         return replace(found, ready=found.ready + len(self.copies) - len(self.leased), leased=found.leased)
 
-    def send(self, messages: Sequence[Message]) -> list[bool]:
+    def send(self, messages: Sequence[Message]) -> list[Exception | None]:
         for message in messages:
             self._number += 1
             self.copies[self._number] = message
             self.sent[message.id, message.redrives] += 1
-        return [True] * len(messages)
+        return [None] * len(messages)
 
     def claim(self, limit: int) -> list[Delivery]:
         numbers = [number for number in self.copies if number not in self.leased][:limit]
@@ -118,15 +118,15 @@ class InterleavedApart(Interleaved):
         """By a process of its own each time, which may be killed, or not hear the answer, or be refused some."""
         word = self.rng.random()
 
-        def send(messages: Sequence[Message]) -> list[bool]:
+        def send(messages: Sequence[Message]) -> list[Exception | None]:
             if word < 0.1:
                 some = messages[: self.rng.randrange(len(messages) + 1)]
                 self.store.send(some)
                 raise StoreUnavailable("nobody knows") if word < 0.05 else _Killed
             if word < 0.2:
-                taken = [self.rng.random() < 0.5 for _ in messages]
-                self.store.send([message for message, yes in zip(messages, taken, strict=True) if yes])
-                return taken
+                words = [self.rng.choice([None, None, ConfigError("no"), StoreUnavailable("no")]) for _ in messages]
+                self.store.send([message for message, word in zip(messages, words, strict=True) if word is None])
+                return words
             return self.store.send(messages)  # type: ignore[no-any-return]
 
         with suppress(_Killed):

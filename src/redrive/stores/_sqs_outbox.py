@@ -48,7 +48,7 @@ SETTLE_S = 1.0  # how long a dead letter waits for the pump that is about to set
 UNROUTED = "unrouted"  # the task of what no task is known for: a store wants a name
 WIDE = 1000  # places of a group in the outbox, where its order does not matter
 
-Send = Callable[[Sequence[Message]], list[bool]]
+Send = Callable[[Sequence[Message]], Sequence[Exception | None]]
 Tell = Callable[[str, str], object]
 
 
@@ -75,10 +75,10 @@ def _ignore(name: str, text: str) -> None:
 class Outbox:
     """Sends what triage made ready back to SQS. Any number of processes may pump one triage store.
 
-    `send` takes messages of one queue, in order, and says of each whether SQS has it; it raises StoreUnavailable where
-    that is not known, ConfigError where the queue cannot take any, EnqueueError for what SQS never takes. `place`,
-    region and prefix, is whose outbox it is: a triage store serves one. `ordered` says of which queues the order
-    within groups matters.
+    `send` takes messages of one queue, in order, and says of each None, where SQS has it, or why not: ConfigError where
+    it surely has not, EnqueueError for what SQS never takes, StoreError for all else. It may raise these for all of
+    them. `place`, region and prefix, is whose outbox it is: a triage store serves one. `ordered` says of which queues
+    the order within groups matters.
     """
 
     def __init__(
@@ -157,23 +157,25 @@ class Outbox:
 
     def _sent(self, messages: Sequence[Message], queue: str) -> list[tuple[Decision, Fault | None]]:
         """What becomes of each in the outbox."""
+        errors: Sequence[Exception | None]
         try:
-            taken = self._send(messages)
-        except EnqueueError as error:
-            if len(messages) > 1:  # one of them spoils it for all
-                return [decision for message in messages for decision in self._sent([message], queue)]
-            return [_refused(error, self._triage.now_ms())]
-        except (StoreError, ConfigError) as error:
-            pause_ms = self._pause(queue, str(error))
-            # After a StoreError they may have arrived: counted, so that no undo returns what may be under way.
-            again = RetryAt(self._triage.now_ms() + pause_ms, "outbox", counts=isinstance(error, StoreError))
-            return [(again, None)] * len(messages)
-        if all(taken):
+            errors = self._send(messages)
+        except (StoreError, ConfigError, EnqueueError) as error:
+            errors = [error] * len(messages)
+        passing = [error for error in errors if error is not None and not isinstance(error, EnqueueError)]
+        if not passing:
             self._pauses.pop(queue, None)
-            return [(Ack(), None)] * len(messages)
-        pause_ms = self._pause(queue, f"SQS refused {taken.count(False)} of {len(taken)} messages")
-        again = RetryAt(self._triage.now_ms() + pause_ms, "outbox", counts=False)
-        return [(Ack() if word else again, None) for word in taken]
+        pause_ms = self._pause(queue, str(passing[0])) if passing else 0
+        return [self._after(error, pause_ms) for error in errors]
+
+    def _after(self, error: Exception | None, pause_ms: int) -> tuple[Decision, Fault | None]:
+        now_ms = self._triage.now_ms()
+        if error is None:
+            return Ack(), None
+        if isinstance(error, EnqueueError):
+            return _refused(error, now_ms)
+        # What may have arrived all the same is counted, so that no undo returns it.
+        return RetryAt(now_ms + pause_ms, "outbox", counts=not isinstance(error, ConfigError)), None
 
     def _pause(self, queue: str, why: str) -> int:
         """Leave a queue alone for a while; how long, in milliseconds."""
@@ -237,9 +239,10 @@ class Outbox:
 
 def fresh(message: Message) -> Message:
     """What is sent: as the verdict left it, without the traces of the claim that sends it. Identity, first enqueue,
-    redrives, history and the life that it was given stay."""
+    redrives, history and the life that it was given stay. Sent again, it is the same to the last byte."""
     return replace(
         message,
+        fence=message.fence - message.attempt - message.crashes,
         task="" if message.task == UNROUTED else message.task,
         lane=Lane.READY,
         due_ms=None,
