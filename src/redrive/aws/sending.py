@@ -95,6 +95,21 @@ def hide(call: Call, url: str, raws: Sequence[Raw], seconds: Sequence[int]) -> N
         call("ChangeMessageVisibilityBatch", QueueUrl=url, Entries=entries)
 
 
+def hold(call: Call, url: str, raws: Sequence[Raw], seconds: int) -> list[Raw]:
+    """Those that are still in the queue and this receiver's, hidden for so many seconds more. What was deleted, or is
+    visible again, is not among them. Raises StoreUnavailable."""
+    held: list[Raw] = []
+    for at in range(0, len(raws), BATCH_MAX):
+        batch = raws[at : at + BATCH_MAX]
+        entries = [
+            {"Id": str(n), "ReceiptHandle": raw["ReceiptHandle"], "VisibilityTimeout": seconds}
+            for n, raw in enumerate(batch)
+        ]
+        answer = call("ChangeMessageVisibilityBatch", QueueUrl=url, Entries=entries)
+        held += [batch[int(entry["Id"])] for entry in answer.get("Successful") or ()]
+    return held
+
+
 def calls(client: Any) -> Call:
     """The calls of a boto3 client by the names of their actions, with redrive's errors."""
 
