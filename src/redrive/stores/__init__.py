@@ -17,12 +17,13 @@ REDIS_SCHEMES = (
     "redis", "rediss", "redis+unix", "redis+cluster", "rediss+cluster",
     "valkey", "valkeys", "valkey+unix", "valkey+cluster", "valkeys+cluster",
 )  # fmt: skip
-_SCHEMES = "memory://, sqlite:///PATH, postgresql://HOST/DATABASE, redis://HOST:PORT"
+_SCHEMES = "memory://, sqlite:///PATH, postgresql://HOST/DATABASE, redis://HOST:PORT, sqs://REGION/PREFIX"
 
 
 def open_store(url: str) -> Store:
     """The store a URL names: `memory://`, `sqlite:///relative.db`, `sqlite:////absolute.db`,
-    `postgresql://user@host/database?schema=redrive`, `redis://host:6379/0?namespace=redrive`.
+    `postgresql://user@host/database?schema=redrive`, `redis://host:6379/0?namespace=redrive`,
+    `sqs://eu-central-1/shop?triage=sqlite:///dead.db`.
 
     Raises ConfigError for a URL it does not know or a driver that is not installed, SchemaError, StoreUnavailable.
     """
@@ -37,6 +38,10 @@ def open_store(url: str) -> Store:
             with driver_of("Redis", "redis"):
                 from .redis import RedisStore
             return RedisStore(url)
+        case "sqs":
+            from .sqs import SqsStore
+
+            return SqsStore(url)
         case _:
             from .memory import MemoryStore
 
@@ -80,9 +85,9 @@ def _sqlite(url: str) -> Store:
 
 
 def engine_of(url: str) -> str:
-    """memory, sqlite, postgres or redis, by the URL's scheme. Raises ConfigError."""
+    """memory, sqlite, postgres, redis or sqs, by the URL's scheme. Raises ConfigError."""
     scheme = url.partition("://")[0] if "://" in url else ""
-    if scheme in ("memory", "sqlite"):
+    if scheme in ("memory", "sqlite", "sqs"):
         return scheme
     if scheme in POSTGRES_SCHEMES:
         return "postgres"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ..blobs import ClaimCheck, Cleaner
-from ..errors import EnqueueError, StoreError
+from ..errors import EnqueueError, StoreError, Unsupported
 from ..events import Notice
 from ..fault import STARTED_MAX, Crash
 from ..message import Ack, Ask, Delivery, Hold, Receipt, Settled, Settlement
@@ -72,6 +72,9 @@ class Worker:
     ) -> None:
         self.app, self.queues = app, list(queues)
         self._store = app.store
+        listen = getattr(self._store, "listen", None)
+        if listen is not None:  # a store that receives by itself has things to tell
+            listen(self._notice)
         self._checked: ClaimCheck | None = self._store if isinstance(self._store, ClaimCheck) else None
         self._cleaner: Cleaner | None = None
         self._lease_s, self._lease_ms = lease_s, int(lease_s * 1000)
@@ -318,6 +321,9 @@ class Worker:
         before_s = time.monotonic()
         try:
             result = self._store.exchange(self._settlements(outcomes), asks)
+        except Unsupported as error:  # so for a follow-up with what this store does not promise, such as a unique key
+            self._refused(outcomes, error)
+            return
         except StoreError as error:  # nothing was settled: the same outcomes go with the next exchange
             if self._grace_over.is_set():
                 raise  # whoever holds this identity next takes back what could not be settled
@@ -334,6 +340,14 @@ class Worker:
             self._flow.noted(asks, short - result.clogged, bool(outcomes))
         if result.deliveries:
             self._hold(result.deliveries, before_s + self._lease_s)
+
+    def _refused(self, outcomes: Sequence[Outcome], error: Unsupported) -> None:
+        if any(o.settlement.follow_ups for o in outcomes):
+            self._settle_one_by_one(outcomes)
+        elif self._grace_over.is_set():
+            raise error
+        else:
+            self._store_failed(error)
 
     def _settlements(self, outcomes: Sequence[Outcome]) -> list[Settlement]:
         """What they come to, with the verdicts that redrive runs wait for."""
@@ -358,11 +372,11 @@ class Worker:
         for o in [o for o in outcomes if o.settlement.follow_ups]:
             try:
                 result = self._store.exchange(self._settlements([o]), [])
-            except StoreError:
-                left.append(o)
-            except EnqueueError as error:
+            except (EnqueueError, Unsupported) as error:
                 task = self.app.tasks[o.delivery.message.task]
                 left.append(refused(o, error, task, self._store.now_ms(), self.name))
+            except StoreError:
+                left.append(o)
             else:
                 self._settled([o], result.settled)
         self._outcomes = left

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from .._context import Extras
 from .._idempotent import NOT_COMMITTED, Claim
 from ..decide import Policy, decide, with_fate
-from ..errors import Cancelled, EnqueueError, LeaseLost, StoreError
+from ..errors import Cancelled, EnqueueError, LeaseLost, StoreError, Unsupported
 from ..fault import Crash, Fault, Kind, classify, crash_fault
 from ..flow.idempotency import Record, releasing
 from ..message import (
@@ -126,7 +126,7 @@ def _with_key(run: Run, claim: Claim, now_ms: int, worker: str) -> Outcome:
 def refused(o: Outcome, error: EnqueueError | StoreError, task: Any, now_ms: int, worker: str) -> Outcome:
     """What to settle with instead of an outcome whose follow-ups the store refuses: a run that ended so failed."""
     if not isinstance(o.settlement.decision, Ack):
-        if isinstance(error, StoreError):  # a death waits for what goes with it
+        if isinstance(error, StoreError) and not isinstance(error, Unsupported):  # a death waits for what goes with it
             again = RetryAt(now_ms + _DIE_LATER_MS, "held", counts=False, held=True)
             return replace(o, settlement=Settlement(o.settlement.receipt, again, swaps=o.settlement.swaps))
         return replace(o, settlement=replace(o.settlement, follow_ups=()))

@@ -1,0 +1,216 @@
+"""Receivers: threads that long-poll SQS for as many messages as a worker has room for, and hold them till it asks."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from ..errors import ConfigError, StoreError
+from ..message import Ask
+from ._sqs_batches import ENTRIES_MAX
+from ._sqs_client import Crew, Sqs
+from ._sqs_queues import Place
+
+ANSWER_S = 0.025  # how long a claim waits for a long poll that has just begun, where there is nothing else to do
+SHORT_ANSWER_S = 10.0  # the same for a short poll, which says at once that there is nothing
+SHORT_AGAIN_S = 0.02  # how long a waiter pauses between short polls
+EARLY = 0.5  # an empty answer after less than this share of the wait asked for came too early
+EARLY_PAUSE_S = (0.2, 5.0)  # the first and the longest pause after such answers
+THREADS = 40  # of one store, for all its queues
+SYSTEM = [
+    "ApproximateReceiveCount", "ApproximateFirstReceiveTimestamp", "SentTimestamp", "MessageGroupId",
+    "MessageDeduplicationId", "SequenceNumber", "DeadLetterQueueSourceArn", "AWSTraceHeader", "SenderId",
+]  # fmt: skip
+
+
+class Received(Struct, frozen=True, gc=False):
+    """A message as SQS delivered it, and until when it is ours."""
+
+    raw: dict[str, Any]
+    at_ms: int
+    until_ms: int
+
+
+class Line:
+    """What is known of one queue: what was received and not claimed, and what is under way."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.buffer: deque[Received] = deque()
+        self.room = 0  # how many messages are wanted beyond those in the buffer
+        self.lease_s = 30
+        self.flying = self.expected = 0  # receives under way, and how many messages they asked for
+        self.most = 1  # receives at once: grows while they bring something
+        self.begun_s = 0.0  # when the last receive began
+        self.error: StoreError | ConfigError | None = None
+        self.early = 0  # empty answers in a row that came too early
+        self.not_before_s = 0.0
+
+
+class Receivers:
+    """The lines of one store. All waiting is on one condition."""
+
+    def __init__(
+        self, sqs: Sqs, *, poll_s: int, most: int, now_ms: Callable[[], int], tell: Callable[[str, str], None]
+    ) -> None:
+        self._sqs, self._poll_s, self._most, self._now_ms, self._tell = sqs, poll_s, most, now_ms, tell
+        self._lines: dict[str, Line] = {}
+        self._changed = threading.Condition()
+        self._crew = Crew("redrive-sqs-receive", THREADS)
+        self._nudges, self._seen = 0, threading.local()
+        self._closed = False
+        self.received = 0
+
+    def ask(self, asks: Sequence[tuple[Ask, Place]], *, patient: bool) -> list[list[Received]]:
+        """What there is for each ask. Receives are begun for the rest; only what is asked for now is received from
+        here on. `patient`: wait a moment for the answers. Raises the error of a receive, if nothing else came."""
+        with self._changed:
+            lines = [self._line(place) for _, place in asks]
+            for line in self._lines.values():
+                line.room = 0
+            for (ask, _), line in zip(asks, lines, strict=True):
+                line.room, line.lease_s = line.room + ask.limit, math.ceil(ask.lease_ms / 1000)
+                self._fill(line)
+            if patient:
+                self._wait_for_answers(lines)
+            given = [self._take(line, ask.limit) for (ask, _), line in zip(asks, lines, strict=True)]
+            if patient and not any(given):
+                self._raise(lines)
+            return given
+
+    def _line(self, place: Place) -> Line:
+        if place.url not in self._lines:
+            self._lines[place.url] = Line(place)
+        return self._lines[place.url]
+
+    def _wait_for_answers(self, lines: Sequence[Line]) -> None:
+        bound_s = ANSWER_S if self._poll_s else SHORT_ANSWER_S
+        while True:
+            open_lines = [line for line in lines if line.flying and len(line.buffer) < line.room]
+            if self._poll_s and any(line.buffer for line in lines):
+                return
+            left_s = max((line.begun_s + bound_s for line in open_lines), default=0.0) - time.monotonic()
+            if left_s <= 0:
+                return
+            self._changed.wait(left_s)
+
+    def _take(self, line: Line, limit: int) -> list[Received]:
+        taken = [line.buffer.popleft() for _ in range(min(limit, len(line.buffer)))]
+        line.room -= len(taken)
+        return taken
+
+    def _raise(self, lines: Sequence[Line]) -> None:
+        for line in lines:
+            if line.error is not None:
+                error, line.error = line.error, None
+                raise error
+
+    def wait(self, lines: Sequence[Place], *, timeout_ms: int) -> None:
+        """Return when something of these was received, on nudge, or after the timeout."""
+        end_s = time.monotonic() + timeout_ms / 1000
+        with self._changed:
+            while not self._closed and not self._nudged():
+                mine = [self._line(place) for place in lines]
+                if any(line.buffer or line.error for line in mine):
+                    return
+                for line in mine:
+                    line.room = max(line.room, 1)
+                    self._fill(line)
+                left_s = end_s - time.monotonic()
+                if left_s <= 0:
+                    return
+                paused = any(not line.flying for line in mine)
+                self._changed.wait(min(left_s, SHORT_AGAIN_S) if paused else left_s)
+
+    def _nudged(self) -> bool:
+        seen = getattr(self._seen, "count", 0)
+        self._seen.count = self._nudges
+        return seen != self._nudges
+
+    def nudge(self) -> None:
+        with self._changed:
+            self._nudges += 1
+            self._changed.notify_all()
+
+    def put_back(self, place: Place, received: Sequence[Received]) -> None:
+        """These are to be claimed next."""
+        with self._changed:
+            self._line(place).buffer.extendleft(reversed(received))
+            self._changed.notify_all()
+
+    # -- receiving
+
+    def _fill(self, line: Line) -> None:
+        """Begin as many receives as there is room for. Under the lock."""
+        while (
+            not self._closed
+            and line.error is None
+            and line.flying < line.most
+            and (want := min(ENTRIES_MAX, line.room - len(line.buffer) - line.expected)) > 0
+            and time.monotonic() >= line.not_before_s
+        ):
+            line.flying += 1
+            line.expected += want
+            line.begun_s = time.monotonic()
+            self._crew.start(lambda want=want: self._receive(line, want))  # type: ignore[misc]
+
+    def _receive(self, line: Line, want: int) -> None:
+        begun_s, lease_s, error = time.monotonic(), line.lease_s, None
+        messages: list[dict[str, Any]] = []
+        try:
+            messages = (
+                self._sqs.call(
+                    "ReceiveMessage",
+                    QueueUrl=line.place.url,
+                    MaxNumberOfMessages=want,
+                    WaitTimeSeconds=self._poll_s,
+                    VisibilityTimeout=lease_s,
+                    MessageSystemAttributeNames=SYSTEM,
+                    MessageAttributeNames=["All"],
+                ).get("Messages")
+                or []
+            )
+        except (StoreError, ConfigError) as told:
+            error = told
+        took_s, now = time.monotonic() - begun_s, self._now_ms()
+        with self._changed:
+            line.flying -= 1
+            line.expected -= want
+            line.error = error
+            line.buffer.extend(Received(raw, now, now + lease_s * 1000) for raw in messages)
+            self.received += len(messages)
+            if messages:
+                line.most, line.early, line.not_before_s = min(self._most, line.most * 2), 0, 0.0
+            else:
+                line.most = 1
+                line.room = min(line.room, 0 if self._poll_s == 0 else line.room)
+                if error is None and took_s < self._poll_s * EARLY:
+                    self._came_early(line)
+            self._fill(line)
+            self._changed.notify_all()
+
+    def _came_early(self, line: Line) -> None:
+        """At its cap of messages in flight SQS answers a long poll at once, and with nothing. Not to be asked again at
+        once."""
+        line.early += 1
+        first_s, most_s = EARLY_PAUSE_S
+        line.not_before_s = time.monotonic() + min(most_s, first_s * 2 ** (line.early - 1))
+        if line.early == 3:
+            self._tell(line.place.queue, "SQS answers at once that there is nothing, though it was asked to wait")
+
+    def drop(self) -> list[tuple[Place, list[Received]]]:
+        """End, and give back what nobody claimed."""
+        with self._changed:
+            self._closed = True
+            left = [(line.place, [*line.buffer]) for line in self._lines.values()]
+            for line in self._lines.values():
+                line.buffer.clear()
+            self._changed.notify_all()
+        self._crew.close()
+        return left

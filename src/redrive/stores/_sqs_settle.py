@@ -1,0 +1,307 @@
+"""Settling in SQS, where nothing is atomic: send first, delete last, and remember what was sent.
+
+A settlement goes through four steps, each for all settlements of a call in batches of ten: *send* (follow-ups, copies,
+dead letters), *keep* (its swaps, the record), then *end* (delete, or hide until it is due). A crash between two of them
+leaves a duplicate, never a loss: what is not deleted comes back when its visibility ends. A call that failed half-way
+is repeated by the worker: what was sent then is remembered by its receipt, and not sent again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..errors import ConfigError, StoreError, StoreUnavailable
+from ..ids import new_id
+from ..message import Ack, Draft, Lane, Message, Receipt, RetryAt, Settled, Settlement, Swap
+from . import _lifecycle
+from ._sqs_batches import BYTES_MAX, Job, run
+from ._sqs_client import Sqs
+from ._sqs_envelope import size_of, write
+from ._sqs_kept import RECORD_TTL_MS, Kept, encode, kept_of
+from ._sqs_order import Group
+from ._sqs_queues import Place, Queues
+from ._sqs_url import Mode, SqsUrl
+
+if TYPE_CHECKING:
+    from ..store import Cells, Store
+
+DELAY_MAX_S = 900  # of a message that is sent
+VISIBLE_MAX_S = 12 * 3600  # from the receive on, whatever is asked for later
+MARGIN_S = 60  # which we stay away from that
+RECORDS = "sqs/m/"
+
+
+class Held(Struct):
+    """A claimed message, and what it takes to settle it."""
+
+    message: Message
+    kept: Kept  # as it was when it was claimed
+    place: Place
+    handle: str  # SQS's own receipt
+    sqs_id: str
+    receives: int
+    sent_ms: int
+    received_ms: int
+    until_ms: int
+    version: int = 0  # of its record; 0 where there is none
+    group: Group | None = None  # of a FIFO queue
+
+    def stays_s(self, now_ms: int) -> int:
+        """For how many seconds more SQS may hide it without a further receive."""
+        return VISIBLE_MAX_S - MARGIN_S - math.ceil((now_ms - self.received_ms) / 1000)
+
+
+class Send(Struct):
+    """A message to be sent."""
+
+    place: Place
+    message: Message
+
+
+class Step(Struct):
+    """A settlement on its way."""
+
+    held: Held
+    sends: list[Send]
+    rest: Message | None = None  # to be written to the triage store
+    hide_until_ms: int | None = None  # None: delete it
+    record: Kept | None = None
+    swaps: tuple[Swap, ...] = ()
+    sent: bool = False
+    kept: bool = False
+    error: StoreError | ConfigError | None = None
+    word: Settled = Settled.OK
+
+
+class Settling:
+    """How this store settles. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        at: SqsUrl,
+        sqs: Sqs,
+        queues: Queues,
+        cells: Cells | None,
+        triage: Store | None,
+        *,
+        now_ms: Callable[[], int],
+        crowded: Callable[[Place], bool],
+        seam: Callable[[str], None],
+    ) -> None:
+        self._at, self._sqs, self._queues, self._cells, self._triage = at, sqs, queues, cells, triage
+        self._now_ms, self._crowded, self._seam = now_ms, crowded, seam
+        self._begun: dict[Receipt, Step] = {}  # of a call that failed half-way
+
+    @property
+    def counts_all(self) -> bool:
+        """Whether every delivery is counted as an attempt: a retry leaves no trace but the receive count."""
+        return self._at.mode is Mode.VISIBILITY and self._cells is None
+
+    # -- what a settlement comes to
+
+    def step(self, held: Held, settlement: Settlement) -> Step:
+        """What to do for it; what an earlier call has done of it is done."""
+        begun = self._begun.get(settlement.receipt)
+        if begun is not None:
+            begun.error = None
+            return begun
+        now, message, decision = self._now_ms(), held.message, settlement.decision
+        sends = [self._follow_up(draft, now) for draft in settlement.follow_ups]
+        if isinstance(decision, Ack):
+            return Step(held, sends, swaps=settlement.swaps)
+        decided = _lifecycle.decided(message, decision, settlement.fault, now)
+        if isinstance(decision, RetryAt):
+            step = self._again(held, decided, decision, now)
+        else:
+            step = self._resting(held, decided)
+        step.sends = sends + step.sends
+        step.swaps = settlement.swaps
+        return step
+
+    def _follow_up(self, draft: Draft, now: int) -> Send:
+        message = _lifecycle.enqueued(draft, draft.id or new_id(now), now)
+        return Send(self._queues.of(draft.queue), message)
+
+    def _again(self, held: Held, decided: Message, retry: RetryAt, now: int) -> Step:
+        if self._can_stay(held, retry, now):
+            return self.hidden(held, kept_of(decided, receives=held.receives), retry.at_ms)
+        return Step(held, [Send(held.place, decided)])
+
+    def hidden(self, held: Held, kept: Kept, until_ms: int) -> Step:
+        """It waits where it lies, with a record of this where there are cells."""
+        return Step(held, [], hide_until_ms=until_ms, record=kept if self._cells is not None else None)
+
+    def _can_stay(self, held: Held, retry: RetryAt, now: int) -> bool:
+        if held.place.fifo:
+            return True  # a copy would go behind what was sent after it
+        if self._at.mode is Mode.REQUEUE or self._crowded(held.place):
+            return False
+        if self._is_near_its_end(held, retry.at_ms):
+            return False
+        if self._cells is not None:
+            return True
+        plain = retry.counts and not retry.crashed and not retry.held and retry.deferral is None
+        return plain and math.ceil((retry.at_ms - now) / 1000) <= held.stays_s(now)
+
+    def _is_near_its_end(self, held: Held, until_ms: int) -> bool:
+        """Whether SQS would take it away, or let it expire, before its next run was settled: a copy begins anew."""
+        bounds = self._queues.bounds(held.place)
+        often = bounds.receives_max is not None and held.receives + 1 >= bounds.receives_max
+        return often or until_ms + VISIBLE_MAX_S * 1000 > held.sent_ms + bounds.retention_ms
+
+    def _resting(self, held: Held, decided: Message) -> Step:
+        if decided.lane is Lane.DONE:  # it was cancelled
+            return Step(held, [])
+        if self._triage is not None:
+            return Step(held, [], rest=decided)
+        return Step(held, [Send(self._queues.resting(decided.queue, decided.lane), decided)])
+
+    def early(self, held: Held, due_ms: int) -> Step:
+        """A message that was received before its time goes on waiting: a hop, which costs no attempt."""
+        records = self._at.mode is Mode.VISIBILITY and self._cells is not None
+        if held.place.fifo or (records and not self._is_near_its_end(held, due_ms)):
+            record = replace(held.kept, receives=held.receives, due_ms=due_ms)
+            return self.hidden(held, record, due_ms)
+        return Step(held, [Send(held.place, held.message)])
+
+    def anew(self, held: Held, claimed: Message) -> Step:
+        """A message that SQS would take away, were this run to crash too, goes on as a copy that knows all of it."""
+        counted = claimed.attempt - 1  # the copy's claim counts it
+        return Step(held, [Send(held.place, replace(claimed, lane=Lane.READY, due_ms=None, attempt=counted))])
+
+    def is_last(self, held: Held) -> bool:
+        """Whether this is the last time that SQS delivers it, and not the first."""
+        most = None if held.place.fifo or held.receives == 1 else self._queues.bounds(held.place).receives_max
+        return most is not None and held.receives >= most
+
+    # -- doing it
+
+    def send(self, steps: Sequence[Step]) -> None:
+        """Everything that has to be somewhere else before a message is deleted."""
+        steps = [step for step in steps if not step.sent]
+        self._bury([step for step in steps if step.rest is not None])
+        sends = [(step, send) for step in steps for send in step.sends]
+        if sends:
+            self._seam("send")
+            for (step, _), error in zip(sends, self.sent([send for _, send in sends]), strict=True):
+                step.error = step.error or error
+            self._seam("sent")
+        for step in steps:
+            step.sent = step.error is None
+
+    def _bury(self, steps: Sequence[Step]) -> None:
+        """To the triage store; where it cannot be reached, to the queue of dead letters, to be taken from there."""
+        if self._triage is None or not steps:
+            return
+        self._seam("bury")
+        try:
+            self._triage.restore([step.rest for step in steps if step.rest is not None])
+        except Exception as error:
+            if not isinstance(error, StoreError):
+                raise
+            for step in steps:
+                if step.rest is not None:
+                    step.sends.append(Send(self._queues.resting(step.rest.queue, step.rest.lane), step.rest))
+                    step.rest = None
+        else:
+            for step in steps:
+                step.rest = None
+        self._seam("buried")
+
+    def sent(self, sends: Sequence[Send]) -> list[StoreError | ConfigError | None]:
+        """Send them; what went wrong with each."""
+        jobs: dict[str, Job] = {}
+        places: list[tuple[Job, int]] = []
+        now = self._now_ms()
+        for send in sends:
+            job = jobs.setdefault(send.place.url, Job("SendMessageBatch", send.place.url, [], []))
+            entry, size = self._entry(send, now)
+            job.entries.append(entry)
+            job.sizes.append(size)
+            places.append((job, len(job.entries) - 1))
+        run(self._sqs, [*jobs.values()])
+        return [job.answers[at] for job, at in places]
+
+    def _entry(self, send: Send, now: int) -> tuple[dict[str, Any], int]:
+        message, wait_s = send.message, 0
+        if message.lane is Lane.READY and message.due_ms is not None:
+            wait_s = max(0, math.ceil((message.due_ms - now) / 1000))
+            if wait_s <= (0 if send.place.fifo else DELAY_MAX_S):
+                message = replace(message, due_ms=message.enqueued_ms)  # SQS keeps it back long enough
+        body, attributes = write(message, prefix=self._at.prefix)
+        size = size_of(body, attributes)
+        if size > BYTES_MAX and message.faults:
+            body, attributes = write(replace(message, faults=message.faults[-1:]), prefix=self._at.prefix)
+            size = size_of(body, attributes)
+        entry: dict[str, Any] = {"MessageBody": body}
+        if attributes:
+            entry["MessageAttributes"] = attributes
+        if send.place.fifo:
+            entry["MessageGroupId"] = _group_id(message)
+            entry["MessageDeduplicationId"] = f"{message.id}/{message.redrives}/{message.fence}"
+        else:
+            if message.group:
+                entry["MessageGroupId"] = _group_id(message)
+            if wait_s:
+                entry["DelaySeconds"] = min(wait_s, DELAY_MAX_S)
+        return entry, size
+
+    def keep(self, steps: Sequence[Step]) -> None:
+        """The swaps that settlements bring, and the records. A swap that does not apply makes its settlement stale: its
+        message comes back when its lease ends."""
+        todo = [step for step in steps if step.error is None and not step.kept and (step.swaps or step.record)]
+        if not todo or self._cells is None:
+            for step in todo:
+                step.kept = True
+            return
+        swaps: list[Swap] = []
+        for step in todo:
+            swaps += step.swaps
+            if step.record is not None:
+                swaps.append(record_swap(step.held, step.record))
+        self._seam("keep")
+        try:
+            told = iter(self._cells.swap(swaps))
+        except StoreError as error:
+            for step in todo:
+                step.error = error
+            return
+        for step in todo:
+            applied = [next(told) for _ in range(len(step.swaps) + (step.record is not None))]
+            step.word = Settled.OK if all(applied) else Settled.STALE
+            step.kept = True
+        self._seam("kept")
+
+    def remember(self, receipt: Receipt, step: Step) -> None:
+        """So far it came in a call that failed."""
+        self._begun[receipt] = step
+
+    def forget(self, receipt: Receipt) -> None:
+        self._begun.pop(receipt, None)
+
+
+def record_swap(held: Held, kept: Kept) -> Swap:
+    """What writes its record."""
+    return Swap(RECORDS + held.sqs_id, held.version, encode(kept), RECORD_TTL_MS)
+
+
+def _group_id(message: Message) -> str:
+    """SQS takes letters, digits and punctuation, at most 128; any other name becomes one of hexadecimal digits."""
+    group = message.group or message.id
+    if len(group) <= 128 and group.isascii() and group.isprintable() and " " not in group:
+        return group
+    from hashlib import sha256
+
+    return sha256(group.encode()).hexdigest()
+
+
+def unavailable(errors: Sequence[StoreError | ConfigError]) -> StoreError:
+    """One error for what could not be done now."""
+    first = errors[0]
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return StoreUnavailable(f"{first}{more}")

@@ -1,0 +1,85 @@
+"""What an SQS URL says: the region, what our queues are called there, and how messages wait."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from urllib.parse import parse_qsl, urlsplit
+
+from msgspec import Struct
+
+from ..errors import ConfigError
+from . import shown
+
+OPTIONS = ("mode", "cells", "triage", "endpoint", "poll", "receivers", "create", "max_receives")
+POLL_S, RECEIVERS, RECEIVES = 20, 10, 100
+_REGION = re.compile(r"[a-z0-9-]{2,32}")
+_PREFIX = re.compile(r"[A-Za-z0-9_-]{1,40}")
+EXPECTED = "expected sqs://REGION/PREFIX, such as sqs://eu-central-1/shop"
+
+
+class Mode(StrEnum):
+    """How a message waits for its next run: `visibility` where it lies, hidden; `requeue` as a delayed copy."""
+
+    VISIBILITY = "visibility"
+    REQUEUE = "requeue"
+
+
+class SqsUrl(Struct, frozen=True, kw_only=True):
+    """A store's place in SQS and its options."""
+
+    shown: str  # for people: without passwords
+    region: str
+    prefix: str
+    mode: Mode = Mode.VISIBILITY
+    cells: str | None = None  # the URL of what keeps shared state
+    triage: str | None = None  # the URL of the store where dead letters lie
+    endpoint: str | None = None
+    poll_s: int = POLL_S  # how long SQS waits for a message before it answers that there is none
+    receivers: int = RECEIVERS  # receives under way at once, of one queue
+    create: bool = False  # make the queues that are missing
+    max_receives: int = RECEIVES  # of those that it makes
+
+    @classmethod
+    def parse(cls, url: str) -> SqsUrl:
+        """Raises ConfigError for what is not a URL of SQS's, an unknown option or a value out of bounds."""
+        parts = urlsplit(url)
+        region, prefix = parts.netloc, parts.path.removeprefix("/")
+        if parts.scheme != "sqs" or not _REGION.fullmatch(region) or not _PREFIX.fullmatch(prefix) or parts.fragment:
+            raise _refused(url, f"{EXPECTED}; a prefix has letters, digits, '-' and '_', at most 40")
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        for name in options:
+            if name not in OPTIONS:
+                raise _refused(url, f"unknown option {name!r}; known: {', '.join(OPTIONS)}")
+        mode = options.get("mode", "visibility")
+        if mode not in (*Mode,):
+            raise _refused(url, f"mode={mode!r}; expected visibility or requeue")
+        create = options.get("create", "false")
+        if create not in ("true", "false"):
+            raise _refused(url, f"create={create!r}; expected true or false")
+        return cls(
+            shown=shown(url.partition("?")[0]),
+            region=region,
+            prefix=prefix,
+            mode=Mode(mode),
+            cells=options.get("cells"),
+            triage=options.get("triage"),
+            endpoint=options.get("endpoint"),
+            poll_s=_whole(url, options, "poll", POLL_S, 0, 20),
+            receivers=_whole(url, options, "receivers", RECEIVERS, 1, 100),
+            create=create == "true",
+            max_receives=_whole(url, options, "max_receives", RECEIVES, 1, 1000),
+        )
+
+
+def _whole(url: str, options: dict[str, str], name: str, default: int, least: int, most: int) -> int:
+    said = options.get(name)
+    if said is None:
+        return default
+    if not said.isdecimal() or not least <= int(said) <= most:
+        raise _refused(url, f"{name}={said!r}; expected a whole number from {least} to {most}")
+    return int(said)
+
+
+def _refused(url: str, why: str) -> ConfigError:
+    return ConfigError(f"store URL {shown(url)!r}: {why}")

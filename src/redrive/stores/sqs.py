@@ -1,0 +1,622 @@
+"""The SQS store: messages lie in queues of SQS, dead letters and shared state in a store and cells of other engines.
+
+SQS hides a received message for a while: that is the lease. It commits nothing with anything else, so what has to be
+elsewhere is sent first and the message deleted last: a crash leaves a duplicate, never a loss (`_sqs_settle.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..errors import ConfigError, Conflict, StoreError, Unsupported
+from ..fault import Fault
+from ..ids import new_id
+from ..message import (
+    RESTING,
+    Ask,
+    Cancel,
+    Cell,
+    Counts,
+    Delivery,
+    Draft,
+    Exchange,
+    FailureGroup,
+    Group,
+    GroupOrder,
+    Handle,
+    Hold,
+    Keep,
+    Lane,
+    Message,
+    OnDead,
+    Page,
+    Put,
+    Receipt,
+    Settled,
+    Settlement,
+    Started,
+    Swap,
+    Verdict,
+    Where,
+    version_of,
+)
+from ..routes import Routes
+from ..store import Cells, OpenCells, Store, Traits
+from . import _door, _lifecycle
+from ._sqs_batches import EntryRefused, Job, run
+from ._sqs_client import THREADS, Sqs
+from ._sqs_envelope import ANY_BODY_MAX, read
+from ._sqs_kept import Kept, claimed, decode, with_kept
+from ._sqs_order import Order, group_of
+from ._sqs_queues import Place, Queues
+from ._sqs_receive import THREADS as RECEIVERS
+from ._sqs_receive import Received, Receivers
+from ._sqs_resting import NO_CELLS, NoCells, SplitCells, need
+from ._sqs_settle import RECORDS, Held, Send, Settling, Step, record_swap, unavailable
+from ._sqs_tail import HIDE, End, Tail
+from ._sqs_url import Mode, SqsUrl
+
+IN_FLIGHT_MAX = 120_000  # of one queue; beyond it SQS delivers nothing
+CROWDED = 0.9  # of that: from here on what waits is sent anew, as a delayed message is not in flight
+CROWD_EVERY_S = 10.0
+CROWD_RECEIVED = 500  # messages received since the last look; below that no queue comes near it
+PAUSES, PAUSES_EVERY_S = "sqs/paused", 1.0
+FRESH_SHARE = 0.5  # of a lease: what waited here longer is hidden anew before it is handed out
+_UNSEEN = "SQS can look at no message that waits or runs in it"
+
+
+class SqsStore:
+    """Queues of SQS under one prefix.
+
+    `clock_ms` replaces this machine's clock in tests; `triage` and `cells`, open already, stand for those that the URL
+    names, and are closed with it. Raises ConfigError for a URL that cannot be, or where boto3 is
+    not installed. `requests` counts the calls of SQS, by action.
+    """
+
+    state_dir: Path | None = None  # leases cannot be taken back: a message comes back when its visibility ends
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock_ms: Callable[[], int] | None = None,
+        triage: Store | None = None,
+        cells: OpenCells | None = None,
+    ) -> None:
+        from . import open_store
+
+        self.seam: Callable[[str], None] = _no_seam  # tests put a function here that kills or fails at a named point
+        self.at = at = SqsUrl.parse(url)
+        self._clock_ms = clock_ms or _wall_ms
+        self._tell_to: Callable[[str, str], None] | None = None
+        self._sqs = Sqs(at.region, at.endpoint, connections=THREADS + RECEIVERS)
+        self.requests: Counter[str] = self._sqs.requests
+        self.processed = 0
+        self.places = Queues(self._sqs, at)
+        self.triage_store = triage or (open_store(at.triage) if at.triage else None)
+        self._own_cells = cells or _opened_cells(at.cells)
+        self.cells: Cells = _cells(self._own_cells, self.triage_store)
+        has_cells = not isinstance(self.cells, NoCells)
+        self.routes = Routes()
+        self.traits = Traits(
+            name="sqs",
+            body_bytes_max=ANY_BODY_MAX,
+            names_bytes_max=1000,
+            fenced=False,
+            atomic_moves=False,
+            unique=False,
+            exact_counts=False,
+            counts_crashes=has_cells or at.mode is Mode.REQUEUE,
+            cells=has_cells,
+            finds=False,
+            triages=self.triage_store is not None,
+            keeps_done=False,
+            priorities=False,
+            skips=False,
+            widths=False,
+            releases=False,
+            tick_ms=1000,
+        )
+        self._receivers = Receivers(self._sqs, poll_s=at.poll_s, most=at.receivers, now_ms=self.now_ms, tell=self._tell)
+        self._tail = Tail(self._sqs, now_ms=self.now_ms, tell=self._tell)
+        self._settling = Settling(
+            at, self._sqs, self.places, self.cells if has_cells else None, self.triage_store,
+            now_ms=self.now_ms, crowded=self._crowded, seam=lambda point: self.seam(point),
+        )  # fmt: skip
+        self._held: dict[Receipt, Held] = {}
+        self._order = Order()
+        self._lock = threading.Lock()
+        self._crowds: dict[str, tuple[float, int, bool]] = {}
+        self._paused: tuple[float, frozenset[str]] = (-math.inf, frozenset())
+
+    def now_ms(self) -> int:
+        return self._clock_ms()
+
+    def listen(self, tell: Callable[[str, str], None]) -> None:
+        """Have this called with the name of a notice and a text where something is odd."""
+        self._tell_to = tell
+
+    def _tell(self, about: str, text: str) -> None:
+        if self._tell_to is not None:
+            self._tell_to("sqs", f"{about}: {text}")
+
+    # -- putting
+
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
+        if tx is not None:
+            raise Unsupported("SQS has no transactions to write in; enqueue without tx=")
+        self._admit(drafts)
+        now = self.now_ms()
+        messages = [_lifecycle.enqueued(draft, draft.id or new_id(now), now) for draft in drafts]
+        self._check(swaps)
+        self.seam("put")
+        errors = self.send(messages)
+        self.seam("acknowledge")
+        failed = [error for error in errors if error is not None]
+        if failed:
+            sent = len(errors) - len(failed)
+            raise type(failed[0])(f"{failed[0]}; {sent} of {len(errors)} messages were sent, the others were not")
+        self._apply(swaps)
+        return [Put(message.id, state=message.state(now)) for message in messages]
+
+    def _admit(self, drafts: Sequence[Draft]) -> None:
+        _door.admit(drafts, self.traits)
+        for draft in drafts:
+            if draft.key is not None:
+                raise Unsupported(
+                    f"SQS keeps no unique keys (key={draft.key[:100]!r} of task {draft.task!r}); enqueue without key=, "
+                    "and let the task be idempotent"
+                )
+
+    def send(self, messages: Sequence[Message]) -> list[StoreError | ConfigError | None]:
+        """Send these messages, as they are, to their queues; what went wrong with each."""
+        return self._settling.sent([Send(self.places.of(message.queue), message) for message in messages])
+
+    def _check(self, swaps: Sequence[Swap]) -> None:
+        """Raises Conflict if one would not apply now: before anything is sent, as nothing here is one commit."""
+        if not swaps:
+            return
+        found = self.cells.read([swap.key for swap in swaps])
+        for swap, cell in zip(swaps, found, strict=True):
+            if version_of(cell) != swap.version:
+                raise Conflict(f"cell {swap.key!r} has another version than {swap.version}; nothing was written")
+
+    def _apply(self, swaps: Sequence[Swap]) -> None:
+        if swaps and not all(self.cells.swap(swaps)):
+            raise Conflict("a cell was changed meanwhile; what was sent stays sent, as SQS commits nothing with it")
+
+    # -- settling and claiming
+
+    def exchange(
+        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+    ) -> Exchange:
+        self._admit([draft for s in settlements for draft in s.follow_ups])
+        self._check(swaps)
+        settled = self._settle(settlements)
+        self._apply(swaps)
+        return Exchange(settled, self._claim(asks, patient=not settlements))
+
+    def _settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        """Raises StoreUnavailable if something could not be sent or kept: the same call goes on from there."""
+        if not settlements:
+            return []
+        pairs: list[tuple[Receipt, Step | None]] = []
+        for settlement in settlements:
+            held = self._held.get(settlement.receipt)
+            pairs.append((settlement.receipt, None if held is None else self._settling.step(held, settlement)))
+        steps = [step for _, step in pairs if step is not None]
+        self._settling.send(steps)
+        self._settling.keep(steps)
+        errors = [step.error for step in steps if step.error is not None]
+        if errors:
+            for receipt, step in pairs:
+                if step is not None:
+                    self._settling.remember(receipt, step)
+            raise unavailable(errors)
+        self._end([step for step in steps if step.word is Settled.OK], pairs)
+        return [Settled.STALE if step is None else step.word for _, step in pairs]
+
+    def _end(self, steps: Sequence[Step], pairs: Sequence[tuple[Receipt, Step | None]] = ()) -> None:
+        now = self.now_ms()
+        with self._lock:
+            for receipt, _ in pairs:
+                self._held.pop(receipt, None)
+                self._settling.forget(receipt)
+            last = all(held.until_ms <= now for held in self._held.values())
+        self.processed += sum(step.hide_until_ms is None for step in steps)
+        back = self._next_in_groups(steps)
+        self.seam("end")
+        self._tail.end([*(_end(step, now) for step in steps), *back], last=last)
+        self.seam("ended")
+
+    def _next_in_groups(self, steps: Sequence[Step]) -> list[End]:
+        """Of FIFO queues: those behind a message that is done with come next, those behind one that will come again go
+        back."""
+        back: list[End] = []
+        for step in steps:
+            held = step.held
+            if held.group is not None:
+                waiting = self._order.over(held.group)
+                if step.hide_until_ms is None:
+                    self._receivers.put_back(held.place, waiting)
+                else:
+                    back += self._given_back(held.place, waiting)
+        return back
+
+    def _claim(self, asks: Sequence[Ask], *, patient: bool) -> list[Delivery]:
+        paused = self.paused() if asks else frozenset()
+        placed = [(ask, self.places.of(ask.queue)) for ask in asks if ask.queue not in paused and ask.limit > 0]
+        deliveries: list[Delivery] = []
+        for (ask, place), received in zip(placed, self._receivers.ask(placed, patient=patient), strict=True):
+            if received:
+                fresh = self._fresh(place, received)
+                heads = self._order.heads(place.url, fresh) if place.fifo else fresh
+                deliveries += self._deliver(ask, place, heads)
+        return deliveries
+
+    def _deliver(self, ask: Ask, place: Place, received: Sequence[Received]) -> list[Delivery]:
+        now, deliveries, hops = self.now_ms(), list[Delivery](), list[Step]()
+        records = self._records(received)
+        for one in received:
+            held = self._held_of(place, one, ask, records.get(one.raw["MessageId"]))
+            due_ms = held.kept.due_ms or 0
+            if due_ms > now:
+                hops.append(self._settling.early(held, due_ms))
+                continue
+            message = claimed(
+                held.message, held.kept, ask, receives=held.receives, counts_all=self._settling.counts_all,
+                until_ms=held.until_ms,
+            )  # fmt: skip
+            if self._settling.is_last(held):
+                hops.append(self._settling.anew(held, message))
+                continue
+            held.message = message
+            if held.receives > 1:
+                self._drop_earlier(held.sqs_id)
+            receipt = Receipt(held.handle, held.message.fence)
+            with self._lock:
+                self._held[receipt] = held
+            deliveries.append(Delivery(held.message, receipt, held.until_ms))
+        if hops:
+            self._hop(hops)
+        return deliveries
+
+    def _drop_earlier(self, sqs_id: str) -> None:
+        """An earlier delivery of the same message is nobody's any more."""
+        with self._lock:
+            for receipt in [receipt for receipt, held in self._held.items() if held.sqs_id == sqs_id]:
+                del self._held[receipt]
+
+    def _held_of(self, place: Place, one: Received, ask: Ask, record: Cell | None) -> Held:
+        message, kept = read(one.raw, queue=ask.queue, routes=self.routes)
+        version = 0
+        if record is not None:
+            kept, version = decode(record.value), record.version
+            message = with_kept(message, kept)
+        return Held(
+            message=message,
+            kept=kept,
+            place=place,
+            handle=one.raw["ReceiptHandle"],
+            sqs_id=one.raw["MessageId"],
+            receives=int(one.raw["Attributes"]["ApproximateReceiveCount"]),
+            sent_ms=int(one.raw["Attributes"]["SentTimestamp"]),
+            received_ms=one.at_ms,
+            until_ms=one.until_ms,
+            version=version,
+            group=(place.url, group_of(one)) if place.fifo else None,
+        )
+
+    def _records(self, received: Sequence[Received]) -> dict[str, Cell]:
+        """The records of those that were delivered before."""
+        if not self.traits.cells:
+            return {}
+        again = [one.raw["MessageId"] for one in received if one.raw["Attributes"]["ApproximateReceiveCount"] != "1"]
+        if not again:
+            return {}
+        found = self.cells.read([RECORDS + id for id in again])
+        return {id: cell for id, cell in zip(again, found, strict=True) if cell is not None}
+
+    def _hop(self, steps: Sequence[Step]) -> None:
+        """What fails comes back when its visibility ends, and hops then."""
+        self._settling.send(steps)
+        self._settling.keep(steps)
+        self._end([step for step in steps if step.error is None and step.word is Settled.OK])
+
+    def _fresh(self, place: Place, received: Sequence[Received]) -> Sequence[Received]:
+        """Without those whose lease ran out here, and with new leases for those that waited long."""
+        now = self.now_ms()
+        if all(one.until_ms - now > FRESH_SHARE * (one.until_ms - one.at_ms) for one in received):
+            return received
+        alive = [one for one in received if one.until_ms > now]
+        lease_ms = max((one.until_ms - one.at_ms for one in alive), default=0)
+        hidden = self._hide_for(place, [one.raw["ReceiptHandle"] for one in alive], math.ceil(lease_ms / 1000))
+        return [Received(one.raw, one.at_ms, now + lease_ms) for one, ok in zip(alive, hidden, strict=True) if ok]
+
+    def _crowded(self, place: Place) -> bool:
+        """Whether the queue comes near the number of messages that it may have in flight; looked at now and then."""
+        at_s, received, crowded = self._crowds.get(place.url, (-math.inf, 0, False))
+        if time.monotonic() - at_s < CROWD_EVERY_S or (
+            not crowded and self._receivers.received - received < CROWD_RECEIVED
+        ):
+            return crowded
+        try:
+            _, flying, _ = self.places.counts(place.url)
+        except (StoreError, ConfigError):
+            return crowded
+        now_crowded = flying >= CROWDED * IN_FLIGHT_MAX
+        if now_crowded and not crowded:
+            self._tell(place.queue, f"{flying} messages in flight, of {IN_FLIGHT_MAX}; retries are sent anew")
+        self._crowds[place.url] = time.monotonic(), self._receivers.received, now_crowded
+        return now_crowded
+
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
+        now, words = self.now_ms(), [Hold.HELD] * len(receipts)
+        jobs: dict[str, tuple[Job, list[int]]] = {}
+        for at, receipt in enumerate(receipts):
+            held = self._held.get(receipt)
+            seconds = 0 if held is None else min(math.ceil(lease_ms / 1000), held.stays_s(now))
+            if held is None or (held.until_ms <= now and seconds <= 0):
+                words[at] = Hold.LOST
+                continue
+            if alone:
+                self._mark_alone(held)
+            if seconds > 0:
+                job, mine = jobs.setdefault(held.place.url, (Job(HIDE, held.place.url, []), []))
+                job.entries.append({"ReceiptHandle": held.handle, "VisibilityTimeout": seconds})
+                mine.append(at)
+                if held.group is not None:  # those behind it stay with it, which nothing depends on
+                    more = [one.raw["ReceiptHandle"] for one in self._order.behind(held.group)]
+                    if all(self._hide_for(held.place, more, seconds)):
+                        self._order.renewed(held.group, now + seconds * 1000)
+        run(self._sqs, [job for job, _ in jobs.values()])
+        for job, mine in jobs.values():
+            for at, entry, error in zip(mine, job.entries, job.answers, strict=True):
+                if error is None:
+                    self._held[receipts[at]].until_ms = now + entry["VisibilityTimeout"] * 1000
+                elif not isinstance(error, EntryRefused):
+                    raise error
+                else:
+                    words[at] = Hold.LOST
+        self._lose([receipt for receipt, word in zip(receipts, words, strict=True) if word is Hold.LOST])
+        return words
+
+    def _lose(self, receipts: Sequence[Receipt]) -> None:
+        with self._lock:
+            lost = [held for receipt in receipts if (held := self._held.pop(receipt, None)) is not None]
+        for held in lost:
+            if held.group is not None:
+                self._tail.end(self._given_back(held.place, self._order.over(held.group)), last=False)
+
+    def _hide_for(self, place: Place, handles: Sequence[str], seconds: int) -> list[bool]:
+        """Hide these so much longer; whether each is."""
+        job = Job(HIDE, place.url, [{"ReceiptHandle": handle, "VisibilityTimeout": seconds} for handle in handles])
+        run(self._sqs, [job])
+        return [error is None for error in job.answers]
+
+    def _mark_alone(self, held: Held) -> None:
+        if self.traits.cells:
+            self._write_record(held, replace(held.kept, alone=held.receives))
+
+    def _write_record(self, held: Held, kept: Kept) -> bool:
+        swap = record_swap(held, kept)
+        if not self.cells.swap([swap])[0]:
+            return False
+        held.kept, held.version = kept, version_of(self.cells.read([swap.key])[0])
+        return True
+
+    def release(self, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None) -> tuple[int, int]:
+        return 0, 0  # nobody knows what a dead worker had: it comes back when its visibility ends
+
+    def checkpoint(self, receipt: Receipt, state: bytes) -> bool:
+        if not self.traits.cells:
+            raise Unsupported(f"a checkpoint needs a place to be kept. {NO_CELLS}")
+        held = self._held.get(receipt)
+        if held is None or not self._write_record(held, replace(held.kept, progress=state)):
+            return False
+        held.message = replace(held.message, progress=state)
+        return True
+
+    # -- waiting
+
+    def wait(self, asks: Sequence[Ask], *, timeout_ms: int) -> None:
+        paused = self.paused() if asks else frozenset()
+        places = [self.places.of(ask.queue) for ask in asks if ask.queue not in paused and ask.limit > 0]
+        self._receivers.wait(places, timeout_ms=timeout_ms)
+
+    def nudge(self) -> None:
+        self._receivers.nudge()
+
+    # -- looking
+
+    def find(self, ids: Sequence[str]) -> list[Message | None]:
+        found: list[Message | None] = (
+            self.triage_store.find(ids) if self.triage_store is not None else [None] * len(ids)
+        )
+        held = {one.message.id: one.message for one in self._holding()}
+        return [held.get(id, message) for id, message in zip(ids, found, strict=True)]
+
+    def _holding(self) -> list[Held]:
+        with self._lock:
+            return [*self._held.values()]
+
+    def counts(self, queue: str | None = None) -> Counts:
+        if queue is None:
+            return _summed([self.counts(name) for name in self.queues()])
+        try:
+            ready, leased, scheduled = self.places.counts(self.places.of(queue).url)
+        except ConfigError:
+            ready = leased = scheduled = 0
+        rest = Counts() if self.triage_store is None else self.triage_store.counts(queue)
+        return Counts(
+            ready=ready + rest.ready,
+            scheduled=scheduled + rest.scheduled,
+            leased=leased + rest.leased,
+            dead=rest.dead,
+            quarantine=rest.quarantine,
+        )
+
+    def counts_by_queue(self) -> dict[str, Counts]:
+        return {queue: self.counts(queue) for queue in self.queues()}
+
+    def queues(self) -> list[str]:
+        resting = [] if self.triage_store is None else self.triage_store.queues()
+        return sorted({*self.places.names(), *resting})
+
+    def peek(self, lane: Lane | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None) -> Page:
+        _door.read_cursor(cursor)
+        if lane not in RESTING:
+            raise Unsupported(f"{_UNSEEN}; what is dead or in quarantine can be listed where the URL has triage=")
+        return need(self.triage_store).peek(lane, where=where, limit=limit, cursor=cursor)
+
+    def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
+        return need(self.triage_store).failure_groups(where=where, trend=trend)
+
+    # -- changing by hand
+
+    def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
+        return need(self.triage_store).triage(handles, verdict, swaps=swaps)
+
+    def restore(self, messages: Sequence[Message]) -> list[bool]:
+        return need(self.triage_store).restore(messages)
+
+    def cancel(self, ids: Sequence[str]) -> list[Cancel]:
+        raise Unsupported(f"{_UNSEEN}, so none can be cancelled; let the handler ask whether its work is still wanted")
+
+    def configure(
+        self,
+        queue: str,
+        *,
+        paused: bool | None = None,
+        group_width: int | None = None,
+        group_order: GroupOrder | None = None,
+        on_dead: OnDead | None = None,
+    ) -> None:
+        _door.admit_width(group_width, 1)
+        fifo = group_order is not None and self.places.of(queue).fifo
+        wide, blocks = group_width not in (None, 1), on_dead is OnDead.BLOCK
+        if wide or blocks or (group_order is not None and fifo != (group_order is GroupOrder.STRICT)):
+            raise Unsupported(
+                f"queue {queue!r}: SQS serves the groups of a FIFO queue (its name ends in .fifo) one message at a "
+                "time, in order, and skips a dead one; a standard queue has no order, and no width"
+            )
+        if paused is not None:
+            self._pause(queue, paused)
+
+    def _pause(self, queue: str, paused: bool) -> None:
+        if not self.traits.cells:
+            raise Unsupported(f"queue {queue!r} cannot be paused. {NO_CELLS}")
+        while True:
+            cell = self.cells.read([PAUSES])[0]
+            names = set(json.loads(cell.value)) if cell else set()
+            names = names | {queue} if paused else names - {queue}
+            value = json.dumps(sorted(names)).encode() if names else None
+            if self.cells.swap([Swap(PAUSES, version_of(cell), value)])[0]:
+                self._paused = time.monotonic(), frozenset(names)
+                return
+
+    def configure_group(self, queue: str, group: str | None, *, width: int | None = None, resume: bool = False) -> None:
+        _door.admit_width(width, 0)
+        _door.admit_group(group)
+        if width not in (None, 0, 1) or resume:
+            raise Unsupported(f"queue {queue!r}: SQS has no widths of groups, and no group waits for a dead message")
+
+    def groups(self, queue: str) -> list[Group]:
+        raise Unsupported(f"queue {queue!r}: SQS does not say which groups a queue holds")
+
+    def retain(self, queue: str, *, done: Keep = Keep(), dead: Keep = Keep()) -> tuple[int, int]:
+        return (0, 0) if self.triage_store is None else self.triage_store.retain(queue, done=done, dead=dead)
+
+    def paused(self) -> frozenset[str]:
+        if not self.traits.cells:
+            return frozenset()
+        looked_s, names = self._paused
+        if time.monotonic() - looked_s >= PAUSES_EVERY_S:
+            cell = self.cells.read([PAUSES])[0]
+            names = frozenset(json.loads(cell.value)) if cell else frozenset()
+            self._paused = time.monotonic(), names
+        return names
+
+    # -- keeping
+
+    def check(self) -> list[str]:
+        return [] if self.triage_store is None else self.triage_store.check()
+
+    def doctor(self) -> list[str]:
+        return [] if self.triage_store is None else self.triage_store.doctor()
+
+    def about(self) -> dict[str, str | int]:
+        said: dict[str, str | int] = {"engine": f"SQS in {self.at.region}", "mode": self.at.mode.value}
+        if self.triage_store is not None:
+            said["dead letters"] = str(self.triage_store.about().get("engine", self.triage_store.traits.name))
+        return said
+
+    def close(self) -> None:
+        for place, received in self._receivers.drop():
+            self._tail.end(self._given_back(place, received), last=False)
+        self._tail.close()
+        for part in (self.triage_store, self._own_cells):
+            if part is not None:
+                part.close()
+        self._sqs.close()
+
+    def _given_back(self, place: Place, received: Sequence[Received]) -> list[End]:
+        """What it takes to let others have what was received and never claimed, at once; where there are cells, no
+        attempt is lost."""
+        if not received:
+            return []
+        if self.traits.cells:
+            ask, records = Ask(place.queue, 1, 0), self._records(received)
+            holding = [self._held_of(place, one, ask, records.get(one.raw["MessageId"])) for one in received]
+            with contextlib.suppress(StoreError):  # then they count a crash more than they had
+                self.cells.swap([record_swap(held, replace(held.kept, receives=held.receives)) for held in holding])
+        now = self.now_ms()
+        return [End(place.url, one.raw["ReceiptHandle"], one.until_ms, until_ms=now) for one in received]
+
+
+def _end(step: Step, now: int) -> End:
+    held = step.held
+    most_s = max(0, held.stays_s(now))
+    return End(held.place.url, held.handle, held.until_ms, step.hide_until_ms, most_s)
+
+
+def _opened_cells(url: str | None) -> OpenCells | None:
+    if url is None:
+        return None
+    from . import open_cells
+
+    return open_cells(url)
+
+
+def _cells(own: Cells | None, triage: Store | None) -> Cells:
+    if own is not None and triage is not None:
+        return SplitCells(own, triage.cells)
+    return own or (triage.cells if triage is not None else NoCells())
+
+
+def _summed(all: Sequence[Counts]) -> Counts:
+    return Counts(
+        ready=sum(one.ready for one in all),
+        scheduled=sum(one.scheduled for one in all),
+        leased=sum(one.leased for one in all),
+        dead=sum(one.dead for one in all),
+        quarantine=sum(one.quarantine for one in all),
+    )
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _no_seam(point: str) -> None:
+    """In production nothing happens at the named points."""
