@@ -463,3 +463,13 @@ def test_cells_are_asked_for_only_where_something_was_received_before(world: Wor
     put(store)
     settle(store, claim(store)[0], Ack())
     assert [keys for keys in read if keys != ["sqs/paused"]] == []
+
+
+def test_what_waits_for_its_retry_is_scheduled_and_not_leased(world: World) -> None:
+    store = world.open()
+    put(store), put(store)
+    first, _ = claim(store, 2)
+    settle(store, first, RetryAt(world.clock() + 3_600_000))
+    store._tail.flush()
+    counts = store.counts("default")
+    assert (counts.ready, counts.scheduled, counts.leased) == (0, 1, 1)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from ..errors import ConfigError, StoreError, StoreUnavailable
 from ..ids import new_id
-from ..message import Ack, Draft, Lane, Message, Receipt, RetryAt, Settled, Settlement, Swap
+from ..message import RESTING, Ack, Draft, Lane, Message, Receipt, RetryAt, Settled, Settlement, Swap
 from . import _lifecycle
 from ._sqs_batches import BYTES_MAX, Job, run
 from ._sqs_client import Sqs
@@ -243,7 +243,7 @@ class Settling:
             entry["MessageAttributes"] = attributes
         if send.place.fifo:
             entry["MessageGroupId"] = _group_id(message)
-            entry["MessageDeduplicationId"] = f"{message.id}/{message.redrives}/{message.fence}"
+            entry["MessageDeduplicationId"] = _deduplication_id(message)
         else:
             if message.group:
                 entry["MessageGroupId"] = _group_id(message)
@@ -288,6 +288,13 @@ class Settling:
 def record_swap(held: Held, kept: Kept) -> Swap:
     """What writes its record."""
     return Swap(RECORDS + held.sqs_id, held.version, encode(kept), RECORD_TTL_MS)
+
+
+def _deduplication_id(message: Message) -> str:
+    """By which SQS knows within five minutes that it was sent this before. What dies, dies once in a life, whichever
+    delivery it is that comes to its end."""
+    once = f"{message.id}/{message.redrives}"
+    return once if message.lane in RESTING else f"{once}/{message.fence}"
 
 
 def _group_id(message: Message) -> str:

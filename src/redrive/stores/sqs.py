@@ -70,6 +70,7 @@ IN_FLIGHT_MAX = 120_000  # of one queue; beyond it SQS delivers nothing
 CROWDED = 0.9  # of that: from here on what waits is sent anew, as a delayed message is not in flight
 CROWD_EVERY_S = 10.0
 CROWD_RECEIVED = 500  # messages received since the last look; below that no queue comes near it
+HIDDEN_MAX = 10_000  # waiting messages that are remembered, before those whose time has come are forgotten
 PAUSES, PAUSES_EVERY_S = "sqs/paused", 1.0
 FRESH_SHARE = 0.5  # of a lease: what waited here longer is hidden anew before it is handed out
 _UNSEEN = "SQS can look at no message that waits or runs in it"
@@ -135,6 +136,7 @@ class SqsStore:
         )  # fmt: skip
         self._held: dict[Receipt, Held] = {}
         self._order = Order()
+        self._hidden: dict[str, tuple[str, int]] = {}  # by SQS's id: the queue's URL, and until when
         self._lock = threading.Lock()
         self._crowds: dict[str, tuple[float, int, bool]] = {}
         self._paused: tuple[float, frozenset[str]] = (-math.inf, frozenset())
@@ -233,6 +235,11 @@ class SqsStore:
                 self._held.pop(receipt, None)
                 self._settling.forget(receipt)
             last = all(held.until_ms <= now for held in self._held.values())
+            if len(self._hidden) > HIDDEN_MAX:
+                self._hidden = {id: one for id, one in self._hidden.items() if one[1] > now}
+            for step in steps:
+                if step.hide_until_ms is not None:
+                    self._hidden[step.held.sqs_id] = step.held.place.url, step.hide_until_ms
         self.processed += sum(step.hide_until_ms is None for step in steps)
         back = self._next_in_groups(steps)
         self.seam("end")
@@ -282,6 +289,7 @@ class SqsStore:
                 continue
             held.message = message
             if held.receives > 1:
+                self._hidden.pop(held.sqs_id, None)
                 self._drop_earlier(held.sqs_id)
             receipt = Receipt(held.handle, held.message.fence)
             with self._lock:
@@ -454,9 +462,13 @@ class SqsStore:
         if queue is None:
             return _summed([self.counts(name) for name in self.queues()])
         try:
-            ready, leased, scheduled = self.places.counts(self.places.of(queue).url)
+            url = self.places.of(queue).url
+            ready, leased, scheduled = self.places.counts(url)
         except ConfigError:
             ready = leased = scheduled = 0
+        else:
+            hidden = min(leased, self._hidden_in(url))  # SQS calls in flight what waits for its retry, too
+            leased, scheduled = leased - hidden, scheduled + hidden
         rest = Counts() if self.triage_store is None else self.triage_store.counts(queue)
         return Counts(
             ready=ready + rest.ready,
@@ -465,6 +477,13 @@ class SqsStore:
             dead=rest.dead,
             quarantine=rest.quarantine,
         )
+
+    def _hidden_in(self, url: str) -> int:
+        """How many messages of it this store hid until a time that has not come."""
+        now = self.now_ms()
+        with self._lock:
+            self._hidden = {id: one for id, one in self._hidden.items() if one[1] > now}
+            return sum(where == url for where, _ in self._hidden.values())
 
     def counts_by_queue(self) -> dict[str, Counts]:
         return {queue: self.counts(queue) for queue in self.queues()}
