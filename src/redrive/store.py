@@ -163,7 +163,7 @@ class Store(Protocol):
 
         Without `traits.atomic_moves` what a settlement sends is sent first, then its swaps are made, then its message
         is deleted: cut off in between it comes again, and nothing is lost. Swaps that do not apply when it begins make
-        it stale all the same.
+        it stale all the same. What dies may then be found as `restore` would leave it.
 
         Of an ask with `skip` it looks at the first SKIP_LOOKED due messages of each priority. Where there are more,
         and those looked at did not reach the limit, the queue is in `clogged`.

@@ -21,6 +21,7 @@ from redrive.message import (
     Exchange,
     Handle,
     Hold,
+    Lane,
     Message,
     Page,
     Put,
@@ -31,6 +32,7 @@ from redrive.message import (
     Started,
     Swap,
     Verdict,
+    version_of,
 )
 from redrive.store import Store
 from redrive.stores.memory import MemoryStore
@@ -40,7 +42,7 @@ from redrive.testing._contract.cells import let_forget
 
 
 class ModestStore(MemoryStore):
-    """What a queue such as SQS promises: no fence, no keys, no crash counts, no swaps in a settlement, short delays."""
+    """What a queue such as SQS promises: no fence, no keys, no crash counts, short delays."""
 
     traits = replace(
         MemoryStore.traits,
@@ -62,13 +64,18 @@ class ModestStore(MemoryStore):
     def exchange(
         self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
-        if any(s.swaps for s in settlements):
-            raise Unsupported("this store has no swaps in settlements")
+        if any(draft.key is not None for s in settlements for draft in s.follow_ups):
+            raise Unsupported("this store knows no unique keys")
+        stopped = [self._stopped(s.swaps) for s in settlements]
         done = super().exchange(settlements, asks, swaps=swaps)
-        settled = [_accepted(word) for word in done.settled]
+        settled = [word if stop else _accepted(word) for stop, word in zip(stopped, done.settled, strict=True)]
         return Exchange(
             settled, [replace(d, message=replace(d.message, crashes=0)) for d in done.deliveries], done.clogged
         )
+
+    def _stopped(self, swaps: Sequence[Swap]) -> bool:
+        found = self.cells.read([swap.key for swap in swaps])
+        return any(swap.version != version_of(cell) for swap, cell in zip(swaps, found, strict=True))
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         return [message and replace(message, crashes=0) for message in super().find(ids)]
@@ -102,7 +109,35 @@ class Overstated(MemoryStore):
 
 
 class Understated(MemoryStore):
-    traits = replace(MemoryStore.traits, fenced=False, counts_crashes=False, unique=False, atomic_moves=False)
+    traits = replace(
+        MemoryStore.traits,
+        fenced=False,
+        counts_crashes=False,
+        unique=False,
+        cells=False,
+        finds=False,
+        triages=False,
+        keeps_done=False,
+        skips=False,
+        widths=False,
+        releases=False,
+    )
+
+
+class LooksAway(MemoryStore):
+    """It promises a look at what waits, and gives none."""
+
+    def find(self, ids: Sequence[str]) -> list[Message | None]:
+        return [None if message and message.lane is Lane.READY else message for message in super().find(ids)]
+
+
+class Early(MemoryStore):
+    """Ticks, rounded down."""
+
+    traits = replace(MemoryStore.traits, tick_ms=1000)
+
+    def put(self, drafts: Sequence[Draft], **parts: Any) -> list[Put]:
+        return super().put([replace(d, delay_ms=d.delay_ms // 1000 * 1000) for d in drafts], **parts)
 
 
 class ClaimsTooMuch(MemoryStore):
@@ -205,7 +240,16 @@ def keeps(make: Callable[[ManualClock], Store], rule: str, parts: dict[str, obje
         (Understated, "a_stale_receipt_is_refused", {}),
         (Understated, "a_lost_lease_is_claimed_again_and_counted_as_a_crash", {}),
         (Understated, "a_key_is_held_from_enqueue_until_the_message_is_done", {}),
-        (Understated, "swaps_commit_with_the_settlement_or_neither_does", {}),
+        (Understated, "cells_are_read_in_the_order_asked", {}),
+        (Understated, "a_waiting_message_is_cancelled_at_once", {}),
+        (Understated, "a_discarded_message_is_gone", {}),
+        (Understated, "it_goes_when_its_time_is_over", {}),
+        (Understated, "skipped_tasks_are_left", {}),
+        (Understated, "groups_take_turns", {}),
+        (Understated, "release_without_knowledge_counts_all_as_started", {}),
+        (LooksAway, "a_retry_goes_back_to_its_queue_until_its_time", {}),
+        (LooksAway, "find_answers_in_the_order_asked", {}),
+        (Early, "a_delay_is_never_cut_short", {}),
         (ClaimsTooMuch, "asks_are_served_in_their_order", {}),
         (ClaimsBeforeItSettles, "one_call_settles_then_claims", {}),
         (RetriesEarly, "a_retry_goes_back_to_its_queue_until_its_time", {}),

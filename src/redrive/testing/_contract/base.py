@@ -1,18 +1,24 @@
-"""What all rules share: how a test gets its store, and short words for putting, claiming, settling and looking."""
+"""What all rules share: how a test gets its store, and short words for putting, claiming, settling and looking.
+
+The words take a store for what it promises: they order what it gives in any order, and look where it lets them.
+"""
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ...fault import Fault, Kind
 from ...ids import new_id
 from ...message import (
+    RESTING,
     Ask,
     DeadLetter,
     Decision,
@@ -24,6 +30,7 @@ from ...message import (
     Quarantine,
     Settled,
     Settlement,
+    Started,
 )
 from ...store import Store
 from ..clock import ManualClock
@@ -68,7 +75,17 @@ def draft(task: str = "push", **parts: Any) -> Draft:
 
 
 def put(store: Store, *drafts: Draft) -> list[str]:
+    if not store.traits.priorities:
+        drafts = tuple(one if one.id else replace(one, id=_later_id(store)) for one in drafts)
     return [done.id for done in store.put(drafts)]
+
+
+_later = count()
+
+
+def _later_id(store: Store) -> str:
+    """One that sorts after all before it, so that `told_apart` finds the order of putting again."""
+    return f"{fresh_id(store)[:14]}7000-8000-{next(_later):012x}"
 
 
 def put_one(store: Store, **parts: Any) -> str:
@@ -82,8 +99,22 @@ def ask(
 
 
 def claim(store: Store, *args: Any, **parts: Any) -> list[Delivery]:
-    """The deliveries of one ask."""
-    return store.exchange([], [ask(*args, **parts)]).deliveries
+    """The deliveries of one ask; in the order of putting, where the store gives them in any."""
+    return told_apart(store, store.exchange([], [ask(*args, **parts)]).deliveries)
+
+
+def told_apart(store: Store, deliveries: list[Delivery]) -> list[Delivery]:
+    """As the store gave them; where it promises no order, in that of putting, by which a test can name them."""
+    return deliveries if store.traits.priorities else sorted(deliveries, key=lambda d: d.message.id)
+
+
+class AnyOrder(list[str]):
+    """Equal to every list of the same ids."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, list) and sorted(self) == sorted(other)
+
+    __hash__ = None
 
 
 def claim_one(store: Store, **parts: Any) -> Delivery:
@@ -93,7 +124,12 @@ def claim_one(store: Store, **parts: Any) -> Delivery:
 
 
 def claimed_ids(store: Store, *args: Any, **parts: Any) -> list[str]:
-    return [delivery.message.id for delivery in claim(store, *args, **parts)]
+    return ordered(store, [delivery.message.id for delivery in claim(store, *args, **parts)])
+
+
+def ordered(store: Store, ids: Sequence[str]) -> list[str]:
+    """In this order, if the store promises one."""
+    return [*ids] if store.traits.priorities else AnyOrder(ids)
 
 
 def settle(store: Store, delivery: Delivery, decision: Decision, **parts: Any) -> Settled:
@@ -108,9 +144,37 @@ def look(store: Store, id: str) -> Message:
     return message
 
 
+def seen(store: Store, id: str, lane: Lane = Lane.READY) -> Message | None:
+    """A message that lies in this lane; None only if the store promises no look at such."""
+    return look(store, id) if shown(store, lane) == [lane] else store.find([id])[0]
+
+
+def given(store: Store, id: str) -> Message:
+    """What waits; where the store promises no look at it, as the next claim gives it."""
+    return seen(store, id) or next(d.message for d in claim(store) if d.message.id == id)
+
+
+def die(
+    store: Store, clock: ManualClock, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None
+) -> None:
+    """What a worker had held is free again: at once, or, where the store takes nothing back, when its leases end."""
+    taken = store.release(worker, started, fault=fault)
+    if not store.traits.releases:
+        assert taken == (0, 0)
+        clock.advance(LEASE_MS / 1000)
+
+
 def lanes(store: Store, *ids: str) -> list[Lane | None]:
     """Where these messages lie; None for one the store does not know."""
     return [None if message is None else message.lane for message in store.find(ids)]
+
+
+def shown(store: Store, *lanes: Lane | None) -> list[Lane | None]:
+    """What `lanes` says of messages that lie in these, as far as the store finds what lies there."""
+    traits = store.traits
+    hidden = {Lane.READY: not traits.finds, Lane.DONE: not traits.keeps_done}
+    hidden |= dict.fromkeys(RESTING, not traits.triages)
+    return [None if lane is None or hidden.get(lane) else lane for lane in lanes]
 
 
 def fault(text: str = "boom", **parts: Any) -> Fault:

@@ -13,6 +13,7 @@ from ...message import Cell, Swap
 from ...store import Cells, OpenCells, Store
 from ..clock import ManualClock
 from .base import Contract, OpenStore, in_threads
+from .weaker import takes
 
 ELSEWHERE = 10**12  # a version that no cell has
 
@@ -154,6 +155,11 @@ class StoreCellRules(CellRules, Contract):
     @pytest.fixture
     def forget(self, store: Store, clock: ManualClock) -> Forget:
         return lambda: let_forget(store, clock)
+
+
+for _name, _rule in [*vars(CellRules).items()]:
+    if _name.startswith("test_"):
+        setattr(StoreCellRules, _name, takes("cells")(_rule))
 
 
 def let_forget(store: Store, clock: ManualClock) -> None:

@@ -20,10 +20,13 @@ from .base import (
     draft,
     in_threads,
     look,
+    ordered,
     put,
     put_one,
+    seen,
     settle,
 )
+from .weaker import takes
 
 
 class ClaimRules(Contract):
@@ -55,11 +58,12 @@ class ClaimRules(Contract):
             settle(store, claim_one(store), RetryAt(clock() + 1000))
         if wait == "lease":
             claim_one(store, lease_ms=1000)
-        due_ms = look(store, id).due_ms
+        message = seen(store, id, Lane.LEASED if wait == "lease" else Lane.READY)
+        due_ms = message.due_ms if message else clock() + 1000
         assert due_ms is not None
         clock.advance((due_ms - clock() - 1) / 1000)
         assert claim(store) == []
-        clock.advance("1ms")
+        clock.advance("1ms" if message else f"{1 + store.traits.tick_ms}ms")
         assert claimed_ids(store) == [id]
 
     @pytest.mark.parametrize("limit", [0, 1, 3, 7, 8])
@@ -73,13 +77,18 @@ class ClaimRules(Contract):
         b = put(store, *[draft(queue="b") for _ in range(3)])
         asks = [ask("b", 2, worker="w2"), ask("a", 1), ask("none", 5), ask("b", 2), ask("a", 0)]
         deliveries = store.exchange([], asks).deliveries
-        assert [d.message.id for d in deliveries] == [b[0], b[1], a[0], b[2]]
+        if store.traits.priorities:
+            assert [d.message.id for d in deliveries] == [b[0], b[1], a[0], b[2]]
+        assert [d.message.queue for d in deliveries] == ["b", "b", "a", "b"]
+        assert {d.message.id for d in deliveries} <= {*a, *b} and len({d.message.id for d in deliveries}) == 4
         assert [d.message.worker for d in deliveries] == ["w2", "w2", "w1", "w1"]
 
     def test_an_ask_that_stands_twice_is_served_twice(self, store: Store) -> None:
         ids = put(store, *[draft()] * 5)
         twice = ask(limit=2)
-        assert [d.message.id for d in store.exchange([], [twice, twice]).deliveries] == ids[:4]
+        given = [d.message.id for d in store.exchange([], [twice, twice]).deliveries]
+        assert given == ids[:4] or not store.traits.priorities
+        assert len(given) == len({*given} & {*ids}) == 4
 
     def test_asks_differ_in_their_leases(self, store: Store, clock: ManualClock) -> None:
         put(store, draft(), draft())
@@ -95,7 +104,8 @@ class ClaimRules(Contract):
         drafts = [draft(priority=p, due_ms=now - age) for p in (3, 1, 0, 2) for age in (0, 500, 100, 500)]
         ids = put(store, *drafts)
         order = sorted(range(16), key=lambda n: (drafts[n].priority, drafts[n].due_ms or 0, n))
-        assert claimed_ids(store, limit=6) + claimed_ids(store, limit=100) == [ids[n] for n in order]
+        given = [*claimed_ids(store, limit=6), *claimed_ids(store, limit=100)]
+        assert ordered(store, given) == [ids[n] for n in order]
 
     def test_what_is_not_due_does_not_hold_up_lower_priorities(self, store: Store) -> None:
         put_one(store, priority=0, delay_ms=60_000)
@@ -104,8 +114,9 @@ class ClaimRules(Contract):
 
     def test_puts_in_one_millisecond_keep_their_order(self, store: Store) -> None:
         ids = [id for n in range(5) for id in put(store, *[draft() for _ in range(n + 1)])]
-        assert [id for _ in range(5) for id in claimed_ids(store, limit=3)] == ids
+        assert ordered(store, [id for _ in range(5) for id in claimed_ids(store, limit=3)]) == ids
 
+    @takes("skips")
     def test_skipped_tasks_are_left(self, store: Store) -> None:
         skipped = put(store, *[draft("a") for _ in range(5)])
         b, c, d = put(store, draft("b"), draft("c"), draft('it\'s "d"'))
@@ -114,6 +125,7 @@ class ClaimRules(Contract):
         assert claimed_ids(store) == skipped
         assert [look(store, id).attempt for id in skipped] == [1] * 5
 
+    @takes("cells")
     def test_a_paused_queue_is_not_claimed_from(self, store: Store) -> None:
         slow, quick = put(store, draft(queue="slow"), draft(queue="quick"))
         store.configure("slow", paused=True)
@@ -127,6 +139,7 @@ class ClaimRules(Contract):
         assert store.paused() == frozenset()
         assert claimed_ids(store, "slow") == [slow, later]
 
+    @takes("cells")
     def test_a_pause_leaves_leases_alone(self, store: Store, clock: ManualClock) -> None:
         put(store, draft(), draft())
         held, lost = claim(store)
@@ -138,11 +151,15 @@ class ClaimRules(Contract):
         assert claimed_ids(store) == [lost.message.id]
 
     def test_queues_lists_those_with_messages_or_settings(self, store: Store) -> None:
-        assert store.queues() == []
+        assert store.queues() == [] or not store.traits.exact_counts
         put(store, draft(queue="b"), draft(queue="a"), draft(queue="c", delay_ms=1000))
-        store.configure("z", paused=False)
+        if store.traits.cells:
+            store.configure("z", paused=False)
         claim(store, "a")
-        assert store.queues() == ["a", "b", "c", "z"]
+        if store.traits.exact_counts:
+            assert store.queues() == ["a", "b", "c", "z"]
+        else:
+            assert {"a", "b", "c"} <= {*store.queues()} and store.queues() == sorted(store.queues())
 
     def test_concurrent_claims_never_give_one_message_twice(self, store: Store, open_store: OpenStore) -> None:
         other = open_store() if store.traits.shared else store

@@ -26,9 +26,11 @@ from ...store import Store
 from ..clock import ManualClock
 from .base import LEASE_MS, Contract, OpenStore, ask, claim, claim_one, claimed_ids, draft, handle, look, put, put_one
 from .base import settle as settle_one
+from .weaker import takes
 
 
 class GroupRules(Contract):
+    @takes("widths")
     def test_a_group_runs_one_at_a_time_until_told_otherwise(self, store: Store) -> None:
         ids = put(store, *[draft(group="g") for _ in range(3)])
         for id in ids:
@@ -38,15 +40,18 @@ class GroupRules(Contract):
             assert settle_one(store, delivery, Ack()) is Settled.OK
         assert claim(store) == []
 
+    @takes("widths")
     def test_groups_and_ungrouped_messages_do_not_hold_each_other_up(self, store: Store) -> None:
         ids = put(store, draft(group="a"), draft(group="a"), draft(group="b"), draft(), draft(group="a"))
         assert claimed_ids(store) == [ids[0], ids[2], ids[3]]
 
+    @takes("widths")
     def test_the_same_name_in_another_queue_is_another_group(self, store: Store) -> None:
         put(store, draft(group="g"), draft(group="g", queue="q"))
         assert len(claim(store)) == len(claim(store, "q")) == 1
 
     @pytest.mark.parametrize("width", [1, 3])
+    @takes("widths")
     def test_a_group_has_at_most_its_width_of_messages_at_once(self, store: Store, width: int) -> None:
         store.configure("default", group_width=width)
         put(store, *[draft(group="g") for _ in range(7)])
@@ -55,6 +60,7 @@ class GroupRules(Contract):
         done = store.exchange([Settlement(d.receipt, Ack()) for d in deliveries], [ask()])
         assert len(done.deliveries) == width  # the places an ack frees are taken in the same exchange
 
+    @takes("widths")
     def test_parked_messages_are_scheduled(self, store: Store, clock: ManualClock) -> None:
         ids = put(store, *[draft(group="g") for _ in range(3)], draft(group="g", delay_ms=5000))
         assert [look(store, id).state(clock()) for id in ids] == ["ready", "scheduled", "scheduled", "scheduled"]
@@ -66,6 +72,7 @@ class GroupRules(Contract):
         assert [message.id for message in store.peek(Lane.READY).messages] == ids
         assert store.queues() == ["default"]
 
+    @takes("widths")
     def test_groups_take_turns(self, store: Store, clock: ManualClock) -> None:
         """However many one group has waiting, each of the others goes before its second."""
         big = put(store, *[draft(group="big") for _ in range(20)])
@@ -80,6 +87,7 @@ class GroupRules(Contract):
             clock.advance("1s")
         assert order == [big[0], small[0], small[2], small[4], big[1], small[1], small[3], small[5]]
 
+    @takes("widths")
     def test_a_wait_gives_the_place_up(self, store: Store, clock: ManualClock) -> None:
         first, second, third = put(store, *[draft(group="g") for _ in range(3)])
         settle_one(store, claim_one(store), RetryAt(clock() + 5000))
@@ -92,11 +100,13 @@ class GroupRules(Contract):
         settle_one(store, claim_all_of(store, clock)[0], Ack())
         assert claimed_ids(store) == [first]
 
+    @takes("widths")
     def test_a_wait_of_no_length_keeps_the_place(self, store: Store, clock: ManualClock) -> None:
         first, _ = put(store, draft(group="g"), draft(group="g"))
         settle_one(store, claim_one(store), RetryAt(clock(), counts=False))
         assert claimed_ids(store) == [first]
 
+    @takes("widths")
     def test_delayed_messages_join_when_their_time_comes(self, store: Store, clock: ManualClock) -> None:
         late, now = put(store, draft(group="g", delay_ms=5000), draft(group="g"))
         settle_one(store, claim_one(store), Ack())
@@ -105,6 +115,7 @@ class GroupRules(Contract):
         assert claimed_ids(store) == [late]
         assert now != late
 
+    @takes("widths")
     def test_the_wait_for_a_place_is_time_held(self, store: Store, clock: ManualClock) -> None:
         _, next, late = put(store, draft(group="g"), draft(group="g"), draft(group="g", delay_ms=5000))
         delivery = claim_one(store, lease_ms=100_000)
@@ -119,6 +130,7 @@ class GroupRules(Contract):
         delivery = claim_one(store)
         assert (delivery.message.id, delivery.message.held_ms) == (late, 20_000)
 
+    @takes("widths")
     def test_priorities_hold_within_a_group(self, store: Store) -> None:
         first = put_one(store, group="g", priority=2)
         low, high = put(store, draft(group="g", priority=3), draft(group="g", priority=0))
@@ -127,6 +139,7 @@ class GroupRules(Contract):
             assert delivery.message.id == id
             settle_one(store, delivery, Ack())
 
+    @takes("widths")
     def test_a_lost_lease_keeps_its_place(self, store: Store, clock: ManualClock) -> None:
         first, _ = put(store, draft(group="g"), draft(group="g"))
         claim_one(store)
@@ -134,6 +147,7 @@ class GroupRules(Contract):
         assert claimed_ids(store) == [first]
 
     @pytest.mark.parametrize("started", [None, []])
+    @takes("widths")
     def test_what_a_dead_worker_held_keeps_its_place(self, store: Store, started: list[Started] | None) -> None:
         first, _ = put(store, draft(group="g"), draft(group="g"))
         claim_one(store, worker="dead")
@@ -141,11 +155,13 @@ class GroupRules(Contract):
         assert claimed_ids(store) == [first]
 
     @pytest.mark.parametrize("decision", [Ack(), Ack(keep_ms=1000), DeadLetter("permanent"), Quarantine()])
+    @takes("widths")
     def test_the_end_of_one_lets_the_next_in(self, store: Store, decision: Ack | DeadLetter | Quarantine) -> None:
         _, second = put(store, draft(group="g"), draft(group="g"))
         done = store.exchange([Settlement(claim_one(store).receipt, decision)], [ask()])
         assert [delivery.message.id for delivery in done.deliveries] == [second]
 
+    @takes("widths")
     def test_a_cancel_lets_the_next_in(self, store: Store) -> None:
         ids = put(store, *[draft(group="g") for _ in range(4)])
         store.cancel([ids[0], ids[2]])
@@ -155,6 +171,7 @@ class GroupRules(Contract):
         assert settle_one(store, delivery, RetryAt(store.now_ms() + 1000)) is Settled.CANCELLED
         assert claimed_ids(store) == [ids[3]]
 
+    @takes("widths")
     def test_follow_ups_stand_in_line(self, store: Store) -> None:
         put(store, draft(group="g"), draft(group="g"))
         delivery = claim_one(store)
@@ -162,6 +179,7 @@ class GroupRules(Contract):
         store.exchange([Settlement(delivery.receipt, Ack(), follow_ups=follow_ups)], [])
         assert sorted(d.message.group or "" for d in claim(store)) == ["g", "h"]
 
+    @takes("widths")
     def test_a_redriven_message_joins_at_the_tail(self, store: Store) -> None:
         first, second, third = put(store, *[draft(group="g") for _ in range(3)])
         settle_one(store, claim_one(store), DeadLetter("permanent"))
@@ -171,6 +189,7 @@ class GroupRules(Contract):
             assert delivery.message.id == id
             settle_one(store, delivery, Ack())
 
+    @takes("widths")
     def test_a_redrive_to_another_queue_joins_the_group_there(self, store: Store) -> None:
         (first,) = put(store, draft(group="g"))
         settle_one(store, claim_one(store), DeadLetter("permanent"))
@@ -188,6 +207,7 @@ class StrictRules(Contract):
     def strict(self, store: Store, on_dead: OnDead = OnDead.SKIP) -> None:
         store.configure("default", group_width=1, group_order=GroupOrder.STRICT, on_dead=on_dead)
 
+    @takes("widths")
     def test_the_head_keeps_its_place_through_retries(self, store: Store, clock: ManualClock) -> None:
         self.strict(store)
         ids = put(store, *[draft(group="g") for _ in range(3)])
@@ -199,6 +219,7 @@ class StrictRules(Contract):
             assert delivery.message.id == id
             settle_one(store, delivery, Ack())
 
+    @takes("widths")
     def test_the_head_keeps_its_place_through_its_delay(self, store: Store, clock: ManualClock) -> None:
         self.strict(store)
         late, next_one = put(store, draft(group="g", delay_ms=5000), draft(group="g"))
@@ -207,6 +228,7 @@ class StrictRules(Contract):
         assert claimed_ids(store) == [late]
         assert next_one != late
 
+    @takes("widths")
     def test_a_delayed_one_in_line_holds_up_those_behind_it(self, store: Store, clock: ManualClock) -> None:
         self.strict(store)
         first, late, last = put(store, draft(group="g"), draft(group="g", delay_ms=5000), draft(group="g"))
@@ -217,6 +239,7 @@ class StrictRules(Contract):
         assert claimed_ids(store) == [late]
         assert first != last
 
+    @takes("widths")
     def test_a_delay_in_line_is_not_time_held(self, store: Store, clock: ManualClock) -> None:
         self.strict(store)
         _, late = put(store, draft(group="g"), draft(group="g", due_ms=clock() + 5000))
@@ -226,6 +249,7 @@ class StrictRules(Contract):
         message = claim_one(store).message
         assert (message.id, message.held_ms) == (late, 3000)
 
+    @takes("widths")
     def test_order_beats_priority(self, store: Store) -> None:
         self.strict(store)
         ids = put(store, *[draft(group="g", priority=n) for n in (2, 3, 0)])
@@ -235,6 +259,7 @@ class StrictRules(Contract):
             settle_one(store, delivery, Ack())
 
     @pytest.mark.parametrize("fatal", [DeadLetter("permanent"), Quarantine()])
+    @takes("widths")
     def test_a_dead_head_is_skipped(self, store: Store, fatal: DeadLetter | Quarantine) -> None:
         self.strict(store)
         first, second, third = put(store, *[draft(group="g") for _ in range(3)])
@@ -246,6 +271,7 @@ class StrictRules(Contract):
             settle_one(store, delivery, Ack())
 
     @pytest.mark.parametrize("fatal", [DeadLetter("permanent"), Quarantine()])
+    @takes("widths")
     def test_a_dead_head_blocks_and_a_redrive_makes_it_head_again(
         self, store: Store, clock: ManualClock, fatal: DeadLetter | Quarantine
     ) -> None:
@@ -262,6 +288,7 @@ class StrictRules(Contract):
             assert delivery.message.id == id
             settle_one(store, delivery, Ack())
 
+    @takes("widths")
     def test_a_discard_lets_a_blocked_group_go_on(self, store: Store) -> None:
         first, second = self.blocked(store)
         store.triage([handle(store, first)], Isolate("poison"))
@@ -269,6 +296,7 @@ class StrictRules(Contract):
         store.triage([handle(store, first)], Discard("seen"))
         assert claimed_ids(store) == [second]
 
+    @takes("widths")
     def test_a_resume_lets_a_blocked_group_go_on(self, store: Store) -> None:
         first, second = self.blocked(store)
         store.configure_group("default", "other", resume=True)
@@ -280,6 +308,7 @@ class StrictRules(Contract):
         settle_one(store, delivery, Ack())
         assert claimed_ids(store) == [first]  # not head any more: it joined at the tail
 
+    @takes("widths")
     def test_a_redrive_to_another_queue_lets_a_blocked_group_go_on(self, store: Store) -> None:
         first, second = self.blocked(store)
         store.triage([handle(store, first)], Redrive(to_queue="q"))
@@ -287,6 +316,7 @@ class StrictRules(Contract):
         assert claimed_ids(store, "q") == [first]
 
     @pytest.mark.parametrize("order", [None, GroupOrder.TURNS])
+    @takes("widths")
     def test_a_queue_that_blocks_no_more_lets_its_groups_go_on(self, store: Store, order: GroupOrder | None) -> None:
         first, second = self.blocked(store)
         store.configure("default", group_order=order, on_dead=OnDead.SKIP)
@@ -308,6 +338,7 @@ class StrictRules(Contract):
 class WidthRules(Contract):
     """Widths, set per queue and per group while messages stand in line."""
 
+    @takes("widths")
     def test_a_greater_width_lets_more_in_at_once(self, store: Store) -> None:
         put(store, *[draft(group="g") for _ in range(5)])
         assert len(claim(store)) == 1
@@ -317,6 +348,7 @@ class WidthRules(Contract):
         assert len(claim(store)) == 1
         assert store.groups("default") == [Group("default", "g", 4, 4, 1)]
 
+    @takes("widths")
     def test_a_smaller_width_holds_once_places_are_free(self, store: Store) -> None:
         store.configure("default", group_width=3)
         put(store, *[draft(group="g") for _ in range(6)])
@@ -327,6 +359,7 @@ class WidthRules(Contract):
         settle_all(store, deliveries[2:])
         assert len(claim(store)) == 1
 
+    @takes("widths")
     def test_what_was_set_for_all_groups_at_run_time_wins_over_what_was_declared(self, store: Store) -> None:
         store.configure_group("default", None, width=2)
         store.configure("default", group_width=3)  # as every start of the app declares
@@ -338,12 +371,14 @@ class WidthRules(Contract):
         assert len(claim(store)) == 1 + 2
         assert [group.width for group in store.groups("default")] == [3, 3]
 
+    @takes("widths")
     def test_another_handle_sees_the_widths(self, store: Store, open_store: OpenStore) -> None:
         store.configure("default", group_width=2)
         other = open_store() if store.traits.shared else store
         put(other, *[draft(group="g") for _ in range(3)])
         assert len(claim(other)) == 2
 
+    @takes("widths")
     def test_settings_that_contradict_each_other_are_refused(self, store: Store) -> None:
         for settings in (
             {"group_width": 0},
@@ -361,11 +396,13 @@ class WidthRules(Contract):
         put(store, draft(group="g"), draft(group="g"))
         assert len(claim(store)) == 1
 
+    @takes("widths")
     def test_a_strict_group_may_be_told_the_one_place_it_has(self, store: Store) -> None:
         store.configure("default", group_order=GroupOrder.STRICT)
         store.configure_group("default", "g", width=1)
         assert store.groups("default") == [Group("default", "g", 1)]
 
+    @takes("widths")
     def test_who_stands_in_line_keeps_his_number_when_the_order_changes(self, store: Store) -> None:
         """Strict goes by number alone, turns by priority first: also for those who joined under the other order."""
         put_one(store, group="g")
@@ -382,6 +419,7 @@ class WidthRules(Contract):
             running = claim_one(store)
             assert running.message.id == id
 
+    @takes("widths")
     def test_strict_order_can_be_given_up(self, store: Store, clock: ManualClock) -> None:
         store.configure("default", group_order=GroupOrder.STRICT)
         _, late, last = put(store, draft(group="g"), draft(group="g", delay_ms=5000), draft(group="g"))
@@ -391,6 +429,7 @@ class WidthRules(Contract):
         clock.advance("6s")
         assert claimed_ids(store) == [late]
 
+    @takes("widths")
     def test_a_head_that_waits_gives_way_when_strict_order_is_given_up(self, store: Store, clock: ManualClock) -> None:
         store.configure("default", group_order=GroupOrder.STRICT)
         first, second = put(store, draft(group="g"), draft(group="g"))
@@ -402,6 +441,7 @@ class WidthRules(Contract):
         clock.advance("6s")
         assert claimed_ids(store) == [first]
 
+    @takes("widths")
     def test_groups_are_listed_while_somebody_stands_in_them(self, store: Store) -> None:
         assert store.groups("default") == []
         put(store, draft(group="b"), draft(group="a"), draft(group="b"))
@@ -410,6 +450,7 @@ class WidthRules(Contract):
         assert store.groups("default") == [Group("default", "b", 1, 1)]
         assert store.groups("other") == []
 
+    @takes("widths")
     def test_a_paused_queue_keeps_its_lines(self, store: Store) -> None:
         ids = put(store, draft(group="g"), draft(group="g"))
         store.configure("default", paused=True)
@@ -417,6 +458,7 @@ class WidthRules(Contract):
         store.configure("default", paused=False)
         assert claimed_ids(store) == ids[:1]
 
+    @takes("widths")
     def test_a_wait_ends_when_a_member_may_join(self, store: Store, clock: ManualClock) -> None:
         put_one(store, group="g", delay_ms=1000)
         clock.advance("2s")

@@ -16,6 +16,7 @@ from .base import (
     claimed_ids,
     draft,
     fault,
+    given,
     handle,
     lanes,
     look,
@@ -23,14 +24,14 @@ from .base import (
     put_one,
     settle,
 )
+from .weaker import takes
 
 
 class LeaseRules(Contract):
+    @takes("fenced")
     def test_the_receipt_of_a_gone_message_does_not_fit_one_that_took_its_id(
         self, store: Store, clock: ManualClock
     ) -> None:
-        if not store.traits.fenced:
-            return
         for group in (None, "g"):
             id = put_one(store, group=group)
             gone = claim_one(store)
@@ -77,6 +78,7 @@ class LeaseRules(Contract):
             assert (message.suspect, message.crashes, message.crashes_alone) == (True, 4, 2)
         assert look(store, id).suspect == message.suspect
 
+    @takes("releases")
     def test_what_is_given_back_runs_alone_no_more(self, store: Store, clock: ManualClock) -> None:
         put_one(store)
         store.extend([claim_one(store).receipt], lease_ms=LEASE_MS, alone=True)
@@ -123,7 +125,10 @@ class LeaseRules(Contract):
         late = claim_one(store)
         clock.advance(2 * LEASE_MS / 1000)
         assert store.extend([late.receipt], lease_ms=1000) == [Hold.HELD]
-        assert claim(store) == []
+        if store.traits.fenced:
+            assert claim(store) == []
+        else:  # it may have been too late
+            assert len(claim(store)) <= 1 and claim(store) == []
 
     def test_extend_answers_each_receipt(self, store: Store, clock: ManualClock) -> None:
         put(store, draft(), draft(), draft())
@@ -171,7 +176,8 @@ class LeaseRules(Contract):
         assert settle(store, late, Ack()) is Settled.OK
         assert store.find([id]) == [None]
         assert settle(store, later, RetryAt(clock())) is Settled.OK
-        assert (look(store, other).lane, look(store, other).crashes) == (Lane.READY, 0)
+        left = given(store, other)
+        assert (left.crashes, left.attempt) == (0, 1 if store.traits.finds else 2)
 
     def test_a_receipt_counts_once(self, store: Store) -> None:
         put(store, draft(), draft(), draft())
@@ -225,6 +231,7 @@ class LeaseRules(Contract):
             assert not store.checkpoint(receipt, b"x")
         assert look(store, good.message.id) == good.message
 
+    @takes("triages")
     def test_a_redriven_message_keeps_fencing(self, store: Store) -> None:
         id = bury(store)
         store.triage([handle(store, id)], Redrive())
@@ -233,6 +240,7 @@ class LeaseRules(Contract):
 
     # -- checkpoints
 
+    @takes("cells")
     def test_a_checkpoint_stays_with_the_message(self, store: Store, clock: ManualClock) -> None:
         id = put_one(store)
         delivery = claim_one(store)
@@ -245,6 +253,7 @@ class LeaseRules(Contract):
         clock.advance(LEASE_MS / 1000)  # a crash
         assert claim_one(store).message.progress == b"page 2"
 
+    @takes("cells", "triages")
     def test_a_checkpoint_outlives_death_and_redrive(self, store: Store) -> None:
         id = put_one(store)
         delivery = claim_one(store)
@@ -256,6 +265,7 @@ class LeaseRules(Contract):
 
     # -- what the dead had
 
+    @takes("releases")
     def test_release_gives_unstarted_messages_back_free(self, store: Store) -> None:
         started, waiting, other = put(store, draft(), draft(), draft())
         taken = claim(store, limit=2, worker="dead")
@@ -272,6 +282,7 @@ class LeaseRules(Contract):
         if store.traits.counts_crashes:
             assert (again[started].attempt, again[started].crashes) == (1, 1)
 
+    @takes("releases")
     def test_release_without_knowledge_counts_all_as_started(self, store: Store) -> None:
         ids = put(store, draft(), draft())
         claim(store, worker="dead")
@@ -280,6 +291,7 @@ class LeaseRules(Contract):
         if store.traits.counts_crashes:
             assert [look(store, id).crashes for id in ids] == [1, 1]
 
+    @takes("releases")
     def test_released_messages_go_before_what_was_enqueued_after_them(self, store: Store, clock: ManualClock) -> None:
         lapsing, unstarted = put_one(store), put_one(store)
         assert len(claimed_ids(store, worker="dead")) == 2
@@ -291,6 +303,7 @@ class LeaseRules(Contract):
         assert set(claimed[:2]) == {lapsing, unstarted}
         assert claimed[2:] == [later]
 
+    @takes("releases")
     def test_what_lapsed_stays_lapsed_when_its_worker_is_released_again(self, store: Store) -> None:
         started = put_one(store)
         claim_one(store, worker="dead")
@@ -301,6 +314,7 @@ class LeaseRules(Contract):
         if store.traits.counts_crashes:
             assert message.crashes == 1
 
+    @takes("releases")
     def test_what_was_started_by_an_earlier_claim_is_unstarted_now(self, store: Store) -> None:
         id = put_one(store)
         settle(store, claim_one(store, worker="dead"), RetryAt(store.now_ms()))
@@ -309,6 +323,7 @@ class LeaseRules(Contract):
         message = claim_one(store).message
         assert (message.attempt, message.crashes) == (2, 0)
 
+    @takes("releases")
     def test_release_of_an_unknown_worker_does_nothing(self, store: Store) -> None:
         ids = put(store, draft(), draft())
         claim(store, limit=1)

@@ -8,6 +8,7 @@ from ...message import Ack, Counts, DeadLetter, Isolate, Lane, Message, Page, Re
 from ...store import Store
 from ..clock import ManualClock
 from .base import Contract, bury, claim, claim_one, draft, fault, fresh_id, handle, look, put, put_one, settle
+from .weaker import lacks, takes
 
 BAD_CURSORS = ["", "x", "1", "1.", ".1", "1.2.3", "-1.5", "1.5 ", "1e3.5", "9" * 40 + ".1", "1." + "9" * 40, "²."]
 
@@ -15,6 +16,9 @@ BAD_CURSORS = ["", "x", "1", "1.", ".1", "1.2.3", "-1.5", "1.5 ", "1e3.5", "9" *
 class LookRules(Contract):
     def test_find_answers_in_the_order_asked(self, store: Store) -> None:
         a, b = put(store, draft("a"), draft("b"))
+        if not store.traits.finds:
+            assert store.find([b, a]) == [None, None]
+            claim(store)  # it finds what it holds
         found = store.find([b, fresh_id(store), a, b, 'it\'s "none"'])
         assert [message and message.task for message in found] == ["b", None, "a", "b", None]
         assert store.find([]) == []
@@ -30,7 +34,8 @@ class LookRules(Contract):
         a, b, c, _ = claim(store, limit=4)
         settle(store, a, Ack())
         settle(store, b, RetryAt(store.now_ms() + 1))
-        store.cancel([c.message.id])
+        if store.traits.finds:
+            store.cancel([c.message.id])
         settle(store, c, RetryAt(store.now_ms()))
         counts = [store.counts(), store.counts("default"), store.counts("q"), store.counts("none")]
         if store.traits.exact_counts:
@@ -41,7 +46,8 @@ class LookRules(Contract):
         assert all(number >= 0 for found in counts for number in _numbers(found))
 
     def test_counts_by_queue_say_what_counts_says_of_each(self, store: Store, clock: ManualClock) -> None:
-        assert store.counts_by_queue() == {}
+        if store.traits.exact_counts:
+            assert store.counts_by_queue() == {}
         for lane in (Lane.DEAD, Lane.QUARANTINE):
             bury(store, lane)
             bury(store, lane, queue="q")
@@ -50,8 +56,10 @@ class LookRules(Contract):
         put(store, *[draft(queue="g", group="a") for _ in range(3)], draft(queue="g", group="b", delay_ms=60_000))
         a, b = claim(store, limit=2)
         settle(store, a, Ack(keep_ms=60_000))
-        store.cancel([b.message.id])
-        store.configure("quiet", paused=True)
+        if store.traits.finds:
+            store.cancel([b.message.id])
+        if store.traits.cells:
+            store.configure("quiet", paused=True)
         clock.advance("5s")
         found = store.counts_by_queue()
         assert sorted(found) == store.queues()
@@ -78,6 +86,7 @@ class LookRules(Contract):
 
     # -- peek
 
+    @takes("triages")
     def test_peek_shows_a_lane_oldest_first_and_changes_nothing(self, store: Store, clock: ManualClock) -> None:
         dead = []
         for _ in range(3):
@@ -86,20 +95,24 @@ class LookRules(Contract):
         poison = bury(store, Lane.QUARANTINE)
         leased, cancelled, ready, later = put(store, draft(), draft(), draft(), draft(delay_ms=9000))
         claim(store, limit=1)
-        store.cancel([cancelled])
+        if store.traits.finds:
+            store.cancel([cancelled])
         before = store.counts()
         assert _ids(store.peek(Lane.DEAD)) == dead
         assert _ids(store.peek(Lane.QUARANTINE)) == [poison]
-        assert _ids(store.peek(Lane.DONE)) == [cancelled]
-        assert _ids(store.peek(Lane.READY)) == [ready, later]
-        assert _ids(store.peek(Lane.LEASED)) == [leased]
-        assert set(_ids(store.peek(None))) == {leased, ready, later, *dead, poison, cancelled}
+        if store.traits.finds:
+            assert _ids(store.peek(Lane.DONE)) == [cancelled]
+            assert _ids(store.peek(Lane.READY)) == [ready, later]
+            assert _ids(store.peek(Lane.LEASED)) == [leased]
+            assert set(_ids(store.peek(None))) == {leased, ready, later, *dead, poison, cancelled}
         assert store.counts() == before
 
+    @takes("triages")
     def test_a_peeked_message_is_the_stored_one(self, store: Store) -> None:
         id = bury(store, why=fault(), body=b"\xff", headers={"a": "b"})
         assert store.peek(Lane.DEAD).messages == [look(store, id)]
 
+    @takes("triages")
     def test_every_filter_must_match(self, store: Store, clock: ManualClock) -> None:
         ids = []
         for task, queue, reason, error, text in (
@@ -129,9 +142,10 @@ class LookRules(Contract):
             (Where(task="a'; drop table message; --"), []),
         ):
             assert _ids(store.peek(Lane.DEAD, where=where)) == expected, where
-            assert _ids(store.peek(None, where=where)) == expected, where
+            assert not store.traits.finds or _ids(store.peek(None, where=where)) == expected, where
             assert _ids(store.peek(Lane.QUARANTINE, where=where)) == [], where
 
+    @takes("finds")
     def test_times_are_of_enqueue_where_a_message_never_rested(self, store: Store, clock: ManualClock) -> None:
         first = put_one(store)
         clock.advance("1s")
@@ -144,6 +158,8 @@ class LookRules(Contract):
     def test_cursors_lead_through_all_of_it_once(
         self, store: Store, clock: ManualClock, lane: Lane | None, limit: int
     ) -> None:
+        if lacks(store, "triages" if lane is Lane.DEAD else "finds"):
+            return
         for n in range(7):
             bury(store, why=fault(), priority=0)
             if n % 3:
@@ -164,6 +180,7 @@ class LookRules(Contract):
         assert seen == whole
         assert len(whole) == {Lane.DEAD: 7, Lane.READY: 5, None: 12}[lane]
 
+    @takes("triages")
     def test_a_cursor_holds_its_place_while_messages_come_and_go(self, store: Store, clock: ManualClock) -> None:
         ids = []
         for _ in range(4):
@@ -176,12 +193,14 @@ class LookRules(Contract):
         assert _ids(store.peek(Lane.DEAD, cursor=page.cursor)) == [ids[3], late]
 
     @pytest.mark.parametrize("cursor", BAD_CURSORS)
+    @takes("triages")
     def test_a_cursor_that_is_not_ours_is_refused(self, store: Store, cursor: str) -> None:
         with pytest.raises(ValueError, match="cursor"):
             store.peek(Lane.DEAD, cursor=cursor)
 
     # -- failure groups
 
+    @takes("triages")
     def test_dead_messages_are_grouped_by_fingerprint_and_task(self, store: Store, clock: ManualClock) -> None:
         start = clock()
         groups: dict[tuple[str, str], list[str]] = {}
@@ -197,18 +216,24 @@ class LookRules(Contract):
         assert all(g.sample_id in groups[g.fingerprint[0], g.task] for g in found)
         assert [g.count for g in store.failure_groups(where=Where(task="b"))] == [2]
 
+    @takes("triages")
     def test_the_sample_of_a_group_shows_the_text_of_the_group(self, store: Store) -> None:
         for text in ("9 of 10", "10 of 10", "1 of 10"):
             bury(store, why=fault(text))
         (group,) = store.failure_groups()
         assert look(store, group.sample_id).faults[-1].text == group.text
 
+    @takes("triages")
     def test_messages_that_died_without_a_fault_are_a_group_too(self, store: Store) -> None:
         id = put_one(store)
         settle(store, claim_one(store), RetryAt(store.now_ms()), fault=fault())
         settle(store, claim_one(store), DeadLetter("deadline", counts=False))
         (group,) = store.failure_groups()
-        assert (group.fingerprint, group.error, group.count, group.sample_id) == ("", "", 1, id)
+        assert (group.count, group.sample_id) == (1, id)
+        if store.traits.atomic_moves:
+            assert (group.fingerprint, group.error) == ("", "")
+        else:  # it may lie there as if it had been imported: found by the last fault it had
+            assert (group.fingerprint, group.error) in [("", ""), ("f" * 16, "ValueError")]
 
     # -- the set-up
 

@@ -11,12 +11,12 @@ from ...store import Store
 from ..clock import ManualClock
 from .base import Contract, claim, put, values
 from .cells import ELSEWHERE, version
+from .weaker import takes
 
 
 class SettledSwapRules(Contract):
+    @takes("cells", "atomic_moves")
     def test_a_conflict_makes_its_settlement_stale_and_no_other(self, store: Store) -> None:
-        if not store.traits.atomic_moves:
-            return
         put(store, *[Draft(task="push") for _ in range(5)])
         store.cells.swap([Swap("there", 0, b"0")])
         at = version(store.cells, "there")
@@ -37,11 +37,11 @@ class SettledSwapRules(Contract):
         )
         assert again.settled == [Settled.OK] and values(store, "b") == [None]
 
+    @takes("cells", "fenced", "atomic_moves")
     def test_settlements_with_one_swap_are_told_apart_from_all_others(self, store: Store, clock: ManualClock) -> None:
         """As a batch of a healthy queue has them: most of them acks, of which each completes a record."""
-        if not store.traits.atomic_moves or not store.traits.fenced:
-            return
-        put(store, *[Draft(task="push", key="k" if n == 5 else None, group="g" if n == 6 else None) for n in range(12)])
+        key = "k" if store.traits.unique else None
+        put(store, *[Draft(task="push", key=key if n == 5 else None, group="g" if n == 6 else None) for n in range(12)])
         store.cells.swap([Swap("there", 0, b"0"), Swap("over", 0, b"0", ttl_ms=1000), Swap("other", 0, b"0")])
         clock.advance("1s")
         at, held = version(store.cells, "there"), {d.message.id: d for d in claim(store, limit=20)}
@@ -78,9 +78,8 @@ class SettledSwapRules(Contract):
         clock.advance("5s")
         assert values(store, "there", "new", "over") == [None, b"1", None]
 
+    @takes("cells", "fenced", "atomic_moves")
     def test_a_stale_receipt_swaps_nothing(self, store: Store) -> None:
-        if not store.traits.atomic_moves or not store.traits.fenced:
-            return
         put(store, Draft(task="push"), Draft(task="push"))
         first, second = claim(store)
         store.exchange([Settlement(first.receipt, Ack())], [])
@@ -89,9 +88,8 @@ class SettledSwapRules(Contract):
         assert values(store, "a") == [second.message.id.encode()]
 
     @pytest.mark.parametrize("many", [1, 300])
+    @takes("cells", "atomic_moves")
     def test_every_settlement_of_a_batch_may_have_swaps(self, store: Store, many: int) -> None:
-        if not store.traits.atomic_moves:
-            return
         put(store, *[Draft(task="push") for _ in range(many)])
         held = claim(store, limit=many)
         for ttl_ms in (60_000, None):

@@ -40,6 +40,7 @@ from .base import (
     put_one,
     settle,
 )
+from .weaker import takes
 
 VERDICTS: list[Verdict] = [Redrive(), Discard("no"), Isolate("no")]
 
@@ -48,6 +49,7 @@ class TriageRules(Contract):
     # -- verdicts
 
     @pytest.mark.parametrize("lane", [Lane.DEAD, Lane.QUARANTINE])
+    @takes("triages")
     def test_a_redriven_message_has_a_fresh_life(self, store: Store, clock: ManualClock, lane: Lane) -> None:
         enqueued_ms = clock()
         parts: dict[str, Any] = {"body": b"1", "priority": 1, "correlation_id": "c", "deadline_ms": clock() + 10}
@@ -77,6 +79,7 @@ class TriageRules(Contract):
         assert [f.text for f in message.faults] == ["first", "second"]
         assert (claim_one(store).message.attempt, look(store, id).fence) == (1, 4)
 
+    @takes("triages")
     def test_a_redrive_can_wait_go_elsewhere_and_keep_the_deadline(self, store: Store, clock: ManualClock) -> None:
         deadline_ms = clock() + 60_000
         id = bury(store, deadline_ms=deadline_ms)
@@ -89,6 +92,7 @@ class TriageRules(Contract):
         assert claim(store) == []
         assert claimed_ids(store, "slow") == [id]
 
+    @takes("triages")
     def test_redrives_are_counted(self, store: Store) -> None:
         id = bury(store)
         for n in (1, 2, 3):
@@ -96,12 +100,14 @@ class TriageRules(Contract):
             assert (look(store, id).redrives, look(store, id).attempts_allowed) == (n, n)
             settle(store, claim_one(store), DeadLetter("permanent"))
 
+    @takes("triages")
     def test_a_discarded_message_is_gone(self, store: Store) -> None:
         dead, poison, other = bury(store), bury(store, Lane.QUARANTINE), bury(store)
         assert store.triage([handle(store, dead), handle(store, poison)], Discard("not wanted")) == [True, True]
         assert store.find([dead, poison]) == [None, None]
         assert look(store, other).lane is Lane.DEAD
 
+    @takes("triages")
     def test_an_isolated_message_lies_in_quarantine(self, store: Store, clock: ManualClock) -> None:
         id = bury(store, why=fault())
         clock.advance("1h")
@@ -111,6 +117,7 @@ class TriageRules(Contract):
         assert (message.attempt, message.redrives, message.faults) == (1, 0, (fault(),))
 
     @pytest.mark.parametrize("verdict", VERDICTS)
+    @takes("triages")
     def test_a_handle_of_what_changed_since_is_refused(self, store: Store, verdict: Verdict) -> None:
         redriven, isolated, discarded, died_again = (bury(store) for _ in range(4))
         seen = [handle(store, id) for id in (redriven, isolated, discarded, died_again)]
@@ -124,16 +131,22 @@ class TriageRules(Contract):
         assert store.find([redriven, isolated, discarded, died_again]) == before
 
     @pytest.mark.parametrize("verdict", VERDICTS)
+    @takes("triages")
     def test_only_resting_messages_are_judged(self, store: Store, verdict: Verdict) -> None:
         leased, cancelled, ready, later = put(store, draft(), draft(), draft(), draft(delay_ms=9000))
         claim(store, limit=1)
-        store.cancel([cancelled])
+        if store.traits.finds:
+            store.cancel([cancelled])
         ids = [leased, cancelled, ready, later]
         before = store.find(ids)
-        handles = [handle(store, id) for id in ids] + [Handle(id, 0, Lane.DEAD) for id in ids]
+        handles = [
+            Handle(id, 0, message.lane if message else Lane.READY) for id, message in zip(ids, before, strict=True)
+        ]
+        handles += [Handle(id, 0, Lane.DEAD) for id in ids]
         assert store.triage([*handles, Handle(fresh_id(store), 0, Lane.DEAD)], verdict) == [False] * 9
         assert store.find(ids) == before
 
+    @takes("triages")
     def test_a_batch_is_judged_one_by_one_in_order(self, store: Store) -> None:
         a, b = bury(store), bury(store)
         handles = [handle(store, a), Handle(b, 7, Lane.DEAD), handle(store, b), handle(store, a)]
@@ -143,6 +156,7 @@ class TriageRules(Contract):
 
     # -- cancel
 
+    @takes("finds")
     def test_a_waiting_message_is_cancelled_at_once(self, store: Store, clock: ManualClock) -> None:
         ready, later, retrying = put(store, draft(), draft(delay_ms=9000), draft(priority=0))
         settle(store, claim_one(store, limit=1), RetryAt(clock() + 5000))
@@ -156,6 +170,7 @@ class TriageRules(Contract):
         assert claim(store) == []
         assert store.cancel(ids) == [Cancel.TOO_LATE] * 3
 
+    @takes("finds")
     def test_a_running_message_is_asked_to_stop(self, store: Store) -> None:
         put_one(store)
         delivery = claim_one(store)
@@ -165,6 +180,7 @@ class TriageRules(Contract):
         assert look(store, delivery.message.id).lane is Lane.LEASED
         assert store.extend([delivery.receipt], lease_ms=LEASE_MS) == [Hold.CANCEL]
 
+    @takes("finds")
     def test_a_message_that_finished_though_cancelled_is_done(self, store: Store) -> None:
         put(store, draft(), draft())
         first, second = claim(store)
@@ -175,6 +191,7 @@ class TriageRules(Contract):
         assert [d.message.task for d in claim(store)] == ["next"]
 
     @pytest.mark.parametrize("kind", ["retry", "snooze", "dead", "quarantine"])
+    @takes("finds")
     def test_a_cancelled_message_is_never_retried_and_never_dead(
         self, store: Store, clock: ManualClock, kind: str
     ) -> None:
@@ -194,6 +211,7 @@ class TriageRules(Contract):
         clock.advance("1h")
         assert claim(store) == []
 
+    @takes("finds")
     def test_a_cancel_outlives_a_lost_lease(self, store: Store, clock: ManualClock) -> None:
         id = put_one(store)
         claim_one(store)
@@ -204,6 +222,7 @@ class TriageRules(Contract):
         assert settle(store, again, RetryAt(clock(), counts=False)) is Settled.CANCELLED
         assert look(store, id).reason == "cancelled"
 
+    @takes("finds", "triages")
     def test_resting_and_unknown_messages_cannot_be_cancelled(self, store: Store) -> None:
         dead, poison, ready = bury(store), bury(store, Lane.QUARANTINE), put_one(store)
         acked = put_one(store, priority=0)
@@ -219,6 +238,7 @@ class TriageRules(Contract):
         assert [look(store, id).lane for id in (dead, poison)] == [Lane.DEAD, Lane.QUARANTINE]
         assert store.cancel([]) == []
 
+    @takes("finds")
     def test_a_cancelled_message_can_be_looked_up_for_a_day(self, store: Store, clock: ManualClock) -> None:
         id = put_one(store)
         store.cancel([id])
@@ -229,6 +249,7 @@ class TriageRules(Contract):
         store.exchange([], [])
         assert store.find([id]) == [None]
 
+    @takes("triages")
     def test_resting_messages_stay_for_ever(self, store: Store, clock: ManualClock) -> None:
         dead, poison = bury(store), bury(store, Lane.QUARANTINE)
         for _ in range(3):

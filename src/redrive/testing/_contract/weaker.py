@@ -1,0 +1,208 @@
+"""What a store does that does not promise something: it refuses, by name, or does the stated less. Nothing is lost."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pytest
+
+from ...errors import Unsupported
+from ...message import (
+    Ack,
+    DeadLetter,
+    Decision,
+    Discard,
+    GroupOrder,
+    Handle,
+    Lane,
+    Quarantine,
+    Settled,
+    Settlement,
+    Started,
+    Swap,
+)
+from ...store import Store
+from .base import (
+    Contract,
+    ask,
+    claim,
+    claim_one,
+    draft,
+    fresh_id,
+    put,
+    put_one,
+    settle,
+    values,
+)
+
+Rule = TypeVar("Rule", bound=Callable[..., None])
+
+
+def takes(*traits: str) -> Callable[[Rule], Rule]:
+    """For a rule about what these traits promise. A store that lacks one is held to what it does instead."""
+
+    def taking(rule: Rule) -> Rule:
+        looks_itself = "store" in inspect.signature(rule).parameters
+
+        @functools.wraps(rule)
+        def held(self: Contract, *, store: Store, **parts: Any) -> None:
+            lacking = next((trait for trait in traits if not getattr(store.traits, trait)), None)
+            if lacking is not None:
+                LESS[lacking](store)
+            else:
+                rule(self, **parts | ({"store": store} if looks_itself else {}))
+
+        if not looks_itself:
+            parts = [*inspect.signature(rule).parameters.values()]
+            named = inspect.Parameter("store", inspect.Parameter.KEYWORD_ONLY)
+            held.__signature__ = inspect.Signature([*parts, named])  # type: ignore[attr-defined]
+        return held  # type: ignore[return-value]
+
+    return taking
+
+
+def lacks(store: Store, trait: str) -> bool:
+    """Whether it lacks the trait; it has then been held to what it does instead."""
+    if getattr(store.traits, trait):
+        return False
+    LESS[trait](store)
+    return True
+
+
+def no_cells(store: Store) -> None:
+    id = put_one(store)
+    delivery = claim_one(store)
+    swap = Swap("a", 0, b"1")
+    for call in (
+        lambda: store.cells.swap([swap]),
+        lambda: store.put([draft()], swaps=[swap]),
+        lambda: store.exchange([], [ask()], swaps=[swap]),
+        lambda: settle(store, delivery, Ack(), swaps=(swap,)),
+        lambda: store.checkpoint(delivery.receipt, b"half"),
+        lambda: store.configure("default", paused=True),
+    ):
+        with pytest.raises(Unsupported):
+            call()
+    assert (values(store, "a", "b"), store.paused()) == ([None, None], frozenset())
+    assert claim(store) == []  # nothing was put
+    assert (settle(store, delivery, Ack()), store.find([id])) == (Settled.OK, [None])  # nor settled
+
+
+def no_look(store: Store) -> None:
+    id = put_one(store)
+    assert store.find([id]) == [None]
+    (delivery,) = claim(store)
+    assert store.find([id]) == [delivery.message]  # by who holds it
+    for lane in (Lane.READY, Lane.LEASED, Lane.DONE, None):
+        with pytest.raises(Unsupported):
+            store.peek(lane)
+    for ids in ([id], [fresh_id(store)]):
+        with pytest.raises(Unsupported):
+            store.cancel(ids)
+    assert settle(store, delivery, Ack()) is Settled.OK and store.find([id]) == [None]
+
+
+def no_triage(store: Store) -> None:
+    dead, poison = put(store, draft(), draft())
+    ends: tuple[Decision, ...] = DeadLetter("permanent"), Quarantine()
+    for delivery, decision in zip(claim(store), ends, strict=True):
+        assert settle(store, delivery, decision) is Settled.OK
+    assert store.find([dead, poison]) == [None, None]
+    for lane in (Lane.DEAD, Lane.QUARANTINE, None):
+        with pytest.raises(Unsupported):
+            store.peek(lane)
+    for call in (
+        store.failure_groups,
+        lambda: store.triage([Handle(dead, 0, Lane.DEAD)], Discard("no")),
+        lambda: store.restore([delivery.message]),
+    ):
+        with pytest.raises(Unsupported):
+            call()
+    assert claim(store) == []  # it rests, where this store cannot look
+
+
+def no_kept(store: Store) -> None:
+    id, other = put(store, draft(keep_ms=1000), draft())
+    for delivery in claim(store):
+        assert settle(store, delivery, Ack(keep_ms=None), result=b"1") is Settled.OK
+    assert (store.find([id, other]), claim(store)) == ([None, None], [])
+    assert store.retain("default") == (0, 0)
+
+
+def no_widths(store: Store) -> None:
+    for settings in ({"group_width": 2}, {"group_order": GroupOrder.STRICT, "group_width": 1}):
+        with pytest.raises(Unsupported):
+            store.configure("default", **settings)
+    for name in ("g", None):
+        with pytest.raises(Unsupported):
+            store.configure_group("default", name, width=2)
+    with pytest.raises(Unsupported):
+        store.groups("default")
+    ids = put(store, draft(group="g"), draft(group="g"), draft(group="h"))
+    held = claim(store)
+    assert [(d.message.id, d.message.group) for d in held] == list(zip(ids, "ggh", strict=True))  # all at once
+
+
+def no_skips(store: Store) -> None:
+    ids = put(store, draft("a"), draft("b"))
+    done = store.exchange([], [ask(skip=["a"])])
+    assert (sorted(d.message.id for d in done.deliveries), done.clogged) == (sorted(ids), frozenset())
+
+
+def no_releases(store: Store) -> None:
+    ids = put(store, draft(), draft())
+    claim(store, worker="dead")
+    assert store.release("dead", [Started(ids[0], 1)]) == store.release("dead", None) == (0, 0)
+    assert claim(store) == []
+
+
+def no_keys(store: Store) -> None:
+    for drafts in ([draft(key="k")], [draft(), draft(key="k")]):
+        with pytest.raises(Unsupported):
+            store.put(drafts)
+    put_one(store)
+    delivery = claim_one(store)
+    with pytest.raises(Unsupported):
+        settle(store, delivery, Ack(), follow_ups=(draft(key="k"),))
+    assert settle(store, delivery, Ack()) is Settled.OK and claim(store) == []
+
+
+def no_one_commit(store: Store) -> None:
+    """What a settlement sends, its swaps and its end are three steps; but swaps that do not apply stop it before."""
+    put(store, draft(), draft())
+    store.cells.swap([Swap("there", 0, b"0")])
+    stopped, good = claim(store)
+    settlements = [
+        Settlement(stopped.receipt, Ack(), follow_ups=(draft("ghost"),), swaps=(Swap("there", 0, b"1"),)),
+        Settlement(good.receipt, Ack(), follow_ups=(draft("next"),), swaps=(Swap("new", 0, b"1"),)),
+    ]
+    assert store.exchange(settlements, []).settled == [Settled.STALE, Settled.OK]
+    assert values(store, "there", "new") == [b"0", b"1"]
+    assert [d.message.task for d in claim(store)] == ["next"]
+    again = Settlement(stopped.receipt, Ack(), swaps=(Swap("other", 0, b"1"),))
+    assert store.exchange([again], []).settled == [Settled.OK] and values(store, "other") == [b"1"]
+
+
+def no_fence(store: Store) -> None:
+    """It cannot know a receipt that is not the last one, and must not pretend to."""
+    put_one(store)
+    delivery = claim_one(store)
+    assert [settle(store, delivery, Ack()), settle(store, delivery, Ack())] == [Settled.OK, Settled.OK]
+    assert claim(store) == []
+
+
+LESS: dict[str, Callable[[Store], None]] = {
+    "cells": no_cells,
+    "finds": no_look,
+    "triages": no_triage,
+    "keeps_done": no_kept,
+    "widths": no_widths,
+    "skips": no_skips,
+    "releases": no_releases,
+    "unique": no_keys,
+    "fenced": no_fence,
+    "atomic_moves": no_one_commit,
+}
