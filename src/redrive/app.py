@@ -27,6 +27,7 @@ from .stores import open_store
 from .task import Ref, Task, as_text
 
 if TYPE_CHECKING:
+    from .aws.sns import Topic
     from .flow.breaker import Breaker
     from .flow.budget import Budget
     from .flow.dependency import Dependency
@@ -489,6 +490,17 @@ class App:
 
     def _refs(self, drafts: Sequence[Draft], puts: Sequence[Any]) -> list[Ref]:
         return [Ref(p.id, d.task, d.queue, p.duplicate, self) for d, p in zip(drafts, puts, strict=True)]
+
+    def topic(self, name: str, *, bytes_max: int = 256 * 1024) -> Topic:
+        """A topic of SNS, to publish events that several queues get, and to subscribe queues of this app.
+
+        `name` is the topic's after the prefix of the app's queues, as `PREFIX-NAME`, ending in `.fifo` for a FIFO
+        topic; or its ARN. With `create=true` in the app's URL it is made. `bytes_max` is the topic's own bound on an
+        event with its attributes (`MaximumMessageSize`, 1 MiB at most). Raises ConfigError.
+        """
+        from .aws.sns import topic_of
+
+        return topic_of(self, name, bytes_max)
 
     # -- looking and changing
 

@@ -12,7 +12,8 @@ RedriveError
 ├── StoreError           the store refused or failed; what was asked was not done
 │   ├── StoreUnavailable   unreachable, locked or an I/O error: the same call may work later
 │   │   ├── StoreFull      out of space
-│   │   └── BlobsUnavailable   the place where large bodies lie cannot be reached, read or written
+│   │   ├── BlobsUnavailable   the place where large bodies lie cannot be reached, read or written
+│   │   └── PublishFailed  a topic took not all of the events; says which it did not
 │   ├── Conflict         a cell had another version; nothing of the commit was written
 │   ├── Unsupported      this store does not promise that
 │   └── SchemaError      the stored schema is newer than this program
@@ -32,6 +33,8 @@ Steer                    raised by handlers: not failures of redrive, but words 
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from .duration import Duration, seconds
 
@@ -103,6 +106,18 @@ class StoreFull(StoreUnavailable):
 
 class BlobsUnavailable(StoreUnavailable):
     """Blob storage cannot be reached, read or written just now; the same call may work later."""
+
+
+class PublishFailed(StoreUnavailable):
+    """Some events were not published: `failed` has the reason of each by its place among them, from 0. The others
+    are published."""
+
+    def __init__(self, text: str, failed: Mapping[int, str]) -> None:
+        self.failed = dict(failed)
+        super().__init__(text)
+
+    def __reduce__(self) -> tuple[type[PublishFailed], tuple[object, ...]]:
+        return type(self), (*self.args, self.failed)
 
 
 class Conflict(StoreError):

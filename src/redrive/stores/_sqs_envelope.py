@@ -20,7 +20,9 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 import msgspec
+from msgspec.structs import replace
 
+from .._strangers import value_of
 from ..ids import is_id
 from ..message import NORMAL, PRIORITIES, RESTING, Lane, Message
 from ..routes import TASK, Routes
@@ -29,6 +31,7 @@ from ._sqs_kept import Kept, kept_of, with_kept
 from ._sqs_kept import decode as decode_kept
 from ._sqs_kept import encode as encode_kept
 
+TOPIC = "aws-sns-topic"  # the header that names the topic
 KEPT = "redrive"  # the message attribute with the mutable state
 BYTES_MAX = 1024 * 1024  # of a message in SQS, body and attributes
 ENVELOPE_BYTES = 64 * 1024 + 32 * 1024  # what a message may need beside its body: its history, and everything else
@@ -239,7 +242,7 @@ def read(raw: Mapping[str, Any], *, queue: str, routes: Routes) -> tuple[Message
     """
     body: str = raw.get("Body") or ""
     attributes = raw.get("MessageAttributes")
-    message = own(body, queue)
+    message = own(body, queue, routes)
     if message is None:
         from ._sqs_foreign import read as read_foreign
 
@@ -249,13 +252,15 @@ def read(raw: Mapping[str, Any], *, queue: str, routes: Routes) -> tuple[Message
     return message, FRESH
 
 
-def own(body: str, queue: str) -> Message | None:
-    """The message in an envelope of ours; None for anything else."""
+def own(body: str, queue: str, routes: Routes | None = None) -> Message | None:
+    """The message in an envelope of ours; None for anything else. What a topic sent takes the route of its queue."""
     try:
         event = _decode_event(body)
         if event.rdexact is not None:
             _take_exact(event)
         message = _message(event, queue)
+        if event.rdtopic is not None and message is not None:
+            message = _copy(message, event.rdtopic, routes)
     except (ValueError, RecursionError, OverflowError):
         return None
     return None if message is None or ("\\u0000" in body and _holds_nul(message)) else message
@@ -270,10 +275,7 @@ def _message(event: Event, queue: str) -> Message | None:
     keep_ms = 0 if event.rdkeep is None else int(event.rdkeep)
     if min(enqueued_ms, keep_ms, deadline_ms or 0) < 0 or max(keep_ms, deadline_ms or 0) > INT_MAX:
         return None
-    correlation, causation, topic = event.correlationid, event.causationid, event.rdtopic
-    if topic is not None:
-        correlation, causation = correlation or id, id
-        id = copy_id(id, queue)
+    correlation = event.correlationid
     return Message(
         id,
         "" if event.type == UNROUTED_TYPE else event.type,
@@ -291,9 +293,23 @@ def _message(event: Event, queue: str) -> Message | None:
         group=event.rdgroup or None,
         content="json" if event.rdcontent is None else event.rdcontent,
         headers={} if event.rdheaders is None else _decode_texts(event.rdheaders),
-        causation_id=causation,
+        causation_id=event.causationid,
         traceparent=event.traceparent,
         keep_ms=keep_ms,
+    )
+
+
+def _copy(message: Message, topic: str, routes: Routes | None) -> Message:
+    """The copy that one queue has of what went to several: its id is its own, as is the task that takes it."""
+    task = message.task
+    if routes is not None:
+        task, _ = routes.task_of(message.queue, value_of(message.body), message.headers, task)
+    return replace(
+        message,
+        id=copy_id(message.id, message.queue),
+        task=task,
+        causation_id=message.id,
+        headers={**message.headers, TOPIC: topic},
     )
 
 

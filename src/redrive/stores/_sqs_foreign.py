@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from .._strangers import value_of
 from ..message import Message
 from ..routes import UNROUTED, Routes
-from ._sqs_envelope import KEPT, copy_id, own
+from ._sqs_envelope import KEPT, TOPIC, copy_id, own
 
 MESSAGE_ID, RECEIVES, FIRST_RECEIVED = "aws-message-id", "aws-receive-count", "aws-first-received"
-TOPIC, SUBJECT, SNS_ID = "aws-sns-topic", "aws-sns-subject", "aws-sns-message-id"
+SUBJECT, SNS_ID = "aws-sns-subject", "aws-sns-message-id"
 _CORRELATION = ("correlation_id", "correlation-id", "correlationId", "correlationid", "x-correlation-id")
 _TRACEPARENT = "traceparent"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -70,7 +70,7 @@ def read(raw: Mapping[str, Any], *, queue: str, routes: Routes) -> Message:
     except (ValueError, RecursionError):
         return _plain(raw, body, attributes, about, queue, routes)
     about |= {TOPIC: note.TopicArn, SNS_ID: note.MessageId} | ({SUBJECT: note.Subject} if note.Subject else {})
-    ours = own(note.Message, queue)
+    ours = own(note.Message, queue, routes)
     if ours is not None:
         return ours
     attributes = {name: each.Value for name, each in note.MessageAttributes.items()} | attributes

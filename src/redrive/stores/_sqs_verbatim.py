@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from ..message import RESTING, Message
 from ..routes import UNROUTED
-from ._sqs_foreign import FIRST_RECEIVED, MESSAGE_ID, RECEIVES, SNS_ID, SUBJECT, TOPIC
+from ._sqs_envelope import TOPIC
+from ._sqs_foreign import FIRST_RECEIVED, MESSAGE_ID, RECEIVES, SNS_ID, SUBJECT
 from ._sqs_kept import encode, kept_of
 
 VERBATIM = "aws-verbatim"  # a header: the body is as it lay in SQS, and these types its attributes have
