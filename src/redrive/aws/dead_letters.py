@@ -18,7 +18,7 @@ from ..message import Lane, Message
 from ..routes import Routes
 from ..stores._sqs_envelope import read
 from ..stores._sqs_foreign import FIRST_RECEIVED, MESSAGE_ID, RECEIVES
-from ..stores._sqs_kept import Kept, with_kept
+from ..stores._sqs_kept import Kept, revived, with_kept
 from ..stores._sqs_verbatim import SOURCE, as_it_came
 from .moving import ATTEMPT
 
@@ -47,8 +47,11 @@ def dead_letter(raw: Raw, *, queue: str, lane: Lane, routes: Routes, now_ms: int
     message, kept = read(raw, queue=queue, routes=routes)
     if record is not None:
         message, kept = with_kept(message, record), record
+    if kept.reason is not None and _source(raw):  # a move task had brought it back, and it died again
+        kept = revived(kept, now_ms)
+        message = with_kept(message, kept)
     message = replace(message, queue=queue, lane=lane, due_ms=None, redrives=max(kept.redrives, _redrives(raw)))
-    reason = kept.reason or _text(raw, "reason")
+    reason = kept.reason or ("" if _source(raw) else _text(raw, "reason"))
     if message.headers.get(MESSAGE_ID) == raw.get("MessageId"):  # nobody of ours wrote it
         message = as_it_came(message, raw)
         headers = {**message.headers, **_about(raw)}

@@ -21,6 +21,7 @@ _METHODS = {
     "SetQueueAttributes": "set_queue_attributes",
     "CreateQueue": "create_queue",
     "ListQueues": "list_queues",
+    "ListDeadLetterSourceQueues": "list_dead_letter_source_queues",
     "PurgeQueue": "purge_queue",
     "StartMessageMoveTask": "start_message_move_task",
     "ListMessageMoveTasks": "list_message_move_tasks",

@@ -127,6 +127,30 @@ def claimed(message: Message, kept: Kept, ask: Ask, *, receives: int, counts_all
     )
 
 
+def revived(kept: Kept, now_ms: int) -> Kept:
+    """The state of a dead letter that somebody moved back to its queue, as by a move task: a fresh life, as after a
+    redrive."""
+    return replace(
+        kept,
+        attempt=0,
+        crashes=0,
+        crashes_alone=0,
+        suspect=False,
+        redrives=kept.redrives + 1,
+        life_ms=now_ms,
+        held_ms=0,
+        due_ms=None,
+        deadline_ms=None,
+        attempts_allowed=None,
+        run=None,
+        reason=None,
+        rested_ms=None,
+        deferral=None,
+        receives=0,
+        alone=0,
+    )
+
+
 def trimmed(faults: tuple[Fault, ...], bytes_max: int = FAULTS_BYTES_MAX) -> tuple[Fault, ...]:
     """A history of at most so many bytes: without tracebacks but the last, then without the middle, where it is
     longer."""

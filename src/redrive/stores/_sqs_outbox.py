@@ -68,6 +68,11 @@ def read_sent(cell: Cell) -> Sent:
     return msgspec.json.decode(cell.value, type=Sent)
 
 
+def is_verdict(swap: Swap) -> bool:
+    """Whether it tells a run what became of a message: written once, whoever comes first (`worker/first_runs.py`)."""
+    return swap.version == 0 and swap.key.startswith("run/") and "/v/" in swap.key
+
+
 def _ignore(name: str, text: str) -> None:
     """For who wants to hear nothing."""
 

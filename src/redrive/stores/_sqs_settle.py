@@ -24,6 +24,7 @@ from ._sqs_client import Sqs
 from ._sqs_envelope import size_of, write
 from ._sqs_kept import RECORD_TTL_MS, Kept, encode, kept_of
 from ._sqs_order import Group
+from ._sqs_outbox import bury, is_verdict
 from ._sqs_queues import Place, Queues
 from ._sqs_url import Mode, SqsUrl
 
@@ -199,18 +200,15 @@ class Settling:
         if self._triage is None or not steps:
             return
         self._seam("bury")
+        letters = [step.rest for step in steps if step.rest is not None]
         try:
-            self._triage.restore([step.rest for step in steps if step.rest is not None])
-        except Exception as error:
-            if not isinstance(error, StoreError):
-                raise
-            for step in steps:
-                if step.rest is not None:
-                    step.sends.append(Send(self._queues.resting(step.rest.queue, step.rest.lane), step.rest))
-                    step.rest = None
-        else:
-            for step in steps:
-                step.rest = None
+            safe = bury(self._triage, letters)
+        except StoreError:
+            safe = [False] * len(letters)
+        for step, letter, is_safe in zip(steps, letters, safe, strict=True):
+            step.rest = None
+            if not is_safe:
+                step.sends.append(Send(self._queues.resting(letter.queue, letter.lane), letter))
         self._seam("buried")
 
     def sent(self, sends: Sequence[Send]) -> list[StoreError | ConfigError | None]:
@@ -272,7 +270,10 @@ class Settling:
                 step.error = error
             return
         for step in todo:
-            applied = [next(told) for _ in range(len(step.swaps) + (step.record is not None))]
+            # A verdict that is there already is a duplicate's of this very message: what it came to then, counts.
+            applied = [next(told) or is_verdict(swap) for swap in step.swaps]
+            if step.record is not None:
+                applied.append(next(told))
             step.word = Settled.OK if all(applied) else Settled.STALE
             step.kept = True
         self._seam("kept")

@@ -13,12 +13,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from ..errors import ConfigError, Conflict, StoreError, Unsupported
+from ..errors import ConfigError, Conflict, EnqueueError, StoreError, TooLarge, Unsupported
 from ..fault import Fault
 from ..ids import new_id
 from ..message import (
@@ -42,6 +43,8 @@ from ..message import (
     Page,
     Put,
     Receipt,
+    Redrive,
+    Replace,
     Settled,
     Settlement,
     Started,
@@ -56,12 +59,13 @@ from . import _door, _lifecycle
 from ._sqs_batches import EntryRefused, Job, run
 from ._sqs_client import THREADS, Sqs
 from ._sqs_envelope import ANY_BODY_MAX, read
-from ._sqs_kept import Kept, claimed, decode, with_kept
+from ._sqs_kept import Kept, claimed, decode, revived, with_kept
 from ._sqs_order import Order, group_of
+from ._sqs_outbox import Outbox
 from ._sqs_queues import Place, Queues
 from ._sqs_receive import THREADS as RECEIVERS
 from ._sqs_receive import Received, Receivers
-from ._sqs_resting import NO_CELLS, NoCells, SplitCells, need
+from ._sqs_resting import NO_CELLS, WITH_TRIAGE, NoCells, SplitCells, need
 from ._sqs_settle import RECORDS, Held, Send, Settling, Step, record_swap, unavailable
 from ._sqs_tail import HIDE, End, Tail
 from ._sqs_url import Mode, SqsUrl
@@ -105,6 +109,7 @@ class SqsStore:
         self.processed = 0
         self.places = Queues(self._sqs, at)
         self.triage_store = triage or (open_store(at.triage) if at.triage else None)
+        self._outbox = None if self.triage_store is None else self._made_outbox(self.triage_store)
         self._own_cells = cells or _opened_cells(at.cells)
         self.cells: Cells = _cells(self._own_cells, self.triage_store)
         has_cells = not isinstance(self.cells, NoCells)
@@ -141,6 +146,35 @@ class SqsStore:
         self._crowds: dict[str, tuple[float, int, bool]] = {}
         self._paused: tuple[float, frozenset[str]] = (-math.inf, frozenset())
 
+    @property
+    def sqs(self) -> Sqs:
+        """How SQS is called."""
+        return self._sqs
+
+    @property
+    def outbox(self) -> Outbox:
+        """The way back of what rests. Raises Unsupported where there is no triage store."""
+        need(self.triage_store)
+        assert self._outbox is not None
+        return self._outbox
+
+    def _made_outbox(self, triage: Store) -> Outbox:
+        return Outbox(
+            triage,
+            self._send_back,
+            place=f"{self.at.region}/{self.at.prefix}",
+            ordered=lambda queue: self.places.of(queue).fifo,
+            tell=self._tell,
+        )
+
+    def _send_back(self, messages: Sequence[Message]) -> list[Exception | None]:
+        """Of each, what went wrong; EnqueueError for what SQS would refuse again."""
+        found: list[Exception | None] = [_too_large(message) for message in messages]
+        going = [at for at, error in enumerate(found) if error is None]
+        for at, error in zip(going, self.send([messages[at] for at in going]), strict=True):
+            found[at] = EnqueueError(str(error)) if isinstance(error, EntryRefused) else error
+        return found
+
     def now_ms(self) -> int:
         return self._clock_ms()
 
@@ -157,6 +191,8 @@ class SqsStore:
     def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
         if tx is not None:
             raise Unsupported("SQS has no transactions to write in; enqueue without tx=")
+        if not drafts and swaps and self.triage_store is not None and self._in_triage(swaps):
+            return self.triage_store.put([], swaps=swaps)  # one commit, as runs need it
         self._admit(drafts)
         now = self.now_ms()
         messages = [_lifecycle.enqueued(draft, draft.id or new_id(now), now) for draft in drafts]
@@ -192,6 +228,10 @@ class SqsStore:
         for swap, cell in zip(swaps, found, strict=True):
             if version_of(cell) != swap.version:
                 raise Conflict(f"cell {swap.key!r} has another version than {swap.version}; nothing was written")
+
+    def _in_triage(self, swaps: Sequence[Swap]) -> bool:
+        """Whether all these cells lie in the triage store."""
+        return self._own_cells is None or all(swap.key.startswith(WITH_TRIAGE) for swap in swaps)
 
     def _apply(self, swaps: Sequence[Swap]) -> None:
         if swaps and not all(self.cells.swap(swaps)):
@@ -261,6 +301,8 @@ class SqsStore:
         return back
 
     def _claim(self, asks: Sequence[Ask], *, patient: bool) -> list[Delivery]:
+        if asks and self._outbox is not None:
+            self._outbox.begin()
         paused = self.paused() if asks else frozenset()
         placed = [(ask, self.places.of(ask.queue)) for ask in asks if ask.queue not in paused and ask.limit > 0]
         deliveries: list[Delivery] = []
@@ -307,6 +349,9 @@ class SqsStore:
 
     def _held_of(self, place: Place, one: Received, ask: Ask, record: Cell | None) -> Held:
         message, kept = read(one.raw, queue=ask.queue, routes=self.routes)
+        if kept.reason is not None:  # a dead letter that a move task brought back
+            kept = revived(kept, int(one.raw["Attributes"]["SentTimestamp"]))
+            message = with_kept(message, kept)
         version = 0
         if record is not None:
             kept, version = decode(record.value), record.version
@@ -504,7 +549,14 @@ class SqsStore:
     # -- changing by hand
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
-        return need(self.triage_store).triage(handles, verdict, swaps=swaps)
+        store = need(self.triage_store)
+        if not isinstance(verdict, Redrive | Replace):
+            return store.triage(handles, verdict, swaps=swaps)
+        self.outbox.own()
+        words = store.triage(handles, verdict, swaps=swaps)
+        with suppress(StoreError, ConfigError):  # it lies in the outbox, and the next pump takes it
+            self.outbox.pump(len(handles))
+        return words
 
     def restore(self, messages: Sequence[Message]) -> list[bool]:
         return need(self.triage_store).restore(messages)
@@ -581,6 +633,8 @@ class SqsStore:
         return said
 
     def close(self) -> None:
+        if self._outbox is not None:
+            self._outbox.close()
         for place, received in self._receivers.drop():
             self._tail.end(self._given_back(place, received), last=False)
         self._tail.close()
@@ -631,6 +685,12 @@ def _summed(all: Sequence[Counts]) -> Counts:
         dead=sum(one.dead for one in all),
         quarantine=sum(one.quarantine for one in all),
     )
+
+
+def _too_large(message: Message) -> TooLarge | None:
+    if len(message.body) <= ANY_BODY_MAX:
+        return None
+    return TooLarge(f"its body has {len(message.body):,} bytes; SQS takes {ANY_BODY_MAX:,}")
 
 
 def _wall_ms() -> int:
