@@ -44,6 +44,9 @@ class Deployed:
         s3.put_object(Bucket=self.prefix, Key="template", Body=written.encode())
         return f"{self.url}/{self.prefix}/template"
 
+    def upload(self, key: str, content: bytes) -> None:
+        client("s3", self.url).put_object(Bucket=self.prefix, Key=key, Body=content)
+
     def failures(self) -> list[str]:
         told = self._stacks.describe_stack_events(StackName=self.prefix)["StackEvents"]
         failed = (e for e in told if "FAILED" in e["ResourceStatus"])

@@ -134,20 +134,22 @@ def _alarm(of: Named, name: str, **properties: object) -> Json:
     return {"Type": "AWS::CloudWatch::Alarm", "Properties": {**named, **to, **properties}}
 
 
-def function_alarm(of: Named, id: str, function: str, condition: str, text: str) -> Resources:
-    """Any error of a Lambda."""
+def any_above(of: Named, id: str, metric: tuple[str, str, str, str], text: str) -> Resources:
+    """The alarm on any of what a function or machine counts; `metric`: its namespace, its name, and the dimension and
+    the logical name of whose it is."""
+    namespace, name, dimension, resource = metric
     properties = {
         "AlarmDescription": text,
-        "Namespace": "AWS/Lambda",
-        "MetricName": "Errors",
-        "Dimensions": [{"Name": "FunctionName", "Value": ref(function)}],
+        "Namespace": namespace,
+        "MetricName": name,
+        "Dimensions": [{"Name": dimension, "Value": ref(resource)}],
         "Statistic": "Sum",
         "Period": 5 * MINUTE_S,
         "EvaluationPeriods": 1,
         "ComparisonOperator": "GreaterThanThreshold",
         "Threshold": 0,
     }
-    return {f"{of.id}{id}Alarm": _alarm(of, id, **properties) | {"Condition": condition}}
+    return {f"{of.id}{id}Alarm": _alarm(of, id, **properties) | {"Condition": "HasCode"}}
 
 
 def from_alarms(topic: str) -> Json:
@@ -212,7 +214,6 @@ def _row(of: Named, n: int) -> Iterator[Json]:
             "metrics": metrics,
             "stat": stat,
             "period": MINUTE_S,
-            "view": "timeSeries",
         }
         at = {"x": 6 * (i % 4), "y": y + 1 + 6 * (i // 4), "width": 6, "height": 6}
         yield {"type": "metric", **at, "properties": properties}

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ._template_alarms import from_alarms, function_alarm
+from ._template_alarms import any_above, from_alarms
 from ._template_names import NOTHING, Json, Named, Resources, att, either, ref, sub
 from .access import DEPENDENCY_GRANTS, EVENT_SOURCE, grants
-from .cloudwatch import NAMESPACE
 
 TIMEOUT_S = 120
 MEMORY_MIB = 256
@@ -20,10 +19,10 @@ def redriver(of: Named) -> Resources:
     """The re-driver: woken by the alarm, called again by a rule, and going on through its work queue."""
     id = of.id
     name = f"{id}Redriver"
-    statements = statements_of("redriver", of)
-    found = function(
-        of, "Redriver", "HasCode", "redrive.aws.lambda_handlers.redriver", "drives dead messages back", statements
-    )
+    statements = merged([*statements_of("redriver", of), allow(EVENT_SOURCE, att(f"{id}Work"))])
+    handler = "redrive.aws.lambda_handlers.redriver"
+    variables = {**environment(of), "REDRIVE_WORK_QUEUE_URL": ref(f"{id}Work")}
+    found = function(of, "Redriver", "HasCode", handler, "drives dead messages back", statements, variables)
     topic = {"Type": "AWS::SNS::Topic", "Properties": {"TopicName": sub(f"${{Prefix}}-{of.queue}-redrive")}}
     woken = {"TopicArn": ref(f"{id}Redrive"), "Protocol": "lambda", "Endpoint": att(name)}
     again = {
@@ -44,31 +43,37 @@ def redriver(of: Named) -> Resources:
         f"{id}Redrive": topic,
         f"{id}RedriveAllowed": from_alarms(f"{id}Redrive"),
         **found,
-        f"{id}RedriverWoken": _when("RedriveByLambda", "AWS::SNS::Subscription", woken),
+        f"{id}RedriverWoken": when("RedriveByLambda", "AWS::SNS::Subscription", woken),
         f"{id}RedriverMayBeWoken": _may_call(name, "sns.amazonaws.com", ref(f"{id}Redrive"), "RedriveByLambda"),
-        f"{id}RedriverAgain": _when("HasCode", "AWS::Events::Rule", again),
+        f"{id}RedriverAgain": when("HasCode", "AWS::Events::Rule", again),
         f"{id}RedriverMayBeCalled": _may_call(name, "events.amazonaws.com", att(f"{id}RedriverAgain"), "HasCode"),
-        f"{id}RedriverGoesOn": _when("HasCode", "AWS::Lambda::EventSourceMapping", work),
-        **function_alarm(of, "RedriverErrors", name, "HasCode", f"The re-driver of {of.queue} failed: see its log."),
+        f"{id}RedriverGoesOn": when("HasCode", "AWS::Lambda::EventSourceMapping", work),
+        **any_above(
+            of,
+            "RedriverErrors",
+            ("AWS/Lambda", "Errors", "FunctionName", name),
+            f"The re-driver of {of.queue} failed: see its log.",
+        ),
     }
 
 
 def consumer(of: Named) -> Resources:
     """A Lambda that works the queue, where its handler is named."""
     id = of.id
-    statements = [*statements_of("worker", of), _allow(EVENT_SOURCE, att(f"{id}Queue"))]
-    found = function(of, "Consumer", "HasConsumer", ref("ConsumerHandler"), "works its messages", merged(statements))
+    statements = merged([*statements_of("worker", of), allow(EVENT_SOURCE, att(f"{id}Queue"))])
+    variables = {"REDRIVE_URL": url()}
+    handler = ref("ConsumerHandler")
+    found = function(of, "Consumer", "HasConsumer", handler, "works its messages", statements, variables)
     properties = found[f"{id}Consumer"]["Properties"]
     properties["Code"]["S3Key"] = ref("ConsumerKey")
     properties["Timeout"] = ref("ConsumerTimeout")
-    properties["Environment"] = {"Variables": {"REDRIVE_URL": url()}}
     source = {
         "FunctionName": ref(f"{id}Consumer"),
         "EventSourceArn": att(f"{id}Queue"),
         "BatchSize": 10,
         "FunctionResponseTypes": ["ReportBatchItemFailures"],
     }
-    return found | {f"{id}ConsumerSource": _when("HasConsumer", "AWS::Lambda::EventSourceMapping", source)}
+    return found | {f"{id}ConsumerSource": when("HasConsumer", "AWS::Lambda::EventSourceMapping", source)}
 
 
 def url() -> Any:
@@ -77,7 +82,13 @@ def url() -> Any:
 
 
 def function(
-    of: Named, name: str, condition: str, handler: str | Json, does: str, statements: Sequence[Json]
+    of: Named,
+    name: str,
+    condition: str,
+    handler: str | Json,
+    does: str,
+    statements: Sequence[Json],
+    variables: Mapping[str, Any],
 ) -> Resources:
     """A Lambda with a log and a role of its own, which may write that log and do what `statements` say."""
     id = f"{of.id}{name}"
@@ -95,13 +106,13 @@ def function(
         "MemorySize": MEMORY_MIB,
         "Role": att(f"{id}Role"),
         "LoggingConfig": {"LogGroup": ref(f"{id}Log"), "LogFormat": "Text"},  # JSON would wrap the metrics' lines
-        "Environment": {"Variables": _environment(of)},
+        **({"Environment": {"Variables": variables}} if variables else {}),
     }
-    writes = _allow(("logs:CreateLogStream", "logs:PutLogEvents"), att(f"{id}Log"))
+    writes = allow(("logs:CreateLogStream", "logs:PutLogEvents"), att(f"{id}Log"))
     return {
-        f"{id}Log": _when(condition, "AWS::Logs::LogGroup", log),
+        f"{id}Log": when(condition, "AWS::Logs::LogGroup", log),
         f"{id}Role": role(condition, "lambda.amazonaws.com", [writes, *statements]),
-        id: _when(condition, "AWS::Lambda::Function", properties),
+        id: when(condition, "AWS::Lambda::Function", properties),
     }
 
 
@@ -113,14 +124,14 @@ def role(condition: str, service: str, statements: Sequence[Json]) -> Json:
         "AssumeRolePolicyDocument": {"Version": "2012-10-17", "Statement": [assume]},
         "Policies": [{"PolicyName": "only-what-it-calls", "PolicyDocument": document}],
     }
-    return _when(condition, "AWS::IAM::Role", properties)
+    return when(condition, "AWS::IAM::Role", properties)
 
 
-def statements_of(role: str, of: Named) -> list[Json]:
+def statements_of(role: str, of: Named, *, approval: bool = False) -> list[Json]:
     """What the table of access grants a role on this queue's things."""
-    found = [_allow(actions, _arn(of, on)) for on, actions in grants(role, fifo=of.fifo).items()]
+    found = [allow(actions, _arn(of, on)) for on, actions in grants(role, fifo=of.fifo, approval=approval).items()]
     for on, actions in DEPENDENCY_GRANTS.get(role, {}).items():
-        found.append(either("HasDependency", _allow(actions, _arn(of, on)), NOTHING))
+        found.append(either("HasDependency", allow(actions, _arn(of, on)), NOTHING))
     return found
 
 
@@ -137,19 +148,17 @@ def merged(statements: Sequence[Json]) -> list[Json]:
     return list(found.values())
 
 
-def _environment(of: Named) -> Mapping[str, Json | str]:
-    """What the handlers go by."""
+def environment(of: Named) -> dict[str, Any]:
+    """What the handlers that redrive go by."""
     id = of.id
     return {
         "REDRIVE_QUEUE_URL": ref(f"{id}Queue"),
         "REDRIVE_DLQ_URL": ref(f"{id}Dlq"),
         "REDRIVE_POISON_URL": ref(f"{id}Poison"),
-        "REDRIVE_WORK_QUEUE_URL": ref(f"{id}Work"),
         "REDRIVE_TABLE": ref("Cells"),
         "REDRIVE_MAX_REDRIVES": ref("MaxRedrives"),
         "REDRIVE_BASE_S": ref("RedriveBase"),
         "REDRIVE_CAP_S": ref("RedriveCap"),
-        "REDRIVE_METRICS_NAMESPACE": NAMESPACE,
         "REDRIVE_DEPENDENCY": either("HasDependency", ref("Dependency"), NOTHING),
     }
 
@@ -160,7 +169,7 @@ def _arn(of: Named, on: str) -> Json:
     return att("Cells") if on == "cells" else att(f"{of.id}{_OF[on]}")
 
 
-def _allow(actions: Sequence[str], resource: Json) -> Json:
+def allow(actions: Sequence[str], resource: Any) -> Json:
     return {"Effect": "Allow", "Action": list(actions), "Resource": resource}
 
 
@@ -171,8 +180,8 @@ def _may_call(function: str, service: str, source: Json, condition: str) -> Json
         "Principal": service,
         "SourceArn": source,
     }
-    return _when(condition, "AWS::Lambda::Permission", properties)
+    return when(condition, "AWS::Lambda::Permission", properties)
 
 
-def _when(condition: str, kind: str, properties: Json) -> Json:
+def when(condition: str, kind: str, properties: Any) -> Json:
     return {"Type": kind, "Condition": condition, "Properties": properties}

@@ -77,8 +77,9 @@ def parameters(prefix: str, profile: Profile) -> Json:
             ConstraintDescription="an address, or empty",
         ),
         "AutoRedrive": _choice(
-            "What drives dead messages back when there are any: the re-driver Lambda, or nobody. Needs CodeBucket.",
-            ("lambda", "off"),
+            "What drives dead messages back when there are any: the re-driver Lambda, the state machine, or nobody. "
+            "Both need CodeBucket.",
+            ("lambda", "state-machine", "off"),
         ),
         "MaxRedrives": _number("Redrives of a message before it goes to the poison queue.", 5, 0, 1000),
         "RedriveBase": _number(
@@ -123,6 +124,7 @@ def conditions() -> Json:
         "HasEmail": {"Fn::Not": [_is("AlarmEmail", "")]},
         "HasErrorRate": _is("ErrorRateAlarm", "on"),
         "RedriveByLambda": {"Fn::And": [{"Condition": "HasCode"}, _is("AutoRedrive", "lambda")]},
+        "RedriveByMachine": _is("AutoRedrive", "state-machine"),
     }
 
 

@@ -85,8 +85,11 @@ def _scalar(item: Any) -> str:
 
 
 def _text(text: str) -> str:
-    """Without quotes where nothing can take it for anything else; else as JSON has it, which YAML reads alike."""
+    """Without quotes where nothing can take it for anything else; else as JSON has it, which YAML reads alike, or what
+    holds such quotes, such as JSON itself, in single ones."""
     if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
         return text
+    if '"' in text and text.isprintable():
+        return "'" + text.replace("'", "''") + "'"
     quoted = json.dumps(text, ensure_ascii=False)
     return "".join(c if c.isprintable() else f"\\U{ord(c):08X}" for c in quoted)

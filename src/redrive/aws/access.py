@@ -16,8 +16,7 @@ _DRAIN = ("sqs:ReceiveMessage", "sqs:DeleteMessage")
 _COUNT = "sqs:GetQueueAttributes"
 _FIND = "sqs:GetQueueUrl"
 _HIDE = "sqs:ChangeMessageVisibility"
-_READ_CELLS = ("dynamodb:GetItem", "dynamodb:BatchGetItem")
-_SWAP_CELLS = (*_READ_CELLS, "dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem")
+_READ, _SWAP = "dynamodb:BatchGetItem", "dynamodb:PutItem"
 
 GRANTS: dict[str, Grants] = {
     # `redrive worker` on sqs://, with cells in the table and dead letters in the SQS queues.
@@ -25,23 +24,30 @@ GRANTS: dict[str, Grants] = {
         "queue": (_FIND, _COUNT, *_DRAIN, _SEND, _HIDE),
         "dlq": (_FIND, _SEND),
         "poison": (_FIND, _SEND),
-        "cells": _SWAP_CELLS,
+        "cells": (_READ, _SWAP),
     },
     # Programs that enqueue, or publish to the topic.
     "producer": {"queue": (_FIND, _SEND), "topic": ("sns:Publish",)},
     # `redrive dlq ingest` and redrives out of a triage store.
     "triage": {"dlq": (_FIND, _COUNT, *_DRAIN), "poison": (_FIND, _COUNT, *_DRAIN), "queue": (_FIND, _SEND)},
-    # The re-driver Lambda. Lambda itself drains the work queue, in its name.
+    # The re-driver Lambda.
     "redriver": {
         "dlq": (_COUNT, *_DRAIN),
         "queue": (_SEND,),
         "poison": (_SEND,),
-        "work": (_COUNT, _SEND, *_DRAIN),
+        "work": (_COUNT, _SEND),
     },
+    # The functions of the state machine's states.
+    "check_breaker": {"cells": (_READ, _SWAP)},
+    "fetch": {"dlq": (_COUNT, _DRAIN[0], _HIDE), "cells": (_READ, _SWAP)},
+    "redrive": {"dlq": (_DRAIN[1], _HIDE), "queue": (_SEND,), "poison": (_SEND,), "cells": (_READ, _SWAP)},
+    "isolate": {"dlq": (_DRAIN[1], _HIDE), "poison": (_SEND,), "cells": (_READ, _SWAP)},
 }
 FIFO_GRANTS: dict[str, Grants] = {"redriver": {"dlq": (_HIDE,)}}  # on FIFO queues moreover
-DEPENDENCY_GRANTS: dict[str, Grants] = {"redriver": {"cells": _READ_CELLS}}  # where a breaker is looked at, moreover
+APPROVAL_GRANTS: dict[str, Grants] = {"check_breaker": {"dlq": (_COUNT,)}}  # where a person is asked, moreover
+DEPENDENCY_GRANTS: dict[str, Grants] = {"redriver": {"cells": (_READ,)}}  # where a breaker is looked at, moreover
 EVENT_SOURCE = (_COUNT, *_DRAIN)  # what Lambda needs of a queue that it polls for a function, by AWS's documentation
+_PREFIXES = {"stepfunctions": "states"}
 _OF_BATCH = {"SendMessageBatch": _SEND, "DeleteMessageBatch": _DRAIN[1], "ChangeMessageVisibilityBatch": _HIDE}
 _OF_WRITE = {"Put": "PutItem", "Update": "UpdateItem", "Delete": "DeleteItem", "ConditionCheck": "ConditionCheckItem"}
 
@@ -56,12 +62,13 @@ def iam_actions(service: str, call: str, parameters: Mapping[str, Any]) -> set[s
         return {_OF_BATCH.get(call, f"sqs:{call}")}
     if call == "TransactWriteItems":
         return {f"{service}:{_OF_WRITE[kind]}" for item in parameters["TransactItems"] for kind in item}
-    return {f"{service}:{call}"}
+    return {f"{_PREFIXES.get(service, service)}:{call}"}
 
 
-def grants(role: str, *, fifo: bool = False) -> dict[str, tuple[str, ...]]:
-    """What a role is granted, on standard or on FIFO queues."""
+def grants(role: str, *, fifo: bool = False, approval: bool = False) -> dict[str, tuple[str, ...]]:
+    """What a role is granted, on standard or on FIFO queues, with or without a person's approval of redrives."""
     found = {on: tuple(actions) for on, actions in GRANTS[role].items()}
-    for on, actions in (FIFO_GRANTS.get(role, {}) if fifo else {}).items():
-        found[on] = (*found.get(on, ()), *actions)
+    for more, holds in ((FIFO_GRANTS, fifo), (APPROVAL_GRANTS, approval)):
+        for on, actions in (more.get(role, {}) if holds else {}).items():
+            found[on] = (*found.get(on, ()), *actions)
     return found

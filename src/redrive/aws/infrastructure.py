@@ -19,6 +19,7 @@ from ..config import near_miss
 from ..errors import ConfigError
 from . import _template_alarms as alarms
 from . import _template_lambdas as lambdas
+from . import _template_machine as machines
 from . import _template_queues as queues
 from ._template_names import PREFIX, PREFIX_MAX, Json, Named, Resources, att, named, ref, sub
 from ._template_parameters import PROFILES, conditions, parameters
@@ -27,13 +28,16 @@ from ._yaml import dump
 RESOURCES_MAX = 500  # of a template, by CloudFormation
 INLINE_MAX = 51_200  # bytes of a template that is given as text; a larger one goes through a bucket
 BYTES_MAX = 1_048_576
+PARTITIONS = ("aws", "aws-cn", "aws-us-gov")
 SCOPES = ("MessageAttributes", "MessageBody")
 
 
 class Settings(Struct, frozen=True, kw_only=True):
     """What the template is made for. `profile`: standard, high-volume or critical. `filters`: SNS filter policies by
     queue (default: attribute `queue` is the queue's name), on attributes or, by `filter_scope`, on the body. `keep`:
-    queues and table outlive the stack (default: as the profile says)."""
+    queues and table outlive the stack (default: as the profile says). `approval`: the state machine asks a person,
+    through the topic of alarms, before it moves anything. `partition`: of AWS, for the services that the machine
+    calls."""
 
     prefix: str = "redrive"
     queues: Sequence[str] = ("default",)
@@ -42,6 +46,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     filters: Mapping[str, Mapping[str, Any]] = {}
     filter_scope: str = "MessageAttributes"
     keep: bool | None = None
+    approval: bool = False
+    partition: str = "aws"
 
 
 def template(settings: Settings) -> dict[str, Any]:
@@ -56,13 +62,15 @@ def template(settings: Settings) -> dict[str, Any]:
         raise ConfigError(f"prefix {settings.prefix!r}: expected 1 to {PREFIX_MAX} letters, digits and hyphens")
     if settings.filter_scope not in SCOPES:
         raise ConfigError(f"filter scope {settings.filter_scope!r}: expected one of {', '.join(SCOPES)}")
+    if settings.partition not in PARTITIONS:
+        raise ConfigError(f"partition {settings.partition!r}: expected one of {', '.join(PARTITIONS)}")
     for queue in settings.filters:
         if queue not in settings.queues:
             raise ConfigError(f"a filter is for queue {queue!r}, which is none of {', '.join(settings.queues)}")
     profile = PROFILES[settings.profile]
     keep = profile.keep if settings.keep is None else settings.keep
     found = named(settings.queues, settings.fifo, settings.filters, settings.filter_scope)
-    resources = _resources(found, settings.fifo, keep)
+    resources = _resources(found, settings, keep)
     if len(resources) > RESOURCES_MAX:
         raise ConfigError(
             f"{len(found)} queues make {len(resources)} resources, and CloudFormation takes {RESOURCES_MAX}; make "
@@ -86,11 +94,12 @@ def text(template: Mapping[str, Any], form: str = "yaml") -> str:
     return found
 
 
-def _resources(found: Sequence[Named], fifo: bool, keep: bool) -> Resources:
-    resources = queues.shared(fifo, keep) | alarms.shared()
+def _resources(found: Sequence[Named], settings: Settings, keep: bool) -> Resources:
+    resources = queues.shared(settings.fifo, keep) | alarms.shared()
     for of in found:
         own = queues.queues(of, keep) | queues.subscription(of, keep)
         own |= lambdas.redriver(of) | lambdas.consumer(of) | alarms.alarms(of)
+        own |= machines.machine(of, settings.approval, settings.partition)
         if taken := own.keys() & resources.keys():
             raise ConfigError(f"queue {of.queue!r}: {min(taken)} is the logical name of another resource; rename it")
         resources |= own
@@ -134,6 +143,8 @@ def _outputs_of(of: Named) -> Json:
     found[f"{id}RedriverArn"] = _output(
         f"{_dashed(of.queue)}-redriver", "The re-driver Lambda", att(f"{id}Redriver"), "HasCode"
     )
+    key = f"{_dashed(of.queue)}-machine"
+    found[f"{id}MachineArn"] = _output(key, "Its state machine", ref(f"{id}Machine"), "HasCode")
     return found
 
 

@@ -117,6 +117,6 @@ def _call(region: str) -> Call:
 
 @cache
 def _cells(url: str) -> Cells:
-    from ..stores import open_store
+    from ..stores import open_cells
 
-    return open_store(url).cells
+    return open_cells(url)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ..aws._template_parameters import PROFILES
-from ..aws.infrastructure import INLINE_MAX, SCOPES, Settings, text
+from ..aws.infrastructure import INLINE_MAX, PARTITIONS, SCOPES, Settings, text
 from ..aws.infrastructure import template as made
 from .failure import USAGE, Failure, note, program
 from .main import Subcommands
@@ -53,6 +53,10 @@ def aws() -> None:
 @click.option(
     "--keep/--no-keep", default=None, help="queues and table outlive the stack (default: of profile critical only)"
 )
+@click.option("--approval", is_flag=True, help="the state machine asks a person before it moves anything")
+@click.option(
+    "--partition", type=click.Choice(PARTITIONS), default=PARTITIONS[0], help="of AWS, for China and GovCloud [aws]"
+)
 @click.option("--format", "form", type=click.Choice(("yaml", "json")), default="yaml", help="[yaml]")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="where to [stdout]")
 def template(
@@ -63,6 +67,8 @@ def template(
     filters: Sequence[str],
     filter_scope: str,
     keep: bool | None,
+    approval: bool,
+    partition: str,
     form: str,
     out: Path | None,
 ) -> None:
@@ -83,6 +89,8 @@ def template(
         filters=dict(_filter(text) for text in filters),
         filter_scope=filter_scope,
         keep=keep,
+        approval=approval,
+        partition=partition,
     )
     written = text(made(settings), form)
     if out is None:

@@ -1,0 +1,73 @@
+"""Which actions of AWS a program used on what, seen at its boto3 clients; and which ones the template grants it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import boto3
+
+from redrive.aws.access import iam_actions
+from redrive.aws.infrastructure import Settings, template
+
+PREFIX, QUEUE = "shop", "orders"
+KINDS = {"": "queue", "-dlq": "dlq", "-poison": "poison", "-work": "work"}
+Used = set[tuple[str, str]]  # what was acted on, and the IAM action
+
+
+@contextmanager
+def recorded(prefix: str = PREFIX, queue: str = QUEUE) -> Iterator[Used]:
+    """All that boto3 clients call that are made within the block."""
+    used: Used = set()
+
+    def note(params: dict[str, Any], model: Any, **_: Any) -> None:
+        actions = iam_actions(model.service_model.service_name, model.name, params)
+        used.update((on, action) for on in _targets(params, f"{prefix}-{queue}") for action in actions)
+
+    make = boto3.session.Session.client
+
+    def client(session: Any, *given: Any, **words: Any) -> Any:
+        found = make(session, *given, **words)
+        found.meta.events.register_first("provide-client-params.*.*", note)
+        return found
+
+    with patch.object(boto3.session.Session, "client", client):
+        yield used
+
+
+def _targets(params: dict[str, Any], name: str) -> set[str]:
+    """What a call acts on, as the table of access calls it; anything else as it is."""
+    found = {str(params[key]).rpartition("/")[2] for key in ("QueueUrl", "QueueName") if key in params}
+    kinds = {KINDS.get(one.removesuffix(".fifo").removeprefix(name), one) for one in found}
+    if {"TableName", "RequestItems", "TransactItems"} & params.keys():
+        kinds.add("cells")
+    kinds |= {kind for key, kind in {"TopicArn": "topic", "taskToken": "machine"}.items() if key in params}
+    return kinds or {f"? {sorted(params)}"}
+
+
+def granted(logical: str, *, dependency: bool = False, **settings: Any) -> Used:
+    """What the template's role or policy of this logical name allows, beside writing its log."""
+    resources = template(Settings(prefix=PREFIX, queues=(QUEUE,), **settings))["Resources"]
+    properties = resources[logical]["Properties"]
+    policy = properties.get("PolicyDocument") or properties["Policies"][0]["PolicyDocument"]
+    found: Used = set()
+    for statement in policy["Statement"]:
+        if "Fn::If" in statement:
+            condition, statement, _ = statement["Fn::If"]
+            assert condition == "HasDependency"
+            if not dependency:
+                continue
+        if statement["Action"][0].startswith("logs:"):
+            continue
+        found |= {(_kind(statement["Resource"]), action) for action in statement["Action"]}
+    return found
+
+
+def _kind(resource: Any) -> str:
+    if ":stateMachine:" in resource.get("Fn::Sub", ""):
+        return "machine"
+    name = resource["Ref"] if "Ref" in resource else resource["Fn::GetAtt"][0]
+    kinds = {"Cells": "cells", "Topic": "topic", "OrdersQueue": "queue", "OrdersDlq": "dlq"}
+    return kinds.get(name) or {"OrdersPoison": "poison", "OrdersWork": "work"}[name]

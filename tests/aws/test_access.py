@@ -1,0 +1,156 @@
+"""Least privilege: what the template grants each role is what its program was seen to call, no more and no less."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from redrive.aws import lambda_handlers, stepfunctions
+from redrive.aws.access import EVENT_SOURCE
+
+from .places import REGION, Stand, client
+from .recording import PREFIX, QUEUE, Used, granted, recorded
+
+
+@pytest.fixture
+def stand(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):  # both, as in a Lambda
+        monkeypatch.setenv(name, REGION)
+    for name, value in {"AWS_ACCESS_KEY_ID": "t", "AWS_SECRET_ACCESS_KEY": "t"}.items():
+        monkeypatch.setenv(name, value)
+    with Stand() as found:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", found.url)
+        yield found
+
+
+POISON = {"MessageGroupId": "poison"}  # its own: what shares a group goes together
+
+
+def make(stand: Stand, *, fifo: bool) -> dict[str, str]:
+    """The queues of one redrive queue, by suffix."""
+    sqs, end = client("sqs", stand.url), ".fifo" if fifo else ""
+    attributes = {"FifoQueue": "true", "ContentBasedDeduplication": "true"} if fifo else {}
+    return {
+        suffix: sqs.create_queue(QueueName=f"{PREFIX}-{QUEUE}{suffix}{end}", Attributes=attributes)["QueueUrl"]
+        for suffix in ("", "-dlq", "-poison")
+    } | {"-work": sqs.create_queue(QueueName=f"{PREFIX}-{QUEUE}-work")["QueueUrl"]}
+
+
+def environment(monkeypatch: pytest.MonkeyPatch, urls: dict[str, str]) -> None:
+    names = {"": "QUEUE", "-dlq": "DLQ", "-poison": "POISON", "-work": "WORK_QUEUE"}
+    for suffix, name in names.items():
+        monkeypatch.setenv(f"REDRIVE_{name}_URL", urls[suffix])
+
+
+def kill(sqs: Any, urls: dict[str, str], count: int) -> None:
+    """So many dead messages, and one that was redriven often enough."""
+    group = {"MessageGroupId": "g"} if urls["-dlq"].endswith(".fifo") else {}
+    for at in range(0, count, 10):
+        entries = [{"Id": str(n), "MessageBody": str(n), **group} for n in range(at, min(at + 10, count))]
+        sqs.send_message_batch(QueueUrl=urls["-dlq"], Entries=entries)
+    often = {"x-redrive-attempt": {"DataType": "Number", "StringValue": "5"}}
+    sqs.send_message(QueueUrl=urls["-dlq"], MessageBody="poison", MessageAttributes=often, **group and POISON)
+
+
+def context(seconds: float = 60) -> Any:
+    return SimpleNamespace(get_remaining_time_in_millis=lambda: int(seconds * 1000))
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_the_redriver(stand: Stand, monkeypatch: pytest.MonkeyPatch, fifo: bool) -> None:
+    urls, sqs = make(stand, fifo=fifo), client("sqs", stand.url)  # this client is not looked at
+    environment(monkeypatch, urls)
+    monkeypatch.setattr(lambda_handlers, "_now_ms", lambda: int(stand.now_s() * 1000))
+    lambda_handlers._call.cache_clear()
+    with recorded() as used:
+        kill(sqs, urls, 120)
+        told = [lambda_handlers.redriver({}, context())]
+        if fifo:  # they waited where they died
+            stand.passes(1000)
+            told.append(lambda_handlers.redriver({}, context()))
+        kill(sqs, urls, 1)
+        lambda_handlers.redriver({}, context(0))  # has no time, and calls another
+    lambda_handlers._call.cache_clear()
+    assert [sum(one[what] for one in told) for what in ("redriven", "isolated", "failed")] == [120, 1, 0]
+    by_lambda = {("work", action) for action in EVENT_SOURCE}  # to poll the work queue for it
+    assert used | by_lambda == granted("OrdersRedriverRole", fifo=fifo)
+
+
+def test_the_redriver_reads_the_breaker_of_what_the_queue_calls(
+    stand: Stand, ministack: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = make(stand, fifo=False)
+    environment(monkeypatch, urls)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", ministack.url)
+    monkeypatch.setenv("REDRIVE_TABLE", make_table(ministack))
+    monkeypatch.setenv("REDRIVE_DEPENDENCY", "crm")
+    lambda_handlers._call.cache_clear()
+    with recorded() as used:
+        lambda_handlers.redriver({}, context())
+    lambda_handlers._call.cache_clear()
+    assert {on for on in used if on[0] == "cells"} == {
+        on for on in granted("OrdersRedriverRole", dependency=True) if on[0] == "cells"
+    }
+
+
+def make_table(ministack: Any) -> str:
+    name = f"cells-{uuid4().hex}"
+    client("dynamodb", ministack.url).create_table(
+        TableName=name,
+        KeySchema=[{"AttributeName": "k", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "k", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    return name
+
+
+@pytest.mark.parametrize("fifo, approval", [(False, False), (True, True)])
+def test_the_states_of_the_machine(
+    stand: Stand, ministack: Any, monkeypatch: pytest.MonkeyPatch, fifo: bool, approval: bool
+) -> None:
+    urls, sqs = make(stand, fifo=fifo), client("sqs", stand.url)
+    sqs.set_queue_attributes(QueueUrl=urls[""], Attributes={"MaximumMessageSize": "1024"})
+    environment(monkeypatch, urls)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", ministack.url)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_SFN", ministack.url)
+    monkeypatch.setenv("REDRIVE_TABLE", make_table(ministack))
+    monkeypatch.setenv("REDRIVE_APPROVAL_S", "60" if approval else "0")
+    kill(sqs, urls, 3)
+    group = {"MessageGroupId": "large"} if fifo else {}
+    sqs.send_message(QueueUrl=urls["-dlq"], MessageBody="x" * 2000, **group)  # its queue refuses it: it is poison
+    used: dict[str, Used] = defaultdict(set)
+
+    def call(name: str, event: Any) -> Any:
+        forget()
+        with recorded() as seen:
+            answer = getattr(stepfunctions, name)(event, None)
+        used[name] |= seen
+        return answer
+
+    state = call("check_breaker", {"execution": "e"})
+    if approval:
+        assert call("approve", {"token": "t", "actor": "Ada", "reason": "fixed"})["accepted"] is False
+    state = call("fetch", {"state": state})
+    state["results"] = [call(batch["step"], batch) for batch in state["batches"]]
+    state = call("check_breaker", {"state": state})
+    assert (state["redriven"], state["isolated"], state["failed"]) == (3, 2, 0)
+    call("fetch", {"state": state})  # nothing is left
+    forget()
+    names = ("check_breaker", "fetch", "redrive", "isolate", *(("approve",) if approval else ()))
+    wanted = {name: granted(role_of(name), fifo=fifo, approval=approval) for name in names}
+    assert dict(used) == wanted
+
+
+def role_of(handler: str) -> str:
+    return f"OrdersMachine{''.join(word.capitalize() for word in handler.split('_'))}Role"
+
+
+def forget() -> None:
+    """The handlers make their clients anew."""
+    stepfunctions._client.cache_clear()
+    stepfunctions._tasks.cache_clear()
