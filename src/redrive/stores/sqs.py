@@ -54,11 +54,12 @@ from ..message import (
     version_of,
 )
 from ..routes import Routes
-from ..store import Cells, OpenCells, Store, Traits
+from ..store import Cells, OpenCells, Store, Traits, Work
 from . import _door, _lifecycle
 from ._sqs_batches import EntryRefused, Job, run
 from ._sqs_client import THREADS, Sqs
 from ._sqs_envelope import ANY_BODY_MAX, read
+from ._sqs_facts import Looks
 from ._sqs_kept import Kept, claimed, decode, revived, with_kept
 from ._sqs_order import Order, group_of
 from ._sqs_outbox import Outbox
@@ -139,6 +140,7 @@ class SqsStore:
             at, self._sqs, self.places, self.cells if has_cells else None, self.triage_store,
             now_ms=self.now_ms, crowded=self._crowded, seam=lambda point: self.seam(point),
         )  # fmt: skip
+        self._looks = Looks(self._sqs, at, self.places, cells=has_cells, triage=self.triage_store is not None)
         self._held: dict[Receipt, Held] = {}
         self._order = Order()
         self._hidden: dict[str, tuple[str, int]] = {}  # by SQS's id: the queue's URL, and until when
@@ -624,7 +626,12 @@ class SqsStore:
         return [] if self.triage_store is None else self.triage_store.check()
 
     def doctor(self) -> list[str]:
-        return [] if self.triage_store is None else self.triage_store.doctor()
+        return [*self._looks.doctor(), *([] if self.triage_store is None else self.triage_store.doctor())]
+
+    def vet(self, works: Sequence[Work], *, advise: bool = False, function_s: float | None = None) -> list[str]:
+        """Why these works cannot be done, each line with the fix; with `advise` also what is doubtful. `function_s`:
+        the timeout of a Lambda function that does them. Raises ConfigError for a queue that is not there."""
+        return self._looks.vet(works, advise=advise, function_s=function_s)
 
     def about(self) -> dict[str, str | int]:
         said: dict[str, str | int] = {"engine": f"SQS in {self.at.region}", "mode": self.at.mode.value}
