@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..errors import ConfigError, StoreError
+from ..errors import ConfigError, StoreError, StoreUnavailable
 from ..message import Ask
 from ._sqs_batches import ENTRIES_MAX
 from ._sqs_client import Crew, Sqs
@@ -109,6 +109,8 @@ class Receivers:
         for line in lines:
             if line.error is not None:
                 error, line.error = line.error, None
+                if isinstance(error, ConfigError):  # it was right when the worker began, and may be so again
+                    raise StoreUnavailable(str(error)) from error
                 raise error
 
     def wait(self, lines: Sequence[Place], *, timeout_ms: int) -> None:

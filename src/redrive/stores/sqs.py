@@ -19,7 +19,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..errors import ConfigError, Conflict, EnqueueError, StoreError, TooLarge, Unsupported
+from ..errors import ConfigError, Conflict, EnqueueError, StoreError, StoreUnavailable, TooLarge, Unsupported
 from ..fault import Fault
 from ..ids import new_id
 from ..message import (
@@ -440,7 +440,7 @@ class SqsStore:
                 if error is None:
                     self._held[receipts[at]].until_ms = now + entry["VisibilityTimeout"] * 1000
                 elif not isinstance(error, EntryRefused):
-                    raise error
+                    raise StoreUnavailable(str(error)) from error
                 else:
                     words[at] = Hold.LOST
         self._lose([receipt for receipt, word in zip(receipts, words, strict=True) if word is Hold.LOST])
