@@ -3,6 +3,7 @@ that fail half-way. What it has in common with other stores is held by the contr
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -473,3 +474,33 @@ def test_what_waits_for_its_retry_is_scheduled_and_not_leased(world: World) -> N
     store._tail.flush()
     counts = store.counts("default")
     assert (counts.ready, counts.scheduled, counts.leased) == (0, 1, 1)
+
+
+# -- at the cap
+
+
+def test_a_queue_that_answers_at_once_with_nothing_is_not_asked_again_at_once(world: World) -> None:
+    store = world.open("&poll=20")
+    told: list[str] = []
+    store.listen(lambda name, text: told.append(text))
+    place = store.places.of("default")
+    line = store._receivers._line(place)
+    for _ in range(3):  # as SQS does at its cap of messages in flight
+        store._receivers._came_early(line)
+    assert line.not_before_s - time.monotonic() > 0.5 and "answers at once" in told[0]
+    store._receivers.ask([(Ask("default", 10, 30_000), place)], patient=False)
+    assert line.flying == 0
+
+
+def test_near_the_cap_a_retry_goes_as_a_copy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redrive.stores.sqs.IN_FLIGHT_MAX", 5)
+    monkeypatch.setattr("redrive.stores.sqs.CROWD_RECEIVED", 0)
+    store = world.open()
+    store.put([Draft(task="push") for _ in range(6)])
+    deliveries = claim(store, 6)
+    sent = world.server.requests["SendMessageBatch"]
+    store.exchange([Settlement(d.receipt, RetryAt(world.clock() + 10_000), FAULT) for d in deliveries], [])
+    assert world.server.requests["SendMessageBatch"] == sent + 1
+    assert store.places.counts(store.places.of("default").url) == (0, 0, 6)
+    world.clock.advance("11s")
+    assert [d.message.attempt for d in claim(store, 6)] == [2] * 6

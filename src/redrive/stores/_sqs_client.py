@@ -24,7 +24,6 @@ _METHODS = {
     "ListDeadLetterSourceQueues": "list_dead_letter_source_queues",
     "PurgeQueue": "purge_queue",
     "StartMessageMoveTask": "start_message_move_task",
-    "ListDeadLetterSourceQueues": "list_dead_letter_source_queues",
     "ListMessageMoveTasks": "list_message_move_tasks",
     "CancelMessageMoveTask": "cancel_message_move_task",
 }
