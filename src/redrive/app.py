@@ -27,6 +27,7 @@ from .stores import open_store
 from .task import Ref, Task, as_text
 
 if TYPE_CHECKING:
+    from .aws.lambda_handlers import LambdaHandler
     from .aws.sns import Topic
     from .flow.breaker import Breaker
     from .flow.budget import Budget
@@ -652,6 +653,27 @@ class App:
 
         refuse_loop("run_worker()", "async with app.worker(…)")
         run(self.worker(queues, **options))
+
+    def lambda_handler(
+        self, *, concurrency: int | None = None, margin: Duration = "2s", metrics: bool = True
+    ) -> LambdaHandler:
+        """A function for AWS Lambda that works messages of SQS: `handler = app.lambda_handler()`.
+
+        Give it an event source mapping of the queue with `ReportBatchItemFailures`. Handlers, policies and flow control
+        are a worker's. What is done Lambda deletes; what is to be retried is hidden until then, and what dies is sent
+        on first. Runs end, and their idempotency keys are held, no longer than the invocation lasts, less `margin` (of
+        a short one, a third): what has not begun by then goes back uncounted, what still runs is cancelled and retried.
+        Of a FIFO queue the rest of a group goes back when one of it is to be retried.
+
+        `concurrency` bounds how many messages of an event run at once (default: as `app.queue` says). `metrics` writes
+        those of `redrive.aws.cloudwatch` to the log. At its first event it raises ConfigError for an app that is not on
+        `sqs://`, and for a task with `isolation="process"`.
+        """
+        from .aws.lambda_handlers import LambdaHandler
+
+        if concurrency is not None and concurrency < 1:
+            raise ConfigError(f"{concurrency=}: expected 1 or more")
+        return LambdaHandler(self, concurrency=concurrency, margin_s=seconds(margin, "margin"), metrics=metrics)
 
     def scheduler(self) -> Scheduler:
         """A scheduler to embed: `async with app.scheduler():` enqueues the ticks of `app.schedules` until the block

@@ -1,29 +1,63 @@
-"""What AWS Lambda calls: `redriver`, which drives dead messages back.
-
-Handler: redrive.aws.lambda_handlers.redriver
-"""
+"""What AWS Lambda calls: the function that `app.lambda_handler()` makes, which works a queue of SQS, and `redriver`,
+which drives dead messages back (`Handler: redrive.aws.lambda_handlers.redriver`)."""
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
-from .cloudwatch import redriver_line
+from .cloudwatch import Emf, redriver_line
 from .moving import Settings, settings_of
 from .redriver import FAN_OUT, Carried, Redriver, Work
 from .sending import Call, calls
 from .triggers import trigger_of
 
 if TYPE_CHECKING:
+    from ..app import App
     from ..store import Cells
+    from .lambda_batch import Batches
 
 MARGIN_S = 10.0  # before the end of a Lambda's time: from then on nothing new is begun
 ALONE_S = 60.0  # how long to take where nobody says how long it may be
+
+
+class LambdaHandler:
+    """What `app.lambda_handler()` gives: a function of (event, context). What it needs is made at its first event and
+    kept for the next ones; `close` ends its threads, which Lambda never asks for."""
+
+    def __init__(self, app: App, *, concurrency: int | None, margin_s: float, metrics: bool) -> None:
+        from .lambda_batch import Batches  # when the function's module is imported; the re-driver needs none of it
+
+        self._make = Batches
+        self._app, self._concurrency, self._margin_s, self._metrics = app, concurrency, margin_s, metrics
+        self._lock = threading.Lock()  # an environment has one event at a time; so has who calls it by hand
+        self._batches: Batches | None = None
+        self._emf: Emf | None = None
+
+    def __call__(self, event: Any, context: Any) -> dict[str, Any]:
+        left_s = _left(context, self._margin_s)
+        with self._lock:
+            if self._batches is None:
+                self._batches = self._make(self._app, self._concurrency)
+                self._emf = Emf(self._app, every=None) if self._metrics else None
+            try:
+                return self._batches.handle(event, left_s)
+            finally:
+                if self._emf is not None:
+                    self._emf.flush()
+
+    def close(self) -> None:
+        """End its threads and its event loop."""
+        if self._batches is not None:
+            self._batches.close()
+        if self._emf is not None:
+            self._emf.close()
 
 
 def redriver(event: Any, context: Any) -> dict[str, Any]:
@@ -38,7 +72,7 @@ def redriver(event: Any, context: Any) -> dict[str, Any]:
     """
     chosen = settings_of(os.environ)
     cells = None if chosen.cells is None or chosen.dependency is None else _cells(chosen.cells)
-    return redrive(event, _call(_region()), chosen, work_of(os.environ), cells, _left(context), _now_ms)
+    return redrive(event, _call(_region()), chosen, work_of(os.environ), cells, _left(context, MARGIN_S), _now_ms)
 
 
 def redrive(
@@ -90,13 +124,14 @@ def _as_dict(carried: Carried) -> dict[str, Any]:
     return {name: getattr(carried, name) for name in carried.__struct_fields__}
 
 
-def _left(context: Any) -> Callable[[], float]:
-    """How many seconds are left for work, by the context of this invocation; a short one keeps back a third."""
+def _left(context: Any, most_s: float) -> Callable[[], float]:
+    """How many seconds are left for work, by the context of this invocation: all but the last `most_s`, of a short one
+    all but a third."""
     ask = getattr(context, "get_remaining_time_in_millis", None)
     if ask is None:
         end_s = time.monotonic() + ALONE_S
         return lambda: end_s - time.monotonic()
-    margin_s = min(MARGIN_S, ask() / 1000 / 3)
+    margin_s = min(most_s, ask() / 1000 / 3)
     return lambda: ask() / 1000 - margin_s
 
 

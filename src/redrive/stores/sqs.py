@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,7 @@ from ..message import (
 from ..routes import Routes
 from ..store import Cells, OpenCells, Store, Traits, Work
 from . import _door, _lifecycle
+from ._sqs_adopted import WAITED_MS, Adopted
 from ._sqs_batches import EntryRefused, Job, run
 from ._sqs_client import THREADS, Sqs
 from ._sqs_envelope import ANY_BODY_MAX, read
@@ -144,6 +145,7 @@ class SqsStore:
         self._held: dict[Receipt, Held] = {}
         self._order = Order()
         self._hidden: dict[str, tuple[str, int]] = {}  # by SQS's id: the queue's URL, and until when
+        self._adopted = Adopted()
         self._lock = threading.Lock()
         self._crowds: dict[str, tuple[float, int, bool]] = {}
         self._paused: tuple[float, frozenset[str]] = (-math.inf, frozenset())
@@ -285,7 +287,7 @@ class SqsStore:
         self.processed += sum(step.hide_until_ms is None for step in steps)
         back = self._next_in_groups(steps)
         self.seam("end")
-        self._tail.end([*(_end(step, now) for step in steps), *back], last=last)
+        self._tail.end([*self._adopted.without_deletes([_end(step, now) for step in steps]), *back], last=last)
         self.seam("ended")
 
     def _next_in_groups(self, steps: Sequence[Step]) -> list[End]:
@@ -371,6 +373,35 @@ class SqsStore:
             version=version,
             group=(place.url, group_of(one)) if place.fifo else None,
         )
+
+    # -- what somebody else received
+
+    def adopt(self, queue: str, raws: Sequence[dict[str, Any]], *, lease_ms: int, worker: str = "") -> list[Delivery]:
+        """Deliveries of messages that somebody else received, as Lambda does for a function, and holds for `lease_ms`.
+
+        They are settled as any others, but that none is deleted: `let_go` says which of them whoever received them is
+        to delete. One whose time has not come is put off here, and is not among the deliveries.
+        """
+        place, now = self.places.of(queue), self.now_ms()
+        self._adopted.add([raw["ReceiptHandle"] for raw in raws])
+        ask = Ask(queue, len(raws), lease_ms, worker=worker)
+        return self._deliver(ask, place, [Received(raw, now - WAITED_MS, now + lease_ms) for raw in raws])
+
+    def let_go(self, handles: Collection[str]) -> set[str]:
+        """Forget these adopted messages; those that nothing is left to be done with, once the others are hidden."""
+        self._tail.flush()
+        done = {end.handle for end in self._adopted.over(handles)}
+        self._adopted.forget(handles)
+        with self._lock:
+            for receipt in [receipt for receipt in self._held if receipt.handle in handles]:
+                del self._held[receipt]
+        return done
+
+    def delete_adopted(self, handles: Collection[str]) -> set[str]:
+        """Delete now what nothing is left to be done with of these adopted messages; those others are as before."""
+        ends = self._adopted.over(handles)
+        self._tail.end(ends, last=True)
+        return {end.handle for end in ends}
 
     def _records(self, received: Sequence[Received]) -> dict[str, Cell]:
         """The records of those that were delivered before."""

@@ -1,0 +1,420 @@
+"""`app.lambda_handler()` on the stand-in: Lambda's poller is played here, the rest is the real thing."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import threading
+import time
+from collections.abc import Iterator
+from functools import cache
+from itertools import count
+from typing import Any
+
+import pytest
+
+from redrive import App, Backoff, Idempotency, Reject, Retry, Snooze, context
+from redrive.aws.lambda_events import answer, queue_named, queues_of, raw_of, records_of
+from redrive.aws.lambda_handlers import LambdaHandler
+from redrive.errors import ConfigError
+from redrive.stores._aws import client
+from redrive.stores.memory import MemoryStore
+from redrive.stores.sqs import SqsStore
+
+from .places import REGION, Stand
+
+NUMBERS = count(1)
+OPEN: list[Any] = []
+PUSH = Retry(max_attempts=3, backoff=Backoff.fixed("60s"))
+
+
+class Function:
+    """The context of an invocation that may take so long, told by the machine's clock."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end_s = time.monotonic() + seconds
+
+    def get_remaining_time_in_millis(self) -> int:
+        return int((self._end_s - time.monotonic()) * 1000)
+
+
+@cache
+def calls_of(url: str) -> Any:
+    return client("sqs", region=REGION, endpoint=url)
+
+
+class Lambda:
+    """A queue, an app on it, and the event source mapping between them."""
+
+    def __init__(self, stand: Stand, *, fifo: bool = False, mode: str = "visibility", cells: bool = True) -> None:
+        self.stand, self.prefix = stand, f"l{next(NUMBERS)}"
+        self.queue = "q.fifo" if fifo else "q"
+        url = f"sqs://{REGION}/{self.prefix}?endpoint={stand.url}&create=true&poll=0&mode={mode}"
+        self.cells = MemoryStore(stand.clock) if cells else None
+        self.store = SqsStore(url, clock_ms=stand.clock, triage=self.cells)
+        self.app = App(url, store=self.store)
+        self.place = self.store.places.of(self.queue)
+        self.sqs = calls_of(stand.url)
+        self.handler: LambdaHandler | None = None
+        OPEN.append(self.store)
+
+    def receive(self) -> list[dict[str, Any]]:
+        found = self.sqs.receive_message(
+            QueueUrl=self.place.url,
+            MaxNumberOfMessages=10,
+            VisibilityTimeout=360,
+            MessageSystemAttributeNames=["All"],
+            MessageAttributeNames=["All"],
+        )
+        return [self._record(message) for message in found.get("Messages", [])]
+
+    def _record(self, message: dict[str, Any]) -> dict[str, Any]:
+        attributes = {
+            name: {
+                "stringValue": value.get("StringValue"),
+                "binaryValue": base64.b64encode(value["BinaryValue"]).decode() if "BinaryValue" in value else None,
+                "stringListValues": [],
+                "binaryListValues": [],
+                "dataType": value["DataType"],
+            }
+            for name, value in message.get("MessageAttributes", {}).items()
+        }
+        return {
+            "messageId": message["MessageId"],
+            "receiptHandle": message["ReceiptHandle"],
+            "body": message["Body"],
+            "attributes": message["Attributes"],
+            "messageAttributes": attributes,
+            "md5OfBody": message["MD5OfBody"],
+            "eventSource": "aws:sqs",
+            "eventSourceARN": f"arn:aws:sqs:{REGION}:000000000000:{self.place.name}",
+            "awsRegion": REGION,
+        }
+
+    def invoke(self, *, seconds: float = 30, records: list[dict[str, Any]] | None = None, **options: Any) -> list[str]:
+        """One event, as the poller does it; the bodies' ids that came back."""
+        records = self.receive() if records is None else records
+        if not records:
+            return []
+        if self.handler is None:
+            self.handler = self.app.lambda_handler(**{"metrics": False, **options})
+            OPEN.append(self.handler)
+        told = self.handler({"Records": records}, Function(seconds))
+        failed = {item["itemIdentifier"] for item in told["batchItemFailures"]}
+        done = [record for record in records if record["messageId"] not in failed]
+        if done:
+            entries = [{"Id": str(n), "ReceiptHandle": r["receiptHandle"]} for n, r in enumerate(done)]
+            self.sqs.delete_message_batch(QueueUrl=self.place.url, Entries=entries)
+        return [record["messageId"] for record in records if record["messageId"] in failed]
+
+    def count(self) -> int:
+        """How many messages lie in the queue, in any state."""
+        return sum(self.store.places.counts(self.place.url))
+
+
+@pytest.fixture(scope="module")
+def stand() -> Iterator[Stand]:
+    with Stand() as place:
+        yield place
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    while OPEN:
+        OPEN.pop().close()
+
+
+def test_what_is_done_is_deleted_and_what_failed_comes_back_when_its_policy_says(stand: Stand) -> None:
+    f = Lambda(stand)
+    ran: list[tuple[int, int]] = []
+
+    @f.app.task(name="push", queue="q", retry=PUSH)
+    async def push(n: int) -> None:
+        ran.append((n, context().attempt))
+        if n == 3 and context().attempt == 1:
+            raise ConnectionError("down")
+
+    f.app.enqueue_many([push.draft(n) for n in range(5)])
+    assert len(f.invoke()) == 1
+    assert sorted(ran) == [(n, 1) for n in range(5)] and f.count() == 1
+    stand.passes(59)
+    assert f.invoke() == [] and len(ran) == 5
+    stand.passes(1)
+    assert f.invoke() == [] and ran[-1] == (3, 2)
+    assert f.count() == 0
+
+
+def test_sync_handlers_run_beside_each_other_too(stand: Stand) -> None:
+    f = Lambda(stand)
+    met = threading.Barrier(3, timeout=10)
+
+    @f.app.task(name="meet", queue="q")
+    def meet(n: int) -> None:
+        met.wait()
+
+    f.app.enqueue_many([meet.draft(n) for n in range(3)])
+    assert f.invoke() == [] and f.count() == 0
+
+
+def test_the_dead_are_sent_on_first_and_then_lambda_deletes_them(stand: Stand) -> None:
+    f = Lambda(stand)
+
+    @f.app.task(name="bad", queue="q", retry=PUSH)
+    async def bad() -> None:
+        raise Reject("never")
+
+    ref = bad.enqueue()
+    assert f.invoke() == [] and f.count() == 0
+    [dead] = f.app.dlq.list().messages
+    assert (dead.id, dead.reason) == (ref.id, "rejected")
+
+
+def test_without_a_triage_store_the_dead_go_to_the_dead_letter_queue(stand: Stand) -> None:
+    f = Lambda(stand, cells=False)
+
+    @f.app.task(name="bad", queue="q")
+    async def bad() -> None:
+        raise Reject("never")
+
+    bad.enqueue()
+    assert f.invoke() == [] and f.count() == 0
+    url = f.place.url.replace("-q", "-q-dlq")
+    [message] = f.sqs.receive_message(QueueUrl=url, MessageAttributeNames=["All"])["Messages"]
+    assert message["MessageAttributes"]["reason"]["StringValue"] == "rejected"
+
+
+@pytest.mark.parametrize("mode", ["visibility", "requeue"])
+def test_a_snooze_costs_no_attempt(stand: Stand, mode: str) -> None:
+    f = Lambda(stand, mode=mode)
+    seen: list[int] = []
+
+    @f.app.task(name="later", queue="q")
+    async def later() -> None:
+        seen.append(context().attempt)
+        if len(seen) < 3:
+            raise Snooze("5m")
+
+    later.enqueue()
+    for _ in range(3):
+        f.invoke()
+        stand.passes(300)
+    assert seen == [1, 1, 1] and f.count() == 0
+
+
+def test_what_a_requeue_sent_on_is_deleted(stand: Stand) -> None:
+    f = Lambda(stand, mode="requeue")
+    seen: list[int] = []
+
+    @f.app.task(name="push", queue="q", retry=PUSH)
+    async def push() -> None:
+        seen.append(context().attempt)
+        raise ConnectionError("down")
+
+    push.enqueue()
+    for _ in range(3):
+        assert f.invoke() == []
+        stand.passes(60)
+    assert seen == [1, 2, 3] and f.count() == 0
+    assert [m.reason for m in f.app.dlq.list().messages] == ["exhausted"]
+
+
+@pytest.mark.parametrize("kind", ["async", "sync", "deaf"])
+def test_a_handler_that_outlives_the_invocation_is_cancelled_and_retried(stand: Stand, kind: str) -> None:
+    f = Lambda(stand)
+    stop = threading.Event()
+
+    if kind == "async":
+
+        @f.app.task(name="slow", queue="q", retry=PUSH)
+        async def slow(n: int) -> None:
+            if n:
+                await asyncio.sleep(60)
+
+    else:
+
+        @f.app.task(name="slow", queue="q", retry=PUSH)
+        def slow(n: int) -> None:
+            while n and not stop.wait(0.01):
+                if kind == "sync":
+                    context().check()
+
+    f.app.enqueue_many([slow.draft(0), slow.draft(1)])
+    begun_s = time.monotonic()
+    failed = f.invoke(seconds=1.5, margin="0.5s")
+    took_s = time.monotonic() - begun_s
+    stop.set()
+    assert len(failed) == 1 and f.count() == 1 and 0.9 < took_s < 1.5
+    stand.passes(60)
+    again = f.receive()
+    record = f.store.adopt("q", [raw_of(r) for r in again], lease_ms=1000)[0].message
+    assert record.attempt == 2 and record.faults[0].kind == "timeout"
+
+
+def test_what_can_no_longer_be_started_goes_back_uncounted(stand: Stand) -> None:
+    f = Lambda(stand)
+    seen: list[int] = []
+
+    @f.app.task(name="slow", queue="q", timeout="1m")
+    async def slow(n: int) -> None:
+        seen.append(n)
+        await asyncio.sleep(0.3)
+
+    f.app.enqueue_many([slow.draft(n) for n in range(9)])
+    failed = f.invoke(seconds=2, concurrency=1, margin="0.6s")
+    assert 1 <= len(seen) < 9 and len(failed) == 9 - len(seen)
+    rest = f.receive()  # at once
+    deliveries = f.store.adopt("q", [raw_of(r) for r in rest], lease_ms=1000)
+    assert [d.message.attempt for d in deliveries] == [1] * len(failed)
+
+
+def test_a_fifo_group_stops_at_its_first_failure_and_keeps_its_order(stand: Stand) -> None:
+    f = Lambda(stand, fifo=True)
+    ran: list[str] = []
+
+    @f.app.task(name="step", queue="q.fifo", retry=PUSH)
+    async def step(group: str, n: int) -> None:
+        ran.append(f"{group}{n}")
+        if group == "a" and n == 1 and context().attempt == 1:
+            raise ConnectionError("down")
+
+    f.app.enqueue_many([step.using(group=g).draft(g, n) for n in range(3) for g in ("a", "b")])
+    failed = f.invoke()
+    assert sorted(ran) == ["a0", "a1", "b0", "b1", "b2"] and len(failed) == 2
+    assert f.invoke() == []
+    stand.passes(60)
+    assert f.invoke() == []
+    assert ran[5:] == ["a1", "a2"] and f.count() == 0
+
+
+def test_a_key_is_held_no_longer_than_the_invocation_and_kept_by_what_still_runs(stand: Stand) -> None:
+    f = Lambda(stand)
+    stop, seen = threading.Event(), list[int]()
+
+    @f.app.task(name="pay", queue="q", timeout="1h", retry=PUSH, idempotency=Idempotency(key=lambda n: f"pay-{n}"))
+    def pay(n: int) -> int:
+        seen.append(n)
+        stop.wait(20)
+        return n
+
+    pay.enqueue(1)
+    assert len(f.invoke(seconds=1, margin="0.3s")) == 1
+    pay.enqueue(1)  # another message of the same key: deferred while the first one's run may be going on
+    assert len(f.invoke()) == 1 and seen == [1]
+    stop.set()
+    stand.passes(120)
+    f.invoke()
+    stand.passes(120)
+    f.invoke()
+    assert seen == [1, 1] and f.count() == 0
+
+
+def test_a_deferral_of_flow_control_is_hidden_until_its_slot(stand: Stand) -> None:
+    f = Lambda(stand)
+    seen: list[int] = []
+
+    @f.app.task(name="limited", queue="q", rate="1/m")
+    async def limited(n: int) -> None:
+        seen.append(context().attempt)
+
+    f.app.enqueue_many([limited.draft(n) for n in range(3)])
+    assert len(f.invoke()) == 2
+    for _ in range(20):
+        stand.passes(20)
+        f.invoke()
+    assert seen == [1, 1, 1] and f.count() == 0
+
+
+def test_follow_ups_are_sent_before_the_ack(stand: Stand) -> None:
+    f = Lambda(stand)
+    seen: list[str] = []
+
+    @f.app.task(name="second", queue="q")
+    async def second() -> None:
+        seen.append("second")
+
+    @f.app.task(name="first", queue="q")
+    async def first() -> None:
+        seen.append("first")
+        context().enqueue(second)
+
+    first.enqueue()
+    f.invoke()
+    f.invoke()
+    assert seen == ["first", "second"] and f.count() == 0
+
+
+def test_where_the_store_fails_everything_comes_back(stand: Stand) -> None:
+    f = Lambda(stand, cells=False, mode="requeue")
+
+    @f.app.task(name="push", queue="q", retry=PUSH)
+    async def push() -> None:
+        raise ConnectionError("down")
+
+    push.enqueue()
+    records = f.receive()
+    stand.server.faults.fail("SendMessageBatch", 1000)
+    assert len(f.invoke(seconds=1.5, records=records)) == 1
+    stand.server.faults.clear()
+    assert f.count() == 1
+    stand.passes(360)
+    assert f.invoke() == [] and f.count() == 1  # the copy that waits
+
+
+def test_a_suspect_runs_alone_when_the_others_are_deleted(stand: Stand) -> None:
+    f = Lambda(stand)
+    left: list[int] = []
+
+    @f.app.task(name="push", queue="q")
+    async def push(n: int) -> None:
+        left.append(f.count())
+
+    push.enqueue(0)
+    f.receive()  # a function that dies of it
+    stand.passes(360)
+    push.enqueue(1)
+    push.enqueue(2)
+    assert f.invoke() == []
+    assert left == [3, 3, 1] and f.count() == 0
+
+
+def test_metrics_of_an_event_are_in_the_log(stand: Stand, capsys: pytest.CaptureFixture[str]) -> None:
+    f = Lambda(stand)
+
+    @f.app.task(name="push", queue="q")
+    async def push(n: int) -> None:
+        if n:
+            raise Reject("no")
+
+    f.app.enqueue_many([push.draft(n) for n in range(3)])
+    f.invoke(metrics=True)
+    [line] = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    assert (line["Queue"], line["Runs"], line["Done"], line["Dead"]) == (f"{f.prefix}-q", 3, 1, 2)
+
+
+def test_an_event_of_something_else_is_refused(stand: Stand) -> None:
+    f = Lambda(stand)
+    with pytest.raises(ConfigError, match="ReportBatchItemFailures"):
+        f.app.lambda_handler()({"Records": [{"eventSource": "aws:s3"}]}, Function(1))
+    with pytest.raises(ConfigError, match="prefix"):
+        queue_named("other-orders", "shop")
+    assert queue_named("shop-orders.fifo", "shop") == "orders"
+    assert queues_of([{"eventSourceARN": "arn:aws:sqs:r:1:shop-q", "messageId": "1"}]).keys() == {"shop-q"}
+    assert records_of({"Records": []}) == [] and answer([]) == {"batchItemFailures": []}
+
+
+def test_an_app_on_another_store_is_refused_at_its_first_event() -> None:
+    handler = App("memory://").lambda_handler()
+    with pytest.raises(ConfigError, match="sqs://"):
+        handler({"Records": []}, Function(1))
+
+
+def test_process_isolation_is_refused(stand: Stand) -> None:
+    f = Lambda(stand)
+
+    @f.app.task(name="apart", queue="q", isolation="process")
+    def apart() -> None: ...
+
+    with pytest.raises(ConfigError, match="isolation"):
+        f.app.lambda_handler()({"Records": []}, Function(1))
