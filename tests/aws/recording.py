@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,13 +19,13 @@ Used = set[tuple[str, str]]  # what was acted on, and the IAM action
 
 
 @contextmanager
-def recorded(prefix: str = PREFIX, queue: str = QUEUE) -> Iterator[Used]:
+def recorded(*, fifo: bool = False) -> Iterator[Used]:
     """All that boto3 clients call that are made within the block."""
     used: Used = set()
 
     def note(params: dict[str, Any], model: Any, **_: Any) -> None:
         actions = iam_actions(model.service_model.service_name, model.name, params)
-        used.update((on, action) for on in _targets(params, f"{prefix}-{queue}") for action in actions)
+        used.update((on, action) for on in _targets(params, fifo) for action in actions)
 
     make = boto3.session.Session.client
 
@@ -37,14 +38,25 @@ def recorded(prefix: str = PREFIX, queue: str = QUEUE) -> Iterator[Used]:
         yield used
 
 
-def _targets(params: dict[str, Any], name: str) -> set[str]:
+def _targets(params: dict[str, Any], fifo: bool) -> set[str]:
     """What a call acts on, as the table of access calls it; anything else as it is."""
-    found = {str(params[key]).rpartition("/")[2] for key in ("QueueUrl", "QueueName") if key in params}
-    kinds = {KINDS.get(one.removesuffix(".fifo").removeprefix(name), one) for one in found}
+    keys = ("QueueUrl", "QueueName", "SourceArn")  # where a move task leads, SQS sends in the caller's name
+    found = {re.split("[/:]", str(params[key]))[-1] for key in keys if key in params}
+    kinds = {_kind_of(name, fifo) for name in found}
     if {"TableName", "RequestItems", "TransactItems"} & params.keys():
         kinds.add("cells")
-    kinds |= {kind for key, kind in {"TopicArn": "topic", "taskToken": "machine"}.items() if key in params}
+    kinds |= {
+        kind
+        for key, kind in {"TopicArn": "topic", "taskToken": "machine", "TaskHandle": "dlq"}.items()
+        if key in params
+    }
     return kinds or {f"? {sorted(params)}"}
+
+
+def _kind_of(name: str, fifo: bool) -> str:
+    if fifo and name == f"{PREFIX}-{QUEUE}":
+        return "plain"
+    return KINDS.get(name.removesuffix(".fifo").removeprefix(f"{PREFIX}-{QUEUE}"), name)
 
 
 def granted(logical: str, *, dependency: bool = False, **settings: Any) -> Used:
@@ -68,6 +80,8 @@ def granted(logical: str, *, dependency: bool = False, **settings: Any) -> Used:
 def _kind(resource: Any) -> str:
     if ":stateMachine:" in resource.get("Fn::Sub", ""):
         return "machine"
+    if resource.get("Fn::Sub", "").endswith(":${Prefix}-orders"):
+        return "plain"
     name = resource["Ref"] if "Ref" in resource else resource["Fn::GetAtt"][0]
     kinds = {"Cells": "cells", "Topic": "topic", "OrdersQueue": "queue", "OrdersDlq": "dlq"}
     return kinds.get(name) or {"OrdersPoison": "poison", "OrdersWork": "work"}[name]

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+import redrive
+from redrive import App, Backoff, Quarantine, Reject, Retry
 from redrive.aws import lambda_handlers, stepfunctions
 from redrive.aws.access import EVENT_SOURCE
+from redrive.aws.move_tasks import DeadQueue
+from redrive.aws.sns import Topic
+from redrive.aws.sources import ingest_of, sources, sqs_of
+from redrive.testing.sqs import SqsServer
 
 from .places import REGION, Stand, client
 from .recording import PREFIX, QUEUE, Used, granted, recorded
@@ -67,7 +76,7 @@ def test_the_redriver(stand: Stand, monkeypatch: pytest.MonkeyPatch, fifo: bool)
     environment(monkeypatch, urls)
     monkeypatch.setattr(lambda_handlers, "_now_ms", lambda: int(stand.now_s() * 1000))
     lambda_handlers._call.cache_clear()
-    with recorded() as used:
+    with recorded(fifo=fifo) as used:
         kill(sqs, urls, 120)
         told = [lambda_handlers.redriver({}, context())]
         if fifo:  # they waited where they died
@@ -127,7 +136,7 @@ def test_the_states_of_the_machine(
 
     def call(name: str, event: Any) -> Any:
         forget()
-        with recorded() as seen:
+        with recorded(fifo=fifo) as seen:
             answer = getattr(stepfunctions, name)(event, None)
         used[name] |= seen
         return answer
@@ -154,3 +163,102 @@ def forget() -> None:
     """The handlers make their clients anew."""
     stepfunctions._client.cache_clear()
     stepfunctions._tasks.cache_clear()
+
+
+# -- programs that run on the store
+
+
+@pytest.fixture
+def running(ministack: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """The stand-in on the wall clock, as workers wait by it; cells and topics on ministack."""
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.setenv(name, REGION)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "t")
+    for name in ("DYNAMODB", "SNS", "STS"):
+        monkeypatch.setenv(f"AWS_ENDPOINT_URL_{name}", ministack.url)
+    with SqsServer() as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", server.url)
+        yield SimpleNamespace(url=server.url, sqs=client("sqs", server.url))
+
+
+def with_policy(running: SimpleNamespace, *, fifo: bool) -> dict[str, str]:
+    """The queues, with the redrive policy of the template."""
+    urls = make(running, fifo=fifo)
+    told = running.sqs.get_queue_attributes(QueueUrl=urls["-dlq"], AttributeNames=["QueueArn"])
+    policy = {"deadLetterTargetArn": told["Attributes"]["QueueArn"], "maxReceiveCount": "100"}
+    running.sqs.set_queue_attributes(QueueUrl=urls[""], Attributes={"RedrivePolicy": json.dumps(policy)})
+    return urls
+
+
+def app_with_task(url: str) -> tuple[App, Any]:
+    app = App(url)
+    failed: list[str] = []
+
+    @app.task(name="work", queue=QUEUE, retry=Retry(max_attempts=3, backoff=Backoff.fixed(0)))
+    def work(what: str) -> None:
+        match what:
+            case "flaky" if not failed:
+                failed.append(what)
+                raise ConnectionError("not now")
+            case "dead":
+                raise Reject("never")
+            case "poison":
+                raise Quarantine("poison")
+            case "slow":
+                time.sleep(1.5)  # longer than a lease: it is renewed
+            case "follow":
+                redrive.context().enqueue(work, "ok")
+
+    return app, work
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_producers_and_workers(running: SimpleNamespace, ministack: Any, fifo: bool) -> None:
+    urls = with_policy(running, fifo=fifo)
+    url = f"sqs://{REGION}/{PREFIX}?poll=1&cells=dynamodb://{make_table(ministack)}"
+    arn = client("sns", ministack.url).create_topic(Name=f"{PREFIX}-{uuid4().hex}")["TopicArn"]
+    with recorded(fifo=fifo) as used:
+        app, work = app_with_task(url)
+        for what in ("ok", "flaky", "dead", "poison", "slow", "follow"):
+            work.enqueue(what)
+        topic = Topic(arn)
+        topic.publish("order.placed", {"n": 1}, attributes={"queue": QUEUE})
+        topic.close()
+        app.store.close()
+    assert used == granted("ProducerAccess", fifo=fifo)
+    with recorded(fifo=fifo) as used:
+        app, _ = app_with_task(url)
+        app.run_worker(burst=True, lease="1s")
+        app.store.close()
+    counts = [
+        running.sqs.get_queue_attributes(QueueUrl=urls[at], AttributeNames=["ApproximateNumberOfMessages"])
+        for at in ("", "-dlq", "-poison")
+    ]
+    assert [told["Attributes"]["ApproximateNumberOfMessages"] for told in counts] == ["0", "1", "1"]
+    assert used == granted("WorkerAccess", fifo=fifo)
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_triage(running: SimpleNamespace, tmp_path: Path, fifo: bool) -> None:
+    urls = with_policy(running, fifo=fifo)
+    kill(running.sqs, urls, 2)
+    group = {"MessageGroupId": "g"} if fifo else {}
+    running.sqs.send_message(QueueUrl=urls["-poison"], MessageBody="p", **group)
+    with recorded(fifo=fifo) as used:
+        app, _ = app_with_task(f"sqs://{REGION}/{PREFIX}?poll=1&triage=sqlite:///{tmp_path}/dead.db")
+        store = sqs_of(app.store)
+        work = ingest_of(store)
+        drained = [work.once(source, 0) for source in sources(store, [QUEUE])]
+        assert sum(one.written for one in drained) == 4
+        app.dlq.retry(all=True, reason="fixed")
+        store.outbox.pump(10)
+        kill(running.sqs, urls, 20)
+        running.sqs.send_message(QueueUrl=urls["-poison"], MessageBody="q", **group)
+        for source in sources(store, [QUEUE]):
+            work.once(source, 0, wanted=lambda: False)  # ended meanwhile: what was received is shown again
+        dead = DeadQueue(store, QUEUE)
+        dead.begin(1)
+        dead.cancel()
+        app.store.close()
+    assert used == granted("TriageAccess", fifo=fifo)

@@ -168,10 +168,10 @@ def test_a_queue_has_long_polls_a_dead_letter_queue_and_two_weeks_for_what_is_de
 
 
 def test_the_subscription_is_filtered_and_raw_and_shares_its_dead_letter_queue_with_nobody() -> None:
-    found = made(filters={"bulk": {"kind": ["bulk"]}}, filter_scope="MessageBody")
+    found = made(filters={"bulk": {"kind": ["bulk"]}}, filter_scope="data")
     orders, bulk = properties(found, "OrdersSubscription"), properties(found, "BulkSubscription")
     assert orders["RawMessageDelivery"] is True and orders["FilterPolicy"] == {"queue": ["orders"]}
-    assert bulk["FilterPolicy"] == {"kind": ["bulk"]} and bulk["FilterPolicyScope"] == "MessageBody"
+    assert bulk["FilterPolicy"] == {"data": {"kind": ["bulk"]}} and bulk["FilterPolicyScope"] == "MessageBody"
     dead = [
         target
         for r in found["Resources"].values()
@@ -286,7 +286,8 @@ def test_a_template_of_one_queue_can_be_given_inline() -> None:
         ({"queues": tuple(f"q{n}" for n in range(40))}, "CloudFormation takes 500"),
         ({"queues": ("a", "a-dlq")}, "'a-dlq'"),
         ({"filters": {"nope": {}}}, "'nope'"),
-        ({"filter_scope": "Body"}, "MessageBody"),
+        ({"filter_scope": "Body", "filters": {"orders": {"a": ["b"]}}}, "'data'"),
+        ({"filters": {"orders": {"a": "b"}}}, "expected a list of values"),
         ({"prefix": "my_shop"}, "'my_shop'"),
     ],
 )

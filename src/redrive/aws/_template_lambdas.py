@@ -163,7 +163,9 @@ def environment(of: Named) -> dict[str, Any]:
     }
 
 
-def _arn(of: Named, on: str) -> Json:
+def _arn(of: Named, on: str) -> Any:
+    if on == "plain":
+        return of.arn(fifo=False)
     if on == "topic":
         return ref("Topic")
     return att("Cells") if on == "cells" else att(f"{of.id}{_OF[on]}")

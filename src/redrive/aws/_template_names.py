@@ -41,14 +41,16 @@ class Named(Struct, frozen=True):
         """The name of one of its SQS queues, for `Fn::Sub`."""
         return f"${{Prefix}}-{self.queue}{suffix}" + (".fifo" if (self.fifo if fifo is None else fifo) else "")
 
-    def arn(self, suffix: str = "") -> Any:
+    def arn(self, suffix: str = "", *, fifo: bool | None = None) -> Any:
         """The ARN of one of its SQS queues, where a reference to it would go in circles."""
-        return sub(f"arn:${{AWS::Partition}}:sqs:${{AWS::Region}}:${{AWS::AccountId}}:{self.sqs(suffix)}")
+        return sub(f"arn:${{AWS::Partition}}:sqs:${{AWS::Region}}:${{AWS::AccountId}}:{self.sqs(suffix, fifo=fifo)}")
 
 
 def named(queues: Sequence[str], fifo: bool, filters: Mapping[str, Mapping[str, Any]], scope: str) -> list[Named]:
     """The queues, their names checked. Raises ConfigError."""
-    found = [Named(queue.removesuffix(".fifo"), fifo, filters.get(queue, {}), scope) for queue in queues]
+    plain = [queue.removesuffix(".fifo") for queue in queues]
+    given = [(filters[name], scope) if name in filters else ({"queue": [name]}, "attributes") for name in plain]
+    found = [Named(name, fifo, *one) for name, one in zip(plain, given, strict=True)]
     for one in found:
         if not _NAME.fullmatch(one.queue) or len(one.queue) + PREFIX_MAX + 1 + len(_LONGEST) > _SQS_NAME_MAX:
             most = _SQS_NAME_MAX - PREFIX_MAX - 1 - len(_LONGEST)

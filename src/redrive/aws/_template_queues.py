@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 from ._template_names import Json, Named, Resources, att, ref, sub
 from ._template_parameters import DAY_S
+from .subscriptions import SCOPES, filter_policy
 
 KEPT_S = 14 * DAY_S  # dead and poison messages, and what could not be delivered: as long as SQS keeps any
 UNDELIVERED = "-undelivered"
 WORK = "-work"
 
 
-def shared(fifo: bool, keep: bool) -> Resources:
+def shared(name: str, fifo: bool, keep: bool) -> Resources:
     """What all queues share: the topic that fans out to them, and the table of cells."""
-    topic: Json = {"TopicName": sub("${Prefix}.fifo" if fifo else "${Prefix}")}
+    topic: Json = {"TopicName": sub(f"${{Prefix}}-{name}{'.fifo' if fifo else ''}")}
     if fifo:
         topic |= {"FifoTopic": True, "ContentBasedDeduplication": True, "FifoThroughputScope": "MessageGroup"}
     table = {
@@ -55,13 +58,14 @@ def subscription(of: Named, keep: bool) -> Resources:
     """What of the topic goes to the queue, raw; and a dead-letter queue of its own for what SNS cannot deliver: one
     that it shared with the queue could not be moved by StartMessageMoveTask."""
     id = of.id
+    policy = json.loads(filter_policy(of.filter, of.filter_scope))  # refuses what SNS would
     properties = {
         "TopicArn": ref("Topic"),
         "Protocol": "sqs",
         "Endpoint": att(f"{id}Queue"),
         "RawMessageDelivery": True,
-        "FilterPolicyScope": of.filter_scope,
-        "FilterPolicy": dict(of.filter) or {"queue": [of.queue]},
+        "FilterPolicyScope": SCOPES[of.filter_scope],
+        "FilterPolicy": policy,
         "RedrivePolicy": {"deadLetterTargetArn": att(f"{id}Undelivered")},
     }
     return {

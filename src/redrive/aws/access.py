@@ -16,6 +16,13 @@ _DRAIN = ("sqs:ReceiveMessage", "sqs:DeleteMessage")
 _COUNT = "sqs:GetQueueAttributes"
 _FIND = "sqs:GetQueueUrl"
 _HIDE = "sqs:ChangeMessageVisibility"
+_MOVE = (
+    "sqs:ListDeadLetterSourceQueues",
+    "sqs:StartMessageMoveTask",
+    "sqs:ListMessageMoveTasks",
+    "sqs:CancelMessageMoveTask",
+)
+_PUBLISH = "sns:Publish"
 _READ, _SWAP = "dynamodb:BatchGetItem", "dynamodb:PutItem"
 
 GRANTS: dict[str, Grants] = {
@@ -27,9 +34,13 @@ GRANTS: dict[str, Grants] = {
         "cells": (_READ, _SWAP),
     },
     # Programs that enqueue, or publish to the topic.
-    "producer": {"queue": (_FIND, _SEND), "topic": ("sns:Publish",)},
-    # `redrive dlq ingest` and redrives out of a triage store.
-    "triage": {"dlq": (_FIND, _COUNT, *_DRAIN), "poison": (_FIND, _COUNT, *_DRAIN), "queue": (_FIND, _SEND)},
+    "producer": {"queue": (_FIND, _SEND), "topic": (_PUBLISH,)},
+    # `redrive dlq ingest`, redrives out of a triage store, and `redrive dlq move`.
+    "triage": {
+        "dlq": (_FIND, _COUNT, *_DRAIN, _HIDE, *_MOVE),
+        "poison": (_FIND, *_DRAIN, _HIDE),
+        "queue": (_FIND, _COUNT, _SEND),
+    },
     # The re-driver Lambda.
     "redriver": {
         "dlq": (_COUNT, *_DRAIN),
@@ -43,12 +54,21 @@ GRANTS: dict[str, Grants] = {
     "redrive": {"dlq": (_DRAIN[1], _HIDE), "queue": (_SEND,), "poison": (_SEND,), "cells": (_READ, _SWAP)},
     "isolate": {"dlq": (_DRAIN[1], _HIDE), "poison": (_SEND,), "cells": (_READ, _SWAP)},
 }
-FIFO_GRANTS: dict[str, Grants] = {"redriver": {"dlq": (_HIDE,)}}  # on FIFO queues moreover
+# On FIFO queues moreover; a queue is looked for by its plain name too (`plain`), which is that of no queue there.
+FIFO_GRANTS: dict[str, Grants] = {
+    "redriver": {"dlq": (_HIDE,)},
+    **{role: {"plain": (_FIND,)} for role in ("worker", "producer", "triage")},
+}
 APPROVAL_GRANTS: dict[str, Grants] = {"check_breaker": {"dlq": (_COUNT,)}}  # where a person is asked, moreover
 DEPENDENCY_GRANTS: dict[str, Grants] = {"redriver": {"cells": (_READ,)}}  # where a breaker is looked at, moreover
 EVENT_SOURCE = (_COUNT, *_DRAIN)  # what Lambda needs of a queue that it polls for a function, by AWS's documentation
 _PREFIXES = {"stepfunctions": "states"}
-_OF_BATCH = {"SendMessageBatch": _SEND, "DeleteMessageBatch": _DRAIN[1], "ChangeMessageVisibilityBatch": _HIDE}
+_OF_BATCH = {
+    "SendMessageBatch": _SEND,
+    "DeleteMessageBatch": _DRAIN[1],
+    "ChangeMessageVisibilityBatch": _HIDE,
+    "PublishBatch": _PUBLISH,
+}
 _OF_WRITE = {"Put": "PutItem", "Update": "UpdateItem", "Delete": "DeleteItem", "ConditionCheck": "ConditionCheckItem"}
 
 
@@ -58,8 +78,8 @@ def iam_actions(service: str, call: str, parameters: Mapping[str, Any]) -> set[s
     >>> sorted(iam_actions("sqs", "SendMessageBatch", {}))
     ['sqs:SendMessage']
     """
-    if service == "sqs":
-        return {_OF_BATCH.get(call, f"sqs:{call}")}
+    if call in _OF_BATCH:
+        return {_OF_BATCH[call]}
     if call == "TransactWriteItems":
         return {f"{service}:{_OF_WRITE[kind]}" for item in parameters["TransactItems"] for kind in item}
     return {f"{_PREFIXES.get(service, service)}:{call}"}

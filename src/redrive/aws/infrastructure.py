@@ -29,22 +29,26 @@ RESOURCES_MAX = 500  # of a template, by CloudFormation
 INLINE_MAX = 51_200  # bytes of a template that is given as text; a larger one goes through a bucket
 BYTES_MAX = 1_048_576
 PARTITIONS = ("aws", "aws-cn", "aws-us-gov")
-SCOPES = ("MessageAttributes", "MessageBody")
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What the template is made for. `profile`: standard, high-volume or critical. `filters`: SNS filter policies by
-    queue (default: attribute `queue` is the queue's name), on attributes or, by `filter_scope`, on the body. `keep`:
-    queues and table outlive the stack (default: as the profile says). `approval`: the state machine asks a person,
-    through the topic of alarms, before it moves anything. `partition`: of AWS, for the services that the machine
-    calls."""
+    """What the template is made for.
+
+    - `profile`: standard, high-volume or critical.
+    - `filters`: SNS filter policies by queue (default: attribute `queue` is the queue's name). `filter_scope` says what
+      they look at: attributes, data or body, as in `Topic.subscribe`. `topic`: its name after the prefix.
+    - `keep`: queues and table outlive the stack (default: as the profile says).
+    - `approval`: the state machine asks a person, through the topic of alarms, before it moves anything.
+    - `partition`: of AWS, for the services that the machine calls.
+    """
 
     prefix: str = "redrive"
     queues: Sequence[str] = ("default",)
     profile: str = "standard"
     fifo: bool = False
     filters: Mapping[str, Mapping[str, Any]] = {}
-    filter_scope: str = "MessageAttributes"
+    filter_scope: str = "attributes"
+    topic: str = "events"
     keep: bool | None = None
     approval: bool = False
     partition: str = "aws"
@@ -60,8 +64,8 @@ def template(settings: Settings) -> dict[str, Any]:
         )
     if not re.fullmatch(PREFIX, settings.prefix):
         raise ConfigError(f"prefix {settings.prefix!r}: expected 1 to {PREFIX_MAX} letters, digits and hyphens")
-    if settings.filter_scope not in SCOPES:
-        raise ConfigError(f"filter scope {settings.filter_scope!r}: expected one of {', '.join(SCOPES)}")
+    if not re.fullmatch("[A-Za-z0-9_-]{1,100}", settings.topic):
+        raise ConfigError(f"topic {settings.topic!r}: expected 1 to 100 of the characters A-Z a-z 0-9 _ -")
     if settings.partition not in PARTITIONS:
         raise ConfigError(f"partition {settings.partition!r}: expected one of {', '.join(PARTITIONS)}")
     for queue in settings.filters:
@@ -95,7 +99,7 @@ def text(template: Mapping[str, Any], form: str = "yaml") -> str:
 
 
 def _resources(found: Sequence[Named], settings: Settings, keep: bool) -> Resources:
-    resources = queues.shared(settings.fifo, keep) | alarms.shared()
+    resources = queues.shared(settings.topic, settings.fifo, keep) | alarms.shared()
     for of in found:
         own = queues.queues(of, keep) | queues.subscription(of, keep)
         own |= lambdas.redriver(of) | lambdas.consumer(of) | alarms.alarms(of)

@@ -10,8 +10,9 @@ from typing import Any
 import click
 
 from ..aws._template_parameters import PROFILES
-from ..aws.infrastructure import INLINE_MAX, PARTITIONS, SCOPES, Settings, text
+from ..aws.infrastructure import INLINE_MAX, PARTITIONS, Settings, text
 from ..aws.infrastructure import template as made
+from ..aws.subscriptions import SCOPES
 from .failure import USAGE, Failure, note, program
 from .main import Subcommands
 
@@ -46,10 +47,11 @@ def aws() -> None:
 )
 @click.option(
     "--filter-scope",
-    type=click.Choice(SCOPES),
-    default=SCOPES[0],
-    help="what filters look at [MessageAttributes]",
+    type=click.Choice(tuple(SCOPES)),
+    default="attributes",
+    help="what --filter looks at [attributes]",
 )
+@click.option("--topic", default="events", metavar="NAME", help="the topic, after the prefix [events]")
 @click.option(
     "--keep/--no-keep", default=None, help="queues and table outlive the stack (default: of profile critical only)"
 )
@@ -66,6 +68,7 @@ def template(
     fifo: bool,
     filters: Sequence[str],
     filter_scope: str,
+    topic: str,
     keep: bool | None,
     approval: bool,
     partition: str,
@@ -88,6 +91,7 @@ def template(
         fifo=fifo,
         filters=dict(_filter(text) for text in filters),
         filter_scope=filter_scope,
+        topic=topic,
         keep=keep,
         approval=approval,
         partition=partition,
