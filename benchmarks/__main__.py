@@ -26,6 +26,7 @@ from .isolation import isolation
 from .pair import workers
 from .plan import plan
 from .recovery import recovery
+from .sqs import sqs, sqs_requests
 from .startup import startup
 from .testkit import testkit
 from .throughput import failing, idempotency, noop
@@ -33,7 +34,7 @@ from .timing import idle, latency, lateness
 from .volume import backlog, enqueue, memory
 
 BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
-    f.__name__: f
+    f.__name__.replace("_", "-"): f
     for f in (
         noop,
         failing,
@@ -55,6 +56,8 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
         dead,
         startup,
         testkit,
+        sqs_requests,
+        sqs,
     )
 }
 OWN = ("folder", "engine")

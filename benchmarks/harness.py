@@ -135,7 +135,8 @@ class Child:
 
     def __enter__(self) -> Child:
         with self._log.open("ab") as log:
-            environment = os.environ | {"PYTHONPATH": str(self._root / "src")}
+            paths = [str(self._root / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+            environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
             self.process = subprocess.Popen(
                 self._argv, cwd=self._root, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )

@@ -51,3 +51,14 @@ def test_the_naive_consumer_takes_three_requests_and_loses_what_it_retries(tmp_p
     assert told.stdout.splitlines() == ["20 orders, 18 pushed, 0 waiting, 2 lost", "3.60 requests per message"]
     assert re.findall(r"^order \d+", told.stderr, re.MULTILINE) == ["order 5", "order 7"]
     assert "Value 3600 for parameter DelaySeconds is invalid" in told.stderr
+
+
+@pytest.mark.slow
+def test_redrive_loses_none_of_them_and_takes_a_fraction_of_the_requests(tmp_path: Path) -> None:
+    told = subprocess.run(
+        [sys.executable, str(EXAMPLES / "with_redrive.py"), "20"],
+        capture_output=True, text=True, timeout=100, cwd=tmp_path,
+    )  # fmt: skip
+    ends, cost = told.stdout.splitlines()
+    assert ends == "20 orders, 19 pushed, 1 waiting, 0 lost"
+    assert float(cost.split()[0]) < 1.8
