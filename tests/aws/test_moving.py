@@ -7,12 +7,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from redrive.aws import moving
 from redrive.aws.moving import ATTEMPT, FIRST, KEPT, Move, Settings, entry_of, next_step, settings_of
 from redrive.aws.sending import Call, calls, hide, receive, send
 from redrive.errors import ConfigError, StoreUnavailable
-from redrive.message import Isolate
+from redrive.message import Isolate, Lane, Message
+from redrive.routes import Routes
+from redrive.stores import _sqs_envelope
 from redrive.triage.auto import AutoRedrive
 
 from .places import Stand, client
@@ -74,8 +77,31 @@ def test_a_message_of_redrives_own_begins_a_fresh_life_and_counts_every_redrive(
     found = attributes_after(message, Move(240, 3))
     assert "reason" not in found and "error" not in found
     assert msgspec.json.decode(found[KEPT]) == {"redrives": 3, "enqueued_ms": 5, "life_ms": NOW_MS}
-    first = raw('{"specversion":"1.0","source":"redrive://p/q"}')
+    first = raw('{"specversion":"1.0","source":"redrive://p/q","rdversion":1}')
     assert msgspec.json.decode(attributes_after(first, Move(60, 1))[KEPT]) == {"redrives": 1, "life_ms": NOW_MS}
+
+
+def test_what_a_worker_reads_has_the_redrives_that_were_counted() -> None:
+    message = Message(
+        id="01975a2b-3c4d-7e5f-8a6b-9c0d1e2f3a4b", task="push", queue="q", body=b"[1]", correlation_id="c",
+        lane=Lane.DEAD, attempt=8, redrives=1, reason="exhausted", enqueued_ms=5, rested_ms=9,
+    )  # fmt: skip
+    body, attributes = _sqs_envelope.write(message, prefix="p")
+    dead = raw(body) | {"MessageAttributes": attributes}
+    step = next_step(dead, NOW_MS, AUTO)
+    assert step == Move(120, 2)
+    moved = dead | entry_of(dead, step, "q", NOW_MS, AUTO)
+    found, kept = _sqs_envelope.read(moved, queue="q", routes=Routes())
+    assert (found.id, found.redrives, found.attempt, found.life_ms, found.reason) == (message.id, 2, 0, NOW_MS, None)
+    assert kept.redrives == 2
+
+
+def test_a_strangers_message_that_dies_in_a_worker_keeps_its_count() -> None:
+    moved = raw('{"order": 7}') | entry_of(raw('{"order": 7}'), Move(480, 4), "q", NOW_MS, AUTO)
+    found, _ = _sqs_envelope.read(moved, queue="q", routes=Routes())
+    assert found.redrives == 4
+    body, attributes = _sqs_envelope.write(replace(found, lane=Lane.DEAD, reason="exhausted"), prefix="p")
+    assert moving.redrives(raw(body) | {"MessageAttributes": attributes}) == 4
 
 
 def test_a_fifo_queue_gets_the_group_and_an_id_of_this_very_move_and_no_delay() -> None:

@@ -105,13 +105,14 @@ def definition(
     *,
     functions: Mapping[str, str] | None = None,
     ask: str = "${ApprovalTarget}",
-    partition: str = "${AWS::Partition}",
+    partition: str = "aws",
 ) -> Definition:
     """The machine's definition: a dict, for a template's `Definition` or, as JSON, for `create_state_machine`.
 
     `functions`: the ARNs of the functions of CheckBreaker, Fetch, Redrive and Isolate; `ask`: the ARN of the topic, or
     the URL of the queue, of an approval. What is not given stands there to be substituted (DefinitionSubstitutions):
-    ${CheckBreakerArn}, ${FetchArn}, ${RedriveArn}, ${IsolateArn}, ${ApprovalTarget}, ${AWS::Partition}.
+    ${CheckBreakerArn}, ${FetchArn}, ${RedriveArn}, ${IsolateArn}, ${ApprovalTarget}. `partition` is aws-cn in China,
+    and aws-us-gov for the US government.
     """
     arns = {name: f"${{{name}Arn}}" for name in TASKS} | dict(functions or {})
     states = {**_head(machine, arns, partition), **_body(machine, arns, partition), **_ends(machine, partition)}

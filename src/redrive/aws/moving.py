@@ -16,20 +16,20 @@ from msgspec.structs import replace
 
 from ..errors import ConfigError
 from ..message import Isolate
-from ..stores import _sqs_kept
+from ..stores import _sqs_envelope, _sqs_kept
 from ..stores._sqs_kept import Kept
 from ..triage.auto import AutoRedrive
 from .cloudwatch import NAMESPACE
 
-ATTEMPT: Final = "x-redrive-attempt"
+ATTEMPT: Final = _sqs_envelope.ATTEMPT
+KEPT: Final = _sqs_envelope.KEPT
 FIRST: Final = "x-original-first-receive-timestamp"
 WHY: Final = "x-redrive-why"  # of what was isolated, where there is room
-KEPT: Final = "redrive"  # the state of a message that redrive wrote
 DELAY_MAX_S = 900  # of SQS
 ATTRIBUTES_MAX = 10
 BYTES_MAX = 1024 * 1024  # of a message with its attributes, and of a batch
 _OF_DEATH = ("reason", "error", "fingerprint")  # attributes of redrive's dead letters
-_OWN = re.compile(r'"source"\s*:\s*"redrive://')
+_OWN = re.compile(r'"rdversion"\s*:')  # of redrive's envelope
 
 Raw = Mapping[str, Any]  # an entry of ReceiveMessage's answer, with all attributes
 
@@ -169,34 +169,13 @@ def _back(raw: Raw, attempt: int, now_ms: int, auto: AutoRedrive, *, due_ms: int
     if kept is not None:
         for name in _OF_DEATH:
             attributes.pop(name, None)
-        text = _sqs_kept.encode(_fresh(kept, attempt, now_ms, auto.attempts, due_ms)).decode()
-        attributes[KEPT] = {"DataType": "String", "StringValue": text}
+        fresh = replace(
+            _sqs_kept.revived(kept, now_ms), redrives=attempt, attempts_allowed=auto.attempts, due_ms=due_ms
+        )
+        attributes[KEPT] = {"DataType": "String", "StringValue": _sqs_kept.encode(fresh).decode()}
     if FIRST not in attributes and len(attributes) < ATTRIBUTES_MAX:
         attributes[FIRST] = _number(_first_ms(raw, now_ms))
     return attributes
-
-
-def _fresh(kept: Kept, redrives: int, now_ms: int, attempts: int | None, due_ms: int | None) -> Kept:
-    """As `stores._lifecycle.redriven` has it for a stored message."""
-    return replace(
-        kept,
-        redrives=redrives,
-        attempt=0,
-        crashes=0,
-        crashes_alone=0,
-        suspect=False,
-        life_ms=now_ms,
-        held_ms=0,
-        due_ms=due_ms,
-        deadline_ms=None,
-        attempts_allowed=attempts,
-        run=None,
-        reason=None,
-        rested_ms=None,
-        deferral=None,
-        receives=0,
-        alone=0,
-    )
 
 
 def _isolated(raw: Raw, why: str) -> dict[str, Any]:

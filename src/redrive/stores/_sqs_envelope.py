@@ -33,6 +33,7 @@ from ._sqs_kept import encode as encode_kept
 
 TOPIC = "aws-sns-topic"  # the header that names the topic
 KEPT = "redrive"  # the message attribute with the mutable state
+ATTEMPT = "x-redrive-attempt"  # in which re-drivers count what they move, whoever wrote it
 BYTES_MAX = 1024 * 1024  # of a message in SQS, body and attributes
 ENVELOPE_BYTES = 64 * 1024 + 32 * 1024  # what a message may need beside its body: its history, and everything else
 ANY_BODY_MAX = (BYTES_MAX - ENVELOPE_BYTES) // 4 * 3  # a body of any bytes fits: base64 makes four of three
@@ -249,6 +250,8 @@ def read(raw: Mapping[str, Any], *, queue: str, routes: Routes) -> tuple[Message
         message = read_foreign(raw, queue=queue, routes=routes)
     if attributes and KEPT in attributes:
         return _with_state(message, attributes[KEPT])
+    if attributes and ATTEMPT in attributes:
+        return _counted(message, attributes[ATTEMPT])
     return message, FRESH
 
 
@@ -341,6 +344,14 @@ def _with_state(message: Message, written: Mapping[str, Any]) -> tuple[Message, 
     except (ValueError, KeyError, TypeError, RecursionError):
         return message, FRESH  # somebody else's attribute of that name
     return (message, FRESH) if unstorable(whole) else (whole, kept)
+
+
+def _counted(message: Message, written: Mapping[str, Any]) -> tuple[Message, Kept]:
+    """A stranger's message that a re-driver moved: if it dies here its redrives must be known, or they never end."""
+    count = str(written.get("StringValue"))
+    if not (count.isascii() and count.isdigit() and len(count) < 10):
+        return message, FRESH
+    return replace(message, redrives=int(count)), Kept(redrives=int(count))
 
 
 def copy_id(id: str, queue: str) -> str:
