@@ -122,8 +122,9 @@ class App:
     `park_for`: how long a message whose task, or whose version of it, no worker here knows waits for a newer worker
     before it is dead as `unroutable` (default: the setting `park_for`, 5m; 0: at once).
 
-    `blobs`: `file:///srv/blobs` keeps bodies over `blob_threshold` (200 KB) as files in that directory, which every
-    producer and worker of the store must reach. By default bodies lie in the store, which bounds their size.
+    `blobs`: `file:///srv/blobs` keeps bodies over `blob_threshold` (200 KB) as files in that directory,
+    `s3://bucket/prefix?region=eu-central-1` as objects of S3; every producer and worker of the store must reach it. By
+    default bodies lie in the store, which bounds their size.
 
     `recycle_after`, `recycle_memory`: a child process of a task with `isolation="process"` is replaced after that many
     messages, or once it had that much resident memory, such as "1GiB" (default: the settings of these names; never).

@@ -52,7 +52,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     state_dir: str | None = None  # where workers keep identities, for a store that is not a file
     metrics: str | None = None  # HOST:PORT
     emf: bool = False  # a worker writes CloudWatch metrics to stdout
-    blobs: str | None = None  # where large bodies lie: file:///DIRECTORY
+    blobs: str | None = None  # where large bodies lie: file:///DIRECTORY, s3://BUCKET/PREFIX
     blob_threshold: int = 200_000  # bytes; a body over it goes there
     blob_max: int = 512 * 1024 * 1024  # bytes; a body over it is refused
     notify: str | None = None  # a webhook that alerts are posted to
@@ -253,7 +253,7 @@ _SETTINGS = {
     "state_dir": _Setting("state_dir", _text, "a directory on this machine such as '/var/lib/redrive'"),
     "metrics": _Setting("metrics", address, "a port, or HOST:PORT, such as 9464"),
     "emf": _Setting("emf", _switch, "true or false"),
-    "blobs": _Setting("blobs", _url, "a directory for large bodies such as 'file:///srv/blobs'"),
+    "blobs": _Setting("blobs", _url, "a place for large bodies such as 'file:///srv/blobs' or 's3://bucket/prefix'"),
     "notify": _Setting("notify", _webhook, "an http or https URL such as 'https://alerts.example.com/hook'"),
     "notify_every": _Setting("notify_every_s", _period, "a duration such as '10m'", "10m"),
     "blob_threshold": _Setting("blob_threshold", size, "bytes, or a size such as '200KB'", "200KB"),

@@ -222,7 +222,11 @@ def test_blobs_are_named_by_argument_variable_or_file(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("s3://bucket", "unknown scheme 's3'; known: file:///DIRECTORY"),
+        ("gs://bucket", "unknown scheme 'gs'; known: file:///DIRECTORY, s3://BUCKET/PREFIX"),
+        ("s3://", "expected s3://BUCKET/PREFIX"),
+        ("s3:///prefix", "expected s3://BUCKET/PREFIX"),
+        ("s3://key:secret@bucket/x", "expected s3://BUCKET/PREFIX"),
+        ("s3://bucket/x?zone=1", "unknown option 'zone'; known: region, endpoint"),
         ("flie:///x", "did you mean 'file'"),
         ("file://host/x", "three slashes"),
         ("file://x", "three slashes"),

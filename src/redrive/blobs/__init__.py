@@ -1,4 +1,5 @@
-"""Large bodies beside the store: `App(url, blobs="file:///srv/blobs")` keeps bodies over a threshold in files."""
+"""Large bodies beside the store: `App(url, blobs="file:///srv/blobs")` keeps bodies over a threshold in files,
+`blobs="s3://bucket/prefix"` in a bucket of S3."""
 
 from __future__ import annotations
 
@@ -27,25 +28,31 @@ __all__ = [
     "with_blobs",
 ]
 
-_KNOWN = ("file",)
+_KNOWN = ("file", "s3")
+_EXPECTED = "file:///DIRECTORY, s3://BUCKET/PREFIX"
 
 
 def open_blobs(url: str, place: str) -> Blobs:
     """The storage that `url` names, at the part of it that `place` names. Touches nothing.
 
-    `file:///srv/blobs` is a directory, by its absolute path. Raises ConfigError for a URL it does not know.
+    `file:///srv/blobs` is a directory, by its absolute path; `s3://bucket/prefix?region=eu-central-1` a part of a
+    bucket. Raises ConfigError for a URL it does not know, or a driver that is not installed.
     """
     from urllib.parse import unquote, urlsplit
 
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise ConfigError(f"blobs URL {url!r} cannot be read: {error}; known: file:///DIRECTORY") from error
+        raise ConfigError(f"blobs URL {url!r} cannot be read: {error}; known: {_EXPECTED}") from error
     if parts.scheme not in _KNOWN:
         near = near_miss(parts.scheme, _KNOWN)
         meant = f"did you mean {near!r}? " if near else ""
         what = f"unknown scheme {parts.scheme!r}" if parts.scheme else "it has no scheme"
-        raise ConfigError(f"blobs URL {url!r}: {what}; {meant}known: file:///DIRECTORY")
+        raise ConfigError(f"blobs URL {url!r}: {what}; {meant}known: {_EXPECTED}")
+    if parts.scheme == "s3":
+        from .s3 import from_url
+
+        return from_url(url, parts, place)
     path = unquote(parts.path)
     if parts.netloc or not path.startswith("/") or parts.query or parts.fragment or "\0" in path:
         raise ConfigError(f"blobs URL {url!r}: expected file:///DIRECTORY, with three slashes, and nothing more")

@@ -90,8 +90,15 @@ class ClaimCheck:
         if self._opened is None:
             with self._lock:
                 if self._opened is None:
-                    self._opened = self._open_place(self._place() or self._made_place())
+                    self._opened = self._open_place(self._named_place() or self._place() or self._made_place())
         return self._opened
+
+    def _named_place(self) -> str | None:
+        """Where the store cannot keep the name, or shares its cells with others, it has one of its own."""
+        name: str | None = getattr(self.store, "blobs_place", None)
+        if name is not None:
+            self._open_place(name).make()
+        return name
 
     def _place(self) -> str | None:
         cell = self.store.cells.read([PLACE_CELL])[0]
@@ -292,6 +299,11 @@ class ClaimCheck:
 
         A put writes its blob first, so the bound must be longer than any put or transaction takes. Raises StoreError.
         """
+        if not self.traits.finds:
+            raise Unsupported(
+                f"{self.traits.name} cannot say which messages wait in it, so no blob is known to be nobody's; let a "
+                "lifecycle rule of the bucket expire what is older than any message of yours"
+            )
         before_ms = self.store.now_ms() - older_than_ms
         old = (key for key in self.blobs.listed() if written_ms(key) <= before_ms)
         count = 0
@@ -302,7 +314,10 @@ class ClaimCheck:
         return count
 
     def collect_if_due(self) -> int | None:
-        """`collect`, if no process did in the last hour; None if one did. Raises StoreError."""
+        """`collect`, if no process did in the last hour; None if one did, or the store cannot say what waits in it.
+        Raises StoreError."""
+        if not self.traits.finds:
+            return None
         now_ms, cell = self.store.now_ms(), self.store.cells.read([SWEPT_CELL])[0]
         if cell is not None and 0 <= now_ms - int(cell.value) < SWEEP_EVERY_MS:
             return None  # a time ahead was noted under a clock that was wrong

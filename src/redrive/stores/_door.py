@@ -25,7 +25,9 @@ from ..message import (
 )
 from ..store import Traits
 
-_USE_BLOBS = 'keep large bodies in files with App(…, blobs="file:///DIRECTORY"), or REDRIVE_BLOBS'
+_USE_BLOBS = (
+    'keep large bodies in files or S3 with App(…, blobs="file:///DIRECTORY" or "s3://BUCKET/PREFIX"), or REDRIVE_BLOBS'
+)
 _RAISE_MAX = "blob_max (REDRIVE_BLOB_MAX) bounds what blob storage takes"
 INT_MAX = 2**62  # stores keep 64-bit integers; the rest is room for sums
 COUNT_MAX = 2**31 - 1  # and count in four bytes where they can

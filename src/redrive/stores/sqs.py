@@ -116,6 +116,7 @@ class SqsStore:
         self.cells: Cells = _cells(self._own_cells, self.triage_store)
         has_cells = not isinstance(self.cells, NoCells)
         self.routes = Routes()
+        self.blobs_place = f"sqs-{at.region}-{at.prefix}"  # its part of a blob storage that others use too
         self.traits = Traits(
             name="sqs",
             body_bytes_max=ANY_BODY_MAX,
