@@ -18,6 +18,7 @@ from redrive.ids import is_id, new_id
 from redrive.message import Deferral, Lane, Message
 from redrive.routes import Routes
 from redrive.stores._sqs_envelope import ANY_BODY_MAX, BYTES_MAX, ENVELOPE_BYTES, FRESH, own, read, size_of, write
+from redrive.stores._sqs_kept import Kept
 from redrive.testing.sqs.messages import check_body
 
 NOW_MS = 1_800_000_000_123
@@ -187,6 +188,16 @@ def test_a_fresh_message_needs_its_task_only_in_attributes() -> None:
         "rdproducer": "host:1",
         "data": {"id": 42},
     }
+
+
+@pytest.mark.parametrize("field", [name for name in Kept.__struct_fields__ if hasattr(READY, name) and name != "id"])
+def test_each_part_of_the_state_travels_by_itself(field: str) -> None:
+    values = {
+        "suspect": True, "run": "r", "reason": "r", "progress": b"", "deferral": Deferral("budget"),
+        "faults": (Fault(Kind.DEFAULT),),
+    }  # fmt: skip
+    message = replace(READY, **{field: values.get(field, 7)})
+    assert back(message) == message
 
 
 def test_a_dead_message_says_why_in_attributes() -> None:

@@ -44,6 +44,7 @@ _JSON, _BYTES = "application/json", "application/octet-stream"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 _LAST_MS = (datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC) - _EPOCH) // _MS
+_EXACT_MS = 2**41  # below it a float of seconds is exact to less than half a microsecond
 _INT_MAX = 2**31 - 1  # of a CloudEvents Integer
 _DEEP = 200  # brackets that a body may hold before its depth is looked at
 _ROOM = 400  # levels of nesting that a reader's own stack may take of Python's limit
@@ -114,7 +115,7 @@ def body_of(message: Message, *, prefix: str, topic: str | None = None) -> str:
         id,
         _source(prefix, message.queue),
         message.task or UNROUTED_TYPE,
-        _EPOCH + timedelta(milliseconds=min(message.enqueued_ms, _LAST_MS)),
+        _time(message.enqueued_ms),
         version if version <= _INT_MAX else str(version),
     )
     _put_data(event, message.body, message.content)
@@ -195,8 +196,9 @@ _TEXTS = (
 
 def _keep_exact(event: Event) -> None:
     """An attribute's value has no control characters: where a text does, it is shown without, and kept apart."""
-    texts = [text for name in _TEXTS if (text := getattr(event, name))]
-    if "".join(texts).isprintable():
+    e = event
+    texts = (e.type, e.correlationid, e.causationid, e.traceparent, e.rdcontent, e.rdgroup, e.rdkey, e.rdproducer)
+    if "".join(filter(None, texts)).isprintable() and (e.rdtopic or "").isprintable():
         return
     exact = {name: text for name in _TEXTS if (text := getattr(event, name)) and _NOT_IN_EVENTS.search(text)}
     for name, text in exact.items():
@@ -208,11 +210,11 @@ def _keep_exact(event: Event) -> None:
 def _is_fresh(m: Message) -> bool:
     """Whether the envelope says all there is to say of it."""
     return (
-        m.fence == 0
-        and m.redrives == 0
-        and m.lane is Lane.READY
+        m.lane is Lane.READY
         and m.due_ms == m.enqueued_ms == m.life_ms
-        and kept_of(m) == Kept(due_ms=m.due_ms, enqueued_ms=m.enqueued_ms, life_ms=m.life_ms, deadline_ms=m.deadline_ms)
+        and not (m.fence or m.attempt or m.crashes or m.crashes_alone or m.redrives or m.suspect or m.held_ms)
+        and not (m.faults or m.deferral)
+        and m.attempts_allowed is m.rested_ms is m.progress is m.run is m.reason is None
     )
 
 
@@ -224,6 +226,12 @@ def _epitaph(message: Message) -> dict[str, dict[str, str]]:
         "fingerprint": last and last.fingerprint,
     }
     return {name: attribute(text) for name, text in said.items() if text}
+
+
+def _time(ms: int) -> datetime:
+    if 0 <= ms < _EXACT_MS:
+        return datetime.fromtimestamp(ms / 1000, UTC)
+    return _EPOCH + timedelta(milliseconds=min(ms, _LAST_MS))
 
 
 @lru_cache(maxsize=4096)
