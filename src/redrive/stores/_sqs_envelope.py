@@ -214,7 +214,9 @@ def _is_fresh(m: Message) -> bool:
         and m.due_ms == m.enqueued_ms == m.life_ms
         and not (m.fence or m.attempt or m.crashes or m.crashes_alone or m.redrives or m.suspect or m.held_ms)
         and not (m.faults or m.deferral)
-        and m.attempts_allowed is m.rested_ms is m.progress is m.run is m.reason is None
+        and m.attempts_allowed is m.rested_ms is None
+        and m.run is m.reason is None
+        and m.progress is None
     )
 
 
