@@ -71,6 +71,7 @@ from ._sqs_resting import NO_CELLS, WITH_TRIAGE, NoCells, SplitCells, need
 from ._sqs_settle import RECORDS, Held, Send, Settling, Step, record_swap, unavailable
 from ._sqs_tail import HIDE, End, Tail
 from ._sqs_url import Mode, SqsUrl
+from ._state_dir import state_dir
 
 IN_FLIGHT_MAX = 120_000  # of one queue; beyond it SQS delivers nothing
 CROWDED = 0.9  # of that: from here on what waits is sent anew, as a delayed message is not in flight
@@ -90,8 +91,6 @@ class SqsStore:
     not installed. `requests` counts the calls of SQS, by action.
     """
 
-    state_dir: Path | None = None  # leases cannot be taken back: a message comes back when its visibility ends
-
     def __init__(
         self,
         url: str,
@@ -107,6 +106,7 @@ class SqsStore:
         self._clock_ms = clock_ms or _wall_ms
         self._tell_to: Callable[[str, str], None] | None = None
         self._sqs = Sqs(at.region, at.endpoint, connections=THREADS + RECEIVERS)
+        self.state_dir: Path | None = state_dir(f"sqs/{at.endpoint or at.region}/{at.prefix}")
         self.requests: Counter[str] = self._sqs.requests
         self.processed = 0
         self.places = Queues(self._sqs, at)
@@ -481,6 +481,8 @@ class SqsStore:
     def _lose(self, receipts: Sequence[Receipt]) -> None:
         with self._lock:
             lost = [held for receipt in receipts if (held := self._held.pop(receipt, None)) is not None]
+            for receipt in receipts:
+                self._settling.forget(receipt)
         for held in lost:
             if held.group is not None:
                 self._tail.end(self._given_back(held.place, self._order.over(held.group)), last=False)
