@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from msgspec.structs import replace
 
 from ..config import settings
-from ..errors import ConfigError, EnqueueError, StoreError, Unsupported
+from ..errors import ConfigError, EnqueueError, Refused, StoreError, StoreUnavailable, Unsupported
 from ..events import Notice
 from ..message import Ack, Delivery, Hold
 from ..worker.admission import admit_run
@@ -26,6 +26,7 @@ from ..worker.flow import Flow
 from ..worker.idempotent import Keys
 from ..worker.outcomes import Outcome, outcome, refused, released
 from ..worker.run import Gate, Hall, Run
+from ..worker.vetting import works
 from .cloudwatch import prefix_of
 from .lambda_events import Record, answer, queue_named, queues_of, raw_of, records_of
 from .lambda_runs import Runner, bounded, never_began
@@ -74,13 +75,16 @@ class Batches:
         self.name = worker_name()
         self._flow = Flow(app, self._store, self.name, self._tell)
         self._runners: dict[int, Runner] = {}
+        self._vetted: set[str] = set()
 
     def handle(self, event: Any, left_s: Callable[[], float]) -> dict[str, Any]:
         """Work an event; `left_s` says how many seconds that may still take. What Lambda is to be told."""
         records = records_of(event)
         failed: list[Record] = []
         for name, mine in queues_of(records).items():
-            done = self._of_queue(queue_named(name, self._prefix), mine, name.endswith(".fifo"), left_s)
+            queue = queue_named(name, self._prefix)
+            self._vet(queue, left_s())
+            done = self._of_queue(queue, mine, name.endswith(".fifo"), left_s)
             failed += [record for record in mine if record["receiptHandle"] not in done]
         return answer(failed)
 
@@ -88,6 +92,16 @@ class Batches:
         """End its threads."""
         for runner in self._runners.values():
             runner.close()
+
+    def _vet(self, queue: str, function_s: float) -> None:
+        """As a worker's start does, at the first event of a queue. Raises Refused."""
+        look = getattr(self._store, "vet", None)
+        if queue in self._vetted or look is None:
+            return
+        with contextlib.suppress(StoreUnavailable):  # the next event looks again
+            for refused in look(works(self._app, [queue]), function_s=function_s):
+                raise Refused(refused)
+            self._vetted.add(queue)
 
     # -- one queue's messages
 

@@ -12,14 +12,17 @@ import click
 from ..aws._template_parameters import PROFILES
 from ..aws.infrastructure import INLINE_MAX, PARTITIONS, Settings, text
 from ..aws.infrastructure import template as made
+from ..aws.package import MACHINES, RUNTIMES
+from ..aws.package import package as packaged
 from ..aws.subscriptions import SCOPES
+from ..errors import ConfigError
 from .failure import USAGE, Failure, note, program
 from .main import Subcommands
 
 
 @click.group(cls=Subcommands)
 def aws() -> None:
-    """Write what a deployment on AWS needs. Nothing here calls AWS."""
+    """Write what a deployment on AWS needs: the template, the zip of its Lambdas. Nothing here calls AWS."""
 
 
 @aws.command()
@@ -103,6 +106,36 @@ def template(
         _write(out, written)
     if len(written.encode()) > INLINE_MAX:
         note(f"it has {len(written.encode()):,} bytes: deploy it through a bucket (aws … --s3-bucket NAME)")
+
+
+@aws.command()
+@click.argument("out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.zip")
+@click.option("--python", type=click.Choice(RUNTIMES), default=RUNTIMES[-1], help="that the functions run on [3.13]")
+@click.option("--architecture", type=click.Choice(tuple(MACHINES)), default="arm64", help="[arm64]")
+@click.option(
+    "--add",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    metavar="PATH",
+    help="a module or package of yours, with the handler; any number of them",
+)
+def package(out: Path, python: str, architecture: str, add: Sequence[Path]) -> None:
+    """Write the zip of a Lambda function: redrive, msgspec and your code. boto3 is on Lambda already.
+
+    The defaults are those of the template's parameters Runtime and Architecture. What is compiled is fetched by pip
+    where this machine's does not fit.
+
+    \b
+      redrive aws package redriver.zip
+      redrive aws package shop.zip --add shop
+    """
+    try:
+        written = packaged(out, python=python, architecture=architecture, add=add)
+    except (ConfigError, OSError) as error:
+        next = f"{program()} aws package FILE.zip --python 3.13 --architecture x86_64"
+        raise Failure(f"{out} was not written", str(error), next) from error
+    size = f"{written.zip_bytes:,} bytes; {written.files} files of {written.bytes:,} bytes"
+    note(f"{out}: {size}, for Python {python} on {architecture}")
 
 
 def _filter(given: str) -> tuple[str, dict[str, Any]]:

@@ -40,7 +40,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "policy": "See what a retry policy does before it runs.",
         "cost": "Tell what SQS bills for a month's messages.",
         "schema": "Export the JSON Schema of each task's arguments.",
-        "aws": "Write the infrastructure of a deployment on AWS.",
+        "aws": "Write the infrastructure of a deployment on AWS, and the zip of its Lambdas.",
         "store": "Check, describe and upgrade the store.",
         "config": "Show the settings, and where each comes from.",
         "completion": "Print the completion script of a shell.",

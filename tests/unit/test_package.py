@@ -1,0 +1,65 @@
+"""The zip of a Lambda function: all that it needs but boto3, and nothing that no function calls."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from platform import machine
+
+import pytest
+
+from redrive.aws.package import MACHINES, package
+from redrive.errors import ConfigError
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+HERE = next((name for name, processor in MACHINES.items() if processor == machine()), "x86_64")
+MINE = """
+from redrive import App
+app = App("sqs://eu-central-1/shop")
+
+@app.periodic("*/5 * * * *")
+@app.task(name="push", queue="crm")
+async def push(n: int = 0) -> None: ...
+
+handler = app.lambda_handler()
+"""
+USE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import os, redrive, work, redrive.aws.lambda_handlers as handlers
+assert handlers.redriver and callable(work.handler)
+ours = [m.__file__ for name, m in sys.modules.items() if name.startswith(("redrive", "msgspec"))]
+assert len(ours) > 50 and all(sys.argv[1] in path for path in ours)
+assert os.path.exists(redrive.__cached__)
+"""
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux" or PYTHON > "3.13", reason="Lambda has no such Python")
+
+
+def test_it_runs_with_nothing_but_itself(tmp_path: Path) -> None:
+    (tmp_path / "work.py").write_text(MINE)
+    told = package(tmp_path / "f.zip", python=PYTHON, architecture=HERE, add=[tmp_path / "work.py"])
+    assert told.zip_bytes == (tmp_path / "f.zip").stat().st_size < 4_000_000
+    with zipfile.ZipFile(tmp_path / "f.zip") as archive:
+        names = archive.namelist()
+        archive.extractall(tmp_path / "task")
+    assert "redrive/aws/lambda_handlers.py" in names and "work.py" in names
+    assert not [name for name in names if name.startswith(("redrive/cli", "redrive/testing", "boto"))]
+    command = [sys.executable, "-I", "-S", "-W", "error", "-c", USE, str(tmp_path / "task")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_same_input_makes_the_same_zip(tmp_path: Path) -> None:
+    for name in ("a.zip", "b.zip"):
+        package(tmp_path / name, python=PYTHON, architecture=HERE)
+    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+
+
+def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="neither a module nor a package"):
+        package(tmp_path / "f.zip", python=PYTHON, architecture=HERE, add=[tmp_path / "none.py"])
+    with pytest.raises(ConfigError, match="expected one of"):
+        package(tmp_path / "f.zip", python="2.7", architecture=HERE)
