@@ -215,6 +215,7 @@ class Answers:
 
     def __init__(self, topic: Topic, *failures: dict[int, tuple[str, bool]]) -> None:
         self.failures, self.calls = list(failures), list[list[dict[str, Any]]]()
+        assert topic.client is topic.client
         topic.client.publish_batch = self.publish_batch
 
     def publish_batch(self, *, TopicArn: str, PublishBatchRequestEntries: list[dict[str, Any]]) -> dict[str, Any]:
@@ -338,6 +339,7 @@ def test_a_topic_is_named_by_its_arn_or_after_the_apps_prefix() -> None:
 
 def test_a_topic_that_is_not_there_is_named(ministack: Ministack) -> None:
     topic = App(f"sqs://{REGION}/none?endpoint={ministack.url}").topic("missing")
+    assert topic.name == "none-missing"
     assert topic.arn == f"arn:aws:sns:{REGION}:000000000000:none-missing"
     with pytest.raises(ConfigError, match="none-missing"):
         topic.publish("e")

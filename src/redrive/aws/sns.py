@@ -7,6 +7,7 @@ redrive puts it back into that queue: never into the topic, where all others wou
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -67,29 +68,48 @@ class Topic:
 
     def __init__(
         self,
-        arn: str,
+        name: str,
         *,
         endpoint: str | None = None,
         bytes_max: int = BYTES_MAX,
         at: SqsUrl | None = None,
         producer: str | None = None,
     ) -> None:
-        match = _ARN.fullmatch(arn)
-        if match is None:
-            raise ConfigError(f"topic {arn!r}: expected an ARN, such as arn:aws:sns:eu-central-1:123456789012:orders")
+        match = _ARN.fullmatch(name)
+        if match is None and at is None:
+            raise ConfigError(f"topic {name!r}: expected an ARN, such as arn:aws:sns:eu-central-1:123456789012:orders")
         if not 1024 <= bytes_max <= BYTES_MOST:
             raise ConfigError(f"bytes_max={bytes_max!r}: a topic takes messages of 1,024 to {BYTES_MOST} bytes")
-        self.arn, self.region, self.name = arn, match[1], match[3]
+        self.name = match[3] if match else name
+        self.region = match[1] if match else at.region if at else ""
         self.endpoint, self.at = endpoint, at  # where the app's queues lie, if they are in SQS
+        self._arn = name if match else None
         self._producer, self._bytes_max = producer, bytes_max
-        self.client: Any = _aws.client("sns", region=self.region, endpoint=endpoint)
+        self._lock = threading.Lock()
+        self._made: Any = None
+
+    @property
+    def arn(self) -> str:
+        """Its ARN, in the account of these credentials where it was named by its name. Asks AWS once. Raises
+        ConfigError, StoreUnavailable."""
+        if self._arn is None and self.at is not None:
+            self._arn = _arn_of(self.name, self.at, self.client)
+        return self._arn or ""
+
+    @property
+    def client(self) -> Any:
+        """The boto3 client, made at first use."""
+        with self._lock:
+            if self._made is None:
+                self._made = _aws.client("sns", region=self.region, endpoint=self.endpoint)
+            return self._made
 
     @property
     def is_fifo(self) -> bool:
         return self.name.endswith(FIFO)
 
     def __repr__(self) -> str:
-        return f"Topic({self.arn!r})"
+        return f"Topic({self._arn or self.name!r})"
 
     # -- publishing
 
@@ -252,7 +272,11 @@ class Topic:
         return subscribe(self, queue, filter, scope)
 
     def close(self) -> None:
-        self.client.close()
+        """Close its connections. It may be used again."""
+        with self._lock:
+            made, self._made = self._made, None
+        if made is not None:
+            made.close()
 
 
 def topic_of(app: App, name: str, bytes_max: int) -> Topic:
@@ -263,16 +287,15 @@ def topic_of(app: App, name: str, bytes_max: int) -> Topic:
     if not name.startswith("arn:"):
         if at is None:
             raise ConfigError(f"topic {name!r}: give its ARN, as the app's store is not on SQS, which would say where")
-        name = _arn(f"{at.prefix}-{name}", at)
+        name = f"{at.prefix}-{name}"
     return Topic(name, endpoint=endpoint, bytes_max=bytes_max, at=at, producer=app.producer)
 
 
-def _arn(name: str, at: SqsUrl) -> str:
-    """Of the topic with this name in the app's own account. It is made where the app's URL says so."""
+def _arn_of(name: str, at: SqsUrl, client: Any) -> str:
+    """Of the topic with this name in the account of these credentials. It is made where the app's URL says so."""
     try:
         if at.create:
             attributes = {"FifoTopic": "true"} if name.endswith(FIFO) else {}
-            client = _aws.client("sns", region=at.region, endpoint=at.endpoint)
             return str(client.create_topic(Name=name, Attributes=attributes)["TopicArn"])
         me = _aws.client("sts", region=at.region, endpoint=at.endpoint).get_caller_identity()
     except _aws.errors() as error:
