@@ -84,6 +84,10 @@ class Deployed:
         given = {name: {"DataType": "String", "StringValue": value} for name, value in attributes.items()}
         self.sns.publish(TopicArn=self.outputs["TopicArn"], Message=json.dumps(body), MessageAttributes=given)
 
+    def rests(self, alarm: str) -> None:
+        """It is over, so that it can begin again."""
+        self.cloudwatch.set_alarm_state(AlarmName=self.ids()[alarm], StateValue="OK", StateReason="over")
+
     def measured(self, alarm: str, value: float) -> str:
         """Put the metric that an alarm looks at; ministack publishes none itself, and evaluates at each. Its state."""
         name = self.ids()[alarm]
