@@ -35,7 +35,7 @@ from tests.docs.transcript import Command, commands, matched, substituted
 COMMAND_S = 60.0
 EVENTS = b"".join(b'{"event": "order.paid", "order": %d}\n' % number for number in (1, 2, 3))
 SHOWN_MAX = 80  # lines of what a failed command printed
-PORTS = ("8000", "9464")  # on pages; each stands for a free one
+PORTS = ("8000", "9464", "4566")  # on pages; each stands for a free one
 _SITE = re.compile(r"https://(?:[a-z]+\.)?example\.com")
 
 
