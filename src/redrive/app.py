@@ -27,6 +27,7 @@ from .stores import open_store
 from .task import Ref, Task, as_text
 
 if TYPE_CHECKING:
+    from .aws.ingest import Ingesting
     from .aws.lambda_handlers import LambdaHandler
     from .aws.sns import Topic
     from .flow.breaker import Breaker
@@ -607,12 +608,14 @@ class App:
         burst: bool = False,
         drain: bool = False,
         name: str | None = None,
+        ingest: bool | None = None,
     ) -> Worker:
         """A worker to embed: `async with app.worker(queues=["crm"]):` runs it on this event loop until the block ends.
 
         `queues`: names in order of preference (default: all that tasks name), or a mapping to their concurrency.
         `concurrency` bounds the messages that run at once over all queues. `lease` is how long a claim holds unless
-        renewed. `prefetch` messages wait claimed. Raises ConfigError for values that cannot be meant, Refused where
+        renewed. `prefetch` messages wait claimed. `ingest`: on sqs://, take the dead letters of these queues out of SQS
+        into the triage store beside the work. Raises ConfigError for values that cannot be meant, Refused where
         the store says that it cannot carry these tasks (SQS: maxReceiveCount, retention, FIFO, cells).
         """
         from .worker.loop import Worker
@@ -642,6 +645,7 @@ class App:
             burst=burst or drain,
             drain=drain,
             name=name,
+            ingest=chosen.ingest if ingest is None else ingest,
             recycle=(self.recycle_after or chosen.recycle_after, self.recycle_memory or chosen.recycle_memory),
             park_for_s=chosen.park_for_s if self.park_for_s is None else self.park_for_s,
         )
@@ -694,6 +698,13 @@ class App:
         from .triage.carrying import Carrying
 
         return Carrying(self, owner, notice)
+
+    def _ingesting(self, queues: Sequence[str], notice: Notify) -> Ingesting:
+        from .aws.ingest import Ingesting
+        from .aws.sources import ingest_of, sources, sqs_of
+
+        store = sqs_of(self.store)
+        return Ingesting(ingest_of(store), sources(store, queues), notice)
 
     def _worked(self, queues: Sequence[str] | Mapping[str, int] | None) -> list[Queue]:
         if isinstance(queues, str):

@@ -46,6 +46,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     burst: bool = False
     drain: bool = False
     scheduler: bool = False  # a worker enqueues the app's schedules too
+    ingest: bool = False  # a worker takes the dead letters of its queues out of SQS
     name: str | None = None
     recycle_after: int | None = None  # messages that a child process runs before it is replaced
     recycle_memory: int | None = None  # bytes of resident memory, at its peak, after which it is
@@ -247,6 +248,7 @@ _SETTINGS = {
     "burst": _Setting("burst", _switch, "true or false"),
     "drain": _Setting("drain", _switch, "true or false"),
     "scheduler": _Setting("scheduler", _switch, "true or false"),
+    "ingest": _Setting("ingest", _switch, "true or false"),
     "name": _Setting("name", _name, "a short word for this worker that stays the same over its restarts"),
     "recycle_after": _Setting("recycle_after", _positive, "a whole number of messages from 1 up"),
     "recycle_memory": _Setting("recycle_memory", some_size, "bytes, or a size such as '512MiB'"),

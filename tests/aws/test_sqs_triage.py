@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from redrive import App, Backoff, Retry
-from redrive.aws.sources import ingest_of, sources, sqs_of
+from redrive.aws import ingest as ingesting
+from redrive.aws.move_tasks import DeadQueue
+from redrive.aws.sources import ingest_of, source_of, sources, sqs_of
+from redrive.cli.main import run as run_command
+from redrive.errors import ConfigError, Refused, Unsupported
 from redrive.testing.sqs import SqsServer
 
 from .places import REGION, client
@@ -76,6 +82,11 @@ class Shop:
             self.end(app)
 
 
+@pytest.fixture(autouse=True)
+def empty_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingesting, "EMPTY_S", 0)  # the stand-in tells at once
+
+
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Shop]:
     shop = Shop(tmp_path)
@@ -125,3 +136,142 @@ def test_of_137_dead_messages_each_is_grouped_planned_driven_back_and_done(shop:
     assert not any(app.store.find(sorted(ids)))
     told = "\n".join(line.text for line in run.story())
     assert "canary: 5 of 5 done" in told
+
+
+def dead(shop: Shop, count: int, **words: Any) -> App:
+    """An app of whose messages so many have died in the triage store, by its worker."""
+    app = shop.app(**words)
+    app.enqueue_many([app.tasks["crm.push"].draft(n) for n in range(count)])
+    app.run_worker(burst=True)
+    return app
+
+
+def test_a_canary_that_fails_stops_the_run_and_each_death_is_one_row(shop: Shop) -> None:
+    app = dead(shop, 12)
+    assert shop.depth("shop-crm-dlq") == 0  # they died in the triage store itself
+    run = app.dlq.select("queue:crm").plan(canary=4, stop_if="failed>50%").start(reason="perhaps", actor="ann")
+    app.run_worker(burst=True)
+    assert (run.state, run.counts["failed"], run.counts["skipped"]) == ("stopped", 4, 8)
+    assert Counter(message.redrives for message in app.dlq) == {1: 4, 0: 8}
+    assert {failure.error for failure in run.failures()} == {"ConnectionError"}
+    assert {len(message.faults) for message in app.dlq} == {1, 2}
+
+
+def test_what_has_not_left_yet_can_be_returned(shop: Shop) -> None:
+    app = dead(shop, 6)
+    run = app.dlq.select("queue:crm").plan(delay="1h").start(reason="tonight", actor="ann")
+    app.run_worker(burst=True)
+    assert (run.counts["moved"], shop.depth("shop-crm")) == (6, 0)
+    run.undo(reason="tomorrow", actor="ann")
+    assert run.counts["moved"] == 0
+    assert Counter(message.redrives for message in app.dlq) == {0: 6}
+
+
+def test_a_retry_by_hand_is_in_sqs_when_it_returns(shop: Shop) -> None:
+    app = dead(shop, 3)
+    assert len(app.dlq.retry(all=True, reason="again", actor="ann").ids) == 3
+    assert shop.depth("shop-crm") == 3
+    shop.up = True
+    app.run_worker(burst=True)
+    assert shop.seen == Counter(range(3))
+
+
+def test_a_worker_drains_dead_letter_queues_beside_its_work(shop: Shop) -> None:
+    app = shop.app()
+    app.store.places.of("crm")  # type: ignore[attr-defined]  # makes the queues
+    for n in range(3):
+        shop.boto.send_message(QueueUrl=shop.queue("shop-crm-dlq"), MessageBody=json.dumps({"record_id": n}))
+
+    there = threading.Event()
+    app.subscribe(lambda events: there.set() if "ingested" in {getattr(e, "name", "") for e in events} else None)
+
+    async def until_they_are_there() -> bool:
+        async with app.worker(["crm"], ingest=True):
+            return await asyncio.to_thread(there.wait, 30)
+
+    assert asyncio.run(until_they_are_there())
+    assert app.store.counts("crm").dead == 3
+    assert shop.depth("shop-crm-dlq") == 0
+    with pytest.raises(Unsupported, match="only an sqs:// store"):
+        App("memory://").worker(["crm"], ingest=True)
+
+
+def test_a_move_task_brings_all_back_for_a_fresh_life(shop: Shop) -> None:
+    app = dead(shop, 23, triage=False)
+    shop.up = True
+    queue = DeadQueue(sqs_of(app.store), "crm")
+    task = queue.begin(500)
+    assert (task.source, task.to, task.per_s) == ("shop-crm-dlq", "shop-crm", 500)
+    for _ in range(100):
+        if queue.tasks()[0].status == "COMPLETED":
+            break
+        threading.Event().wait(0.05)
+    app.run_worker(burst=True)
+    assert shop.seen == Counter(range(23))
+    assert shop.depth("shop-crm-dlq") == shop.depth("shop-crm") == 0
+
+
+def test_a_move_task_is_refused_where_it_is_not_enough(shop: Shop) -> None:
+    store = sqs_of(shop.app(triage=False).store)
+    queue = DeadQueue(store, "crm")
+    policy = store.places.attributes(queue.place.url, "RedrivePolicy")["RedrivePolicy"]
+    shop.boto.create_queue(QueueName="billing", Attributes={"RedrivePolicy": policy})
+    with pytest.raises(Refused, match="serves 2 queues"):
+        queue.begin()
+    with pytest.raises(ConfigError, match="--queue"):
+        source_of(store, "billing", None)
+    assert source_of(store, "shop-crm-dlq", None).queue == "crm"
+    with pytest.raises(Refused, match="no move task"):
+        queue.cancel()
+    shop.boto.delete_queue(QueueUrl=shop.queue("billing"))
+    for n in range(30):
+        shop.boto.send_message(QueueUrl=queue.dead.url, MessageBody=str(n + 1))
+    queue.begin(1)
+    with pytest.raises(Refused, match="runs already"):
+        queue.begin()
+    assert queue.cancel().status == "CANCELLED"
+
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Run `redrive WORDS` on the URL; exit code, stdout and stderr."""
+
+    def called(url: str, *words: str) -> tuple[int, str, str]:
+        for name in [name for name in os.environ if name.startswith("REDRIVE_")]:
+            monkeypatch.delenv(name)
+        monkeypatch.chdir(shop.folder)
+        monkeypatch.setenv("REDRIVE_URL", url)
+        code, told = run_command(words), capsys.readouterr()
+        return code, told.out, told.err
+
+    return called
+
+
+@pytest.mark.parametrize("words", ["dlq list", "dlq groups", "dlq audit", "dlq plan queue:crm", "dlq retry --all",
+                                   "dlq ingest", "dlq auto", "run list", "run show x", "dlq show x"])  # fmt: skip
+def test_commands_about_dead_letters_name_triage_where_the_url_has_none(shop: Shop, call: Call, words: str) -> None:
+    code, _, said = call(shop.url(triage=False), *words.split())
+    assert code == 4
+    assert "triage=" in said
+
+
+def test_dlq_ingest_counts_what_it_takes_and_leaves_all_where_the_store_is_out(shop: Shop, call: Call) -> None:
+    shop.end(dead(shop, 12, triage=False))
+    code, _, _ = call(shop.url(triage=False) + "&triage=postgresql://127.0.0.1:1/x", "dlq", "ingest")
+    assert (code, shop.depth("shop-crm-dlq")) == (3, 12)
+    code, said, _ = call(shop.url(), "dlq", "ingest", "--queue", "crm", "-o", "jsonl")
+    rows = {row["from"]: row for row in map(json.loads, said.splitlines())}
+    assert (code, rows["shop-crm-dlq"]) == (
+        0, {"queue": "crm", "from": "shop-crm-dlq", "received": 12, "written": 12, "known": 0, "left": 0},
+    )  # fmt: skip
+    code, said, _ = call(shop.url(), "dlq", "groups", "-o", "json")
+    assert [group["count"] for group in json.loads(said)] == [12]
+    code, said, _ = call(shop.url(), "dlq", "move", "crm", "-o", "json")
+    assert (code, json.loads(said)["status"]) == (0, "completed")
+    code, _, said = call(shop.url(), "dlq", "ingest", "--from", "nowhere")
+    assert (code, "nowhere" in said) == (2, True)
+    code, _, said = call(f"sqlite:///{shop.folder / 'other.db'}", "dlq", "ingest")
+    assert (code, "only an sqs:// store" in said) == (4, True)

@@ -79,13 +79,13 @@ class Ingest:
         self._under = under
         self._sqs, self._triage, self._routes, self._cells = sqs, triage, routes, cells
 
-    def once(self, source: Source, wait_s: int = EMPTY_S, *, wanted: Callable[[], bool] = lambda: True) -> Counts:
-        """Up to ten of what lies there: none where it is empty for `wait_s`.
+    def once(self, source: Source, wait_s: int | None = None, *, wanted: Callable[[], bool] = lambda: True) -> Counts:
+        """Up to ten of what lies there: none where it is empty for `wait_s` (None: EMPTY_S).
 
         Raises StoreError where SQS or the triage store cannot be used, ConfigError where the queue is not there: then
         what was received stays in the queue.
         """
-        raws = self._receive(source, wait_s)
+        raws = self._receive(source, EMPTY_S if wait_s is None else wait_s)
         if raws and not wanted():  # somebody ended it meanwhile
             self._show_again(source, raws)
             return Counts()

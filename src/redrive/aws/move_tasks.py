@@ -62,11 +62,8 @@ class DeadQueue:
         if any(task.status == RUNNING for task in self.tasks()):
             raise Refused(f"a move task of {self.dead.name} runs already; redrive dlq move {self.place.queue} --watch")
         given: dict[str, Any] = {} if rate is None else {"MaxNumberOfMessagesPerSecond": rate}
-        answer = self._call(
-            "StartMessageMoveTask", SourceArn=self._arn, DestinationArn=self._arn_of(self.place.url), **given
-        )
-        handle = answer.get("TaskHandle")
-        return next((task for task in self.tasks() if task.handle == handle), self._told({"TaskHandle": handle}))
+        self._call("StartMessageMoveTask", SourceArn=self._arn, DestinationArn=self._arn_of(self.place.url), **given)
+        return self.tasks()[0]
 
     def tasks(self) -> list[MoveTask]:
         """Its last move tasks, the newest first."""

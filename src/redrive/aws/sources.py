@@ -92,7 +92,10 @@ def sources_served(store: SqsStore, url: str) -> list[str]:
 
 def url_of(store: SqsStore, name: str) -> str:
     """Raises ConfigError where there is none."""
-    return str(store.sqs.call("GetQueueUrl", QueueName=name)["QueueUrl"])
+    try:
+        return str(store.sqs.call("GetQueueUrl", QueueName=name)["QueueUrl"])
+    except ConfigError as error:
+        raise ConfigError(f"SQS gives no queue {name!r} in {store.at.region}; {error}") from error
 
 
 def redrives_name(prefix: str, name: str) -> str | None:

@@ -10,7 +10,7 @@ from ..message import RESTING, Lane
 from ..triage.dlq import DeadLetters
 from ..triage.select import as_node
 from ..triage.select_terms import ALL, Node
-from . import dlq_auto, dlq_edit, dlq_groups, dlq_mend, dlq_plan, views
+from . import dlq_auto, dlq_edit, dlq_groups, dlq_mend, dlq_plan, dlq_sqs, views
 from .failure import Failure, note, onward
 from .job import body_option, found, write_message
 from .main import Subcommands
@@ -52,7 +52,14 @@ def dlq() -> None:
     """List, show, group, mend and retry dead messages; plan redrives and apply them."""
 
 
-for each in (*dlq_plan.COMMANDS, *dlq_edit.COMMANDS, *dlq_mend.COMMANDS, *dlq_groups.COMMANDS, *dlq_auto.COMMANDS):
+for each in (
+    *dlq_plan.COMMANDS,
+    *dlq_edit.COMMANDS,
+    *dlq_mend.COMMANDS,
+    *dlq_groups.COMMANDS,
+    *dlq_auto.COMMANDS,
+    *dlq_sqs.COMMANDS,
+):
     dlq.add_command(each)
 
 

@@ -65,6 +65,9 @@ def _gone(place: Place, id: str) -> Failure:
     entry = ended_by(place.store, id)
     if entry is None:
         why = "the id is wrong, or the message is done: done messages are deleted"
+        if not place.store.traits.finds:
+            why = "it does not rest: SQS can look up nothing that waits or runs, and done messages are deleted"
+            return Failure(f"there is no message {id} in the triage store", why, onward("dlq list"))
         return Failure(f"there is no message {id} in {place.url}", why, onward("job list"))
     why = f"{entry.reason} ({entry.actor}, {views.time(entry.at_ms)})"
     if entry.action == "edit":

@@ -71,6 +71,7 @@ def at_store(*, create: bool = False, absent: bool = False) -> Callable[[Callabl
             if not absent:
                 _refuse_private(place)
             try:
+                _refuse_unseen(place)
                 return command(place, Output(chosen.output), *args, **options)
             finally:
                 place.store.close()
@@ -86,6 +87,17 @@ def _refuse_private(place: Place) -> None:
         raise Failure(
             f"the store {place.url} cannot be reached from here", why, f"{command()} --url sqlite:///work.db", REFUSED
         )
+
+
+def _refuse_unseen(place: Place) -> None:
+    """What is about dead letters needs a store that can look at them. Raises Unsupported."""
+    context = click.get_current_context()
+    group = context.parent.info_name if context.parent is not None else None
+    if place.store.traits.triages or group not in ("dlq", "run") or context.info_name == "move":
+        return
+    from ..stores._sqs_resting import need
+
+    need(None)
 
 
 def find(

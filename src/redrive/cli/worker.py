@@ -67,6 +67,12 @@ from .warnings import tell_warnings
     metavar="SIZE",
     help="resident memory a child process may reach before it is replaced (default: any) [REDRIVE_RECYCLE_MEMORY]",
 )
+@click.option(
+    "--ingest",
+    is_flag=True,
+    default=None,
+    help="on sqs://, take the dead letters of these queues into the triage store too [REDRIVE_INGEST]",
+)
 @click.option("--scheduler", is_flag=True, default=None, help="enqueue the app's schedules too [REDRIVE_SCHEDULER]")
 @click.option(
     "--log",
@@ -186,6 +192,7 @@ def _child(app: App, chosen: Settings, url: str | None, metrics_dir: Path | None
         ("--burst", chosen.burst),
         ("--drain", chosen.drain),
         ("--scheduler", chosen.scheduler),
+        ("--ingest", chosen.ingest),
         ("--emf", chosen.emf),
     )
     return argv + [flag for flag, on in switches if on]
@@ -225,6 +232,7 @@ def _run(app: App, chosen: Settings) -> int:
         burst=chosen.burst,
         drain=chosen.drain,
         name=chosen.name,
+        ingest=chosen.ingest,
     )
     with app.scheduler() if chosen.scheduler else contextlib.nullcontext():
         run(worker)

@@ -69,6 +69,7 @@ class Worker:
         name: str | None,
         park_for_s: float,
         recycle: tuple[int | None, int | None] = (None, None),
+        ingest: bool = False,
     ) -> None:
         self.app, self.queues = app, list(queues)
         self._store = app.store
@@ -96,6 +97,7 @@ class Worker:
         if self._flow is not None:
             self._places.watched_by(self._flow)
         self._runs = app._carrying(self.name, self._notice)
+        self._ingesting = app._ingesting([q.name for q in queues], self._notice) if ingest else None
         keys = Keys(app.tasks, self._store, grace_s, lease_s)
         self._keys: Keys | None = keys if keys else None
         self._held: dict[Receipt, Run] = {}
@@ -151,6 +153,8 @@ class Worker:
             self._cleaner = Cleaner(self._checked, self._notice)
         self._thread = threading.Thread(target=self._work, name="redrive-store", daemon=True)
         self._thread.start()
+        if self._ingesting is not None:
+            self._ingesting.begin()
         self._notice("started", f"queues {', '.join(q.name for q in self.queues)}")
         if self._complaint is not None:
             self._notice("no_identity", self._complaint)
@@ -164,6 +168,8 @@ class Worker:
             await asyncio.to_thread(self._processes.close)
         if self._cleaner is not None:
             await asyncio.to_thread(self._cleaner.close)
+        if self._ingesting is not None:
+            await asyncio.to_thread(self._ingesting.close)
         slots, self._slots = self._slots, None
         if slots is not None:
             if not self._held:
