@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from itertools import count
@@ -21,22 +21,14 @@ from redrive.errors import ConfigError
 from redrive.stores._aws import client
 from redrive.stores.memory import MemoryStore
 from redrive.stores.sqs import SqsStore
+from redrive.testing.sqs import EventSource
+from redrive.testing.sqs.event_source import Remaining
 
 from .places import REGION, Stand
 
 NUMBERS = count(1)
 OPEN: list[Any] = []
 PUSH = Retry(max_attempts=3, backoff=Backoff.fixed("60s"))
-
-
-class Function:
-    """The context of an invocation that may take so long, told by the machine's clock."""
-
-    def __init__(self, seconds: float) -> None:
-        self._end_s = time.monotonic() + seconds
-
-    def get_remaining_time_in_millis(self) -> int:
-        return int((self._end_s - time.monotonic()) * 1000)
 
 
 @cache
@@ -56,57 +48,19 @@ class Lambda:
         self.app = App(url, store=self.store)
         self.place = self.store.places.of(self.queue)
         self.sqs = calls_of(stand.url)
+        self.source = EventSource(self.sqs, self.place.url)
         self.handler: LambdaHandler | None = None
         OPEN.append(self.store)
 
     def receive(self) -> list[dict[str, Any]]:
-        found = self.sqs.receive_message(
-            QueueUrl=self.place.url,
-            MaxNumberOfMessages=10,
-            VisibilityTimeout=360,
-            MessageSystemAttributeNames=["All"],
-            MessageAttributeNames=["All"],
-        )
-        return [self._record(message) for message in found.get("Messages", [])]
-
-    def _record(self, message: dict[str, Any]) -> dict[str, Any]:
-        attributes = {
-            name: {
-                "stringValue": value.get("StringValue"),
-                "binaryValue": base64.b64encode(value["BinaryValue"]).decode() if "BinaryValue" in value else None,
-                "stringListValues": [],
-                "binaryListValues": [],
-                "dataType": value["DataType"],
-            }
-            for name, value in message.get("MessageAttributes", {}).items()
-        }
-        return {
-            "messageId": message["MessageId"],
-            "receiptHandle": message["ReceiptHandle"],
-            "body": message["Body"],
-            "attributes": message["Attributes"],
-            "messageAttributes": attributes,
-            "md5OfBody": message["MD5OfBody"],
-            "eventSource": "aws:sqs",
-            "eventSourceARN": f"arn:aws:sqs:{REGION}:000000000000:{self.place.name}",
-            "awsRegion": REGION,
-        }
+        return self.source.receive()
 
     def invoke(self, *, seconds: float = 30, records: list[dict[str, Any]] | None = None, **options: Any) -> list[str]:
-        """One event, as the poller does it; the bodies' ids that came back."""
-        records = self.receive() if records is None else records
-        if not records:
-            return []
+        """One event, as the poller does it; the ids of those that came back."""
         if self.handler is None:
             self.handler = self.app.lambda_handler(**{"metrics": False, **options})
             OPEN.append(self.handler)
-        told = self.handler({"Records": records}, Function(seconds))
-        failed = {item["itemIdentifier"] for item in told["batchItemFailures"]}
-        done = [record for record in records if record["messageId"] not in failed]
-        if done:
-            entries = [{"Id": str(n), "ReceiptHandle": r["receiptHandle"]} for n, r in enumerate(done)]
-            self.sqs.delete_message_batch(QueueUrl=self.place.url, Entries=entries)
-        return [record["messageId"] for record in records if record["messageId"] in failed]
+        return self.source.deliver(self.handler, seconds=seconds, records=records)
 
     def count(self) -> int:
         """How many messages lie in the queue, in any state."""
@@ -396,7 +350,7 @@ def test_metrics_of_an_event_are_in_the_log(stand: Stand, capsys: pytest.Capture
 def test_an_event_of_something_else_is_refused(stand: Stand) -> None:
     f = Lambda(stand)
     with pytest.raises(ConfigError, match="ReportBatchItemFailures"):
-        f.app.lambda_handler()({"Records": [{"eventSource": "aws:s3"}]}, Function(1))
+        f.app.lambda_handler()({"Records": [{"eventSource": "aws:s3"}]}, Remaining(1))
     with pytest.raises(ConfigError, match="prefix"):
         queue_named("other-orders", "shop")
     assert queue_named("shop-orders.fifo", "shop") == "orders"
@@ -407,7 +361,7 @@ def test_an_event_of_something_else_is_refused(stand: Stand) -> None:
 def test_an_app_on_another_store_is_refused_at_its_first_event() -> None:
     handler = App("memory://").lambda_handler()
     with pytest.raises(ConfigError, match="sqs://"):
-        handler({"Records": []}, Function(1))
+        handler({"Records": []}, Remaining(1))
 
 
 def test_process_isolation_is_refused(stand: Stand) -> None:
@@ -417,4 +371,83 @@ def test_process_isolation_is_refused(stand: Stand) -> None:
     def apart() -> None: ...
 
     with pytest.raises(ConfigError, match="isolation"):
-        f.app.lambda_handler()({"Records": []}, Function(1))
+        f.app.lambda_handler()({"Records": []}, Remaining(1))
+
+
+def test_what_no_task_takes_dies_whole_after_its_wait(stand: Stand) -> None:
+    f = Lambda(stand)
+    f.app.park_for_s = 20
+    f.sqs.send_message(QueueUrl=f.place.url, MessageBody='{"from": "elsewhere"}')
+    for _ in range(4):
+        f.invoke()
+        stand.passes(10)
+    assert f.count() == 0
+    [dead] = f.app.dlq.list().messages
+    assert (dead.reason, dead.attempt, json.loads(f.app.body(dead))) == ("unroutable", 0, {"from": "elsewhere"})
+
+
+@pytest.mark.parametrize("cells", [True, False])
+def test_a_wait_of_13_hours_hops_and_costs_one_attempt(stand: Stand, cells: bool) -> None:
+    f = Lambda(stand, cells=cells)
+    seen: list[tuple[int, int]] = []
+    slow = Retry(max_attempts=3, backoff=Backoff.fixed("13h"), max_elapsed=None)
+
+    @f.app.task(name="slow", queue="q", retry=slow)
+    async def wait() -> None:
+        seen.append((context().attempt, stand.clock()))
+        raise ConnectionError("down")
+
+    wait.enqueue()
+    f.invoke()
+    for _ in range(60):  # copies hop by 15 minutes at most
+        stand.passes(15 * 60)
+        f.invoke()
+    assert [attempt for attempt, _ in seen] == [1, 2] and f.count() == 1
+    waited_ms = seen[1][1] - seen[0][1]
+    assert 13 * 3600_000 <= waited_ms <= 13 * 3600_000 + 15 * 60_000
+
+
+class Killed(BaseException):
+    """The function's process dies here."""
+
+
+@pytest.mark.parametrize("mode", ["visibility", "requeue"])
+@pytest.mark.parametrize("cells", [True, False])
+def test_a_function_that_dies_anywhere_loses_nothing(stand: Stand, mode: str, cells: bool) -> None:
+    """At each point of settling, once; what it had comes again when its visibility ends."""
+    died = set[str]()
+    for point in ("bury", "buried", "send", "sent", "keep", "kept", "end", "ended"):
+        f = Lambda(stand, cells=cells, mode=mode)
+        runs: Counter[int] = Counter()
+
+        @f.app.task(name="mixed", queue="q", retry=Retry(max_attempts=2, backoff=Backoff.fixed("1s")))
+        async def mixed(n: int, runs: Counter[int] = runs) -> None:
+            runs[n] += 1
+            if n % 3 == 1:
+                raise ConnectionError("down")
+            if n % 3 == 2:
+                raise Reject("never")
+
+        f.app.enqueue_many([mixed.draft(n) for n in range(6)])
+
+        def die(at: str, point: str = point, f: Lambda = f) -> None:
+            if at == point:
+                f.store.seam = lambda _: None
+                raise Killed
+
+        f.store.seam = die
+        for _ in range(12):
+            records = f.receive()
+            try:
+                f.invoke(records=records)
+            except Killed:
+                died.add(point)
+                f.store.let_go([record["receiptHandle"] for record in records])
+                f.handler = None
+            stand.passes(370)
+        assert f.count() == 0, point
+        if cells:
+            dead = f.app.dlq.list(limit=100).messages
+            assert {json.loads(m.body)["n"] for m in dead} == {1, 2, 4, 5}, point
+        assert runs.keys() == set(range(6)), point
+    assert {"end", "ended", "bury" if cells else "send"} <= died

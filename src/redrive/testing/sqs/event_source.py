@@ -1,0 +1,86 @@
+"""Lambda's event source mapping, played: what it receives from a queue it hands to a function, and deletes what that
+is done with."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+BATCH_MAX = 10
+
+
+class Remaining:
+    """The context of an invocation that may take so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end_s = time.monotonic() + seconds
+
+    def get_remaining_time_in_millis(self) -> int:
+        return max(0, int((self._end_s - time.monotonic()) * 1000))
+
+
+class EventSource:
+    """An event source mapping with ReportBatchItemFailures, for a boto3 client of SQS and the URL of a queue.
+
+    `deliver(handler)` is one event: at most ten messages, hidden for `visibility` seconds.
+    """
+
+    def __init__(self, sqs: Any, queue_url: str, *, visibility: int = 360) -> None:
+        self._sqs, self._url, self._visibility = sqs, queue_url, visibility
+
+    def receive(self) -> list[dict[str, Any]]:
+        """The records of the next event; empty where nothing is visible."""
+        found = self._sqs.receive_message(
+            QueueUrl=self._url,
+            MaxNumberOfMessages=BATCH_MAX,
+            VisibilityTimeout=self._visibility,
+            MessageSystemAttributeNames=["All"],
+            MessageAttributeNames=["All"],
+        )
+        return [self._record(message) for message in found.get("Messages", ())]
+
+    def deliver(
+        self,
+        handler: Callable[[Any, Any], Any],
+        *,
+        seconds: float = 30,
+        records: Sequence[dict[str, Any]] | None = None,
+    ) -> list[str]:
+        """Call the function with an event; the ids of SQS's messages that were not done. Raises what it raises: then
+        all messages come again."""
+        records = self.receive() if records is None else records
+        if not records:
+            return []
+        told = handler({"Records": [*records]}, Remaining(seconds)) or {}
+        failed = {item["itemIdentifier"] for item in told.get("batchItemFailures", ())}
+        done = [record["receiptHandle"] for record in records if record["messageId"] not in failed]
+        if done:
+            entries = [{"Id": str(n), "ReceiptHandle": handle} for n, handle in enumerate(done)]
+            self._sqs.delete_message_batch(QueueUrl=self._url, Entries=entries)
+        return [record["messageId"] for record in records if record["messageId"] in failed]
+
+    def _record(self, message: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "messageId": message["MessageId"],
+            "receiptHandle": message["ReceiptHandle"],
+            "body": message["Body"],
+            "attributes": message["Attributes"],
+            "messageAttributes": {n: _attribute(v) for n, v in message.get("MessageAttributes", {}).items()},
+            "md5OfBody": message["MD5OfBody"],
+            "eventSource": "aws:sqs",
+            "eventSourceARN": f"arn:aws:sqs:eu-central-1:000000000000:{self._url.rpartition('/')[2]}",
+            "awsRegion": "eu-central-1",
+        }
+
+
+def _attribute(value: dict[str, Any]) -> dict[str, Any]:
+    binary = value.get("BinaryValue")
+    return {
+        "stringValue": value.get("StringValue"),
+        "binaryValue": None if binary is None else base64.b64encode(binary).decode(),
+        "stringListValues": [],
+        "binaryListValues": [],
+        "dataType": value["DataType"],
+    }
