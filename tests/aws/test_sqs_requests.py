@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from benchmarks.sqs import per_message
@@ -22,9 +23,9 @@ def server() -> Iterator[SqsServer]:
         yield server
 
 
-def work(app: App, concurrency: int, messages: int, done: list[int]) -> None:
+def work(app: App, concurrency: int, messages: int, done: list[int], **options: Any) -> None:
     async def until_done() -> None:
-        async with app.worker({"default": concurrency}):
+        async with app.worker({"default": concurrency}, **options):
             while len(done) < messages:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
@@ -56,3 +57,37 @@ def test_with_a_fifth_retried_it_takes_less_than_0_42_in_visibility_mode(server:
 
 def test_a_retry_by_a_copy_costs_a_send_more(server: SqsServer) -> None:
     assert 0.36 <= asked(server, "failing", mode="requeue") <= 0.44
+
+
+def test_an_ordinary_worker_receives_in_tens_too(server: SqsServer) -> None:
+    """Ten at once, and each free place asked for by itself would be a request for each message."""
+    done: list[int] = []
+    app = App(ours_at(server.url, "q", "visibility"))
+
+    @app.task(name="short")
+    async def short(i: int) -> None:
+        await asyncio.sleep(0.01 + i % 7 / 500)
+        done.append(i)
+
+    app.enqueue_many([short.draft(i) for i in range(200)])
+    work(app, 10, 200, done)
+    received = [request.entries for request in server.log if request.action == "ReceiveMessage" and request.entries]
+    assert sum(received) == 200 and len(received) <= 40
+
+
+def test_a_place_that_stays_free_is_filled_though_there_is_room_for_one(server: SqsServer) -> None:
+    """Nine that take long do not keep the tenth place from what else there is."""
+    done, over = list[int](), asyncio.Event()
+    app = App(ours_at(server.url, "q", "visibility"))
+
+    @app.task(name="some")
+    async def some(i: int) -> None:
+        if i < 9:
+            await over.wait()
+        done.append(i)
+        if len(done) == 3:
+            over.set()
+
+    app.enqueue_many([some.draft(i) for i in range(12)])
+    work(app, 10, 12, done, prefetch=0)
+    assert sorted(done[:3]) == [9, 10, 11]

@@ -20,6 +20,7 @@ from ._sqs_queues import Place
 ANSWER_S = 0.025  # how long a claim waits for a long poll that has just begun, where there is nothing else to do
 SHORT_ANSWER_S = 10.0  # the same for a short poll, which says at once that there is nothing
 SHORT_AGAIN_S = 0.02  # how long a waiter pauses between short polls
+ROOM_S = 0.5  # how long room for a few waits until there is room for more: each receive is billed
 EARLY = 0.5  # an empty answer after less than this share of the wait asked for came too early
 EARLY_PAUSE_S = (0.2, 5.0)  # the first and the longest pause after such answers
 THREADS = 40  # of one store, for all its queues
@@ -44,6 +45,8 @@ class Line:
         self.place = place
         self.buffer: deque[Received] = deque()
         self.room = 0  # how many messages are wanted beyond those in the buffer
+        self.room_max = 0  # the most that ever were: what an idle worker has room for
+        self.room_since_s = math.inf  # since when there is room that no receive is to fill
         self.lease_s = 30
         self.flying = self.expected = 0  # receives under way, and how many messages they asked for
         self.most = 1  # receives at once: grows while they bring something
@@ -76,6 +79,7 @@ class Receivers:
                 line.room = 0
             for (ask, _), line in zip(asks, lines, strict=True):
                 line.room, line.lease_s = line.room + ask.limit, math.ceil(ask.lease_ms / 1000)
+                line.room_max = max(line.room_max, line.room)
                 self._fill(line)
             if patient:
                 self._wait_for_answers(lines)
@@ -155,12 +159,22 @@ class Receivers:
             and line.error is None
             and line.flying < line.most
             and (want := min(ENTRIES_MAX, line.room - len(line.buffer) - line.expected)) > 0
-            and time.monotonic() >= line.not_before_s
+            and (now_s := time.monotonic()) >= line.not_before_s
+            and self._worth(line, want, now_s)
         ):
+            line.room_since_s = math.inf
             line.flying += 1
             line.expected += want
             line.begun_s = time.monotonic()
             self._crew.start(lambda want=want: self._receive(line, want))  # type: ignore[misc]
+
+    def _worth(self, line: Line, want: int, now_s: float) -> bool:
+        """Whether there is room for ten, or for half of what an idle worker takes, which has the other half to do; or
+        for anything for a while."""
+        if want >= min(ENTRIES_MAX, line.room_max / 2):
+            return True
+        line.room_since_s = min(line.room_since_s, now_s)
+        return now_s >= line.room_since_s + ROOM_S
 
     def _receive(self, line: Line, want: int) -> None:
         begun_s, lease_s, error = time.monotonic(), line.lease_s, None
