@@ -44,6 +44,7 @@ class Execution:
         self.waits: list[tuple[str, int]] = []
         self.started: list[Json] = []
         self.bytes = 0
+        self.starts: Task | None = None  # called before an execution is started
 
     def run(self, given: Json) -> Json:
         """The output. Raises Failed."""
@@ -155,6 +156,8 @@ class Execution:
             except Exception as error:
                 raise Failed(type(error).__name__, str(error)) from error
         if resource.endswith(":::states:startExecution"):
+            if self.starts is not None:
+                self.starts(given)
             self.started.append(given)
             return {"ExecutionArn": given["Name"]}
         assert resource.endswith(".waitForTaskToken") and self._ask is not None
@@ -224,4 +227,9 @@ class Execution:
 
 
 def _covers(entry: Json, failed: Failed) -> bool:
-    return failed.error in entry["ErrorEquals"] or "States.ALL" in entry["ErrorEquals"]
+    errors = entry["ErrorEquals"]
+    return (
+        failed.error in errors
+        or "States.ALL" in errors
+        or ("States.TaskFailed" in errors and failed.error != "States.Timeout")
+    )

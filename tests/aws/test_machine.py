@@ -210,6 +210,22 @@ def test_any_other_answer_means_no(stand: Stand, answer: Any) -> None:
     assert bench.bodies(bench.dead) == ["a"]
 
 
+def test_a_question_that_cannot_be_sent_is_sent_again_and_fails_in_the_end(stand: Stand) -> None:
+    bench, asked = Bench(stand, Machine(approval="sns")), []
+
+    def ask(given: Any) -> Any:
+        asked.append(given)
+        if len(asked) in (1, 3, 4, 5, 6):
+            raise Failed("SNS.ThrottledException")
+        return {"approved": True}
+
+    assert bench.execution(ask).run({})["approved"] is True
+    assert len(asked) == 2
+    with pytest.raises(Failed, match="ApprovalFailed"):
+        bench.execution(ask).run({})
+    assert len(asked) == 6
+
+
 def test_silence_means_no(stand: Stand) -> None:
     bench = Bench(stand, Machine(approval="sqs"))
 
@@ -245,6 +261,20 @@ def test_another_execution_goes_on_after_so_many_turns(stand: Stand) -> None:
     bench = Bench(stand)
     bench.definition["States"]["BreakerAnswer"]["Choices"][1]["NumericGreaterThan"] = 2
     assert [execution.path.count("Fetch") for execution in drains(bench, 250)] == [2, 2, 2]
+
+
+def test_the_next_execution_is_started_once_however_often_it_is_tried(stand: Stand) -> None:
+    bench, tries = Bench(stand), []
+    bench.definition["States"]["BreakerAnswer"]["Choices"][1]["NumericGreaterThan"] = 0
+
+    def starts(given: Any) -> None:
+        tries.append(given)
+        raise Failed("States.Timeout" if len(tries) == 1 else "StepFunctions.ExecutionAlreadyExistsException")
+
+    execution = bench.execution()
+    execution.starts = starts
+    execution.run({})
+    assert execution.path[-1] == "Continued" and tries[0] == tries[1] and len(tries) == 2
 
 
 @pytest.mark.soak

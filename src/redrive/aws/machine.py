@@ -38,6 +38,15 @@ _RETRY: Final = (
     {"ErrorEquals": ["States.ALL"], "IntervalSeconds": 2, "BackoffRate": 2, "MaxAttempts": RETRIES},
 )
 
+# All but a question that nobody answered in time.
+_ASK_AGAIN: Final = {
+    "ErrorEquals": ["States.TaskFailed"],
+    "IntervalSeconds": 30,
+    "BackoffRate": 2,
+    "MaxAttempts": RETRIES,
+}
+_STARTED = "StepFunctions.ExecutionAlreadyExistsException"  # by an earlier try, and it has ended since
+
 Definition = dict[str, Any]
 
 
@@ -236,10 +245,11 @@ def _approval(machine: Machine, by: Literal["sns", "sqs"], ask: str, partition: 
             "Resource": f"arn:{partition}:states:::{action}.waitForTaskToken",
             "Parameters": given,
             "TimeoutSeconds": machine.approval_s,
+            "Retry": [dict(_ASK_AGAIN)],
             "ResultPath": "$.approval",
             "Catch": [
                 {"ErrorEquals": ["States.Timeout"], "ResultPath": "$.error", "Next": "ApprovalTimedOut"},
-                {"ErrorEquals": ["States.ALL"], "ResultPath": "$.error", "Next": "NotApproved"},
+                {"ErrorEquals": ["States.ALL"], "ResultPath": "$.error", "Next": "ApprovalFailed"},
             ],
             "Next": "ApprovalAnswer",
         },
@@ -247,6 +257,7 @@ def _approval(machine: Machine, by: Literal["sns", "sqs"], ask: str, partition: 
         "Approved": {"Type": "Pass", "Result": True, "ResultPath": "$.approved", "Next": "CheckBreaker"},
         "ApprovalTimedOut": {"Type": "Fail", "Error": "ApprovalTimedOut", "Cause": "Nobody answered in time"},
         "NotApproved": {"Type": "Fail", "Error": "NotApproved", "Cause": "The redrive was not approved"},
+        "ApprovalFailed": {"Type": "Fail", "Error": "ApprovalFailed", "Cause": "The question could not be asked"},
     }
 
 
@@ -264,7 +275,8 @@ def _ends(machine: Machine, partition: str) -> dict[str, Any]:
             "Type": "Task",
             "Resource": f"arn:{partition}:states:::states:startExecution",
             "Parameters": parameters,
-            "Retry": [dict(_RETRY[1])],
+            "Retry": [{"ErrorEquals": [_STARTED], "MaxAttempts": 0}, dict(_RETRY[1])],
+            "Catch": [{"ErrorEquals": [_STARTED], "ResultPath": "$.error", "Next": "Continued"}],
             "ResultPath": "$.continued",
             "Next": "Continued",
         },
