@@ -14,6 +14,7 @@ import pytest
 
 from redrive.aws import machine_tasks
 from redrive.aws.machine import TASKS, Machine, batches_max, definition, events_of_turn
+from redrive.aws.machine_pages import Pages
 from redrive.aws.machine_tasks import HIDE_MAX_S, Tasks
 from redrive.aws.moving import ATTEMPT, Settings
 from redrive.aws.sending import calls
@@ -400,12 +401,49 @@ def test_a_message_goes_back_early_rather_than_being_deleted_by_sqs_while_it_wai
 
 def test_bodies_of_a_megabyte_do_not_travel_through_the_states(stand: Stand) -> None:
     bench = Bench(stand)
-    large = base64.b64encode(random.Random(7).randbytes(750_000)).decode()  # so that packing does not shrink it much
+    large = noise(1_000_000)
     bench.put(large, large + "!", "small")
     execution = bench.execution()
     assert execution.run({})["redriven"] == 3
     assert execution.bytes < 10_000
     assert sorted(map(len, bench.bodies(bench.queue))) == [5, 1_000_000, 1_000_001]
+
+
+def test_a_batch_that_waits_for_its_turn_is_hidden_for_that_long_too(stand: Stand) -> None:
+    bench = Bench(stand, Machine(auto=AutoRedrive(batch=5, concurrency=1)))
+    for attempt in range(5):
+        bench.put(f"{attempt}", attempt=attempt)
+    execution = bench.execution()
+    assert execution.run({})["redriven"] == 5
+    assert execution.waits == [("Wait", wait_s) for wait_s in (60, 120, 240, 480, 900)]
+    assert execution.path.count("Fetch") == 2
+
+
+def test_messages_with_one_wait_share_a_batch_wherever_they_lie_in_the_queue(stand: Stand) -> None:
+    bench = Bench(stand)
+    for n in range(8):
+        bench.put(f"{n}", attempt=n % 2)
+    execution = bench.execution()
+    assert execution.run({})["redriven"] == 8
+    assert sorted(execution.waits) == [("Wait", 60), ("Wait", 120)]
+
+
+def test_a_page_fits_the_items_of_dynamodb_and_is_all_there_or_nothing() -> None:
+    cells = MemoryStore().cells
+    pages = Pages(cells)
+    raws = [{"MessageId": str(n), "ReceiptHandle": "r", "Body": noise(600_000)} for n in range(2)]
+    key = pages.write(raws, 0, 60_000)
+    names = [f"redriver/page/{key}/{n}" for n in range(int(key.partition("/")[0]))]
+    found = [cell for cell in cells.read(names) if cell is not None]
+    assert len(found) == len(names) > 2 and max(len(cell.value) for cell in found) <= 390 * 1024
+    assert pages.read(key) == raws
+    assert cells.swap([Swap(names[1], found[1].version, None)]) == [True]
+    assert pages.read(key) == []
+
+
+def noise(length: int) -> str:
+    """Text that packing does not shrink much."""
+    return base64.b64encode(random.Random(length).randbytes(length // 4 * 3)).decode()
 
 
 def test_a_page_of_as_many_batches_as_there_may_be_is_small(stand: Stand) -> None:
