@@ -36,7 +36,7 @@ class Shop:
         self.apps: list[App] = []
 
     def url(self, *, triage: bool = True, options: str = "") -> str:
-        url = f"sqs://{REGION}/shop?create=true&poll=1&max_receives=2&endpoint={self.server.url}{options}"
+        url = f"sqs://{REGION}/shop?create=true&poll=1&endpoint={self.server.url}{options}"
         return f"{url}&triage=sqlite:///{self.folder / 'triage.db'}" if triage else url
 
     def app(self, **words: Any) -> App:
@@ -65,13 +65,16 @@ class Shop:
         return len(queue.messages)
 
     def wear_out(self, name: str) -> None:
-        """Receive all of it as often as its redrive policy lets, and delete none."""
+        """Receive all of it as often as its redrive policy lets, twice by now, and delete none."""
+        url, policy = self.queue(name), "RedrivePolicy"
+        before = self.boto.get_queue_attributes(QueueUrl=url, AttributeNames=[policy])["Attributes"]
+        twice = json.dumps(json.loads(before[policy]) | {"maxReceiveCount": "2"})
+        self.boto.set_queue_attributes(QueueUrl=url, Attributes={policy: twice})
         for _ in range(3):
-            while self.boto.receive_message(
-                QueueUrl=self.queue(name), MaxNumberOfMessages=10, VisibilityTimeout=1, WaitTimeSeconds=0
-            ).get("Messages"):
+            while self.boto.receive_message(QueueUrl=url, MaxNumberOfMessages=10, VisibilityTimeout=1).get("Messages"):
                 pass
             threading.Event().wait(1.1)
+        self.boto.set_queue_attributes(QueueUrl=url, Attributes=before)
 
     def end(self, app: App) -> None:
         self.apps.remove(app)
