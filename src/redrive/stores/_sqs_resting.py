@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from ..errors import Unsupported
@@ -37,6 +38,12 @@ class SplitCells:
 
     def __init__(self, shared: Cells, triage: Cells) -> None:
         self._shared, self._triage = shared, triage
+
+    @property
+    def requests(self) -> Counter[str]:
+        """Those of the shared cells, where they are billed."""
+        found: Counter[str] = getattr(self._shared, "requests", Counter())
+        return found
 
     def _of(self, key: str) -> Cells:
         return self._triage if key.startswith(WITH_TRIAGE) else self._shared

@@ -78,6 +78,14 @@ class Step(Struct):
     error: StoreError | ConfigError | None = None
     word: Settled = Settled.OK
 
+    @property
+    def is_over(self) -> bool:
+        """Whether its message leaves the queue for good, and not as a copy."""
+        id, place = self.held.message.id, self.held.place
+        return self.hide_until_ms is None and all(
+            send.message.id != id or send.place is not place for send in self.sends
+        )
+
 
 class Settling:
     """How this store settles. Used by one thread at a time."""

@@ -285,7 +285,7 @@ class SqsStore:
             for step in steps:
                 if step.hide_until_ms is not None:
                     self._hidden[step.held.sqs_id] = step.held.place.url, step.hide_until_ms
-        self.processed += sum(step.hide_until_ms is None for step in steps)
+        self.processed += sum(step.is_over for step in steps)
         back = self._next_in_groups(steps)
         self.seam("end")
         self._tail.end([*self._adopted.without_deletes([_end(step, now) for step in steps]), *back], last=last)
