@@ -44,12 +44,17 @@ def package() -> bytes:
 class Deployed:
     """A machine of its own: `settle` waits for the end of an execution and of those that go on from it."""
 
-    def __init__(self, server: Ministack, name: str, machine: Machine, turns: int | None = None) -> None:
+    def __init__(
+        self, server: Ministack, name: str, machine: Machine, turns: int | None = None, fifo: bool = False
+    ) -> None:
         self.name, self.machine = name, machine
         self.sqs, self.sfn, self.awslambda = (client(s, server.url) for s in ("sqs", "stepfunctions", "lambda"))
-        self.queue, self.dead, self.poison, self.asked = (
-            self.sqs.create_queue(QueueName=f"{name}{end}")["QueueUrl"] for end in ("", "-dlq", "-poison", "-approval")
+        last, more = (".fifo", {"FifoQueue": "true"}) if fifo else ("", {})
+        self.queue, self.dead, self.poison = (
+            self.sqs.create_queue(QueueName=f"{name}{end}{last}", Attributes=more)["QueueUrl"]
+            for end in ("", "-dlq", "-poison")
         )
+        self.asked = self.sqs.create_queue(QueueName=f"{name}-approval")["QueueUrl"]
         self.cells = open_cells(f"dynamodb://{name}?region={REGION}&endpoint={server.url}&create=true")
         self.cells.read(["made"])
         keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": REGION}
@@ -85,10 +90,11 @@ class Deployed:
         )
         return str(made["FunctionArn"])
 
-    def put(self, *bodies: str, attempt: int = 0) -> None:
+    def put(self, *bodies: str, attempt: int = 0, group: str | None = None) -> None:
         told = {ATTEMPT: {"DataType": "Number", "StringValue": str(attempt)}} if attempt else {}
         for body in bodies:
-            self.sqs.send_message(QueueUrl=self.dead, MessageBody=body, MessageAttributes=told)
+            fifo = {"MessageGroupId": group, "MessageDeduplicationId": body} if group else {}
+            self.sqs.send_message(QueueUrl=self.dead, MessageBody=body, MessageAttributes=told, **fifo)
 
     def bodies(self, url: str) -> list[str]:
         found: list[str] = []
@@ -173,8 +179,8 @@ def waits(history: list[dict[str, Any]]) -> set[int]:
 def deploy(ministack: Ministack) -> Iterator[Callable[..., Deployed]]:
     made: list[Deployed] = []
 
-    def one(machine: Machine, turns: int | None = None) -> Deployed:
-        made.append(Deployed(ministack, f"machine-{time.time_ns()}", machine, turns))
+    def one(machine: Machine, turns: int | None = None, fifo: bool = False) -> Deployed:
+        made.append(Deployed(ministack, f"machine-{time.time_ns()}", machine, turns, fifo))
         return made[-1]
 
     yield one
@@ -248,3 +254,33 @@ def test_who_is_told_no_moves_nothing(deploy: Deploy) -> None:
     (ended,) = deployed.settle(execution)
     assert (ended["status"], ended["error"]) == ("FAILED", "NotApproved")
     assert deployed.bodies(deployed.dead) == ["a"]
+
+
+@pytest.mark.soak
+def test_137_dead_messages_are_all_redriven_or_isolated_and_none_is_left_waiting(deploy: Deploy) -> None:
+    deployed = deploy(Machine())
+    for attempt in range(6):
+        deployed.put(*(f"{attempt}-{n}" for n in range(22 if attempt == 5 else 23)), attempt=attempt)
+    end = json.loads(deployed.settle(deployed.start())[-1]["output"])
+    assert (end["redriven"], end["isolated"], end["failed"]) == (115, 22, 0)
+    assert deployed.bodies(deployed.queue) == sorted(f"{attempt}-{n}" for attempt in range(5) for n in range(23))
+    assert deployed.bodies(deployed.poison) == sorted(f"5-{n}" for n in range(22))
+    assert deployed.bodies(deployed.dead) == []
+
+
+@pytest.mark.soak
+def test_fifo_groups_keep_their_order(deploy: Deploy) -> None:
+    deployed = deploy(Machine(), fifo=True)
+    for n in range(12):
+        for group in "abc":
+            deployed.put(f"{group}{n:02}", group=group, attempt=n % 3)
+    deployed.put("p", group="p", attempt=5)
+    end = json.loads(deployed.settle(deployed.start())[-1]["output"])
+    assert (end["redriven"], end["isolated"], end["failed"]) == (36, 1, 0)
+    found: list[str] = []
+    while answer := deployed.sqs.receive_message(QueueUrl=deployed.queue, MaxNumberOfMessages=10).get("Messages"):
+        for message in answer:
+            found.append(message["Body"])
+            deployed.sqs.delete_message(QueueUrl=deployed.queue, ReceiptHandle=message["ReceiptHandle"])
+    for group in "abc":
+        assert [body for body in found if body[0] == group] == [f"{group}{n:02}" for n in range(12)]
