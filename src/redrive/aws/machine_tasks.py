@@ -16,13 +16,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..errors import ConfigError
 from ..flow import dependency as flow
 from ..message import Isolate, Swap, version_of
 from ..store import Cells
 from .cloudwatch import redriver_line
 from .machine import RETRIES, TASK_S, batches_max
 from .machine_pages import Pages
+from .machine_state import Batch, Result, State, state_of
 from .moving import Move, Raw, Settings, Step, group_of, next_step
 from .redriver import held_until_ms
 from .sending import BATCH_MAX, Call, Outcome, hide, hold, receive, send
@@ -37,52 +37,6 @@ LOOK_S = 900  # how often the queue is looked at while what is left waits in it
 BREAKER_MIN_S, BREAKER_MAX_S = 5, 300  # how long to wait for a breaker
 IDLE_MAX = 8  # looks, 1 to 15 minutes apart, at a queue where all is held, perhaps by somebody else
 _COUNTS = {"seen": "ApproximateNumberOfMessages", "hidden": "ApproximateNumberOfMessagesNotVisible"}
-
-
-class Batch(Struct, kw_only=True):
-    """Messages with one wait, by the key of their page; `step`: redrive or isolate."""
-
-    key: str
-    step: str
-    wait_s: int
-    count: int
-
-
-class Result(Struct, kw_only=True):
-    """What became of a batch. `put_back`: left in the queue, as the breaker had opened."""
-
-    key: str
-    redriven: int = 0
-    isolated: int = 0
-    failed: int = 0
-    put_back: int = 0
-
-
-class State(Struct, kw_only=True):
-    """What a machine knows from one state to the next; also what an execution may be started with.
-
-    `chain`: the first execution of those that continue each other. `turns` of this execution; `checks` that found the
-    breaker open, and `idle` looks that found nothing, in a row. `held_until_ms`: when the next one comes due of those
-    that wait in the queue. `takeover`: begin although another chain seems to work.
-    """
-
-    chain: str = ""
-    takeover: bool = False
-    approved: bool = False
-    turns: int = 0
-    checks: int = 0
-    idle: int = 0
-    busy: bool = False
-    open: bool = False
-    wait_s: int = 0
-    dead: int = 0
-    count: int = 0
-    held_until_ms: int = 0
-    redriven: int = 0
-    isolated: int = 0
-    failed: int = 0
-    batches: list[Batch] = []
-    results: list[Result] = []
 
 
 class Unit(Struct):
@@ -108,7 +62,7 @@ class Tasks:
 
     def check_breaker(self, event: Mapping[str, Any]) -> State:
         """Begin a turn: take up what the last one came to, and say whether this one may move anything."""
-        known = _state(event)
+        known = state_of(event)
         state = replace(
             known,
             chain=known.chain or str(event.get("execution", "")),
@@ -135,7 +89,7 @@ class Tasks:
 
     def fetch(self, event: Mapping[str, Any]) -> State:
         """Receive a page, decide for each message, and lay batches with one wait each aside."""
-        state = _state(event)
+        state = state_of(event)
         raws = self._receive()
         now_ms = self._now_ms()
         units, held_ms = self._units(raws, now_ms)
@@ -318,15 +272,6 @@ class Tasks:
         sys.stdout.write(line.decode())
         sys.stdout.flush()
         return result
-
-
-def _state(event: Mapping[str, Any]) -> State:
-    """The state of an event; of a fresh execution, whatever started it, an empty one. Raises ConfigError."""
-    given = event.get("state")
-    try:
-        return msgspec.convert(given if isinstance(given, dict) else {}, State)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"the state of the machine is not understood: {error}") from error
 
 
 def _about(name: str) -> tuple[str, str]:
