@@ -81,8 +81,8 @@ def play(seed: int, *, meddle: bool, messages: int = 40, steps: int = 300) -> In
 
 @pytest.mark.parametrize("meddle", [False, True], ids=["carried and killed", "and meddled with"])
 def test_runs_of_what_cannot_be_looked_up_lose_nothing_and_count_each(seed: int, meddle: bool) -> None:
-    scenes = [play(seed * 1000 + n, meddle=meddle) for n in range(6)]
-    assert sum(sum(scene.store.moved.values()) for scene in scenes) > 60
+    scenes = [play(seed * 1000 + n, meddle=meddle) for n in range(4)]
+    assert sum(sum(scene.store.moved.values()) for scene in scenes) > 40
     assert any(n > 1 for scene in scenes for n in scene.store.sent.values())  # pumps were killed
     assert any(scene.native for scene in scenes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from ..errors import ConfigError
 from . import views
 from .failure import DONE, PARTIAL, USAGE, Failure, note, onward
 from .output import Column, Output, bar
-from .place import Place, at_store
+from .place import Place, at_store, declared_queues
 
 if TYPE_CHECKING:
     from ..aws.ingest import Counts, Ingest, Source
@@ -33,7 +34,13 @@ _INGESTED = (
 
 
 @click.command()
-@click.option("--queue", "queues", multiple=True, metavar="Q", help="whose dead letters (default: of every queue)")
+@click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="Q",
+    help="whose dead letters (default: of all its queues)",
+)
 @click.option(
     "--from", "origin", metavar="URL|NAME", help="this queue of SQS, whatever it is called; --queue says whose it is"
 )
@@ -59,19 +66,38 @@ def ingest(place: Place, out: Output, queues: tuple[str, ...], origin: str | Non
     if origin is not None:
         found = [source_of(store, origin, queues[0] if queues else None)]
     else:
-        names = queues or _all(store)
-        found = sources(store, names)
+        found = sources(store, queues) if queues else _of_all(place, store)
     if not found:
         note(f"no queue under {place.url} has a dead-letter queue")
         return DONE
     return _followed(work, found) if follow else _drained(store, work, found, out)
 
 
-def _all(store: SqsStore) -> Sequence[str]:
+def _of_all(place: Place, store: SqsStore) -> list[Source]:
+    """Of the queues that the app names, or of all under the prefix, where that may be asked."""
+    from ..aws.sources import sources
+
+    declared = sorted(declared_queues(place))
+    found: list[Source] = []
+    for queue in declared:
+        try:
+            found += sources(store, [queue])
+        except ConfigError as error:
+            note(f"queue {queue!r} is left out: {error}")
+    if declared:
+        return found
     names = store.places.names()
     if not names:
         raise ConfigError(f"SQS has no queue whose name begins with {store.at.prefix}-; is the prefix right?")
-    return names
+    return sources(store, names)
+
+
+def _total(store: SqsStore, found: Sequence[Source]) -> int:
+    """About how many wait; 0 where that may not be asked."""
+    try:
+        return sum(store.places.counts(source.url)[0] for source in found)
+    except ConfigError:
+        return 0
 
 
 def _drained(store: SqsStore, work: Ingest, found: Sequence[Source], out: Output) -> int:
@@ -79,7 +105,7 @@ def _drained(store: SqsStore, work: Ingest, found: Sequence[Source], out: Output
 
     from ..aws.ingest import Counts
 
-    total = sum(store.places.counts(source.url)[0] for source in found)
+    total = _total(store, found) if sys.stderr.isatty() else 0
     told = {source: Counts() for source in found}
     with bar(total, "ingesting") as moved, ThreadPoolExecutor(min(len(found), AT_ONCE)) as pool:
 
