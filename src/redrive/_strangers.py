@@ -43,6 +43,12 @@ class _S3Event(msgspec.Struct):
     Records: list[_Record]
 
 
+class _S3Test(msgspec.Struct):
+    Service: Literal["Amazon S3"]
+    Event: Literal["s3:TestEvent"]
+
+
+_s3_test = msgspec.json.Decoder(_S3Test).decode
 _s3_event = msgspec.json.Decoder(_S3Event).decode
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _any = msgspec.json.Decoder().decode
@@ -80,6 +86,14 @@ def value_of(body: bytes) -> Any:
             return body.decode()
         except UnicodeDecodeError:
             return body
+
+
+def is_s3_test(body: bytes) -> bool:
+    """Whether S3 sent it to see whether its events would arrive, when they were set up: it is of no object."""
+    try:
+        return b"s3:TestEvent" in body and bool(_s3_test(body))
+    except (ValueError, RecursionError):
+        return False
 
 
 def s3_arguments(body: bytes) -> Mapping[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from datetime import datetime
+from importlib.resources import as_file, files
 from typing import Any
 
 import msgspec
@@ -13,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from redrive.demo.plan import DATA
 from redrive.fault import Fault, Kind
 from redrive.ids import is_id, new_id
 from redrive.message import Deferral, Lane, Message
@@ -153,6 +156,16 @@ def test_a_body_of_json_stands_in_the_event_as_it_is() -> None:
     body = write(replace(READY, body=b'{"id":  42.00, "id":"\xc3\xa9"}'), prefix="shop")[0]
     assert '"data":{"id":  42.00, "id":"é"}' in body
     assert '"datacontenttype":"application/json"' in body
+
+
+def test_real_webhooks_travel_as_they_are() -> None:
+    with as_file(files("redrive.demo") / DATA) as path, gzip.open(path) as lines:
+        bodies = [line.rstrip(b"\n") for line in lines]
+    assert len(bodies) > 50
+    for body in bodies:
+        message = replace(READY, body=body)
+        assert back(message) == message
+        assert '"data_base64"' not in write(message, prefix="shop")[0]
 
 
 def test_a_body_of_a_mebibyte_comes_back() -> None:

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redrive import App, Draft, Retry
+from redrive import App, Draft, Idempotency, Retry
 from redrive.codec import Codec
 from redrive.errors import ConfigError, Unreadable
 from redrive.fault import Fault, Kind
 from redrive.ids import is_id
-from redrive.message import Message
+from redrive.message import Counts, Message
 from redrive.routes import UNROUTED, Route, Routes
 from redrive.stores._door import unstorable
 from redrive.stores._sqs_envelope import read, write
@@ -305,6 +305,32 @@ def test_an_event_of_s3_gives_a_handler_what_it_asks_for_by_name() -> None:
         (), {"bucket": "uploads", "key": "in/a bé.csv", "size": 1024, "event_name": "ObjectCreated:Put"},
     )  # fmt: skip
     assert _codec(takes_event).decode(json.dumps(S3_EVENT).encode(), 1, raw=True) == ((), {"event": S3_EVENT})
+
+
+S3_TEST = json.dumps({"Service": "Amazon S3", "Event": "s3:TestEvent", "Bucket": "uploads"}).encode()
+
+
+@pytest.mark.parametrize("options", [{}, {"idempotency": Idempotency(key=lambda bucket, key: key)}])
+def test_the_test_event_of_s3_is_done_without_a_run(options: dict[str, Any]) -> None:
+    app = App("memory://")
+    seen: list[str] = []
+
+    @app.task(name="index", **options)
+    def index(bucket: str, key: str) -> None:
+        seen.append(key)
+
+    bodies = [S3_TEST, json.dumps(S3_EVENT).encode()]
+    app.store.put([Draft(task="index", body=body, content="raw") for body in bodies])
+    app.run_worker(burst=True)
+    assert seen == ["in/a bé.csv"]
+    assert app.counts() == Counts()
+
+
+def test_only_s3_itself_sends_the_test_event() -> None:
+    assert _codec(takes_object).has_nothing(S3_TEST)
+    assert not _codec(takes_event).has_nothing(S3_TEST)
+    for body in (b'{"Event": "s3:TestEvent"}', b'"s3:TestEvent"', json.dumps(S3_EVENT).encode()):
+        assert not _codec(takes_object).has_nothing(body)
 
 
 def test_a_worker_gives_a_whole_foreign_body_to_its_handler() -> None:

@@ -9,7 +9,7 @@ from ..decide import NO_SIGNALS, Policy, Signals, admit, parked_since_ms
 from ..decide import Run as Admitted
 from ..errors import RedriveError, Unreadable
 from ..fault import Fault, Kind, classify
-from ..message import BLOB, RAW, DeadLetter, Message
+from ..message import BLOB, RAW, Ack, DeadLetter, Message
 from .run import Run
 
 _NO_POLICY = Policy()
@@ -30,6 +30,8 @@ def admit_run(run: Run, tasks: Mapping[str, Any], now_ms: int, park_ms: int = 0)
     if task is None or message.version > task.version:
         signals = Signals(unroutable=_unroutable(message, task, tasks), park_ms=park_ms)
         task = None
+    elif run.task is None and has_nothing(run, task):
+        return False
     elif run.task is None:  # else its body was read already
         try:
             run.task = task
@@ -39,6 +41,15 @@ def admit_run(run: Run, tasks: Mapping[str, Any], now_ms: int, park_ms: int = 0)
         except Unreadable as error:
             signals = Signals(unreadable=str(error))
     return judge(run, signals, now_ms)
+
+
+def has_nothing(run: Run, task: Any) -> bool:
+    """Whether there is nothing in it for its handler: then it is done."""
+    message = run.delivery.message
+    if message.content != RAW or not task.codec.has_nothing(message.body):
+        return False
+    run.task, run.verdict = task, Ack()
+    return True
 
 
 def may_run(message: Message, tasks: Mapping[str, Any], now_ms: int) -> bool:

@@ -13,7 +13,7 @@ from ..errors import KeyReused, StoreError, Unreadable
 from ..fault import classify
 from ..flow.idempotency import Busy, Finished, Other, deferral, look_again_ms, prolonged, taking
 from ..message import BLOB, RAW, DeadLetter, Deferral
-from .admission import judge, may_run
+from .admission import has_nothing, judge, may_run
 from .bodies import fetch
 from .run import Run
 
@@ -100,6 +100,9 @@ class Keys:
         """What it asks for; None where it has come to its end for want of that."""
         message = run.delivery.message
         task = run.task = self._tasks[message.task]
+        if has_nothing(run, task):
+            run.over = True
+            return None
         args, kwargs = run.args, run.kwargs
         if message.content == BLOB:
             fetched = fetch(run)  # and again when it runs, as what is only claimed shall not fill the memory
