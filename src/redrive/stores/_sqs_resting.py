@@ -42,8 +42,8 @@ class SplitCells:
     @property
     def requests(self) -> Counter[str]:
         """Those of the shared cells, where they are billed."""
-        found: Counter[str] = getattr(self._shared, "requests", Counter())
-        return found
+        found = getattr(self._shared, "requests", None)
+        return found if isinstance(found, Counter) else Counter()
 
     def _of(self, key: str) -> Cells:
         return self._triage if key.startswith(WITH_TRIAGE) else self._shared
