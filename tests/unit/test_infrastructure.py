@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import hypothesis
 import pytest
 import yaml
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from redrive.aws._yaml import dump
 from redrive.aws.cloudwatch import NAMESPACE, UNITS
 from redrive.aws.infrastructure import INLINE_MAX, PROFILES, Settings, template, text
-from redrive.cli.main import run
+from redrive.cli.main import cli, run
 from redrive.errors import ConfigError
 
 DAYS_14 = 14 * 86_400
@@ -240,6 +241,17 @@ def test_alarms_and_dashboard_use_only_metrics_that_are_written() -> None:
     assert metrics and all(m["MetricName"] in UNITS and m["Dimensions"][0]["Name"] == "Queue" for m in metrics)
     places = [(w["x"], w["y"]) for w in body["widgets"]]
     assert len(places) == len(set(places)) and all(w["x"] + w["width"] <= 24 for w in body["widgets"])
+
+
+def test_the_commands_that_alarms_name_are_there() -> None:
+    told = json.dumps([r for r in made()["Resources"].values() if r["Type"] == "AWS::CloudWatch::Alarm"])
+    named = set(re.findall(r"redrive ([a-z]+) ([a-z]+)((?: --[a-z]+)*)", told))
+    assert {command for _, command, _ in named} == {"ingest", "groups", "list"}
+    for group, command, options in named:
+        found = cli.get_command(click.Context(cli), group)
+        assert isinstance(found, click.Group)
+        known = found.commands[command].params
+        assert set(options.split()) <= {word for option in known for word in option.opts}
 
 
 def test_every_policy_names_its_actions_and_what_they_act_on() -> None:

@@ -13,8 +13,21 @@ from .cloudwatch import NAMESPACE
 
 MINUTE_S = 60
 _ALARM_RUNS = 20  # in five minutes: below, one failure would be too large a share
-_URL = "--url sqs://${AWS::Region}/${Prefix}"
-_TRIAGE = "'sqs://${AWS::Region}/${Prefix}?triage=URL'"
+_URL = "sqs://${AWS::Region}/${Prefix}"
+_INGEST = f"redrive dlq ingest --url '{_URL}?triage=URL' takes what lies there into a triage store"
+_SAYS = {  # what each alarm means and what to do, for whoever is woken
+    "Deep": "Too many messages wait in QUEUE: start more workers.",
+    "Old": "The first message of QUEUE waits too long. SQS leaves those received three times out of this metric: what "
+    "keeps failing shows in the dead-letter alarms.",
+    "ManyDead": f"Many messages of QUEUE are dead. {_INGEST}, where redrive dlq groups says what died of what.",
+    "Poison": f"A message of QUEUE is poison. {_INGEST}, where redrive dlq list --quarantine shows it.",
+    "Undelivered": "The topic could not deliver to QUEUE: look at its policy.",
+    "RedriveFailed": "The re-driver of QUEUE could not move messages: see its log.",
+    "Failing": "Too large a share of the runs of QUEUE fails. The workers' log has each failure; redrive dlq groups "
+    "has those that are dead, in a triage store.",
+    "Dead": "Messages of QUEUE are dead: what drives them back is called.",
+}
+_WAKES = {"ComparisonOperator": "GreaterThanOrEqualToThreshold"}
 _DEPTH, _OLDEST = "ApproximateNumberOfMessagesVisible", "ApproximateAgeOfOldestMessage"
 
 
@@ -30,57 +43,38 @@ def shared() -> Resources:
 
 def alarms(of: Named) -> Resources:
     """The alarms of one queue, by logical name."""
-    id, queue = of.id, of.queue
-    dlq = f"redrive dlq groups {_URL} says what died of what"
-    names = {
-        "Deep": _sqs(
-            of, "", _DEPTH, ref("DepthThreshold"), 5, f"Too many messages wait in {queue}: start more workers"
-        ),
-        "Old": _sqs(
-            of,
-            "",
-            _OLDEST,
-            ref("OldestThreshold"),
-            5,
-            f"The first message of {queue} waits too long. SQS leaves those received three times out of this metric: "
-            "what keeps failing shows in the dead-letter alarms",
-        ),
-        "ManyDead": _sqs(
-            of, "-dlq", _DEPTH, ref("DeadLetterThreshold"), 1, f"Many messages of {queue} are dead: {dlq}"
-        ),
-        "Poison": _sqs(
-            of, "-poison", _DEPTH, 0, 1, f"A message of {queue} is poison: redrive dlq list lane:quarantine {_URL}"
-        ),
-        "Undelivered": _sqs(
-            of, UNDELIVERED, _DEPTH, 0, 1, f"The topic could not deliver to {queue}: look at its policy"
-        ),
-        "RedriveFailed": _own(of, "RedriveFailures", f"The re-driver of {queue} could not move messages: see its log"),
+    alarms = {
+        "Deep": _sqs(of, "", _DEPTH, ref("DepthThreshold"), minutes=5),
+        "Old": _sqs(of, "", _OLDEST, ref("OldestThreshold"), minutes=5),
+        "ManyDead": _sqs(of, "-dlq", _DEPTH, ref("DeadLetterThreshold")),
+        "Poison": _sqs(of, "-poison", _DEPTH, 0),
+        "Undelivered": _sqs(of, UNDELIVERED, _DEPTH, 0),
+        "RedriveFailed": _own(of, "RedriveFailures"),
         "Failing": _error_rate(of),
+        "Dead": _sqs(of, "-dlq", _DEPTH, 1) | _WAKES | {"AlarmActions": [ref(f"{of.id}Redrive")]},
     }
-    found = {f"{id}{name}Alarm": _alarm(of, name, **properties) for name, properties in names.items()}
-    found[f"{id}FailingAlarm"]["Condition"] = "HasErrorRate"
-    return found | {f"{id}DeadAlarm": _waking(of)}
+    found = {f"{of.id}{name}Alarm": _alarm(of, name, _SAYS[name], given) for name, given in alarms.items()}
+    found[f"{of.id}FailingAlarm"]["Condition"] = "HasErrorRate"
+    return found
 
 
-def _sqs(of: Named, suffix: str, metric: str, above: Json | int, periods: int, text: str) -> Json:
+def _sqs(of: Named, suffix: str, metric: str, above: Json | int, *, minutes: int = 1) -> Json:
     """A metric of one of its SQS queues stays above a bound for so many minutes."""
     return {
-        "AlarmDescription": sub(f"{text}."),
         "Namespace": "AWS/SQS",
         "MetricName": metric,
         "Dimensions": [{"Name": "QueueName", "Value": sub(of.sqs(suffix))}],
         "Statistic": "Maximum",
         "Period": MINUTE_S,
-        "EvaluationPeriods": periods,
+        "EvaluationPeriods": minutes,
         "ComparisonOperator": "GreaterThanThreshold",
         "Threshold": above,
     }
 
 
-def _own(of: Named, metric: str, text: str) -> Json:
+def _own(of: Named, metric: str) -> Json:
     """A metric of ours is above 0 in five minutes."""
     return {
-        "AlarmDescription": f"{text}.",
         "Namespace": NAMESPACE,
         "MetricName": metric,
         "Dimensions": _dimensions(of),
@@ -101,7 +95,6 @@ def _error_rate(of: Named) -> Json:
         "ReturnData": True,
     }
     return {
-        "AlarmDescription": sub(f"Too large a share of the runs of {of.queue} fails: redrive dlq groups {_URL}"),
         "Metrics": [share, _part(of, "failures", "Failures"), _part(of, "runs", "Runs")],
         "EvaluationPeriods": 1,
         "ComparisonOperator": "GreaterThanThreshold",
@@ -118,20 +111,16 @@ def _part(of: Named, id: str, metric: str) -> Json:
     return {"Id": id, "MetricStat": stat, "ReturnData": False}
 
 
-def _waking(of: Named) -> Json:
-    """Anything dead: what wakes the re-driver or starts the state machine, and nobody at night."""
-    text = f"Messages of {of.queue} are dead: the re-driver is called."
-    properties = _sqs(of, "-dlq", _DEPTH, 1, 1, text) | {"AlarmDescription": text}
-    properties["ComparisonOperator"] = "GreaterThanOrEqualToThreshold"
-    return _alarm(of, "Dead", **properties, AlarmActions=[ref(f"{of.id}Redrive")])
-
-
-def _alarm(of: Named, name: str, **properties: object) -> Json:
-    to = {"AlarmActions": [ref("Alarms")], "OKActions": [ref("Alarms")], "TreatMissingData": "notBreaching"}
-    if "AlarmActions" in properties:
-        del to["OKActions"]
-    named = {"AlarmName": sub(f"${{Prefix}}-{of.queue}.{_dashed(name)}")}
-    return {"Type": "AWS::CloudWatch::Alarm", "Properties": {**named, **to, **properties}}
+def _alarm(of: Named, name: str, says: str, given: Json) -> Json:
+    """To people, unless it says to whom."""
+    people = [ref("Alarms")]
+    properties = {
+        "AlarmName": sub(f"${{Prefix}}-{of.queue}.{_dashed(name)}"),
+        "AlarmDescription": sub(says.replace("QUEUE", of.queue)),
+        **({} if "AlarmActions" in given else {"AlarmActions": people, "OKActions": people}),
+        "TreatMissingData": "notBreaching",
+    }
+    return {"Type": "AWS::CloudWatch::Alarm", "Properties": properties | given}
 
 
 def any_above(of: Named, id: str, metric: tuple[str, str, str, str], text: str) -> Resources:
@@ -139,7 +128,6 @@ def any_above(of: Named, id: str, metric: tuple[str, str, str, str], text: str) 
     the logical name of whose it is."""
     namespace, name, dimension, resource = metric
     properties = {
-        "AlarmDescription": text,
         "Namespace": namespace,
         "MetricName": name,
         "Dimensions": [{"Name": dimension, "Value": ref(resource)}],
@@ -149,7 +137,7 @@ def any_above(of: Named, id: str, metric: tuple[str, str, str, str], text: str) 
         "ComparisonOperator": "GreaterThanThreshold",
         "Threshold": 0,
     }
-    return {f"{of.id}{id}Alarm": _alarm(of, id, **properties) | {"Condition": "HasCode"}}
+    return {f"{of.id}{id}Alarm": _alarm(of, id, text, properties) | {"Condition": "HasCode"}}
 
 
 def from_alarms(topic: str) -> Json:
