@@ -20,7 +20,7 @@ from redrive.aws.access import EVENT_SOURCE
 from redrive.aws.move_tasks import DeadQueue
 from redrive.aws.sns import Topic
 from redrive.aws.sources import ingest_of, sources, sqs_of
-from redrive.testing.sqs import SqsServer
+from redrive.testing.sqs import EventSource, SqsServer
 
 from .places import REGION, Stand, client
 from .recording import PREFIX, QUEUE, Used, granted, recorded
@@ -237,6 +237,28 @@ def test_producers_and_workers(running: SimpleNamespace, ministack: Any, fifo: b
     ]
     assert [told["Attributes"]["ApproximateNumberOfMessages"] for told in counts] == ["0", "1", "1"]
     assert used == granted("WorkerAccess", fifo=fifo)
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_function_that_works_a_queue(running: SimpleNamespace, ministack: Any, fifo: bool) -> None:
+    urls = with_policy(running, fifo=fifo)
+    url = f"sqs://{REGION}/{PREFIX}?poll=0&cells=dynamodb://{make_table(ministack)}"
+    app, work = app_with_task(url)
+    for what in ("ok", "flaky", "dead", "poison", "follow"):
+        work.enqueue(what)
+    app.store.close()
+    source = EventSource(running.sqs, urls[""], visibility=2)
+    source.receive()  # a function that dies: they come again as suspects
+    time.sleep(2.1)
+    with recorded(fifo=fifo) as used:
+        app, _ = app_with_task(url)
+        handler = app.lambda_handler(metrics=False)
+        while app.counts(QUEUE).leased or app.counts(QUEUE).ready:
+            source.deliver(handler, seconds=20)
+        handler.close()
+        app.store.close()
+    by_lambda = {("queue", action) for action in EVENT_SOURCE}  # to poll the queue for it
+    assert used | by_lambda == granted("OrdersConsumerRole", fifo=fifo)
 
 
 @pytest.mark.parametrize("fifo", [False, True])

@@ -15,8 +15,11 @@ from typing import Any
 import pytest
 
 from redrive import App, Backoff, Idempotency, Reject, Retry, Snooze, context
+from redrive.aws import moving as redriving
 from redrive.aws.lambda_events import answer, queue_named, queues_of, raw_of, records_of
-from redrive.aws.lambda_handlers import LambdaHandler
+from redrive.aws.lambda_handlers import LambdaHandler, redrive
+from redrive.aws.redriver import Work
+from redrive.aws.sending import calls
 from redrive.errors import ConfigError
 from redrive.stores._aws import client
 from redrive.stores.memory import MemoryStore
@@ -405,6 +408,49 @@ def test_a_wait_of_13_hours_hops_and_costs_one_attempt(stand: Stand, cells: bool
     assert [attempt for attempt, _ in seen] == [1, 2] and f.count() == 1
     waited_ms = seen[1][1] - seen[0][1]
     assert 13 * 3600_000 <= waited_ms <= 13 * 3600_000 + 15 * 60_000
+
+
+def test_threads_that_never_end_do_not_stop_the_next_events(stand: Stand) -> None:
+    f = Lambda(stand)
+    stop, seen = threading.Event(), list[int]()
+
+    @f.app.task(name="stuck", queue="q", timeout="1s", retry=Retry(max_attempts=2, backoff=Backoff.fixed("1h")))
+    def stuck(n: int) -> None:
+        seen.append(n)
+        if n < 2:
+            stop.wait(60)
+
+    f.app.enqueue_many([stuck.draft(0), stuck.draft(1)])
+    assert len(f.invoke(seconds=1, margin="0.5s", concurrency=2)) == 2
+    f.app.enqueue_many([stuck.draft(2), stuck.draft(3)])
+    assert f.invoke(seconds=10) == []
+    stop.set()
+    assert sorted(seen) == [0, 1, 2, 3] and f.count() == 2
+
+
+def test_a_dead_letter_that_is_redriven_begins_a_fresh_life(stand: Stand) -> None:
+    f = Lambda(stand, cells=False)
+    seen: list[tuple[int, int]] = []
+
+    @f.app.task(name="push", queue="q", retry=Retry(max_attempts=1))
+    async def push() -> None:
+        message = context().message
+        seen.append((message.redrives, message.attempt))
+        if not message.redrives:
+            raise ConnectionError("down")
+
+    ref = push.enqueue()
+    assert f.invoke() == [] and f.count() == 0
+    urls = [
+        f.place.url,
+        *(f.sqs.get_queue_url(QueueName=f"{f.place.name}-{end}")["QueueUrl"] for end in ("dlq", "poison")),
+    ]
+    settings = redriving.Settings(queue=urls[0], dead=urls[1], poison=urls[2])
+    told = redrive({}, calls(f.sqs), settings, Work(), None, lambda: 1.0, stand.clock)
+    assert told["redriven"] == 1
+    stand.passes(60)
+    assert f.invoke() == [] and f.count() == 0
+    assert seen == [(0, 1), (1, 1)] and ref.id
 
 
 class Killed(BaseException):

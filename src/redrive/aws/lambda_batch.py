@@ -112,18 +112,31 @@ class Batches:
         handles = [record["receiptHandle"] for record in records]
         lease_ms = max(1000, math.ceil(left_at_first_s * 1000))
         raws = [raw_of(record) for record in records]
-        runs = self._admitted(queue, self._adopting.adopt(queue, raws, lease_ms=lease_ms, worker=self.name), end_s)
-        lanes = _lanes(raws, runs) if fifo else [[run] for run in runs]
+        try:
+            runs = self._admitted(queue, self._adopting.adopt(queue, raws, lease_ms=lease_ms, worker=self.name), end_s)
+            lanes = _lanes(raws, runs) if fifo else [[run] for run in runs]
+            return self._worked(queue, runs, lanes, handles, end_s) | self._adopting.let_go(handles)
+        except BaseException:
+            self._adopting.let_go(handles)
+            raise
+
+    def _worked(
+        self, queue: str, runs: Sequence[Run], lanes: list[list[Run]], handles: Sequence[str], end_s: float
+    ) -> set[str]:
+        """Run and settle them; the receipt handles of those that were deleted already."""
         odd = [lane for lane in lanes if any(run.delivery.message.suspect for run in lane)]
         self._work(queue, [lane for lane in lanes if lane not in odd] if odd else lanes, end_s)
-        gone = set[str]()
-        if odd:  # what may kill this process is begun when nothing else can be lost by that
-            gone = self._adopting.delete_adopted(handles)
-            for lane in odd:
-                self._alone(queue, lane, end_s)
         in_lanes = {id(run) for lane in lanes for run in lane}
         self._settle([run for run in runs if id(run) not in in_lanes], [], end_s)
-        return gone | self._adopting.let_go(handles)
+        if not odd:
+            return set()
+        gone = self._adopting.delete_adopted(handles)  # what may kill this process loses nothing else by that
+        try:
+            for lane in odd:
+                self._alone(queue, lane, end_s)
+        except StoreError as error:  # the others are settled
+            self._tell("store_unavailable", f"messages that may be poison come again, as {error}", "")
+        return gone
 
     def _admitted(self, queue: str, deliveries: Sequence[Delivery], end_s: float) -> list[Run]:
         """The runs, in order: those that may not begin have their verdict."""

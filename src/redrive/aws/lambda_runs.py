@@ -47,7 +47,7 @@ class Runner:
         self._longest_s = 0.0
         loop = self._runner.get_loop()
         self._loop = loop
-        self._threads = ThreadExecutor(limit, self._told, _nobody, None)
+        self._threads = self._new_threads()
         self._tasks = TaskExecutor(loop, self._ended, _nobody, lambda: self._current, None, 0.5)
 
     def run(self, lanes: Sequence[Sequence[Run]], end_s: float) -> list[Run]:
@@ -70,6 +70,9 @@ class Runner:
             left = [run for run in self._current if run.started_s and not run.finished_s]
             for run in left:
                 _leave_behind(run)
+            if any(run.place == "thread" for run in left):  # they keep their threads, maybe for ever
+                self._threads.close()
+                self._threads = self._new_threads()
             self._current, self._ends = [], {}
         return left
 
@@ -93,6 +96,9 @@ class Runner:
         (self._tasks if run.place == "loop" else self._threads).start(run)
         await end
         self._longest_s = max(self._longest_s, run.finished_s - (run.started_s or run.finished_s))
+
+    def _new_threads(self) -> ThreadExecutor:
+        return ThreadExecutor(self._limit, self._told, _nobody, None)
 
     def _told(self, runs: Sequence[Run]) -> None:
         """As `_ended`, from any thread; at an end that nobody waited for the loop may rest."""
