@@ -466,6 +466,14 @@ def test_fifo_groups_keep_their_order(stand: Stand) -> None:
         assert order == sorted(order) and len(order) == 8
 
 
+def test_what_sqs_hands_out_twice_is_sent_once(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, once = Bench(stand), machine_tasks.receive
+    monkeypatch.setattr(machine_tasks, "receive", lambda *given, **named: once(*given, **named) * 2)
+    bench.put("a", "b")
+    assert bench.execution().run({})["redriven"] == 2
+    assert sorted(body for _, body, _ in bench.sent) == ["a", "b"]
+
+
 def test_metrics_are_written_by_their_pinned_names(stand: Stand, capsys: pytest.CaptureFixture[str]) -> None:
     bench = Bench(stand)
     bench.put("a", "b")

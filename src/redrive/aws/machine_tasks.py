@@ -161,14 +161,14 @@ class Tasks:
 
     def _receive(self) -> list[Raw]:
         most = min(self._settings.auto.at_once, PAGE_MAX)
-        raws: list[Raw] = []
-        while len(raws) < most and sum(len(raw["Body"]) for raw in raws) < PAGE_BYTES:
+        raws: dict[str, Raw] = {}  # SQS may hand one out twice; the last receipt is the good one
+        while len(raws) < most and sum(len(raw["Body"]) for raw in raws.values()) < PAGE_BYTES:
             limit = min(BATCH_MAX, most - len(raws))
             more = receive(self._call, self._settings.dead, limit, visibility_s=MARGIN_S, wait_s=POLL_S)
             if not more:
                 break
-            raws += more
-        return raws
+            raws |= {raw["MessageId"]: raw for raw in more}
+        return list(raws.values())
 
     def _units(self, raws: Sequence[Raw], now_ms: int) -> tuple[list[Unit], int]:
         """What can go through the machine now, soonest first; and when the next one comes due of what cannot yet, which
