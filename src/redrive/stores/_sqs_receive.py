@@ -77,9 +77,12 @@ class Receivers:
             lines = [self._line(place) for _, place in asks]
             for line in self._lines.values():
                 line.room = 0
-            for (ask, _), line in zip(asks, lines, strict=True):
-                line.room, line.lease_s = line.room + ask.limit, math.ceil(ask.lease_ms / 1000)
+            for line in lines:
+                line.lease_s = 1
+            for (ask, _), line in zip(asks, lines, strict=True):  # asks of one queue share the longest lease
+                line.room, line.lease_s = line.room + ask.limit, max(line.lease_s, math.ceil(ask.lease_ms / 1000))
                 line.room_max = max(line.room_max, line.room)
+            for line in lines:
                 self._fill(line)
             if patient:
                 self._wait_for_answers(lines)
@@ -96,7 +99,7 @@ class Receivers:
     def _wait_for_answers(self, lines: Sequence[Line]) -> None:
         bound_s = ANSWER_S if self._poll_s else SHORT_ANSWER_S
         while True:
-            open_lines = [line for line in lines if line.flying and len(line.buffer) < line.room]
+            open_lines = [line for line in lines if line.flying and (not self._poll_s or len(line.buffer) < line.room)]
             if self._poll_s and any(line.buffer for line in lines):
                 return
             left_s = max((line.begun_s + bound_s for line in open_lines), default=0.0) - time.monotonic()
@@ -171,7 +174,7 @@ class Receivers:
     def _worth(self, line: Line, want: int, now_s: float) -> bool:
         """Whether there is room for ten, or for half of what an idle worker takes, which has the other half to do; or
         for anything for a while."""
-        if want >= min(ENTRIES_MAX, line.room_max / 2):
+        if not self._poll_s or want >= min(ENTRIES_MAX, line.room_max / 2):
             return True
         line.room_since_s = min(line.room_since_s, now_s)
         return now_s >= line.room_since_s + ROOM_S

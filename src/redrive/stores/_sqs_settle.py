@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from ..errors import ConfigError, StoreError, StoreUnavailable
 from ..ids import new_id
-from ..message import RESTING, Ack, Draft, Lane, Message, Receipt, RetryAt, Settled, Settlement, Swap
+from ..message import RESTING, Ack, Draft, Lane, Message, Receipt, RetryAt, Settled, Settlement, Swap, version_of
 from . import _lifecycle
 from ._sqs_batches import BYTES_MAX, Job, run
 from ._sqs_client import Sqs
@@ -154,7 +154,7 @@ class Settling:
             return False
         if self._cells is not None:
             return True
-        plain = retry.counts and not retry.crashed and not retry.held and retry.deferral is None
+        plain = retry.counts and not retry.crashed and not retry.held and retry.deferral is held.kept.deferral is None
         return plain and math.ceil((retry.at_ms - now) / 1000) <= held.stays_s(now)
 
     def _is_near_its_end(self, held: Held, until_ms: int) -> bool:
@@ -190,9 +190,25 @@ class Settling:
 
     # -- doing it
 
+    def stop(self, steps: Sequence[Step]) -> None:
+        """Make those stale that would send something, though their swaps do not apply: nothing of them is done."""
+        cells, taken = self._cells, set[str]()
+        risky = [step for step in steps if step.swaps and not step.sent and (step.sends or step.rest is not None)]
+        if cells is None or not risky:
+            return
+        first: list[dict[str, Swap]] = [{swap.key: swap for swap in reversed(step.swaps)} for step in risky]
+        keys = [*dict.fromkeys(key for swaps in first for key in swaps)]
+        versions = {key: version_of(cell) for key, cell in zip(keys, cells.read(keys), strict=True)}
+        for step, swaps in zip(risky, first, strict=True):
+            fits = all(is_verdict(swap) or swap.version == versions[key] for key, swap in swaps.items())
+            if not fits or not taken.isdisjoint(swaps):
+                step.word = Settled.STALE
+            else:
+                taken |= swaps.keys()
+
     def send(self, steps: Sequence[Step]) -> None:
         """Everything that has to be somewhere else before a message is deleted."""
-        steps = [step for step in steps if not step.sent]
+        steps = [step for step in steps if not step.sent and step.word is Settled.OK]
         self._bury([step for step in steps if step.rest is not None])
         sends = [(step, send) for step in steps for send in step.sends]
         if sends:
@@ -260,7 +276,8 @@ class Settling:
     def keep(self, steps: Sequence[Step]) -> None:
         """The swaps that settlements bring, and the records. A swap that does not apply makes its settlement stale: its
         message comes back when its lease ends."""
-        todo = [step for step in steps if step.error is None and not step.kept and (step.swaps or step.record)]
+        going = [step for step in steps if step.error is None and step.word is Settled.OK]
+        todo = [step for step in going if not step.kept and (step.swaps or step.record)]
         if not todo or self._cells is None:
             for step in todo:
                 step.kept = True

@@ -150,6 +150,8 @@ class SqsStore:
         self._lock = threading.Lock()
         self._crowds: dict[str, tuple[float, int, bool]] = {}
         self._paused: tuple[float, frozenset[str]] = (-math.inf, frozenset())
+        self._at_once = at.poll_s == 0  # with short polls a call does all it can before it returns
+        self._closed = False
 
     @property
     def sqs(self) -> Sqs:
@@ -196,9 +198,12 @@ class SqsStore:
     def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
         if tx is not None:
             raise Unsupported("SQS has no transactions to write in; enqueue without tx=")
+        self._alive()
         if not drafts and swaps and self.triage_store is not None and self._in_triage(swaps):
             return self.triage_store.put([], swaps=swaps)  # one commit, as runs need it
         self._admit(drafts)
+        if swaps and not self.traits.cells:
+            raise Unsupported(NO_CELLS)
         now = self.now_ms()
         messages = [_lifecycle.enqueued(draft, draft.id or new_id(now), now) for draft in drafts]
         self._check(swaps)
@@ -212,8 +217,15 @@ class SqsStore:
         self._apply(swaps)
         return [Put(message.id, state=message.state(now)) for message in messages]
 
+    def _alive(self) -> None:
+        if self._closed:
+            raise StoreError("this SQS store is closed; open another")
+
     def _admit(self, drafts: Sequence[Draft]) -> None:
         _door.admit(drafts, self.traits)
+        ids = Counter(draft.id for draft in drafts if draft.id is not None)
+        if len(ids) < ids.total():
+            raise EnqueueError(f"id {ids.most_common(1)[0][0]} is given twice in one call; nothing was sent")
         for draft in drafts:
             if draft.key is not None:
                 raise Unsupported(
@@ -247,11 +259,14 @@ class SqsStore:
     def exchange(
         self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
+        self._alive()
         self._admit([draft for s in settlements for draft in s.follow_ups])
+        if not self.traits.cells and (swaps or any(s.swaps for s in settlements)):
+            raise Unsupported(NO_CELLS)
         self._check(swaps)
         settled = self._settle(settlements)
         self._apply(swaps)
-        return Exchange(settled, self._claim(asks, patient=not settlements))
+        return Exchange(settled, self._claim(asks, patient=self._at_once or not settlements))
 
     def _settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         """Raises StoreUnavailable if something could not be sent or kept: the same call goes on from there."""
@@ -262,6 +277,7 @@ class SqsStore:
             held = self._held.get(settlement.receipt)
             pairs.append((settlement.receipt, None if held is None else self._settling.step(held, settlement)))
         steps = [step for _, step in pairs if step is not None]
+        self._settling.stop(steps)
         self._settling.send(steps)
         self._settling.keep(steps)
         errors = [step.error for step in steps if step.error is not None]
@@ -276,8 +292,9 @@ class SqsStore:
     def _end(self, steps: Sequence[Step], pairs: Sequence[tuple[Receipt, Step | None]] = ()) -> None:
         now = self.now_ms()
         with self._lock:
-            for receipt, _ in pairs:
-                self._held.pop(receipt, None)
+            for receipt, step in pairs:
+                if step is None or step.word is Settled.OK:
+                    self._held.pop(receipt, None)
                 self._settling.forget(receipt)
             last = all(held.until_ms <= now for held in self._held.values())
             if len(self._hidden) > HIDDEN_MAX:
@@ -306,8 +323,13 @@ class SqsStore:
         return back
 
     def _claim(self, asks: Sequence[Ask], *, patient: bool) -> list[Delivery]:
+        if asks and self._at_once:
+            self._tail.flush()
         if asks and self._outbox is not None:
-            self._outbox.begin()
+            if self._at_once:
+                self._outbox.pump(sum(ask.limit for ask in asks))
+            else:
+                self._outbox.begin()
         paused = self.paused() if asks else frozenset()
         placed = [(ask, self.places.of(ask.queue)) for ask in asks if ask.queue not in paused and ask.limit > 0]
         deliveries: list[Delivery] = []
@@ -470,7 +492,9 @@ class SqsStore:
         for job, mine in jobs.values():
             for at, entry, error in zip(mine, job.entries, job.answers, strict=True):
                 if error is None:
-                    self._held[receipts[at]].until_ms = now + entry["VisibilityTimeout"] * 1000
+                    held = self._held[receipts[at]]
+                    held.until_ms = now + entry["VisibilityTimeout"] * 1000
+                    held.message = replace(held.message, due_ms=held.until_ms)
                 elif not isinstance(error, EntryRefused):
                     raise StoreUnavailable(str(error)) from error
                 else:
@@ -494,8 +518,10 @@ class SqsStore:
         return [error is None for error in job.answers]
 
     def _mark_alone(self, held: Held) -> None:
-        if self.traits.cells:
-            self._write_record(held, replace(held.kept, alone=held.receives))
+        kept = held.kept
+        if self.traits.cells and kept.alone < held.receives:
+            before = kept.alone > kept.receives  # that run ended as a crash: this one is another
+            self._write_record(held, replace(kept, alone=held.receives, crashes_alone=kept.crashes_alone + before))
 
     def _write_record(self, held: Held, kept: Kept) -> bool:
         swap = record_swap(held, kept)
@@ -520,6 +546,8 @@ class SqsStore:
 
     def wait(self, asks: Sequence[Ask], *, timeout_ms: int) -> None:
         paused = self.paused() if asks else frozenset()
+        if paused.intersection(ask.queue for ask in asks):
+            timeout_ms = min(timeout_ms, int(PAUSES_EVERY_S * 1000))
         places = [self.places.of(ask.queue) for ask in asks if ask.queue not in paused and ask.limit > 0]
         self._receivers.wait(places, timeout_ms=timeout_ms)
 
@@ -529,6 +557,7 @@ class SqsStore:
     # -- looking
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
+        self._alive()
         found: list[Message | None] = (
             self.triage_store.find(ids) if self.triage_store is not None else [None] * len(ids)
         )
@@ -630,7 +659,7 @@ class SqsStore:
             value = json.dumps(sorted(names)).encode() if names else None
             if self.cells.swap([Swap(PAUSES, version_of(cell), value)])[0]:
                 self._paused = time.monotonic(), frozenset(names)
-                return
+                return self.nudge()
 
     def configure_group(self, queue: str, group: str | None, *, width: int | None = None, resume: bool = False) -> None:
         _door.admit_width(width, 0)
@@ -674,6 +703,9 @@ class SqsStore:
         return said
 
     def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
         if self._outbox is not None:
             self._outbox.close()
         for place, received in self._receivers.drop():

@@ -154,6 +154,11 @@ def given(store: Store, id: str) -> Message:
     return seen(store, id) or next(d.message for d in claim(store) if d.message.id == id)
 
 
+def told(store: Store, message: Message, *faults: Fault) -> bool:
+    """Whether this is its history; where nothing is kept beside a message that waits, a part of it will do."""
+    return message.faults == faults or (not store.traits.cells and {*message.faults} < {*faults})
+
+
 def die(
     store: Store, clock: ManualClock, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None
 ) -> None:

@@ -41,6 +41,7 @@ from .base import (
     put_one,
     seen,
     settle,
+    told,
 )
 from .waiting import FAR_MS, returns, waits_out
 from .weaker import takes
@@ -160,19 +161,13 @@ class DeferRules(Contract):
         found = [again[id] for id in ids if id in again] + ([dead] if dead else [])
         of = (0, 1, 2, 3, 4, 6, 5)[: len(found)]
         assert [m.id for m in found] == [ids[n] for n in of]
-        told = [
-            (BROKEN, 0, 1),
-            (LIMITED, 0, 1),
-            (None, 0, 2),
-            (None, 1, 1),
-            (LIMITED, 1, 1),
-            (None, 0, 1),
-            (None, 0, 1),
-        ]
-        assert [(m.deferral, m.crashes_alone, m.attempt) for m in found] == [told[n] for n in of]
+        deferrals, alone = (BROKEN, LIMITED, None, None, LIMITED, None, None), (0, 0, 0, 1, 1, 0, 0)
+        assert [(m.deferral, m.crashes_alone) for m in found] == [(deferrals[n], alone[n]) for n in of]
+        assert [m.attempt for m in found] == [2 if n == 2 else 1 for n in of]
         if store.traits.counts_crashes:
             assert [m.crashes for m in found] == [m.crashes_alone for m in found]
-        assert [m.faults for m in found] == [() if why[n] is None else (why[n],) for n in of]
+        for n, message in zip(of, found, strict=True):
+            assert told(store, message, *[one for one in (why[n],) if one is not None])
 
 
 class CrashRules(Contract):
@@ -194,7 +189,7 @@ class CrashRules(Contract):
             clock.advance("1s")
         message = claim_one(store).message
         assert (message.attempt, message.suspect, message.crashes_alone) == (1, True, 3)
-        assert message.faults == (KILLED,) * 3
+        assert told(store, message, *(KILLED,) * 3)
 
     def test_the_attempt_is_given_back_once_whatever_counts_says(self, store: Store, clock: ManualClock) -> None:
         id = put_one(store)
@@ -259,8 +254,8 @@ class CrashRules(Contract):
         settle(store, claim_one(store), RetryAt(clock()), fault=fault())
         claim_one(store, worker="dead")
         die(store, clock, "dead", None)
-        assert look(store, id).faults == (fault(),)
-        assert claim_one(store).message.faults == (fault(),)
+        assert told(store, look(store, id), fault())
+        assert told(store, claim_one(store).message, fault())
 
 
 class SkipRules(Contract):

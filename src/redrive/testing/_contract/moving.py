@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ...errors import Conflict
@@ -38,6 +40,7 @@ from .base import (
     claimed_ids,
     draft,
     fault,
+    given,
     handle,
     look,
     put,
@@ -46,6 +49,8 @@ from .base import (
     values,
 )
 from .weaker import takes
+
+WAY_MS = 5000
 
 MOVES: list[Verdict] = [Redrive(run="r"), Discard("no"), Isolate("no")]
 
@@ -63,6 +68,11 @@ def handle_of(store: Store, id: str) -> Handle:
     """Also of one that the store does not find: as somebody would write it who knows where it is."""
     (message,) = store.find([id])
     return message.handle if message is not None else Handle(id, 1, Lane.READY)
+
+
+def redrive(store: Store, **parts: Any) -> Redrive:
+    """One that can be undone: where what is due leaves at once, and is found no more, one that is not due yet."""
+    return Redrive(**parts, delay_ms=0 if store.traits.finds else WAY_MS)
 
 
 class SwapRules(Contract):
@@ -95,6 +105,7 @@ class SpreadRules(Contract):
         assert store.triage(handles, verdict) == [True, False, True]
         assert look(store, ids[0]).due_ms in (clock() + 6000, clock() + 6001)
         assert look(store, ids[2]).due_ms in (clock() + 1000, clock() + 1001)
+        assert claim(store) == []
         clock.advance("2s")
         assert claimed_ids(store) == [ids[2]]
 
@@ -166,7 +177,7 @@ class ReturnRules(Contract):
         settle(store, claim_one(store), decision, fault=fault("second"))
         before, groups = look(store, id), store.failure_groups()
         clock.advance("1h")
-        assert store.triage([handle(store, id)], Redrive(to_queue="q", attempts=3, run="r")) == [True]
+        assert store.triage([handle(store, id)], redrive(store, to_queue="q", attempts=3, run="r")) == [True]
         assert (look(store, id).queue, store.failure_groups()) == ("q", [])
         assert store.triage([handle(store, id)], Return("r")) == [True]
         assert look(store, id) == before
@@ -180,7 +191,7 @@ class ReturnRules(Contract):
         id = bury(store, why=fault())
         before = look(store, id)
         for run in ("r", "s"):
-            assert store.triage([handle(store, id)], Redrive(run=run)) == [True]
+            assert store.triage([handle(store, id)], redrive(store, run=run)) == [True]
             assert store.triage([handle(store, id)], Return(run)) == [True]
             assert look(store, id) == before
 
@@ -190,7 +201,7 @@ class ReturnRules(Contract):
         store.triage([handle(store, id)], Redrive(run="first"))
         settle(store, claim_one(store), DeadLetter("exhausted"), fault=fault())
         before = look(store, id)
-        store.triage([handle(store, id)], Redrive(run="second"))
+        store.triage([handle(store, id)], redrive(store, run="second"))
         assert store.triage([handle(store, id)], Return("first")) == [False]
         assert store.triage([handle(store, id)], Return("second")) == [True]
         assert look(store, id) == before and before.redrives == 1
@@ -200,12 +211,12 @@ class ReturnRules(Contract):
     def test_what_was_run_since_is_not_returned(self, store: Store, clock: ManualClock) -> None:
         leased, failed, crashed, dead, done = (bury(store, task=name) for name in "abcde")
         store.triage([handle(store, id) for id in (leased, failed, crashed, dead, done)], Redrive(run="r"))
-        given = {d.message.id: d for d in claim(store, lease_ms=1000)}
-        settle(store, given[failed], RetryAt(clock() + 60_000), fault=fault())
-        settle(store, given[dead], DeadLetter("permanent"))
-        settle(store, given[done], Ack(keep_ms=None))
+        held = {d.message.id: d for d in claim(store, lease_ms=1000)}
+        settle(store, held[failed], RetryAt(clock() + 60_000), fault=fault())
+        settle(store, held[dead], DeadLetter("permanent"))
+        settle(store, held[done], Ack(keep_ms=None))
         if store.traits.counts_crashes:
-            settle(store, given[crashed], RetryAt(clock() + 60_000, crashed=True))
+            settle(store, held[crashed], RetryAt(clock() + 60_000, crashed=True))
         seen = [handle_of(store, id) for id in (leased, failed, crashed, dead, done)]
         assert store.triage(seen, Return("r")) == [False] * 5
 
@@ -237,13 +248,13 @@ class ReturnRules(Contract):
         store.triage([handle(store, id)], Redrive(run="r"))
         settle(store, claim_one(store), DeadLetter("permanent"))
         store.triage([handle(store, id)], Redrive())
-        assert store.triage([handle(store, id)], Return("r")) == [False]
-        assert look(store, id).run is None
+        assert store.triage([handle_of(store, id)], Return("r")) == [False]
+        assert given(store, id).run is None
 
     @takes("triages")
     def test_a_returned_handle_is_of_the_redrive_that_was_seen(self, store: Store) -> None:
         id = bury(store)
-        store.triage([handle(store, id)], Redrive(run="r"))
+        store.triage([handle(store, id)], redrive(store, run="r"))
         assert store.triage([Handle(id, 0, Lane.READY), Handle(id, 1, Lane.DEAD)], Return("r")) == [False, False]
         assert store.triage([Handle(id, 1, Lane.READY)] * 2, Return("r")) == [True, False]
 
@@ -278,7 +289,7 @@ class ReadmitRules(Contract):
         id = bury(store, why=fault())
         store.triage([handle(store, id)], Isolate("poison"))
         before = look(store, id)
-        store.triage([handle(store, id)], Redrive(run="r"))
+        store.triage([handle(store, id)], redrive(store, run="r"))
         assert store.triage([handle(store, id)], Return("r")) == [True]
         assert look(store, id) == before and before.lane is Lane.QUARANTINE
 
