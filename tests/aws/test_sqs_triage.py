@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from redrive import App, Backoff, Retry
+from redrive import App, AutoRedrive, Backoff, Retry
 from redrive.aws import ingest as ingesting
 from redrive.aws.move_tasks import DeadQueue
 from redrive.aws.sources import ingest_of, source_of, sources, sqs_of
 from redrive.cli.main import run as run_command
 from redrive.errors import ConfigError, Refused, Unsupported
+from redrive.message import Lane
 from redrive.testing.sqs import SqsServer
 
 from .places import REGION, client
@@ -278,3 +279,74 @@ def test_dlq_ingest_counts_what_it_takes_and_leaves_all_where_the_store_is_out(s
     assert (code, "nowhere" in said) == (2, True)
     code, _, said = call(f"sqlite:///{shop.folder / 'other.db'}", "dlq", "ingest")
     assert (code, "only an sqs:// store" in said) == (4, True)
+
+
+def test_of_a_fifo_queue_the_dead_go_back_in_order_each_once(shop: Shop) -> None:
+    app = shop.app()
+    push = app.tasks["crm.push"]
+    fifo = app.queue("crm.fifo")
+    app.enqueue_many([push.using(queue="crm.fifo", group="g").draft(n) for n in range(12)])
+    app.run_worker([fifo.name], burst=True)
+    assert app.store.counts("crm.fifo").dead == 12
+    ids = [message.id for message in app.dlq]
+    assert len(app.dlq.retry(all=True, reason="again", actor="ann").ids) == 12
+    queue = shop.server.account.queues["shop-crm.fifo"]
+    sent = [*queue.messages.values()]
+    assert [json.loads(message.body)["id"] for message in sent] == ids
+    assert {message.group for message in sent} == {"g"}
+    shop.up = True
+    app.run_worker([fifo.name], burst=True)
+    assert [*shop.seen] == [*range(12)]
+    assert shop.depth("shop-crm.fifo") == 0
+
+
+def test_what_came_by_a_topic_goes_back_to_its_own_queue_alone(shop: Shop) -> None:
+    app = shop.app()
+    for name in ("crm", "billing"):
+        app.store.places.of(name)  # type: ignore[attr-defined]
+        note = {
+            "Type": "Notification",
+            "MessageId": "m1",
+            "TopicArn": "arn:aws:sns:x:1:orders",
+            "MessageAttributes": {},
+        }
+        body = json.dumps(note | {"Message": json.dumps({"record_id": 7})})
+        shop.boto.send_message(QueueUrl=shop.queue(f"shop-{name}"), MessageBody=body)
+    app.run_worker(["crm"], burst=True)
+    [row] = app.dlq
+    assert row.headers["aws-sns-topic"].endswith(":orders")
+    shop.up = True
+    app.dlq.retry([row.id], reason="again", actor="ann")
+    assert (shop.depth("shop-crm"), shop.depth("shop-billing")) == (1, 1)
+    app.run_worker(["crm"], burst=True)
+    assert shop.seen == Counter([7])
+
+
+def test_an_edited_message_takes_the_way_back_too(shop: Shop) -> None:
+    app = dead(shop, 1)
+    [row] = app.dlq
+    shop.up = True
+    edited = app.dlq.edit(row.id, args={"record_id": 99}, reason="typo", actor="ann")
+    assert shop.depth("shop-crm") == 1
+    app.run_worker(burst=True)
+    assert shop.seen == Counter([99])
+    assert app.store.find([row.id, edited.id]) == [None, None]
+
+
+def test_auto_redrive_gives_up_as_poison_what_dies_after_its_last_redrive(shop: Shop) -> None:
+    app = shop.app()
+    app.queue("crm", foreign="crm.push", auto_redrive=AutoRedrive(base="1s", factor=1, max_redrives=2))
+    app.tasks["crm.push"].enqueue(1)
+    isolated = threading.Event()
+    app.subscribe(
+        lambda events: isolated.set() if "auto_isolated" in {getattr(e, "name", "") for e in events} else None
+    )
+
+    async def until_it_is_isolated() -> bool:
+        async with app.worker(["crm"]):
+            return await asyncio.to_thread(isolated.wait, 60)
+
+    assert asyncio.run(until_it_is_isolated())
+    [row] = app.store.peek(Lane.QUARANTINE).messages
+    assert (row.redrives, len(row.faults)) == (2, 3)
+    assert shop.depth("shop-crm") == 0

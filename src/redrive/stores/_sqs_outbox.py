@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from itertools import groupby
 from time import monotonic, sleep
@@ -213,9 +214,11 @@ class Outbox:
     # -- the thread beside a worker
 
     def begin(self) -> None:
-        """Pump on a thread of its own until `close`. Raises as `own`."""
-        self.own()
+        """Pump on a thread of its own until `close`; where the triage store is out, once it is back. Raises ConfigError
+        as `own`."""
         if self._thread is None:
+            with suppress(StoreError):
+                self.own()
             self._stop.clear()
             self._thread = threading.Thread(target=self._work, name="redrive-outbox", daemon=True)
             self._thread.start()
