@@ -103,6 +103,46 @@ def test_what_is_done_is_deleted_and_what_failed_comes_back_when_its_policy_says
     assert f.count() == 0
 
 
+def test_what_is_done_costs_a_function_no_call(stand: Stand) -> None:
+    f = Lambda(stand)
+
+    @f.app.task(name="push", queue="q", retry=PUSH)
+    async def push(n: int) -> None:
+        if n > 9 and context().attempt == 1:
+            raise ConnectionError("down")
+
+    push.enqueue(0)
+    push.enqueue(10)
+    f.invoke()  # the first event looks at the queue, and the first retry
+    f.app.enqueue_many([push.draft(n) for n in range(10)])
+    records, before = f.receive(), Counter(stand.server.requests)
+    f.invoke(records=records)
+    assert Counter(stand.server.requests) - before == {"DeleteMessageBatch": 1}  # Lambda's own
+    f.app.enqueue_many([push.draft(n) for n in range(11, 21)])
+    records, before = f.receive(), Counter(stand.server.requests)
+    f.invoke(records=records)
+    assert Counter(stand.server.requests) - before == {"ChangeMessageVisibilityBatch": 1}
+
+
+def test_an_event_may_have_thousands_of_messages(stand: Stand) -> None:
+    f = Lambda(stand)
+    seen: list[int] = []
+
+    @f.app.task(name="push", queue="q", retry=PUSH)
+    async def push(n: int) -> None:
+        seen.append(n)
+        if n % 100 == 7:
+            raise ConnectionError("down")
+
+    f.app.enqueue_many([push.draft(n) for n in range(1000)])
+    f.app.enqueue_many([push.draft(n) for n in range(1000, 1200)])
+    records = [record for _ in range(120) for record in f.receive()]
+    told = f.app.lambda_handler(metrics=False)
+    OPEN.append(told)
+    failed = told({"Records": records}, Remaining(60))["batchItemFailures"]
+    assert sorted(seen) == list(range(1200)) and len(failed) == 12
+
+
 def test_sync_handlers_run_beside_each_other_too(stand: Stand) -> None:
     f = Lambda(stand)
     met = threading.Barrier(3, timeout=10)

@@ -82,7 +82,7 @@ class Batches:
         records = records_of(event)
         failed: list[Record] = []
         for name, mine in queues_of(records).items():
-            queue = queue_named(name, self._prefix)
+            queue = self._called(name)
             self._vet(queue, left_s())
             done = self._of_queue(queue, mine, name.endswith(".fifo"), left_s)
             failed += [record for record in mine if record["receiptHandle"] not in done]
@@ -92,6 +92,12 @@ class Batches:
         """End its threads."""
         for runner in self._runners.values():
             runner.close()
+
+    def _called(self, name: str) -> str:
+        """redrive's name of an SQS queue: as the app says, which may have named a FIFO queue outright."""
+        queue = queue_named(name, self._prefix)
+        named = {task.queue for task in self._app.tasks.values()} | self._app.queues.keys()
+        return f"{queue}.fifo" if name.endswith(".fifo") and f"{queue}.fifo" in named else queue
 
     def _vet(self, queue: str, function_s: float) -> None:
         """As a worker's start does, at the first event of a queue. Raises Refused."""
@@ -189,8 +195,10 @@ class Batches:
         self._flow.close()
         with contextlib.suppress(StoreError):  # then its fate is what its run came to
             Keys(self._app.tasks, self._store, 0.0, 0.0).look_committed(runs)
-        outcomes = [self._outcome(run, run in left_behind, now_ms) for run in runs]
-        self._exchange(self._deposited(outcomes), end_s)
+        outcomes = self._deposited([self._outcome(run, run in left_behind, now_ms) for run in runs])
+        most = self._store.traits.batch_max  # an event may have ten thousand messages
+        for at in range(0, len(outcomes), most):
+            self._exchange(outcomes[at : at + most], end_s)
 
     def _outcome(self, run: Run, left_behind: bool, now_ms: int) -> Outcome:
         if never_began(run):

@@ -407,6 +407,7 @@ class SqsStore:
         """
         place, now = self.places.of(queue), self.now_ms()
         self._adopted.add([raw["ReceiptHandle"] for raw in raws])
+        self._receivers.received += len(raws)
         ask = Ask(queue, len(raws), lease_ms, worker=worker)
         return self._deliver(ask, place, [Received(raw, now - WAITED_MS, now + lease_ms) for raw in raws])
 
