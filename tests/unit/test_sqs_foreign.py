@@ -229,6 +229,7 @@ def test_anything_is_read_and_can_be_stored_and_sent_again(body: str, attributes
         received("x", SentTimestamp="soon", ApproximateReceiveCount="-", ApproximateFirstReceiveTimestamp="9" * 30),
         received("[" * 100_000),
         received('"\\ud800"'),
+        received("\ud800\udc80 lone", {"a": text("\udfff")}),
         received(wrapped("\0", tenant="\0")),
         received(json.dumps({"specversion": "1.0", "id": "\0", "source": "\0", "type": "\0", "data": 1})),
         received(json.dumps({"specversion": "1.0", "id": "1", "source": "s", "type": "t", "data_base64": "?"})),

@@ -92,7 +92,7 @@ def _plain(
         id,
         "",
         queue,
-        body.encode(errors="surrogateescape"),
+        body.encode(errors="surrogatepass"),
         _storable(next((attributes[name] for name in _CORRELATION if attributes.get(name)), id)),
         due_ms=sent_ms,
         enqueued_ms=sent_ms,

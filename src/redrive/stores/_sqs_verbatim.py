@@ -42,7 +42,7 @@ def as_it_came(message: Message, raw: Mapping[str, Any]) -> Message:
     headers = {name: text for name, text in message.headers.items() if name in _ABOUT}
     headers |= {name: text for name, text in message.headers.items() if name in kept}
     headers[VERBATIM] = json.dumps({name: kind for name, kind in types.items() if kind != "String"})
-    body = str(raw.get("Body") or "").encode(errors="surrogateescape")
+    body = str(raw.get("Body") or "").encode(errors="surrogatepass")
     return replace(message, body=body, content="raw", headers=headers)
 
 
