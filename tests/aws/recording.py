@@ -73,7 +73,9 @@ def granted(logical: str, *, dependency: bool = False, **settings: Any) -> Used:
                 continue
         if statement["Action"][0].startswith("logs:"):
             continue
-        found |= {(_kind(statement["Resource"]), action) for action in statement["Action"]}
+        resources = statement["Resource"]
+        on = [_kind(one) for one in (resources if isinstance(resources, list) else [resources])]
+        found |= {(kind, action) for kind in on for action in statement["Action"]}
     return found
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -293,7 +295,9 @@ def test_a_template_of_one_queue_can_be_given_inline() -> None:
         ({"profile": "critcal"}, "did you mean 'critical'"),
         ({"queues": ()}, "no queue"),
         ({"queues": ("a b",)}, "'a b'"),
-        ({"queues": ("x" * 40,)}, "expected 1 to"),
+        ({"queues": ("x" * 62,)}, "expected 1 to 61"),
+        ({"queues": ("x" * 60,)}, "prefix 'shop': expected 1 to 2 letters"),
+        ({"queues": ("orders.fifo",)}, "--fifo"),
         ({"queues": ("a-b", "a_b")}, "same logical name 'AB'"),
         ({"queues": tuple(f"q{n}" for n in range(40))}, "CloudFormation takes 500"),
         ({"queues": ("a", "a-dlq")}, "'a-dlq'"),
@@ -319,7 +323,7 @@ def test_cfn_lint_finds_nothing() -> None:
     from cfnlint.api import lint_all
 
     for profile, fifo in ALL if os.environ.get("TEST_SOAK") else (("critical", True),):
-        written = text(made(queues=("orders",), profile=profile, fifo=fifo))
+        written = text(made(queues=("orders",), profile=profile, fifo=fifo, approval=True))
         found = [match for match in lint_all(written) if match.rule.severity != "informational"]
         assert [str(match) for match in found] == []
 
@@ -338,3 +342,30 @@ def test_the_command_writes_what_was_asked_for(tmp_path: Path, capsys: pytest.Ca
     assert "QUEUE=JSON" in capsys.readouterr().err
     assert run(["aws", "template", "-q", "a b"]) == 2
     assert "'a b'" in capsys.readouterr().err
+
+
+def test_making_it_needs_no_library_of_aws() -> None:
+    asked = "import redrive.aws.infrastructure as i, sys; i.text(i.template(i.Settings())); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", asked], check=True, capture_output=True, text=True).stdout.split()
+    assert "redrive.aws.infrastructure" in loaded and not {"boto3", "botocore", "yaml"} & set(loaded)
+
+
+def test_the_longest_names_fit() -> None:
+    found = made(prefix="p" * 40, queues=("q" * 22,), fifo=True)
+    names = [
+        v["Fn::Sub"].replace("${Prefix}", "p" * 40)
+        for r in found["Resources"].values()
+        if (v := r["Properties"].get("QueueName"))
+    ]
+    assert max(map(len, names)) == 80
+
+
+def test_policies_of_the_largest_stack_are_none_that_aws_refuses() -> None:
+    found = made(prefix="p" * 40, queues=tuple(f"{'q' * 20}-{n}" for n in range(9)), fifo=True)["Resources"]
+    arn = "arn:aws-us-gov:sqs:us-gov-west-1:123456789012:" + "n" * 80
+    for name in ("WorkerAccess", "ProducerAccess", "TriageAccess"):
+        document = found[name]["Properties"]["PolicyDocument"]
+        for statement in document["Statement"]:
+            on = statement["Resource"]
+            statement["Resource"] = [arn] * len(on) if isinstance(on, list) else arn
+        assert len(json.dumps(document, separators=(",", ":"))) <= 6144, name

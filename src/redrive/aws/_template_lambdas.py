@@ -148,6 +148,14 @@ def merged(statements: Sequence[Json]) -> list[Json]:
     return list(found.values())
 
 
+def gathered(statements: Sequence[Json]) -> list[Json]:
+    """One statement for all things on which the same actions are allowed."""
+    found: dict[tuple[str, ...], list[Any]] = {}
+    for one in statements:
+        found.setdefault(tuple(one["Action"]), []).append(one["Resource"])
+    return [allow(actions, on[0] if len(on) == 1 else on) for actions, on in found.items()]
+
+
 def environment(of: Named) -> dict[str, Any]:
     """What the handlers that redrive go by."""
     id = of.id

@@ -13,11 +13,11 @@ from ..errors import ConfigError
 Json = dict[str, Any]
 Resources = dict[str, Json]
 PREFIX_MAX = 40
-PREFIX = f"[A-Za-z0-9-]{{1,{PREFIX_MAX}}}"
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _SQS_NAME_MAX = 80
 SUFFIXES = ("-dlq", "-poison", "-undelivered", "-work")
-_LONGEST = "-undelivered.fifo"
+_FIFO = ".fifo"
+_SPARE = _SQS_NAME_MAX - len("-") - len(f"-undelivered{_FIFO}")  # for prefix and queue
 
 
 class Named(Struct, frozen=True):
@@ -48,13 +48,14 @@ class Named(Struct, frozen=True):
 
 def named(queues: Sequence[str], fifo: bool, filters: Mapping[str, Mapping[str, Any]], scope: str) -> list[Named]:
     """The queues, their names checked. Raises ConfigError."""
-    plain = [queue.removesuffix(".fifo") for queue in queues]
-    given = [(filters[name], scope) if name in filters else ({"queue": [name]}, "attributes") for name in plain]
-    found = [Named(name, fifo, *one) for name, one in zip(plain, given, strict=True)]
+    if not fifo and any(queue.endswith(_FIFO) for queue in queues):
+        raise ConfigError(f"queues {list(queues)}: with a FIFO queue all are, and their topic is; say so by --fifo")
+    plain = [queue.removesuffix(_FIFO) for queue in queues]
+    of = {queue.removesuffix(_FIFO): (filter, scope) for queue, filter in filters.items()}
+    found = [Named(name, fifo, *of.get(name, ({"queue": [name]}, "attributes"))) for name in plain]
     for one in found:
-        if not _NAME.fullmatch(one.queue) or len(one.queue) + PREFIX_MAX + 1 + len(_LONGEST) > _SQS_NAME_MAX:
-            most = _SQS_NAME_MAX - PREFIX_MAX - 1 - len(_LONGEST)
-            raise ConfigError(f"queue {one.queue!r}: expected 1 to {most} of the characters A-Z a-z 0-9 _ -")
+        if not _NAME.fullmatch(one.queue) or prefix_max([one]) < 1:
+            raise ConfigError(f"queue {one.queue!r}: expected 1 to {_SPARE - 1} of the characters A-Z a-z 0-9 _ -")
     ids = [one.id for one in found]
     for n, id in enumerate(ids):
         if not id or id in ids[:n]:
@@ -66,6 +67,11 @@ def named(queues: Sequence[str], fifo: bool, filters: Mapping[str, Mapping[str, 
         if taken := [suffix for suffix in SUFFIXES if f"{one.queue}{suffix}" in names]:
             raise ConfigError(f"queue '{one.queue}{taken[0]}' would be called as what belongs to queue {one.queue!r}")
     return found
+
+
+def prefix_max(found: Sequence[Named]) -> int:
+    """How long a prefix may be, for the longest name of an SQS queue to be one."""
+    return min(PREFIX_MAX, _SPARE - max(len(one.queue) for one in found))
 
 
 def ref(name: str) -> Json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ._template_names import PREFIX, PREFIX_MAX, Json, ref
+from ._template_names import Json, ref
 
 DAY_S = 86_400
 RUNTIMES = ("python3.11", "python3.12", "python3.13")
@@ -34,14 +34,14 @@ PROFILES = {
 }
 
 
-def parameters(prefix: str, profile: Profile) -> Json:
+def parameters(prefix: str, prefix_max: int, profile: Profile) -> Json:
     """All parameters, in the order in which a console shows them."""
     return {
         "Prefix": _text(
             "What the names of all queues begin with. Programs reach them as sqs://REGION/PREFIX.",
             prefix,
-            AllowedPattern=PREFIX,
-            ConstraintDescription=f"1 to {PREFIX_MAX} letters, digits and hyphens",
+            AllowedPattern=f"[A-Za-z0-9-]{{1,{prefix_max}}}",
+            ConstraintDescription=f"1 to {prefix_max} letters, digits and hyphens",
         ),
         "VisibilityTimeout": _number(
             "Seconds that a received message is hidden. Workers extend it while a handler runs.",

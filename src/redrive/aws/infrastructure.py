@@ -21,7 +21,7 @@ from . import _template_alarms as alarms
 from . import _template_lambdas as lambdas
 from . import _template_machine as machines
 from . import _template_queues as queues
-from ._template_names import PREFIX, PREFIX_MAX, Json, Named, Resources, att, named, ref, sub
+from ._template_names import Json, Named, Resources, att, named, prefix_max, ref, sub
 from ._template_parameters import PROFILES, conditions, parameters
 from ._yaml import dump
 
@@ -56,36 +56,15 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 def template(settings: Settings) -> dict[str, Any]:
     """The template as plain values: dicts, lists, texts, numbers; no None. Raises ConfigError."""
-    if settings.profile not in PROFILES:
-        near = near_miss(settings.profile, PROFILES)
-        raise ConfigError(
-            f"profile {settings.profile!r}: expected one of {', '.join(PROFILES)}"
-            + (f"; did you mean {near!r}?" if near else "")
-        )
-    if not re.fullmatch(PREFIX, settings.prefix):
-        raise ConfigError(f"prefix {settings.prefix!r}: expected 1 to {PREFIX_MAX} letters, digits and hyphens")
-    if not re.fullmatch("[A-Za-z0-9_-]{1,100}", settings.topic):
-        raise ConfigError(f"topic {settings.topic!r}: expected 1 to 100 of the characters A-Z a-z 0-9 _ -")
-    if settings.partition not in PARTITIONS:
-        raise ConfigError(f"partition {settings.partition!r}: expected one of {', '.join(PARTITIONS)}")
-    for queue in settings.filters:
-        if queue not in settings.queues:
-            raise ConfigError(f"a filter is for queue {queue!r}, which is none of {', '.join(settings.queues)}")
+    _check(settings)
     profile = PROFILES[settings.profile]
-    keep = profile.keep if settings.keep is None else settings.keep
     found = named(settings.queues, settings.fifo, settings.filters, settings.filter_scope)
-    resources = _resources(found, settings, keep)
-    if len(resources) > RESOURCES_MAX:
-        raise ConfigError(
-            f"{len(found)} queues make {len(resources)} resources, and CloudFormation takes {RESOURCES_MAX}; make "
-            "several stacks, each with a prefix of its own"
-        )
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Description": f"redrive {__version__}: queues {', '.join(one.queue for one in found)}"[:1024],
-        "Parameters": parameters(settings.prefix, profile),
+        "Parameters": parameters(settings.prefix, _prefix_max(settings.prefix, found), profile),
         "Conditions": conditions(),
-        "Resources": resources,
+        "Resources": _resources(found, settings, profile.keep if settings.keep is None else settings.keep),
         "Outputs": _outputs(found),
     }
 
@@ -98,6 +77,30 @@ def text(template: Mapping[str, Any], form: str = "yaml") -> str:
     return found
 
 
+def _check(settings: Settings) -> None:
+    if settings.profile not in PROFILES:
+        near = near_miss(settings.profile, PROFILES)
+        meant = f"; did you mean {near!r}?" if near else ""
+        raise ConfigError(f"profile {settings.profile!r}: expected one of {', '.join(PROFILES)}{meant}")
+    if not re.fullmatch("[A-Za-z0-9_-]{1,100}", settings.topic):
+        raise ConfigError(f"topic {settings.topic!r}: expected 1 to 100 of the characters A-Z a-z 0-9 _ -")
+    if settings.partition not in PARTITIONS:
+        raise ConfigError(f"partition {settings.partition!r}: expected one of {', '.join(PARTITIONS)}")
+    for queue in settings.filters:
+        if queue not in settings.queues:
+            raise ConfigError(f"a filter is for queue {queue!r}, which is none of {', '.join(settings.queues)}")
+
+
+def _prefix_max(prefix: str, found: Sequence[Named]) -> int:
+    most = prefix_max(found)
+    if not re.fullmatch(f"[A-Za-z0-9-]{{1,{most}}}", prefix):
+        raise ConfigError(
+            f"prefix {prefix!r}: expected 1 to {most} letters, digits and hyphens, as the name of an SQS queue has at "
+            "most 80 characters"
+        )
+    return most
+
+
 def _resources(found: Sequence[Named], settings: Settings, keep: bool) -> Resources:
     resources = queues.shared(settings.topic, settings.fifo, keep) | alarms.shared()
     for of in found:
@@ -108,12 +111,18 @@ def _resources(found: Sequence[Named], settings: Settings, keep: bool) -> Resour
             raise ConfigError(f"queue {of.queue!r}: {min(taken)} is the logical name of another resource; rename it")
         resources |= own
     resources |= {f"{name}Access": _policy(name.lower(), found) for name in ("Worker", "Producer", "Triage")}
-    return resources | alarms.dashboard(found)
+    resources |= alarms.dashboard(found)
+    if len(resources) > RESOURCES_MAX:
+        raise ConfigError(
+            f"{len(found)} queues make {len(resources)} resources, and CloudFormation takes {RESOURCES_MAX}; make "
+            "several stacks, each with a prefix of its own"
+        )
+    return resources
 
 
 def _policy(role: str, found: Sequence[Named]) -> Json:
-    """A policy to attach to whatever role runs such a program."""
-    statements = lambdas.merged([one for of in found for one in lambdas.statements_of(role, of)])
+    """A policy to attach to whatever role runs such a program; AWS takes one of 6,144 characters."""
+    statements = lambdas.gathered(lambdas.merged([one for of in found for one in lambdas.statements_of(role, of)]))
     properties = {
         "Description": f"What a redrive {role} calls, and no more",
         "PolicyDocument": {"Version": "2012-10-17", "Statement": statements},
