@@ -48,7 +48,7 @@ class Notice(Struct, frozen=True, kw_only=True):
     no_identity, child_failed, …; about flow control: breaker_opened, breaker_half_open, breaker_closed,
     budget_exhausted, flow_local, …; or about redrive runs: run_started, run_waiting, run_stopped, run_done,
     run_failed (to be carried), runs_unavailable; or about auto-redrive: auto_isolated, auto_failed; or about
-    dead-letter queues of SQS: ingested (`count` messages of the queue `about`), ingest_unavailable; or
+    dead-letter queues of SQS: ingested (`count` messages of the queue `about`), ingest_left, ingest_unavailable; or
     about what is billed: aws_requests, once a minute for each action (`about`), with how many requests there were
     (`count`)"""
 

@@ -203,8 +203,9 @@ class Ingesting:
         """Stop; what was received is written first. A poll that is under way may outlast it, and gives back what it
         gets."""
         self._stop.set()
+        end_s = monotonic() + CLOSE_S
         for thread in self._threads:
-            thread.join(CLOSE_S)
+            thread.join(max(0.0, end_s - monotonic()))
 
     def _work(self, sources: Sequence[Source]) -> None:
         wait_s = max(1, POLL_S // len(sources))
@@ -235,5 +236,9 @@ class Ingesting:
             counts.add(some)
             if some.received < 10:
                 break
+        if counts.left:
+            self._tell(
+                "ingest_left", f"{counts.left:,} of {source.name}: the store does not take them now", source.queue
+            )
         if counts.written:
             self._tell("ingested", f"{counts.written:,} of {source.name}", source.queue, counts.written)

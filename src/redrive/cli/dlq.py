@@ -82,6 +82,7 @@ def list_(
     if not out.rows((views.dead(m) for m in found), _COLUMNS, id="id", limit=limit):
         plain = found.node == as_node(lane=lane)
         note(f"the {lane} lane of {place.url} is empty" if plain else "nothing dead matches")
+        dlq_sqs.note_outside(place)
     note_unread(found)
 
 
@@ -116,6 +117,7 @@ def groups(place: Place, out: Output, selector: tuple[str, ...], chosen: Node, l
         rows = [{**row, "trend": _trend(row)} for row in rows]
     if not out.rows(rows, columns, id="fingerprint", limit=limit):
         note("nothing dead matches" if found.node != ALL else f"nothing is dead in {place.url}")
+        dlq_sqs.note_outside(place)
     note_unread(found)
 
 

@@ -6,11 +6,12 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import ConfigError
+from ..errors import ConfigError, StoreError
 from . import views
 from .failure import DONE, PARTIAL, USAGE, Failure, note, onward
 from .output import Column, Output, bar
@@ -31,6 +32,20 @@ _INGESTED = (
     Column("known"),
     Column("left"),
 )
+
+
+def note_outside(place: Place) -> None:
+    """Say what lies in dead-letter queues of SQS, where nobody has ingested it; nothing where that may not be asked."""
+    if place.store.traits.name != "sqs":
+        return
+    from ..aws.sources import sources, sqs_of
+
+    store = sqs_of(place.store)
+    with suppress(StoreError, ConfigError):
+        names = sorted(declared_queues(place)) or store.places.names()
+        count = sum(sum(store.places.counts(source.url)) for source in sources(store, names))
+        if count:
+            note(f"about {count:,} lie in dead-letter queues of SQS; take them in: {onward('dlq ingest')}")
 
 
 @click.command()
