@@ -124,6 +124,10 @@ class OpenCells(Cells, Protocol):
         """All of the swaps or none, in one commit. Raises Conflict if one does not apply: then nothing was written."""
         ...
 
+    def doctor(self) -> list[str]:
+        """What is unsafe or dear about the set-up; one line each with what to do, empty when all is well."""
+        ...
+
     def close(self) -> None:
         """Give back sockets and threads. The cells cannot be used afterwards."""
         ...

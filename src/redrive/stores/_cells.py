@@ -24,5 +24,8 @@ class CellsOfStore:
         if swaps:
             self.store.put([], swaps=swaps)
 
+    def doctor(self) -> list[str]:
+        return self.store.doctor()
+
     def close(self) -> None:
         self.store.close()

@@ -151,6 +151,7 @@ class DynamoCells:
 
     def doctor(self) -> list[str]:
         """What is unsafe or dear about the table; one line each with what to do, empty when all is well."""
+        self._made()
         table = self._calls.call("DescribeTable", TableName=self._table)["Table"]
         if [(part["AttributeName"], part["KeyType"]) for part in table["KeySchema"]] != [("k", "HASH")]:
             return [f"table {self._table!r} has another key than the string `k`: use one of `redrive aws template`"]

@@ -690,7 +690,8 @@ class SqsStore:
         return [] if self.triage_store is None else self.triage_store.check()
 
     def doctor(self) -> list[str]:
-        return [*self._looks.doctor(), *([] if self.triage_store is None else self.triage_store.doctor())]
+        parts = [part for part in (self.triage_store, self._own_cells) if part is not None]
+        return [*self._looks.doctor(), *(line for part in parts for line in part.doctor())]
 
     def vet(self, works: Sequence[Work], *, advise: bool = False, function_s: float | None = None) -> list[str]:
         """Why these works cannot be done, each line with the fix; with `advise` also what is doubtful. `function_s`:
