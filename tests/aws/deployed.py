@@ -12,7 +12,7 @@ from redrive.aws.infrastructure import Settings, template, text
 
 from .places import REGION, client
 
-READY_WITHIN_S = 30.0
+READY_WITHIN_S = 60.0
 NO_METRIC_MATH = {"ErrorRateAlarm": "off"}  # ministack refuses alarms on metric math; AWS and cfn-lint take this one
 
 

@@ -319,6 +319,7 @@ def test_a_queue_may_be_called_as_anything_of_ours() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_cfn_lint_finds_nothing() -> None:
     from cfnlint.api import lint_all
 
