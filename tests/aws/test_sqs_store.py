@@ -3,6 +3,7 @@ that fail half-way. What it has in common with other stores is held by the contr
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -406,6 +407,22 @@ def test_a_fifo_queue_keeps_the_order_of_a_group_through_retries(world: World) -
         world.clock.advance("6s")
     assert [id for id in ran if id != other] == [ids[0], ids[1], ids[1], ids[1], ids[2], ids[3]]
     assert world.lying("orders.fifo") == 0
+
+
+def test_what_is_put_to_a_fifo_queue_arrives_in_its_order(world: World) -> None:
+    store = world.open()
+    ids = [done.id for done in store.put([Draft(task="push", queue="orders.fifo", group="g") for _ in range(95)])]
+    sent = [json.loads(message.body)["id"] for message in world.queue("orders.fifo").messages.values()]
+    assert sent == ids
+
+
+def test_behind_what_could_not_be_sent_to_a_fifo_queue_nothing_is(world: World) -> None:
+    store = world.open()
+    put(store, queue="orders.fifo", group="g")
+    world.server.faults.fail("SendMessageBatch", 3)
+    with pytest.raises(StoreUnavailable, match="0 of 35 messages were sent"):
+        store.put([Draft(task="push", queue="orders.fifo", group="g") for _ in range(35)])
+    assert world.lying("orders.fifo") == 1
 
 
 def test_one_message_of_a_group_runs_at_a_time_and_a_long_run_keeps_those_behind_it(world: World) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -11,6 +12,7 @@ from msgspec import Struct
 from ..errors import ConfigError, StoreError, StoreUnavailable
 from ._sqs_client import Sqs
 
+SEND = "SendMessageBatch"
 ENTRIES_MAX = 10
 BYTES_MAX = 1024 * 1024  # of a batch, and of a message
 TRIES = 4  # of an entry that failed on AWS's side
@@ -30,13 +32,29 @@ class Job(Struct):
 
 
 def run(sqs: Sqs, jobs: Sequence[Job]) -> None:
-    """Do all jobs in batches of ten, as many at once as there are threads. What cannot be done stands in its answers;
-    nothing is raised."""
-    works = []
+    """Do all jobs in batches of ten, as many at once as there are threads, but what is sent to a FIFO queue in its
+    order. What cannot be done stands in its answers; nothing is raised."""
+    works: list[Callable[[], None]] = []
     for job in jobs:
         job.answers = [None] * len(job.entries)
-        works += [lambda job=job, part=part: _batch(sqs, job, part) for part in parts(job)]
+        if job.action == SEND and job.url.endswith(".fifo"):
+            works.append(functools.partial(_in_order, sqs, job))
+        else:
+            works += [functools.partial(_batch, sqs, job, part) for part in parts(job)]
     sqs.all(works)
+
+
+def _in_order(sqs: Sqs, job: Job) -> None:
+    """One batch after another, up to the first that fails: what is behind it must not come before it. Within that batch
+    SQS may have taken what stands behind the entry that it refused."""
+    failed = None
+    for part in parts(job):
+        if failed is None:
+            _batch(sqs, job, part)
+            failed = next((job.answers[at] for at in part if job.answers[at] is not None), None)
+        else:
+            for at in part:
+                job.answers[at] = StoreUnavailable(f"not sent, as what goes before it was not: {failed}")
 
 
 def parts(job: Job) -> Iterator[range]:
