@@ -237,8 +237,7 @@ class Ingesting:
             if some.received < 10:
                 break
         if counts.left:
-            self._tell(
-                "ingest_left", f"{counts.left:,} of {source.name}: the store does not take them now", source.queue
-            )
+            text = f"{counts.left:,} of {source.name}: the store does not take them now"
+            self._tell("ingest_left", text, source.queue, counts.left)
         if counts.written:
             self._tell("ingested", f"{counts.written:,} of {source.name}", source.queue, counts.written)
