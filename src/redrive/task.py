@@ -16,7 +16,7 @@ from .codec import Codec, Upcast
 from .config import near_miss
 from .decide import Policy
 from .duration import Duration, milliseconds, seconds, show
-from .errors import ConfigError, NotDone
+from .errors import ConfigError, NotDone, Unsupported
 from .ids import new_id
 from .message import NORMAL, PRIORITIES, RESTING, Draft, Lane, Message
 from .stores._door import admit as check_drafts
@@ -48,14 +48,25 @@ class Ref(msgspec.Struct, frozen=True):
     @property
     def state(self) -> str:
         """Its state now: ready, scheduled, leased, dead, quarantine, done or cancelled. Done messages are deleted, so
-        one that is gone is done."""
-        message = self._app.job(self.id)
+        one that is gone is done; Unsupported is raised where a store cannot tell (SQS)."""
+        message = self._look()
         return "done" if message is None else message.state(self._app.store.now_ms())
+
+    def _look(self) -> Message | None:
+        """Raises Unsupported where a store that does not find it cannot tell whether it is done or waits."""
+        message: Message | None = self._app.job(self.id)
+        traits = self._app.store.traits
+        if message is None and not traits.finds:
+            raise Unsupported(
+                f"message {self.id} of task {self.task!r}: store {traits.name} cannot look up what waits or runs, "
+                "so it cannot tell whether this is done; have the handler write down or send on what you wait for"
+            )
+        return message
 
     @property
     def progress(self) -> Any:
         """The last checkpoint's state, as plain JSON values; None if there is none, or the message is gone."""
-        message = self._app.job(self.id)
+        message = self._look()
         return None if message is None else progress_of(message.progress)
 
     def wait(self, timeout: Duration | None = None) -> Any:
@@ -64,11 +75,12 @@ class Ref(msgspec.Struct, frozen=True):
 
         Looks every few milliseconds at first, four times a second in the end. Raises NotDone when the message is dead
         or cancelled (a redrive may still bring it back), TimeoutError after `timeout`, RuntimeError inside a running
-        event loop: use `await_` there. A message that is gone counts as done.
+        event loop: use `await_` there. A message that is gone counts as done; where a store cannot look up what waits
+        or runs (SQS), this raises Unsupported instead.
         """
         refuse_loop("ref.wait()", "await ref.await_(…)")
         pauses = self._pauses(timeout)
-        while (message := self._app.job(self.id)) is not None and message.lane is not Lane.DONE:
+        while (message := self._look()) is not None and message.lane is not Lane.DONE:
             self._refuse_resting(message)
             time.sleep(next(pauses))
         return self._result(message)
@@ -78,9 +90,7 @@ class Ref(msgspec.Struct, frozen=True):
         import asyncio
 
         pauses = self._pauses(timeout)
-        while (
-            message := await asyncio.to_thread(self._app.job, self.id)
-        ) is not None and message.lane is not Lane.DONE:
+        while (message := await asyncio.to_thread(self._look)) is not None and message.lane is not Lane.DONE:
             self._refuse_resting(message)
             await asyncio.sleep(next(pauses))
         return self._result(message)

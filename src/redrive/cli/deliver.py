@@ -75,6 +75,9 @@ def deliver(place: Place, output: Output, file: str, **given: Any) -> int:
     if not place.store.traits.durable:
         why = f"{place.url} forgets everything when the command ends, so nothing could be resumed"
         raise Failure("this store cannot keep lines", why, "--url sqlite:///redrive.db", REFUSED)
+    if not place.store.traits.finds:
+        why = f"{place.url} cannot look up what waits, so a call that was cut off could not go on where it was"
+        raise Failure("this store cannot tell lines apart", why, "--url sqlite:///redrive.db", REFUSED)
     folder = spool_folder(place.store)
     return _Command(place, output, file, given, target, folder).run()
 

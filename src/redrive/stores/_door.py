@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from ..errors import ConfigError, EnqueueError, TooLarge
+from ..errors import ConfigError, EnqueueError, TooLarge, Unsupported
 from ..ids import is_id
 from ..message import (
     PRIORITIES,
@@ -37,7 +37,8 @@ _CURSOR = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
 
 
 def admit(drafts: Iterable[Draft], traits: Traits) -> None:
-    """Raises TooLarge or EnqueueError for the first draft that cannot be put."""
+    """Raises TooLarge or EnqueueError for the first draft that cannot be put, Unsupported for a key that is not
+    kept."""
     for draft in drafts:
         if len(draft.body) > traits.body_bytes_max:
             raise TooLarge(
@@ -47,6 +48,12 @@ def admit(drafts: Iterable[Draft], traits: Traits) -> None:
         why = _numbers(draft, traits) or _texts(draft, traits.names_bytes_max)
         if why is not None:
             raise EnqueueError(f"a message of task {draft.task[:100]!a} is refused: {why}; nothing was written")
+        if draft.key is not None and not traits.unique:
+            raise Unsupported(
+                f"a message of task {draft.task!r} is refused: store {traits.name} keeps no unique keys, and it has "
+                f"key={draft.key[:100]!r}; enqueue it without one, and let the task be idempotent: a duplicate is then "
+                "delivered, and has no effect"
+            )
 
 
 def admit_verdict(handles: Sequence[Handle], verdict: Verdict, traits: Traits) -> None:

@@ -226,12 +226,6 @@ class SqsStore:
         ids = Counter(draft.id for draft in drafts if draft.id is not None)
         if len(ids) < ids.total():
             raise EnqueueError(f"id {ids.most_common(1)[0][0]} is given twice in one call; nothing was sent")
-        for draft in drafts:
-            if draft.key is not None:
-                raise Unsupported(
-                    f"SQS keeps no unique keys (key={draft.key[:100]!r} of task {draft.task!r}); enqueue without key=, "
-                    "and let the task be idempotent"
-                )
 
     def send(self, messages: Sequence[Message]) -> list[StoreError | ConfigError | None]:
         """Send these messages, as they are, to their queues; what went wrong with each."""

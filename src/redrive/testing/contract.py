@@ -5,8 +5,8 @@
             return MyStore(place / "data", clock_ms=clock)
 
 It holds a store to exactly the traits it declares: what a trait promises must hold, and what it does not promise must
-be as the trait says (a store that is not fenced must not call a receipt stale). No test is skipped, so a trait can be
-neither over- nor understated.
+be as the trait says (a store without unique keys must refuse a draft that has one). No test is skipped, so a trait can
+be neither over- nor understated.
 """
 
 from __future__ import annotations

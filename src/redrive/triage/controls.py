@@ -152,6 +152,8 @@ class Controls:
 
     def _with_waiting(self, found: Sequence[Control]) -> Sequence[Control]:
         """With what waits for them, as far as one look shows."""
+        if not self._store.traits.finds:
+            return found
         held: dict[str, Counter[str]] = {}
         waiting: Counter[str] = Counter()
         for message in self._store.peek(Lane.READY, where=Where(), limit=LOOKED).messages:

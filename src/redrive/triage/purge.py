@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Struct
 
+from ..errors import Unsupported
 from ..message import Cancel, Lane, Message, Swap, Where
 from ..store import Store
 from .pages import fitting
@@ -42,8 +43,13 @@ def purge(
 
     What is leased, dead, quarantined or done is left alone, but for what a worker claims between the look and the
     cancel: that is asked to stop, as `cancel` does. Pause the queue first to rule it out. Cut off, it has done what it
-    has done; call it again. Raises StoreError.
+    has done; call it again. Raises StoreError, Unsupported where the store cannot list what waits.
     """
+    if not store.traits.finds:
+        raise Unsupported(
+            f"queue {queue!r}: store {store.traits.name} cannot list what waits, so there is nothing to cancel by; "
+            "pause the queue, or empty it with the store's own tools (SQS: aws sqs purge-queue)"
+        )
     note = PurgeNote(store.now_ms(), None, actor, reason)
     _write(store, queue, note)
     before = Where(queue=queue, until_ms=note.began_ms + 1)

@@ -610,6 +610,8 @@ class Worker:
 
     def _blocked_in(self, queue: str) -> int:
         """How many messages stand behind a dead one: they wait for a person, and a drain does not wait for that."""
+        if not self._store.traits.widths:
+            return 0
         return sum(group.parked for group in self._store.groups(queue) if group.blocked_by is not None)
 
     # -- telling
