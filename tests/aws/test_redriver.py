@@ -293,4 +293,14 @@ def test_requests_stay_few(stand: Stand) -> None:
     before = Counter(stand.server.requests)
     d.call(ALARM)
     asked = Counter(stand.server.requests) - before
-    assert asked == {"ReceiveMessage": 11, "SendMessageBatch": 10, "DeleteMessageBatch": 10, "GetQueueAttributes": 2}
+    assert asked == {"ReceiveMessage": 11, "SendMessageBatch": 11, "DeleteMessageBatch": 10, "GetQueueAttributes": 2}
+
+
+def test_what_dies_before_the_alarm_is_quiet_again_is_not_left_waiting(stand: Stand) -> None:
+    d = Deployment(stand)
+    d.send(d.dead, {"MessageBody": "first"})
+    d.call(ALARM)
+    d.send(d.dead, {"MessageBody": "second"})  # the alarm rings still: its state does not change, and nobody is called
+    assert d.counts(d.work)["Delayed"] == 1
+    d.work_on()
+    assert (d.total(d.dead), d.total(d.main), d.total(d.work)) == (0, 2, 0)

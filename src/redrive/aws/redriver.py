@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 HOLD_S = 60  # for how long a received message is this run's
 EACH = 100  # dead messages for which one trigger sets one more Lambda to work
 AGAIN_S = 15  # how soon the next one looks for what this one had no time for; the queue's counts lag a little
+QUIET_S = 300  # after which an alarm has noticed that nothing is dead, so that the next death changes its state
 FAN_OUT = 5
+TRIES = 3  # of a message to the work queue
 _COUNTS = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
 
 
@@ -104,7 +106,8 @@ class Redriver:
             self._call_another(self._work.url, 0, "fan-out")
 
     def _look_back(self) -> None:
-        """What is left: unseen for want of time, held by others (who may have died), or not moved by a failure."""
+        """What is left: unseen for want of time, held by others (who may have died), not moved by a failure; or what is
+        yet to come while the alarm still rings of this, and so is not told."""
         seen, held, delayed = self._count(self._settings.dead)
         if self._left_s() <= 0:
             self._go_on(0 if seen else AGAIN_S, "its time is over")
@@ -112,6 +115,8 @@ class Redriver:
             self._go_on(AGAIN_S, f"{seen} are visible still")
         elif held or delayed:
             self._go_on(HOLD_S, f"{held + delayed} are held, or wait")
+        elif self.carried.redriven or self.carried.isolated:
+            self._go_on(QUIET_S, "nothing is left; what dies before the alarm is quiet again changes no state")
 
     def _go_on(self, delay_s: int, why: str) -> None:
         self.carried.again_s, self.carried.why = delay_s, why
@@ -122,8 +127,12 @@ class Redriver:
         entry: dict[str, Any] = {"Id": "0", "MessageBody": json.dumps({"redrive": "go on", "why": why})}
         if delay_s:
             entry["DelaySeconds"] = delay_s
-        for failed in self._call("SendMessageBatch", QueueUrl=url, Entries=[entry]).get("Failed") or ():
-            raise StoreError(f"the work queue {url} took no message: {failed.get('Code')} {failed.get('Message')}")
+        failed: Sequence[Any] = ()
+        for _ in range(TRIES):
+            failed = self._call("SendMessageBatch", QueueUrl=url, Entries=[entry]).get("Failed") or ()
+            if not failed:
+                return
+        raise StoreError(f"the work queue {url} took no message: {failed[0].get('Code')} {failed[0].get('Message')}")
 
     def _count(self, url: str) -> tuple[int, int, int]:
         told = self._call("GetQueueAttributes", QueueUrl=url, AttributeNames=list(_COUNTS))["Attributes"]
