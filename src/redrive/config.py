@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from msgspec import Struct
 
@@ -327,6 +327,9 @@ def _anchored(name: str, value: Any, file: _File) -> Any:
         return value
     if name == "state_dir":
         return value if value.startswith("~") else str(file.path.parent / value)
+    if name == "url" and value.startswith("sqs://"):  # its triage and cells are URLs too
+        folder = quote(quote(str(file.path.parent)))  # a URL within a URL
+        return re.sub(rf"(?<=[?&])(?:triage|cells)={_SQLITE}(?!/)", lambda found: f"{found[0]}{folder}/", value)
     if name != "url" or not value.startswith(_SQLITE):
         return value
     path = value.removeprefix(_SQLITE)

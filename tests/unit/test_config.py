@@ -68,6 +68,17 @@ def test_relative_store_in_a_file_is_meant_from_where_the_file_lies(
     assert settings().url == f"sqlite:///{place}/work.db?synchronous=normal"
 
 
+def test_relative_stores_within_a_url_of_sqs_are_meant_from_there_too(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "sqs://eu-central-1/shop?triage=sqlite:///dead.db&cells=sqlite:////var/cells.db"
+    (place / "redrive.toml").write_text(f'url = "{url}"\n')
+    assert settings().url == url
+    (place / "sub").mkdir()
+    monkeypatch.chdir(place / "sub")
+    assert settings().url == url.replace("sqlite:///dead", f"sqlite:///{place}/dead")
+
+
 def test_changed_file_is_read_again(place: Path) -> None:
     file = place / "redrive.toml"
     file.write_text("processes = 3\n")
