@@ -521,3 +521,13 @@ def test_near_the_cap_a_retry_goes_as_a_copy(world: World, monkeypatch: pytest.M
     assert store.places.counts(store.places.of("default").url) == (0, 0, 6)
     world.clock.advance("11s")
     assert [d.message.attempt for d in claim(store, 6)] == [2] * 6
+
+
+def test_a_table_of_cells_is_in_the_region_of_the_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    here = "endpoint=http://127.0.0.1:9"
+    store = SqsStore(f"sqs://eu-central-1/shop?{here}&cells=dynamodb://shop-cells")
+    assert store.traits.cells
+    store.close()

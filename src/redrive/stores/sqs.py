@@ -112,7 +112,7 @@ class SqsStore:
         self.places = Queues(self._sqs, at)
         self.triage_store = triage or (open_store(at.triage) if at.triage else None)
         self._outbox = None if self.triage_store is None else self._made_outbox(self.triage_store)
-        self._own_cells = cells or _opened_cells(at.cells)
+        self._own_cells = cells or _opened_cells(at.cells, at.region)
         self.cells: Cells = _cells(self._own_cells, self.triage_store)
         has_cells = not isinstance(self.cells, NoCells)
         self.routes = Routes()
@@ -732,11 +732,14 @@ def _end(step: Step, now: int) -> End:
     return End(held.place.url, held.handle, held.until_ms, step.hide_until_ms, most_s)
 
 
-def _opened_cells(url: str | None) -> OpenCells | None:
+def _opened_cells(url: str | None, region: str) -> OpenCells | None:
+    """A table is in the queues' region where its URL names none."""
     if url is None:
         return None
     from . import open_cells
 
+    if url.startswith("dynamodb://") and "region=" not in url:
+        url += f"{'&' if '?' in url else '?'}region={region}"
     return open_cells(url)
 
 
