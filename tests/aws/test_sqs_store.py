@@ -531,3 +531,10 @@ def test_a_table_of_cells_is_in_the_region_of_the_queues(monkeypatch: pytest.Mon
     store = SqsStore(f"sqs://eu-central-1/shop?{here}&cells=dynamodb://shop-cells")
     assert store.traits.cells
     store.close()
+
+
+def test_half_of_the_credentials_are_refused_with_a_name(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "mine")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY", raising=False)
+    with pytest.raises(ConfigError, match=r"AWS sqs.*AWS_SECRET_ACCESS_KEY"):
+        SqsStore(f"sqs://eu-central-1/shop?endpoint={world.server.url}")

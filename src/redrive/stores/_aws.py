@@ -56,9 +56,9 @@ def client(
     )
     session = boto3.session.Session(botocore_session=core)
     keys: dict[str, str] = {}
-    if endpoint is not None and _is_here(endpoint) and session.get_credentials() is None:
-        keys = {"aws_access_key_id": "local", "aws_secret_access_key": "local"}
     try:
+        if endpoint is not None and _is_here(endpoint) and session.get_credentials() is None:
+            keys = {"aws_access_key_id": "local", "aws_secret_access_key": "local"}
         return session.client(service, region_name=region, endpoint_url=endpoint, config=config, **keys)
     except (BotoCoreError, ValueError) as error:
         raise ConfigError(f"no client of AWS {service}: {error}") from error
