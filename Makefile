@@ -37,4 +37,5 @@ bench: setup-dev ## measure speed, lateness, latency, memory and start-up (ARGS=
 
 soak: setup-dev ## the whole of every sweep, for as long as it takes (TEST_SEED=1 repeats a run)
 	@scripts/setup-servers
+	@scripts/setup-localstack
 	@TEST_SOAK=1 $(PYTEST) -n 2 -m "slow or soak" --timeout 3600 --hypothesis-profile soak $(ARGS)

@@ -1,10 +1,16 @@
-"""One ministack for all tests of a process that need it."""
+"""One ministack, and one LocalStack, for all tests of a process that need it."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from .places import Ministack
+from .places import Localstack, Ministack
+
+
+@pytest.fixture(scope="session")
+def localstack() -> Iterator[Localstack]:
+    with Localstack() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

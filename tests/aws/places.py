@@ -1,4 +1,5 @@
-"""Where SQS is played: our own stand-in, and ministack, each private to the tests and on loopback."""
+"""Where SQS is played: our own stand-in, ministack, and for a second opinion LocalStack, each private to the tests and
+on loopback."""
 
 from __future__ import annotations
 
@@ -21,6 +22,8 @@ from redrive.testing.sqs import SqsServer
 
 READY_WITHIN_S = 60.0
 REGION = "eu-central-1"
+LOCALSTACK_LOOKS_S = 1.5  # it looks once a second for what is due
+LOCALSTACK = Path(__file__).parents[2] / "build" / "localstack"
 
 
 def client(service: str, url: str, **options: Any) -> Any:
@@ -62,33 +65,38 @@ class Stand:
         self.clock.advance(seconds)
 
 
-class Ministack:
-    """ministack as a process of its own, on a free port."""
+class Emulator:
+    """One that runs as a process of its own, on a free port of loopback."""
 
-    name = "ministack"
+    name, health = "", ""
 
     def __init__(self) -> None:
         port = next(free_ports())
-        self._folder = tempfile.TemporaryDirectory(prefix="redrive-ministack-")
+        self._folder = tempfile.TemporaryDirectory(prefix=f"redrive-{self.name}-")
         self.url = f"http://127.0.0.1:{port}"
-        self._env = os.environ | {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port), "SFN_WAIT_SCALE": "0"}
+        self._env = os.environ | self.settings(port, self._folder.name)
         self._process: subprocess.Popen[bytes] | None = None
 
+    def settings(self, port: int, folder: str) -> dict[str, str]:
+        raise NotImplementedError
+
+    def command(self) -> list[str]:
+        """Raises RuntimeError where it is not installed."""
+        raise NotImplementedError
+
     def __enter__(self) -> Self:
-        program = Path(sys.executable).parent / "ministack"
-        if not program.exists():
-            raise RuntimeError("ministack is not installed here; pip install -e '.[dev]'")
+        command = self.command()
         path = Path(self._folder.name) / "log"
         with path.open("wb") as log:
-            self._process = subprocess.Popen([program], cwd=self._folder.name, env=self._env, stdout=log, stderr=log)
+            self._process = subprocess.Popen(command, cwd=self._folder.name, env=self._env, stdout=log, stderr=log)
         end_s = time.monotonic() + READY_WITHIN_S
         while True:
             try:
-                urllib.request.urlopen(f"{self.url}/_ministack/health", timeout=2).read()
+                urllib.request.urlopen(f"{self.url}/{self.health}", timeout=2).read()
                 return self
             except OSError:
                 if time.monotonic() > end_s or self._process.poll() is not None:
-                    raise RuntimeError(f"ministack did not start: {path.read_text()[-2000:]}") from None
+                    raise RuntimeError(f"{self.name} did not start: {path.read_text()[-2000:]}") from None
                 time.sleep(0.05)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -102,3 +110,41 @@ class Ministack:
 
     def passes(self, seconds: float) -> None:
         time.sleep(seconds)
+
+
+class Ministack(Emulator):
+    name, health = "ministack", "_ministack/health"
+
+    def settings(self, port: int, folder: str) -> dict[str, str]:
+        return {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port), "SFN_WAIT_SCALE": "0"}
+
+    def command(self) -> list[str]:
+        program = Path(sys.executable).parent / "ministack"
+        if not program.exists():
+            raise RuntimeError("ministack is not installed here; pip install -e '.[dev]'")
+        return [str(program)]
+
+
+class Localstack(Emulator):
+    """LocalStack's core, which wants an environment of its own: `scripts/setup-localstack` makes it."""
+
+    name, health = "localstack", "_localstack/health"
+
+    def settings(self, port: int, folder: str) -> dict[str, str]:
+        return {
+            "GATEWAY_LISTEN": f"127.0.0.1:{port}",
+            "FILESYSTEM_ROOT": f"{folder}/files",
+            "SERVICES": "sqs",
+            "DISABLE_EVENTS": "1",
+            "SKIP_SSL_CERT_DOWNLOAD": "1",
+            "PYTHONPATH": "",
+        }
+
+    def command(self) -> list[str]:
+        python = LOCALSTACK / "bin" / "python"
+        if not python.exists():
+            raise RuntimeError("LocalStack is not installed here; run scripts/setup-localstack")
+        return [str(python), str(Path(__file__).parent / "localstack_here.py")]
+
+    def passes(self, seconds: float) -> None:
+        time.sleep(seconds + LOCALSTACK_LOOKS_S)

@@ -132,7 +132,7 @@ def _received_too_often(facts: QueueFacts, works: Sequence[Work]) -> Iterator[st
     if facts.mode == "requeue":
         yield (
             f"maxReceiveCount is {facts.receives_max}, and {_task(worst)} is convicted by {worst.crash_cap} crashes: "
-            "SQS would take it away before; set maxReceiveCount to "
+            "SQS may take it away before; set maxReceiveCount to "
             f"{worst.crash_cap + 1} or more, or lower Poison(crashes={worst.crash_cap})"
         )
         return
@@ -195,7 +195,7 @@ def _task(work: Work) -> str:
 
 
 def _warnings(facts: QueueFacts, works: Sequence[Work]) -> Iterator[str]:
-    yield from _dead_letter_queue(facts, works)
+    yield from _dead_letter_queue(facts)
     yield from _timing(facts, works)
     if facts.denied:
         yield (
@@ -209,19 +209,13 @@ def _warnings(facts: QueueFacts, works: Sequence[Work]) -> Iterator[str]:
         )
 
 
-def _dead_letter_queue(facts: QueueFacts, works: Sequence[Work]) -> Iterator[str]:
+def _dead_letter_queue(facts: QueueFacts) -> Iterator[str]:
     if facts.receives_max is None:
         kept = "the triage= store" if facts.triage else facts.dead or "its -dlq queue"
         yield (
             f"it has no redrive policy: redrive sends dead letters to {kept} by itself, but what other consumers "
             "cannot handle comes back until it expires; set RedrivePolicy with a deadLetterTargetArn and a "
             "maxReceiveCount"
-        )
-    elif facts.mode == "requeue" and any(facts.receives_max == work.crash_cap for work in works):
-        yield (
-            f"maxReceiveCount is {facts.receives_max}, as many as the crashes that convict a message: SQS itself moves "
-            f"it to the dead-letter queue then, without its evidence; {facts.receives_max + 1} lets redrive quarantine "
-            "it"
         )
     if facts.dead_retention_s is not None and facts.dead_retention_s < facts.retention_s:
         yield (
