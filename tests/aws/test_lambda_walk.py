@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from redrive import App, Backoff, Reject, Retry, Snooze, context
+from redrive import App, Backoff, Reject, Retry, Snooze
 from redrive.aws.lambda_handlers import redrive
 from redrive.aws.moving import Settings
 from redrive.aws.redriver import Work
@@ -52,7 +52,6 @@ class Walk:
         self.enqueued: dict[str, int] = {}
         self.done: Counter[int] = Counter()
         self.runs: Counter[int] = Counter()
-        self.order: dict[str, list[int]] = {}
         self.deaths = 0
         self.ringing = False
         self._declare()
@@ -72,7 +71,6 @@ class Walk:
                 case 4 if self.runs[n] == 1:
                     raise Snooze("20m")
             self.done[n] += 1
-            self.order.setdefault(context().message.group or "", []).append(n)
 
         self.task = any_
 
