@@ -20,7 +20,7 @@ from redrive.testing._contract.settling import SettleRules
 from redrive.testing._contract.swapping import SettledSwapRules
 from redrive.testing._contract.triaging import TriageRules
 
-from .places import REGION, Stand
+from .places import REGION, Stand, client
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +70,20 @@ class TestRequeue(OnSqs, Retried):
 
 class TestBare(OnSqs, Retried):
     beside = False
+
+
+@pytest.mark.soak
+class TestFifo(OnSqs, Retried):
+    """Each message without a group is one of its own."""
+
+    def make_store(self, clock: ManualClock, place: Path) -> Store:
+        store = super().make_store(clock, place)
+        assert isinstance(store, SqsStore)
+        for name in ("default", "q", "a", "b", "slow", "crm"):
+            client("sqs", self.stand.url).create_queue(
+                QueueName=f"{store.at.prefix}-{name}.fifo", Attributes={"FifoQueue": "true"}
+            )
+        return store
 
 
 @pytest.mark.soak

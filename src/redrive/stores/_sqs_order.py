@@ -20,18 +20,20 @@ class Order:
 
     def __init__(self) -> None:
         self._behind: dict[Group, deque[Received]] = {}  # has an entry for each group of which one runs
+        self._heads: dict[Group, str] = {}  # SQS's id of that one
         self._lock = threading.Lock()
 
     def heads(self, url: str, received: Sequence[Received]) -> list[Received]:
-        """Those that may run now; the others wait."""
+        """Those that may run now; the others wait. Where the one that runs is delivered again, its lease ran out, and
+        with it those of all that waited behind it: they come again too."""
         heads = []
         with self._lock:
             for one in received:
-                group = url, group_of(one)
-                if group in self._behind:
+                group, id = (url, group_of(one)), one.raw["MessageId"]
+                if group in self._behind and self._heads[group] != id:
                     self._behind[group].append(one)
                 else:
-                    self._behind[group] = deque()
+                    self._behind[group], self._heads[group] = deque(), id
                     heads.append(one)
         return heads
 
@@ -51,6 +53,7 @@ class Order:
         """The one that ran is settled, or lost: those who waited, in their order. They run next where it is done with,
         and go back to the queue where it will be delivered again, before them."""
         with self._lock:
+            self._heads.pop(group, None)
             return [*self._behind.pop(group, ())]
 
 

@@ -290,7 +290,7 @@ class SqsStore:
                 if step is None or step.word is Settled.OK:
                     self._held.pop(receipt, None)
                 self._settling.forget(receipt)
-            last = all(held.until_ms <= now for held in self._held.values())
+            last = self._at_once or all(held.until_ms <= now for held in self._held.values())
             if len(self._hidden) > HIDDEN_MAX:
                 self._hidden = {id: one for id, one in self._hidden.items() if one[1] > now}
             for step in steps:
@@ -317,8 +317,6 @@ class SqsStore:
         return back
 
     def _claim(self, asks: Sequence[Ask], *, patient: bool) -> list[Delivery]:
-        if asks and self._at_once:
-            self._tail.flush()
         if asks and self._outbox is not None:
             if self._at_once:
                 self._outbox.pump(sum(ask.limit for ask in asks))
