@@ -27,7 +27,7 @@ def url_of(server: Ministack, name: str) -> str:
 
 
 class TestDynamoCells(CellsContract):
-    increments = 6
+    increments = 4
 
     @pytest.fixture(autouse=True)
     def server(self, ministack: Ministack) -> None:
