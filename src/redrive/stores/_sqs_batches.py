@@ -78,9 +78,10 @@ def _batch(sqs: Sqs, job: Job, part: Sequence[int]) -> None:
         entries = [{"Id": str(at), **job.entries[at]} for at in part]
         try:
             failed = sqs.call(job.action, QueueUrl=job.url, Entries=entries).get("Failed") or ()
-        except (StoreError, ConfigError) as error:
+        except Exception as error:  # whatever it is: what is not told done is not done
+            told = error if isinstance(error, StoreError | ConfigError) else StoreUnavailable(f"SQS: {error!r}")
             for at in part:
-                job.answers[at] = error
+                job.answers[at] = told
             return
         for at in part:
             job.answers[at] = None

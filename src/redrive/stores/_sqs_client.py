@@ -71,16 +71,21 @@ class Crew:
         self._works: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads = self._idle = 0
+        self._closed = False
 
     def start(self, work: Callable[[], None]) -> None:
-        """Do this when a thread is free."""
+        """Do this when a thread is free; once it is closed, here and now."""
         with self._lock:
-            if self._idle > 0:
+            if self._closed:
+                pass
+            elif self._idle > 0:
                 self._idle -= 1
             elif self._threads < self._most:
                 self._threads += 1
                 threading.Thread(target=self._work, name=self._name, daemon=True).start()
-        self._works.put(work)
+            if not self._closed:
+                return self._works.put(work)
+        work()
 
     def all(self, works: Sequence[Callable[[], None]]) -> None:
         """Do all of this and return when it is done."""
@@ -103,12 +108,18 @@ class Crew:
 
     def _work(self) -> None:
         while (work := self._works.get()) is not None:
-            work()
+            try:
+                work()
+            except BaseException:  # it ends with its error, and another takes its place
+                with self._lock:
+                    self._threads -= 1
+                raise
             with self._lock:
                 self._idle += 1
 
     def close(self) -> None:
         """End the threads, each after the work it is at."""
         with self._lock:
+            self._closed = True
             for _ in range(self._threads):
                 self._works.put(None)
