@@ -23,6 +23,8 @@ SHORT_AGAIN_S = 0.02  # how long a waiter pauses between short polls
 ROOM_S = 0.5  # how long room for a few waits until there is room for more: each receive is billed
 EARLY = 0.5  # an empty answer after less than this share of the wait asked for came too early
 EARLY_PAUSE_S = (0.2, 5.0)  # the first and the longest pause after such answers
+FAILED_PAUSE_S = (0.1, 5.0)  # the same after receives that failed
+PROBE_S = 1  # how long the poll waits that is to find out whether a queue can be received from again
 THREADS = 40  # of one store, for all its queues
 SYSTEM = [
     "ApproximateReceiveCount", "ApproximateFirstReceiveTimestamp", "SentTimestamp", "MessageGroupId",
@@ -51,7 +53,9 @@ class Line:
         self.flying = self.expected = 0  # receives under way, and how many messages they asked for
         self.most = 1  # receives at once: grows while they bring something
         self.begun_s = 0.0  # when the last receive began
-        self.error: StoreError | ConfigError | None = None
+        self.error: StoreError | ConfigError | None = None  # of the last receive
+        self.failures = 0  # in a row
+        self.waking = self.told = False  # the error is to wake who waits; it was told by a notice
         self.early = 0  # empty answers in a row that came too early
         self.not_before_s = 0.0
 
@@ -72,7 +76,8 @@ class Receivers:
 
     def ask(self, asks: Sequence[tuple[Ask, Place]], *, patient: bool) -> list[list[Received]]:
         """What there is for each ask. Receives are begun for the rest; only what is asked for now is received from
-        here on. `patient`: wait a moment for the answers. Raises the error of a receive, if nothing else came."""
+        here on. `patient`: wait a moment for the answers. Raises the error of a receive, where all queues that
+        were asked have one and nothing came."""
         with self._changed:
             lines = [self._line(place) for _, place in asks]
             for line in self._lines.values():
@@ -89,6 +94,7 @@ class Receivers:
             given = [self._take(line, ask.limit) for (ask, _), line in zip(asks, lines, strict=True)]
             if patient and not any(given):
                 self._raise(lines)
+            self._tell_of(lines)
             return given
 
     def _line(self, place: Place) -> Line:
@@ -113,12 +119,24 @@ class Receivers:
         return taken
 
     def _raise(self, lines: Sequence[Line]) -> None:
+        errors = [line.error for line in lines if line.error is not None]
+        if not errors or len(errors) < len(lines):
+            return
         for line in lines:
-            if line.error is not None:
-                error, line.error = line.error, None
-                if isinstance(error, ConfigError):  # it was right when the worker began, and may be so again
-                    raise StoreUnavailable(str(error)) from error
-                raise error
+            line.not_before_s = 0.0  # who hears of it takes a pause
+        if isinstance(errors[0], ConfigError):  # it was right when the worker began, and may be so again
+            raise StoreUnavailable(str(errors[0])) from errors[0]
+        raise errors[0]
+
+    def _tell_of(self, lines: Sequence[Line]) -> None:
+        """Of queues that cannot be received from, while others can."""
+        for line in lines:
+            if line.error is not None and not line.told:
+                line.told = True
+                self._tell(line.place.queue, f"nothing can be received, tried again and again: {line.error}")
+            elif line.error is None and line.told:
+                line.told = False
+                self._tell(line.place.queue, "it can be received from again")
 
     def wait(self, lines: Sequence[Place], *, timeout_ms: int) -> None:
         """Return when something of these was received, on nudge, or after the timeout."""
@@ -126,7 +144,7 @@ class Receivers:
         with self._changed:
             while not self._closed and not self._nudged():
                 mine = [self._line(place) for place in lines]
-                if any(line.buffer or line.error for line in mine):
+                if any(line.buffer for line in mine) or self._all_failed(mine):
                     return
                 for line in mine:
                     line.room = max(line.room, 1)
@@ -134,8 +152,22 @@ class Receivers:
                 left_s = end_s - time.monotonic()
                 if left_s <= 0:
                     return
-                paused = any(not line.flying for line in mine)
-                self._changed.wait(min(left_s, SHORT_AGAIN_S) if paused else left_s)
+                pauses_s = [self._pause_s(line) for line in mine if not line.flying]
+                self._changed.wait(min([left_s, *pauses_s]))
+
+    def _all_failed(self, lines: Sequence[Line]) -> bool:
+        """Whether nothing can be received of any of them; said once for each failure."""
+        if not lines or any(line.error is None for line in lines) or not any(line.waking for line in lines):
+            return False
+        for line in lines:
+            line.waking = False
+        return True
+
+    def _pause_s(self, line: Line) -> float:
+        """In how long a receive may be begun that is not worth it now, or not allowed."""
+        now_s = time.monotonic()
+        worth_s = line.room_since_s + ROOM_S if line.room_since_s < math.inf else 0.0
+        return max(SHORT_AGAIN_S, line.not_before_s - now_s, worth_s - now_s)
 
     def _nudged(self) -> bool:
         seen = getattr(self._seen, "count", 0)
@@ -147,10 +179,11 @@ class Receivers:
             self._nudges += 1
             self._changed.notify_all()
 
-    def put_back(self, place: Place, received: Sequence[Received]) -> None:
-        """These are to be claimed next."""
+    def put_back(self, place: Place, received: Sequence[Received], *, first: bool = True) -> None:
+        """These are to be claimed next, or after what else was received."""
         with self._changed:
-            self._line(place).buffer.extendleft(reversed(received))
+            buffer = self._line(place).buffer
+            buffer.extendleft(reversed(received)) if first else buffer.extend(received)
             self._changed.notify_all()
 
     # -- receiving
@@ -159,7 +192,6 @@ class Receivers:
         """Begin as many receives as there is room for. Under the lock."""
         while (
             not self._closed
-            and line.error is None
             and line.flying < line.most
             and (want := min(ENTRIES_MAX, line.room - len(line.buffer) - line.expected)) > 0
             and (now_s := time.monotonic()) >= line.not_before_s
@@ -181,6 +213,7 @@ class Receivers:
 
     def _receive(self, line: Line, want: int) -> None:
         begun_s, lease_s, error = time.monotonic(), line.lease_s, None
+        wait_s = self._poll_s if line.error is None else min(self._poll_s, PROBE_S)
         messages: list[dict[str, Any]] = []
         try:
             messages = (
@@ -188,7 +221,7 @@ class Receivers:
                     "ReceiveMessage",
                     QueueUrl=line.place.url,
                     MaxNumberOfMessages=want,
-                    WaitTimeSeconds=self._poll_s,
+                    WaitTimeSeconds=wait_s,
                     VisibilityTimeout=lease_s,
                     MessageSystemAttributeNames=SYSTEM,
                     MessageAttributeNames=["All"],
@@ -197,11 +230,14 @@ class Receivers:
             )
         except (StoreError, ConfigError) as told:
             error = told
+        except Exception as odd:  # whatever it is, the receive is over
+            error = StoreUnavailable(f"SQS ReceiveMessage {line.place.name}: {odd!r}")
         took_s, now = time.monotonic() - begun_s, self._now_ms()
         with self._changed:
             line.flying -= 1
             line.expected -= want
-            line.error = error
+            line.error, line.waking = error, error is not None
+            line.failures = 0 if error is None else line.failures + 1
             line.buffer.extend(Received(raw, now, now + lease_s * 1000) for raw in messages)
             self.received += len(messages)
             if messages:
@@ -209,7 +245,10 @@ class Receivers:
             else:
                 line.most = 1
                 line.room = min(line.room, 0 if self._poll_s == 0 else line.room)
-                if error is None and took_s < self._poll_s * EARLY:
+                if error is not None:
+                    first_s, most_s = FAILED_PAUSE_S
+                    line.not_before_s = time.monotonic() + min(most_s, first_s * 2 ** min(line.failures - 1, 10))
+                elif took_s < wait_s * EARLY:
                     self._came_early(line)
             self._fill(line)
             self._changed.notify_all()
@@ -219,7 +258,7 @@ class Receivers:
         once."""
         line.early += 1
         first_s, most_s = EARLY_PAUSE_S
-        line.not_before_s = time.monotonic() + min(most_s, first_s * 2 ** (line.early - 1))
+        line.not_before_s = time.monotonic() + min(most_s, first_s * 2 ** min(line.early - 1, 10))
         if line.early == 3:
             self._tell(line.place.queue, "SQS answers at once that there is nothing, though it was asked to wait")
 

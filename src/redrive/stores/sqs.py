@@ -257,10 +257,31 @@ class SqsStore:
         self._admit([draft for s in settlements for draft in s.follow_ups])
         if not self.traits.cells and (swaps or any(s.swaps for s in settlements)):
             raise Unsupported(NO_CELLS)
-        self._check(swaps)
-        settled = self._settle(settlements)
-        self._apply(swaps)
-        return Exchange(settled, self._claim(asks, patient=self._at_once or not settlements))
+        try:
+            for draft in (draft for s in settlements for draft in s.follow_ups):
+                self._find_for(draft)
+            self._check(swaps)
+            settled = self._settle(settlements)
+            self._apply(swaps)
+            try:
+                return Exchange(settled, self._claim(asks, patient=self._at_once or not settlements))
+            except (StoreError, ConfigError):
+                if not settlements:
+                    raise
+                return Exchange(settled, [])  # what is settled is settled; the next claim says what is wrong
+        except ConfigError as error:
+            if not self._receivers.received:
+                raise
+            raise StoreUnavailable(str(error)) from error  # all was right when the worker began, and may be so again
+
+    def _find_for(self, draft: Draft) -> None:
+        """Raises EnqueueError where there is no queue for this follow-up: then nothing is settled."""
+        try:
+            self.places.of(draft.queue)
+        except ConfigError as error:
+            if "AWS refuses it" in str(error):
+                raise
+            raise EnqueueError(f"a follow-up of task {draft.task!r}: {error}; nothing was settled") from error
 
     def _settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         """Raises StoreUnavailable if something could not be sent or kept: the same call goes on from there."""
@@ -280,6 +301,7 @@ class SqsStore:
                 if step is not None:
                     self._settling.remember(receipt, step)
             raise unavailable(errors)
+        self._leave([step for step in steps if step.word is not Settled.OK])
         self._end([step for step in steps if step.word is Settled.OK], pairs)
         return [Settled.STALE if step is None else step.word for _, step in pairs]
 
@@ -324,17 +346,36 @@ class SqsStore:
                 self._outbox.begin()
         paused = self.paused() if asks else frozenset()
         placed = [(ask, self.places.of(ask.queue)) for ask in asks if ask.queue not in paused and ask.limit > 0]
-        deliveries: list[Delivery] = []
+        deliveries, errors = list[Delivery](), list[StoreError | ConfigError]()
         for (ask, place), received in zip(placed, self._receivers.ask(placed, patient=patient), strict=True):
             if received:
-                fresh = self._fresh(place, received)
+                fresh, records = self._known(place, self._fresh(place, received), errors)
                 heads = self._order.heads(place.url, fresh) if place.fifo else fresh
-                deliveries += self._deliver(ask, place, heads)
+                deliveries += self._deliver(ask, place, heads, records)
+        if errors and not deliveries:
+            raise errors[0]
         return deliveries
 
-    def _deliver(self, ask: Ask, place: Place, received: Sequence[Received]) -> list[Delivery]:
+    def _known(
+        self, place: Place, received: Sequence[Received], errors: list[StoreError | ConfigError]
+    ) -> tuple[Sequence[Received], dict[str, Cell]]:
+        """Those of which all is known that it takes to deliver them, and their records. The others wait here for the
+        next claim; of a FIFO queue all, as they have an order."""
+        try:
+            records = self._records(received)
+            if any(_is_again(one) for one in received):
+                self.places.bounds(place)
+        except (StoreError, ConfigError) as error:
+            errors.append(error)
+            late = [one for one in received if place.fifo or _is_again(one)]
+            self._receivers.put_back(place, late, first=place.fifo)
+            return [one for one in received if not place.fifo and not _is_again(one)], {}
+        return received, records
+
+    def _deliver(
+        self, ask: Ask, place: Place, received: Sequence[Received], records: dict[str, Cell]
+    ) -> list[Delivery]:
         now, deliveries, hops = self.now_ms(), list[Delivery](), list[Step]()
-        records = self._records(received)
         for one in received:
             held = self._held_of(place, one, ask, records.get(one.raw["MessageId"]))
             due_ms = held.kept.due_ms or 0
@@ -401,7 +442,8 @@ class SqsStore:
         self._adopted.add([raw["ReceiptHandle"] for raw in raws])
         self._receivers.received += len(raws)
         ask = Ask(queue, len(raws), lease_ms, worker=worker)
-        return self._deliver(ask, place, [Received(raw, now - WAITED_MS, now + lease_ms) for raw in raws])
+        received = [Received(raw, now - WAITED_MS, now + lease_ms) for raw in raws]
+        return self._deliver(ask, place, received, self._records(received))
 
     def let_go(self, handles: Collection[str]) -> set[str]:
         """Forget these adopted messages; those that nothing is left to be done with, once the others are hidden."""
@@ -423,7 +465,7 @@ class SqsStore:
         """The records of those that were delivered before."""
         if not self.traits.cells:
             return {}
-        again = [one.raw["MessageId"] for one in received if one.raw["Attributes"]["ApproximateReceiveCount"] != "1"]
+        again = [one.raw["MessageId"] for one in received if _is_again(one)]
         if not again:
             return {}
         found = self.cells.read([RECORDS + id for id in again])
@@ -433,7 +475,15 @@ class SqsStore:
         """What fails comes back when its visibility ends, and hops then."""
         self._settling.send(steps)
         self._settling.keep(steps)
-        self._end([step for step in steps if step.error is None and step.word is Settled.OK])
+        done = [step for step in steps if step.error is None and step.word is Settled.OK]
+        self._leave([step for step in steps if step not in done])
+        self._end(done)
+
+    def _leave(self, steps: Sequence[Step]) -> None:
+        """These come again when their lease ends, and in FIFO queues those behind them after them."""
+        for step in steps:
+            if step.held.group is not None:
+                self._tail.end(self._given_back(step.held.place, self._order.over(step.held.group)), last=False)
 
     def _fresh(self, place: Place, received: Sequence[Received]) -> Sequence[Received]:
         """Without those whose lease ran out here, and with new leases for those that waited long."""
@@ -567,8 +617,10 @@ class SqsStore:
         try:
             url = self.places.of(queue).url
             ready, leased, scheduled = self.places.counts(url)
-        except ConfigError:
-            ready = leased = scheduled = 0
+        except ConfigError as error:
+            if "AWS refuses it" in str(error):
+                raise StoreUnavailable(str(error)) from error
+            ready = leased = scheduled = 0  # there is no such queue
         else:
             hidden = min(leased, self._hidden_in(url))  # SQS calls in flight what waits for its retry, too
             leased, scheduled = leased - hidden, scheduled + hidden
@@ -716,12 +768,18 @@ class SqsStore:
         if not received:
             return []
         if self.traits.cells:
-            ask, records = Ask(place.queue, 1, 0), self._records(received)
-            holding = [self._held_of(place, one, ask, records.get(one.raw["MessageId"])) for one in received]
-            with contextlib.suppress(StoreError):  # then they count a crash more than they had
+            ask = Ask(place.queue, 1, 0)
+            with contextlib.suppress(StoreError, ConfigError):  # then they count a crash more than they had
+                records = self._records(received)
+                holding = [self._held_of(place, one, ask, records.get(one.raw["MessageId"])) for one in received]
                 self.cells.swap([record_swap(held, replace(held.kept, receives=held.receives)) for held in holding])
         now = self.now_ms()
         return [End(place.url, one.raw["ReceiptHandle"], one.until_ms, until_ms=now) for one in received]
+
+
+def _is_again(one: Received) -> bool:
+    """Whether it was delivered before."""
+    return bool(one.raw["Attributes"]["ApproximateReceiveCount"] != "1")
 
 
 def _end(step: Step, now: int) -> End:
