@@ -9,6 +9,8 @@ from .places import Localstack, Ministack
 
 @pytest.fixture(scope="session")
 def localstack() -> Iterator[Localstack]:
+    if not Localstack.is_here():
+        pytest.skip("LocalStack needs Python 3.12 or 3.13; scripts/setup-localstack")
     with Localstack() as server:
         yield server
 

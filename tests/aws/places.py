@@ -140,11 +140,12 @@ class Localstack(Emulator):
             "PYTHONPATH": "",
         }
 
+    @staticmethod
+    def is_here() -> bool:
+        return (LOCALSTACK / ".made").exists()
+
     def command(self) -> list[str]:
-        python = LOCALSTACK / "bin" / "python"
-        if not python.exists():
-            raise RuntimeError("LocalStack is not installed here; run scripts/setup-localstack")
-        return [str(python), str(Path(__file__).parent / "localstack_here.py")]
+        return [str(LOCALSTACK / "bin" / "python"), str(Path(__file__).parent / "localstack_here.py")]
 
     def passes(self, seconds: float) -> None:
         time.sleep(seconds + LOCALSTACK_LOOKS_S)

@@ -22,7 +22,10 @@ TINY += "--waiting 100 --dead 300"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize(
+    "name",  # what a message costs stands in tests/aws/test_sqs_requests.py
+    [pytest.param(name, marks=pytest.mark.soak) if name == "sqs-requests" else name for name in BENCHMARKS],
+)
 def test_benchmark_tells_its_figures_and_cleans_up(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
