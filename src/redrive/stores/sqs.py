@@ -378,6 +378,8 @@ class SqsStore:
         now, deliveries, hops = self.now_ms(), list[Delivery](), list[Step]()
         for one in received:
             held = self._held_of(place, one, ask, records.get(one.raw["MessageId"]))
+            if held.receives > 1:
+                self._drop_earlier(held.sqs_id)
             due_ms = held.kept.due_ms or 0
             if due_ms > now:
                 hops.append(self._settling.early(held, due_ms))
@@ -392,7 +394,6 @@ class SqsStore:
             held.message = message
             if held.receives > 1:
                 self._hidden.pop(held.sqs_id, None)
-                self._drop_earlier(held.sqs_id)
             receipt = Receipt(held.handle, held.message.fence)
             with self._lock:
                 self._held[receipt] = held
