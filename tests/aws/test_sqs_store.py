@@ -540,3 +540,16 @@ def test_half_of_the_credentials_are_refused_with_a_name(monkeypatch: pytest.Mon
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY", raising=False)
     with pytest.raises(ConfigError, match=r"AWS sqs.*AWS_SECRET_ACCESS_KEY"):
         SqsStore(f"sqs://eu-central-1/shop?endpoint={world.server.url}")
+
+
+def test_what_stands_behind_a_waiting_head_of_its_group_waits_too(world: World) -> None:
+    store = world.open()
+    for _ in range(2):
+        put(store, queue="orders.fifo", group="g")
+    settle(store, claim(store, queue="orders.fifo")[0], RetryAt(world.clock() + 3_600_000))
+    assert claim(store, queue="orders.fifo") == []
+    counts = store.counts("orders.fifo")
+    assert (counts.ready, counts.scheduled, counts.leased) == (0, 2, 0)
+    put(store, queue="orders.fifo", group="h")
+    assert len(claim(store, queue="orders.fifo")) == 1
+    assert store.counts("orders.fifo").leased == 1

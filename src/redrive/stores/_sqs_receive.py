@@ -50,6 +50,7 @@ class Line:
         self.room_max = 0  # the most that ever were: what an idle worker has room for
         self.room_since_s = math.inf  # since when there is room that no receive is to fill
         self.lease_s = 30
+        self.dry = False  # the last answer brought nothing
         self.flying = self.expected = 0  # receives under way, and how many messages they asked for
         self.most = 1  # receives at once: grows while they bring something
         self.begun_s = 0.0  # when the last receive began
@@ -179,6 +180,12 @@ class Receivers:
             self._nudges += 1
             self._changed.notify_all()
 
+    def is_dry(self, place: Place) -> bool:
+        """Whether the last receive brought nothing, and nothing lies here."""
+        with self._changed:
+            line = self._lines.get(place.url)
+            return line is not None and line.dry and not line.buffer
+
     def put_back(self, place: Place, received: Sequence[Received], *, first: bool = True) -> None:
         """These are to be claimed next, or after what else was received."""
         with self._changed:
@@ -240,6 +247,7 @@ class Receivers:
             line.failures = 0 if error is None else line.failures + 1
             line.buffer.extend(Received(raw, now, now + lease_s * 1000) for raw in messages)
             self.received += len(messages)
+            line.dry = error is None and not messages
             if messages:
                 line.most, line.early, line.not_before_s = min(self._most, line.most * 2), 0, 0.0
             else:

@@ -616,15 +616,17 @@ class SqsStore:
         if queue is None:
             return _summed([self.counts(name) for name in self.queues()])
         try:
-            url = self.places.of(queue).url
-            ready, leased, scheduled = self.places.counts(url)
+            place = self.places.of(queue)
+            ready, leased, scheduled = self.places.counts(place.url)
         except ConfigError as error:
             if "AWS refuses it" in str(error):
                 raise StoreUnavailable(str(error)) from error
             ready = leased = scheduled = 0  # there is no such queue
         else:
-            hidden = min(leased, self._hidden_in(url))  # SQS calls in flight what waits for its retry, too
+            hidden = min(leased, self._hidden_in(place.url))  # SQS calls in flight what waits for its retry, too
             leased, scheduled = leased - hidden, scheduled + hidden
+            if place.fifo and hidden and self._receivers.is_dry(place):  # what is visible stands behind that
+                ready, scheduled = 0, scheduled + ready
         rest = Counts() if self.triage_store is None else self.triage_store.counts(queue)
         return Counts(
             ready=ready + rest.ready,
