@@ -4,10 +4,16 @@ whatever GATEWAY_LISTEN says of the host."""
 import functools
 import sys
 
-from twisted.internet import endpoints
 
-endpoints.TCP4ServerEndpoint = functools.partial(endpoints.TCP4ServerEndpoint, interface="127.0.0.1")
+def serve() -> int:
+    """Serve until told to end. What it needs is installed in LocalStack's environment only."""
+    from twisted.internet import endpoints
 
-from localstack.runtime.main import main  # noqa: E402
+    endpoints.TCP4ServerEndpoint = functools.partial(endpoints.TCP4ServerEndpoint, interface="127.0.0.1")
+    from localstack.runtime.main import main
 
-sys.exit(main())
+    return int(main() or 0)
+
+
+if __name__ == "__main__":
+    sys.exit(serve())
