@@ -140,7 +140,8 @@ def size_of(body: str, attributes: Mapping[str, Mapping[str, str]]) -> int:
     """How many bytes SQS counts of a message: its body, and the name, the type and the value of each attribute."""
     size = len(body) if body.isascii() else len(body.encode())
     for name, value in attributes.items():
-        size += len(name) + len(value["DataType"]) + len(value["StringValue"].encode())
+        size += len(name.encode()) + len(value["DataType"].encode())
+        size += len(value["StringValue"].encode()) if "StringValue" in value else len(value["BinaryValue"])
     return size
 
 

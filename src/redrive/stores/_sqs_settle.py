@@ -9,7 +9,8 @@ is repeated by the worker: what was sent then is remembered by its receipt, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -19,20 +20,22 @@ from ..errors import ConfigError, StoreError, StoreUnavailable
 from ..ids import new_id
 from ..message import RESTING, Ack, Draft, Lane, Message, Receipt, RetryAt, Settled, Settlement, Swap, version_of
 from . import _lifecycle
-from ._sqs_batches import BYTES_MAX, Job, run
+from ._sqs_batches import BYTES_MAX, EntryRefused, Job, run
 from ._sqs_client import Sqs
-from ._sqs_envelope import size_of, write
+from ._sqs_envelope import KEPT, size_of, write
 from ._sqs_kept import RECORD_TTL_MS, Kept, encode, kept_of
 from ._sqs_order import Group
 from ._sqs_outbox import bury, is_verdict
 from ._sqs_queues import Place, Queues
 from ._sqs_url import Mode, SqsUrl
+from ._sqs_verbatim import VERBATIM, is_foreign
 
 if TYPE_CHECKING:
     from ..store import Cells, Store
 
 DELAY_MAX_S = 900  # of a message that is sent
 VISIBLE_MAX_S = 12 * 3600  # from the receive on, whatever is asked for later
+TRIAGE_PAUSE_S = 5.0  # how long a triage store that was out is let alone
 MARGIN_S = 60  # which we stay away from that
 RECORDS = "sqs/m/"
 
@@ -76,6 +79,7 @@ class Step(Struct):
     sent: bool = False
     kept: bool = False
     error: StoreError | ConfigError | None = None
+    refused: StoreError | ConfigError | None = None  # of a follow-up that SQS never takes
     word: Settled = Settled.OK
 
     @property
@@ -101,9 +105,11 @@ class Settling:
         now_ms: Callable[[], int],
         crowded: Callable[[Place], bool],
         seam: Callable[[str], None],
+        tell: Callable[[str, str], None],
     ) -> None:
         self._at, self._sqs, self._queues, self._cells, self._triage = at, sqs, queues, cells, triage
-        self._now_ms, self._crowded, self._seam = now_ms, crowded, seam
+        self._now_ms, self._crowded, self._seam, self._tell = now_ms, crowded, seam, tell
+        self._triage_out, self._triage_from_s = False, 0.0  # when it is tried again
         self._begun: dict[Receipt, Step] = {}  # of a call that failed half-way
 
     @property
@@ -213,11 +219,29 @@ class Settling:
         sends = [(step, send) for step in steps for send in step.sends]
         if sends:
             self._seam("send")
-            for (step, _), error in zip(sends, self.sent([send for _, send in sends]), strict=True):
-                step.error = step.error or error
+            for (step, send), error in zip(sends, self.sent([send for _, send in sends]), strict=True):
+                if error is not None and _is_final(error):
+                    self._go_without(step, send, error)
+                else:
+                    step.error = step.error or error
             self._seam("sent")
         for step in steps:
             step.sent = step.error is None
+
+    def _go_without(self, step: Step, send: Send, error: StoreError | ConfigError) -> None:
+        """SQS will never take this, as it is too large: a follow-up fails, a retry waits where it lies, and what died
+        is left to come again, until SQS takes it away itself."""
+        message = send.message
+        if message.id != step.held.message.id:
+            step.refused = error
+            return
+        step.sends = [other for other in step.sends if other is not send]
+        if message.lane in RESTING:
+            self._tell(message.queue, f"message {message.id} is dead, and cannot be sent away: {error}")
+            step.word = Settled.STALE
+        else:
+            in_place = self.hidden(step.held, kept_of(message, receives=step.held.receives), message.due_ms or 0)
+            step.hide_until_ms, step.record = in_place.hide_until_ms, in_place.record
 
     def _bury(self, steps: Sequence[Step]) -> None:
         """To the triage store; where it cannot be reached, to the queue of dead letters, to be taken from there."""
@@ -225,15 +249,31 @@ class Settling:
             return
         self._seam("bury")
         letters = [step.rest for step in steps if step.rest is not None]
-        try:
-            safe = bury(self._triage, letters)
-        except StoreError:
-            safe = [False] * len(letters)
-        for step, letter, is_safe in zip(steps, letters, safe, strict=True):
-            step.rest = None
+        for step, letter, is_safe in zip(steps, letters, self._buried(self._triage, letters), strict=True):
             if not is_safe:
-                step.sends.append(Send(self._queues.resting(letter.queue, letter.lane), letter))
+                try:
+                    step.sends.append(Send(self._queues.resting(letter.queue, letter.lane), letter))
+                except ConfigError as error:  # there is none: then it has to be the triage store
+                    step.error, self._triage_from_s = StoreUnavailable(f"no triage store, and {error}"), 0.0
+                    continue
+            step.rest = None
         self._seam("buried")
+
+    def _buried(self, triage: Store, letters: Sequence[Message]) -> list[bool]:
+        """Of each whether it lies there. A store that is out is not tried each time: that may take long."""
+        if time.monotonic() < self._triage_from_s:
+            return [False] * len(letters)
+        try:
+            safe = bury(triage, letters)
+        except StoreError as error:
+            if not self._triage_out:
+                self._tell("triage", f"the dead go to their queues of SQS, as their store cannot be reached: {error}")
+            self._triage_out, self._triage_from_s = True, time.monotonic() + TRIAGE_PAUSE_S
+            return [False] * len(letters)
+        if self._triage_out:
+            self._tell("triage", "the store of the dead can be reached again")
+            self._triage_out = False
+        return safe
 
     def sent(self, sends: Sequence[Send]) -> list[StoreError | ConfigError | None]:
         """Send them; what went wrong with each."""
@@ -255,11 +295,7 @@ class Settling:
             wait_s = max(0, math.ceil((message.due_ms - now) / 1000))
             if wait_s <= (0 if send.place.fifo else DELAY_MAX_S):
                 message = replace(message, due_ms=message.enqueued_ms)  # SQS keeps it back long enough
-        body, attributes = write(message, prefix=self._at.prefix)
-        size = size_of(body, attributes)
-        if size > BYTES_MAX and message.faults:
-            body, attributes = write(replace(message, faults=message.faults[-1:]), prefix=self._at.prefix)
-            size = size_of(body, attributes)
+        body, attributes, size = self._written(message)
         entry: dict[str, Any] = {"MessageBody": body}
         if attributes:
             entry["MessageAttributes"] = attributes
@@ -272,6 +308,21 @@ class Settling:
             if wait_s:
                 entry["DelaySeconds"] = min(wait_s, DELAY_MAX_S)
         return entry, size
+
+    def _written(self, message: Message) -> tuple[str, dict[str, dict[str, Any]], int]:
+        """The body, the attributes, and how much SQS counts; with less of its history where that is too much."""
+        body, attributes = write(message, prefix=self._at.prefix)
+        size = size_of(body, attributes)
+        if size > BYTES_MAX:
+            for smaller in _smaller(message):
+                body, attributes = write(smaller, prefix=self._at.prefix)
+                size = size_of(body, attributes)
+                if size <= BYTES_MAX:
+                    break
+            if size > BYTES_MAX and message.lane in RESTING:  # a stranger's, then at least as it came
+                attributes = {name: value for name, value in attributes.items() if name not in (KEPT, "reason")}
+                size = size_of(body, attributes)
+        return body, attributes, size
 
     def keep(self, steps: Sequence[Step]) -> None:
         """The swaps that settlements bring, and the records. A swap that does not apply makes its settlement stale: its
@@ -309,6 +360,21 @@ class Settling:
 
     def forget(self, receipt: Receipt) -> None:
         self._begun.pop(receipt, None)
+
+
+def _smaller(message: Message) -> Iterator[Message]:
+    """The message with ever less about it; in the end one that a stranger sent with the body as it came."""
+    if message.faults:
+        yield (message := replace(message, faults=message.faults[-1:]))
+    if is_foreign(message):
+        yield (message := replace(message, headers={VERBATIM: "{}", **message.headers}))
+    if message.faults:
+        yield replace(message, faults=())
+
+
+def _is_final(error: StoreError | ConfigError) -> bool:
+    """Whether SQS would refuse the same again, as it is not what SQS takes."""
+    return isinstance(error, EntryRefused) or "BatchRequestTooLong" in str(error)
 
 
 def record_swap(held: Held, kept: Kept) -> Swap:

@@ -140,7 +140,7 @@ class SqsStore:
         self._tail = Tail(self._sqs, now_ms=self.now_ms, tell=self._tell)
         self._settling = Settling(
             at, self._sqs, self.places, self.cells if has_cells else None, self.triage_store,
-            now_ms=self.now_ms, crowded=self._crowded, seam=lambda point: self.seam(point),
+            now_ms=self.now_ms, crowded=self._crowded, seam=lambda point: self.seam(point), tell=self._tell,
         )  # fmt: skip
         self._looks = Looks(self._sqs, at, self.places, cells=has_cells, triage=self.triage_store is not None)
         self._held: dict[Receipt, Held] = {}
@@ -294,6 +294,7 @@ class SqsStore:
         steps = [step for _, step in pairs if step is not None]
         self._settling.stop(steps)
         self._settling.send(steps)
+        self._refuse(pairs)
         self._settling.keep(steps)
         errors = [step.error for step in steps if step.error is not None]
         if errors:
@@ -304,6 +305,15 @@ class SqsStore:
         self._leave([step for step in steps if step.word is not Settled.OK])
         self._end([step for step in steps if step.word is Settled.OK], pairs)
         return [Settled.STALE if step is None else step.word for _, step in pairs]
+
+    def _refuse(self, pairs: Sequence[tuple[Receipt, Step | None]]) -> None:
+        """Raises EnqueueError for a follow-up that SQS never takes; what else was sent is known when it comes again."""
+        errors = [step.refused for _, step in pairs if step is not None and step.refused is not None]
+        if errors:
+            for receipt, step in pairs:
+                if step is not None and step.refused is None:
+                    self._settling.remember(receipt, step)
+            raise EnqueueError(f"SQS takes no such follow-up: {errors[0]}")
 
     def _end(self, steps: Sequence[Step], pairs: Sequence[tuple[Receipt, Step | None]] = ()) -> None:
         now = self.now_ms()
