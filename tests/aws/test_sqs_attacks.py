@@ -12,7 +12,21 @@ from typing import Any
 import pytest
 
 from redrive.errors import EnqueueError, StoreError, StoreUnavailable
-from redrive.message import Ack, Ask, Cell, DeadLetter, Draft, Message, RetryAt, Settled, Settlement, Swap
+from redrive.message import (
+    Ack,
+    Ask,
+    Cell,
+    Counts,
+    DeadLetter,
+    Draft,
+    Lane,
+    Message,
+    Redrive,
+    RetryAt,
+    Settled,
+    Settlement,
+    Swap,
+)
 from redrive.stores._sqs_client import Sqs
 from redrive.stores.memory import MemoryStore
 from redrive.stores.sqs import SqsStore
@@ -206,3 +220,128 @@ def test_a_call_that_fails_in_an_odd_way_is_not_taken_for_done(world: World, mon
     with pytest.raises(StoreUnavailable, match="odd"):
         store.put([Draft(task="push")] * 25)
     assert world.lying("default") == 1
+
+
+@pytest.mark.parametrize("mode", ["&mode=requeue", ""])
+@pytest.mark.parametrize("end", ["retry", "dead"])
+@pytest.mark.parametrize("size", [700_000, 1_040_000, 1024 * 1024 - 20])
+def test_a_large_message_of_somebody_else_comes_to_its_end(world: World, mode: str, end: str, size: int) -> None:
+    store = world.open(mode, cells=False)
+    url = store.places.of("default").url
+    red = {"colour": {"DataType": "String", "StringValue": "red"}}
+    entry = {"Id": "a", "MessageBody": ("x" if size > 800_000 else "\t") * size, "MessageAttributes": red}
+    store.sqs.call("SendMessageBatch", QueueUrl=url, Entries=[entry])
+    [delivery] = claim(store)
+    decision = RetryAt(world.clock() + 1000) if end == "retry" else DeadLetter("permanent", "no")
+    assert settle(store, delivery, decision, fault=FAULT) is Settled.OK
+    world.clock.advance(3)
+    if end == "dead":
+        assert world.lying("default") == 0 and world.lying("default-dlq") == 1
+    else:
+        [again] = claim(store)
+        assert again.message.id == delivery.message.id and again.message.body == delivery.message.body
+        assert again.message.headers["colour"] == "red"
+        assert again.message.attempt + again.message.crashes == 2
+
+
+def test_a_follow_up_that_a_queue_is_too_small_for_holds_up_no_other_work(world: World) -> None:
+    store, _ = opened(world)
+    put(store)
+    put(store)
+    put(store, queue="small")
+    world.queue("small").set({"MaximumMessageSize": "2000"}, world.clock())
+    one, two = claim(store)
+    follow = (Draft(task="x", queue="small", body=b'"' + b"x" * 3000 + b'"'),)
+    both = [Settlement(one.receipt, Ack(), follow_ups=follow), Settlement(two.receipt, RetryAt(world.clock() + 1000))]
+    with pytest.raises(EnqueueError, match="Message must be shorter than 2000 bytes"):
+        store.exchange(both, [])
+    assert settle(store, two, RetryAt(world.clock() + 1000)) is Settled.OK
+    assert settle(store, one, DeadLetter("permanent", "no"), fault=FAULT) is Settled.OK
+    assert (world.lying("default"), world.lying("default-dlq"), world.lying("small")) == (1, 1, 1)
+
+
+def test_a_triage_store_that_is_out_is_told_once_and_let_alone(world: World) -> None:
+    put(opened(world)[0])
+    triage, tried, told = MemoryStore(world.clock), list[int](), list[str]()
+    lays = triage.restore
+
+    def out(messages: Sequence[Message]) -> list[bool]:
+        tried.append(len(messages))
+        raise StoreUnavailable("triage is out")
+
+    triage.restore = out  # type: ignore[method-assign]
+    store = SqsStore(f"sqs://eu-central-1/shop?poll=0&endpoint={world.server.url}", clock_ms=world.clock, triage=triage)
+    world.stores.append(store)
+    store.listen(lambda name, text: told.append(text))
+    for _ in range(3):
+        put(store)
+    *three, last = claim(store)
+    for delivery in three:
+        assert settle(store, delivery, DeadLetter("permanent", "no"), fault=FAULT) is Settled.OK
+    assert tried == [1] and len(told) == 1 and "triage is out" in told[0] and world.lying("default-dlq") == 3
+    store._settling._triage_from_s = 0.0
+    triage.restore = lays  # type: ignore[method-assign]
+    assert settle(store, last, DeadLetter("permanent", "no"), fault=FAULT) is Settled.OK
+    assert len(told) == 2 and triage.counts().dead == 1
+
+
+def test_a_strangers_message_with_bytes_in_an_attribute_dies_and_comes_back_with_them(world: World) -> None:
+    store = world.open(triage=True)
+    url = store.places.of("default").url
+    attributes = {
+        "raw": {"DataType": "Binary", "BinaryValue": b"\0\xff"},
+        "n": {"DataType": "Number", "StringValue": "7"},
+    }
+    store.sqs.call(
+        "SendMessageBatch", QueueUrl=url, Entries=[{"Id": "a", "MessageBody": "{}", "MessageAttributes": attributes}]
+    )
+    [delivery] = claim(store)
+    before = dict(delivery.message.headers)
+    settle(store, delivery, DeadLetter("permanent", "no"), fault=FAULT)
+    [dead] = store.peek(Lane.DEAD).messages
+    store.triage([dead.handle], Redrive())
+    [again] = claim(store)
+    assert again.message.id == delivery.message.id
+    assert {k: again.message.headers[k] for k in ("raw", "n")} == {k: before[k] for k in ("raw", "n")}
+
+
+def test_what_a_poll_brings_while_a_worker_drains_is_given_back(world: World) -> None:
+    store, _ = opened(world, "&poll=1")
+    other = SqsStore(f"sqs://eu-central-1/shop?poll=0&endpoint={world.server.url}", clock_ms=world.clock)
+    world.stores.append(other)
+    store.places.of("default")
+    store.exchange([], [Ask("default", 10, 30_000)])  # a poll is under way now
+    store.hush()
+    id = put(other)
+    end_s = time.monotonic() + 20
+    while not (found := claim(other)) and time.monotonic() < end_s:
+        time.sleep(0.01)
+    assert [delivery.message.id for delivery in found] == [id]
+
+
+def test_more_queues_than_threads_are_all_polled(world: World) -> None:
+    store, _ = opened(world, "&poll=20")
+    asks = [Ask(f"q{n}", 1, 30_000) for n in range(45)]
+    for ask in asks:
+        store.places.of(ask.queue)
+    store.exchange([], asks)
+    for ask in asks:
+        put(store, queue=ask.queue)
+    found: set[str] = set()
+    end_s = time.monotonic() + 5
+    while len(found) < len(asks) and time.monotonic() < end_s:
+        found |= {delivery.message.queue for delivery in store.exchange([], asks).deliveries}
+    assert len(found) == len(asks)
+
+
+def test_what_a_settlement_of_its_group_sets_free_is_ready_though_nothing_was_received_last(world: World) -> None:
+    store, _ = opened(world)
+    for group in "ab":
+        put(store, queue="paid.fifo", group=group)
+    held = {delivery.message.group: delivery for delivery in claim(store, queue="paid.fifo")}
+    put(store, queue="paid.fifo", group="b")
+    settle(store, held["a"], RetryAt(world.clock() + 3_600_000), fault=FAULT)
+    assert not claim(store, queue="paid.fifo")
+    assert store.counts("paid.fifo") == Counts(scheduled=2, leased=1)
+    settle(store, held["b"], Ack())
+    assert store.counts("paid.fifo") == Counts(scheduled=1, ready=1)

@@ -73,6 +73,11 @@ class Crew:
         self._threads = self._idle = 0
         self._closed = False
 
+    def grow(self, most: int) -> None:
+        """Let it have so many threads, if it may not have more already."""
+        with self._lock:
+            self._most = max(self._most, most)
+
     def start(self, work: Callable[[], None]) -> None:
         """Do this when a thread is free; once it is closed, here and now."""
         with self._lock:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct
@@ -25,7 +26,7 @@ EARLY = 0.5  # an empty answer after less than this share of the wait asked for 
 EARLY_PAUSE_S = (0.2, 5.0)  # the first and the longest pause after such answers
 FAILED_PAUSE_S = (0.1, 5.0)  # the same after receives that failed
 PROBE_S = 1  # how long the poll waits that is to find out whether a queue can be received from again
-THREADS = 40  # of one store, for all its queues
+THREADS = 40  # of one store, for all its queues, unless these are more
 SYSTEM = [
     "ApproximateReceiveCount", "ApproximateFirstReceiveTimestamp", "SentTimestamp", "MessageGroupId",
     "MessageDeduplicationId", "SequenceNumber", "DeadLetterQueueSourceArn", "AWSTraceHeader", "SenderId",
@@ -50,7 +51,7 @@ class Line:
         self.room_max = 0  # the most that ever were: what an idle worker has room for
         self.room_since_s = math.inf  # since when there is room that no receive is to fill
         self.lease_s = 30
-        self.dry = False  # the last answer brought nothing
+        self.dry = False  # the last answer brought nothing, and nothing was settled since
         self.flying = self.expected = 0  # receives under way, and how many messages they asked for
         self.most = 1  # receives at once: grows while they bring something
         self.begun_s = 0.0  # when the last receive began
@@ -65,14 +66,22 @@ class Receivers:
     """The lines of one store. All waiting is on one condition."""
 
     def __init__(
-        self, sqs: Sqs, *, poll_s: int, most: int, now_ms: Callable[[], int], tell: Callable[[str, str], None]
+        self,
+        sqs: Sqs,
+        *,
+        poll_s: int,
+        most: int,
+        now_ms: Callable[[], int],
+        tell: Callable[[str, str], None],
+        give_back: Callable[[Place, Sequence[Received]], None],
     ) -> None:
+        self._give_back = give_back
         self._sqs, self._poll_s, self._most, self._now_ms, self._tell = sqs, poll_s, most, now_ms, tell
         self._lines: dict[str, Line] = {}
         self._changed = threading.Condition()
         self._crew = Crew("redrive-sqs-receive", THREADS)
         self._nudges, self._seen = 0, threading.local()
-        self._closed = False
+        self._closed = self._quiet = False
         self.received = 0
 
     def ask(self, asks: Sequence[tuple[Ask, Place]], *, patient: bool) -> list[list[Received]]:
@@ -80,6 +89,7 @@ class Receivers:
         here on. `patient`: wait a moment for the answers. Raises the error of a receive, where all queues that
         were asked have one and nothing came."""
         with self._changed:
+            self._quiet = self._quiet and not asks
             lines = [self._line(place) for _, place in asks]
             for line in self._lines.values():
                 line.room = 0
@@ -101,6 +111,7 @@ class Receivers:
     def _line(self, place: Place) -> Line:
         if place.url not in self._lines:
             self._lines[place.url] = Line(place)
+            self._crew.grow(len(self._lines) + self._most)  # each may be polled, and one be busy beside that
         return self._lines[place.url]
 
     def _wait_for_answers(self, lines: Sequence[Line]) -> None:
@@ -240,6 +251,10 @@ class Receivers:
         except Exception as odd:  # whatever it is, the receive is over
             error = StoreUnavailable(f"SQS ReceiveMessage {line.place.name}: {odd!r}")
         took_s, now = time.monotonic() - begun_s, self._now_ms()
+        if messages and (self._quiet or self._closed):  # nobody will claim them
+            with suppress(Exception):  # then they come back when their lease ends
+                self._give_back(line.place, [Received(raw, now, now + lease_s * 1000) for raw in messages])
+                messages = []
         with self._changed:
             line.flying -= 1
             line.expected -= want
@@ -269,6 +284,23 @@ class Receivers:
         line.not_before_s = time.monotonic() + min(most_s, first_s * 2 ** min(line.early - 1, 10))
         if line.early == 3:
             self._tell(line.place.queue, "SQS answers at once that there is nothing, though it was asked to wait")
+
+    def stir(self, place: Place) -> None:
+        """Something of it was settled."""
+        with self._changed:
+            self._line(place).dry = False
+
+    def hush(self) -> None:
+        """Until the next ask nobody claims anything: what was received goes back, as does what polls under way
+        bring."""
+        with self._changed:
+            self._quiet = True
+            left = [(line.place, [*line.buffer]) for line in self._lines.values() if line.buffer]
+            for line in self._lines.values():
+                line.room = 0
+                line.buffer.clear()
+        for place, received in left:
+            self._give_back(place, received)
 
     def drop(self) -> list[tuple[Place, list[Received]]]:
         """End, and give back what nobody claimed."""

@@ -136,7 +136,10 @@ class SqsStore:
             releases=False,
             tick_ms=1000,
         )
-        self._receivers = Receivers(self._sqs, poll_s=at.poll_s, most=at.receivers, now_ms=self.now_ms, tell=self._tell)
+        self._receivers = Receivers(
+            self._sqs, poll_s=at.poll_s, most=at.receivers, now_ms=self.now_ms, tell=self._tell,
+            give_back=lambda place, received: self._tail.end(self._given_back(place, received), last=True),
+        )  # fmt: skip
         self._tail = Tail(self._sqs, now_ms=self.now_ms, tell=self._tell)
         self._settling = Settling(
             at, self._sqs, self.places, self.cells if has_cells else None, self.triage_store,
@@ -146,6 +149,7 @@ class SqsStore:
         self._held: dict[Receipt, Held] = {}
         self._order = Order()
         self._hidden: dict[str, tuple[str, int]] = {}  # by SQS's id: the queue's URL, and until when
+        self._hidden_max = HIDDEN_MAX
         self._adopted = Adopted()
         self._lock = threading.Lock()
         self._crowds: dict[str, tuple[float, int, bool]] = {}
@@ -323,8 +327,9 @@ class SqsStore:
                     self._held.pop(receipt, None)
                 self._settling.forget(receipt)
             last = self._at_once or all(held.until_ms <= now for held in self._held.values())
-            if len(self._hidden) > HIDDEN_MAX:
+            if len(self._hidden) > self._hidden_max:
                 self._hidden = {id: one for id, one in self._hidden.items() if one[1] > now}
+                self._hidden_max = max(HIDDEN_MAX, 2 * len(self._hidden))  # each is looked at a few times at most
             for step in steps:
                 if step.hide_until_ms is not None:
                     self._hidden[step.held.sqs_id] = step.held.place.url, step.hide_until_ms
@@ -342,6 +347,7 @@ class SqsStore:
             held = step.held
             if held.group is not None:
                 waiting = self._order.over(held.group)
+                self._receivers.stir(held.place)
                 if step.hide_until_ms is None:
                     self._receivers.put_back(held.place, waiting)
                 else:
@@ -607,6 +613,10 @@ class SqsStore:
 
     def nudge(self) -> None:
         self._receivers.nudge()
+
+    def hush(self) -> None:
+        """A worker drains: until somebody asks again, what was received and not claimed is for others."""
+        self._receivers.hush()
 
     # -- looking
 

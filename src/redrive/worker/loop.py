@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -76,6 +76,7 @@ class Worker:
         listen = getattr(self._store, "listen", None)
         if listen is not None:  # a store that receives by itself has things to tell
             listen(self._notice)
+        self._hush: Callable[[], None] = getattr(self._store, "hush", _nothing)  # and is told when nobody claims
         self._checked: ClaimCheck | None = self._store if isinstance(self._store, ClaimCheck) else None
         self._cleaner: Cleaner | None = None
         self._lease_s, self._lease_ms = lease_s, int(lease_s * 1000)
@@ -225,6 +226,7 @@ class Worker:
         """One round; True when the work is over."""
         if self._draining:
             self._release_unstarted()
+            self._hush()
         self._collect()
         self._beat()
         self._mark_alone()
@@ -635,6 +637,10 @@ class Worker:
             now_ms = self._store.now_ms()
             told = Notice(name=name, worker=self.name, at_ms=now_ms, text=text, about=about, count=count)
             self.app.events.emit([told])
+
+
+def _nothing() -> None:
+    """For a store that has nothing to do."""
 
 
 def _origin(app: App) -> Origin | None:

@@ -99,8 +99,12 @@ class SqsServer:
         self._started.set()
         async with server:
             await self._stop.wait()
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
             task.cancel()
+        if left:  # polls that are under way: their connections are closed before the loop is
+            await asyncio.wait(left, timeout=1)
+            await asyncio.sleep(0)
 
     # -- HTTP
 
