@@ -15,6 +15,15 @@ _PATTERNS = (
         re.compile(r"(?P<keep>\b[a-z][a-z0-9+.-]{0,30}://[^\s:/@]{0,200}:)[^\s/@]{1,500}(?=@)", re.I),
         rf"\g<keep>{HIDDEN}",
     ),
+    # the same within another URL's query, where its characters may be percent-encoded
+    (
+        re.compile(
+            r"(?P<keep>(?::|%3a)(?://|%2f%2f)(?:(?!%3a)[^\s:/@?&#]){0,200}(?::|%3a))(?!\*\*\*)"
+            r"(?:(?!%40)[^\s/@?&#]){1,500}(?=@|%40)",
+            re.I,
+        ),
+        rf"\g<keep>{HIDDEN}",
+    ),
     (re.compile(r"(?P<keep>\b(?:bearer|basic)\s+)[a-z0-9+/._~=-]{6,}", re.I), rf"\g<keep>{HIDDEN}"),
     # key="some words": up to the quote that ends it
     (
@@ -22,6 +31,11 @@ _PATTERNS = (
             rf"(?P<keep>(?:{_NAMES})[\"']?\s{{0,3}}[=:]\s{{0,3}}(?P<quote>[\"']))(?!\*\*\*)(?:(?!(?P=quote))[^\\\n]|\\.){{1,2000}}(?=(?P=quote))",
             re.I,
         ),
+        rf"\g<keep>{HIDDEN}",
+    ),
+    # password%3Dvalue%26 in a URL that is the value of another's option
+    (
+        re.compile(rf"(?P<keep>(?:{_NAMES})%3d)(?!\*\*\*)(?:(?!%26)[^\s\"'&,;)}}\]]){{1,2000}}", re.I),
         rf"\g<keep>{HIDDEN}",
     ),
     # key=value, "key": "value", also where the name is the end of a longer one: DB_PASSWORD, client_secret
@@ -43,6 +57,8 @@ def redact(text: str) -> str:
     'cannot reach postgresql://ann:***@db/x: token=***, code 7'
     >>> redact("Authorization: Bearer abcdef123456")
     'Authorization: Bearer ***'
+    >>> redact("sqs://eu-central-1/shop?triage=postgresql%3A%2F%2Fann%3Ahunter2%40db%2Fx&poll=5")
+    'sqs://eu-central-1/shop?triage=postgresql%3A%2F%2Fann%3A***%40db%2Fx&poll=5'
     >>> redact('{"db_password": "two words", "n": 1}'), redact("token: ***2")
     ('{"db_password": "***", "n": 1}', 'token: ***2')
     """

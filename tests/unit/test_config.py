@@ -8,6 +8,8 @@ import pytest
 from redrive import App
 from redrive.config import Settings, queue_sizes, settings, sources, unknown_variables
 from redrive.errors import ConfigError
+from redrive.redact import redact
+from redrive.stores import shown
 
 
 @pytest.fixture(autouse=True)
@@ -157,3 +159,24 @@ def test_app_without_a_url_works_on_the_store_of_the_settings(monkeypatch: pytes
     assert App().url == "memory://"
     assert App.from_env().url == "memory://"
     assert App("sqlite:///work.db").url == "sqlite:///work.db"
+
+
+@pytest.mark.parametrize("name", ["triage", "cells"])
+@pytest.mark.parametrize(
+    "inner",
+    [
+        "postgresql://ann:hunter2@db/x",
+        "redis://:hunter2@cache/0",
+        "postgresql%3A%2F%2Fann%3Ahunter2%40db%2Fx",
+        "postgresql%3a//ann%3ahun%2Fter2%40db/x%3Fschema=a",
+        "redis%3A%2F%2F%3Ahunter2%40cache%2F0",
+        "postgresql://ann@db/x%3Fpassword=hunter2%26schema=a",
+        "postgresql%3A%2F%2Fann%40db%2Fx%3Fpassword%3Dhunter2%26schema%3Da",
+    ],
+)
+def test_the_password_of_a_url_within_a_url_is_never_shown(name: str, inner: str) -> None:
+    url = f"sqs://eu-central-1/shop?{name}={inner}&endpoint=http://127.0.0.1:8000"
+    for seen in (shown(url), redact(f"cannot open {url!r}: refused")):
+        assert "hunter2" not in seen and "ter2" not in seen and "***" in seen
+        assert "endpoint=http://127.0.0.1:8000" in seen or "password=" in inner
+    assert shown("sqs://r/s?endpoint=http://127.0.0.1:8000&triage=sqlite:///a@b.db").endswith("a@b.db")

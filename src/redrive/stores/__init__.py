@@ -125,7 +125,9 @@ def _parts(url: str) -> tuple[SplitResult, dict[str, str]]:
 
 
 def shown(url: str) -> str:
-    """The URL without its password."""
+    """The URL without passwords: its own, and those of URLs in its query."""
     import re
 
-    return re.sub(r"(?<=://)([^/?@:]*):[^/?]*@", r"\1:***@", url)
+    from ..redact import redact
+
+    return redact(re.sub(r"(?<=://)([^/?@:]*):[^/?]*@", r"\1:***@", url))
