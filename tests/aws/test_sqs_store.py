@@ -26,6 +26,7 @@ from redrive.message import (
     Settlement,
     Swap,
 )
+from redrive.stores import _aws, open_cells
 from redrive.stores.memory import MemoryStore
 from redrive.stores.sqs import SqsStore
 from redrive.testing.clock import ManualClock
@@ -553,3 +554,50 @@ def test_what_stands_behind_a_waiting_head_of_its_group_waits_too(world: World) 
     put(store, queue="orders.fifo", group="h")
     assert len(claim(store, queue="orders.fifo")) == 1
     assert store.counts("orders.fifo").leased == 1
+
+
+@pytest.mark.parametrize("triage, way", [(False, "where the URL has triage="), (True, "--state dead")])
+def test_a_look_at_what_waits_says_what_can_be_looked_at(world: World, triage: bool, way: str) -> None:
+    with pytest.raises(Unsupported, match=way):
+        world.open(triage=triage).peek(None)
+
+
+def test_a_table_without_a_region_is_told_where_to_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    with pytest.raises(ConfigError, match=r"no region is named; .*AWS_DEFAULT_REGION"):
+        open_cells("dynamodb://shop-cells")
+
+
+@pytest.mark.parametrize("how", ["argument", "AWS_ENDPOINT_URL"])
+def test_a_server_on_this_machine_needs_no_credentials_however_it_is_named(
+    world: World, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    nobody(monkeypatch)
+    if how == "argument":
+        _aws.client("sqs", region="eu-central-1", endpoint=world.server.url).list_queues()
+    else:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", world.server.url)
+        _aws.client("sqs", region="eu-central-1").list_queues()
+
+
+def test_who_has_no_credentials_is_told_where_they_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    nobody(monkeypatch)
+    store = SqsStore("sqs://eu-central-1/shop?endpoint=http://192.0.2.1:9")
+    with pytest.raises(ConfigError, match="there are no credentials; boto3 looks in"):
+        store.put([Draft(task="t")])
+    store.close()
+
+
+def test_an_endpoint_that_is_no_url_is_told_with_what_one_is() -> None:
+    with pytest.raises(ConfigError, match=r"127.0.0.1:1; expected .* http://127.0.0.1:8000"):
+        SqsStore("sqs://eu-central-1/shop?endpoint=127.0.0.1:1")
+
+
+def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No credentials anywhere."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

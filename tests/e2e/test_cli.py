@@ -602,6 +602,13 @@ def test_no_password_is_shown(redrive: Call) -> None:
     assert failed(done, 2) and "hunter2" not in done.stderr and "***" in done.stderr
 
 
+def test_a_store_without_a_schema_says_so(redrive: Call) -> None:
+    done = redrive("store", "sql", "--url", "sqs://eu-central-1/shop")
+    assert failed(done, 4) and "SQS has no schema" in done.stderr
+    done = redrive("store", "upgrade", "--url", "sqs://eu-central-1/shop")
+    assert done.returncode == 0 and "SQS has no schema" in done.stderr
+
+
 def test_groups_are_listed_widened_and_resumed(redrive: Call, home: Path) -> None:
     url = f"sqlite:///{home / 'g.db'}"
     store = SqliteStore(home / "g.db")

@@ -70,7 +70,8 @@ def list_(place: Place, out: Output, limit: int | None) -> None:
     """List dependencies with what holds their messages back now.
 
     `until` is when an open breaker lets probes through. Of the first thousand messages that wait on the store,
-    `waiting` are of its tasks, and `deferred` were claimed and put off, by why.
+    `waiting` are of its tasks, and `deferred` were claimed and put off, by why. What waits in SQS cannot be looked at:
+    there both are empty.
     """
     rows = [_row(control) for control in Controls(place.store, place.app).list()]
     if not out.rows(rows, _columns(place.store.now_ms()), id="dependency", limit=limit):

@@ -91,9 +91,14 @@ def purge(place: Place, out: Output, names: tuple[str, ...], yes: bool, reason: 
 
     Workers may go on. What they have claimed runs to its end; what one claims just before it is cancelled is asked to
     stop, as by `redrive job cancel`. With `redrive queue pause` first, nothing is.
+
+    Refused on SQS, where nobody can list what waits.
     """
     from ..triage.actor import user
-    from ..triage.purge import Purged, purge
+    from ..triage.purge import Purged, admit, purge
+
+    for name in names:
+        admit(place.store, name)
 
     note_unknown_queues(place, names)
     names = tuple(dict.fromkeys(names))

@@ -13,6 +13,7 @@ from ..errors import ConfigError, StoreError, StoreUnavailable
 READ_TIMEOUT_S = 35.0  # a long poll takes 20 s
 CONNECT_TIMEOUT_S = 5.0
 TRIES = 3  # of one call, on errors of the network, throttling and 5xx
+REFUSED = "AWS refuses it"
 _DENIED = ("AccessDenied", "AccessDeniedException", "UnrecognizedClientException", "InvalidClientTokenId",
            "SignatureDoesNotMatch", "ExpiredToken", "ExpiredTokenException", "InvalidAccessKeyId",
            "MissingAuthenticationToken")  # fmt: skip
@@ -33,14 +34,14 @@ def client(
 
     Parameters are not validated and the User-Agent is fixed: together a quarter of the processor time of a call
     (docs/benchmarks.md). `tries` 1 leaves trying again to the caller. `endpoint` None: as AWS_ENDPOINT_URL and the
-    profile say. An endpoint on this machine needs no credentials. Raises ConfigError where boto3 is not installed, or
-    finds no region.
+    profile say. An endpoint on this machine needs no credentials. Raises ConfigError where boto3 is not installed or
+    finds no region, and for an endpoint that is no URL.
     """
     try:
         import boto3
         import botocore.session
         from botocore.config import Config
-        from botocore.exceptions import BotoCoreError
+        from botocore.exceptions import BotoCoreError, NoRegionError
     except ImportError as error:
         raise ConfigError(f"AWS needs its driver ({error}); pip install 'redrive[aws]'") from error
     core = botocore.session.get_session()
@@ -55,13 +56,24 @@ def client(
         tcp_keepalive=True,
     )
     session = boto3.session.Session(botocore_session=core)
-    keys: dict[str, str] = {}
-    try:
-        if endpoint is not None and _is_here(endpoint) and session.get_credentials() is None:
-            keys = {"aws_access_key_id": "local", "aws_secret_access_key": "local"}
+
+    def made(**keys: str) -> Any:
         return session.client(service, region_name=region, endpoint_url=endpoint, config=config, **keys)
+
+    try:
+        found = made()
+        if not _is_here(found.meta.endpoint_url) or session.get_credentials() is not None:
+            return found
+        found.close()
+        return made(aws_access_key_id="local", aws_secret_access_key="local")
+    except NoRegionError as error:
+        raise ConfigError(
+            f"AWS {service}: no region is named; expected region=eu-central-1 in the URL, or AWS_DEFAULT_REGION"
+        ) from error
     except (BotoCoreError, ValueError) as error:
-        raise ConfigError(f"no client of AWS {service}: {error}") from error
+        raise ConfigError(
+            f"AWS {service}: {error}; expected an endpoint such as http://127.0.0.1:8000, and whole credentials"
+        ) from error
 
 
 @functools.cache
@@ -95,8 +107,13 @@ def failure(error: Exception, what: str) -> StoreError | ConfigError:
     """What to raise for an error of boto3 as it did `what`: ConfigError for missing rights, credentials or things,
     which no second try mends, StoreError for a call that is wrong, StoreUnavailable for all that may pass."""
     code, said = code_of(error), " ".join(str(error).split())[:300]
-    if code in _DENIED or type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError"):
-        return ConfigError(f"{what}: AWS refuses it: {said}; allow the action to these credentials, or give others")
+    if type(error).__name__ == "NoCredentialsError":
+        return ConfigError(
+            f"{what}: {REFUSED}, as there are no credentials; boto3 looks in AWS_ACCESS_KEY_ID, in ~/.aws and at the "
+            "machine's role. A server on this machine needs none: endpoint=http://127.0.0.1:8000 in the URL"
+        )
+    if code in _DENIED or type(error).__name__ == "PartialCredentialsError":
+        return ConfigError(f"{what}: {REFUSED}: {said}; allow the action to these credentials, or give others")
     if code in _ABSENT:
         return ConfigError(f"{what}: it does not exist: {said}")
     status = getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode", 0) if code else 0

@@ -56,6 +56,7 @@ from ..message import (
 from ..routes import Routes
 from ..store import Cells, OpenCells, Store, Traits, Work
 from . import _door, _lifecycle
+from ._aws import REFUSED
 from ._sqs_adopted import WAITED_MS, Adopted
 from ._sqs_batches import EntryRefused, Job, run
 from ._sqs_client import THREADS, Sqs
@@ -283,7 +284,7 @@ class SqsStore:
         try:
             self.places.of(draft.queue)
         except ConfigError as error:
-            if "AWS refuses it" in str(error):
+            if REFUSED in str(error):
                 raise
             raise EnqueueError(f"a follow-up of task {draft.task!r}: {error}; nothing was settled") from error
 
@@ -639,7 +640,7 @@ class SqsStore:
             place = self.places.of(queue)
             ready, leased, scheduled = self.places.counts(place.url)
         except ConfigError as error:
-            if "AWS refuses it" in str(error):
+            if REFUSED in str(error):
                 raise StoreUnavailable(str(error)) from error
             ready = leased = scheduled = 0  # there is no such queue
         else:
@@ -673,7 +674,8 @@ class SqsStore:
     def peek(self, lane: Lane | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None) -> Page:
         _door.read_cursor(cursor)
         if lane not in RESTING:
-            raise Unsupported(f"{_UNSEEN}; what is dead or in quarantine can be listed where the URL has triage=")
+            how = "by its state (--state dead)" if self.triage_store is not None else "where the URL has triage="
+            raise Unsupported(f"{_UNSEEN}; what is dead or in quarantine can be listed {how}")
         return need(self.triage_store).peek(lane, where=where, limit=limit, cursor=cursor)
 
     def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:

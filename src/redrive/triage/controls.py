@@ -40,7 +40,8 @@ class Control(Struct, frozen=True, kw_only=True):
     `opened`th time in a row. `calls` and `failed` are those in its window, `probes` are under way. `ramp_per_s`: how
     many a second are let go after it closed. `budget_left`: retries that could go now. `next_ms`: the rate's next free
     slot, None if one is free now. `concurrency`: the limit for all workers together, which `workers` share. Of the
-    first thousand messages that wait on the store, `waiting` are its tasks', and it put `deferred` off, by why.
+    first thousand messages that wait on the store, `waiting` are its tasks', and it put `deferred` off, by why; what
+    waits in SQS cannot be looked at: None, and empty.
     """
 
     name: str

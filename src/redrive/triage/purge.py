@@ -36,6 +36,15 @@ class Purged(Struct, frozen=True):
     asked_to_stop: int = 0
 
 
+def admit(store: Store, queue: str) -> None:
+    """Raises Unsupported where the store cannot list what waits in the queue."""
+    if not store.traits.finds:
+        raise Unsupported(
+            f"queue {queue!r}: store {store.traits.name} cannot list what waits, so there is nothing to cancel by; "
+            "pause the queue, or empty it with the store's own tools (SQS: aws sqs purge-queue)"
+        )
+
+
 def purge(
     store: Store, queue: str, *, actor: str, reason: str = "", tick: Callable[[int], object] = lambda count: None
 ) -> Purged:
@@ -45,11 +54,7 @@ def purge(
     cancel: that is asked to stop, as `cancel` does. Pause the queue first to rule it out. Cut off, it has done what it
     has done; call it again. Raises StoreError, Unsupported where the store cannot list what waits.
     """
-    if not store.traits.finds:
-        raise Unsupported(
-            f"queue {queue!r}: store {store.traits.name} cannot list what waits, so there is nothing to cancel by; "
-            "pause the queue, or empty it with the store's own tools (SQS: aws sqs purge-queue)"
-        )
+    admit(store, queue)
     note = PurgeNote(store.now_ms(), None, actor, reason)
     _write(store, queue, note)
     before = Where(queue=queue, until_ms=note.began_ms + 1)
