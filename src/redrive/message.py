@@ -17,6 +17,7 @@ PRIORITIES = (0, 1, 2, 3)  # 0 is served first
 NORMAL = 2
 DEGRADED = "degraded"  # the reason of a kept message that was done without something
 RAW = "raw"  # the content of a message whose body no encoder of redrive's wrote
+ABSENT = "absent"  # the content of a message that was looked up where its body cannot be: it has none
 BLOB = "blob+json"  # the content of a message whose body is a reference to a blob
 TREND_MS = 3_600_000  # how long the last while is by which the trend of a failure group is told
 SKIP_LOOKED = 1000  # how many due messages of a priority a claim with `skip` looks at

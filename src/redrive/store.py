@@ -60,6 +60,7 @@ class Traits(Struct, frozen=True):
     exact_counts: bool = True  # False: counts and names of queues are near the truth, or late
     cells: bool = True  # False: reads find nothing; swaps, checkpoints and pauses raise Unsupported
     finds: bool = True  # False: of what waits or runs, find knows only what this handle holds; no listing, no cancel
+    cancels: bool = True  # without `finds`: what waits or runs can be looked up by its id, without body, and cancelled
     triages: bool = True  # False: what rests cannot be looked at; failure groups, verdicts, restore raise Unsupported
     keeps_done: bool = True  # False: an ack removes, whatever it asks; no result is kept
     priorities: bool = True  # claims go by priority, then due time; False: in any order
@@ -212,8 +213,9 @@ class Store(Protocol):
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         """The messages with these ids, in their order; None for one that is not stored.
 
-        Without `traits.finds` also for one that waits, or that another handle holds; without `traits.triages` for one
-        that rests."""
+        Without `traits.finds` also for one that waits, or that another handle holds; but with `traits.cancels` such a
+        one is found by what is recorded of it: its content is ABSENT, and `ready` it may run elsewhere. Without
+        `traits.triages` None for one that rests."""
         ...
 
     def counts(self, queue: str | None = None) -> Counts:
@@ -259,7 +261,8 @@ class Store(Protocol):
 
     def cancel(self, ids: Sequence[str]) -> list[Cancel]:
         """End waiting messages as done (state `cancelled`); ask running ones to stop; resting and done ones are too
-        late. Raises Unsupported without `traits.finds`."""
+        late. Raises Unsupported without `traits.cancels`. Where it cannot be known whether it runs (without
+        `traits.finds`), a message that is due is asked to stop, and is ended when it is claimed next."""
         ...
 
     def configure(

@@ -18,7 +18,7 @@ from .decide import Policy
 from .duration import Duration, milliseconds, seconds, show
 from .errors import ConfigError, NotDone, Unsupported
 from .ids import new_id
-from .message import NORMAL, PRIORITIES, RESTING, Draft, Lane, Message
+from .message import ABSENT, NORMAL, PRIORITIES, RESTING, Draft, Lane, Message
 from .stores._door import admit as check_drafts
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ class Ref(msgspec.Struct, frozen=True):
     def progress(self) -> Any:
         """The last checkpoint's state, as plain JSON values; None if there is none, or the message is gone."""
         message = self._look()
+        if message is not None and message.content == ABSENT:
+            raise Unsupported(f"message {self.id} of task {self.task!r} is known by its record, without its checkpoint")
         return None if message is None else progress_of(message.progress)
 
     def wait(self, timeout: Duration | None = None) -> Any:

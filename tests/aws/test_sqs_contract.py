@@ -16,6 +16,8 @@ from redrive.testing._contract.base import Contract
 from redrive.testing._contract.claiming import ClaimRules
 from redrive.testing._contract.deferring import CrashRules, DeferRules
 from redrive.testing._contract.leasing import LeaseRules
+from redrive.testing._contract.mending import ReplaceRules, RestoreRules
+from redrive.testing._contract.putting import PutRules
 from redrive.testing._contract.settling import SettleRules
 from redrive.testing._contract.swapping import SettledSwapRules
 from redrive.testing._contract.triaging import TriageRules
@@ -40,6 +42,7 @@ class OnSqs(Contract):
     """Short polls, so that a claim does all it can before it returns."""
 
     mode = "visibility"
+    more = ""
     beside = True  # a store for what rests, with its cells
 
     @pytest.fixture(autouse=True)
@@ -52,7 +55,7 @@ class OnSqs(Contract):
 
     def make_store(self, clock: ManualClock, place: Path) -> Store:
         prefix = f"t{zlib.crc32(str(place).encode()):08x}"
-        url = f"sqs://{REGION}/{prefix}?mode={self.mode}&poll=0&create=true&endpoint={self.stand.url}"
+        url = f"sqs://{REGION}/{prefix}?mode={self.mode}&poll=0&create=true&endpoint={self.stand.url}{self.more}"
         return SqsStore(url, clock_ms=clock, triage=self.resting if self.beside else None)
 
 
@@ -70,6 +73,46 @@ class TestRequeue(OnSqs, Retried):
 
 class TestBare(OnSqs, Retried):
     beside = False
+
+
+class Tracked(OnSqs):
+    """What is cancelled, looked up and unique goes by records."""
+
+    more = "&track=true"
+
+
+class TestTracked(Tracked):
+    """The rules that a record or a key has a part in."""
+
+    ids, rich = RestoreRules.ids, RestoreRules.rich
+
+    test_cancel = TriageRules.test_a_waiting_message_is_cancelled_at_once  # held to what goes by a record
+    test_same_id = PutRules.test_the_same_id_under_the_same_key_is_a_duplicate
+    test_held = PutRules.test_a_key_is_held_from_enqueue_until_the_message_is_done
+    test_resting = PutRules.test_resting_messages_hold_their_keys_until_discarded
+    test_cancelled = PutRules.test_a_cancelled_message_gives_its_key_back
+    test_again = PutRules.test_a_message_that_is_put_again_under_its_id_and_key_is_there_already
+    test_in_one_put = PutRules.test_a_key_is_unique_within_one_put_too
+    test_longer = PutRules.test_a_key_can_be_held_longer_than_its_message_lives
+    test_outlasted = PutRules.test_a_key_outlasts_its_time_while_its_message_waits
+    test_refused = PutRules.test_a_refused_put_holds_no_key
+    test_race = PutRules.test_threads_that_race_for_a_key_get_one_message
+    test_dropped = SettleRules.test_a_follow_up_whose_key_is_held_is_dropped
+    test_followed = SettleRules.test_a_message_can_be_followed_by_one_with_its_own_key
+    test_replaced = ReplaceRules.test_its_key_is_free_for_the_draft
+    test_blocked = ReplaceRules.test_a_key_that_another_message_holds_is_refused
+    test_restored = RestoreRules.test_a_key_that_is_held_is_refused
+    test_as_it_was = RestoreRules.test_a_message_is_restored_as_it_was
+
+
+@pytest.mark.soak
+class TestWholeTracked(Tracked, StoreContract):
+    pass
+
+
+@pytest.mark.soak
+class TestWholeTrackedRequeue(Tracked, StoreContract):
+    mode = "requeue"
 
 
 @pytest.mark.soak

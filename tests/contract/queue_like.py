@@ -67,6 +67,7 @@ class QueueLikeStore:
         unique=False,
         exact_counts=False,
         finds=False,
+        cancels=False,
         keeps_done=False,
         priorities=False,
         skips=False,

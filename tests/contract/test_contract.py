@@ -115,6 +115,7 @@ class Understated(MemoryStore):
         counts_crashes=False,
         cells=False,
         finds=False,
+        cancels=False,
         triages=False,
         keeps_done=False,
         skips=False,

@@ -46,7 +46,9 @@ class Apart:
 
     def __init__(self, clock: ManualClock) -> None:
         self.resting = Books(clock)
-        self.traits = replace(self.resting.traits, name="apart", finds=False, fenced=False, atomic_moves=False)
+        self.traits = replace(
+            self.resting.traits, name="apart", finds=False, cancels=False, fenced=False, atomic_moves=False
+        )
         self.cells, self.now_ms, self.peek, self.check = (
             self.resting.cells, self.resting.now_ms, self.resting.peek, self.resting.check,
         )  # fmt: skip

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from ..errors import BlobsUnavailable, Conflict, EnqueueError, StoreError, StoreUnavailable, Unreadable, Unsupported
 from ..ids import new_id
 from ..message import (
+    ABSENT,
     BLOB,
     Discard,
     Draft,
@@ -362,7 +363,7 @@ def _keys_of(message: Message) -> Iterator[str]:
 
 def _may_refer(message: Message, key: str) -> bool:
     if message.content != BLOB:
-        return False
+        return message.content == ABSENT
     try:
         return read_reference(message.body).blob == key
     except Unreadable:

@@ -11,7 +11,7 @@ import msgspec
 
 from ..blobs import whole_body
 from ..duration import show as show_duration
-from ..message import Cancel, Lane, Message, Where
+from ..message import ABSENT, Cancel, Lane, Message, Where
 from ..observe.logs import one_line
 from ..triage.purge import purge_behind
 from ..triage.timeline import by_hand, ended_by, timeline
@@ -65,6 +65,9 @@ def _gone(place: Place, id: str) -> Failure:
     entry = ended_by(place.store, id)
     if entry is None:
         why = "the id is wrong, or the message is done: done messages are deleted"
+        if place.store.traits.cancels and not place.store.traits.finds:
+            why = "the id is wrong, or the message is done: neither a record nor the triage store knows it"
+            return Failure(f"there is no message {id} in {place.url}", why, onward("dlq list"))
         if not place.store.traits.finds:
             why = "it does not rest: SQS can look up nothing that waits or runs, and done messages are deleted"
             return Failure(f"there is no message {id} in the triage store", why, onward("dlq list"))
@@ -83,7 +86,7 @@ def write_message(place: Place, out: Output, message: Message, *, body: bool = F
         record["timeline"] = [views.moment(m) for m in timeline(message, by_hand(place.store, message))]
     if (purge := purge_behind(place.store, message)) is not None:
         record["purged"] = f"by {purge.actor}" + (f": {purge.reason}" if purge.reason else "")
-    if body:
+    if body and message.content != ABSENT:
         record["body"] = views.as_json(whole_body(place.store, message))
     out.record(record, id="id", table=lambda: _lines(record, out))
 

@@ -13,7 +13,7 @@ from ..blobs import read_reference
 from ..duration import show
 from ..errors import Unreadable
 from ..fault import Fault
-from ..message import BLOB, FailureGroup, Lane, Message
+from ..message import ABSENT, BLOB, FailureGroup, Lane, Message
 from ..times import rfc3339
 from ..triage.timeline import Moment
 
@@ -62,6 +62,8 @@ def size(message: Message) -> dict[str, Any]:
 
 def full(message: Message, now_ms: int) -> dict[str, Any]:
     """All that is known of a message. The body of one that lies in a blob is its reference."""
+    if message.content == ABSENT:
+        return _recorded(message, now_ms)
     return {
         **brief(message, now_ms),
         "reason": message.reason,
@@ -88,6 +90,26 @@ def full(message: Message, now_ms: int) -> dict[str, Any]:
         "result": None if message.result is None else as_json(message.result),
         "progress": None if message.progress is None else as_json(message.progress),
         "faults": [fault(f) for f in message.faults],
+    }
+
+
+def _recorded(message: Message, now_ms: int) -> dict[str, Any]:
+    """What its record says of a message that cannot be looked at, and nothing that it does not say."""
+    ended = message.lane is Lane.DONE
+    return {
+        **brief(message, now_ms),
+        "known": "by its record, without its body" + ("" if ended else "; once it is due it may run"),
+        "reason": message.reason,
+        "rested_at": time(message.rested_ms),
+        "life_began_at": time(message.life_ms),
+        "key": message.key,
+        "group": message.group,
+        "cancel_requested": message.cancel,
+        "deferral": None,
+        "body": None,
+        "result": None,
+        "progress": None,
+        "faults": [],
     }
 
 

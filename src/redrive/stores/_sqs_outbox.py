@@ -294,19 +294,19 @@ class Laid(StrEnum):
     LEFT = "left"
 
 
-def bury(triage: Store, messages: Sequence[Message]) -> list[bool]:
+def bury(triage: Store, messages: Sequence[Message], *, keys: bool = False) -> list[bool]:
     """`lay`, and of each whether SQS may forget it."""
-    return [word is not Laid.LEFT for word in lay(triage, messages)]
+    return [word is not Laid.LEFT for word in lay(triage, messages, keys=keys)]
 
 
-def lay(triage: Store, messages: Sequence[Message]) -> list[Laid]:
-    """Write dead letters into the triage store.
+def lay(triage: Store, messages: Sequence[Message], *, keys: bool = False) -> list[Laid]:
+    """Write dead letters into the triage store; with `keys` each with its unique key, unless another rests under it.
 
     The same death twice is one row; who died again after a redrive takes the place of an older row. One that is on its
     way out of the outbox waits a moment for the pump that sent it; it is left where that does not come, as is what the
     store never takes. Raises StoreUnavailable where the store cannot be written: nothing is known then.
     """
-    letters = [_fitting(message) for message in messages]
+    letters = [_fitting(message, keys=keys) for message in messages]
     words = [Laid.NEW if word else Laid.LEFT for word in _restored(triage, letters)]
     end_s, at = monotonic() + SETTLE_S, [k for k, word in enumerate(words) if word is Laid.LEFT]
     while at:
@@ -316,6 +316,8 @@ def lay(triage: Store, messages: Sequence[Message]) -> list[Laid]:
         for k, word in zip(way, _restored(triage, [letters[k] for k in way]), strict=True):
             if word:
                 words[k] = Laid.NEW if rows[k] is None else Laid.REPLACED
+            else:
+                letters[k] = replace(letters[k], key=None)
         for k in known:
             words[k] = Laid.KNOWN
         at = [k for k in at if words[k] is Laid.LEFT and _leaves(rows[k])]
@@ -358,6 +360,6 @@ def _leaves(row: Message | None) -> bool:
     return row is None or row.lane in (Lane.READY, Lane.LEASED)
 
 
-def _fitting(message: Message) -> Message:
-    """As a store takes it: with the name of a task, and without a unique key, which SQS does not know."""
-    return replace(message, task=message.task or UNROUTED, key=None)
+def _fitting(message: Message, *, keys: bool) -> Message:
+    """As a store takes it: with the name of a task, and without a unique key, which SQS by itself does not know."""
+    return replace(message, task=message.task or UNROUTED, key=message.key if keys else None)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -27,6 +28,7 @@ from ._sqs_kept import RECORD_TTL_MS, Kept, encode, kept_of
 from ._sqs_order import Group
 from ._sqs_outbox import bury, is_verdict
 from ._sqs_queues import Place, Queues
+from ._sqs_track import Track
 from ._sqs_url import Mode, SqsUrl
 from ._sqs_verbatim import VERBATIM, is_foreign
 
@@ -65,6 +67,7 @@ class Send(Struct):
 
     place: Place
     message: Message
+    key_for_ms: int = 0
 
 
 class Step(Struct):
@@ -76,6 +79,8 @@ class Step(Struct):
     hide_until_ms: int | None = None  # None: delete it
     record: Kept | None = None
     swaps: tuple[Swap, ...] = ()
+    left: Message | None = None  # as it is afterwards; None: it is over
+    cancelled: bool = False
     sent: bool = False
     kept: bool = False
     error: StoreError | ConfigError | None = None
@@ -90,6 +95,11 @@ class Step(Struct):
             send.message.id != id or send.place is not place for send in self.sends
         )
 
+    @property
+    def gives_key_back(self) -> bool:
+        """Whether its message is done, or cancelled."""
+        return self.left is None or self.left.lane is Lane.DONE
+
 
 class Settling:
     """How this store settles. Used by one thread at a time."""
@@ -102,12 +112,14 @@ class Settling:
         cells: Cells | None,
         triage: Store | None,
         *,
+        track: Track | None = None,
         now_ms: Callable[[], int],
         crowded: Callable[[Place], bool],
         seam: Callable[[str], None],
         tell: Callable[[str, str], None],
     ) -> None:
         self._at, self._sqs, self._queues, self._cells, self._triage = at, sqs, queues, cells, triage
+        self._track = track
         self._now_ms, self._crowded, self._seam, self._tell = now_ms, crowded, seam, tell
         self._triage_out, self._triage_from_s = False, 0.0  # when it is tried again
         self._begun: dict[Receipt, Step] = {}  # of a call that failed half-way
@@ -130,17 +142,18 @@ class Settling:
         if isinstance(decision, Ack):
             return Step(held, sends, swaps=settlement.swaps)
         decided = _lifecycle.decided(message, decision, settlement.fault, now)
-        if isinstance(decision, RetryAt):
+        if isinstance(decision, RetryAt) and not message.cancel:
             step = self._again(held, decided, decision, now)
         else:
             step = self._resting(held, decided)
+        step.left, step.cancelled = decided, message.cancel
         step.sends = sends + step.sends
         step.swaps = settlement.swaps
         return step
 
     def _follow_up(self, draft: Draft, now: int) -> Send:
         message = _lifecycle.enqueued(draft, draft.id or new_id(now), now)
-        return Send(self._queues.of(draft.queue), message)
+        return Send(self._queues.of(draft.queue), message, draft.key_for_ms)
 
     def _again(self, held: Held, decided: Message, retry: RetryAt, now: int) -> Step:
         if self._can_stay(held, retry, now):
@@ -181,13 +194,21 @@ class Settling:
         records = self._at.mode is Mode.VISIBILITY and self._cells is not None
         if held.place.fifo or (records and not self._is_near_its_end(held, due_ms)):
             record = replace(held.kept, receives=held.receives, due_ms=due_ms)
-            return self.hidden(held, record, due_ms)
-        return Step(held, [Send(held.place, held.message)])
+            step = self.hidden(held, record, due_ms)
+        else:
+            step = Step(held, [Send(held.place, held.message)])
+        step.left = held.message
+        return step
 
     def anew(self, held: Held, claimed: Message) -> Step:
         """A message that SQS would take away, were this run to crash too, goes on as a copy that knows all of it."""
         counted = claimed.attempt - 1  # the copy's claim counts it
-        return Step(held, [Send(held.place, replace(claimed, lane=Lane.READY, due_ms=None, attempt=counted))])
+        copy = replace(claimed, lane=Lane.READY, due_ms=None, attempt=counted)
+        return Step(held, [Send(held.place, copy)], left=copy)
+
+    def dropped(self, held: Held) -> Step:
+        """A message that was cancelled while it waited: it is not delivered."""
+        return Step(held, [], left=_lifecycle.cancelled(held.message, self._now_ms()))
 
     def is_last(self, held: Held) -> bool:
         """Whether this is the last time that SQS delivers it, and not the first."""
@@ -220,7 +241,7 @@ class Settling:
         if sends:
             self._seam("send")
             for (step, send), error in zip(sends, self.sent([send for _, send in sends]), strict=True):
-                if error is not None and _is_final(error):
+                if error is not None and is_final(error):
                     self._go_without(step, send, error)
                 else:
                     step.error = step.error or error
@@ -264,7 +285,7 @@ class Settling:
         if time.monotonic() < self._triage_from_s:
             return [False] * len(letters)
         try:
-            safe = bury(triage, letters)
+            safe = bury(triage, letters, keys=self._track is not None)
         except StoreError as error:
             if not self._triage_out:
                 self._tell("triage", f"the dead go to their queues of SQS, as their store cannot be reached: {error}")
@@ -328,7 +349,8 @@ class Settling:
         """The swaps that settlements bring, and the records. A swap that does not apply makes its settlement stale: its
         message comes back when its lease ends."""
         going = [step for step in steps if step.error is None and step.word is Settled.OK]
-        todo = [step for step in going if not step.kept and (step.swaps or step.record)]
+        tracked = [step for step in going if not step.kept] if self._track is not None else []
+        todo = [step for step in going if not step.kept and (step.swaps or step.record or tracked)]
         if not todo or self._cells is None:
             for step in todo:
                 step.kept = True
@@ -338,9 +360,13 @@ class Settling:
             swaps += step.swaps
             if step.record is not None:
                 swaps.append(record_swap(step.held, step.record))
+        plain = [step for step in tracked if not step.swaps]
         self._seam("keep")
         try:
-            told = iter(self._cells.swap(swaps))
+            if self._track is not None:
+                swaps += self._track.changes(plain)
+            words = self._cells.swap(swaps) if swaps else []
+            told = iter(words)
         except StoreError as error:
             for step in todo:
                 step.error = error
@@ -352,7 +378,16 @@ class Settling:
                 applied.append(next(told))
             step.word = Settled.OK if all(applied) else Settled.STALE
             step.kept = True
+        if self._track is not None:
+            self._keep_track(tracked, plain if all(told) else [])
         self._seam("kept")
+
+    def _keep_track(self, tracked: Sequence[Step], written: Sequence[Step]) -> None:
+        """What those whose swaps applied leave, and what another was quicker to change. A record that is not brought up
+        to date is wrong until the next settlement, or its end: no reason to do the work again."""
+        assert self._track is not None
+        with suppress(StoreError):
+            self._track.settle([step for step in tracked if step.word is Settled.OK and step not in written])
 
     def remember(self, receipt: Receipt, step: Step) -> None:
         """So far it came in a call that failed."""
@@ -372,7 +407,7 @@ def _smaller(message: Message) -> Iterator[Message]:
         yield replace(message, faults=())
 
 
-def _is_final(error: StoreError | ConfigError) -> bool:
+def is_final(error: StoreError | ConfigError) -> bool:
     """Whether SQS would refuse the same again, as it is not what SQS takes."""
     return isinstance(error, EntryRefused) or "BatchRequestTooLong" in str(error)
 

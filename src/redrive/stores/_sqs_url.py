@@ -11,7 +11,7 @@ from msgspec import Struct
 from ..errors import ConfigError
 from . import shown
 
-OPTIONS = ("mode", "cells", "triage", "endpoint", "poll", "receivers", "create", "max_receives")
+OPTIONS = ("mode", "cells", "triage", "endpoint", "poll", "receivers", "create", "max_receives", "track")
 POLL_S, RECEIVERS, RECEIVES = 20, 10, 100
 _REGION = re.compile(r"[a-z0-9-]{2,32}")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,40}")
@@ -39,6 +39,7 @@ class SqsUrl(Struct, frozen=True, kw_only=True):
     receivers: int = RECEIVERS  # receives under way at once, of one queue
     create: bool = False  # make the queues that are missing
     max_receives: int = RECEIVES  # of those that it makes
+    track: bool = False  # keep a record of each message in the cells, by which it is found, cancelled and unique
 
     @classmethod
     def parse(cls, url: str) -> SqsUrl:
@@ -54,9 +55,6 @@ class SqsUrl(Struct, frozen=True, kw_only=True):
         mode = options.get("mode", "visibility")
         if mode not in (*Mode,):
             raise _refused(url, f"mode={mode!r}; expected visibility or requeue")
-        create = options.get("create", "false")
-        if create not in ("true", "false"):
-            raise _refused(url, f"create={create!r}; expected true or false")
         return cls(
             shown=shown(url.partition("?")[0]),
             region=region,
@@ -67,9 +65,17 @@ class SqsUrl(Struct, frozen=True, kw_only=True):
             endpoint=options.get("endpoint"),
             poll_s=_whole(url, options, "poll", POLL_S, 0, 20),
             receivers=_whole(url, options, "receivers", RECEIVERS, 1, 100),
-            create=create == "true",
+            create=_yes(url, options, "create"),
             max_receives=_whole(url, options, "max_receives", RECEIVES, 1, 1000),
+            track=_yes(url, options, "track"),
         )
+
+
+def _yes(url: str, options: dict[str, str], name: str) -> bool:
+    said = options.get(name, "false")
+    if said not in ("true", "false"):
+        raise _refused(url, f"{name}={said!r}; expected true or false")
+    return said == "true"
 
 
 def _whole(url: str, options: dict[str, str], name: str, default: int, least: int, most: int) -> int:

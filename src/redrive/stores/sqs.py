@@ -24,6 +24,7 @@ from ..fault import Fault
 from ..ids import new_id
 from ..message import (
     RESTING,
+    Ack,
     Ask,
     Cancel,
     Cell,
@@ -63,14 +64,17 @@ from ._sqs_client import THREADS, Sqs
 from ._sqs_envelope import ANY_BODY_MAX, read
 from ._sqs_facts import Looks
 from ._sqs_kept import Kept, claimed, decode, revived, with_kept
+from ._sqs_keys import Putting, Told
 from ._sqs_order import Order, group_of
 from ._sqs_outbox import Outbox
 from ._sqs_queues import Place, Queues
 from ._sqs_receive import THREADS as RECEIVERS
 from ._sqs_receive import Received, Receivers
 from ._sqs_resting import NO_CELLS, WITH_TRIAGE, NoCells, SplitCells, need
-from ._sqs_settle import RECORDS, Held, Send, Settling, Step, record_swap, unavailable
+from ._sqs_settle import RECORDS, Held, Send, Settling, Step, is_final, record_swap, unavailable
 from ._sqs_tail import HIDE, End, Tail
+from ._sqs_track import RECORDS as TRACKS
+from ._sqs_track import Track, read_record
 from ._sqs_url import Mode, SqsUrl
 from ._state_dir import state_dir
 
@@ -116,6 +120,14 @@ class SqsStore:
         self._own_cells = cells or _opened_cells(at.cells, at.region)
         self.cells: Cells = _cells(self._own_cells, self.triage_store)
         has_cells = not isinstance(self.cells, NoCells)
+        if at.track and not has_cells:
+            raise ConfigError(f"store URL {at.shown!r}: track=true needs a place for its records. {NO_CELLS}")
+        seam: Callable[[str], None] = lambda point: self.seam(point)  # noqa: E731
+        self._track = Track(self.cells, now_ms=self.now_ms) if at.track else None
+        self._putting = (
+            None if self._track is None
+            else Putting(self._track, self.cells, self.triage_store, now_ms=self.now_ms, seam=seam)
+        )  # fmt: skip
         self.routes = Routes()
         self.blobs_place = f"sqs-{at.region}-{at.prefix}"  # its part of a blob storage that others use too
         self.traits = Traits(
@@ -124,11 +136,12 @@ class SqsStore:
             names_bytes_max=1000,
             fenced=False,
             atomic_moves=False,
-            unique=False,
+            unique=at.track,
             exact_counts=False,
             counts_crashes=has_cells or at.mode is Mode.REQUEUE,
             cells=has_cells,
             finds=False,
+            cancels=at.track,
             triages=self.triage_store is not None,
             keeps_done=False,
             priorities=False,
@@ -144,7 +157,7 @@ class SqsStore:
         self._tail = Tail(self._sqs, now_ms=self.now_ms, tell=self._tell)
         self._settling = Settling(
             at, self._sqs, self.places, self.cells if has_cells else None, self.triage_store,
-            now_ms=self.now_ms, crowded=self._crowded, seam=lambda point: self.seam(point), tell=self._tell,
+            track=self._track, now_ms=self.now_ms, crowded=self._crowded, seam=seam, tell=self._tell,
         )  # fmt: skip
         self._looks = Looks(self._sqs, at, self.places, cells=has_cells, triage=self.triage_store is not None)
         self._held: dict[Receipt, Held] = {}
@@ -183,9 +196,14 @@ class SqsStore:
         """Of each, what went wrong; EnqueueError for what SQS would refuse again."""
         found: list[Exception | None] = [_too_large(message) for message in messages]
         going = [at for at, error in enumerate(found) if error is None]
-        for at, error in zip(going, self.send([messages[at] for at in going]), strict=True):
+        for at, error in zip(going, self._sent_back([messages[at] for at in going]), strict=True):
             found[at] = EnqueueError(str(error)) if isinstance(error, EntryRefused) else error
         return found
+
+    def _sent_back(self, messages: Sequence[Message]) -> Sequence[StoreError | ConfigError | None]:
+        if self._putting is None:
+            return self.send(messages)
+        return [word for word in self._putting.put(messages, self.send, keyed=False) if not isinstance(word, str)]
 
     def now_ms(self) -> int:
         return self._clock_ms()
@@ -213,14 +231,29 @@ class SqsStore:
         messages = [_lifecycle.enqueued(draft, draft.id or new_id(now), now) for draft in drafts]
         self._check(swaps)
         self.seam("put")
-        errors = self.send(messages)
+        told = self._told(messages, drafts)
         self.seam("acknowledge")
-        failed = [error for error in errors if error is not None]
+        failed = [word for word in told if word is not None and not isinstance(word, str)]
         if failed:
-            sent = len(errors) - len(failed)
-            raise type(failed[0])(f"{failed[0]}; {sent} of {len(errors)} messages were sent, the others were not")
+            sent = len(told) - len(failed)
+            raise type(failed[0])(f"{failed[0]}; {sent} of {len(told)} messages were sent, the others were not")
         self._apply(swaps)
-        return [Put(message.id, state=message.state(now)) for message in messages]
+        states = self._states([word for word in told if isinstance(word, str)])
+        return [
+            Put(word, True, states[word]) if isinstance(word, str) else Put(message.id, state=message.state(now))
+            for message, word in zip(messages, told, strict=True)
+        ]
+
+    def _told(self, messages: Sequence[Message], drafts: Sequence[Draft]) -> Sequence[Told]:
+        if self._putting is None:
+            return self.send(messages)
+        self._putting.refuse_known([m for m, draft in zip(messages, drafts, strict=True) if draft.id is not None])
+        return self._putting.put(messages, self.send, keys_for_ms=[draft.key_for_ms for draft in drafts])
+
+    def _states(self, ids: Sequence[str]) -> dict[str, str]:
+        """Of who holds a key; of one that is no more, and was to hold it longer, done."""
+        now, found = self.now_ms(), self.find(ids) if ids else []
+        return {id: "done" if one is None else one.state(now) for id, one in zip(ids, found, strict=True)}
 
     def _alive(self) -> None:
         if self._closed:
@@ -292,13 +325,17 @@ class SqsStore:
         """Raises StoreUnavailable if something could not be sent or kept: the same call goes on from there."""
         if not settlements:
             return []
+        if self._track is not None:
+            self._see_cancels(self._track, settlements)
         pairs: list[tuple[Receipt, Step | None]] = []
         for settlement in settlements:
             held = self._held.get(settlement.receipt)
             pairs.append((settlement.receipt, None if held is None else self._settling.step(held, settlement)))
         steps = [step for _, step in pairs if step is not None]
         self._settling.stop(steps)
-        self._settling.send(steps)
+        if self._putting is not None:
+            self._follow(self._putting, steps)
+        self._settling.send([step for step in steps if step.error is None])
         self._refuse(pairs)
         self._settling.keep(steps)
         errors = [step.error for step in steps if step.error is not None]
@@ -309,7 +346,34 @@ class SqsStore:
             raise unavailable(errors)
         self._leave([step for step in steps if step.word is not Settled.OK])
         self._end([step for step in steps if step.word is Settled.OK], pairs)
-        return [Settled.STALE if step is None else step.word for _, step in pairs]
+        return [Settled.STALE if step is None else _word(step) for _, step in pairs]
+
+    def _see_cancels(self, track: Track, settlements: Sequence[Settlement]) -> None:
+        """Whatever is not done ends, if that was asked for."""
+        undone = [s.receipt for s in settlements if not isinstance(s.decision, Ack)]
+        running = [held for receipt in undone if (held := self._held.get(receipt)) is not None]
+        asked = track.asked([held.message.id for held in running])
+        for held in running:
+            if held.message.id in asked:
+                held.message = replace(held.message, cancel=True)
+
+    def _follow(self, putting: Putting, steps: Sequence[Step]) -> None:
+        """Send what follows, but for what another message of its key makes needless."""
+        todo = [step for step in steps if not step.sent and step.word is Settled.OK]
+        sends = [(step, send) for step in todo for send in step.sends if send.message.id != step.held.message.id]
+        if not sends:
+            return
+        ending = {step.held.message.id for step in todo if step.gives_key_back}
+        keys_for_ms = [send.key_for_ms for _, send in sends]
+        told = putting.put([send.message for _, send in sends], self.send, keys_for_ms=keys_for_ms, ending=ending)
+        for (step, send), word in zip(sends, told, strict=True):
+            if word is None or isinstance(word, str):
+                step.sends.remove(send)
+            elif is_final(word):
+                step.sends.remove(send)
+                step.refused = word
+            else:
+                step.error = word
 
     def _refuse(self, pairs: Sequence[tuple[Receipt, Step | None]]) -> None:
         """Raises EnqueueError for a follow-up that SQS never takes; what else was sent is known when it comes again."""
@@ -379,14 +443,15 @@ class SqsStore:
         """Those of which all is known that it takes to deliver them, and their records. The others wait here for the
         next claim; of a FIFO queue all, as they have an order."""
         try:
-            records = self._records(received)
+            records = self._records(received, place if self._track is not None else None)
             if any(_is_again(one) for one in received):
                 self.places.bounds(place)
         except (StoreError, ConfigError) as error:
             errors.append(error)
-            late = [one for one in received if place.fifo or _is_again(one)]
+            all_late = place.fifo or self._track is not None
+            late = [one for one in received if all_late or _is_again(one)]
             self._receivers.put_back(place, late, first=place.fifo)
-            return [one for one in received if not place.fifo and not _is_again(one)], {}
+            return [one for one in received if not all_late and not _is_again(one)], {}
         return received, records
 
     def _deliver(
@@ -397,6 +462,10 @@ class SqsStore:
             held = self._held_of(place, one, ask, records.get(one.raw["MessageId"]))
             if held.receives > 1:
                 self._drop_earlier(held.sqs_id)
+            track = None if self._track is None else records.get(TRACKS + held.message.id)
+            if track is not None and read_record(track.value).cancel:
+                hops.append(self._settling.dropped(held))
+                continue
             due_ms = held.kept.due_ms or 0
             if due_ms > now:
                 hops.append(self._settling.early(held, due_ms))
@@ -461,7 +530,8 @@ class SqsStore:
         self._receivers.received += len(raws)
         ask = Ask(queue, len(raws), lease_ms, worker=worker)
         received = [Received(raw, now - WAITED_MS, now + lease_ms) for raw in raws]
-        return self._deliver(ask, place, received, self._records(received))
+        records = self._records(received, place if self._track is not None else None)
+        return self._deliver(ask, place, received, records)
 
     def let_go(self, handles: Collection[str]) -> set[str]:
         """Forget these adopted messages; those that nothing is left to be done with, once the others are hidden."""
@@ -479,15 +549,17 @@ class SqsStore:
         self._tail.end(ends, last=True)
         return {end.handle for end in ends}
 
-    def _records(self, received: Sequence[Received]) -> dict[str, Cell]:
-        """The records of those that were delivered before."""
+    def _records(self, received: Sequence[Received], tracked: Place | None = None) -> dict[str, Cell]:
+        """The records of those that were delivered before, by SQS's id; with `tracked`, their queue, also the cells of
+        what is tracked of each, by their keys."""
         if not self.traits.cells:
             return {}
-        again = [one.raw["MessageId"] for one in received if _is_again(one)]
-        if not again:
-            return {}
-        found = self.cells.read([RECORDS + id for id in again])
-        return {id: cell for id, cell in zip(again, found, strict=True) if cell is not None}
+        names = {one.raw["MessageId"]: RECORDS + one.raw["MessageId"] for one in received if _is_again(one)}
+        if tracked is not None:
+            ids = (read(one.raw, queue=tracked.queue, routes=self.routes)[0].id for one in received)
+            names |= {(key := TRACKS + id): key for id in ids}
+        found = self.cells.read([*names.values()]) if names else []
+        return {id: cell for id, cell in zip(names, found, strict=True) if cell is not None}
 
     def _hop(self, steps: Sequence[Step]) -> None:
         """What fails comes back when its visibility ends, and hops then."""
@@ -561,6 +633,10 @@ class SqsStore:
                 else:
                     words[at] = Hold.LOST
         self._lose([receipt for receipt, word in zip(receipts, words, strict=True) if word is Hold.LOST])
+        if self._track is not None:
+            ids = {at: self._held[receipts[at]].message.id for at, word in enumerate(words) if word is Hold.HELD}
+            asked = self._track.asked([*ids.values()])
+            words = [Hold.CANCEL if ids.get(at) in asked else word for at, word in enumerate(words)]
         return words
 
     def _lose(self, receipts: Sequence[Receipt]) -> None:
@@ -627,7 +703,12 @@ class SqsStore:
             self.triage_store.find(ids) if self.triage_store is not None else [None] * len(ids)
         )
         held = {one.message.id: one.message for one in self._holding()}
-        return [held.get(id, message) for id, message in zip(ids, found, strict=True)]
+        found = [held.get(id, message) for id, message in zip(ids, found, strict=True)]
+        if self._track is not None:
+            left = [id for id, message in zip(ids, found, strict=True) if message is None]
+            told = dict(zip(left, self._track.find(left), strict=True))
+            found = [told[id] if message is None else message for id, message in zip(ids, found, strict=True)]
+        return found
 
     def _holding(self) -> list[Held]:
         with self._lock:
@@ -688,16 +769,55 @@ class SqsStore:
         if not isinstance(verdict, Redrive | Replace):
             return store.triage(handles, verdict, swaps=swaps)
         self.outbox.own()
-        words = store.triage(handles, verdict, swaps=swaps)
+        if isinstance(verdict, Replace) and self._putting is not None and verdict.draft.key is not None:
+            words = self._replace(self._putting, store, handles, verdict, swaps)
+        else:
+            words = store.triage(handles, verdict, swaps=swaps)
         with suppress(StoreError, ConfigError):  # it lies in the outbox, and the next pump takes it
             self.outbox.pump(len(handles))
         return words
 
+    def _replace(
+        self, putting: Putting, store: Store, handles: Sequence[Handle], verdict: Replace, swaps: Sequence[Swap]
+    ) -> list[bool]:
+        """With a draft that has a unique key: it may have that of the message that it replaces."""
+        _door.admit_verdict(handles, verdict, self.traits)
+        now, old = self.now_ms(), handles[0].id
+        draft = verdict.draft if verdict.draft.id else replace(verdict.draft, id=new_id(now))
+        made = _lifecycle.enqueued(draft, draft.id or "", now)
+        for holder in putting.blocked([made], by_others_than=[old]).values():
+            raise _door.key_is_held(old, draft, holder)
+        words = store.triage(handles, replace(verdict, draft=draft), swaps=swaps)
+        if words == [True]:
+            putting.hand_over([made], key_for_ms=draft.key_for_ms)
+        return words
+
     def restore(self, messages: Sequence[Message]) -> list[bool]:
-        return need(self.triage_store).restore(messages)
+        store = need(self.triage_store)
+        if self._putting is None:
+            return store.restore(messages)
+        blocked = self._putting.blocked(messages)
+        free = [message for message in messages if message.id not in blocked]
+        words = store.restore(free)
+        self._putting.hand_over([message for message, word in zip(free, words, strict=True) if word])
+        left = iter(words)
+        return [message.id not in blocked and next(left) for message in messages]
 
     def cancel(self, ids: Sequence[str]) -> list[Cancel]:
-        raise Unsupported(f"{_UNSEEN}, so none can be cancelled; let the handler ask whether its work is still wanted")
+        if self._track is None:
+            raise Unsupported(
+                f"{_UNSEEN}, so none can be cancelled; let the handler ask whether its work is still wanted, or keep a "
+                "record of each message: track=true in the store's URL"
+            )
+        self._alive()
+        running = {held.message.id: held.message for held in self._holding()}
+        rows = [None] * len(ids) if self.triage_store is None else self.triage_store.find(ids)
+        lying = {row.id: row.lane for row in rows if row is not None and row.id not in running}
+        words = self._track.cancel([id for id in ids if lying.get(id) in (None, Lane.LEASED)], running)
+        waiting = [id for id, lane in lying.items() if words.get(id, Cancel.UNKNOWN) is Cancel.UNKNOWN]
+        if waiting:  # or rest; or are just being sent back
+            words |= zip(waiting, need(self.triage_store).cancel(waiting), strict=True)
+        return [words[id] for id in ids]
 
     def configure(
         self,
@@ -805,6 +925,10 @@ class SqsStore:
 def _is_again(one: Received) -> bool:
     """Whether it was delivered before."""
     return bool(one.raw["Attributes"]["ApproximateReceiveCount"] != "1")
+
+
+def _word(step: Step) -> Settled:
+    return Settled.CANCELLED if step.cancelled and step.word is Settled.OK else step.word
 
 
 def _end(step: Step, now: int) -> End:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from ...fault import Fault, Kind
 from ...ids import new_id
 from ...message import (
+    ABSENT,
     RESTING,
     Ask,
     DeadLetter,
@@ -145,8 +146,9 @@ def look(store: Store, id: str) -> Message:
 
 
 def seen(store: Store, id: str, lane: Lane = Lane.READY) -> Message | None:
-    """A message that lies in this lane; None only if the store promises no look at such."""
-    return look(store, id) if shown(store, lane) == [lane] else store.find([id])[0]
+    """A message that lies in this lane; None only if the store promises no look at such, or none at its body."""
+    message = look(store, id) if shown(store, lane) == [lane] else store.find([id])[0]
+    return None if message is not None and message.content == ABSENT else message
 
 
 def given(store: Store, id: str) -> Message:
@@ -177,7 +179,7 @@ def lanes(store: Store, *ids: str) -> list[Lane | None]:
 def shown(store: Store, *lanes: Lane | None) -> list[Lane | None]:
     """What `lanes` says of messages that lie in these, as far as the store finds what lies there."""
     traits = store.traits
-    hidden = {Lane.READY: not traits.finds, Lane.DONE: not traits.keeps_done}
+    hidden = {Lane.READY: not (traits.finds or traits.cancels), Lane.DONE: not traits.keeps_done}
     hidden |= dict.fromkeys(RESTING, not traits.triages)
     return [None if lane is None or hidden.get(lane) else lane for lane in lanes]
 

@@ -17,7 +17,7 @@ class LookRules(Contract):
     def test_find_answers_in_the_order_asked(self, store: Store) -> None:
         a, b = put(store, draft("a"), draft("b"))
         if not store.traits.finds:
-            assert store.find([b, a]) == [None, None]
+            assert store.traits.cancels or store.find([b, a]) == [None, None]
             claim(store)  # it finds what it holds
         found = store.find([b, fresh_id(store), a, b, 'it\'s "none"'])
         assert [message and message.task for message in found] == ["b", None, "a", "b", None]

@@ -211,7 +211,7 @@ class PutRules(Contract):
     def test_the_same_id_under_the_same_key_is_a_duplicate(self, store: Store) -> None:
         id = put_one(store, key="k", body=b"1")
         assert store.put([draft(id=id, key="k", body=b"2")]) == [Put(id, True, "ready")]
-        assert look(store, id).body == b"1"
+        assert given(store, id).body == b"1"
 
     @takes("cells")
     def test_swaps_commit_with_the_put_or_neither_does(self, store: Store) -> None:
@@ -252,7 +252,7 @@ class PutRules(Contract):
 
     @takes("unique")
     def test_a_cancelled_message_gives_its_key_back(self, store: Store) -> None:
-        first = put_one(store, key="k")
+        first = put_one(store, key="k", delay_ms=0 if store.traits.finds else 60_000)  # what surely waits
         store.cancel([first])
         second = _again(store)
         assert not second.duplicate

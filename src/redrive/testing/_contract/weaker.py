@@ -11,14 +11,18 @@ import pytest
 
 from ...errors import Unsupported
 from ...message import (
+    ABSENT,
     Ack,
+    Cancel,
     DeadLetter,
     Decision,
     Discard,
     GroupOrder,
     Handle,
+    Hold,
     Lane,
     Quarantine,
+    RetryAt,
     Settled,
     Settlement,
     Started,
@@ -26,6 +30,7 @@ from ...message import (
 )
 from ...store import Store
 from .base import (
+    LEASE_MS,
     Contract,
     ask,
     claim,
@@ -97,6 +102,8 @@ def no_cells(store: Store) -> None:
 
 
 def no_look(store: Store) -> None:
+    if store.traits.cancels:
+        return by_record(store)
     id = put_one(store)
     assert store.find([id]) == [None]
     (delivery,) = claim(store)
@@ -108,6 +115,36 @@ def no_look(store: Store) -> None:
         with pytest.raises(Unsupported):
             store.cancel(ids)
     assert settle(store, delivery, Ack()) is Settled.OK and store.find([id]) == [None]
+
+
+def by_record(store: Store) -> None:
+    """It cannot tell what is due from what runs elsewhere, has no bodies, and lists nothing."""
+    now = store.now_ms()
+    due, later, runs, ends = put(store, draft(), draft(delay_ms=60_000), draft("r"), draft("r"))
+    found = [message for message in store.find([due, later]) if message is not None]
+    assert [(m.id, m.task, m.lane, m.attempt, m.body, m.content) for m in found] == [
+        (id, "push", Lane.READY, 0, b"", ABSENT) for id in (due, later)
+    ]
+    assert [(m.due_ms or 0) >= now + wait_ms for m, wait_ms in zip(found, (0, 60_000), strict=True)] == [True, True]
+    for lane in (Lane.READY, Lane.LEASED, Lane.DONE, None):
+        with pytest.raises(Unsupported):
+            store.peek(lane)
+    held = {d.message.id: d for d in claim(store, limit=3)}
+    for delivery in held.values():
+        if delivery.message.id not in (runs, ends):
+            assert settle(store, delivery, RetryAt(now)) is Settled.OK
+    assert store.find([runs]) == [held[runs].message]
+    ids = [due, later, runs, ends, fresh_id(store)]
+    asked, over = Cancel.REQUESTED, Cancel.CANCELLED
+    assert store.cancel(ids) == [asked, over, asked, asked, Cancel.UNKNOWN]
+    assert store.extend([held[id].receipt for id in (runs, ends)], lease_ms=LEASE_MS) == [Hold.CANCEL] * 2
+    assert claim(store) == []  # what was asked to end is not delivered
+    assert settle(store, held[runs], RetryAt(now)) is Settled.CANCELLED
+    assert settle(store, held[ends], Ack()) is Settled.OK
+    assert [m and (m.lane, m.reason) for m in store.find(ids)] == [
+        *[(Lane.DONE, "cancelled")] * 3, None, None,
+    ]  # fmt: skip
+    assert store.cancel([due]) == [Cancel.TOO_LATE]
 
 
 def no_triage(store: Store) -> None:
