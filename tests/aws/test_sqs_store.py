@@ -556,6 +556,14 @@ def test_what_stands_behind_a_waiting_head_of_its_group_waits_too(world: World) 
     assert store.counts("orders.fifo").leased == 1
 
 
+@pytest.mark.parametrize("name", ["orders", "orders.fifo"])
+def test_a_fifo_queue_is_listed_once_by_the_name_it_was_asked_for(world: World, name: str) -> None:
+    put(world.open(), queue="orders.fifo")
+    store = world.open()
+    assert store.counts(name).ready == 1
+    assert {queue: counts.ready for queue, counts in store.counts_by_queue().items()} == {name: 1}
+
+
 @pytest.mark.parametrize("triage, way", [(False, "where the URL has triage="), (True, "--state dead")])
 def test_a_look_at_what_waits_says_what_can_be_looked_at(world: World, triage: bool, way: str) -> None:
     with pytest.raises(Unsupported, match=way):

@@ -268,6 +268,8 @@ def test_dlq_ingest_counts_what_it_takes_and_leaves_all_where_the_store_is_out(s
     assert (code, shop.depth("shop-crm-dlq")) == (3, 12)
     code, _, said = call(shop.url(), "dlq", "groups")
     assert (code, "about 12 lie in dead-letter queues of SQS; take them in: " in said) == (0, True)
+    code, _, said = call(shop.url(triage=False), "queue", "list", "-o", "jsonl")
+    assert (code, "about 12 lie in dead-letter queues of SQS; to look at them name a store" in said) == (0, True)
     code, said, _ = call(shop.url(), "dlq", "ingest", "--queue", "crm", "-o", "jsonl")
     rows = {row["from"]: row for row in map(json.loads, said.splitlines())}
     assert (code, rows["shop-crm-dlq"]) == (

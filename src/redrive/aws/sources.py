@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, Unsupported
+from ..errors import ConfigError, StoreError, StoreUnavailable, Unsupported
 from ..message import Lane
 from .ingest import Ingest, Source
 
@@ -83,7 +83,15 @@ def sources_served(store: SqsStore, url: str) -> list[str]:
     """SQS's names of the queues whose redrive policy leads to this one."""
     found, more = list[str](), dict[str, str]()
     while True:
-        answer = store.sqs.call("ListDeadLetterSourceQueues", QueueUrl=url, MaxResults=1000, **more)
+        try:
+            answer = store.sqs.call("ListDeadLetterSourceQueues", QueueUrl=url, MaxResults=1000, **more)
+        except (StoreError, ConfigError) as error:
+            if isinstance(error, StoreUnavailable):
+                raise
+            name = url.rpartition("/")[2]
+            raise ConfigError(
+                f"SQS does not say whose dead letters are in {name} ({error}); say it by --queue"
+            ) from error
         found += [each.rpartition("/")[2] for each in answer.get("queueUrls") or ()]
         if not answer.get("NextToken"):
             return sorted(found)

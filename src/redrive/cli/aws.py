@@ -62,7 +62,7 @@ def aws() -> None:
 @click.option(
     "--partition", type=click.Choice(PARTITIONS), default=PARTITIONS[0], help="of AWS, for China and GovCloud [aws]"
 )
-@click.option("--format", "form", type=click.Choice(("yaml", "json")), default="yaml", help="[yaml]")
+@click.option("--format", "form", type=click.Choice(("yaml", "json")), default="yaml", help="of the template [yaml]")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="where to [stdout]")
 def template(
     prefix: str,

@@ -62,7 +62,12 @@ class SizeType(click.ParamType):  # type: ignore[type-arg]  # generic since clic
 @click.option("--body", type=SizeType(), default="1KiB", help="size of a message, attributes included [1KiB]")
 @click.option("--pollers", type=click.IntRange(0), default=1, help="workers that wait for messages all month [1]")
 @click.option("--poll", type=float, default=20.0, help="seconds of a long poll [20]")
-@click.option("--mode", type=click.Choice(("visibility", "requeue")), default="visibility", help="[visibility]")
+@click.option(
+    "--mode",
+    type=click.Choice(("visibility", "requeue")),
+    default="visibility",
+    help="how a retry waits: hidden where it lies, or as a delayed copy [visibility]",
+)
 @click.option("--fifo", is_flag=True, help="a FIFO queue")
 @click.option("--fair", is_flag=True, help="messages with a group on a standard queue")
 @click.option("--price", type=float, help="dollars for a million requests, where they are not the list's 0.40")

@@ -45,7 +45,10 @@ def note_outside(place: Place) -> None:
         names = sorted(declared_queues(place)) or store.places.names()
         count = sum(sum(store.places.counts(source.url)) for source in sources(store, names))
         if count:
-            note(f"about {count:,} lie in dead-letter queues of SQS; take them in: {onward('dlq ingest')}")
+            way = f"take them in: {onward('dlq ingest')}"
+            if not store.traits.triages:
+                way = "to look at them name a store in the URL, triage=sqlite:///dead.db"
+            note(f"about {count:,} lie in dead-letter queues of SQS; {way}")
 
 
 @click.command()

@@ -34,14 +34,21 @@ def queue() -> None:
 def list_(place: Place, out: Output, limit: int | None) -> None:
     """List queues with how many messages lie in each lane.
 
-    `scheduled` are delayed and retrying messages; `oldest` is how long the first of the ready ones has been due.
+    `scheduled` are delayed and retrying messages; `oldest` is how long the first of the ready ones has been due. On SQS
+    a retry that waits hidden counts as leased, and how old the oldest is cannot be told.
     """
-    paused = place.store.paused()
-    found = {**dict.fromkeys(declared_queues(place), Counts()), **place.store.counts_by_queue()}
+    from .dlq_sqs import note_outside
+
+    paused, declared = place.store.paused(), declared_queues(place)
+    found = dict.fromkeys(declared, Counts())
+    # A FIFO queue of SQS may be called with its suffix or without: it is listed by the name it was asked for.
+    found |= {name: place.store.counts(name) for name in declared if name.endswith(".fifo")}
+    found |= place.store.counts_by_queue()
     rows = (_row(name, counts, name in paused) for name, counts in sorted(found.items()))
     count = out.rows(rows, _COLUMNS, id="queue", limit=limit)
     if not count:
         note(f"no queues: nothing was ever enqueued in {place.url}")
+    note_outside(place)
 
 
 def _row(name: str, counts: Counts, paused: bool) -> dict[str, Any]:

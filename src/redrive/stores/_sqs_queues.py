@@ -147,7 +147,7 @@ class Queues:
             for url in answer.get("QueueUrls") or ():
                 name = url.rpartition("/")[2].removeprefix(prefix).removesuffix(FIFO)
                 if not name.endswith((DEAD, POISON)):
-                    names.add(name)
+                    names.add(name + FIFO if name + FIFO in self._places else name)  # as it was asked for
             token = answer.get("NextToken")
             if not token:
                 return sorted(names)
