@@ -67,12 +67,14 @@ class Traits(Struct, frozen=True):
     skips: bool = True  # False: messages of skipped tasks are delivered all the same
     widths: bool = True  # False: no group width, order or block but what the queue itself has (FIFO); no list
     releases: bool = True  # False: what a dead worker had comes back when its leases run out
+    kept_bytes_max: int | None = None  # of a checkpoint or a result, where that is less than of a body
     tick_ms: int = 1  # waits and leases last whole ticks, rounded up: nothing is early
 
     @property
     def state_bytes_max(self) -> int:
         """How long a checkpoint or a result may be: neither goes to blob storage."""
-        return self.body_bytes_max if self.inline_bytes_max is None else self.inline_bytes_max
+        bounds = (self.body_bytes_max, self.inline_bytes_max, self.kept_bytes_max)
+        return min(bound for bound in bounds if bound is not None)
 
 
 class Work(Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from redrive.errors import EnqueueError, StoreError, StoreUnavailable
 from redrive.message import (
@@ -345,3 +346,26 @@ def test_what_a_settlement_of_its_group_sets_free_is_ready_though_nothing_was_re
     assert store.counts("paid.fifo") == Counts(scheduled=2, leased=1)
     settle(store, held["b"], Ack())
     assert store.counts("paid.fifo") == Counts(scheduled=1, ready=1)
+
+
+def test_the_record_of_a_message_with_the_largest_checkpoint_and_a_long_history_fits_an_item_of_dynamodb(
+    world: World,
+) -> None:
+    store, cells = opened(world)
+    sizes, swap = list[int](), cells.swap
+
+    def measured(swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
+        sizes.extend(len(swap.value or b"") for swap in swaps)
+        return swap(swaps, durable=durable)
+
+    cells.swap = measured  # type: ignore[method-assign]
+    put(store)
+    [delivery] = claim(store)
+    assert store.checkpoint(delivery.receipt, b"x" * store.traits.state_bytes_max)
+    for n in range(30):
+        fault = replace(FAULT, text="x" * 1000, traceback=f"{n}" * 4000)
+        assert settle(store, delivery, RetryAt(world.clock() + 1000), fault=fault) is Settled.OK
+        world.clock.advance(2)
+        [delivery] = claim(store)
+    assert len(delivery.message.faults) > 5 and len(delivery.message.progress or b"") == store.traits.state_bytes_max
+    assert max(sizes) < 400 * 1024 - 2048

@@ -14,6 +14,8 @@ from ..fault import Fault
 from ..message import Ask, Deferral, Lane, Message
 
 FAULTS_BYTES_MAX = 64 * 1024  # of a message's history; beyond it tracebacks go first, then the middle
+PROGRESS_BYTES_MAX = 240 * 1024  # of a checkpoint: a record with it and a history fits an item of DynamoDB, in base64
+RECORD_BYTES_MAX = 396 * 1024
 RECORD_TTL_MS = 15 * 24 * 3600 * 1000  # SQS keeps a message 14 days at most
 
 
@@ -75,6 +77,15 @@ def kept_of(message: Message, *, receives: int = 0, alone: int = 0) -> Kept:
         receives=receives,
         alone=alone,
     )
+
+
+def record_of(kept: Kept) -> bytes:
+    """What is written of it in a cell; without what would make it too large for any."""
+    written = encode(kept)
+    for less in ({"faults": kept.faults[-1:]}, {"faults": kept.faults[-1:], "progress": None}):
+        if len(written) > RECORD_BYTES_MAX:
+            written = encode(replace(kept, **less))
+    return written
 
 
 def with_kept(message: Message, kept: Kept) -> Message:

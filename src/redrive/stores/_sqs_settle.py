@@ -24,7 +24,7 @@ from . import _lifecycle
 from ._sqs_batches import BYTES_MAX, EntryRefused, Job, run
 from ._sqs_client import Sqs
 from ._sqs_envelope import KEPT, size_of, write
-from ._sqs_kept import RECORD_TTL_MS, Kept, encode, kept_of
+from ._sqs_kept import RECORD_TTL_MS, Kept, kept_of, record_of
 from ._sqs_order import Group
 from ._sqs_outbox import bury, is_verdict
 from ._sqs_queues import Place, Queues
@@ -414,7 +414,7 @@ def is_final(error: StoreError | ConfigError) -> bool:
 
 def record_swap(held: Held, kept: Kept) -> Swap:
     """What writes its record."""
-    return Swap(RECORDS + held.sqs_id, held.version, encode(kept), RECORD_TTL_MS)
+    return Swap(RECORDS + held.sqs_id, held.version, record_of(kept), RECORD_TTL_MS)
 
 
 def _deduplication_id(message: Message) -> str:

@@ -63,7 +63,7 @@ from ._sqs_batches import EntryRefused, Job, run
 from ._sqs_client import THREADS, Sqs
 from ._sqs_envelope import ANY_BODY_MAX, read
 from ._sqs_facts import Looks
-from ._sqs_kept import Kept, claimed, decode, revived, with_kept
+from ._sqs_kept import PROGRESS_BYTES_MAX, Kept, claimed, decode, revived, with_kept
 from ._sqs_keys import Putting, Told
 from ._sqs_order import Order, group_of
 from ._sqs_outbox import Outbox
@@ -148,6 +148,7 @@ class SqsStore:
             skips=False,
             widths=False,
             releases=False,
+            kept_bytes_max=PROGRESS_BYTES_MAX,
             tick_ms=1000,
         )
         self._receivers = Receivers(
