@@ -354,3 +354,15 @@ def test_auto_redrive_gives_up_as_poison_what_dies_after_its_last_redrive(shop: 
     [row] = app.store.peek(Lane.QUARANTINE).messages
     assert (row.redrives, len(row.faults)) == (2, 3)
     assert shop.depth("shop-crm") == 0
+
+
+@pytest.mark.parametrize("words", ["deliver lines.jsonl --to http://ann:hunter2@127.0.0.1:9/hook", "demo"])
+def test_what_must_look_up_what_waits_is_refused_with_a_store_that_can(
+    shop: Shop, call: Call, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shop.folder)
+    (shop.folder / "lines.jsonl").write_text('{"n": 1}\n')
+    code, _, said = call(shop.url(), *words.split(), "--url", shop.url())
+    assert code == 4
+    assert "cannot look up what waits" in said
+    assert "SQLite" in said or "lines.jsonl --to 'http://ann:***@127.0.0.1:9/hook' --url sqlite:///redrive.db" in said

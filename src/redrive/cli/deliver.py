@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..redact import redact
 from .failure import DONE, FAILED, INTERRUPTED, PARTIAL, REFUSED, USAGE, Failure, note, program
 from .output import Column, Output
 from .place import Place, at_store
@@ -72,12 +73,15 @@ def deliver(place: Place, output: Output, file: str, **given: Any) -> int:
 
     target = _target(given)
     _options(given, int)  # what is misspelt is said before a large file is read
+    elsewhere = (
+        f"{program()} deliver {shlex.quote(file)} --to {shlex.quote(redact(given['to']))} --url sqlite:///redrive.db"
+    )
     if not place.store.traits.durable:
         why = f"{place.url} forgets everything when the command ends, so nothing could be resumed"
-        raise Failure("this store cannot keep lines", why, "--url sqlite:///redrive.db", REFUSED)
+        raise Failure("this store cannot keep lines", why, elsewhere, REFUSED)
     if not place.store.traits.finds:
         why = f"{place.url} cannot look up what waits, so a call that was cut off could not go on where it was"
-        raise Failure("this store cannot tell lines apart", why, "--url sqlite:///redrive.db", REFUSED)
+        raise Failure("this store cannot tell lines apart", why, elsewhere, REFUSED)
     folder = spool_folder(place.store)
     return _Command(place, output, file, given, target, folder).run()
 
@@ -240,12 +244,12 @@ class _Command:
 
     def _again(self, more: str = "", name: str | None = None) -> str:
         file = shlex.quote(name or self.file)
-        return f"{program()} deliver {file} --to {shlex.quote(self.given['to'])}{self._store()} {more}".rstrip()
+        return f"{program()} deliver {file} --to {shlex.quote(redact(self.given['to']))}{self._store()} {more}".rstrip()
 
     def _store(self) -> str:
         context = click.get_current_context(silent=True)
         names = context.params if context is not None else {}
-        return "".join(f" --{name} {shlex.quote(names[name])}" for name in ("app", "url") if names.get(name))
+        return "".join(f" --{name} {shlex.quote(redact(names[name]))}" for name in ("app", "url") if names.get(name))
 
 
 def _target(given: dict[str, Any]) -> Target:

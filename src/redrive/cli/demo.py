@@ -14,7 +14,11 @@ from .failure import DONE, FAILED, INTERRUPTED, Failure, note, program
 @click.command()
 @click.option("--seed", type=click.IntRange(0), help="repeat the run that printed this seed (default: a new one)")
 @click.option("--keep", is_flag=True, help="keep the store and the logs, and say where they are")
-@click.option("--url", metavar="URL", help="on this store, beside what it holds (default: an SQLite file of its own)")
+@click.option(
+    "--url",
+    metavar="URL",
+    help="on this store, SQS excepted, beside what it holds (default: an SQLite file of its own)",
+)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="the report, or its figures")
 def demo(seed: int | None, keep: bool, url: str | None, output: str) -> int:
     """Deliver 329 real webhooks to an endpoint that misbehaves, and prove that none is lost.

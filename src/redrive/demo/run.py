@@ -19,7 +19,7 @@ import msgspec
 from rich.console import Console
 
 from ..duration import show
-from ..errors import RedriveError
+from ..errors import RedriveError, Unsupported
 from ..http.deliver import Target
 from ..http.ingest import Ingest, Ledger, Record, first_record, record_key
 from ..http.lines import LINE_MAX, Checked, check
@@ -70,6 +70,12 @@ class Demo:
         self._log, self._sent, self._fates = (folder / f"{name}.jsonl" for name in ("endpoint", "sent", "fates"))
         self._url = url or f"sqlite:///{quote(str(folder / 'demo.db'))}"
         self._store = open_store(self._url)
+        if not self._store.traits.finds:
+            self._store.close()
+            raise Unsupported(
+                f"the demo follows each event, and store {self._store.traits.name} cannot look up what waits in it; "
+                "expected an SQLite, PostgreSQL or Redis URL"
+            )
         self._alone = url is None  # nothing but the demo's is in the store
 
     def run(self, kept: bool) -> Result:
@@ -318,7 +324,7 @@ class _Limited:
 def run_demo(seed: int, console: Console, *, keep: bool, url: str | None = None) -> Result:
     """Run it in a fresh folder, and on a store in there unless `url` names another; the folder, and the messages, are
     removed afterwards unless `keep`, while that store's list of runs keeps its two. Raises DemoFailed,
-    KeyboardInterrupt, StoreError."""
+    KeyboardInterrupt, StoreError, Unsupported for a store that cannot look up what waits."""
     folder = Path(tempfile.mkdtemp(prefix="redrive-demo-"))
     try:
         return Demo(folder, seed, console, url).run(keep)

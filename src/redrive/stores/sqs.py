@@ -56,7 +56,7 @@ from ..message import (
 )
 from ..routes import Routes
 from ..store import Cells, OpenCells, Store, Traits, Work
-from . import _door, _lifecycle
+from . import _door, _lifecycle, shown
 from ._aws import REFUSED
 from ._sqs_adopted import WAITED_MS, Adopted
 from ._sqs_batches import EntryRefused, Job, run
@@ -111,7 +111,7 @@ class SqsStore:
         self._clock_ms = clock_ms or _wall_ms
         self._tell_to: Callable[[str, str], None] | None = None
         self._sqs = Sqs(at.region, at.endpoint, connections=THREADS + RECEIVERS)
-        self.state_dir: Path | None = state_dir(f"sqs/{at.endpoint or at.region}/{at.prefix}")
+        self.state_dir: Path | None = state_dir(f"sqs/{shown(at.endpoint or at.region)}/{at.prefix}")
         self.requests: Counter[str] = self._sqs.requests
         self.processed = 0
         self.places = Queues(self._sqs, at)
