@@ -60,12 +60,17 @@ def client(
     def made(**keys: str) -> Any:
         return session.client(service, region_name=region, endpoint_url=endpoint, config=config, **keys)
 
+    local = {"aws_access_key_id": "local", "aws_secret_access_key": "local"}
     try:
+        if endpoint is not None and _is_here(endpoint):
+            # No question to the cloud that this machine may be in: it takes seconds where nobody answers.
+            core.get_component("credential_provider").remove("iam-role")
+            return made(**({} if session.get_credentials() is not None else local))
         found = made()
         if not _is_here(found.meta.endpoint_url) or session.get_credentials() is not None:
             return found
         found.close()
-        return made(aws_access_key_id="local", aws_secret_access_key="local")
+        return made(**local)
     except NoRegionError as error:
         raise ConfigError(
             f"AWS {service}: no region is named; expected region=eu-central-1 in the URL, or AWS_DEFAULT_REGION"
