@@ -33,6 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
     state = tempfile.mkdtemp(prefix="redrive-state-")
     os.environ["XDG_STATE_HOME"] = state
     atexit.register(shutil.rmtree, state, ignore_errors=True)
+    # No test asks the cloud that this machine may be in for credentials: where nobody answers, that takes seconds.
+    os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
     # In the environment because the xdist workers must draw the same tests from the same seed.
     os.environ.setdefault("TEST_SEED", str(random.SystemRandom().randrange(1_000_000)))
     if "PYTEST_XDIST_WORKER" not in os.environ:

@@ -3,6 +3,7 @@ on loopback."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,9 +17,11 @@ from typing import Any, Self
 import boto3
 from botocore.config import Config
 
+from redrive.stores._sqs_url import RECEIVES
 from redrive.testing.clock import ManualClock
 from redrive.testing.servers import free_ports
 from redrive.testing.sqs import SqsServer
+from redrive.testing.sqs.queues import Queue
 
 READY_WITHIN_S = 60.0
 REGION = "eu-central-1"
@@ -63,6 +66,20 @@ class Stand:
 
     def passes(self, seconds: float) -> None:
         self.clock.advance(seconds)
+
+
+def lay(server: SqsServer, *names: str) -> None:
+    """Make queues as a store with `create=true` makes them, which asks nine times for each."""
+    for name in names:
+        dead, _ = made(server, f"{name}-dlq"), made(server, f"{name}-poison")
+        policy = json.dumps({"deadLetterTargetArn": dead.arn, "maxReceiveCount": RECEIVES})
+        made(server, name, RedrivePolicy=policy, VisibilityTimeout="60", ReceiveMessageWaitTimeSeconds="0")
+
+
+def made(server: SqsServer, name: str, **attributes: str) -> Queue:
+    attributes |= {"MessageRetentionPeriod": str(14 * 24 * 3600)}
+    server.account.call("CreateQueue", {"QueueName": name, "Attributes": attributes}, server.faults)
+    return server.account.queues[name]
 
 
 class Emulator:

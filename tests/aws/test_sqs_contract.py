@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ from redrive.testing._contract.settling import SettleRules
 from redrive.testing._contract.swapping import SettledSwapRules
 from redrive.testing._contract.triaging import TriageRules
 
-from .places import REGION, Stand, client
+from .places import REGION, Stand, client, lay
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +45,7 @@ class OnSqs(Contract):
     mode = "visibility"
     more = ""
     beside = True  # a store for what rests, with its cells
+    laid = ("default", "q")  # queues that are there; a store makes the others
 
     @pytest.fixture(autouse=True)
     def _stand(self, stand: Stand) -> None:
@@ -55,6 +57,8 @@ class OnSqs(Contract):
 
     def make_store(self, clock: ManualClock, place: Path) -> Store:
         prefix = f"t{zlib.crc32(str(place).encode()):08x}"
+        if self.laid:
+            lay(self.stand.server, *(f"{prefix}-{queue}" for queue in self.laid))
         url = f"sqs://{REGION}/{prefix}?mode={self.mode}&poll=0&create=true&endpoint={self.stand.url}{self.more}"
         return SqsStore(url, clock_ms=clock, triage=self.resting if self.beside else None)
 
@@ -67,10 +71,17 @@ class TestVisibility(OnSqs, StoreContract):
     pass
 
 
+def in_turn(n: int) -> pytest.MarkDecorator:
+    """One of the two in every run, turning with the seed; both in `make soak`."""
+    return pytest.mark.slow if int(os.environ.get("TEST_SEED", "0")) % 2 == n else pytest.mark.soak
+
+
+@in_turn(0)
 class TestRequeue(OnSqs, Retried):
     mode = "requeue"
 
 
+@in_turn(1)
 class TestBare(OnSqs, Retried):
     beside = False
 
@@ -118,6 +129,8 @@ class TestWholeTrackedRequeue(Tracked, StoreContract):
 @pytest.mark.soak
 class TestFifo(OnSqs, Retried):
     """Each message without a group is one of its own."""
+
+    laid = ()
 
     def make_store(self, clock: ManualClock, place: Path) -> Store:
         store = super().make_store(clock, place)
