@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from redrive import App
 from redrive.errors import ConfigError, StoreUnavailable, Unsupported
 from redrive.fault import Fault, Kind
 from redrive.message import (
@@ -640,3 +641,17 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.mark.parametrize("part", ["triage=postgresql://127.0.0.1:1/x", "cells=redis://127.0.0.1:1/0"])
+def test_who_only_enqueues_needs_no_store_of_dead_letters_and_no_cells(world: World, part: str) -> None:
+    app = App(f"sqs://eu-central-1/shop?create=true&poll=0&endpoint={world.server.url}&{part}")
+
+    @app.task(name="t")
+    def task() -> None: ...
+
+    task.enqueue()
+    assert world.lying("default") == 1
+    with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1"):
+        app.run_worker(burst=True)
+    app.store.close()

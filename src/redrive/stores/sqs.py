@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -58,6 +58,7 @@ from ..routes import Routes
 from ..store import Cells, OpenCells, Store, Traits, Work
 from . import _door, _lifecycle, shown
 from ._aws import REFUSED
+from ._later import Later
 from ._sqs_adopted import WAITED_MS, Adopted
 from ._sqs_batches import EntryRefused, Job, run
 from ._sqs_client import THREADS, Sqs
@@ -104,7 +105,6 @@ class SqsStore:
         triage: Store | None = None,
         cells: OpenCells | None = None,
     ) -> None:
-        from . import open_store
 
         self.seam: Callable[[str], None] = _no_seam  # tests put a function here that kills or fails at a named point
         self.at = at = SqsUrl.parse(url)
@@ -115,7 +115,7 @@ class SqsStore:
         self.requests: Counter[str] = self._sqs.requests
         self.processed = 0
         self.places = Queues(self._sqs, at)
-        self.triage_store = triage or (open_store(at.triage) if at.triage else None)
+        self.triage_store = triage or (_store(at.triage) if at.triage else None)
         self._outbox = None if self.triage_store is None else self._made_outbox(self.triage_store)
         self._own_cells = cells or _opened_cells(at.cells, at.region)
         self.cells: Cells = _cells(self._own_cells, self.triage_store)
@@ -885,7 +885,11 @@ class SqsStore:
 
     def vet(self, works: Sequence[Work], *, advise: bool = False, function_s: float | None = None) -> list[str]:
         """Why these works cannot be done, each line with the fix; with `advise` also what is doubtful. `function_s`:
-        the timeout of a Lambda function that does them. Raises ConfigError for a queue that is not there."""
+        the timeout of a Lambda function that does them. Raises ConfigError for a queue that is not there, and what
+        opening the stores of the URL raises."""
+        for part in (self.triage_store, getattr(self._own_cells, "store", None)):
+            if isinstance(part, Later):
+                part.opened()
         return self._looks.vet(works, advise=advise, function_s=function_s)
 
     def about(self) -> dict[str, str | int]:
@@ -938,13 +942,23 @@ def _end(step: Step, now: int) -> End:
     return End(held.place.url, held.handle, held.until_ms, step.hide_until_ms, most_s)
 
 
+def _store(url: str) -> Store:
+    """One on a server is opened when it is needed: who only enqueues goes on while it cannot be reached."""
+    from . import engine_of, open_store
+
+    return cast(Store, Later(url)) if engine_of(url) in ("postgres", "redis") else open_store(url)
+
+
 def _opened_cells(url: str | None, region: str) -> OpenCells | None:
     """A table is in the queues' region where its URL names none."""
     if url is None:
         return None
     from . import open_cells
+    from ._cells import CellsOfStore
 
-    if url.startswith("dynamodb://") and "region=" not in url:
+    if not url.startswith("dynamodb://"):
+        return CellsOfStore(_store(url))
+    if "region=" not in url:
         url += f"{'&' if '?' in url else '?'}region={region}"
     return open_cells(url)
 
