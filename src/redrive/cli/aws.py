@@ -85,7 +85,7 @@ def template(
 
     \b
       redrive aws template --prefix shop -q orders -q mails --out redrive.yaml
-      aws cloudformation deploy --stack-name shop --template-file redrive.yaml --capabilities CAPABILITY_IAM
+      aws cloudformation deploy --stack-name shop --template-file redrive.yaml --capabilities CAPABILITY_IAM --s3-bucket B
     """
     settings = Settings(
         prefix=prefix,

@@ -103,7 +103,7 @@ def _refusals(facts: QueueFacts, works: Sequence[Work]) -> Iterator[str]:
     if facts.fifo and facts.mode == "requeue":
         yield (
             "mode=requeue sends a copy for each retry, which would come after the rest of its group: a FIFO queue "
-            "keeps its order only with mode=visibility; set that, or take a standard queue"
+            "keeps its order only with mode=visibility; set mode=visibility in the URL, or take a standard queue"
         )
     yield from _received_too_often(facts, works)
     yield from _expired(facts, works)
