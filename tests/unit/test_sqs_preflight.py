@@ -120,7 +120,7 @@ def test_copies_renew_their_retention() -> None:
 
 
 def test_a_fifo_queue_refuses_requeue() -> None:
-    assert "mode=visibility; set that" in refused(facts(fifo=True, mode="requeue"), FIVE)
+    assert "mode=visibility; set mode=visibility in the URL" in refused(facts(fifo=True, mode="requeue"), FIVE)
 
 
 def test_a_fifo_queue_tells_that_waits_hold_the_group() -> None:

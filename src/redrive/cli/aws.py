@@ -85,7 +85,8 @@ def template(
 
     \b
       redrive aws template --prefix shop -q orders -q mails --out redrive.yaml
-      aws cloudformation deploy --stack-name shop --template-file redrive.yaml --capabilities CAPABILITY_IAM --s3-bucket B
+      aws cloudformation deploy --stack-name shop --template-file redrive.yaml --s3-bucket B \\
+        --capabilities CAPABILITY_IAM
     """
     settings = Settings(
         prefix=prefix,
