@@ -24,6 +24,11 @@ from redrive.testing.sqs import EventSource, SqsServer
 
 from .places import REGION, Stand, client
 from .recording import PREFIX, QUEUE, Used, granted, recorded
+from .turning import in_turn
+
+fifo_in_turn = pytest.mark.parametrize(
+    "fifo", [pytest.param(False, marks=in_turn(0, of=2)), pytest.param(True, marks=in_turn(1, of=2))]
+)
 
 
 @pytest.fixture
@@ -70,7 +75,7 @@ def context(seconds: float = 60) -> Any:
     return SimpleNamespace(get_remaining_time_in_millis=lambda: int(seconds * 1000))
 
 
-@pytest.mark.parametrize("fifo", [False, True])
+@fifo_in_turn
 def test_the_redriver(stand: Stand, monkeypatch: pytest.MonkeyPatch, fifo: bool) -> None:
     urls, sqs = make(stand, fifo=fifo), client("sqs", stand.url)  # this client is not looked at
     environment(monkeypatch, urls)
@@ -118,7 +123,10 @@ def make_table(ministack: Any) -> str:
     return name
 
 
-@pytest.mark.parametrize("fifo, approval", [(False, False), (True, True)])
+@pytest.mark.parametrize(
+    "fifo, approval",
+    [pytest.param(False, False, marks=in_turn(0, of=2)), pytest.param(True, True, marks=in_turn(1, of=2))],
+)
 def test_the_states_of_the_machine(
     stand: Stand, ministack: Any, monkeypatch: pytest.MonkeyPatch, fifo: bool, approval: bool
 ) -> None:
@@ -213,7 +221,7 @@ def app_with_task(url: str) -> tuple[App, Any]:
     return app, work
 
 
-@pytest.mark.parametrize("fifo", [False, True])
+@fifo_in_turn
 def test_producers_and_workers(running: SimpleNamespace, ministack: Any, fifo: bool) -> None:
     urls = with_policy(running, fifo=fifo)
     url = f"sqs://{REGION}/{PREFIX}?poll=1&cells=dynamodb://{make_table(ministack)}"
@@ -239,7 +247,7 @@ def test_producers_and_workers(running: SimpleNamespace, ministack: Any, fifo: b
     assert used == granted("WorkerAccess", fifo=fifo)
 
 
-@pytest.mark.parametrize("fifo", [False, True])
+@fifo_in_turn
 def test_a_function_that_works_a_queue(running: SimpleNamespace, ministack: Any, fifo: bool) -> None:
     urls = with_policy(running, fifo=fifo)
     url = f"sqs://{REGION}/{PREFIX}?poll=0&cells=dynamodb://{make_table(ministack)}"

@@ -27,7 +27,7 @@ from redrive.stores.sqs import SqsStore
 from redrive.testing.sqs import EventSource
 from redrive.testing.sqs.event_source import Remaining
 
-from .places import REGION, Stand
+from .places import REGION, Stand, lay
 
 NUMBERS = count(1)
 OPEN: list[Any] = []
@@ -46,6 +46,8 @@ class Lambda:
         self.stand, self.prefix = stand, f"l{next(NUMBERS)}"
         self.queue = "q.fifo" if fifo else "q"
         url = f"sqs://{REGION}/{self.prefix}?endpoint={stand.url}&create=true&poll=0&mode={mode}"
+        if not fifo:
+            lay(stand.server, f"{self.prefix}-q")
         self.cells = MemoryStore(stand.clock) if cells else None
         self.store = SqsStore(url, clock_ms=stand.clock, triage=self.cells)
         self.app = App(url, store=self.store)

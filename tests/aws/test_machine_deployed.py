@@ -23,6 +23,7 @@ from redrive.stores import open_cells
 from redrive.triage.auto import AutoRedrive
 
 from .places import REGION, Ministack, client
+from .turning import in_turn
 
 HANDLERS = {"CheckBreaker": "check_breaker", "Fetch": "fetch", "Redrive": "redrive", "Isolate": "isolate"}
 WITHIN_S = 90.0
@@ -191,6 +192,7 @@ def deploy(ministack: Ministack) -> Iterator[Callable[..., Deployed]]:
 Deploy = Callable[..., Deployed]
 
 
+@in_turn(0, of=2)  # the other is that of the template, in test_pipeline
 def test_it_waits_for_the_breaker_and_a_person_then_moves_and_isolates_in_pages_and_executions(deploy: Deploy) -> None:
     machine = Machine(auto=QUICK, approval="sqs")
     deployed = deploy(machine, turns=3)

@@ -25,6 +25,7 @@ from redrive.aws.infrastructure import Settings
 
 from .deployed import Deployed
 from .places import REGION, client
+from .turning import in_turn
 
 WITHIN_S = 120.0
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # functions start cold
@@ -100,6 +101,7 @@ def test_from_the_topic_over_retries_and_the_redriver_to_done_or_poison(stack: D
     app.store.close()
 
 
+@in_turn(1, of=2)  # the other, in test_machine_deployed, waits for a breaker and a person too
 def test_the_state_machine_moves_and_isolates_what_is_dead(stack: Deployed) -> None:
     url = stack.outputs["OrdersDlqUrl"]
     for n in range(12):

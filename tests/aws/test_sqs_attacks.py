@@ -33,6 +33,7 @@ from redrive.stores.memory import MemoryStore
 from redrive.stores.sqs import SqsStore
 from redrive.testing.clock import ManualClock
 
+from .places import lay
 from .test_sqs_store import FAULT, World, claim, put, settle
 
 
@@ -62,6 +63,7 @@ class Cells:
 def world() -> Iterator[World]:
     world = World()
     with world.server:
+        lay(world.server, "shop-default")
         yield world
         for store in world.stores:
             store.close()

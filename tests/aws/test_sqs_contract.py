@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from redrive.testing._contract.swapping import SettledSwapRules
 from redrive.testing._contract.triaging import TriageRules
 
 from .places import REGION, Stand, client, lay
+from .turning import in_turn
 
 
 @pytest.fixture(scope="module")
@@ -71,17 +71,12 @@ class TestVisibility(OnSqs, StoreContract):
     pass
 
 
-def in_turn(n: int) -> pytest.MarkDecorator:
-    """One of the two in every run, turning with the seed; both in `make soak`."""
-    return pytest.mark.slow if int(os.environ.get("TEST_SEED", "0")) % 2 == n else pytest.mark.soak
-
-
-@in_turn(0)
+@in_turn(0, of=2)
 class TestRequeue(OnSqs, Retried):
     mode = "requeue"
 
 
-@in_turn(1)
+@in_turn(1, of=2)
 class TestBare(OnSqs, Retried):
     beside = False
 

@@ -37,7 +37,7 @@ from redrive.stores.sqs import SqsStore
 from redrive.testing import ManualClock
 from redrive.testing.sqs import SqsServer
 
-from .places import REGION
+from .places import REGION, lay
 
 LEASE_MS = 30_000
 HOUR_S = 3600
@@ -63,6 +63,7 @@ class Shop:
 
     def __enter__(self) -> Shop:
         self.server.__enter__()
+        lay(self.server, "shop-work")
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -4,7 +4,6 @@ that fail half-way. What it has in common with other stores is held by the contr
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,6 +34,9 @@ from redrive.stores.memory import MemoryStore
 from redrive.stores.sqs import SqsStore
 from redrive.testing.clock import ManualClock
 from redrive.testing.sqs import SqsServer
+
+from .places import lay
+from .turning import in_turn
 
 FAULT = Fault(kind=Kind.TRANSIENT, error="ConnectionError", text="refused", fingerprint="a" * 16)
 SWAP = Swap("done", 0, b"1")
@@ -78,6 +80,7 @@ class World:
 def world() -> Iterator[World]:
     world = World()
     with world.server:
+        lay(world.server, "shop-default")
         yield world
         for store in world.stores:
             store.close()
@@ -91,13 +94,9 @@ MODES = {
 }
 
 
-def in_turn(mode: str) -> list[pytest.MarkDecorator]:
-    """One of the modes in every run, turning with the seed; all in `make soak`: waits of days are hundreds of looks."""
-    share = int(os.environ.get("TEST_SEED", "0")) % len(MODES)
-    return [] if list(MODES).index(mode) == share else [pytest.mark.soak]
-
-
-mode_in_turn = pytest.mark.parametrize("mode", [pytest.param(mode, marks=in_turn(mode)) for mode in MODES])
+# Waits of days are hundreds of looks.
+TURNS = {mode: in_turn(n, of=len(MODES)) for n, mode in enumerate(MODES)}
+mode_in_turn = pytest.mark.parametrize("mode", [pytest.param(mode, marks=turn) for mode, turn in TURNS.items()])
 
 
 def opened(world: World, mode: str, **parts: Any) -> SqsStore:
@@ -133,7 +132,7 @@ def run_until_done(world: World, store: SqsStore, step_s: float, most: int) -> D
 @pytest.mark.parametrize(
     ("mode", "wait_s"),
     [
-        pytest.param(mode, wait_s, marks=in_turn(mode) if wait_s > 24 * 3600 else [])
+        pytest.param(mode, wait_s, marks=TURNS[mode] if wait_s > 24 * 3600 else [])
         for mode in MODES
         for wait_s in (901, 3600, 13 * 3600, 3 * 24 * 3600)
     ],
@@ -474,6 +473,7 @@ def test_requeue_mode_refuses_nothing_on_standard_queues_and_keeps_groups_fair(w
 def test_a_queue_that_is_missing_is_named_with_the_fix(world: World) -> None:
     store = SqsStore(f"sqs://eu-central-1/shop?endpoint={world.server.url}", clock_ms=world.clock)
     world.stores.append(store)
+    del world.server.account.queues["shop-default"]
     with pytest.raises(ConfigError, match=r"no queue shop-default .* create=true"):
         store.put([Draft(task="push")])
 
@@ -590,6 +590,7 @@ def test_what_stands_behind_a_waiting_head_of_its_group_waits_too(world: World) 
 
 @pytest.mark.parametrize("name", ["orders", "orders.fifo"])
 def test_a_fifo_queue_is_listed_once_by_the_name_it_was_asked_for(world: World, name: str) -> None:
+    del world.server.account.queues["shop-default"]
     put(world.open(), queue="orders.fifo")
     store = world.open()
     assert store.counts(name).ready == 1
