@@ -19,6 +19,7 @@ from .faults import Faults
 from .messages import SqsError
 
 HOST = "127.0.0.1"
+ENDS = 20  # times that what is under way is cancelled
 POLL_CAP_S = 0.2  # how long a long poll waits at most, in true time, where the clock is the test's
 SWEEP_S = 0.005  # how often a test's clock is looked at while somebody polls
 _JSON = b"application/x-amz-json-1.0"
@@ -99,12 +100,14 @@ class SqsServer:
         self._started.set()
         async with server:
             await self._stop.wait()
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
-            task.cancel()
-        if left:  # polls that are under way: their connections are closed before the loop is
-            await asyncio.wait(left, timeout=1)
-            await asyncio.sleep(0)
+        for _ in range(ENDS):  # a poll that just timed out does not see the first
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            if not left:
+                break
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left, timeout=0.05)
+        await asyncio.sleep(0)  # their connections are closed before the loop is
 
     # -- HTTP
 
