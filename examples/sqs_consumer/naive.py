@@ -1,7 +1,4 @@
-"""The consumer of SQS that most people write first, and what it loses: `python examples/sqs_consumer/naive.py`
-
-It receives, works and deletes one message at a time, and retries by deleting the message and sending it again.
-"""
+"""The consumer of SQS that most people write first, and what it loses: `python examples/sqs_consumer/naive.py`"""
 
 import json
 import sys
@@ -43,22 +40,18 @@ def consume(sqs: Any, url: str, handle: Callable[[int], None], base_s: int = 1, 
 
 def main(orders: int) -> None:
     with SqsServer() as server:  # plays SQS on loopback, and counts requests
-        sqs = boto3.client(
-            "sqs", endpoint_url=server.url, region_name="eu-central-1",
-            aws_access_key_id="local", aws_secret_access_key="local",
-            config=Config(retries={"total_max_attempts": 2}),
-        )  # fmt: skip
+        sqs = boto3.client("sqs", endpoint_url=server.url, region_name="eu-central-1", aws_access_key_id="local",
+                           aws_secret_access_key="local", config=Config(retries={"total_max_attempts": 2}))  # fmt: skip
         url = sqs.create_queue(QueueName="orders")["QueueUrl"]
-        server.requests.clear()
+        server.log.clear()
         for order in range(1, orders + 1):
             send(sqs, url, {"order": order})
         server.faults.lose_call("SendMessage", 2)  # the network is away as the first retry is sent, boto3's own try too
         consume(sqs, url, crm.push)
         left = len(server.account.named("orders").messages)
-        asked = {action: count for action, count in server.requests.items() if action != "ReceiveMessage"}
-        asked["ReceiveMessage"] = sum(1 for r in server.log if r.action == "ReceiveMessage" and r.entries)
+        asked = [request for request in server.log if request.action != "ReceiveMessage" or request.entries]
         print(f"{orders} orders, {len(crm.pushed)} pushed, {left} waiting, {orders - len(crm.pushed) - left} lost")
-        print(f"{sum(asked.values()) / orders:.2f} requests per message")
+        print(f"{len(asked) / orders:.2f} requests per message")
         sqs.close()
 
 

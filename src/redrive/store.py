@@ -73,8 +73,8 @@ class Traits(Struct, frozen=True):
     @property
     def state_bytes_max(self) -> int:
         """How long a checkpoint or a result may be: neither goes to blob storage."""
-        bounds = (self.body_bytes_max, self.inline_bytes_max, self.kept_bytes_max)
-        return min(bound for bound in bounds if bound is not None)
+        most = self.body_bytes_max if self.inline_bytes_max is None else self.inline_bytes_max
+        return most if self.kept_bytes_max is None else min(most, self.kept_bytes_max)
 
 
 class Work(Struct, frozen=True, kw_only=True):

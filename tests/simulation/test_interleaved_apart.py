@@ -83,12 +83,14 @@ def play(seed: int, *, meddle: bool, messages: int = 40, steps: int = 300) -> In
 def test_runs_of_what_cannot_be_looked_up_lose_nothing_and_count_each(seed: int, meddle: bool) -> None:
     scenes = [play(seed * 1000 + n, meddle=meddle) for n in range(4)]
     assert sum(sum(scene.store.moved.values()) for scene in scenes) > 40
-    assert any(n > 1 for scene in scenes for n in scene.store.sent.values())  # pumps were killed
-    assert any(scene.native for scene in scenes)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("meddle", [False, True], ids=["carried and killed", "and meddled with"])
 def test_in_two_thousand_orders_too(seed: int, meddle: bool) -> None:
+    twice = native = 0
     for n in range(2000):
-        play(seed * 1_000_000 + n, meddle=meddle)
+        scene = play(seed * 1_000_000 + n, meddle=meddle)
+        twice += any(count > 1 for count in scene.store.sent.values())  # pumps were killed
+        native += bool(scene.native)
+    assert twice > 20 and native > 20  # four orders alone need have neither
