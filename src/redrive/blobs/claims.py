@@ -36,6 +36,7 @@ from ..message import (
 from ..store import Store
 from ..stores._door import admit as check_drafts
 from ..stores._door import admit_restored, admit_verdict
+from ..stores._seam import no_seam
 from .place import Blobs, is_key, new_key, owner, written_ms
 
 PLACE_CELL = "redrive:blobs:place"  # names the part of the blob storage that is this store's
@@ -78,7 +79,7 @@ class ClaimCheck:
         self._opened: Blobs | None = None
         self._lock = threading.Lock()
         self._complained_s = float("-inf")
-        self.seam: Callable[[str], None] = _no_seam  # tests put a function here that kills at a named point
+        self.seam: Callable[[str], None] = no_seam  # tests put a function here that kills at a named point
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
@@ -373,10 +374,6 @@ def _may_refer(message: Message, key: str) -> bool:
 def _deposited_keys(drafts: Sequence[Draft], deposited: Sequence[Draft]) -> list[str]:
     changed = [after for before, after in zip(drafts, deposited, strict=True) if after is not before]
     return [read_reference(draft.body).blob for draft in changed]
-
-
-def _no_seam(point: str) -> None:
-    pass
 
 
 def as_store(checked: ClaimCheck) -> Store:

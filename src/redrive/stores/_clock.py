@@ -26,3 +26,8 @@ class Clock:
     def now_ms(self) -> int | None:
         """None before the first reply."""
         return None if self._offset_ms is None else int(time.monotonic() * 1000 + self._offset_ms)
+
+
+def wall_ms() -> int:
+    """This machine's clock, for stores that have no other."""
+    return time.time_ns() // 1_000_000

@@ -26,6 +26,7 @@ from msgspec import Struct
 from ..errors import ConfigError, StoreError, StoreUnavailable
 from ..message import Cell, Swap
 from . import shown
+from ._clock import wall_ms
 from ._dynamodb_calls import TRIES, Calls, Unmet, wall_us
 from ._dynamodb_items import Item, cell, check, conflict, is_over, key_of, merged, unkey, was_it_mine
 
@@ -86,7 +87,7 @@ class DynamoCells:
         self, url: str, *, clock_ms: Callable[[], int] | None = None, sleep: Callable[[float], object] = time.sleep
     ) -> None:
         self._url = parts = DynamoUrl.parse(url)
-        self._table, self._clock_ms = parts.table, clock_ms or _wall_ms
+        self._table, self._clock_ms = parts.table, clock_ms or wall_ms
         self._calls = Calls(
             parts.region, parts.endpoint, f"cells dynamodb://{parts.table}", pool=parts.threads + 8, sleep=sleep
         )
@@ -307,7 +308,3 @@ class DynamoCells:
     def _is_tidied(self) -> bool:
         told = self._calls.call("DescribeTimeToLive", TableName=self._table).get("TimeToLiveDescription", {})
         return told.get("TimeToLiveStatus") in ("ENABLED", "ENABLING") and told.get("AttributeName") == "ttl"
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -58,6 +58,7 @@ from ..message import (
 )
 from ..store import Cells, Traits
 from . import _door, _lifecycle
+from ._clock import wall_ms
 from ._grouping import grouped
 from ._groups import PLACE, WOKEN_MIN, Line, settled
 from ._tables import Kept, Tables
@@ -78,7 +79,7 @@ class MemoryStore:
     state_dir: Path | None = None
 
     def __init__(self, clock_ms: Callable[[], int] | None = None) -> None:
-        self._clock_ms = clock_ms or _wall_ms
+        self._clock_ms = clock_ms or wall_ms
         self._look_every_s = LOOK_EVERY_S if clock_ms else threading.TIMEOUT_MAX
         self._changed = threading.Condition()
         self._tables = Tables()
@@ -345,10 +346,6 @@ class MemoryCells:
     def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
         with self._store._commit() as (tables, now):
             return [tables.swap(swap, now) for swap in swaps]
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _put(tables: Tables, draft: Draft, now: int) -> Put:

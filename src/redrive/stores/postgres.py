@@ -65,6 +65,7 @@ from ._postgres_rows import BEFORE, CLAIMED, COLUMNS, ids, ints, texts, to_messa
 from ._postgres_schema import open_schema, statements
 from ._postgres_tx import connection_of, tell, within
 from ._postgres_url import parse
+from ._seam import no_seam
 from ._state_dir import state_dir
 
 SWEEP_EVERY_MS, SWEEP_MAX = 60_000, 1000
@@ -95,7 +96,7 @@ class PostgresStore:
     traits = Traits(name="postgres", names_bytes_max=NAMES_MAX)
 
     def __init__(self, url: str, *, clock_ms: Callable[[], int] | None = None) -> None:
-        self.seam: Callable[[str], None] = _no_seam  # tests put a function here that kills or fails at a named point
+        self.seam: Callable[[str], None] = no_seam  # tests put a function here that kills or fails at a named point
         self._link = Link(parse(url), seam=self._at)
         self._st = Statements(prepared(self._link.schema), self._link.now_ms, clock_ms)
         try:
@@ -396,7 +397,3 @@ _CANCEL = {
     "leased": Cancel.REQUESTED,
     "rests": Cancel.TOO_LATE,
 }
-
-
-def _no_seam(point: str) -> None:
-    pass

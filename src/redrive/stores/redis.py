@@ -67,6 +67,7 @@ from ._redis_rows import (
 from ._redis_settles import Held, Settling, skip_row, swap_rows
 from ._redis_url import RedisUrl
 from ._redis_wake import Wake
+from ._seam import no_seam
 from ._state_dir import state_dir
 
 SWEEP_EVERY_MS, SWEEP_MAX = 60_000, 1000
@@ -84,7 +85,7 @@ class RedisStore:
     traits = Traits(name="redis")
 
     def __init__(self, url: str, *, clock_ms: Callable[[], int] | None = None) -> None:
-        self.seam: Callable[[str], None] = _no_seam  # tests put a function here that kills or fails at a named point
+        self.seam: Callable[[str], None] = no_seam  # tests put a function here that kills or fails at a named point
         self._clock_ms = clock_ms
         at = RedisUrl.parse(url)
         self._link = Link(at, seam=lambda point: self.seam(point))
@@ -437,7 +438,3 @@ def _said(verdict: Verdict, made: Sequence[str], arguments: Arguments) -> Sequen
 def _state(draft: Draft, now: int) -> str:
     later = draft.delay_ms > 0 if draft.due_ms is None else draft.due_ms > now
     return "scheduled" if later else "ready"
-
-
-def _no_seam(point: str) -> None:
-    pass

@@ -51,8 +51,10 @@ from ..message import (
 )
 from ..store import Cells, Traits
 from . import _door, _sqlite_cells, _sqlite_schema
+from ._clock import wall_ms
 from ._counts import total
 from ._meta import text
+from ._seam import no_seam
 from ._sqlite_changes import Changes
 from ._sqlite_groups import Groups, to_group
 from ._sqlite_looks import grouped_by_index, page_of, to_failure_group, trend_of, where_of
@@ -98,12 +100,12 @@ class SqliteStore:
         self.path = Path(path).absolute()
         self.state_dir: Path | None = self.path.with_name(self.path.name + "-workers")
         self._synchronous = synchronous.lower()
-        self._clock_ms = clock_ms or _wall_ms
+        self._clock_ms = clock_ms or wall_ms
         self._sql = _sqlite_schema.statements()
         self._groups = Groups(self._sql)
         self._changes = Changes(self._sql, self._groups)
         self._triage = Triage(self._sql, self._groups, self._changes)
-        self.seam: Callable[[str], None] = _no_seam  # tests put a function here that kills or fails at a named point
+        self.seam: Callable[[str], None] = no_seam  # tests put a function here that kills or fails at a named point
         self._read_lock = threading.RLock()
         self._open()
         self.cells: Cells = SqliteCells(self)
@@ -309,7 +311,7 @@ class SqliteStore:
             left_s = end - time.monotonic()
             due_s = (
                 (due_ms - time.time() * 1000) / 1000
-                if self._clock_ms is _wall_ms
+                if self._clock_ms is wall_ms
                 else (due_ms - self._clock_ms()) / 1000
             )
             if waiter.nudges != self._nudges:  # one that came before this thread had a socket counts too
@@ -604,11 +606,3 @@ _CANCEL: dict[str | None, Cancel] = {
     "quarantine": Cancel.TOO_LATE,
     "done": Cancel.TOO_LATE,
 }
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def _no_seam(point: str) -> None:
-    pass

@@ -6,7 +6,6 @@ elsewhere is sent first and the message deleted last: a crash leaves a duplicate
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import threading
@@ -58,7 +57,10 @@ from ..routes import Routes
 from ..store import Cells, OpenCells, Store, Traits, Work
 from . import _door, _lifecycle, shown
 from ._aws import REFUSED
+from ._clock import wall_ms
+from ._counts import total
 from ._later import Later
+from ._seam import no_seam
 from ._sqs_adopted import WAITED_MS, Adopted
 from ._sqs_batches import EntryRefused, Job, run
 from ._sqs_client import THREADS, Sqs
@@ -93,8 +95,8 @@ class SqsStore:
     """Queues of SQS under one prefix.
 
     `clock_ms` replaces this machine's clock in tests; `triage` and `cells`, open already, stand for those that the URL
-    names, and are closed with it. Raises ConfigError for a URL that cannot be, or where boto3 is
-    not installed. `requests` counts the calls of SQS, by action.
+    names, and are closed with it. `requests` counts the calls of SQS, by action. Raises ConfigError for a URL that
+    cannot be, or where boto3 is not installed.
     """
 
     def __init__(
@@ -105,10 +107,9 @@ class SqsStore:
         triage: Store | None = None,
         cells: OpenCells | None = None,
     ) -> None:
-
-        self.seam: Callable[[str], None] = _no_seam  # tests put a function here that kills or fails at a named point
+        self.seam: Callable[[str], None] = no_seam  # tests put a function here that kills or fails at a named point
         self.at = at = SqsUrl.parse(url)
-        self._clock_ms = clock_ms or _wall_ms
+        self._clock_ms = clock_ms or wall_ms
         self._tell_to: Callable[[str, str], None] | None = None
         self._sqs = Sqs(at.region, at.endpoint, connections=THREADS + RECEIVERS)
         self.state_dir: Path | None = state_dir(f"sqs/{shown(at.endpoint or at.region)}/{at.prefix}")
@@ -345,7 +346,7 @@ class SqsStore:
                 if step is not None:
                     self._settling.remember(receipt, step)
             raise unavailable(errors)
-        self._leave([step for step in steps if step.word is not Settled.OK])
+        self._leave([step.held for step in steps if step.word is not Settled.OK])
         self._end([step for step in steps if step.word is Settled.OK], pairs)
         return [Settled.STALE if step is None else _word(step) for _, step in pairs]
 
@@ -567,14 +568,14 @@ class SqsStore:
         self._settling.send(steps)
         self._settling.keep(steps)
         done = [step for step in steps if step.error is None and step.word is Settled.OK]
-        self._leave([step for step in steps if step not in done])
+        self._leave([step.held for step in steps if step not in done])
         self._end(done)
 
-    def _leave(self, steps: Sequence[Step]) -> None:
+    def _leave(self, left: Sequence[Held]) -> None:
         """These come again when their lease ends, and in FIFO queues those behind them after them."""
-        for step in steps:
-            if step.held.group is not None:
-                self._tail.end(self._given_back(step.held.place, self._order.over(step.held.group)), last=False)
+        for held in left:
+            if held.group is not None:
+                self._tail.end(self._given_back(held.place, self._order.over(held.group)), last=False)
 
     def _fresh(self, place: Place, received: Sequence[Received]) -> Sequence[Received]:
         """Without those whose lease ran out here, and with new leases for those that waited long."""
@@ -645,9 +646,7 @@ class SqsStore:
             lost = [held for receipt in receipts if (held := self._held.pop(receipt, None)) is not None]
             for receipt in receipts:
                 self._settling.forget(receipt)
-        for held in lost:
-            if held.group is not None:
-                self._tail.end(self._given_back(held.place, self._order.over(held.group)), last=False)
+        self._leave(lost)
 
     def _hide_for(self, place: Place, handles: Sequence[str], seconds: int) -> list[bool]:
         """Hide these so much longer; whether each is."""
@@ -717,7 +716,7 @@ class SqsStore:
 
     def counts(self, queue: str | None = None) -> Counts:
         if queue is None:
-            return _summed([self.counts(name) for name in self.queues()])
+            return total([self.counts(name) for name in self.queues()])
         try:
             place = self.places.of(queue)
             ready, leased, scheduled = self.places.counts(place.url)
@@ -919,7 +918,7 @@ class SqsStore:
             return []
         if self.traits.cells:
             ask = Ask(place.queue, 1, 0)
-            with contextlib.suppress(StoreError, ConfigError):  # then they count a crash more than they had
+            with suppress(StoreError, ConfigError):  # then they count a crash more than they had
                 records = self._records(received)
                 holding = [self._held_of(place, one, ask, records.get(one.raw["MessageId"])) for one in received]
                 self.cells.swap([record_swap(held, replace(held.kept, receives=held.receives)) for held in holding])
@@ -969,25 +968,7 @@ def _cells(own: Cells | None, triage: Store | None) -> Cells:
     return own or (triage.cells if triage is not None else NoCells())
 
 
-def _summed(all: Sequence[Counts]) -> Counts:
-    return Counts(
-        ready=sum(one.ready for one in all),
-        scheduled=sum(one.scheduled for one in all),
-        leased=sum(one.leased for one in all),
-        dead=sum(one.dead for one in all),
-        quarantine=sum(one.quarantine for one in all),
-    )
-
-
 def _too_large(message: Message) -> TooLarge | None:
     if len(message.body) <= ANY_BODY_MAX:
         return None
     return TooLarge(f"its body has {len(message.body):,} bytes; SQS takes {ANY_BODY_MAX:,}")
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def _no_seam(point: str) -> None:
-    """In production nothing happens at the named points."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from ...stores._clock import wall_ms
 from .actions import Account
 from .faults import Faults
 from .messages import SqsError
@@ -52,7 +53,7 @@ class SqsServer:
         region: str = "eu-central-1",
         receive_max: int = 10,
     ) -> None:
-        self._clock_ms, self._manual = clock_ms or _wall_ms, clock_ms is not None
+        self._clock_ms, self._manual = clock_ms or wall_ms, clock_ms is not None
         self._port, self._region, self._receive_max = port, region, receive_max
         self.faults = Faults()
         self.log: list[Request] = []
@@ -217,7 +218,3 @@ def _error(error: SqsError) -> bytes:
     body = json.dumps({"__type": f"com.amazonaws.sqs#{error.type}", "message": error.text}).encode()
     code = f"x-amzn-query-error: {error.code};{'Sender' if error.sender else 'Receiver'}\r\n"
     return _response(error.status, body, code.encode())
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
