@@ -456,6 +456,18 @@ def test_an_empty_file_is_migrated(path: Path, open_sqlite: Opener, exists: bool
     c.close()
 
 
+def test_a_new_file_that_another_is_about_to_write_is_waited_for(path: Path, open_sqlite: Opener) -> None:
+    """SQLite says at once that it is locked, and does not wait, where a file is made WAL beside that."""
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("begin immediate")
+        done = threading.Timer(0.3, other.execute, ["commit"])
+        done.start()
+        try:
+            assert open_sqlite().put([draft()])
+        finally:
+            done.join()
+
+
 def test_a_newer_schema_is_refused_and_left_alone(path: Path, open_sqlite: Opener) -> None:
     c = sqlite3.connect(path)
     c.execute("pragma user_version=99")
