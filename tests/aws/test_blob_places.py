@@ -263,3 +263,4 @@ def test_messages_in_sqs_carry_a_reference_to_what_is_too_large_for_it(ministack
     assert where.names() == [name]
     app.dlq.discard([dead.id], reason="over", actor="me")
     assert where.names() == []
+    app.store.close()

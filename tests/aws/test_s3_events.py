@@ -41,3 +41,4 @@ def test_a_handler_gets_the_object_that_was_put_into_a_bucket(
 
     assert seen == [(bucket, "in/a b é.csv", 5)]
     assert app.counts("uploads") == Counts()
+    app.store.close()

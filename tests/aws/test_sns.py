@@ -104,6 +104,8 @@ def test_workers_of_several_queues_each_run_a_task_of_their_own(ministack: Minis
     id = topic.publish("order.placed", {"order": 7})
     app.run_worker(burst=True)
     assert sorted(ran, key=lambda each: each[0]) == [("crm", 7, id), ("mail", {"order": 7}, id)]
+    topic.close()
+    app.store.close()
 
 
 def test_a_queue_leads_events_to_a_task_of_its_own(app: App, ministack: Ministack) -> None:

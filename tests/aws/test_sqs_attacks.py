@@ -61,14 +61,14 @@ class Cells:
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    world = World()
+    world, of_other_tests = World(), threading.enumerate()
     with world.server:
         lay(world.server, "shop-default")
         yield world
         for store in world.stores:
             store.close()
         end_s = time.monotonic() + 20
-        while polls() and time.monotonic() < end_s:  # before the server ends
+        while polls(of_other_tests) and time.monotonic() < end_s:  # before the server ends
             time.sleep(0.01)
 
 
