@@ -284,6 +284,26 @@ def settled(shop: Shop, store: SqsStore, settlements: Sequence[Settlement]) -> N
     pytest.fail("it fails without a fault")
 
 
+def test_one_that_cannot_be_sent_holds_no_other_up(mode: str) -> None:
+    with Shop(mode) as shop:
+        store = shop.open()
+        store.put([Draft(task="push", queue="work") for _ in range(10)])
+        held = shop.claim_all(store)
+        dead = held[3].message.id
+        shop.server.faults.fail("SendMessageBatch", 30)
+        fates: list[Decision] = [Ack()] * 10
+        fates[3] = DeadLetter("no")
+        settlements = [Settlement(d.receipt, fate, fault=FAULT) for d, fate in zip(held, fates, strict=True)]
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable):
+                store.exchange(settlements, [])
+            assert [dead in m.body for m in shop.lying("shop-work")] == [True]
+        shop.server.faults.clear()
+        assert store.exchange(settlements, []).settled == [Settled.OK] * 10
+        assert shop.lying("shop-work") == [] and [dead in m.body for m in shop.lying(shop.dead_name)] == [True]
+        assert store.exchange(settlements, []).settled == [Settled.STALE] * 10
+
+
 KINDS = [
     "fail",
     "lose_answer",

@@ -83,6 +83,7 @@ class Step(Struct):
     cancelled: bool = False
     sent: bool = False
     kept: bool = False
+    ended: bool = False
     error: StoreError | ConfigError | None = None
     refused: StoreError | ConfigError | None = None  # of a follow-up that SQS never takes
     word: Settled = Settled.OK
@@ -392,6 +393,11 @@ class Settling:
     def remember(self, receipt: Receipt, step: Step) -> None:
         """So far it came in a call that failed."""
         self._begun[receipt] = step
+
+    def ended(self, receipt: Receipt) -> Step | None:
+        """What a call that failed brought to its end."""
+        step = self._begun.get(receipt)
+        return step if step is not None and step.ended else None
 
     def forget(self, receipt: Receipt) -> None:
         self._begun.pop(receipt, None)

@@ -324,30 +324,35 @@ class SqsStore:
             raise EnqueueError(f"a follow-up of task {draft.task!r}: {error}; nothing was settled") from error
 
     def _settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        """Raises StoreUnavailable if something could not be sent or kept: the same call goes on from there."""
+        """Raises StoreUnavailable if something could not be sent or kept: the same call goes on from there. What that
+        does not concern ends now."""
         if not settlements:
             return []
         if self._track is not None:
             self._see_cancels(self._track, settlements)
         pairs: list[tuple[Receipt, Step | None]] = []
         for settlement in settlements:
-            held = self._held.get(settlement.receipt)
-            pairs.append((settlement.receipt, None if held is None else self._settling.step(held, settlement)))
-        steps = [step for _, step in pairs if step is not None]
+            receipt, held = settlement.receipt, self._held.get(settlement.receipt)
+            step = self._settling.ended(receipt) if held is None else self._settling.step(held, settlement)
+            pairs.append((receipt, step))
+        steps = [step for _, step in pairs if step is not None and not step.ended]
         self._settling.stop(steps)
         if self._putting is not None:
             self._follow(self._putting, steps)
         self._settling.send([step for step in steps if step.error is None])
         self._refuse(pairs)
         self._settling.keep(steps)
+        done = [step for step in steps if step.error is None]
+        self._leave([step.held for step in done if step.word is not Settled.OK])
+        self._end([step for step in done if step.word is Settled.OK], pairs)
+        for step in done:
+            step.ended = True
         errors = [step.error for step in steps if step.error is not None]
         if errors:
             for receipt, step in pairs:
                 if step is not None:
                     self._settling.remember(receipt, step)
             raise unavailable(errors)
-        self._leave([step.held for step in steps if step.word is not Settled.OK])
-        self._end([step for step in steps if step.word is Settled.OK], pairs)
         return [Settled.STALE if step is None else _word(step) for _, step in pairs]
 
     def _see_cancels(self, track: Track, settlements: Sequence[Settlement]) -> None:
@@ -390,7 +395,7 @@ class SqsStore:
         now = self.now_ms()
         with self._lock:
             for receipt, step in pairs:
-                if step is None or step.word is Settled.OK:
+                if step is None or (step.error is None and step.word is Settled.OK):
                     self._held.pop(receipt, None)
                 self._settling.forget(receipt)
             last = self._at_once or all(held.until_ms <= now for held in self._held.values())
