@@ -87,7 +87,7 @@ def opened(world: World, options: str = "") -> tuple[SqsStore, Cells]:
 def test_what_is_settled_is_told_so_though_nothing_can_be_claimed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.stores.sqs.PAUSES_EVERY_S", 0)
+    monkeypatch.setattr("redrive.stores._sqs_pauses.EVERY_S", 0)
     store, cells = opened(world)
     put(store)
     [delivery] = claim(store)

@@ -531,8 +531,8 @@ def test_a_queue_that_answers_at_once_with_nothing_is_not_asked_again_at_once(wo
 
 
 def test_near_the_cap_a_retry_goes_as_a_copy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.stores.sqs.IN_FLIGHT_MAX", 5)
-    monkeypatch.setattr("redrive.stores.sqs.CROWD_RECEIVED", 0)
+    monkeypatch.setattr("redrive.stores._sqs_crowds.IN_FLIGHT_MAX", 5)
+    monkeypatch.setattr("redrive.stores._sqs_crowds.CROWD_RECEIVED", 0)
     store = world.open()
     store.put([Draft(task="push") for _ in range(6)])
     deliveries = claim(store, 6)

@@ -275,7 +275,7 @@ def spent(shop: Shop, store: SqsStore) -> dict[str, Counter[str]]:
     for name, work in {
         "put": lambda: store.put([Draft(task="pay") for _ in range(COUNT)]),
         "claim": lambda: claim(store),
-        "ack": lambda: store.exchange([Settlement(receipt, Ack()) for receipt in store._held], []),
+        "ack": lambda: store.exchange([Settlement(receipt, Ack()) for receipt in store._holding.held], []),
     }.items():
         store.paused()
         shop.cells.calls.clear()
@@ -286,7 +286,7 @@ def spent(shop: Shop, store: SqsStore) -> dict[str, Counter[str]]:
 
 def test_without_the_option_a_first_run_touches_no_cell(shop: Shop) -> None:
     store = shop.open(track=False)
-    store._paused = (float("inf"), frozenset())  # which are paused is looked at once a second
+    store._pauses.seen = (float("inf"), frozenset())  # which are paused is looked at once a second
     assert spent(shop, store) == {"put": {}, "claim": {}, "ack": {}}
     assert store._track is None and not store.traits.cancels
 
@@ -295,7 +295,7 @@ def test_with_it_a_batch_costs_two_reads_and_writes_to_put_a_read_to_claim_and_o
     shop: Shop,
 ) -> None:
     store = shop.open()
-    store._paused = (float("inf"), frozenset())
+    store._pauses.seen = (float("inf"), frozenset())
     both = {"read": 1, "swap": 1}
     assert spent(shop, store) == {"put": {"read": 2, "swap": 2}, "claim": {"read": 1}, "ack": both}
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import TypeVar
 
-from ..errors import Unsupported
-from ..message import Cell, Swap
-from ..store import Cells, Store
+from ..errors import Conflict, Unsupported
+from ..message import Cell, Swap, version_of
+from ..store import Cells
 
 # What redrive runs, plans, notes and the audit keep shares commits with the dead letters.
 WITH_TRIAGE = ("run/", "runs", "group/", "rules", "audit", "auto")
@@ -19,6 +20,8 @@ NO_CELLS = (
     "SQS keeps no shared state; name what does in the store's URL: cells=dynamodb://TABLE, or a Redis, PostgreSQL or "
     "SQLite URL"
 )
+
+Resting = TypeVar("Resting")
 
 
 class NoCells:
@@ -65,8 +68,29 @@ class SplitCells:
         return [told[at] for at in range(len(swaps))]
 
 
-def need(triage: Store | None) -> Store:
-    """The store where dead letters lie. Raises Unsupported where there is none."""
+def need(triage: Resting | None) -> Resting:
+    """The store where dead letters lie, or what belongs to it. Raises Unsupported where there is none."""
     if triage is None:
         raise Unsupported(NO_TRIAGE)
     return triage
+
+
+def with_triage(swaps: Sequence[Swap]) -> bool:
+    """Whether all these cells lie with the dead letters."""
+    return all(swap.key.startswith(WITH_TRIAGE) for swap in swaps)
+
+
+def check_swaps(cells: Cells, swaps: Sequence[Swap]) -> None:
+    """Raises Conflict if one would not apply now: before anything is sent, as SQS commits nothing with it."""
+    if not swaps:
+        return
+    found = cells.read([swap.key for swap in swaps])
+    for swap, cell in zip(swaps, found, strict=True):
+        if version_of(cell) != swap.version:
+            raise Conflict(f"cell {swap.key!r} has another version than {swap.version}; nothing was written")
+
+
+def apply_swaps(cells: Cells, swaps: Sequence[Swap]) -> None:
+    """Write these; raises Conflict where one does not apply."""
+    if swaps and not all(cells.swap(swaps)):
+        raise Conflict("a cell was changed meanwhile; what was sent stays sent, as SQS commits nothing with it")

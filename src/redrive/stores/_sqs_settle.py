@@ -24,8 +24,8 @@ from . import _lifecycle
 from ._sqs_batches import BYTES_MAX, EntryRefused, Job, run
 from ._sqs_client import Sqs
 from ._sqs_envelope import KEPT, size_of, write
+from ._sqs_held import VISIBLE_MAX_S, Held
 from ._sqs_kept import RECORD_TTL_MS, Kept, kept_of, record_of
-from ._sqs_order import Group
 from ._sqs_outbox import bury, is_verdict
 from ._sqs_queues import Place, Queues
 from ._sqs_track import Track
@@ -36,30 +36,8 @@ if TYPE_CHECKING:
     from ..store import Cells, Store
 
 DELAY_MAX_S = 900  # of a message that is sent
-VISIBLE_MAX_S = 12 * 3600  # from the receive on, whatever is asked for later
 TRIAGE_PAUSE_S = 5.0  # how long a triage store that was out is let alone
-MARGIN_S = 60  # which we stay away from that
 RECORDS = "sqs/m/"
-
-
-class Held(Struct):
-    """A claimed message, and what it takes to settle it."""
-
-    message: Message
-    kept: Kept  # as it was when it was claimed
-    place: Place
-    handle: str  # SQS's own receipt
-    sqs_id: str
-    receives: int
-    sent_ms: int
-    received_ms: int
-    until_ms: int
-    version: int = 0  # of its record; 0 where there is none
-    group: Group | None = None  # of a FIFO queue
-
-    def stays_s(self, now_ms: int) -> int:
-        """For how many seconds more SQS may hide it without a further receive."""
-        return VISIBLE_MAX_S - MARGIN_S - math.ceil((now_ms - self.received_ms) / 1000)
 
 
 class Send(Struct):

@@ -6,19 +6,16 @@ elsewhere is sent first and the message deleted last: a crash leaves a duplicate
 
 from __future__ import annotations
 
-import json
 import math
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from msgspec.structs import replace
 
-from ..errors import ConfigError, Conflict, EnqueueError, StoreError, StoreUnavailable, TooLarge, Unsupported
+from ..errors import ConfigError, EnqueueError, StoreError, StoreUnavailable, Unsupported
 from ..fault import Fault
 from ..ids import new_id
 from ..message import (
@@ -43,8 +40,6 @@ from ..message import (
     Page,
     Put,
     Receipt,
-    Redrive,
-    Replace,
     Settled,
     Settlement,
     Started,
@@ -54,7 +49,7 @@ from ..message import (
     version_of,
 )
 from ..routes import Routes
-from ..store import Cells, OpenCells, Store, Traits, Work
+from ..store import Cells, OpenCells, Store, Work
 from . import _door, _lifecycle, shown
 from ._aws import REFUSED
 from ._clock import wall_ms
@@ -64,29 +59,31 @@ from ._seam import no_seam
 from ._sqs_adopted import WAITED_MS, Adopted
 from ._sqs_batches import EntryRefused, Job, run
 from ._sqs_client import THREADS, Sqs
-from ._sqs_envelope import ANY_BODY_MAX, read
+from ._sqs_counts import Counting
+from ._sqs_crowds import Crowds
+from ._sqs_envelope import read
 from ._sqs_facts import Looks
-from ._sqs_kept import PROGRESS_BYTES_MAX, Kept, claimed, decode, revived, with_kept
+from ._sqs_find import Finding
+from ._sqs_held import Held, Holding
+from ._sqs_kept import Kept, claimed, decode, revived, with_kept
 from ._sqs_keys import Putting, Told
 from ._sqs_order import Order, group_of
 from ._sqs_outbox import Outbox
+from ._sqs_parts import cells_of, opened_cells, opened_store, traits_of
+from ._sqs_pauses import EVERY_S as PAUSES_EVERY_S
+from ._sqs_pauses import Pauses
 from ._sqs_queues import Place, Queues
 from ._sqs_receive import THREADS as RECEIVERS
 from ._sqs_receive import Received, Receivers
-from ._sqs_resting import NO_CELLS, WITH_TRIAGE, NoCells, SplitCells, need
-from ._sqs_settle import RECORDS, Held, Send, Settling, Step, is_final, record_swap, unavailable
+from ._sqs_resting import NO_CELLS, NoCells, apply_swaps, check_swaps, need, with_triage
+from ._sqs_settle import RECORDS, Send, Settling, Step, is_final, record_swap, unavailable
 from ._sqs_tail import HIDE, End, Tail
 from ._sqs_track import RECORDS as TRACKS
 from ._sqs_track import Track, read_record
-from ._sqs_url import Mode, SqsUrl
+from ._sqs_triage import Triage
+from ._sqs_url import SqsUrl
 from ._state_dir import state_dir
 
-IN_FLIGHT_MAX = 120_000  # of one queue; beyond it SQS delivers nothing
-CROWDED = 0.9  # of that: from here on what waits is sent anew, as a delayed message is not in flight
-CROWD_EVERY_S = 10.0
-CROWD_RECEIVED = 500  # messages received since the last look; below that no queue comes near it
-HIDDEN_MAX = 10_000  # waiting messages that are remembered, before those whose time has come are forgotten
-PAUSES, PAUSES_EVERY_S = "sqs/paused", 1.0
 FRESH_SHARE = 0.5  # of a lease: what waited here longer is hidden anew before it is handed out
 _UNSEEN = "SQS can look at no message that waits or runs in it"
 
@@ -115,61 +112,43 @@ class SqsStore:
         self.state_dir: Path | None = state_dir(f"sqs/{shown(at.endpoint or at.region)}/{at.prefix}")
         self.requests: Counter[str] = self._sqs.requests
         self.processed = 0
-        self.places = Queues(self._sqs, at)
-        self.triage_store = triage or (_store(at.triage) if at.triage else None)
-        self._outbox = None if self.triage_store is None else self._made_outbox(self.triage_store)
-        self._own_cells = cells or _opened_cells(at.cells, at.region)
-        self.cells: Cells = _cells(self._own_cells, self.triage_store)
-        has_cells = not isinstance(self.cells, NoCells)
-        if at.track and not has_cells:
+        self.places = places = Queues(self._sqs, at)
+        self.triage_store = rests = triage or (opened_store(at.triage) if at.triage else None)
+        self._own_cells = cells or opened_cells(at.cells, at.region)
+        self.cells: Cells = cells_of(self._own_cells, rests)
+        kept = None if isinstance(self.cells, NoCells) else self.cells
+        if at.track and kept is None:
             raise ConfigError(f"store URL {at.shown!r}: track=true needs a place for its records. {NO_CELLS}")
         seam: Callable[[str], None] = lambda point: self.seam(point)  # noqa: E731
         self._track = Track(self.cells, now_ms=self.now_ms) if at.track else None
         self._putting = (
             None if self._track is None
-            else Putting(self._track, self.cells, self.triage_store, now_ms=self.now_ms, seam=seam)
+            else Putting(self._track, self.cells, rests, now_ms=self.now_ms, seam=seam)
         )  # fmt: skip
         self.routes = Routes()
         self.blobs_place = f"sqs-{at.region}-{at.prefix}"  # its part of a blob storage that others use too
-        self.traits = Traits(
-            name="sqs",
-            body_bytes_max=ANY_BODY_MAX,
-            names_bytes_max=1000,
-            fenced=False,
-            atomic_moves=False,
-            unique=at.track,
-            exact_counts=False,
-            counts_crashes=has_cells or at.mode is Mode.REQUEUE,
-            cells=has_cells,
-            finds=False,
-            cancels=at.track,
-            triages=self.triage_store is not None,
-            keeps_done=False,
-            priorities=False,
-            skips=False,
-            widths=False,
-            releases=False,
-            kept_bytes_max=PROGRESS_BYTES_MAX,
-            tick_ms=1000,
-        )
+        self.traits = traits_of(at, cells=kept is not None, triage=rests is not None)
+        self._pauses = Pauses(kept)
+        self._triage = None if rests is None else Triage(
+            rests, self.send, self._putting, place=f"{at.region}/{at.prefix}",
+            ordered=lambda queue: places.of(queue).fifo, traits=self.traits, now_ms=self.now_ms, tell=self._tell,
+        )  # fmt: skip
         self._receivers = Receivers(
             self._sqs, poll_s=at.poll_s, most=at.receivers, now_ms=self.now_ms, tell=self._tell,
             give_back=lambda place, received: self._tail.end(self._given_back(place, received), last=True),
         )  # fmt: skip
         self._tail = Tail(self._sqs, now_ms=self.now_ms, tell=self._tell)
         self._settling = Settling(
-            at, self._sqs, self.places, self.cells if has_cells else None, self.triage_store,
-            track=self._track, now_ms=self.now_ms, crowded=self._crowded, seam=seam, tell=self._tell,
+            at, self._sqs, places, kept, rests,
+            track=self._track, now_ms=self.now_ms, crowded=Crowds(places, self._receivers, tell=self._tell).crowded,
+            seam=seam, tell=self._tell,
         )  # fmt: skip
-        self._looks = Looks(self._sqs, at, self.places, cells=has_cells, triage=self.triage_store is not None)
-        self._held: dict[Receipt, Held] = {}
+        self._looks = Looks(self._sqs, at, places, cells=kept is not None, triage=rests is not None)
+        self._holding = Holding()
         self._order = Order()
-        self._hidden: dict[str, tuple[str, int]] = {}  # by SQS's id: the queue's URL, and until when
-        self._hidden_max = HIDDEN_MAX
         self._adopted = Adopted()
-        self._lock = threading.Lock()
-        self._crowds: dict[str, tuple[float, int, bool]] = {}
-        self._paused: tuple[float, frozenset[str]] = (-math.inf, frozenset())
+        self._finding = Finding(self._holding, rests, self._track)
+        self._counting = Counting(places, self._receivers, self._holding, rests, now_ms=self.now_ms)
         self._at_once = at.poll_s == 0  # with short polls a call does all it can before it returns
         self._closed = False
 
@@ -181,31 +160,7 @@ class SqsStore:
     @property
     def outbox(self) -> Outbox:
         """The way back of what rests. Raises Unsupported where there is no triage store."""
-        need(self.triage_store)
-        assert self._outbox is not None
-        return self._outbox
-
-    def _made_outbox(self, triage: Store) -> Outbox:
-        return Outbox(
-            triage,
-            self._send_back,
-            place=f"{self.at.region}/{self.at.prefix}",
-            ordered=lambda queue: self.places.of(queue).fifo,
-            tell=self._tell,
-        )
-
-    def _send_back(self, messages: Sequence[Message]) -> list[Exception | None]:
-        """Of each, what went wrong; EnqueueError for what SQS would refuse again."""
-        found: list[Exception | None] = [_too_large(message) for message in messages]
-        going = [at for at, error in enumerate(found) if error is None]
-        for at, error in zip(going, self._sent_back([messages[at] for at in going]), strict=True):
-            found[at] = EnqueueError(str(error)) if isinstance(error, EntryRefused) else error
-        return found
-
-    def _sent_back(self, messages: Sequence[Message]) -> Sequence[StoreError | ConfigError | None]:
-        if self._putting is None:
-            return self.send(messages)
-        return [word for word in self._putting.put(messages, self.send, keyed=False) if not isinstance(word, str)]
+        return need(self._triage).outbox
 
     def now_ms(self) -> int:
         return self._clock_ms()
@@ -224,14 +179,14 @@ class SqsStore:
         if tx is not None:
             raise Unsupported("SQS has no transactions to write in; enqueue without tx=")
         self._alive()
-        if not drafts and swaps and self.triage_store is not None and self._in_triage(swaps):
+        if not drafts and swaps and self.triage_store is not None and (self._own_cells is None or with_triage(swaps)):
             return self.triage_store.put([], swaps=swaps)  # one commit, as runs need it
         self._admit(drafts)
         if swaps and not self.traits.cells:
             raise Unsupported(NO_CELLS)
         now = self.now_ms()
         messages = [_lifecycle.enqueued(draft, draft.id or new_id(now), now) for draft in drafts]
-        self._check(swaps)
+        check_swaps(self.cells, swaps)
         self.seam("put")
         told = self._told(messages, drafts)
         self.seam("acknowledge")
@@ -239,7 +194,7 @@ class SqsStore:
         if failed:
             sent = len(told) - len(failed)
             raise type(failed[0])(f"{failed[0]}; {sent} of {len(told)} messages were sent, the others were not")
-        self._apply(swaps)
+        apply_swaps(self.cells, swaps)
         states = self._states([word for word in told if isinstance(word, str)])
         return [
             Put(word, True, states[word]) if isinstance(word, str) else Put(message.id, state=message.state(now))
@@ -271,23 +226,6 @@ class SqsStore:
         """Send these messages, as they are, to their queues; what went wrong with each."""
         return self._settling.sent([Send(self.places.of(message.queue), message) for message in messages])
 
-    def _check(self, swaps: Sequence[Swap]) -> None:
-        """Raises Conflict if one would not apply now: before anything is sent, as nothing here is one commit."""
-        if not swaps:
-            return
-        found = self.cells.read([swap.key for swap in swaps])
-        for swap, cell in zip(swaps, found, strict=True):
-            if version_of(cell) != swap.version:
-                raise Conflict(f"cell {swap.key!r} has another version than {swap.version}; nothing was written")
-
-    def _in_triage(self, swaps: Sequence[Swap]) -> bool:
-        """Whether all these cells lie in the triage store."""
-        return self._own_cells is None or all(swap.key.startswith(WITH_TRIAGE) for swap in swaps)
-
-    def _apply(self, swaps: Sequence[Swap]) -> None:
-        if swaps and not all(self.cells.swap(swaps)):
-            raise Conflict("a cell was changed meanwhile; what was sent stays sent, as SQS commits nothing with it")
-
     # -- settling and claiming
 
     def exchange(
@@ -300,9 +238,9 @@ class SqsStore:
         try:
             for draft in (draft for s in settlements for draft in s.follow_ups):
                 self._find_for(draft)
-            self._check(swaps)
+            check_swaps(self.cells, swaps)
             settled = self._settle(settlements)
-            self._apply(swaps)
+            apply_swaps(self.cells, swaps)
             try:
                 return Exchange(settled, self._claim(asks, patient=self._at_once or not settlements))
             except (StoreError, ConfigError):
@@ -332,7 +270,7 @@ class SqsStore:
             self._see_cancels(self._track, settlements)
         pairs: list[tuple[Receipt, Step | None]] = []
         for settlement in settlements:
-            receipt, held = settlement.receipt, self._held.get(settlement.receipt)
+            receipt, held = settlement.receipt, self._holding.held.get(settlement.receipt)
             step = self._settling.ended(receipt) if held is None else self._settling.step(held, settlement)
             pairs.append((receipt, step))
         steps = [step for _, step in pairs if step is not None and not step.ended]
@@ -358,7 +296,7 @@ class SqsStore:
     def _see_cancels(self, track: Track, settlements: Sequence[Settlement]) -> None:
         """Whatever is not done ends, if that was asked for."""
         undone = [s.receipt for s in settlements if not isinstance(s.decision, Ack)]
-        running = [held for receipt in undone if (held := self._held.get(receipt)) is not None]
+        running = [held for receipt in undone if (held := self._holding.held.get(receipt)) is not None]
         asked = track.asked([held.message.id for held in running])
         for held in running:
             if held.message.id in asked:
@@ -392,19 +330,14 @@ class SqsStore:
             raise EnqueueError(f"SQS takes no such follow-up: {errors[0]}")
 
     def _end(self, steps: Sequence[Step], pairs: Sequence[tuple[Receipt, Step | None]] = ()) -> None:
-        now = self.now_ms()
-        with self._lock:
+        now, holding = self.now_ms(), self._holding
+        with holding.lock:
             for receipt, step in pairs:
                 if step is None or (step.error is None and step.word is Settled.OK):
-                    self._held.pop(receipt, None)
+                    holding.held.pop(receipt, None)
                 self._settling.forget(receipt)
-            last = self._at_once or all(held.until_ms <= now for held in self._held.values())
-            if len(self._hidden) > self._hidden_max:
-                self._hidden = {id: one for id, one in self._hidden.items() if one[1] > now}
-                self._hidden_max = max(HIDDEN_MAX, 2 * len(self._hidden))  # each is looked at a few times at most
-            for step in steps:
-                if step.hide_until_ms is not None:
-                    self._hidden[step.held.sqs_id] = step.held.place.url, step.hide_until_ms
+        last = self._at_once or not holding.is_working(now)
+        holding.hide([(step.held, step.hide_until_ms) for step in steps if step.hide_until_ms is not None], now)
         self.processed += sum(step.is_over for step in steps)
         back = self._next_in_groups(steps)
         self.seam("end")
@@ -427,11 +360,11 @@ class SqsStore:
         return back
 
     def _claim(self, asks: Sequence[Ask], *, patient: bool) -> list[Delivery]:
-        if asks and self._outbox is not None:
+        if asks and self._triage is not None:
             if self._at_once:
-                self._outbox.pump(sum(ask.limit for ask in asks))
+                self._triage.outbox.pump(sum(ask.limit for ask in asks))
             else:
-                self._outbox.begin()
+                self._triage.outbox.begin()
         paused = self.paused() if asks else frozenset()
         placed = [(ask, self.places.of(ask.queue)) for ask in asks if ask.queue not in paused and ask.limit > 0]
         deliveries, errors = list[Delivery](), list[StoreError | ConfigError]()
@@ -468,7 +401,7 @@ class SqsStore:
         for one in received:
             held = self._held_of(place, one, ask, records.get(one.raw["MessageId"]))
             if held.receives > 1:
-                self._drop_earlier(held.sqs_id)
+                self._holding.drop_earlier(held.sqs_id)
             track = None if self._track is None else records.get(TRACKS + held.message.id)
             if track is not None and read_record(track.value).cancel:
                 hops.append(self._settling.dropped(held))
@@ -486,20 +419,14 @@ class SqsStore:
                 continue
             held.message = message
             if held.receives > 1:
-                self._hidden.pop(held.sqs_id, None)
+                self._holding.show(held.sqs_id)
             receipt = Receipt(held.handle, held.message.fence)
-            with self._lock:
-                self._held[receipt] = held
+            with self._holding.lock:
+                self._holding.held[receipt] = held
             deliveries.append(Delivery(held.message, receipt, held.until_ms))
         if hops:
             self._hop(hops)
         return deliveries
-
-    def _drop_earlier(self, sqs_id: str) -> None:
-        """An earlier delivery of the same message is nobody's any more."""
-        with self._lock:
-            for receipt in [receipt for receipt, held in self._held.items() if held.sqs_id == sqs_id]:
-                del self._held[receipt]
 
     def _held_of(self, place: Place, one: Received, ask: Ask, record: Cell | None) -> Held:
         message, kept = read(one.raw, queue=ask.queue, routes=self.routes)
@@ -545,9 +472,7 @@ class SqsStore:
         self._tail.flush()
         done = {end.handle for end in self._adopted.over(handles)}
         self._adopted.forget(handles)
-        with self._lock:
-            for receipt in [receipt for receipt in self._held if receipt.handle in handles]:
-                del self._held[receipt]
+        self._holding.drop_handles(handles)
         return done
 
     def delete_adopted(self, handles: Collection[str]) -> set[str]:
@@ -592,28 +517,11 @@ class SqsStore:
         hidden = self._hide_for(place, [one.raw["ReceiptHandle"] for one in alive], math.ceil(lease_ms / 1000))
         return [Received(one.raw, one.at_ms, now + lease_ms) for one, ok in zip(alive, hidden, strict=True) if ok]
 
-    def _crowded(self, place: Place) -> bool:
-        """Whether the queue comes near the number of messages that it may have in flight; looked at now and then."""
-        at_s, received, crowded = self._crowds.get(place.url, (-math.inf, 0, False))
-        if time.monotonic() - at_s < CROWD_EVERY_S or (
-            not crowded and self._receivers.received - received < CROWD_RECEIVED
-        ):
-            return crowded
-        try:
-            _, flying, _ = self.places.counts(place.url)
-        except (StoreError, ConfigError):
-            return crowded
-        now_crowded = flying >= CROWDED * IN_FLIGHT_MAX
-        if now_crowded and not crowded:
-            self._tell(place.queue, f"{flying} messages in flight, of {IN_FLIGHT_MAX}; retries are sent anew")
-        self._crowds[place.url] = time.monotonic(), self._receivers.received, now_crowded
-        return now_crowded
-
     def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
         now, words = self.now_ms(), [Hold.HELD] * len(receipts)
         jobs: dict[str, tuple[Job, list[int]]] = {}
         for at, receipt in enumerate(receipts):
-            held = self._held.get(receipt)
+            held = self._holding.held.get(receipt)
             seconds = 0 if held is None else min(math.ceil(lease_ms / 1000), held.stays_s(now))
             if held is None or (held.until_ms <= now and seconds <= 0):
                 words[at] = Hold.LOST
@@ -632,7 +540,7 @@ class SqsStore:
         for job, mine in jobs.values():
             for at, entry, error in zip(mine, job.entries, job.answers, strict=True):
                 if error is None:
-                    held = self._held[receipts[at]]
+                    held = self._holding.held[receipts[at]]
                     held.until_ms = now + entry["VisibilityTimeout"] * 1000
                     held.message = replace(held.message, due_ms=held.until_ms)
                 elif not isinstance(error, EntryRefused):
@@ -641,16 +549,17 @@ class SqsStore:
                     words[at] = Hold.LOST
         self._lose([receipt for receipt, word in zip(receipts, words, strict=True) if word is Hold.LOST])
         if self._track is not None:
-            ids = {at: self._held[receipts[at]].message.id for at, word in enumerate(words) if word is Hold.HELD}
+            ids = {
+                at: self._holding.held[receipts[at]].message.id for at, word in enumerate(words) if word is Hold.HELD
+            }
             asked = self._track.asked([*ids.values()])
             words = [Hold.CANCEL if ids.get(at) in asked else word for at, word in enumerate(words)]
         return words
 
     def _lose(self, receipts: Sequence[Receipt]) -> None:
-        with self._lock:
-            lost = [held for receipt in receipts if (held := self._held.pop(receipt, None)) is not None]
-            for receipt in receipts:
-                self._settling.forget(receipt)
+        lost = self._holding.drop(receipts)
+        for receipt in receipts:
+            self._settling.forget(receipt)
         self._leave(lost)
 
     def _hide_for(self, place: Place, handles: Sequence[str], seconds: int) -> list[bool]:
@@ -678,7 +587,7 @@ class SqsStore:
     def checkpoint(self, receipt: Receipt, state: bytes) -> bool:
         if not self.traits.cells:
             raise Unsupported(f"a checkpoint needs a place to be kept. {NO_CELLS}")
-        held = self._held.get(receipt)
+        held = self._holding.held.get(receipt)
         if held is None or not self._write_record(held, replace(held.kept, progress=state)):
             return False
         held.message = replace(held.message, progress=state)
@@ -704,51 +613,12 @@ class SqsStore:
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         self._alive()
-        found: list[Message | None] = (
-            self.triage_store.find(ids) if self.triage_store is not None else [None] * len(ids)
-        )
-        held = {one.message.id: one.message for one in self._holding()}
-        found = [held.get(id, message) for id, message in zip(ids, found, strict=True)]
-        if self._track is not None:
-            left = [id for id, message in zip(ids, found, strict=True) if message is None]
-            told = dict(zip(left, self._track.find(left), strict=True))
-            found = [told[id] if message is None else message for id, message in zip(ids, found, strict=True)]
-        return found
-
-    def _holding(self) -> list[Held]:
-        with self._lock:
-            return [*self._held.values()]
+        return self._finding.find(ids)
 
     def counts(self, queue: str | None = None) -> Counts:
         if queue is None:
             return total([self.counts(name) for name in self.queues()])
-        try:
-            place = self.places.of(queue)
-            ready, leased, scheduled = self.places.counts(place.url)
-        except ConfigError as error:
-            if REFUSED in str(error):
-                raise StoreUnavailable(str(error)) from error
-            ready = leased = scheduled = 0  # there is no such queue
-        else:
-            hidden = min(leased, self._hidden_in(place.url))  # SQS calls in flight what waits for its retry, too
-            leased, scheduled = leased - hidden, scheduled + hidden
-            if place.fifo and hidden and self._receivers.is_dry(place):  # what is visible stands behind that
-                ready, scheduled = 0, scheduled + ready
-        rest = Counts() if self.triage_store is None else self.triage_store.counts(queue)
-        return Counts(
-            ready=ready + rest.ready,
-            scheduled=scheduled + rest.scheduled,
-            leased=leased + rest.leased,
-            dead=rest.dead,
-            quarantine=rest.quarantine,
-        )
-
-    def _hidden_in(self, url: str) -> int:
-        """How many messages of it this store hid until a time that has not come."""
-        now = self.now_ms()
-        with self._lock:
-            self._hidden = {id: one for id, one in self._hidden.items() if one[1] > now}
-            return sum(where == url for where, _ in self._hidden.values())
+        return self._counting.of(queue)
 
     def counts_by_queue(self) -> dict[str, Counts]:
         return {queue: self.counts(queue) for queue in self.queues()}
@@ -770,43 +640,10 @@ class SqsStore:
     # -- changing by hand
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
-        store = need(self.triage_store)
-        if not isinstance(verdict, Redrive | Replace):
-            return store.triage(handles, verdict, swaps=swaps)
-        self.outbox.own()
-        if isinstance(verdict, Replace) and self._putting is not None and verdict.draft.key is not None:
-            words = self._replace(self._putting, store, handles, verdict, swaps)
-        else:
-            words = store.triage(handles, verdict, swaps=swaps)
-        with suppress(StoreError, ConfigError):  # it lies in the outbox, and the next pump takes it
-            self.outbox.pump(len(handles))
-        return words
-
-    def _replace(
-        self, putting: Putting, store: Store, handles: Sequence[Handle], verdict: Replace, swaps: Sequence[Swap]
-    ) -> list[bool]:
-        """With a draft that has a unique key: it may have that of the message that it replaces."""
-        _door.admit_verdict(handles, verdict, self.traits)
-        now, old = self.now_ms(), handles[0].id
-        draft = verdict.draft if verdict.draft.id else replace(verdict.draft, id=new_id(now))
-        made = _lifecycle.enqueued(draft, draft.id or "", now)
-        for holder in putting.blocked([made], by_others_than=[old]).values():
-            raise _door.key_is_held(old, draft, holder)
-        words = store.triage(handles, replace(verdict, draft=draft), swaps=swaps)
-        if words == [True]:
-            putting.hand_over([made], key_for_ms=draft.key_for_ms)
-        return words
+        return need(self._triage).judge(handles, verdict, swaps)
 
     def restore(self, messages: Sequence[Message]) -> list[bool]:
-        store = need(self.triage_store)
-        if self._putting is None:
-            return store.restore(messages)
-        blocked = self._putting.blocked(messages)
-        free = [message for message in messages if message.id not in blocked]
-        words = store.restore(free)
-        self._putting.hand_over([message for message, word in zip(free, words, strict=True) if word])
-        left = iter(words)
-        return [message.id not in blocked and next(left) for message in messages]
+        return need(self._triage).restore(messages)
 
     def cancel(self, ids: Sequence[str]) -> list[Cancel]:
         if self._track is None:
@@ -815,14 +652,7 @@ class SqsStore:
                 "record of each message: track=true in the store's URL"
             )
         self._alive()
-        running = {held.message.id: held.message for held in self._holding()}
-        rows = [None] * len(ids) if self.triage_store is None else self.triage_store.find(ids)
-        lying = {row.id: row.lane for row in rows if row is not None and row.id not in running}
-        words = self._track.cancel([id for id in ids if lying.get(id) in (None, Lane.LEASED)], running)
-        waiting = [id for id, lane in lying.items() if words.get(id, Cancel.UNKNOWN) is Cancel.UNKNOWN]
-        if waiting:  # or rest; or are just being sent back
-            words |= zip(waiting, need(self.triage_store).cancel(waiting), strict=True)
-        return [words[id] for id in ids]
+        return self._finding.cancel(self._track, ids)
 
     def configure(
         self,
@@ -842,19 +672,8 @@ class SqsStore:
                 "time, in order, and skips a dead one; a standard queue has no order, and no width"
             )
         if paused is not None:
-            self._pause(queue, paused)
-
-    def _pause(self, queue: str, paused: bool) -> None:
-        if not self.traits.cells:
-            raise Unsupported(f"queue {queue!r} cannot be paused. {NO_CELLS}")
-        while True:
-            cell = self.cells.read([PAUSES])[0]
-            names = set(json.loads(cell.value)) if cell else set()
-            names = names | {queue} if paused else names - {queue}
-            value = json.dumps(sorted(names)).encode() if names else None
-            if self.cells.swap([Swap(PAUSES, version_of(cell), value)])[0]:
-                self._paused = time.monotonic(), frozenset(names)
-                return self.nudge()
+            self._pauses.set(queue, paused)
+            self.nudge()
 
     def configure_group(self, queue: str, group: str | None, *, width: int | None = None, resume: bool = False) -> None:
         _door.admit_width(width, 0)
@@ -869,14 +688,7 @@ class SqsStore:
         return (0, 0) if self.triage_store is None else self.triage_store.retain(queue, done=done, dead=dead)
 
     def paused(self) -> frozenset[str]:
-        if not self.traits.cells:
-            return frozenset()
-        looked_s, names = self._paused
-        if time.monotonic() - looked_s >= PAUSES_EVERY_S:
-            cell = self.cells.read([PAUSES])[0]
-            names = frozenset(json.loads(cell.value)) if cell else frozenset()
-            self._paused = time.monotonic(), names
-        return names
+        return self._pauses.queues()
 
     # -- keeping
 
@@ -906,8 +718,8 @@ class SqsStore:
         if self._closed:
             return
         self._closed = True
-        if self._outbox is not None:
-            self._outbox.close()
+        if self._triage is not None:
+            self._triage.outbox.close()
         for place, received in self._receivers.drop():
             self._tail.end(self._given_back(place, received), last=False)
         self._tail.close()
@@ -944,36 +756,3 @@ def _end(step: Step, now: int) -> End:
     held = step.held
     most_s = max(0, held.stays_s(now))
     return End(held.place.url, held.handle, held.until_ms, step.hide_until_ms, most_s)
-
-
-def _store(url: str) -> Store:
-    """One on a server is opened when it is needed: who only enqueues goes on while it cannot be reached."""
-    from . import engine_of, open_store
-
-    return cast(Store, Later(url)) if engine_of(url) in ("postgres", "redis") else open_store(url)
-
-
-def _opened_cells(url: str | None, region: str) -> OpenCells | None:
-    """A table is in the queues' region where its URL names none."""
-    if url is None:
-        return None
-    from . import open_cells
-    from ._cells import CellsOfStore
-
-    if not url.startswith("dynamodb://"):
-        return CellsOfStore(_store(url))
-    if "region=" not in url:
-        url += f"{'&' if '?' in url else '?'}region={region}"
-    return open_cells(url)
-
-
-def _cells(own: Cells | None, triage: Store | None) -> Cells:
-    if own is not None and triage is not None:
-        return SplitCells(own, triage.cells)
-    return own or (triage.cells if triage is not None else NoCells())
-
-
-def _too_large(message: Message) -> TooLarge | None:
-    if len(message.body) <= ANY_BODY_MAX:
-        return None
-    return TooLarge(f"its body has {len(message.body):,} bytes; SQS takes {ANY_BODY_MAX:,}")
