@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
-from ._sqs_tail import End
+from ..message import Ask, Delivery
+from ._sqs_receive import Received, Receivers
+from ._sqs_tail import End, Tail
+
+if TYPE_CHECKING:
+    from ._sqs_claim import Claims
+    from ._sqs_held import Holding
+    from ._sqs_queues import Queues
 
 WAITED_MS = 5 * 60_000  # for so long a message may have been gathered with others before it was handed over
 
@@ -35,3 +43,44 @@ class Adopted:
 
     def forget(self, handles: Collection[str]) -> None:
         self._handles.difference_update(handles)
+
+
+class Adopting:
+    """Takes messages in, and lets them go."""
+
+    def __init__(
+        self,
+        adopted: Adopted,
+        places: Queues,
+        claims: Claims,
+        holding: Holding,
+        receivers: Receivers,
+        tail: Tail,
+        *,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._adopted, self._places, self._claims, self._holding = adopted, places, claims, holding
+        self._receivers, self._tail, self._now_ms = receivers, tail, now_ms
+
+    def adopt(self, queue: str, raws: Sequence[dict[str, Any]], *, lease_ms: int, worker: str) -> list[Delivery]:
+        """As `SqsStore.adopt`."""
+        place, now = self._places.of(queue), self._now_ms()
+        self._adopted.add([raw["ReceiptHandle"] for raw in raws])
+        self._receivers.received += len(raws)
+        ask = Ask(queue, len(raws), lease_ms, worker=worker)
+        received = [Received(raw, now - WAITED_MS, now + lease_ms) for raw in raws]
+        return self._claims.take(ask, place, received)
+
+    def let_go(self, handles: Collection[str]) -> set[str]:
+        """As `SqsStore.let_go`."""
+        self._tail.flush()
+        done = {end.handle for end in self._adopted.over(handles)}
+        self._adopted.forget(handles)
+        self._holding.drop_handles(handles)
+        return done
+
+    def delete(self, handles: Collection[str]) -> set[str]:
+        """As `SqsStore.delete_adopted`."""
+        ends = self._adopted.over(handles)
+        self._tail.end(ends, last=True)
+        return {end.handle for end in ends}

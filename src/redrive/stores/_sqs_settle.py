@@ -25,9 +25,10 @@ from ._sqs_batches import BYTES_MAX, EntryRefused, Job, run
 from ._sqs_client import Sqs
 from ._sqs_envelope import KEPT, size_of, write
 from ._sqs_held import VISIBLE_MAX_S, Held
-from ._sqs_kept import RECORD_TTL_MS, Kept, kept_of, record_of
+from ._sqs_kept import Kept, kept_of
 from ._sqs_outbox import bury, is_verdict
 from ._sqs_queues import Place, Queues
+from ._sqs_records import record_swap
 from ._sqs_track import Track
 from ._sqs_url import Mode, SqsUrl
 from ._sqs_verbatim import VERBATIM, is_foreign
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 DELAY_MAX_S = 900  # of a message that is sent
 TRIAGE_PAUSE_S = 5.0  # how long a triage store that was out is let alone
-RECORDS = "sqs/m/"
 
 
 class Send(Struct):
@@ -394,11 +394,6 @@ def _smaller(message: Message) -> Iterator[Message]:
 def is_final(error: StoreError | ConfigError) -> bool:
     """Whether SQS would refuse the same again, as it is not what SQS takes."""
     return isinstance(error, EntryRefused) or "BatchRequestTooLong" in str(error)
-
-
-def record_swap(held: Held, kept: Kept) -> Swap:
-    """What writes its record."""
-    return Swap(RECORDS + held.sqs_id, held.version, record_of(kept), RECORD_TTL_MS)
 
 
 def _deduplication_id(message: Message) -> str:
