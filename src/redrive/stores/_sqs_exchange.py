@@ -14,7 +14,8 @@ from ._sqs_end import Ending
 from ._sqs_held import Holding
 from ._sqs_keys import Putting, Send
 from ._sqs_queues import Queues
-from ._sqs_settle import Settling, Step, is_final, unavailable
+from ._sqs_send import is_final
+from ._sqs_settle import Settling, Step, unavailable
 from ._sqs_track import Track
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,31 +21,19 @@ from ..errors import ConfigError, StoreError, StoreUnavailable
 from ..ids import new_id
 from ..message import RESTING, Ack, Draft, Lane, Message, Receipt, RetryAt, Settled, Settlement, Swap, version_of
 from . import _lifecycle
-from ._sqs_batches import BYTES_MAX, EntryRefused, Job, run
-from ._sqs_client import Sqs
-from ._sqs_envelope import KEPT, size_of, write
 from ._sqs_held import VISIBLE_MAX_S, Held
 from ._sqs_kept import Kept, kept_of
 from ._sqs_outbox import bury, is_verdict
 from ._sqs_queues import Place, Queues
 from ._sqs_records import record_swap
+from ._sqs_send import Send, Sender, is_final
 from ._sqs_track import Track
 from ._sqs_url import Mode, SqsUrl
-from ._sqs_verbatim import VERBATIM, is_foreign
 
 if TYPE_CHECKING:
     from ..store import Cells, Store
 
-DELAY_MAX_S = 900  # of a message that is sent
 TRIAGE_PAUSE_S = 5.0  # how long a triage store that was out is let alone
-
-
-class Send(Struct):
-    """A message to be sent."""
-
-    place: Place
-    message: Message
-    key_for_ms: int = 0
 
 
 class Step(Struct):
@@ -86,7 +74,7 @@ class Settling:
     def __init__(
         self,
         at: SqsUrl,
-        sqs: Sqs,
+        sender: Sender,
         queues: Queues,
         cells: Cells | None,
         triage: Store | None,
@@ -97,7 +85,7 @@ class Settling:
         seam: Callable[[str], None],
         tell: Callable[[str, str], None],
     ) -> None:
-        self._at, self._sqs, self._queues, self._cells, self._triage = at, sqs, queues, cells, triage
+        self._at, self._sender, self._queues, self._cells, self._triage = at, sender, queues, cells, triage
         self._track = track
         self._now_ms, self._crowded, self._seam, self._tell = now_ms, crowded, seam, tell
         self._triage_out, self._triage_from_s = False, 0.0  # when it is tried again
@@ -219,7 +207,7 @@ class Settling:
         sends = [(step, send) for step in steps for send in step.sends]
         if sends:
             self._seam("send")
-            for (step, send), error in zip(sends, self.sent([send for _, send in sends]), strict=True):
+            for (step, send), error in zip(sends, self._sender.sent([send for _, send in sends]), strict=True):
                 if error is not None and is_final(error):
                     self._go_without(step, send, error)
                 else:
@@ -274,55 +262,6 @@ class Settling:
             self._tell("triage", "the store of the dead can be reached again")
             self._triage_out = False
         return safe
-
-    def sent(self, sends: Sequence[Send]) -> list[StoreError | ConfigError | None]:
-        """Send them; what went wrong with each."""
-        jobs: dict[str, Job] = {}
-        places: list[tuple[Job, int]] = []
-        now = self._now_ms()
-        for send in sends:
-            job = jobs.setdefault(send.place.url, Job("SendMessageBatch", send.place.url, [], []))
-            entry, size = self._entry(send, now)
-            job.entries.append(entry)
-            job.sizes.append(size)
-            places.append((job, len(job.entries) - 1))
-        run(self._sqs, [*jobs.values()])
-        return [job.answers[at] for job, at in places]
-
-    def _entry(self, send: Send, now: int) -> tuple[dict[str, Any], int]:
-        message, wait_s = send.message, 0
-        if message.lane is Lane.READY and message.due_ms is not None:
-            wait_s = max(0, math.ceil((message.due_ms - now) / 1000))
-            if wait_s <= (0 if send.place.fifo else DELAY_MAX_S):
-                message = replace(message, due_ms=message.enqueued_ms)  # SQS keeps it back long enough
-        body, attributes, size = self._written(message)
-        entry: dict[str, Any] = {"MessageBody": body}
-        if attributes:
-            entry["MessageAttributes"] = attributes
-        if send.place.fifo:
-            entry["MessageGroupId"] = _group_id(message)
-            entry["MessageDeduplicationId"] = _deduplication_id(message)
-        else:
-            if message.group:
-                entry["MessageGroupId"] = _group_id(message)
-            if wait_s:
-                entry["DelaySeconds"] = min(wait_s, DELAY_MAX_S)
-        return entry, size
-
-    def _written(self, message: Message) -> tuple[str, dict[str, dict[str, Any]], int]:
-        """The body, the attributes, and how much SQS counts; with less of its history where that is too much."""
-        body, attributes = write(message, prefix=self._at.prefix)
-        size = size_of(body, attributes)
-        if size > BYTES_MAX:
-            for smaller in _smaller(message):
-                body, attributes = write(smaller, prefix=self._at.prefix)
-                size = size_of(body, attributes)
-                if size <= BYTES_MAX:
-                    break
-            if size > BYTES_MAX and message.lane in RESTING:  # a stranger's, then at least as it came
-                attributes = {name: value for name, value in attributes.items() if name not in (KEPT, "reason")}
-                size = size_of(body, attributes)
-        return body, attributes, size
 
     def keep(self, steps: Sequence[Step]) -> None:
         """The swaps that settlements bring, and the records. A swap that does not apply makes its settlement stale: its
@@ -379,38 +318,6 @@ class Settling:
 
     def forget(self, receipt: Receipt) -> None:
         self._begun.pop(receipt, None)
-
-
-def _smaller(message: Message) -> Iterator[Message]:
-    """The message with ever less about it; in the end one that a stranger sent with the body as it came."""
-    if message.faults:
-        yield (message := replace(message, faults=message.faults[-1:]))
-    if is_foreign(message):
-        yield (message := replace(message, headers={VERBATIM: "{}", **message.headers}))
-    if message.faults:
-        yield replace(message, faults=())
-
-
-def is_final(error: StoreError | ConfigError) -> bool:
-    """Whether SQS would refuse the same again, as it is not what SQS takes."""
-    return isinstance(error, EntryRefused) or "BatchRequestTooLong" in str(error)
-
-
-def _deduplication_id(message: Message) -> str:
-    """By which SQS knows within five minutes that it was sent this before. What dies, dies once in a life, whichever
-    delivery it is that comes to its end."""
-    once = f"{message.id}/{message.redrives}"
-    return once if message.lane in RESTING else f"{once}/{message.fence}"
-
-
-def _group_id(message: Message) -> str:
-    """SQS takes letters, digits and punctuation, at most 128; any other name becomes one of hexadecimal digits."""
-    group = message.group or message.id
-    if len(group) <= 128 and group.isascii() and group.isprintable() and " " not in group:
-        return group
-    from hashlib import sha256
-
-    return sha256(group.encode()).hexdigest()
 
 
 def unavailable(errors: Sequence[StoreError | ConfigError]) -> StoreError:

@@ -71,7 +71,8 @@ from ._sqs_receive import THREADS as RECEIVERS
 from ._sqs_receive import Receivers
 from ._sqs_records import Records
 from ._sqs_resting import NO_CELLS, NoCells, apply_swaps, check_swaps, need, with_triage
-from ._sqs_settle import Send, Settling
+from ._sqs_send import Send, Sender
+from ._sqs_settle import Settling
 from ._sqs_tail import Tail
 from ._sqs_track import Track
 from ._sqs_triage import Triage
@@ -134,8 +135,9 @@ class SqsStore:
             self._sqs, poll_s=at.poll_s, most=at.receivers, now_ms=now_ms, tell=tell,
             give_back=lambda place, received: tail.end(records.given_back(place, received), last=True),
         )  # fmt: skip
+        self._sender = Sender(self._sqs, prefix=at.prefix, now_ms=now_ms)
         self._settling = settling = Settling(
-            at, self._sqs, places, kept, rests, track=self._track, now_ms=now_ms,
+            at, self._sender, places, kept, rests, track=self._track, now_ms=now_ms,
             crowded=Crowds(places, receivers, tell=tell).crowded, seam=seam, tell=tell,
         )  # fmt: skip
         self._ending = ending = Ending(
@@ -237,7 +239,7 @@ class SqsStore:
 
     def send(self, messages: Sequence[Message]) -> list[StoreError | ConfigError | None]:
         """Send these messages, as they are, to their queues; what went wrong with each."""
-        return self._settling.sent([Send(self.places.of(message.queue), message) for message in messages])
+        return self._sender.sent([Send(self.places.of(message.queue), message) for message in messages])
 
     # -- settling and claiming
 
