@@ -51,6 +51,13 @@ class Kept:
     expires_ms: int | None = None  # from when on a done one may be forgotten
     before: Kept | None = None  # as it was when a run redrove it, or when it was isolated
 
+    def copy(self) -> Kept:
+        """The same, to be changed apart; by far quicker than `dataclasses.replace`, and done before each call."""
+        other = object.__new__(Kept)
+        for name in Kept.__slots__:
+            setattr(other, name, getattr(self, name))
+        return other
+
     def keep_fault(self, fault: Fault) -> None:
         """The first ten and the last ten stay."""
         every = (*self.faults, fault)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple, Self
+from operator import attrgetter
+from typing import NamedTuple, Self
 
 from ...message import (
     Ask,
@@ -45,7 +45,7 @@ class PlainStored:
 
     def copy(self) -> Self:
         other = copy.copy(self)
-        other.kept = {id: replace(k) for id, k in self.kept.items()}
+        other.kept = {id: k.copy() for id, k in self.kept.items()}
         other.paused, other.holders, other.left = dict(self.paused), dict(self.holders), dict(self.left)
         other.cells, other.lines = self.cells.copy(), self.lines.copy()
         return other
@@ -90,17 +90,14 @@ class PlainStored:
         if k.lost and not self.traits.counts_crashes:  # then how many attempts it had is for the store to say
             k.attempt, k.crashes_alone, k.suspect = message.attempt, message.crashes_alone, message.suspect
         worker = message.worker if k.lapsed and message.worker is None else k.worker
-        expected: dict[str, Any] = {
-            **{name: getattr(k.sent, name) for name in SENT},
-            **{name: getattr(k, name) for name in _KEPT},
-            "worker": worker,
-            "headers": k.sent.headers or {},
-            "correlation_id": k.sent.correlation_id or k.id,
-        }
+        expected = (*_of_sent(k.sent), *_of_kept(k), worker, k.sent.headers or {}, k.sent.correlation_id or k.id)
+        found = _of_all(message)
+        if found == expected:
+            return
         wrong = [
-            f"its {name} is {getattr(message, name)!r}, expected {value!r}"
-            for name, value in expected.items()
-            if getattr(message, name) != value
+            f"its {name} is {is_!r}, expected {value!r}"
+            for name, is_, value in zip(_ALL, found, expected, strict=True)
+            if is_ != value
         ]
         assert not wrong, f"message {k.id}: {'; '.join(wrong)}"
 
@@ -168,6 +165,8 @@ _KEPT = (
     *("crashes_alone", "suspect", "parked", "deferral"),
     *("held_ms", "deadline_ms", "attempts_allowed", "run", "reason", "rested_ms", "progress", "faults", "result"),
 )
+_ALL = (*SENT, *_KEPT, "worker", "headers", "correlation_id")
+_of_sent, _of_kept, _of_all = attrgetter(*SENT), attrgetter(*_KEPT), attrgetter(*_ALL)  # at once: it is done often
 
 
 def _matches(k: Kept, where: Where) -> bool:
