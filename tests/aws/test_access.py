@@ -24,7 +24,7 @@ from redrive.testing.sqs import EventSource, SqsServer
 
 from .places import REGION, Stand, client
 from .recording import PREFIX, QUEUE, Used, granted, recorded
-from .turning import in_turn
+from tests.turning import in_turn
 
 fifo_in_turn = pytest.mark.parametrize(
     "fifo", [pytest.param(False, marks=in_turn(0, of=2)), pytest.param(True, marks=in_turn(1, of=2))]

@@ -23,7 +23,7 @@ from redrive.stores import open_cells
 from redrive.triage.auto import AutoRedrive
 
 from .places import REGION, Ministack, client
-from .turning import in_turn
+from tests.turning import in_turn
 
 HANDLERS = {"CheckBreaker": "check_breaker", "Fetch": "fetch", "Redrive": "redrive", "Isolate": "isolate"}
 WITHIN_S = 90.0

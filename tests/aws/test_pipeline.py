@@ -25,7 +25,7 @@ from redrive.aws.infrastructure import Settings
 
 from .deployed import Deployed
 from .places import REGION, client
-from .turning import in_turn
+from tests.turning import in_turn
 
 WITHIN_S = 120.0
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # functions start cold

@@ -23,7 +23,7 @@ from redrive.testing._contract.swapping import SettledSwapRules
 from redrive.testing._contract.triaging import TriageRules
 
 from .places import REGION, Stand, client, lay
-from .turning import in_turn
+from tests.turning import in_turn
 
 
 @pytest.fixture(scope="module")

@@ -171,5 +171,5 @@ def test_ministack_is_looked_at_alike_and_left_as_it_was(ministack: Any) -> None
     assert isinstance(app.store, SqsStore)
     assert app.store.vet([], advise=True) == [] and app.store.doctor() == []
     url = app.store.places.of("crm").url
-    assert "Messages" not in client("sqs", ministack.url).receive_message(QueueUrl=url)
+    assert "Messages" not in client("sqs", ministack.url).receive_message(QueueUrl=url, WaitTimeSeconds=1)
     app.store.close()

@@ -36,7 +36,7 @@ from redrive.testing.clock import ManualClock
 from redrive.testing.sqs import SqsServer
 
 from .places import lay
-from .turning import in_turn
+from tests.turning import in_turn
 
 FAULT = Fault(kind=Kind.TRANSIENT, error="ConnectionError", text="refused", fingerprint="a" * 16)
 SWAP = Swap("done", 0, b"1")

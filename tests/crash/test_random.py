@@ -21,7 +21,7 @@ HASTY = 5  # one kill in so many does not wait for a sign of life
 def test_a_share_of_the_random_kills_loses_nothing(
     seed: int, place: Path, record_property: pytest.RecordProperty
 ) -> None:
-    kills = 12 if (place / "url").exists() else 34
+    kills = 12 if (place / "url").exists() else 24
     record_property("kills", kills)
     _kill_at_random(place, seed, kills=kills, messages=10 * kills)
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
+from tests.turning import in_turn
 
 from redrive.store import Store
 from redrive.stores.memory import MemoryStore
@@ -40,6 +42,11 @@ def budget(seed: int, soak: bool) -> Budget:
     return Budget(seed, StoreModel.walks * 10, CASES * 10) if soak else Budget(SEED, StoreModel.walks, CASES)
 
 
+def half_of(bugs: list[Bug]) -> list[Any]:
+    """In turn, as each takes its time."""
+    return [pytest.param(bug, id=bug.what, marks=in_turn(n % 2, of=2)) for n, bug in enumerate(bugs)]
+
+
 def first_walk_that_finds(budget: Budget) -> int | None:
     """None if all end well. Only what the model asserts counts: any error would show that something was changed."""
     for n in range(budget.walks):
@@ -59,7 +66,7 @@ def test_without_a_bug_nothing_is_found(budget: Budget) -> None:
     assert not fates_find_something(budget)
 
 
-@pytest.mark.parametrize("bug", OF_STORES, ids=[bug.what for bug in OF_STORES])
+@pytest.mark.parametrize("bug", half_of(OF_STORES))
 def test_a_bug_of_the_store_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch, budget: Budget) -> None:
     bug.put_into(monkeypatch)
     monkeypatch.setattr(Walk, "patience_ms", 50)
@@ -68,7 +75,7 @@ def test_a_bug_of_the_store_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch, 
     assert found is not None
 
 
-@pytest.mark.parametrize("bug", OF_FATES, ids=[bug.what for bug in OF_FATES])
+@pytest.mark.parametrize("bug", half_of(OF_FATES))
 def test_a_bug_of_admit_or_decide_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch, budget: Budget) -> None:
     bug.put_into(monkeypatch)
     assert fates_find_something(budget)

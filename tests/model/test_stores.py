@@ -28,16 +28,16 @@ class TestMemory(StoreModel):
 
 
 class TestSqlite(StoreModel):
-    examples = 12
-    walks = 24
+    examples = 15
+    walks = 30
 
     def make_store(self, clock: ManualClock, place: Path) -> Store:
         return SqliteStore(place / "work.db", synchronous="normal", clock_ms=clock)
 
 
 class TestPostgres(StoreModel):
-    examples = 8
-    walks = 12
+    examples = 12
+    walks = 20
 
     @pytest.fixture(autouse=True)
     def _server(self, postgres_server: PostgresServer) -> Iterator[None]:
@@ -54,8 +54,8 @@ class TestPostgres(StoreModel):
 
 
 class TestRedis(StoreModel):
-    examples = 10
-    walks = 18
+    examples = 15
+    walks = 30
 
     @pytest.fixture(autouse=True)
     def server(self, redis_server: RedisServer) -> None:

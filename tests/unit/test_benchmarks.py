@@ -14,6 +14,7 @@ from benchmarks.engines import ENGINES
 from benchmarks.harness import ROOT, Broken, Child, Reading, interleaved, need_all_once, ratio, table
 from benchmarks.tasks import Boom
 from benchmarks.throughput import need_evidence
+from tests.turning import in_turn
 
 from redrive.fault import Fault, classify
 
@@ -21,10 +22,12 @@ TINY = "--rounds 1 --messages 50 --delayed 20 --within-s 0.4 --steady 10 --backl
 TINY += "--waiting 100 --dead 300"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "name",  # what a message costs stands in tests/aws/test_sqs_requests.py
-    [pytest.param(name, marks=pytest.mark.soak) if name == "sqs-requests" else name for name in BENCHMARKS],
+    "name",  # what a message costs on SQS stands in tests/aws/test_sqs_requests.py
+    [
+        pytest.param(name, marks=pytest.mark.soak if name == "sqs-requests" else in_turn(n % 3, of=3))
+        for n, name in enumerate(BENCHMARKS)
+    ],
 )
 def test_benchmark_tells_its_figures_and_cleans_up(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
