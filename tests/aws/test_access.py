@@ -12,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.turning import in_turn
 
 import redrive
 from redrive import App, Backoff, Quarantine, Reject, Retry
@@ -24,7 +25,6 @@ from redrive.testing.sqs import EventSource, SqsServer
 
 from .places import REGION, Stand, client
 from .recording import PREFIX, QUEUE, Used, granted, recorded
-from tests.turning import in_turn
 
 fifo_in_turn = pytest.mark.parametrize(
     "fifo", [pytest.param(False, marks=in_turn(0, of=2)), pytest.param(True, marks=in_turn(1, of=2))]

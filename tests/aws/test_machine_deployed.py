@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.turning import in_turn
 
 import redrive
 from redrive.aws.machine import TASKS, Machine, batches_max, definition, events_of_turn
@@ -23,7 +24,6 @@ from redrive.stores import open_cells
 from redrive.triage.auto import AutoRedrive
 
 from .places import REGION, Ministack, client
-from tests.turning import in_turn
 
 HANDLERS = {"CheckBreaker": "check_breaker", "Fetch": "fetch", "Redrive": "redrive", "Isolate": "isolate"}
 WITHIN_S = 90.0

@@ -18,6 +18,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.turning import in_turn
 
 import redrive
 from redrive import App, Backoff, Reject, Retry
@@ -25,7 +26,6 @@ from redrive.aws.infrastructure import Settings
 
 from .deployed import Deployed
 from .places import REGION, client
-from tests.turning import in_turn
 
 WITHIN_S = 120.0
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # functions start cold

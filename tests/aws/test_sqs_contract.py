@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.turning import in_turn
 
 from redrive.store import Store
 from redrive.stores.memory import MemoryStore
@@ -23,7 +24,6 @@ from redrive.testing._contract.swapping import SettledSwapRules
 from redrive.testing._contract.triaging import TriageRules
 
 from .places import REGION, Stand, client, lay
-from tests.turning import in_turn
 
 
 @pytest.fixture(scope="module")

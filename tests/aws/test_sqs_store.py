@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.turning import in_turn
 
 from redrive import App
 from redrive.errors import ConfigError, StoreUnavailable, Unsupported
@@ -36,7 +37,6 @@ from redrive.testing.clock import ManualClock
 from redrive.testing.sqs import SqsServer
 
 from .places import lay
-from tests.turning import in_turn
 
 FAULT = Fault(kind=Kind.TRANSIENT, error="ConnectionError", text="refused", fingerprint="a" * 16)
 SWAP = Swap("done", 0, b"1")
