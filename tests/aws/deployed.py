@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+from botocore.exceptions import ClientError
+
 from redrive.aws.infrastructure import Settings, template, text
 
 from .places import REGION, client
@@ -36,6 +38,8 @@ class Deployed:
         if stack["StackStatus"] != "CREATE_COMPLETE":
             raise AssertionError(f"{stack['StackStatus']}: {self.failures()}")
         self.outputs = {o["OutputKey"]: o["OutputValue"] for o in stack.get("Outputs", ())}
+        for alarm in self.ids("AWS::CloudWatch::Alarm"):
+            self.rests(alarm)  # ministack measures a new one by any queue's metrics, also those of another test
 
     def _uploaded(self, written: str) -> str:
         """Its URL: a template of more than 51,200 bytes cannot be given as text."""
@@ -52,10 +56,10 @@ class Deployed:
         failed = (e for e in told if "FAILED" in e["ResourceStatus"])
         return [f"{e['LogicalResourceId']}: {e['ResourceStatusReason']}" for e in failed]
 
-    def ids(self) -> dict[str, str]:
-        """Physical names by logical ones."""
+    def ids(self, type: str | None = None) -> dict[str, str]:
+        """Physical names by logical ones, of all resources or those of a type."""
         found = self._stacks.describe_stack_resources(StackName=self.prefix)["StackResources"]
-        return {r["LogicalResourceId"]: r["PhysicalResourceId"] for r in found}
+        return {r["LogicalResourceId"]: r["PhysicalResourceId"] for r in found if type in (None, r["ResourceType"])}
 
     def delete(self) -> None:
         self._stacks.delete_stack(StackName=self.prefix)
@@ -67,6 +71,22 @@ class Deployed:
     @cached_property
     def cloudwatch(self) -> Any:
         return client("cloudwatch", self.url)
+
+    # -- its functions
+
+    def repeat(self, function: str) -> None:
+        """What the stack's rule does every five minutes while the alarm rings."""
+        rule = json.dumps({"source": "aws.events", "detail-type": "Scheduled Event"})
+        functions = client("lambda", self.url)
+        functions.invoke(FunctionName=self.ids()[function], InvocationType="Event", Payload=rule.encode())
+
+    def said(self, function: str) -> str:
+        """The end of its log."""
+        try:
+            told = client("logs", self.url).filter_log_events(logGroupName=f"/aws/lambda/{self.ids()[function]}")
+        except ClientError as error:
+            return f"it has no log: {error}"
+        return "\n".join(event["message"].rstrip() for event in told["events"][-50:])
 
     # -- looking at queues
 
