@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -243,6 +244,21 @@ def test_what_was_cancelled_is_not_delivered_though_its_consumer_was_killed(shop
     assert found is not None and found.state(store.now_ms()) == "cancelled"
     shop.stand.passes(61)
     assert store.counts("default").leased == store.counts("default").ready == 0
+
+
+@pytest.mark.parametrize("queue", ["default", "paid.fifo"])
+def test_what_somebody_else_sent_is_cancelled_by_the_id_it_was_given(shop: Shop, queue: str) -> None:
+    store = shop.open()
+    place = store.places.of(queue)
+    event = json.dumps({"specversion": "1.0", "id": "e1", "source": "/shop", "type": "paid", "data": {}})
+    order = {"MessageGroupId": "g", "MessageDeduplicationId": "e1"} if place.fifo else {}
+    store.sqs.call("SendMessageBatch", QueueUrl=place.url, Entries=[{"Id": "0", "MessageBody": event, **order}])
+    asks = [Ask(queue, 1, LEASE_MS)]
+    [delivery] = store.exchange([], asks).deliveries
+    store.exchange([Settlement(delivery.receipt, RetryAt(store.now_ms() + 10_000))], [])
+    assert store.cancel([delivery.message.id]) == [Cancel.CANCELLED]
+    shop.stand.clock.advance(11)
+    assert store.exchange([], asks).deliveries == []
 
 
 def test_a_cancel_of_what_goes_back_to_its_queue_reaches_it(shop: Shop) -> None:

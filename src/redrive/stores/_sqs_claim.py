@@ -45,7 +45,7 @@ class Claims:
         deliveries, errors = list[Delivery](), list[StoreError | ConfigError]()
         for (ask, place), received in zip(placed, self._receivers.ask(placed, patient=patient), strict=True):
             if received:
-                fresh, records = self._known(place, self._leases.fresh(place, received), errors)
+                fresh, records = self._known(ask, place, self._leases.fresh(place, received), errors)
                 heads = self._order.heads(place.url, fresh) if place.fifo else fresh
                 deliveries += self._deliver(ask, place, heads, records)
         if errors and not deliveries:
@@ -54,18 +54,18 @@ class Claims:
 
     def take(self, ask: Ask, place: Place, received: Sequence[Received]) -> list[Delivery]:
         """Claim all of these, however long they waited and whatever runs of their groups."""
-        return self._deliver(ask, place, received, self._records_of(place, received))
+        return self._deliver(ask, place, received, self._records_of(ask, received))
 
-    def _records_of(self, place: Place, received: Sequence[Received]) -> dict[str, Cell]:
-        return self._records.of(received, place if self._tracked else None)
+    def _records_of(self, ask: Ask, received: Sequence[Received]) -> dict[str, Cell]:
+        return self._records.of(received, ask.queue if self._tracked else None)
 
     def _known(
-        self, place: Place, received: Sequence[Received], errors: list[StoreError | ConfigError]
+        self, ask: Ask, place: Place, received: Sequence[Received], errors: list[StoreError | ConfigError]
     ) -> tuple[Sequence[Received], dict[str, Cell]]:
         """Those of which all is known that it takes to deliver them, and their records. The others wait here for the
         next claim; of a FIFO queue all, as they have an order."""
         try:
-            records = self._records_of(place, received)
+            records = self._records_of(ask, received)
             if any(is_again(one) for one in received):
                 self._places.bounds(place)
         except (StoreError, ConfigError) as error:

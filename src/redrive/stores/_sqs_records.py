@@ -32,14 +32,14 @@ class Records:
     def __init__(self, cells: Cells | None, routes: Routes, *, now_ms: Callable[[], int]) -> None:
         self._cells, self._routes, self._now_ms = cells, routes, now_ms
 
-    def of(self, received: Sequence[Received], tracked: Place | None = None) -> dict[str, Cell]:
-        """The records of those that were delivered before, by SQS's id; with `tracked`, their queue, also the cells of
-        what is tracked of each, by their keys."""
+    def of(self, received: Sequence[Received], tracked: str | None = None) -> dict[str, Cell]:
+        """The records of those that were delivered before, by SQS's id; with `tracked`, the queue that was asked for,
+        also the cells of what is tracked of each, by their keys."""
         if self._cells is None:
             return {}
         names = {one.raw["MessageId"]: RECORDS + one.raw["MessageId"] for one in received if is_again(one)}
         if tracked is not None:
-            ids = (read(one.raw, queue=tracked.queue, routes=self._routes)[0].id for one in received)
+            ids = (read(one.raw, queue=tracked, routes=self._routes)[0].id for one in received)
             names |= {(key := TRACKS + id): key for id in ids}
         found = self._cells.read([*names.values()]) if names else []
         return {id: cell for id, cell in zip(names, found, strict=True) if cell is not None}
