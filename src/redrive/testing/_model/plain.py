@@ -251,9 +251,11 @@ class PlainStore(PlainStored):
         return words
 
     def can_return(self, k: Kept, run: str) -> bool:
-        """Whether this run was the last to move it, and it was not run since."""
+        """Whether this run was the last to move it, and it was not run since. That it crashed, the store knows, though
+        it need not tell how often."""
         moved = k.run == run and k.before is not None and k.before.redrives == k.redrives - 1
-        return moved and k.lane is Lane.READY and k.attempt == 0 and k.crashes == 0
+        crashed = k.lost or k.crashes_alone > 0
+        return moved and k.lane is Lane.READY and k.attempt == 0 and not crashed
 
     def _may_judge(self, k: Kept, verdict: Verdict) -> bool:
         if isinstance(verdict, Return):
