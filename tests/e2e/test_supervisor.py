@@ -268,9 +268,9 @@ def _starting_s(place: Place) -> float:
 def test_children_of_a_killed_parent_drain_and_end(place: Place) -> None:
     ids = place.fill(*["coroutine", "thread"] * 4)
     fleet = place.start()
-    fleet.until(lambda: len(fleet.starts()) == 4)
+    fleet.until(lambda: len(fleet.starts()) == 4 and place.app.counts().leased == 8)
     fleet.parent.kill()
-    fleet.until(lambda: len(fleet.lines("draining")) == 2)
+    fleet.until(lambda: len(fleet.lines("draining")) == 2 and place.app.counts().ready == 4)
     place.go()
     fleet.until(lambda: not any(lives(pid) for pid in fleet.pids()))
     left = place.left(ids)
