@@ -24,6 +24,7 @@ from redrive.message import (
     Decision,
     Delivery,
     Draft,
+    Hold,
     Lane,
     Quarantine,
     RetryAt,
@@ -298,6 +299,7 @@ def test_one_that_cannot_be_sent_holds_no_other_up(mode: str) -> None:
             with pytest.raises(StoreUnavailable):
                 store.exchange(settlements, [])
             assert [dead in m.body for m in shop.lying("shop-work")] == [True]
+            assert store.extend([d.receipt for d in held], lease_ms=LEASE_MS) == [Hold.HELD] * 10
         shop.server.faults.clear()
         assert store.exchange(settlements, []).settled == [Settled.OK] * 10
         assert shop.lying("shop-work") == [] and [dead in m.body for m in shop.lying(shop.dead_name)] == [True]
@@ -312,6 +314,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.fault("calls are refused, throttled, lost, or fail in part", store="sqs")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("action", ACTIONS[:3])
 def test_whatever_call_fails_in_whatever_way_every_message_comes_to_its_end(mode: str, action: str, kind: str) -> None:

@@ -48,6 +48,8 @@ class Leases:
         jobs: dict[str, tuple[Job, list[int]]] = {}
         for at, receipt in enumerate(receipts):
             held = held_by.get(receipt)
+            if held is None and self._settling.ended(receipt) is not None:
+                continue  # the rest of its call is tried again, and it has nothing left to do
             seconds = 0 if held is None else min(math.ceil(lease_ms / 1000), held.stays_s(now))
             if held is None or (held.until_ms <= now and seconds <= 0):
                 words[at] = Hold.LOST
@@ -75,7 +77,8 @@ class Leases:
                     words[at] = Hold.LOST
         self._lose([receipt for receipt, word in zip(receipts, words, strict=True) if word is Hold.LOST])
         if self._track is not None:
-            ids = {at: held_by[receipts[at]].message.id for at, word in enumerate(words) if word is Hold.HELD}
+            held_now = [(at, held_by.get(receipts[at])) for at, word in enumerate(words) if word is Hold.HELD]
+            ids = {at: held.message.id for at, held in held_now if held is not None}
             asked = self._track.asked([*ids.values()])
             words = [Hold.CANCEL if ids.get(at) in asked else word for at, word in enumerate(words)]
         return words
