@@ -1,8 +1,10 @@
-"""What all tests share: one seed for everything random, the two amounts of work, the Linux-only mark."""
+"""What all tests share: one seed for everything random, the two amounts of work, the Linux-only mark, and the
+rows of docs/reliability.md."""
 
 import atexit
 import compileall
 import gc
+import json
 import os
 import random
 import shutil
@@ -11,6 +13,7 @@ import tempfile
 from collections.abc import Generator, Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -95,3 +98,24 @@ def redis_server() -> Iterator[RedisServer]:
     """A Redis server that the tests of this process share, each in a namespace of its own. Not to be killed."""
     with RedisServer(appendonly=True, folder=memory_disk()) as server:
         yield server
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """With TEST_MATRIX=FILE each test of a fault adds a row to that file; scripts/reliability makes the page of it."""
+    report = yield
+    path, marker = os.environ.get("TEST_MATRIX"), item.get_closest_marker("fault")
+    if path and marker and (report.when == "call" or not report.passed):
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        row = {
+            "fault": marker.args[0],
+            "store": marker.kwargs.get("store") or parameters.get("place") or parameters.get("server") or "sqlite",
+            "test": item.nodeid.partition("[")[0],
+            "outcome": report.outcome,
+            "figures": dict(item.user_properties),
+            "seed": int(os.environ["TEST_SEED"]),
+            "soak": os.environ.get("TEST_SOAK") == "1",
+        }
+        with Path(path).open("a") as file:
+            file.write(json.dumps(row) + "\n")
+    return report

@@ -172,10 +172,18 @@ def _amounts() -> list[Any]:
     return [*small, *(pytest.param(mode, 5000, 8, marks=pytest.mark.soak) for mode in modes)]
 
 
+@pytest.mark.fault("kill -9 of workers and producers at random", store="sqs")
 @pytest.mark.parametrize(("mode", "count", "kills"), _amounts())
 def test_a_consumer_killed_again_and_again_loses_nothing(
-    server: SqsServer, tmp_path: Path, seed: int, mode: str, count: int, kills: int
+    server: SqsServer,
+    tmp_path: Path,
+    seed: int,
+    mode: str,
+    count: int,
+    kills: int,
+    record_property: pytest.RecordProperty,
 ) -> None:
+    record_property("kills", kills)
     orders = Orders(place=str(tmp_path), url=url_of(server, mode))
     numbers = enqueue(orders, count)
     books = kill_and_work(orders, count, kills, random.Random(seed), lambda: left_in(server, "shop-default") == 0)
@@ -185,14 +193,22 @@ def test_a_consumer_killed_again_and_again_loses_nothing(
     tell(f"seed {seed}, {mode}: {count} messages, {kills} kills, none lost, {twice} run twice", server)
 
 
+@pytest.mark.fault("kill -9 of a worker in a handler with an idempotency key", store="sqs")
 @pytest.mark.parametrize(
     ("count", "kills"),
     [pytest.param(100, 2, id="100", marks=pytest.mark.slow), pytest.param(2500, 8, id="2500", marks=pytest.mark.soak)],
 )
 def test_with_keys_on_dynamodb_an_order_that_was_settled_has_no_second_effect(
-    server: SqsServer, ministack: Ministack, tmp_path: Path, seed: int, count: int, kills: int
+    server: SqsServer,
+    ministack: Ministack,
+    tmp_path: Path,
+    seed: int,
+    count: int,
+    kills: int,
+    record_property: pytest.RecordProperty,
 ) -> None:
     """Each order is sent twice. What a kill cut off between its effect and its settlement is all that has two."""
+    record_property("kills", kills)
     cells = f"dynamodb://cells-{uuid4().hex}?region={REGION}&endpoint={ministack.url}&create=true"
     orders = Orders(
         place=str(tmp_path), url=url_of(server, "visibility", cells=cells), once=True, concurrency=4, prefetch=4
@@ -217,6 +233,7 @@ def _turning(cases: list[tuple[str, str, bool]]) -> list[Any]:
     ]
 
 
+@pytest.mark.fault("kill -9 of a worker at each named point of the store", store="sqs")
 @pytest.mark.parametrize(
     ("mode", "point", "once"),
     _turning(

@@ -66,8 +66,11 @@ def until_it_ends(code: str, url: str, rng: random.Random, after_kill: Callable[
         after_kill()
 
 
+@pytest.mark.fault("kill -9 of who drains dead letters into the triage store, or sends them back", store="sqs")
 @pytest.mark.soak
-def test_nothing_is_lost_where_the_ingest_and_the_way_back_are_killed(tmp_path: Path, seed: int) -> None:
+def test_nothing_is_lost_where_the_ingest_and_the_way_back_are_killed(
+    tmp_path: Path, seed: int, record_property: pytest.RecordProperty
+) -> None:
     rng, clock = random.Random(seed), ManualClock(time.time_ns() // 1_000_000)
     with SqsServer(clock) as server:
         url = f"sqs://{REGION}/shop?create=true&endpoint={server.url}&triage=sqlite:///{tmp_path / 'dead.db'}"
@@ -79,9 +82,9 @@ def test_nothing_is_lost_where_the_ingest_and_the_way_back_are_killed(tmp_path: 
             entries = [{"Id": str(k), "MessageBody": json.dumps({"n": n + k})} for k in range(10)]
             boto.send_message_batch(QueueUrl=dead.url, Entries=entries)
 
-        until_it_ends(INGEST, url, rng, lambda: clock.advance(HIDDEN_S + 1))
+        hits = until_it_ends(INGEST, url, rng, lambda: clock.advance(HIDDEN_S + 1))
         clock.advance(HIDDEN_S + 1)
-        until_it_ends(INGEST, url, rng, lambda: None)
+        hits += until_it_ends(INGEST, url, rng, lambda: None)
         assert not dead.messages
         triage = SqliteStore(tmp_path / "dead.db")
         assert triage.counts().dead == MESSAGES
@@ -93,3 +96,4 @@ def test_nothing_is_lost_where_the_ingest_and_the_way_back_are_killed(tmp_path: 
         assert not triage.peek(Lane.DEAD).messages
         assert triage.counts().ready == triage.counts().leased == 0
         triage.close()
+        record_property("kills", hits + kills)
