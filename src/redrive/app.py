@@ -512,13 +512,13 @@ class App:
         return self.store.counts(queue)
 
     def job(self, id: str) -> Message | None:
-        """The message with this id, or None: unknown, or done and deleted; on SQS also one that waits, or runs
-        elsewhere."""
+        """The message with this id, or None: unknown, or done and deleted; on SQS without `track=true` also one that
+        waits, or runs elsewhere."""
         return self.store.find([id])[0]
 
     def cancel(self, id: str) -> str:
         """End a waiting message, or ask a running one to stop: `cancelled`, `requested`, `too_late` (it rests or is
-        done) or `unknown`. Raises Unsupported where the store cannot find it (SQS).
+        done) or `unknown`. Raises Unsupported where the store cannot find it (SQS without `track=true`).
         """
         found: Cancel = self.store.cancel([id])[0]
         return found.value

@@ -42,10 +42,13 @@ def calls_of(url: str) -> Any:
 class Lambda:
     """A queue, an app on it, and the event source mapping between them."""
 
-    def __init__(self, stand: Stand, *, fifo: bool = False, mode: str = "visibility", cells: bool = True) -> None:
+    def __init__(
+        self, stand: Stand, *, fifo: bool = False, mode: str = "visibility", cells: bool = True, track: bool = False
+    ) -> None:
         self.stand, self.prefix = stand, f"l{next(NUMBERS)}"
         self.queue = "q.fifo" if fifo else "q"
         url = f"sqs://{REGION}/{self.prefix}?endpoint={stand.url}&create=true&poll=0&mode={mode}"
+        url += "&track=true" if track else ""
         if not fifo:
             lay(stand.server, f"{self.prefix}-q")
         self.cells = MemoryStore(stand.clock) if cells else None
@@ -376,6 +379,33 @@ def test_a_suspect_runs_alone_when_the_others_are_deleted(stand: Stand) -> None:
     push.enqueue(2)
     assert f.invoke() == []
     assert left == [3, 3, 1] and f.count() == 0
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_what_is_tracked_holds_its_key_and_can_be_cancelled(stand: Stand, fifo: bool) -> None:
+    f = Lambda(stand, fifo=fifo, track=True)
+    ran: list[int] = []
+
+    @f.app.task(name="push", queue=f.queue, retry=PUSH)
+    async def push(n: int) -> None:
+        ran.append(n)
+        if n < 3:
+            raise ConnectionError("down")
+
+    group = {"group": "g"} if fifo else {}
+    first = push.using(key="order-1", **group).enqueue(1)
+    assert push.using(key="order-1", **group).enqueue(2).id == first.id
+    assert len(f.invoke()) == 1 and ran == [1]
+    found = f.app.job(first.id)
+    assert found is not None and found.task == "push"
+    assert f.app.cancel(first.id) == "cancelled"
+    later = push.using(key="order-1", **group).enqueue(3)
+    assert not later.duplicate
+    stand.passes(61)
+    for _ in range(2):  # of a FIFO group one at a time
+        f.invoke()
+    assert ran == [1, 3] and f.count() == 0
+    assert not push.using(key="order-1", **group).enqueue(4).duplicate
 
 
 def test_metrics_of_an_event_are_in_the_log(stand: Stand, capsys: pytest.CaptureFixture[str]) -> None:

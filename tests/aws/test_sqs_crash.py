@@ -22,6 +22,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 from tests.crash.ledger import RECORD_BYTES, Journal, Record, handled, read
+from tests.turning import in_turn
 
 from redrive.testing.sqs import SqsServer
 
@@ -164,11 +165,8 @@ def _share(of: int) -> int:
 
 def _amounts() -> list[Any]:
     """The small one in one of the modes in every run, turning with the seed; the large one in `make soak`."""
-    modes = ["visibility", "requeue"]
-    small = [
-        pytest.param(m, 600, 3, marks=pytest.mark.slow if n == _share(2) else pytest.mark.soak)
-        for n, m in enumerate(modes)
-    ]
+    modes = ["visibility", "requeue", "tracked"]
+    small = [pytest.param(m, 600, 3, marks=in_turn(n, of=len(modes))) for n, m in enumerate(modes)]
     return [*small, *(pytest.param(mode, 5000, 8, marks=pytest.mark.soak) for mode in modes)]
 
 
@@ -184,7 +182,8 @@ def test_a_consumer_killed_again_and_again_loses_nothing(
     record_property: pytest.RecordProperty,
 ) -> None:
     record_property("kills", kills)
-    orders = Orders(place=str(tmp_path), url=url_of(server, mode))
+    tracked = {"track": "true", "cells": f"sqlite:///{tmp_path / 'cells.db'}"} if mode == "tracked" else {}
+    orders = Orders(place=str(tmp_path), url=url_of(server, "visibility" if tracked else mode, **tracked))
     numbers = enqueue(orders, count)
     books = kill_and_work(orders, count, kills, random.Random(seed), lambda: left_in(server, "shop-default") == 0)
     assert books.done.keys() == numbers.keys(), "lost"
