@@ -1,4 +1,4 @@
-"""Which actions of AWS a program used on what, seen at its boto3 clients; and which ones the template grants it."""
+"""Which actions of AWS a program used on what, seen at its clients; and which ones the template grants it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import boto3
 
 from redrive.aws.access import iam_actions
 from redrive.aws.infrastructure import Settings, template
+from redrive.stores._aws_quick import QuickCalls
 
 PREFIX, QUEUE = "shop", "orders"
 KINDS = {"": "queue", "-dlq": "dlq", "-poison": "poison", "-work": "work"}
@@ -20,12 +21,15 @@ Used = set[tuple[str, str]]  # what was acted on, and the IAM action
 
 @contextmanager
 def recorded(*, fifo: bool = False) -> Iterator[Used]:
-    """All that boto3 clients call that are made within the block."""
+    """All that boto3 clients call that are made within the block, and what is called beside them."""
     used: Used = set()
 
-    def note(params: dict[str, Any], model: Any, **_: Any) -> None:
-        actions = iam_actions(model.service_model.service_name, model.name, params)
+    def add(service: str, name: str, params: dict[str, Any]) -> None:
+        actions = iam_actions(service, name, params)
         used.update((on, action) for on in _targets(params, fifo) for action in actions)
+
+    def note(params: dict[str, Any], model: Any, **_: Any) -> None:
+        add(model.service_model.service_name, model.name, params)
 
     make = boto3.session.Session.client
 
@@ -34,7 +38,13 @@ def recorded(*, fifo: bool = False) -> Iterator[Used]:
         found.meta.events.register_first("provide-client-params.*.*", note)
         return found
 
-    with patch.object(boto3.session.Session, "client", client):
+    call = QuickCalls.call
+
+    def quick(calls: QuickCalls, action: str, params: dict[str, Any]) -> Any:
+        add("sqs", action, params)
+        return call(calls, action, params)
+
+    with patch.object(boto3.session.Session, "client", client), patch.object(QuickCalls, "call", quick):
         yield used
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import ipaddress
-from typing import Any
+import os
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from .._version import __version__
@@ -21,7 +22,22 @@ _ABSENT = ("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist", "Reso
            "NotFound")  # fmt: skip
 
 
-def client(
+def client(service: str, *, region: str | None, **options: Any) -> Any:
+    """A boto3 client that any number of threads may share, of the same options as `opened`."""
+    return opened(service, region=region, **options).client
+
+
+class Opened(NamedTuple):
+    """A client and what it goes by, for calls beside it. `ca`: a file of certificates of its own. `direct`: no proxy
+    stands between."""
+
+    client: Any
+    credentials: Any
+    ca: str | None
+    direct: bool
+
+
+def opened(
     service: str,
     *,
     region: str | None,
@@ -29,7 +45,7 @@ def client(
     pool: int = 10,
     read_timeout_s: float = READ_TIMEOUT_S,
     tries: int = TRIES,
-) -> Any:
+) -> Opened:
     """A boto3 client with `pool` connections, which any number of threads may share.
 
     Parameters are not validated and the User-Agent is fixed: together a quarter of the processor time of a call
@@ -41,7 +57,9 @@ def client(
         import boto3
         import botocore.session
         from botocore.config import Config
+        from botocore.credentials import Credentials
         from botocore.exceptions import BotoCoreError, NoRegionError
+        from botocore.utils import get_environ_proxies
     except ImportError as error:
         raise ConfigError(f"AWS needs its driver ({error}); pip install 'redrive[aws]'") from error
     core = botocore.session.get_session()
@@ -57,8 +75,12 @@ def client(
     )
     session = boto3.session.Session(botocore_session=core)
 
-    def made(**keys: str) -> Any:
-        return session.client(service, region_name=region, endpoint_url=endpoint, config=config, **keys)
+    def made(**keys: str) -> Opened:
+        found = session.client(service, region_name=region, endpoint_url=endpoint, config=config, **keys)
+        credentials = Credentials(*keys.values()) if keys else session.get_credentials()
+        direct = not get_environ_proxies(found.meta.endpoint_url)
+        ca = core.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE")
+        return Opened(found, credentials, ca, direct)
 
     local = {"aws_access_key_id": "local", "aws_secret_access_key": "local"}
     try:
@@ -67,9 +89,9 @@ def client(
             core.get_component("credential_provider").remove("iam-role")
             return made(**({} if session.get_credentials() is not None else local))
         found = made()
-        if not _is_here(found.meta.endpoint_url) or session.get_credentials() is not None:
+        if not _is_here(found.client.meta.endpoint_url) or found.credentials is not None:
             return found
-        found.close()
+        found.client.close()
         return made(**local)
     except NoRegionError as error:
         raise ConfigError(
@@ -132,7 +154,8 @@ _PASSING = ("RequestLimitExceeded", "ProvisionedThroughputExceededException", "O
 
 
 def errors() -> tuple[type[Exception], ...]:
-    """All that a call of boto3 may raise."""
+    """All that a call of boto3 may raise, or one beside it."""
     from botocore.exceptions import BotoCoreError, ClientError
+    from urllib3.exceptions import HTTPError
 
-    return (BotoCoreError, ClientError)
+    return (BotoCoreError, ClientError, HTTPError)

@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ._aws import client, errors, failure
+from ._aws import errors, failure, opened
+from ._aws_quick import QuickCalls, read_binary
 
+QUICK = ("SendMessageBatch", "ReceiveMessage", "DeleteMessageBatch", "ChangeMessageVisibilityBatch")
 THREADS = 12  # calls of one store under way at once, beside those that wait for messages
 _METHODS = {
     "SendMessageBatch": "send_message_batch",
@@ -30,22 +32,39 @@ _METHODS = {
 
 
 class Sqs:
-    """One client for any number of threads. `requests` counts what was sent, by action, each try of its own."""
+    """One client for any number of threads. `requests` counts what was sent, by action, each try of its own. `boto3`:
+    make each call with it, also those that are made all the time; so it is behind a proxy anyway."""
 
-    def __init__(self, region: str, endpoint: str | None = None, *, connections: int = THREADS) -> None:
+    def __init__(
+        self, region: str, endpoint: str | None = None, *, connections: int = THREADS, boto3: bool = False
+    ) -> None:
         self.requests: Counter[str] = Counter()
-        self._client = client("sqs", region=region, endpoint=endpoint, pool=connections)
+        found = opened("sqs", region=region, endpoint=endpoint, pool=connections)
+        self._client = found.client
+        self._quick: QuickCalls | None = None
+        if found.direct and not boto3:
+            self._quick = QuickCalls(
+                found.client, found.credentials, target="AmazonSQS", pool=connections, counted=self._counted,
+                ca=found.ca,
+            )  # fmt: skip
         self._client.meta.events.register("before-send.sqs", self._count)
         self._errors = errors()
         self._crew = Crew("redrive-sqs", THREADS)
 
     def _count(self, event_name: str, **_: Any) -> None:
-        self.requests[event_name.rpartition(".")[2]] += 1
+        self._counted(event_name.rpartition(".")[2])
+
+    def _counted(self, action: str) -> None:
+        self.requests[action] += 1
 
     def call(self, action: str, **parameters: Any) -> dict[str, Any]:
         """Raises StoreUnavailable, StoreError, ConfigError."""
         try:
-            answer: dict[str, Any] = getattr(self._client, _METHODS[action])(**parameters)
+            if self._quick is None or action not in QUICK:
+                answer: dict[str, Any] = getattr(self._client, _METHODS[action])(**parameters)
+            else:
+                answer = self._quick.call(action, parameters)
+                read_binary(answer.get("Messages") or [])
         except self._errors as error:
             place = str(parameters.get("QueueUrl") or parameters.get("QueueName") or "").rpartition("/")[2]
             raise failure(error, f"SQS {action} {place}".rstrip()) from error
@@ -60,6 +79,8 @@ class Sqs:
 
     def close(self) -> None:
         self._crew.close()
+        if self._quick is not None:
+            self._quick.close()
         self._client.close()
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from ..errors import ConfigError
 from . import shown
 
-OPTIONS = ("mode", "cells", "triage", "endpoint", "poll", "receivers", "create", "max_receives", "track")
+OPTIONS = ("mode", "cells", "triage", "endpoint", "poll", "receivers", "create", "max_receives", "track", "boto3")
 POLL_S, RECEIVERS, RECEIVES = 20, 10, 100
 _REGION = re.compile(r"[a-z0-9-]{2,32}")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,40}")
@@ -39,6 +39,7 @@ class SqsUrl(Struct, frozen=True, kw_only=True):
     receivers: int = RECEIVERS  # receives under way at once, of one queue
     create: bool = False  # make the queues that are missing
     max_receives: int = RECEIVES  # of those that it makes
+    boto3: bool = False  # make every call with it, also those that are made all the time
     track: bool = False  # keep a record of each message in the cells, by which it is found, cancelled and unique
 
     @classmethod
@@ -68,6 +69,7 @@ class SqsUrl(Struct, frozen=True, kw_only=True):
             create=_yes(url, options, "create"),
             max_receives=_whole(url, options, "max_receives", RECEIVES, 1, 1000),
             track=_yes(url, options, "track"),
+            boto3=_yes(url, options, "boto3"),
         )
 
 

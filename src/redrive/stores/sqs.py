@@ -102,7 +102,7 @@ class SqsStore:
         self.at = at = SqsUrl.parse(url)
         self._clock_ms = clock_ms or wall_ms
         self._tell_to: Callable[[str, str], None] | None = None
-        self._sqs = Sqs(at.region, at.endpoint, connections=THREADS + RECEIVERS)
+        self._sqs = Sqs(at.region, at.endpoint, connections=THREADS + RECEIVERS, boto3=at.boto3)
         self.state_dir: Path | None = state_dir(f"sqs/{shown(at.endpoint or at.region)}/{at.prefix}")
         self.requests: Counter[str] = self._sqs.requests
         self.places = places = Queues(self._sqs, at)
