@@ -21,6 +21,7 @@ from .._version import __version__
 from ._aws import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, TRIES
 
 PAUSE_MAX_S = 20.0  # between two tries; as botocore's standard mode: a random part of 1 s, 2 s, 4 s and so on
+_CONTENT = "application/x-amz-json-"
 _QUERY_ERROR = "x-amzn-query-error"  # services that were once called otherwise tell the code of then, and whose fault
 _AGAIN = ("RequestTimeout", "RequestTimeoutException", "PriorRequestNotComplete", "SlowDown", "RequestLimitExceeded",
           "Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled", "RequestThrottledException",
@@ -34,7 +35,7 @@ class QuickCalls:
     that are kept. `counted` is called with the action before each try."""
 
     def __init__(
-        self, client: Any, credentials: Any, *, target: str, pool: int, counted: Callable[[str], None], ca: str | None
+        self, client: Any, credentials: Any, *, pool: int, counted: Callable[[str], None], ca: str | None
     ) -> None:
         import urllib3
         from botocore.auth import SigV4Auth
@@ -43,8 +44,10 @@ class QuickCalls:
         from botocore.httpsession import get_cert_path
 
         self._url: str = client.meta.endpoint_url
-        self._service, self._region = client.meta.service_model.signing_name, client.meta.region_name
-        self._credentials, self._target, self._counted = credentials, target, counted
+        model = client.meta.service_model
+        self._service, self._region = model.signing_name, client.meta.region_name
+        self._target, self._content = model.metadata["targetPrefix"], f"{_CONTENT}{model.metadata['jsonVersion']}"
+        self._credentials, self._counted = credentials, counted
         self._signer, self._request, self._refused = SigV4Auth, AWSRequest, ClientError
         self._lost = urllib3.exceptions.HTTPError
         parts = urlsplit(self._url)
@@ -77,7 +80,7 @@ class QuickCalls:
     def _once(self, action: str, body: bytes) -> dict[str, Any]:
         headers = {
             "X-Amz-Target": f"{self._target}.{action}",
-            "Content-Type": "application/x-amz-json-1.0",
+            "Content-Type": self._content,
             "User-Agent": f"redrive/{__version__}",
         }
         request = self._request("POST", self._url, headers=headers, data=body)

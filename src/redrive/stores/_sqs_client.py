@@ -44,9 +44,8 @@ class Sqs:
         self._quick: QuickCalls | None = None
         if found.direct and not boto3:
             self._quick = QuickCalls(
-                found.client, found.credentials, target="AmazonSQS", pool=connections, counted=self._counted,
-                ca=found.ca,
-            )  # fmt: skip
+                found.client, found.credentials, pool=connections, counted=self._counted, ca=found.ca
+            )
         self._client.meta.events.register("before-send.sqs", self._count)
         self._errors = errors()
         self._crew = Crew("redrive-sqs", THREADS)
