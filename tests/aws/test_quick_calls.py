@@ -190,6 +190,13 @@ def test_what_passes_is_tried_again_and_counted(service: Service, opened: Open) 
     assert service.connections == 1  # it is kept
 
 
+def test_an_answer_that_is_no_json_is_tried_again_and_then_unavailable(service: Service, opened: Open) -> None:
+    service.answers = [(200, {}, b"<html>log in first</html>")] * 3
+    with pytest.raises(StoreUnavailable, match="the answer is no JSON"):
+        opened(service.url).call("DeleteMessageBatch", QueueUrl=QUEUE, Entries=[])
+    assert len(service.asked) == 3
+
+
 def test_a_connection_that_was_ended_meanwhile_is_made_again(service: Service, opened: Open) -> None:
     sqs, service.ends = opened(service.url), True
     for _ in range(3):

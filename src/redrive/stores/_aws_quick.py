@@ -20,12 +20,13 @@ import msgspec
 from .._version import __version__
 from ._aws import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, TRIES
 
-PAUSE_MAX_S = 20.0  # between two tries; as botocore's standard mode: a random part of 1 s, 2 s, 4 s and so on
-_CONTENT = "application/x-amz-json-"
-_QUERY_ERROR = "x-amzn-query-error"  # services that were once called otherwise tell the code of then, and whose fault
+# As botocore's standard mode: a random part of 1 s, 2 s, 4 s and so on between two tries, and these codes.
+PAUSE_MAX_S = 20.0
 _AGAIN = ("RequestTimeout", "RequestTimeoutException", "PriorRequestNotComplete", "SlowDown", "RequestLimitExceeded",
           "Throttling", "ThrottlingException", "ThrottledException", "RequestThrottled", "RequestThrottledException",
           "TooManyRequestsException", "BandwidthLimitExceeded", "LimitExceededException")  # fmt: skip
+_CONTENT = "application/x-amz-json-"
+_QUERY_ERROR = "x-amzn-query-error"  # services that were once called otherwise tell the code of then, and whose fault
 _encode = msgspec.json.Encoder().encode  # bytes as base64, as the protocol has them
 _decode = msgspec.json.Decoder().decode
 
@@ -49,7 +50,7 @@ class QuickCalls:
         self._target, self._content = model.metadata["targetPrefix"], f"{_CONTENT}{model.metadata['jsonVersion']}"
         self._credentials, self._counted = credentials, counted
         self._signer, self._request, self._refused = SigV4Auth, AWSRequest, ClientError
-        self._lost = urllib3.exceptions.HTTPError
+        self._lost, self._garbled = urllib3.exceptions.HTTPError, urllib3.exceptions.ProtocolError
         parts = urlsplit(self._url)
         self._path = parts.path or "/"
         tls = {"cert_reqs": "CERT_REQUIRED", "ca_certs": ca or get_cert_path(True)} if parts.scheme == "https" else {}
@@ -64,20 +65,19 @@ class QuickCalls:
     def call(self, action: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """What the service answers. Raises ClientError, or an error of urllib3, once it was tried often enough."""
         body = _encode(parameters)
-        for turn in range(1, TRIES + 1):
-            self._counted(action)
+        for turn in range(TRIES - 1):
             try:
                 return self._once(action, body)
             except self._lost:
-                if turn == TRIES:
-                    raise
+                pass
             except self._refused as error:
-                if turn == TRIES or not _may_pass(error):
+                if not _may_pass(error):
                     raise
-            time.sleep(min(random.random() * 2 ** (turn - 1), PAUSE_MAX_S))
-        raise AssertionError("it was tried, and did not end")
+            time.sleep(min(random.random() * 2**turn, PAUSE_MAX_S))
+        return self._once(action, body)
 
     def _once(self, action: str, body: bytes) -> dict[str, Any]:
+        self._counted(action)
         headers = {
             "X-Amz-Target": f"{self._target}.{action}",
             "Content-Type": self._content,
@@ -91,7 +91,10 @@ class QuickCalls:
         )
         if answer.status != 200:
             raise self._refused(_error_of(answer.status, answer.headers, answer.data), action)
-        found: dict[str, Any] = _decode(answer.data) if answer.data else {}
+        try:
+            found: dict[str, Any] = _decode(answer.data) if answer.data else {}
+        except msgspec.DecodeError as error:  # whoever answered, it was not the service
+            raise self._garbled(f"the answer is no JSON: {error}") from error
         return found
 
     def close(self) -> None:
