@@ -151,30 +151,30 @@ class SqliteStore:
             self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, cached_statements=64
         )
         try:
-            mode = self._to_wal(c)
+            self._make_wal(c)
+            c.execute(f"pragma synchronous={self._synchronous}")
+            c.execute("pragma cache_size=-8000")
         except BaseException:
             c.close()
             raise
-        if mode != "wal":
-            c.close()
-            raise ConfigError(
-                f"{self.path}: journal mode is {mode!r}, but redrive needs WAL; is it on a network file system?"
-            )
-        c.execute(f"pragma synchronous={self._synchronous}")
-        c.execute("pragma cache_size=-8000")
         return c
 
-    def _to_wal(self, c: sqlite3.Connection) -> str:
-        """Its journal mode then. Where several open a new file at once, SQLite tells all but one that it is locked, at
-        once and whatever the timeout is: each would wait for the others."""
+    def _make_wal(self, c: sqlite3.Connection) -> None:
+        """Where several open a new file at once, SQLite tells all but one that it is locked, at once and whatever the
+        timeout is: each would wait for the others. Raises ConfigError."""
         end_s = time.monotonic() + BUSY_TIMEOUT_S
         while True:
             try:
-                return str(c.execute("pragma journal_mode=wal").fetchone()[0])
+                mode = c.execute("pragma journal_mode=wal").fetchone()[0]
+                break
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= end_s:
                     raise
             time.sleep(0.005)
+        if mode != "wal":
+            raise ConfigError(
+                f"{self.path}: journal mode is {mode!r}, but redrive needs WAL; is it on a network file system?"
+            )
 
     def _migrate(self, reader: sqlite3.Connection) -> None:
         if _sqlite_schema.version(reader) != len(_sqlite_schema.MIGRATIONS):
