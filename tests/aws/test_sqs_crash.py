@@ -159,10 +159,6 @@ def kill_and_work(orders: Orders, count: int, kills: int, rng: random.Random, do
     return books.read()
 
 
-def _share(of: int) -> int:
-    return int(os.environ.get("TEST_SEED", "0")) % of
-
-
 def _amounts() -> list[Any]:
     """The small one in one of the modes in every run, turning with the seed; the large one in `make soak`."""
     modes = ["visibility", "requeue", "tracked"]
@@ -226,10 +222,7 @@ POINTS = ["send", "sent", "keep", "kept", "end", "ended"]
 
 
 def _turning(cases: list[tuple[str, str, bool]]) -> list[Any]:
-    return [
-        pytest.param(*case, marks=pytest.mark.slow if n == _share(len(cases)) else pytest.mark.soak)
-        for n, case in enumerate(cases)
-    ]
+    return [pytest.param(*case, marks=in_turn(n, of=len(cases))) for n, case in enumerate(cases)]
 
 
 @pytest.mark.fault("kill -9 of a worker at each named point of the store", store="sqs")

@@ -7,13 +7,13 @@ processes that are really killed are in test_sqs_crash.py.
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from tests.turning import in_turn
 
 from redrive.errors import StoreError, StoreUnavailable
 from redrive.fault import Fault, Kind
@@ -107,13 +107,7 @@ class Shop:
         return "shop-work-dlq.fifo" if self.queue.endswith(".fifo") else "shop-work-dlq"
 
 
-def _turning() -> list[Any]:
-    """One of the modes in every run, turning with the seed; all in `make soak`."""
-    share = int(os.environ.get("TEST_SEED", "0")) % len(MODES)
-    return [pytest.param(m, marks=pytest.mark.slow if n == share else pytest.mark.soak) for n, m in enumerate(MODES)]
-
-
-@pytest.fixture(params=_turning())
+@pytest.fixture(params=[pytest.param(mode, marks=in_turn(n, of=len(MODES))) for n, mode in enumerate(MODES)])
 def mode(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

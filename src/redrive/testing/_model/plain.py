@@ -8,7 +8,6 @@ model looks at what the store did, asserts that it was allowed, and goes on from
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ...errors import Conflict, EnqueueError, Unsupported
@@ -275,7 +274,7 @@ class PlainStore(PlainStored):
             case Discard():
                 self._remove(k, "discarded")
             case Isolate(why):
-                k.before = k.before if k.lane is Lane.QUARANTINE else replace(k)
+                k.before = k.before if k.lane is Lane.QUARANTINE else k.copy()
                 k.rest(Lane.QUARANTINE, why, now)
             case Readmit():
                 isolated = k.before is not None and k.before.redrives == k.redrives
@@ -287,7 +286,7 @@ class PlainStore(PlainStored):
             case Replace(draft):
                 self._replace(k, draft, now)
             case Redrive(to_queue, delay_ms, attempts, run, keep_deadline, delays_ms):
-                k.before = replace(k) if run is not None else None
+                k.before = k.copy() if run is not None else None
                 if k.lane is Lane.DONE:
                     k.progress = k.result = k.expires_ms = None
                 head = k.place and to_queue in (None, k.queue)  # it stays head of the line that it blocks
