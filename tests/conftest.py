@@ -23,7 +23,7 @@ from redrive.testing import PostgresServer, RedisServer
 from redrive.testing.servers import memory_disk
 
 # No deadline: the machine is shared, and a slow example is not a wrong one.
-settings.register_profile("gate", deadline=None, print_blob=True, max_examples=60)
+settings.register_profile("gate", deadline=None, print_blob=True, max_examples=40)
 settings.register_profile("soak", deadline=None, print_blob=True, max_examples=5_000)
 settings.load_profile("gate")
 

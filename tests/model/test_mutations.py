@@ -42,9 +42,9 @@ def budget(seed: int, soak: bool) -> Budget:
     return Budget(seed, StoreModel.walks * 10, CASES * 10) if soak else Budget(SEED, StoreModel.walks, CASES)
 
 
-def half_of(bugs: list[Bug]) -> list[Any]:
+def a_third_of(bugs: list[Bug]) -> list[Any]:
     """In turn, as each takes its time."""
-    return [pytest.param(bug, id=bug.what, marks=in_turn(n % 2, of=2)) for n, bug in enumerate(bugs)]
+    return [pytest.param(bug, id=bug.what, marks=in_turn(n % 3, of=3)) for n, bug in enumerate(bugs)]
 
 
 def first_walk_that_finds(budget: Budget) -> int | None:
@@ -66,7 +66,7 @@ def test_without_a_bug_nothing_is_found(budget: Budget) -> None:
     assert not fates_find_something(budget)
 
 
-@pytest.mark.parametrize("bug", half_of(OF_STORES))
+@pytest.mark.parametrize("bug", a_third_of(OF_STORES))
 def test_a_bug_of_the_store_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch, budget: Budget) -> None:
     bug.put_into(monkeypatch)
     monkeypatch.setattr(Walk, "patience_ms", 50)
@@ -75,7 +75,7 @@ def test_a_bug_of_the_store_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch, 
     assert found is not None
 
 
-@pytest.mark.parametrize("bug", half_of(OF_FATES))
+@pytest.mark.parametrize("bug", a_third_of(OF_FATES))
 def test_a_bug_of_admit_or_decide_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch, budget: Budget) -> None:
     bug.put_into(monkeypatch)
     assert fates_find_something(budget)
