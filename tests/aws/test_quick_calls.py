@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import ssl
 import subprocess
 import threading
@@ -10,14 +11,17 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
-from botocore.auth import SigV4Auth
+from botocore.auth import SigV4Auth, _host_from_url
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from redrive.errors import ConfigError, StoreError, StoreUnavailable
 from redrive.stores import _aws_quick
+from redrive.stores._aws_quick import host_of
+from redrive.stores._aws_sign import Signer
 from redrive.stores._sqs_client import Sqs
 from redrive.testing.sqs import SqsServer
 
@@ -123,6 +127,35 @@ def test_aws_finds_the_signature_right(
     to_sign = signer.string_to_sign(arrived, signer.canonical_request(arrived))
     assert given.endswith(f"Signature={signer.signature(to_sign, arrived)}")
     assert f"/{REGION}/sqs/aws4_request" in given
+
+
+URLS = [
+    "https://sqs.eu-central-1.amazonaws.com", "https://sqs.eu-central-1.amazonaws.com:443/", "http://127.0.0.1:4566",
+    "http://127.0.0.1:80/a path/é~", "http://[::1]:9000/x", "https://localhost:8443/sqs/",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_the_signature_is_that_of_botocore(url: str, seed: int) -> None:
+    rng, parts = random.Random(f"{seed} {url}"), urlsplit(url)
+    signer = Signer("sqs", REGION, host_of(parts), parts.path or "/")
+    days = [1_794_000_000.0, 1_794_000_000.0 + 86_400, 1_794_000_001.5, 1_767_225_599.9]
+    for n in range(20):
+        token = None if n % 3 == 0 else "".join(rng.choices("ABC+/=", k=rng.randrange(1, 400)))
+        keys = Credentials(f"AKID{n % 2}", f"secret/{n % 4}+é", token).get_frozen_credentials()
+        given = {"X-Amz-Target": f"AmazonSQS.Action{n}", "Content-Type": "application/x-amz-json-1.0"}
+        body, now_s = rng.randbytes(rng.randrange(300)), rng.choice(days)
+        ours = dict(given)
+        signer.sign(ours, body, keys, now_s)
+        theirs = AWSRequest("POST", url, headers=given, data=body)
+        theirs.context["timestamp"] = ours["X-Amz-Date"]
+        told = SigV4Auth(keys, "sqs", REGION)
+        theirs.headers["X-Amz-Date"] = ours["X-Amz-Date"]
+        if token:
+            theirs.headers["X-Amz-Security-Token"] = token
+        to_sign = told.string_to_sign(theirs, told.canonical_request(theirs))
+        told._inject_signature_to_request(theirs, told.signature(to_sign, theirs))
+        assert {**ours, "Host": ""} == {**theirs.headers, "Host": ""} and ours["Host"] == _host_from_url(url)
 
 
 def test_answers_are_those_that_boto3_gives(opened: Open) -> None:

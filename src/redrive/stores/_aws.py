@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import ipaddress
 import os
+from http.client import HTTPException
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -156,6 +157,5 @@ _PASSING = ("RequestLimitExceeded", "ProvisionedThroughputExceededException", "O
 def errors() -> tuple[type[Exception], ...]:
     """All that a call of boto3 may raise, or one beside it."""
     from botocore.exceptions import BotoCoreError, ClientError
-    from urllib3.exceptions import HTTPError
 
-    return (BotoCoreError, ClientError, HTTPError)
+    return (BotoCoreError, ClientError, OSError, HTTPException)

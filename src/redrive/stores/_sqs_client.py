@@ -43,9 +43,7 @@ class Sqs:
         self._client = found.client
         self._quick: QuickCalls | None = None
         if found.direct and not boto3:
-            self._quick = QuickCalls(
-                found.client, found.credentials, pool=connections, counted=self._counted, ca=found.ca
-            )
+            self._quick = QuickCalls(found.client, found.credentials, counted=self._counted, ca=found.ca)
         self._client.meta.events.register("before-send.sqs", self._count)
         self._errors = errors()
         self._crew = Crew("redrive-sqs", THREADS)
