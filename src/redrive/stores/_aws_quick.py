@@ -85,6 +85,8 @@ class QuickCalls:
             found: dict[str, Any] = _decode(data) if data else {}
         except msgspec.DecodeError as error:  # whoever answered, it was not the service
             raise HTTPException(f"the answer is no JSON: {error}") from error
+        if b'"BinaryValue"' in data:
+            _read_binary(found.get("Messages") or [])
         return found
 
     def _carried(self, body: bytes, headers: dict[str, str]) -> tuple[int, HTTPMessage, bytes]:
@@ -145,7 +147,7 @@ def _is_open(sock: socket.socket) -> bool:
     return not poll.poll(0)
 
 
-def read_binary(messages: list[dict[str, Any]]) -> None:
+def _read_binary(messages: list[dict[str, Any]]) -> None:
     """Give attributes of received messages that are bytes as bytes, as boto3 does."""
     for message in messages:
         for value in (message.get("MessageAttributes") or {}).values():

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ._aws import errors, failure, opened
-from ._aws_quick import QuickCalls, read_binary
+from ._aws_quick import QuickCalls
 
 QUICK = ("SendMessageBatch", "ReceiveMessage", "DeleteMessageBatch", "ChangeMessageVisibilityBatch")
 THREADS = 12  # calls of one store under way at once, beside those that wait for messages
@@ -61,7 +61,6 @@ class Sqs:
                 answer: dict[str, Any] = getattr(self._client, _METHODS[action])(**parameters)
             else:
                 answer = self._quick.call(action, parameters)
-                read_binary(answer.get("Messages") or [])
         except self._errors as error:
             place = str(parameters.get("QueueUrl") or parameters.get("QueueName") or "").rpartition("/")[2]
             raise failure(error, f"SQS {action} {place}".rstrip()) from error

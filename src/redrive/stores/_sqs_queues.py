@@ -38,10 +38,7 @@ class Place(Struct, frozen=True):
     queue: str  # redrive's name of it
     name: str  # SQS's name
     url: str
-
-    @property
-    def fifo(self) -> bool:
-        return self.name.endswith(FIFO)
+    fifo: bool
 
 
 class Queues:
@@ -78,7 +75,8 @@ class Queues:
             url = next((url for name in names if (url := self._url(name)) is not None), None)
             if url is None:
                 url = self._missing(names[0], suffix)
-            place = Place(base.removesuffix(suffix) if suffix else base, url.rpartition("/")[2], url)
+            name = url.rpartition("/")[2]
+            place = Place(base.removesuffix(suffix) if suffix else base, name, url, name.endswith(FIFO))
             self._places[key] = place
             return place
 
