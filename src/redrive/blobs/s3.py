@@ -133,7 +133,7 @@ class S3Blobs:
 
 def _told_errors() -> tuple[type[Exception], ...]:
     """All that a call may raise, also while the bytes come in."""
-    return (*_aws.errors(), OSError) if importlib.util.find_spec("boto3") else (OSError,)
+    return _aws.errors() if importlib.util.find_spec("boto3") else (OSError,)
 
 
 def from_url(url: str, parts: SplitResult, place: str) -> S3Blobs:
