@@ -75,6 +75,12 @@ def test_a_worker_starts_on_a_sound_queue_of_which_the_doctor_knows_nothing(stan
     assert findings(app) == []
 
 
+def test_of_queues_that_redrive_made_the_doctor_of_their_app_knows_nothing(stand: Stand) -> None:
+    app = app_on(stand, "&create=true")
+    app.worker()
+    assert advice(app, app.store) == [] and findings(app) == []
+
+
 def test_a_queue_that_is_not_there_is_said_at_start(stand: Stand) -> None:
     app = app_on(stand)
     with pytest.raises(ConfigError, match="shop-crm"):
