@@ -375,7 +375,8 @@ class Walk:
         self.mode, self.rng, self.name, self.calm = mode, rng, name, calm
         self.due_ms: dict[str, int] = {}  # before which it may not come
         self.counts: dict[str, tuple[int, int]] = {}  # attempts and crashes that its next delivery tells
-        self.blurred = set[str]()  # of these there may be copies
+        self.blurred = set[str]()  # nobody knows how far they came, and of these there may be copies
+        self.copied = set[str]()  # of these too, all of which wait for the same time
         self.acked, self.buried = set[str](), set[str]()
 
     def go(self) -> None:
@@ -410,9 +411,14 @@ class Walk:
         if rng.random() < 0.1:
             faults.fail_entries(rng.choice(ACTIONS[:3]), rng.choice([1, 3, 30]))
 
+    def _is_troubled(self, shop: Shop) -> bool:
+        return bool(shop.server.faults._next) or any(shop.server.faults._entries.values())
+
     def _turn(self, shop: Shop, store: SqsStore) -> SqsStore:
         """Claim some, and settle them at once, or not at all; the store to go on with."""
         rng = self.rng
+        if self._is_troubled(shop):  # a long wait goes on as a copy when it is claimed: who sent that may not know it
+            self.copied |= self.due_ms.keys()
         try:
             found = shop.claim(store, rng.randint(1, 10))
             store._tail.flush()  # what lingers does so on the true clock
@@ -430,7 +436,7 @@ class Walk:
         dies = not self.calm and rng.random() < 0.15
         if dies:
             store.seam = seam(shop, store, rng.randint(1, 6), [])
-        sure = not dies and not shop.server.faults._next and not any(shop.server.faults._entries.values())
+        sure = not dies and not self._is_troubled(shop)
         words: list[Settled] = []
         try:
             words = store.exchange(settlements, []).settled
@@ -472,6 +478,8 @@ class Walk:
                 continue
             assert message.id not in self.acked | self.buried, f"{self.name}: {message.id} came again without a fault"
             assert shop.clock() >= due_ms, f"{self.name}: {message.id} came {due_ms - shop.clock()} ms early"
+            if message.id in self.copied:  # the others come while this one is worked
+                self.blurred.add(message.id)
             if self.calm:
                 told = message.attempt, message.crashes
                 assert told == self.counts[message.id], f"{self.name}: {told}, not {self.counts[message.id]}"
