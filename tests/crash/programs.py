@@ -71,6 +71,8 @@ def make_app(place: Path, journal: Journal, url: str = "") -> redrive.App:
     """The app both programs share. Every handler writes down its start and its end."""
     app = redrive.App(url or url_of(place), park_for=0)
     soon = redrive.Retry(max_attempts=4, backoff=redrive.Backoff.fixed("30ms"))
+    # Kills at random must convict nobody, also not one that ran alone in several processes that were hit at once.
+    cut_off = redrive.Poison(10)
 
     def goes() -> bool:
         """Whether another process said that what holds may end: all of it, or this process's."""
@@ -87,24 +89,24 @@ def make_app(place: Path, journal: Journal, url: str = "") -> redrive.App:
             raise
         journal.write("end", c.message_id, attempt=c.attempt, fence=c.fence, note="ok")
 
-    @app.task(name="quick")
+    @app.task(name="quick", poison=cut_off)
     async def quick(n: int, pause_ms: int) -> None:
         with running():
             await asyncio.sleep(pause_ms / 1000)
 
-    @app.task(name="blocking")
+    @app.task(name="blocking", poison=cut_off)
     def blocking(n: int, pause_ms: int) -> None:
         with running():
             sleep(pause_ms / 1000)
 
-    @app.task(name="flaky", retry=soon)
+    @app.task(name="flaky", retry=soon, poison=cut_off)
     async def flaky(n: int, pause_ms: int) -> None:
         with running() as c:
             await asyncio.sleep(pause_ms / 1000)
             if c.attempt == 1:
                 raise ConnectionError("the first attempt always fails")
 
-    @app.task(name="doomed")
+    @app.task(name="doomed", poison=cut_off)
     async def doomed(n: int, pause_ms: int) -> None:
         with running():
             raise redrive.Reject("never wanted")

@@ -41,7 +41,7 @@ def _kill_at_random(place: Path, seed: int, *, kills: int, messages: int) -> Led
     rng = random.Random(seed)
     victims = (["worker", "worker", "producer"] * kills)[:kills]
     rng.shuffle(victims)
-    # Runs are short against a worker's life: what is cut off ten times goes to quarantine, as it should.
+    # Runs are short against a worker's life: what is cut off ten times goes to quarantine, as it should (see programs).
     plans = {
         "worker": Plan(place=str(place), concurrency=8, prefetch=8, drain=False),
         "producer": Plan(place=str(place), count=messages, pace_ms=60, run_ms=60),
