@@ -38,7 +38,7 @@ class Place(Struct, frozen=True):
     queue: str  # redrive's name of it
     name: str  # SQS's name
     url: str
-    fifo: bool
+    fifo: bool  # by its name: looked at for each message
 
 
 class Queues:
