@@ -258,13 +258,18 @@ class Settled(StrEnum):
 class Ask(Struct, frozen=True):
     """A claim wanted: at most `limit` due messages of `queue`, leased for `lease_ms` to `worker`, none of a task in
     `skip`. With `skip` a store looks at the first SKIP_LOOKED due ones of each priority, and no further (see Exchange).
-    A skipped message of a group keeps its place there."""
+    A skipped message of a group keeps its place there.
+
+    `retries`: of the `limit`, at most so many go first to messages that have failed before (ready, `attempt` above 0)
+    and are due, in the order of their due times, and only the rest by due time alone. So a retry need not wait for the
+    whole backlog that came due before it. Priorities stand above that: within each priority, retries go first."""
 
     queue: str
     limit: int
     lease_ms: int
     skip: frozenset[str] = frozenset()
     worker: str = ""
+    retries: int = 0
 
 
 class Exchange(Struct, frozen=True):
