@@ -16,7 +16,20 @@ import pytest
 
 from redrive.errors import EnqueueError
 from redrive.ids import new_id
-from redrive.message import Ack, Ask, DeadLetter, Draft, Group, Keep, Lane, Put, Settled, Settlement, Swap
+from redrive.message import (
+    Ack,
+    Ask,
+    DeadLetter,
+    Draft,
+    Group,
+    Keep,
+    Lane,
+    Put,
+    RetryAt,
+    Settled,
+    Settlement,
+    Swap,
+)
 from redrive.store import Store
 from redrive.stores.redis import RedisStore
 from redrive.testing import ManualClock, StoreContract
@@ -272,3 +285,26 @@ def test_a_page_of_what_rests_is_whole_over_many_queues(store: RedisStore) -> No
         if cursor is None:
             break
     assert seen == ids
+
+
+@pytest.mark.parametrize("skip", [frozenset[str](), frozenset({"other"})], ids=["", "skipping"])
+def test_what_an_older_program_left_among_the_retries_is_neither_given_nor_kept(
+    redis_server: RedisServer, store: RedisStore, skip: frozenset[str]
+) -> None:
+    """It claims, settles and cancels without looking at them."""
+    store.put([draft() for _ in range(6)])
+    held = store.exchange([], [ask()]).deliveries
+    store.exchange([Settlement(d.receipt, RetryAt(n)) for n, d in enumerate(held)], [])
+    retries, copy = (f"{{{store._link.namespace}}}:{name}" for name in ("a2:default", "copy"))
+    redis_server.command("ZUNIONSTORE", copy, 1, retries)
+    done, waiting = store.exchange([], [ask(2)]).deliveries
+    later = store.now_ms() + 60_000
+    store.exchange([Settlement(done.receipt, Ack()), Settlement(waiting.receipt, RetryAt(later))], [])
+    redis_server.command("ZUNIONSTORE", retries, 1, copy)
+    assert redis_server.command("DEL", copy) == 1
+    store.put([draft(due_ms=0)])
+    found = store.exchange([], [ask(3, skip=skip, retries=2)]).deliveries
+    assert [d.message.id for d in found[:2]] == [d.message.id for d in held[2:4]]
+    assert found[2].message.attempt == 1
+    assert redis_server.command("ZCARD", retries) == 2
+    assert store.check() == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice, takewhile
@@ -246,6 +247,26 @@ def test_a_claim_runs_a_few_commands_for_all_that_it_gives(limit: int, watched: 
     ran = watched[1].ran(lambda: claimed(watched[1], MAIN, limit))
     assert len(ran) <= 20, ran
     assert sum(n for _, n in ran) <= 250 + 12 * limit, ran
+
+
+@pytest.mark.parametrize("skip", [(), ("other",)], ids=["", "skipping"])
+def test_retries_are_found_behind_a_backlog_by_a_few_commands(
+    skip: tuple[str, ...], watched: tuple[Watched, Watched]
+) -> None:
+    queue, store = f"retries{len(skip)}", watched[1].store
+    store.put([Draft(task="t", queue=queue) for _ in range(200)])
+    held = store.exchange([], [Ask(queue, 200, LEASE_MS)]).deliveries
+    now_ms = int(time.time() * 1000)
+    old = now_ms - HOUR_MS
+    store.exchange([Settlement(d.receipt, RetryAt(now_ms - 5000), FAULT) for d in held], [])
+    for _ in range(filling.rows() // 20 // BATCH):
+        store.put([Draft(task="t", queue=queue, due_ms=old) for _ in range(BATCH)])
+    for due in (1, 2):  # the second time some are gone already
+        found: list[Delivery] = []
+        ask = Ask(queue, LIMIT, LEASE_MS, frozenset(skip), retries=3)
+        ran = watched[1].ran(lambda found=found, ask=ask: found.extend(store.exchange([], [ask]).deliveries))
+        assert [d.message.attempt for d in found] == [2] * 3 + [1] * (LIMIT - 3), due
+        assert len(ran) <= 40 and sum(n for _, n in ran) <= (2600 if skip else 1500), ran
 
 
 def test_a_claim_that_skips_tasks_looks_at_a_hundred_at_once(watched: tuple[Watched, Watched]) -> None:

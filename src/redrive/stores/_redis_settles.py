@@ -89,7 +89,9 @@ class Settling:
             for head, (_, members, fences, dues, lines) in ((_zone(z), rows) for z, rows in self._retries.items())
         ]
         moves = [self._move(s) for _, s in self._moves]
-        wanted = [(ask.queue, ask.limit, ask.lease_ms, ask.worker or NO_NAME, skip_row(ask)) for ask in asks]
+        wanted = [
+            (ask.queue, ask.limit, ask.lease_ms, ask.worker or NO_NAME, skip_row(ask), ask.retries) for ask in asks
+        ]
         return acks, moves, [*self._zones], swap_rows(swaps, self.arguments), wanted, retries
 
     def _swap_columns(self, swaps: Sequence[Swap]) -> Any:

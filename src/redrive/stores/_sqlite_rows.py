@@ -55,6 +55,7 @@ Row = tuple[int, str, str, str, Lane, int, int | None, int, int, int, int, _Text
 
 
 read_rows = msgspec.json.Decoder(list[Row]).decode
+read_places = msgspec.json.Decoder(list[tuple[int, int]]).decode
 read_faults = msgspec.json.Decoder(tuple[Fault, ...]).decode
 
 

@@ -14,7 +14,7 @@ from ..message import SKIP_LOOKED
 from ._sqlite_rows import COLUMNS
 from ._sqlite_writer import store_error
 
-MIGRATIONS = ("migration_1", "migration_2", "migration_3", "migration_4", "migration_5")
+MIGRATIONS = ("migration_1", "migration_2", "migration_3", "migration_4", "migration_5", "migration_6")
 # What a redrive or an isolation takes from a message, as its column `before` keeps it: see `message.Before`.
 _TAKEN = (
     *("lane", "redrives", "queue", "reason", "rested_ms", "attempt", "crashes", "crashes_alone", "suspect", "life_ms"),

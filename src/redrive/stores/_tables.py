@@ -6,7 +6,7 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from ._groups import PLACE, Line, Name, Settings, admitted, free_places, in_line
 
 CELLS_SWEPT = 1000  # how many expired cells a commit forgets
 Due = list[tuple[int, Lane, int]]  # (due_ms, lane, seq), sorted
+Retries = list[tuple[int, int]]  # (due_ms, seq), sorted
 Place = tuple[int, int | None]  # (due_ms, seq); None where a look ends, though there is more
 _UNSAID = Settings()
 
@@ -62,6 +63,7 @@ class Tables:
         self._waiting: dict[str, list[tuple[int, int]]] = {}  # by queue: (due_ms, seq) of who waits without a place
         self._touched: set[Name] = set()  # groups in which a place may be free, or somebody came
         self._lines: dict[str, tuple[Due, ...]] = {}  # by queue, then priority: all that can become due
+        self._retries: dict[str, tuple[Retries, ...]] = {}  # the same: those of them that have failed before
         self._holders: dict[tuple[str, str], _Holder] = {}  # by (task, key)
         self._cells: dict[str, _CellRow] = {}
         self._expiring: list[tuple[int, str]] = []  # a heap of (expires_ms, key); what a later swap changed stays in it
@@ -277,6 +279,15 @@ class Tables:
             for line in self._lines.get(ask.queue, ()):
                 yield self._unskipped(line, ask.skip) if ask.skip else ((due_ms, seq) for due_ms, _, seq in line)
 
+    def retries_due(self, ask: Ask, now_ms: int) -> Iterator[tuple[int, int]]:
+        """(priority, seq) of those due that have failed before, by due time; of each priority as many as are wanted."""
+        if not ask.retries or self.rules_said(ask.queue).paused:
+            return
+        for priority, line in enumerate(self._retries.get(ask.queue, ())):
+            due = (seq for due_ms, seq in line[:SKIP_LOOKED] if due_ms <= now_ms)
+            wanted = (seq for seq in due if self.kept[seq].message.task not in ask.skip)
+            yield from ((priority, seq) for seq in islice(wanted, ask.retries))
+
     def _unskipped(self, line: Due, skip: frozenset[str]) -> Iterator[Place]:
         for due_ms, _, seq in line[:SKIP_LOOKED]:
             if self.kept[seq].message.task not in skip:
@@ -320,16 +331,15 @@ class Tables:
         old = self.kept.pop(seq, None)
         if old is not None:
             del self.seqs[old.message.id]
-            if (found := self._stand(seq, old)) is not None:
-                line, place = found
+            for line, place in self._stand(seq, old):
                 del line[bisect_left(line, place)]
             if old.turn is not None:
                 self._group(old.message).remove(seq, old.turn)
         if kept is not None:
             self.kept[seq] = kept
             self.seqs[kept.message.id] = seq
-            if (found := self._stand(seq, kept)) is not None:
-                insort(*found)
+            for line, place in self._stand(seq, kept):
+                insort(line, place)
             if kept.turn is not None:
                 self._group(kept.message).add(seq, kept.turn)
         if old is not None and old.turn is not None:
@@ -338,25 +348,28 @@ class Tables:
             if group is not None and not group.taken and not group.parked:
                 del self.groups[name]  # there may be a group for each of a million keys
 
-    def _stand(self, seq: int, kept: Kept) -> tuple[list[Any], tuple[Any, ...]] | None:
-        """The sorted list in which it stands, if any, and as what."""
+    def _stand(self, seq: int, kept: Kept) -> Iterator[tuple[list[Any], tuple[Any, ...]]]:
+        """The sorted lists in which it stands, if any, and as what."""
         message = kept.message
         if message.due_ms is None:
-            return None
+            return
         if message.group is None or kept.turn == PLACE:
-            return self._line(message), (message.due_ms, message.lane, seq)
-        if kept.turn is None:
-            return self._waiting.setdefault(message.queue, []), (message.due_ms, seq)
-        return None
+            yield self._line(message), (message.due_ms, message.lane, seq)
+            if message.attempt and message.lane is Lane.READY:
+                yield self._of(self._retries, message), (message.due_ms, seq)
+        elif kept.turn is None:
+            yield self._waiting.setdefault(message.queue, []), (message.due_ms, seq)
 
     def _group(self, message: Message) -> Line:
         return self.groups.setdefault((message.queue, message.group or ""), Line())
 
     def _line(self, message: Message) -> Due:
-        lines = self._lines.get(message.queue)
-        if lines is None:
-            lines = self._lines[message.queue] = tuple([] for _ in PRIORITIES)
-        return lines[message.priority]
+        return self._of(self._lines, message)
+
+    def _of(self, lines: dict[str, tuple[list[Any], ...]], message: Message) -> list[Any]:
+        if message.queue not in lines:
+            lines[message.queue] = tuple([] for _ in PRIORITIES)
+        return lines[message.queue][message.priority]
 
 
 def _seen(message: Message, turn: int | None) -> Message:

@@ -61,6 +61,7 @@ from . import _door, _lifecycle
 from ._clock import wall_ms
 from ._grouping import grouped
 from ._groups import PLACE, WOKEN_MIN, Line, settled
+from ._sharing import chosen
 from ._tables import Kept, Tables
 
 CANCELLED_KEPT_MS = 24 * 3600 * 1000  # a cancelled message can be looked up that long
@@ -368,22 +369,29 @@ def _claim(tables: Tables, ask: Ask, deliveries: list[Delivery], now: int) -> bo
         return False
     tables.wake(ask.queue, max(ask.limit, WOKEN_MIN), now)
     tables.admit(now)
-    found: list[int] = []  # listed first: leasing changes the lines
-    clogged = False
-    for _, seq in (place for line in tables.lines(ask) for place in takewhile(lambda place: place[0] <= now, line)):
-        if seq is None:
-            clogged = True
-            continue
-        found.append(seq)
-        if len(found) == ask.limit:
-            clogged = False
-            break
+    found, clogged = _due(tables, ask, now)  # listed first: leasing changes the lines
     for seq in found:
         kept = tables.kept[seq]
         message = _lifecycle.leased(kept.message, ask, kept.alone, now)
         tables.write(seq, kept._replace(message=message, alone=False))
         deliveries.append(Delivery(message, Receipt(seq, message.fence), now + ask.lease_ms))
     return clogged
+
+
+def _due(tables: Tables, ask: Ask, now: int) -> tuple[list[int], bool]:
+    """What to claim, in order. And whether more is due than it looked at, though it found less than it was to."""
+    backlog: list[tuple[int, int]] = []
+    clogged = False
+    for priority, line in enumerate(tables.lines(ask)):
+        for _, seq in takewhile(lambda place: place[0] <= now, line):
+            if len(backlog) == ask.limit:
+                break
+            if seq is None:
+                clogged = True
+            else:
+                backlog.append((priority, seq))
+    found = chosen(tables.retries_due(ask, now), backlog, ask)
+    return found, clogged and len(found) < ask.limit
 
 
 def _settle(tables: Tables, settlement: Settlement, now: int) -> Settled:

@@ -55,13 +55,16 @@ from ._clock import wall_ms
 from ._counts import total
 from ._meta import text
 from ._seam import no_seam
+from ._sharing import chosen
 from ._sqlite_changes import Changes
 from ._sqlite_groups import Groups, to_group
 from ._sqlite_looks import grouped_by_index, page_of, to_failure_group, trend_of, where_of
 from ._sqlite_rows import (
     COLUMNS,
+    Row,
     claimed_message,
     fences_of,
+    read_places,
     read_rows,
     to_message,
 )
@@ -255,11 +258,8 @@ class SqliteStore:
 
     def _claim(self, c: sqlite3.Connection, ask: Ask, now: int, deliveries: list[Delivery]) -> bool:
         """Adds to the deliveries. Whether more is due than it looked at, though it found less than it was to."""
-        asked: tuple[Any, ...] = ("claimable", ask.queue, now, ask.limit)
-        if ask.skip:
-            asked = ("claimable_but", *asked[1:], text(sorted(ask.skip)))
         try:
-            rows = read_rows(self._one(c, *asked))
+            rows = self._claimable(c, ask, now)
         except sqlite3.DataError:  # together longer than SQLite takes for one value; a single one never is
             if ask.limit == 1:
                 raise
@@ -278,6 +278,16 @@ class SqliteStore:
             receipt = _tuple(Receipt, (row[0], fence))  # half the time that Receipt(…) takes
             deliveries.append(Delivery(claimed_message(row, fence, until, ask.worker), receipt, until))
         return clogged
+
+    def _claimable(self, c: sqlite3.Connection, ask: Ask, now: int) -> list[Row]:
+        skip = (text(sorted(ask.skip)),) if ask.skip else ()
+        but, asked = ("_but" if skip else ""), (ask.queue, now)
+        retries = ask.retries and self._one(c, f"retries_due{but}", *asked, min(ask.retries, ask.limit), *skip)
+        if not retries or retries == "[]":
+            return read_rows(self._one(c, f"claimable{but}", *asked, ask.limit, *skip))
+        backlog = read_places(self._one(c, f"due{but}", *asked, ask.limit, *skip))
+        seqs = chosen(read_places(retries), backlog, ask)
+        return read_rows(self._one(c, "chosen", text(seqs)))
 
     def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
         def work(c: sqlite3.Connection) -> list[Hold]:

@@ -113,6 +113,10 @@ create index message_rest_error on message(error, lane, rested_ms) where error i
 create index message_rest_reason on message(reason, lane, rested_ms) where reason is not null;
 create index message_rest_group on message(lane, fingerprint, task, rested_ms) where rested_ms is not null;
 
+-- name: migration_6
+-- Those that have failed before and may be claimed: a claim gives some of its places to them first.
+create index message_retry on message(queue, priority, due_ms) where lane = 'ready' and attempt > 0 and due_ms is not null;
+
 -- name: put
 insert into message(id, task, queue, priority, due_ms, enqueued_ms, life_ms, deadline_ms, version, key, grp, producer, meta, body)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -161,6 +165,70 @@ select json_group_array(json_array({columns})) from (select seq as place from (
     order by due_ms, lane, seq limit {skip_looked}) where task not in (select value from json_each(?4)) limit ?3))
   limit ?3) cross join message on seq = place
 where not exists (select 1 from queue where name = ?1 and paused)
+
+-- name: retries_due
+-- ?1 queue, ?2 now, ?3 limit of each priority: [[priority, seq], …] of those that have failed before, by due time, found in the index alone
+select json_group_array(json_array(priority, seq)) from (
+  select * from (select priority, seq from message where queue = ?1 and priority = 0 and due_ms <= ?2
+    and lane = 'ready' and attempt > 0 order by due_ms, seq limit ?3)
+  union all
+  select * from (select priority, seq from message where queue = ?1 and priority = 1 and due_ms <= ?2
+    and lane = 'ready' and attempt > 0 order by due_ms, seq limit ?3)
+  union all
+  select * from (select priority, seq from message where queue = ?1 and priority = 2 and due_ms <= ?2
+    and lane = 'ready' and attempt > 0 order by due_ms, seq limit ?3)
+  union all
+  select * from (select priority, seq from message where queue = ?1 and priority = 3 and due_ms <= ?2
+    and lane = 'ready' and attempt > 0 order by due_ms, seq limit ?3))
+where not exists (select 1 from queue where name = ?1 and paused)
+
+-- name: retries_due_but
+-- ?1 ?2 ?3 as `retries_due`, ?4 tasks to skip (JSON)
+select json_group_array(json_array(priority, seq)) from (
+  select * from (select priority, seq from (select priority, seq, task from message where queue = ?1 and priority = 0 and due_ms <= ?2
+    and lane = 'ready' and attempt > 0 order by due_ms, seq limit {skip_looked}) where task not in (select value from json_each(?4)) limit ?3)
+  union all
+  select * from (select priority, seq from (select priority, seq, task from message where queue = ?1 and priority = 1 and due_ms <= ?2
+    and lane = 'ready' and attempt > 0 order by due_ms, seq limit {skip_looked}) where task not in (select value from json_each(?4)) limit ?3)
+  union all
+  select * from (select priority, seq from (select priority, seq, task from message where queue = ?1 and priority = 2 and due_ms <= ?2
+    and lane = 'ready' and attempt > 0 order by due_ms, seq limit {skip_looked}) where task not in (select value from json_each(?4)) limit ?3)
+  union all
+  select * from (select priority, seq from (select priority, seq, task from message where queue = ?1 and priority = 3 and due_ms <= ?2
+    and lane = 'ready' and attempt > 0 order by due_ms, seq limit {skip_looked}) where task not in (select value from json_each(?4)) limit ?3))
+where not exists (select 1 from queue where name = ?1 and paused)
+
+-- name: due
+-- ?1 ?2 ?3 as `claimable`: [[priority, seq], …]
+select json_group_array(json_array(priority, seq)) from (
+  select * from (select priority, seq from message where queue = ?1 and priority = 0 and due_ms <= ?2 order by due_ms, lane, seq limit ?3)
+  union all
+  select * from (select priority, seq from message where queue = ?1 and priority = 1 and due_ms <= ?2 order by due_ms, lane, seq limit ?3)
+  union all
+  select * from (select priority, seq from message where queue = ?1 and priority = 2 and due_ms <= ?2 order by due_ms, lane, seq limit ?3)
+  union all
+  select * from (select priority, seq from message where queue = ?1 and priority = 3 and due_ms <= ?2 order by due_ms, lane, seq limit ?3)
+  limit ?3)
+
+-- name: due_but
+-- ?1 ?2 ?3 ?4 as `claimable_but`: [[priority, seq], …]
+select json_group_array(json_array(priority, seq)) from (
+  select * from (select priority, seq from (select priority, seq, task from message where queue = ?1 and priority = 0 and due_ms <= ?2
+    order by due_ms, lane, seq limit {skip_looked}) where task not in (select value from json_each(?4)) limit ?3)
+  union all
+  select * from (select priority, seq from (select priority, seq, task from message where queue = ?1 and priority = 1 and due_ms <= ?2
+    order by due_ms, lane, seq limit {skip_looked}) where task not in (select value from json_each(?4)) limit ?3)
+  union all
+  select * from (select priority, seq from (select priority, seq, task from message where queue = ?1 and priority = 2 and due_ms <= ?2
+    order by due_ms, lane, seq limit {skip_looked}) where task not in (select value from json_each(?4)) limit ?3)
+  union all
+  select * from (select priority, seq from (select priority, seq, task from message where queue = ?1 and priority = 3 and due_ms <= ?2
+    order by due_ms, lane, seq limit {skip_looked}) where task not in (select value from json_each(?4)) limit ?3)
+  limit ?3)
+
+-- name: chosen
+-- ?1 seqs (JSON), in their order
+select json_group_array(json_array({columns})) from (select value place from json_each(?1)) cross join message on seq = place
 
 -- name: clogged
 -- ?1 queue, ?2 now: whether more is due in some priority than a claim that skips looks at

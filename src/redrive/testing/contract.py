@@ -12,7 +12,7 @@ be neither over- nor understated.
 from __future__ import annotations
 
 from ._contract.cells import OpenCellRules, StoreCellRules
-from ._contract.claiming import ClaimRules
+from ._contract.claiming import ClaimRules, ShareRules
 from ._contract.deferring import CrashRules, DeferRules, SkipRules
 from ._contract.grouping import GroupRules, StrictRules, WidthRules
 from ._contract.keeping import KeepRules
@@ -30,6 +30,7 @@ from ._contract.waiting import WaitRules
 class StoreContract(
     PutRules,
     ClaimRules,
+    ShareRules,
     LeaseRules,
     SettleRules,
     TriageRules,

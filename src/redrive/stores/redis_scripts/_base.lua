@@ -33,6 +33,9 @@ local function each(command, key, args)
 end
 
 local function due_key(priority, queue) return root .. 'd' .. priority .. ':' .. queue end
+-- Those of the due ones that have failed before, once more, so that a claim finds them beside a backlog. A hint: an
+-- older program that claims or cancels one leaves it here, and a claim that meets it drops it.
+local function retry_key(priority, queue) return root .. 'a' .. priority .. ':' .. queue end
 local function lease_key(priority, queue) return root .. 'l' .. priority .. ':' .. queue end
 local function rest_key(lane, queue) return root .. 'r' .. lane .. ':' .. queue end
 local function wait_key(queue) return root .. 'w:' .. queue end

@@ -14,18 +14,19 @@ local function tell(answer, i, id, state)
   rare[n + 4] = bit.band(byte(state, 6), HAS_PROGRESS) ~= 0 and call('HGET', PROGRESS, id)
 end
 
--- Lease these in the order given; how many were, and what to answer. `ask` is {queue, limit, lease, worker, skip}.
+-- Lease these in the order given; how many were, and what to answer. `ask` is {queue, limit, lease, worker, skip, retries}.
 local function lease(ask, priority, members, first, last, answer)
   local queue, untl, worker = ask[1], now + ask[3], ask[4]
   local score, ends = text_of(untl), struct.pack('>I8', untl)
   local n = last - first + 1
-  local ids, states, leases, fresh = {}, {}, {}, {}
+  local ids, states, leases, fresh, again = {}, {}, {}, {}, {}
   for i = 1, n do ids[i] = sub(members[first + i - 1], 7) end
   local messages, packed = call('HMGET', MESSAGES, unpack(ids)), call('HMGET', STATES, unpack(ids))
   for i = 1, n do
     local state = packed[i]
     if state and byte(state, 1) == 82 and byte(state, 6) < ALONE then -- 82: R; nothing of it is rare
       local fence, flags, attempt = struct.unpack('>I4BI4', state, 2)
+      if attempt > 0 then again[#again + 1] = members[first + i - 1] end
       state = struct.pack('>c1I4BI4', LEASED, fence + 1, flags, attempt + 1) .. sub(state, 11, 23) .. ends
         .. sub(state, 32, 47) .. worker
       states[2 * i] = state
@@ -37,6 +38,7 @@ local function lease(ask, priority, members, first, last, answer)
         if has(state, ALONE) then state.alone = state.alone + 1 end
         mark(state, SUSPECT)
       else
+        if state.attempt > 0 then again[#again + 1] = members[first + i - 1] end
         state.attempt = state.attempt + 1
       end
       unmark(state, ALONE)
@@ -59,6 +61,7 @@ local function lease(ask, priority, members, first, last, answer)
   spread(STATES)
   call('HSET', STATES, unpack(states))
   add_all(lease_key(priority, queue), leases)
+  each('ZREM', retry_key(priority, queue), again)
   answer.count = answer.count + n
   local found = answer.messages
   local at = #found
@@ -83,6 +86,27 @@ local function claim_chosen(ask, priority, limit, answer)
     lease(ask, priority, members, first, math.min(first + CLAIM_CHUNK - 1, #members), answer)
   end
   return beyond
+end
+
+-- Of those that have failed before, the first `limit` that are due, in this priority; how many there were.
+local function claim_retries(ask, priority, limit, answer)
+  local due, retries = due_key(priority, ask[1]), retry_key(priority, ask[1])
+  local members
+  for _ = 1, 3 do -- what it finds there and not among the due ones, it drops, and looks again
+    local gone = {}
+    members = {}
+    for _, one in ipairs((first_of(retries, root .. '-', now, ask[5], limit, ask[5] and SKIP_PAGE or limit))) do
+      local at = tonumber(call('ZSCORE', due, one[2]) or nil)
+      if at and at <= now then members[#members + 1] = one[2] else gone[#gone + 1] = one[2] end
+    end
+    each('ZREM', retries, gone)
+    if #gone == 0 then break end
+  end
+  each('ZREM', due, members)
+  for first = 1, #members, CLAIM_CHUNK do
+    lease(ask, priority, members, first, math.min(first + CLAIM_CHUNK - 1, #members), answer)
+  end
+  return #members
 end
 
 -- The front of what is due, in this priority.
@@ -114,11 +138,12 @@ local function claim(ask, position, answers, clogged)
   if ask[2] <= 0 then return end
   wake(ask[1], ask[2])
   if rules(ask[1]).paused then return end
-  local left, length, beyond = ask[2], 0, nil
+  local left, length, retries, beyond = ask[2], 0, ask[6], nil
   for priority = 0, 3 do
     if left <= 0 or length >= CLAIM_BYTES then break end
     local answer = {members = {}, messages = {}, rare = {}, fields = {}, count = 0, bytes = length}
-    beyond = claim_front(ask, priority, left, answer) or beyond
+    if retries > 0 then retries = retries - claim_retries(ask, priority, math.min(left, retries), answer) end
+    if left > answer.count then beyond = claim_front(ask, priority, left - answer.count, answer) or beyond end
     if answer.count > 0 then
       answers[#answers + 1] = {position, priority, table.concat(answer.members), answer.messages, answer.rare,
         each('HMGET', FAULTS, answer.fields)}

@@ -95,6 +95,7 @@ local function place(record, places)
   call('SADD', places, record.member)
   call('HSET', STATES, record.id, write_state(state))
   call('ZADD', due_key(cold.pr, record.queue), state.due, record.member)
+  if state.attempt > 0 then call('ZADD', retry_key(cold.pr, record.queue), state.due, record.member) end
   count_parked(record.queue, -1)
   admitted = admitted + 1
   admitted_to[record.queue] = true

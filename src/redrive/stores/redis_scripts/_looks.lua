@@ -49,8 +49,8 @@ function first_of(due, leases, last, skip, limit, page)
     local ids = {}
     for i, each_one in ipairs(some) do ids[i] = sub(each_one[2], 7) end
     for i, message in ipairs(each('HMGET', MESSAGES, ids)) do
-      bytes = bytes + #message
-      if #found < limit and not skip[task_of(message)] then found[#found + 1] = some[i] end
+      bytes = bytes + (message and #message or 0)
+      if #found < limit and not (message and skip[task_of(message)]) then found[#found + 1] = some[i] end
     end
     looked = looked + #some
     if looked >= SKIP_LOOKED or bytes >= SKIP_BYTES then break end

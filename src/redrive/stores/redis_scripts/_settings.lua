@@ -48,6 +48,7 @@ local function reorder(queue, group, strict)
     if state.lane ~= READY or state.due <= now then return end
     call('SREM', places_key(queue, group), record.member)
     call('ZREM', due_key(record.priority, queue), record.member)
+    call('ZREM', retry_key(record.priority, queue), record.member)
     call('ZADD', waits, state.due, record.member)
     cold.t, cold.wk = nil, state.due
     return true

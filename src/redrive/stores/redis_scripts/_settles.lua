@@ -142,6 +142,6 @@ local function settle_move(move, id, member, packed)
       end
     end
   end
-  if due then add(due_key(priority, queue), state.due, member) end
+  if due then enter_due(priority, queue, state, member) end
   keep_state(id, state)
 end

@@ -104,6 +104,17 @@ end
 
 local function drop(key, member) collect(dropped, key, member) end
 local function add(key, score, member) collect(added, key, text_of(score), member) end
+-- It may be claimed from its due time on, or no more.
+local function enter_due(priority, queue, state, member)
+  add(due_key(priority, queue), state.due, member)
+  if state.attempt > 0 then add(retry_key(priority, queue), state.due, member) end
+end
+
+local function leave_due(priority, queue, member)
+  drop(due_key(priority, queue), member)
+  drop(retry_key(priority, queue), member)
+end
+
 local function drop_field(hash, field) collect(gone, hash, field) end
 local function keep_field(hash, field, value) collect(kept, hash, field, value) end
 local function keep_state(id, state) collect(kept, STATES, id, write_state(state)) end

@@ -8,7 +8,7 @@ for i = 1, #ARGV[3] / 16 do
   if not record then
     words[i] = 0
   elseif record.state.lane == READY then
-    drop(due_key(record.priority, record.queue), record.member)
+    leave_due(record.priority, record.queue, record.member)
     if record.group then leave(record) end
     cancelled(record)
     keep_state(id, record.state)

@@ -121,6 +121,7 @@ for at, retry in ipairs(retries) do
   local into = retried[at]
   if into.count > 0 then
     add_all(due_key(retry[1], retry[2]), into.due)
+    add_all(retry_key(retry[1], retry[2]), into.due) -- a counted retry has an attempt behind it
     each('HSET', STATES, into.states)
     each('HSET', FAULTS, into.faults)
     woken[retry[2]] = true

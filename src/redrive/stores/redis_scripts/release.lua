@@ -22,7 +22,7 @@ for i, packed in ipairs(each('HMGET', STATES, ids)) do
       state.lane, state.attempt = READY, state.attempt - 1
       unmark(state, ALONE)
       drop(leases, member)
-      add(due_key(priority, queue), state.due, member)
+      enter_due(priority, queue, state, member)
       released = released + 1
     else
       state.worker = ''

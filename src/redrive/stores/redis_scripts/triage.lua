@@ -62,7 +62,7 @@ local function redrive(record, delay)
   if group and not head then
     join(record, next_numbers(1), state.due)
   else
-    add(due_key(record.priority, to), state.due, record.member)
+    enter_due(record.priority, to, state, record.member)
   end
   keep_state(record.id, state)
   call('SADD', root .. 'qs', to)
@@ -79,7 +79,7 @@ end
 local function give_back(record)
   local state, cold = record.state, record.state.cold
   local b = cold.b
-  if not record.group or cold.t == PLACE then drop(due_key(record.priority, record.queue), record.member) end
+  if not record.group or cold.t == PLACE then leave_due(record.priority, record.queue, record.member) end
   local head = b.bl and cold.t == PLACE and b.q == record.queue and rules(b.q).block
   if record.group and not head then leave(record) end
   state.redrives, state.attempt, state.crashes, state.alone, state.life, state.held = b.n, b.a, b.c, b.ca, b.lf, b.h

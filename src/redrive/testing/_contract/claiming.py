@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from ...message import Ack, Lane, RetryAt, Settlement
+from ...message import Ack, DeadLetter, Delivery, GroupOrder, Lane, Redrive, RetryAt, Settlement
 from ...store import Store
 from ..clock import ManualClock
 from .base import (
@@ -18,6 +20,7 @@ from .base import (
     claim_one,
     claimed_ids,
     draft,
+    handle,
     in_threads,
     look,
     ordered,
@@ -182,3 +185,109 @@ def _drain(store: Store, taken: list[str]) -> Callable[[], None]:
             deliveries = store.exchange([Settlement(d.receipt, Ack()) for d in deliveries], [ask(limit=7)]).deliveries
 
     return drain
+
+
+class ShareRules(Contract):
+    """`Ask.retries`: due retries get their places beside a backlog that came due before them."""
+
+    @takes("priorities")
+    def test_retries_that_are_due_go_first_as_far_as_they_are_asked_for(self, store: Store, clock: ManualClock) -> None:
+        retried = _retrying(store, clock, 3)
+        backlog = put(store, *[draft(due_ms=clock() - 60_000) for _ in range(10)])
+        assert _ids(_claim(store, 5, 2)) == [*retried[:2], *backlog[:3]]
+        assert _ids(_claim(store, 3, 0)) == backlog[3:6]
+        assert _ids(_claim(store, 100, 2)) == [retried[2], *backlog[6:]]
+
+    @takes("priorities")
+    def test_where_none_is_due_the_backlog_has_all_places(self, store: Store, clock: ManualClock) -> None:
+        retried = _retrying(store, clock, 2)
+        for delivery in _claim(store, 2, 0):
+            settle(store, delivery, RetryAt(clock() + 5000))
+        backlog = put(store, *[draft(due_ms=clock() - 60_000) for _ in range(4)])
+        assert _ids(_claim(store, 3, 3)) == backlog[:3]
+        clock.advance("5s")
+        assert _ids(_claim(store, 3, 3)) == [*retried, backlog[3]]
+
+    @takes("priorities")
+    def test_they_are_never_given_twice_nor_beyond_the_limit(self, store: Store, clock: ManualClock) -> None:
+        retried = _retrying(store, clock, 4)
+        backlog = put(store, *[draft(due_ms=clock() - 60_000) for _ in range(2)])
+        assert _ids(_claim(store, 3, 7)) == retried[:3]
+        assert _ids(_claim(store, 9, 1)) == [retried[3], *backlog]
+        assert _claim(store, 9, 9) == []
+
+    @takes("priorities")
+    def test_priorities_stand_above_them(self, store: Store, clock: ManualClock) -> None:
+        [late] = _retrying(store, clock, 1, priority=3)
+        urgent = put(store, *[draft(priority=1, due_ms=clock() - 60_000) for _ in range(3)])
+        other = put_one(store, priority=3, due_ms=clock() - 60_000)
+        assert _ids(_claim(store, 3, 1)) == urgent
+        assert _ids(_claim(store, 1, 1)) == [late]
+        assert _ids(_claim(store, 1, 1)) == [other]
+
+    @takes("priorities")
+    def test_of_them_too_tasks_are_skipped(self, store: Store, clock: ManualClock) -> None:
+        held = _retrying(store, clock, 2, task="held")
+        [free] = _retrying(store, clock, 1, skip=["held"])
+        backlog = put(store, *[draft(due_ms=clock() - 60_000) for _ in range(2)])
+        assert _ids(_claim(store, 2, 2, skip=["held"])) == [free, backlog[0]]
+        assert _ids(_claim(store, 9, 9)) == [*held, backlog[1]]
+
+    @takes("priorities", "finds", "cancels")
+    def test_what_was_cancelled_or_left_its_place_otherwise_is_not_given(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        gone, left = _retrying(store, clock, 2)
+        store.cancel([gone])
+        backlog = put_one(store, due_ms=clock() - 60_000)
+        assert _ids(_claim(store, 9, 9)) == [left, backlog]
+
+    @takes("priorities", "triages")
+    def test_a_redriven_message_begins_a_life_in_which_it_has_not_failed(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        retried = _retrying(store, clock, 1)
+        (delivery,) = _claim(store, 1, 0)
+        settle(store, delivery, DeadLetter("exhausted"))
+        assert store.triage([handle(store, retried[0])], Redrive()) == [True]
+        backlog = put_one(store, due_ms=clock() - 60_000)
+        assert _ids(_claim(store, 1, 1)) == [backlog]
+
+    @takes("priorities", "widths")
+    def test_a_group_in_strict_order_keeps_it(self, store: Store, clock: ManualClock) -> None:
+        store.configure("default", group_order=GroupOrder.STRICT, group_width=1)
+        head, second = put(store, draft(group="a"), draft(group="a"))
+        (delivery,) = _claim(store, 9, 0)
+        settle(store, delivery, RetryAt(clock() + 1000))
+        backlog = put(store, *[draft(due_ms=clock() - 60_000) for _ in range(3)])
+        clock.advance("1s")
+        assert _ids(_claim(store, 2, 1)) == [head, backlog[0]]
+        assert second not in _ids(_claim(store, 9, 9))
+
+    @takes("priorities", "widths")
+    def test_no_group_gets_more_than_its_width_by_them(self, store: Store, clock: ManualClock) -> None:
+        ids = put(store, *[draft(group=name) for name in "aaab"])
+        for delivery in _claim(store, 9, 0):
+            settle(store, delivery, RetryAt(clock() + 1000))
+        clock.advance("1s")
+        assert len(_claim(store, 9, 9)) == 2
+        assert store.check() == []
+        assert len(ids) == 4
+
+
+def _claim(store: Store, limit: int, retries: int, skip: Sequence[str] = ()) -> list[Delivery]:
+    return store.exchange([], [replace(ask(limit=limit, skip=skip), retries=retries)]).deliveries
+
+
+def _ids(deliveries: Sequence[Delivery]) -> list[str]:
+    return [delivery.message.id for delivery in deliveries]
+
+
+def _retrying(store: Store, clock: ManualClock, count: int, *, skip: Sequence[str] = (), **parts: Any) -> list[str]:
+    """Messages that failed once, and are due now, in the order of their ids here."""
+    put(store, *[draft(**parts) for _ in range(count)])
+    deliveries = claim(store, limit=count, skip=skip)
+    for at, delivery in enumerate(deliveries):
+        settle(store, delivery, RetryAt(clock() + 1000 + at))
+    clock.advance((1000 + count) / 1000)
+    return [delivery.message.id for delivery in deliveries]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 from ...errors import Unsupported
 from ...message import (
@@ -237,7 +238,22 @@ def no_fence(store: Store) -> None:
     assert claim(store) == []
 
 
+def no_order(store: Store) -> None:
+    """An ask that wants retries first gets what any ask does."""
+    ids = put(store, draft(), draft())
+    delivery, other = claim(store)
+    settle(store, delivery, RetryAt(0))
+    settle(store, other, RetryAt(0))
+    found = []
+    for _ in ids:
+        deliveries = store.exchange([], [replace(ask(limit=1), retries=1)]).deliveries
+        assert len(deliveries) <= 1
+        found += [delivery.message.id for delivery in deliveries]
+    assert sorted(found) == sorted(ids)
+
+
 LESS: dict[str, Callable[[Store], None]] = {
+    "priorities": no_order,
     "cells": no_cells,
     "finds": no_look,
     "triages": no_triage,
