@@ -51,13 +51,15 @@ E = TypeVar("E", bound=StrEnum)
 W = TypeVar("W", bound=Wrap)
 A = TypeVar("A", bound="Callable[[Alert], Any]")
 DEFAULT_CONCURRENCY = 10
+RETRY_SHARE = 0.2  # of the claims from a backlog
 _POISON = Poison()
 
 
 class Queue(Struct, frozen=True):
     """What the app says of one queue: how many of its messages one worker process runs at once, its weight among
     queues, how its groups are served (None: as the store has it), what it keeps of what is over, whether its dead
-    messages are driven back by themselves, and which task takes what others send there.
+    messages are driven back by themselves, which task takes what others send there, and the share of a backlog's claims
+    that goes to due retries.
     """
 
     name: str
@@ -70,9 +72,14 @@ class Queue(Struct, frozen=True):
     rate: Rate | None = None
     auto_redrive: AutoRedrive | None = None
     foreign: str | Route | None = None
+    retry_share: float = RETRY_SHARE
 
     def __post_init__(self) -> None:
         self._check_types()
+        if not 0 <= self.retry_share <= 1:
+            raise ConfigError(
+                f"queue {self.name!r}: retry_share={self.retry_share!r}; expected a share of the claims from 0 to 1"
+            )
         if self.concurrency < 1 or self.weight < 1:
             raise ConfigError(
                 f"queue {self.name!r}: concurrency={self.concurrency} weight={self.weight}; expected 1 or more"
@@ -93,6 +100,9 @@ class Queue(Struct, frozen=True):
             value = getattr(self, what)
             if not isinstance(value, int) and not (value is None and what == "group_width"):
                 raise ConfigError(f"queue {self.name!r}: {what}={value!r}; expected a whole number from 1 up")
+        share: object = self.retry_share
+        if isinstance(share, bool) or not isinstance(share, int | float):
+            raise ConfigError(f"queue {self.name!r}: retry_share={share!r}; expected a number from 0 to 1")
         retention: object = self.retention
         if not isinstance(retention, Retention):
             meant = "expected a Retention, such as Retention(keep_done=100)"
@@ -355,9 +365,14 @@ class App:
         rate: Rate | str | None = None,
         auto_redrive: AutoRedrive | None = None,
         foreign: Task[..., Any] | str | Route | None = None,
+        retry_share: float = RETRY_SHARE,
     ) -> Queue:
         """Say how a queue is worked: `concurrency` messages at once per worker process; `weight` shares a worker's
         total among queues.
+
+        While more messages are due than workers have room for, `retry_share` of what they claim are retries that are
+        due: so a retry waits for its delay, and not for the whole backlog. Priorities, and the order of groups, stand
+        above that. 0 makes retries wait their turn. SQS gives messages in an order of its own.
 
         Of messages with the same `group`, `group_width` run at once over all workers (1 unless said otherwise), and
         groups take turns. `group_order="strict"`: one after another in the order of enqueue, a retry before what came
@@ -378,7 +393,9 @@ class App:
         route = foreign.name if isinstance(foreign, Task) else foreign
         if route is not None:
             check_route(name, route)
-        self.queues[name] = Queue(name, concurrency, weight, group_width, order, dead, kept, bound, auto_redrive, route)
+        self.queues[name] = Queue(
+            name, concurrency, weight, group_width, order, dead, kept, bound, auto_redrive, route, retry_share
+        )
         self._untold.add(name)
         return self.queues[name]
 

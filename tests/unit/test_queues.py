@@ -137,6 +137,11 @@ def test_a_kit_is_told_as_any_store(store: Store) -> None:
         ({"on_dead": "stop"}, "on_dead='stop'; expected one of 'skip', 'block'"),
         ({"on_dead": "block"}, "on_dead='block' holds a group"),
         ({"on_dead": "block", "group_order": "turns"}, "on_dead='block' holds a group"),
+        ({"retry_share": 1.1}, "retry_share=1.1; expected a share of the claims from 0 to 1"),
+        ({"retry_share": -0.1}, "retry_share=-0.1; expected a share of the claims from 0 to 1"),
+        ({"retry_share": float("nan")}, "retry_share=nan; expected a share of the claims from 0 to 1"),
+        ({"retry_share": "0.2"}, "retry_share='0.2'; expected a number from 0 to 1"),
+        ({"retry_share": True}, "retry_share=True; expected a number from 0 to 1"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(declared: dict[str, Any], text: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..message import Ask, Delivery
@@ -15,6 +15,29 @@ if TYPE_CHECKING:
 
 BATCH_MAX = 1000
 _NONE: frozenset[str] = frozenset()
+
+
+class RetryShares:
+    """How many places of each ask are for due retries: none, where the queue's last claim was short, as then there is
+    no backlog to wait behind."""
+
+    def __init__(self, queues: Sequence[Queue]) -> None:
+        self._shares = {q.name: q.retry_share for q in queues}
+        self._owed: dict[str, float] = {}  # to the retries of each queue with a backlog: less than one place
+
+    def take(self, queue: str, limit: int) -> int:
+        owed = self._owed.get(queue)
+        if owed is None:
+            return 0
+        owed += self._shares[queue] * limit
+        self._owed[queue] = owed - int(owed)
+        return int(owed)
+
+    def note(self, full: Iterable[str], short: Iterable[str]) -> None:
+        for queue in full:
+            self._owed.setdefault(queue, 0.0)
+        for queue in short:
+            self._owed.pop(queue, None)
 
 
 class Places:
@@ -36,6 +59,7 @@ class Places:
             self._shares.insert(0, {q.name: math.ceil(self.capacity * q.weight / weights) for q in queues})
         self._asked_of_dry = 1 if len(queues) > 1 and self.capacity < together else BATCH_MAX
         self.taken: Counter[str] = Counter()
+        self._retries = RetryShares(queues)
         self._dry: set[str] = set()  # queues that gave less than they were asked for, since the last wait
         self._clogged: frozenset[str] = frozenset()
 
@@ -52,9 +76,11 @@ class Places:
         """
         rooms = self._rooms(Counter(leaving))
         if self._flow is None:
-            return [Ask(name, room, lease_ms, worker=worker) for name, room in rooms.items()]
-        clogged = [Ask(name, rooms.pop(name), lease_ms, worker=worker) for name in self._clogged & rooms.keys()]
-        return clogged + [Ask(name, room, lease_ms, skip, worker) for name, room, skip in self._flow.split(rooms)]
+            wanted = [(name, room, _NONE) for name, room in rooms.items()]
+        else:
+            wanted = [(name, rooms.pop(name), _NONE) for name in self._clogged & rooms.keys()]
+            wanted += self._flow.split(rooms)
+        return [Ask(name, room, lease_ms, skip, worker, self._retries.take(name, room)) for name, room, skip in wanted]
 
     def _rooms(self, leaving: Counter[str]) -> dict[str, int]:
         free = min(self.capacity - self.taken.total() + leaving.total(), self._ask_max)
@@ -92,6 +118,7 @@ class Places:
         for ask in asks:
             asked[ask.queue] += ask.limit
         short = {queue for queue, limit in asked.items() if given[queue] < limit}
+        self._retries.note(asked.keys() - short, short)
         self._dry = (self._dry - asked.keys()) | (short - clogged)
         self._clogged = clogged
         return short
