@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from redrive import Budget
 from redrive.errors import ConfigError
-from redrive.flow.budget import State, ask, deposit, left
+from redrive.flow.budget import State, ask, deposit, earn, left
 
 T0 = 1_760_000_000_000  # a time as a store's clock gives it, whole seconds
 
@@ -98,6 +98,77 @@ def test_deposits_fill_up_the_reserve_and_no_more() -> None:
     state = deposit(state, budget, 10_000, T0)
     assert left(state, budget, T0) == 100
     assert left(state, budget, T0 + 3000) == 100  # the floor comes back in their place
+
+
+def ended(succeeded: int, failed: int, firsts: int | None = None, now_ms: int = T0) -> State:
+    """After so many first dispatches in one second, which ended so."""
+    state = deposit(State(), Budget(), succeeded + failed if firsts is None else firsts, now_ms)
+    return earn(state, Budget(), succeeded, failed, now_ms)
+
+
+def granted(state: State, now_ms: int, wanted: int = 2_000) -> int:
+    """How many of so many retries go at once."""
+    count = 0
+    for _ in range(wanted):
+        state, at_ms = ask(state, Budget(), now_ms)
+        count += at_ms <= now_ms
+    return count
+
+
+def test_what_first_attempts_earned_serves_their_tail_once_all_else_is_spent() -> None:
+    assert granted(ended(4_000, 0), T0) == 100 + 800
+    assert left(ended(4_000, 0), Budget(), T0) == 900
+    assert granted(ended(4_000, 0), T0 + 8_999) == 100 + 800
+    assert granted(ended(4_000, 0), T0 + 10_000) == 100  # their life is over
+
+
+@pytest.mark.parametrize(("failed", "tail"), [(0, 800), (999, 800), (1_000, 0), (4_000, 0)])
+def test_first_attempts_that_fail_earn_nothing_and_from_a_fifth_on_there_is_no_tail(failed: int, tail: int) -> None:
+    assert granted(ended(4_000, failed), T0) == 100 + tail
+
+
+def test_how_they_went_is_told_by_the_last_two_sub_windows_that_any_ended_in() -> None:
+    state = ended(4_000, 0)
+    for second in (1, 2):
+        state = earn(state, Budget(), 0, 1, T0 + second * 1_000)
+    assert granted(state, T0 + 2_000) == 100  # it has just begun to fail
+    state = earn(state, Budget(), 100, 0, T0 + 3_000)
+    assert granted(state, T0 + 8_000) == 100 + 820
+
+
+def test_a_retry_that_a_deposit_paid_for_uses_its_credit_up() -> None:
+    state = deposit(State(), Budget(floor=0, on_exhausted="dead_letter"), 50, T0)
+    none = Budget(floor=0, on_exhausted="dead_letter")
+    state = earn(state, none, 50, 0, T0)
+    went = 0
+    for _ in range(30):
+        state, at_ms = ask(state, none, T0)
+        went += at_ms <= T0
+    assert went == 10
+
+
+@given(st.data())
+def test_with_credit_retries_of_any_window_are_bounded_by_its_first_dispatches_and_those_of_a_life_before(
+    data: st.DataObject,
+) -> None:
+    budget, now, state = Budget(), T0, State()
+    firsts, retries = list[int](), list[int]()
+    for _ in range(data.draw(st.integers(1, 40))):
+        now += data.draw(st.integers(0, 3_000))
+        count = data.draw(st.integers(0, 300))
+        state = deposit(state, budget, count, now)
+        firsts += [now] * count
+        state = earn(state, budget, data.draw(st.integers(0, count)), data.draw(st.integers(0, 5)), now)
+        for _ in range(data.draw(st.integers(0, 200))):
+            state, at_ms = ask(state, budget, now)
+            retries.append(at_ms)
+    retries.sort()
+    for start in sorted({now, *firsts, *retries})[:30]:
+        for length in (0, 1_000, 5_000, 20_000):
+            end = start + length
+            went = sum(start <= at <= end for at in retries)
+            paid = sum(start - 10_000 <= at <= end for at in firsts)
+            assert went <= 0.2 * paid + 10 * length / 1000 + 100 + 1
 
 
 def test_one_token_may_be_made_of_deposits_of_several_parts() -> None:

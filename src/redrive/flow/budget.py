@@ -16,6 +16,8 @@ from ..duration import Duration
 from ..errors import ConfigError
 from ._rules import OnExhausted, number, on_exhausted, put, span_s, whole
 
+ILL = 0.2  # the share of failed first attempts, of those that ended lately, from which on nothing is lent
+LATELY = 2  # sub-windows that something ended in
 PARTS = 10  # sub-windows of `life`: a deposit lives between nine and ten of them
 _DAY_S = 86_400.0
 _SLIP = 1e-6  # of a token: five deposits of a fifth are one, whatever floating point says
@@ -34,7 +36,13 @@ class Budget:
 
     Retries dispatched in any T seconds are at most `ratio * first + floor * T + floor * life`, where `first` counts the
     first dispatches of these T seconds. With the defaults: 0.2 for each, 10/s and 100.
-    With no new traffic a backlog drains at the floor. `Budget.fixed` is another form. Raises ValueError or TypeError.
+    With no new traffic a backlog drains at the floor.
+
+    While first attempts go well, `first` also counts those of the last `life` before: what they earned and retries left
+    unused serves the tail of a bulk job, once all else is spent. They go well while fewer than a fifth of those that
+    ended lately fail; in an outage the bound is the one above.
+
+    `Budget.fixed` is another form. Raises ValueError or TypeError.
     """
 
     ratio: float
@@ -95,6 +103,8 @@ class State(Struct, frozen=True, array_like=True):
     tokens: tuple[float, ...] = ()  # deposits left, by sub-window; the last is head's
     window_ms: int = 0  # fixed form: where the last window begins in which something was granted
     granted: int = 0  # and how much was
+    ended_ms: int = 0  # where the last sub-window begins in which a first attempt ended
+    ended: tuple[float, ...] = ()  # per sub-window, flat: the credit of those that succeeded, how many did and did not
 
 
 def deposit(state: State, budget: Budget, firsts: int, now_ms: int) -> State:
@@ -102,8 +112,19 @@ def deposit(state: State, budget: Budget, firsts: int, now_ms: int) -> State:
     if budget.retries is not None or firsts <= 0 or budget.ratio == 0:
         return state
     head_ms, tokens = _live(state, budget, now_ms)
-    kept = replace(state, head_ms=head_ms, tokens=(*tokens[:-1], round(tokens[-1] + budget.ratio * firsts, 9)))
+    tokens = (*tokens[:-1], round(tokens[-1] + budget.ratio * firsts, 9))
+    kept = replace(state, head_ms=head_ms, tokens=tokens)
     return replace(kept, tokens=_live(kept, budget, now_ms)[1])
+
+
+def earn(state: State, budget: Budget, succeeded: int, failed: int, now_ms: int) -> State:
+    """Count how first attempts ended: those that succeeded earn credit for when all else is spent."""
+    if budget.retries is not None or budget.ratio == 0 or not (succeeded or failed):
+        return state
+    ended_ms, ended = _ended(state, budget, now_ms)
+    *older, credit, well, ill = ended
+    credit = round(credit + budget.ratio * succeeded, 9)
+    return replace(state, ended_ms=ended_ms, ended=_trimmed((*older, credit, well + succeeded, ill + failed)))
 
 
 def ask(state: State, budget: Budget, now_ms: int) -> tuple[State, int]:
@@ -123,18 +144,22 @@ def left(state: State, budget: Budget, now_ms: int) -> float:
         if state.tat_ms > now_ms:
             return 0.0  # whoever asks stands behind those that wait
         return float(budget.retries - (state.granted if state.window_ms >= start_ms else 0))
-    return math.fsum(_live(state, budget, now_ms)[1]) + _level(state, budget, now_ms)
+    tokens = math.fsum(_live(state, budget, now_ms)[1])
+    return max(tokens, _credit(state, budget, now_ms)) + _level(state, budget, now_ms)
 
 
 def _ask(state: State, budget: Budget, now_ms: int) -> tuple[State, int]:
     head_ms, tokens = _live(state, budget, now_ms)
     if math.fsum(tokens) >= 1 - _SLIP:
-        return replace(state, head_ms=head_ms, tokens=_less(tokens, 1.0)), now_ms
+        return _less_credit(replace(state, head_ms=head_ms, tokens=_less(tokens, 1.0)), budget, now_ms), now_ms
+    every_ms = 1000 / budget.floor if budget.floor else math.inf
+    tat_ms = max(state.tat_ms, now_ms)
+    at_ms = now_ms + 1 if not budget.floor else math.ceil(tat_ms - (budget.reserve - 1) * every_ms - _SLIP_MS)
+    if at_ms > now_ms and _credit(state, budget, now_ms) >= 1 - _SLIP:
+        return _less_credit(state, budget, now_ms), now_ms
     if not budget.floor:
         return state, now_ms + math.ceil(budget.life * 1000)
-    every_ms = 1000 / budget.floor
-    tat_ms = max(state.tat_ms, now_ms)
-    at_ms = max(now_ms, math.ceil(tat_ms - (budget.reserve - 1) * every_ms - _SLIP_MS))
+    at_ms = max(now_ms, at_ms)
     return replace(state, tat_ms=tat_ms + every_ms, head_ms=head_ms, tokens=_less(tokens, 0.0)), at_ms
 
 
@@ -153,6 +178,45 @@ def _live(state: State, budget: Budget, now_ms: int) -> tuple[int, tuple[float, 
     # Deposits fill up what the floor's reserve lacks, and no more: else what a quiet time left would add to it.
     excess = math.fsum(tokens) - (budget.reserve - _level(state, budget, now_ms))
     return head_ms, _less(tokens, excess) if excess > 0 else tokens
+
+
+def _ended(state: State, budget: Budget, now_ms: int) -> tuple[int, tuple[float, ...]]:
+    """As `_live`, for what the last ten sub-windows say of first attempts: three numbers of each."""
+    part_ms = max(1, int(budget.life * 1000 / PARTS))
+    ended_ms = max(now_ms, state.ended_ms)
+    ended_ms -= ended_ms % part_ms
+    passed = min(PARTS, (ended_ms - state.ended_ms) // part_ms)
+    return ended_ms, ((0.0,) * 3 * PARTS + state.ended + (0.0,) * 3 * passed)[-3 * PARTS :]
+
+
+def _credit(state: State, budget: Budget, now_ms: int) -> float:
+    """What first attempts earned in the last `life` and retries left unused; nothing unless they went well lately."""
+    if not state.ended:
+        return 0.0
+    ended = _ended(state, budget, now_ms)[1]
+    lately = [counts for counts in zip(ended[1::3], ended[2::3], strict=True) if any(counts)][-LATELY:]
+    well, ill = (math.fsum(counts) for counts in zip(*lately, strict=True)) if lately else (0.0, 0.0)
+    return math.fsum(ended[::3]) if ill < ILL * (well + ill) else 0.0
+
+
+def _less_credit(state: State, budget: Budget, now_ms: int) -> State:
+    """A retry has used the credit of the first attempts that paid for it, the oldest first."""
+    if not state.ended:
+        return state
+    ended_ms, ended = _ended(state, budget, now_ms)
+    owed, kept = 1.0, list(ended)
+    for at in range(0, len(kept), 3):
+        paid = min(kept[at], owed)
+        kept[at], owed = round(kept[at] - paid, 9), owed - paid
+    return replace(state, ended_ms=ended_ms, ended=_trimmed(tuple(kept)))
+
+
+def _trimmed(ended: tuple[float, ...]) -> tuple[float, ...]:
+    """Without sub-windows at the front in which nothing ended."""
+    at = 0
+    while at < len(ended) and not any(ended[at : at + 3]):
+        at += 3
+    return ended[at:]
 
 
 def _level(state: State, budget: Budget, now_ms: int) -> float:
