@@ -243,8 +243,8 @@ class World:
         seen.asked_s = max(seen.asked_s, asked_s)
         if probe:
             seen.probes = {**seen.probes, flow.owner_of(message): word}
-        elif word in ("success", "failure", "slow", "slow_failure"):
-            setattr(seen, word, getattr(seen, word) + 1)
+        else:
+            flow.note(seen, self.state, d, message, word, self.now_ms)
         seen.overloads += word == "throttled"
         if probe or asked_s or (fault is not None and self._opens(worker, d)):
             self._flush(worker)
@@ -299,7 +299,7 @@ def _waiting(message: Message, decision: RetryAt, fault: Fault | None, now_ms: i
     """The message as the store keeps it."""
     faults = message.faults
     if fault is not None:
-        faults = (with_fate(fault, message, decision, now_ms, worker.name),)  # no policy here looks further back
+        faults = (*faults[:1], with_fate(fault, message, decision, now_ms, worker.name))  # nothing here looks between
     return replace(
         message,
         lane=Lane.READY,

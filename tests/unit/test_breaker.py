@@ -115,6 +115,18 @@ SAME: list[tuple[str, str, Breaker, list[Step]]] = [
     ),
     (
         RESILIENCE4J,
+        "half-open: the failure rate of the permitted calls decides, so that 1 failure of 3 at 50 % closes it",
+        Breaker(min_calls=2, open_for="1s", probes=3),
+        [
+            (0, "failure", "closed"),
+            (0, "failure", "open"),
+            (1.3, "failure", "half_open"),
+            (1.3, "success", "half_open"),
+            (1.3, "success", "closed"),
+        ],
+    ),
+    (
+        RESILIENCE4J,
         "maxWaitDurationInHalfOpenState: calls that do not end in time open it again",
         Breaker(min_calls=2, open_for="1s", probes=2, probe_lease="3s"),
         [
@@ -210,14 +222,13 @@ DIFFERENT: list[tuple[str, str, str, Breaker, list[Step]]] = [
     ),
     (
         RESILIENCE4J,
-        "half-open: the failure rate of the permitted calls decides, so that 1 failure of 3 at 50 % closes it",
-        "ours opens at the first probe that fails: what waits is much, and a third of it failing is no recovery",
+        "half-open: the failure rate is worked out once all permitted calls have ended",
+        "ours opens as soon as no probe that is left can change that: the 2nd failure of 3 at 50 %",
         Breaker(min_calls=2, open_for="1s", probes=3),
         [
             (0, "failure", "closed"),
             (0, "failure", "open"),
-            (1.3, "success", "half_open"),
-            (1.3, "success", "half_open"),
+            (1.3, "failure", "half_open"),
             (1.3, "failure", "open"),
         ],
     ),
@@ -409,6 +420,41 @@ def test_probes_are_leases_and_asking_again_with_one_changes_nothing() -> None:
     assert closed_until_ms(state, FIVE, now_ms) == now_ms + 1000
     state, refused = ask(state, FIVE, now_ms, "c")
     assert refused.why == "breaker" and refused.at_ms >= now_ms + 1000 and not refused.probe
+
+
+@pytest.mark.parametrize(
+    ("rate", "words", "status"),
+    [
+        (0.5, "ss", "half_open"),
+        (0.5, "sss", "closed"),
+        (0.5, "fss", "closed"),
+        (0.5, "sfs", "closed"),
+        (0.5, "sf", "half_open"),
+        (0.5, "ff", "open"),
+        (0.5, "sff", "open"),
+        (0.3, "f", "open"),
+        (1.0, "ffs", "closed"),
+        (1.0, "fff", "open"),
+    ],
+)
+def test_probes_are_judged_by_their_share_of_failures(rate: float, words: str, status: str) -> None:
+    breaker = Breaker(failure_rate=rate, min_calls=1, open_for="1s", probes=3)
+    state = half_open(breaker)
+    for word in words:
+        state = record(state, breaker, {"s": "success", "f": "failure"}[word], state.since_ms)
+    assert state.status == status
+
+
+def test_probes_whose_leases_run_out_count_as_failures_of_the_share() -> None:
+    breaker = Breaker(min_calls=1, open_for="1s", probes=3, probe_lease="3s")
+    state = half_open(breaker)
+    began_ms = state.since_ms
+    for owner in "abc":
+        state, _ = ask(state, breaker, began_ms, owner)
+    one_gone = look(give_back(give_back(state, "a"), "b"), breaker, began_ms + 3_000)
+    assert (one_gone.status, one_gone.failed, one_gone.probes) == ("half_open", 1, ())
+    gone = look(give_back(state, "a"), breaker, began_ms + 3_000)
+    assert (gone.status, gone.since_ms) == ("open", began_ms + 3_000)
 
 
 def test_a_probe_given_back_is_another_ones() -> None:

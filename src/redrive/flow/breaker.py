@@ -1,21 +1,23 @@
 """The circuit breaker of a dependency: what was called lately, whether it is called now, and who tries it first.
 
-    closed ──enough failures or slow calls──▶ open ──its time is over──▶ half_open ──`probes` successes──▶ closed
-                                                ▲──────a failure, or a probe's lease runs out──────┘
+    closed ──enough failures or slow calls──▶ open ──its time is over──▶ half_open ──enough probes succeed──▶ closed
+                                                ▲──too many probes fail, or their leases run out──┘
 
-Closing starts a ramp (ramp.py). `record` and `record_many` take in how calls ended, `ask` says when one may begin. All
-is pure; the caller keeps the State, in a cell that all workers share, and swaps it for what it gets back.
+It judges the dependency and not the messages: what counts as evidence is in `evidence.py`. Closing starts a ramp
+(ramp.py). `record` and `record_many` take in how calls ended, `ask` says when one may begin. All is pure; the caller
+keeps the State, in a cell that all workers share, and swaps it for what it gets back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ..policy import draw
+from . import evidence
 from . import ramp as ramps
 from . import window as windows
 from .breaker_rule import FAILED, SLOW, Breaker, Call
@@ -24,6 +26,10 @@ from .window import Window
 
 RAMP_BAD = 0.1  # of the failure rate: what makes a ramp fall back
 LOOK_AGAIN_MS = 1000  # when to ask again whose answer nobody can know yet
+
+# What begins with nothing in it: half-open, and after either end of that.
+_UNTRIED: dict[str, Any] = {"probes": (), "passed": 0, "failed": 0, "slow": 0}
+_NEW: dict[str, Any] = {"probes": (), "window": Window(), "retries": Window(), "places": 0}
 
 Status = Literal["closed", "open", "half_open", "forced_open", "forced_closed"]
 Word = Literal["open", "closed", "auto"]
@@ -74,10 +80,14 @@ class State(Struct, frozen=True, array_like=True, omit_defaults=True):
     slow: int = 0  # how many of those were slow
     places: int = 0  # how many were told to wait for the ramp to come
     ramp: Ramp | None = None
+    failed: int = 0  # probes that failed in this half-open time
+    retries: Window = Window()  # of retries: calls, failures, and failures that say nothing (see evidence.py)
+    well_ms: int = 0  # when a call last succeeded
 
 
 class Calls(Struct, frozen=True):
-    """How calls of a batch ended; `probes` by the owner of each lease, those not counted among the others."""
+    """How calls of a batch ended: first attempts by their words, then retries. `repeated` are retries that failed again
+    and are no evidence (`evidence.repeats`). `probes` are by the owner of each lease, and not counted elsewhere."""
 
     success: int = 0
     failure: int = 0
@@ -86,6 +96,9 @@ class Calls(Struct, frozen=True):
     ignored: int = 0
     throttled: int = 0
     probes: Mapping[str, str] = {}
+    retry_success: int = 0
+    retry_failure: int = 0
+    repeated: int = 0
 
 
 class Answer(NamedTuple):
@@ -125,11 +138,20 @@ def record_many(state: State, breaker: Breaker, calls: Calls, now_ms: int) -> St
     failed = calls.failure + calls.slow_failure + sum(word in FAILED for word in words)
     slow = calls.slow + calls.slow_failure + sum(word in SLOW for word in words)
     throttled = calls.throttled + words.count(Call.THROTTLED)
-    counted = calls.success + calls.slow + failed + sum(word in (Call.SUCCESS, Call.SLOW) for word in words)
+    well = calls.success + calls.slow + sum(word in (Call.SUCCESS, Call.SLOW) for word in words)
+    again = calls.retry_success + calls.retry_failure
     if state.ramp is not None:
-        told = ramps.tell(state.ramp, counted + throttled, failed + throttled, now_ms)
+        bad = failed + calls.retry_failure + throttled
+        told = ramps.tell(state.ramp, well + failed + again + throttled, bad, now_ms)
         state = look(replace(state, ramp=told), breaker, now_ms)
-    return _counted(state, breaker, counted, failed, slow, now_ms)
+    if well or calls.retry_success:
+        state = replace(state, well_ms=max(state.well_ms, now_ms))
+    if state.status != "closed" or not (well or failed or again or calls.repeated):
+        return state
+    firsts = windows.add(state.window, breaker.window_ms, well + failed, failed, slow, now_ms)
+    retries = windows.add(state.retries, breaker.window_ms, again, calls.retry_failure, calls.repeated, now_ms)
+    state = replace(state, window=firsts, retries=retries)
+    return _open(state, breaker, now_ms) if evidence.opens(firsts, retries, breaker) else state
 
 
 def ask(state: State, breaker: Breaker, now_ms: int, owner: str, *, reserve: bool = True) -> tuple[State, Answer]:
@@ -175,11 +197,12 @@ def look(state: State, breaker: Breaker, now_ms: int) -> State:
     over. The very same state where it does nothing. No opening is longer than the rule's longest: a clock that was set
     back, or another rule, does not hold it open."""
     if state.status == "open" and not 0 < state.until_ms - now_ms <= breaker.open_ms(100, 1.0) + LOOK_AGAIN_MS:
-        return _turned(state, "half_open", min(now_ms, state.until_ms), probes=(), passed=0, slow=0)
+        return _turned(state, "half_open", min(now_ms, state.until_ms), **_UNTRIED)
     if state.status == "half_open" and state.probes:
-        ended_ms = min(lease.until_ms for lease in state.probes)
-        if ended_ms <= now_ms:  # it opened then, and may be half-open again
-            return look(_open(state, breaker, ended_ms), breaker, now_ms)
+        first = min(state.probes, key=lambda lease: lease.until_ms)
+        if first.until_ms <= now_ms:  # that counted then: it may have opened, and be half-open again
+            ended = _probe_ended(give_back(state, first.owner), breaker, Call.FAILURE, first.until_ms)
+            return look(ended, breaker, now_ms)
     if state.ramp is not None:
         ramp = ramps.look(state.ramp, RAMP_BAD * breaker.failure_rate, now_ms)
         if ramp is not state.ramp:
@@ -215,24 +238,14 @@ def force(state: State, breaker: Breaker, word: Word, now_ms: int) -> State:
             if state.status == "forced_closed":
                 return state
             ramp = state.ramp if state.status == "closed" else ramps.start(breaker.probes, now_ms)
-            return _turned(state, "forced_closed", now_ms, ramp=ramp, opened=0, probes=(), window=Window())
+            return _turned(
+                state, "forced_closed", now_ms, probes=(), window=Window(), retries=Window(), ramp=ramp, opened=0
+            )
         case "auto":
             if state.status == "forced_open":
-                return _turned(state, "half_open", now_ms, probes=(), passed=0, slow=0, opened=0)
+                return _turned(state, "half_open", now_ms, **_UNTRIED, opened=0)
             return _turned(state, "closed", now_ms) if state.status == "forced_closed" else state
     raise ValueError(f"{word!r} is not what a breaker can be set to; expected open, closed or auto")
-
-
-def _counted(state: State, breaker: Breaker, calls: int, failed: int, slow: int, now_ms: int) -> State:
-    if not calls or state.status != "closed":
-        return state
-    window = windows.add(state.window, breaker.window_ms, calls, failed, slow, now_ms)
-    state = replace(state, window=window)
-    total, failure_rate, slow_rate = windows.rates(window)
-    if total < breaker.min_calls:
-        return state
-    too_slow = breaker.slow_rate is not None and slow_rate >= breaker.slow_rate
-    return _open(state, breaker, now_ms) if failure_rate >= breaker.failure_rate or too_slow else state
 
 
 def _ask_ramp(state: State, now_ms: int, reserve: bool) -> tuple[State, Answer]:
@@ -259,29 +272,28 @@ def _ask_for_probe(state: State, breaker: Breaker, now_ms: int, owner: str) -> t
 
 
 def _probes_left(state: State, breaker: Breaker) -> int:
-    return max(0, breaker.probes - state.passed - len(state.probes))
+    return max(0, breaker.probes - state.passed - state.failed - len(state.probes))
 
 
 def _probe_ended(state: State, breaker: Breaker, call: Call, now_ms: int) -> State:
-    if call in FAILED:
+    """Judge the probes by their share of failures: open as soon as that is certain, close once all have ended."""
+    failed = call in FAILED
+    slow = state.slow + (call in SLOW and not failed)
+    state = replace(state, passed=state.passed + (not failed), failed=state.failed + failed, slow=slow)
+    if state.failed / breaker.probes >= breaker.failure_rate:
         return _open(state, breaker, now_ms)
-    state = replace(state, passed=state.passed + 1, slow=state.slow + (call in SLOW))
-    if state.passed < breaker.probes:
+    if state.passed + state.failed < breaker.probes:
         return state
     if breaker.slow_rate is not None and state.slow / state.passed >= breaker.slow_rate:
         return _open(state, breaker, now_ms)
-    return _turned(
-        state, "closed", now_ms, probes=(), window=Window(), places=0, ramp=ramps.start(breaker.probes, now_ms)
-    )
+    return _turned(state, "closed", now_ms, **_NEW, well_ms=now_ms, ramp=ramps.start(breaker.probes, now_ms))
 
 
 def _open(state: State, breaker: Breaker, now_ms: int) -> State:
     rested = state.status == "closed" and now_ms - state.since_ms >= breaker.window_ms
     opened = 0 if rested else state.opened
     until_ms = now_ms + breaker.open_ms(opened, draw(f"breaker {now_ms}", opened, state.turn))
-    return _turned(
-        state, "open", now_ms, until_ms=until_ms, opened=opened + 1, probes=(), window=Window(), places=0, ramp=None
-    )
+    return _turned(state, "open", now_ms, **_NEW, until_ms=until_ms, opened=opened + 1, ramp=None)
 
 
 def _wait(state: State, breaker: Breaker, from_ms: int) -> tuple[State, Answer]:

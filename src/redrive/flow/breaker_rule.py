@@ -37,11 +37,15 @@ class Breaker:
     - It opens when of the calls of the last `window` (ten buckets) at least `failure_rate` failed, or at least
       `slow_rate` took longer than `slow_call`, and there were `min_calls`. Faults that are permanent or throttled are
       no calls to it. `slow_rate` is `failure_rate` unless it is given.
+    - It judges the dependency, not the messages. A retry that fails is no evidence if its message failed first while
+      the breaker was closed, something has succeeded since, and the last success is no more than six windows old. With
+      fewer first attempts in the window than a quarter of `min_calls`, nearly all calls must have failed: all but a
+      tenth of the share that may fail otherwise, 95 % for a rate of 50 %.
     - It stays open for min(max_open, open_for·1.5^k) ± 20 %, where k counts the openings in a row, without it having
       been closed for a window in between: 5, 7.5, 11.25 s, … by default. While it is open nothing is called, and no
       message loses an attempt.
-    - Then `probes` calls are let through. All must succeed within `probe_lease` each, and fewer than `slow_rate` of
-      them may be slow; then it closes. One that fails, or does not end in time, opens it again.
+    - Then `probes` calls are let through. One that does not end within `probe_lease` has failed. Once `failure_rate` of
+      the probes failed it opens again; once all have ended, and fewer than `slow_rate` were slow, it closes.
     - What has waited is let go from `probes` a second on, doubling every 10 s, and at half the rate after a second with
       more failures than a tenth of `failure_rate`.
 

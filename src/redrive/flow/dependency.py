@@ -23,7 +23,7 @@ from ..message import Cell, Deferral, Message
 from ..policy import draw
 from . import breaker as breakers
 from . import budget as budgets
-from . import limits
+from . import evidence, limits
 from . import ramp as ramps
 from . import window as windows
 from .breaker import Breaker
@@ -82,13 +82,18 @@ class State(Struct, frozen=True, array_like=True):
 
 
 class Seen(Struct):
-    """What happened since it was last written to the state. `asked_s`: the longest wait that was asked for."""
+    """What happened since it was last written to the state. `firsts` are first attempts that were let go; how those
+    ended comes next, then how retries did (see `Calls`). `asked_s`: the longest wait that was asked for."""
 
     firsts: int = 0
     success: int = 0
     failure: int = 0
     slow: int = 0
     slow_failure: int = 0
+    retry_success: int = 0
+    retry_failure: int = 0
+    repeated: int = 0
+    well_ms: int = 0  # when a call last succeeded
     overloads: int = 0
     asked_s: float = 0.0
     unused: int = 0  # of what `take` gave
@@ -98,7 +103,8 @@ class Seen(Struct):
 
     def __bool__(self) -> bool:
         calls = self.firsts or self.success or self.failure or self.slow or self.slow_failure or self.overloads
-        return bool(calls or self.asked_s or self.probes or self.unused or self.waited or self.here)
+        retries = self.retry_success or self.retry_failure or self.repeated
+        return bool(calls or retries or self.asked_s or self.probes or self.unused or self.waited or self.here)
 
 
 class Answers(Struct, frozen=True):
@@ -388,8 +394,9 @@ def used_of(d: Dependency, message: Message) -> tuple[str, ...]:
 
 def apply(state: State, d: Dependency, seen: Seen, now_ms: int, worker: str = "") -> State:
     """The state with what was seen since."""
-    if d.budget is not None and seen.firsts:
-        state = replace(state, budget=budgets.deposit(state.budget, d.budget, seen.firsts, now_ms))
+    if d.budget is not None and (seen.firsts or seen.success or seen.failure):
+        budget = budgets.deposit(state.budget, d.budget, seen.firsts, now_ms)
+        state = replace(state, budget=budgets.earn(budget, d.budget, seen.success, seen.failure, now_ms))
     if d.breaker is not None:
         state = _with_breaker(state, _recorded(state.breaker, d.breaker, seen, now_ms))
     if seen.unused and d.rate is not None:
@@ -397,8 +404,8 @@ def apply(state: State, d: Dependency, seen: Seen, now_ms: int, worker: str = ""
     if seen.asked_s:
         state = replace(state, cool=limits.cool(state.cool, seen.asked_s, now_ms))
     if d.concurrency is not None:
-        done = seen.success + seen.slow
-        overloads = seen.overloads + seen.failure + seen.slow_failure
+        done = seen.success + seen.slow + seen.retry_success
+        overloads = seen.overloads + seen.failure + seen.slow_failure + seen.retry_failure
         state = replace(
             state,
             aimd=limits.steer(state.aimd, d.concurrency, done, overloads, now_ms),
@@ -418,6 +425,9 @@ def _recorded(state: breakers.State, breaker: Breaker, seen: Seen, now_ms: int) 
         slow_failure=seen.slow_failure,
         throttled=seen.overloads,
         probes=ended,
+        retry_success=seen.retry_success,
+        retry_failure=seen.retry_failure,
+        repeated=seen.repeated,
     )
     if state.ramp is not None and (seen.unused or seen.waited):
         ramp = ramps.put_back(state.ramp, seen.unused, now_ms)
@@ -430,13 +440,14 @@ def why_turned(before: State, d: Dependency, seen: Seen, now_ms: int) -> str:
     if d.breaker is None:
         return ""
     if before.breaker.status == "half_open":
-        return "a probe failed, or did not end in time"
-    window = windows.add(before.breaker.window, d.breaker.window_ms, 0, 0, 0, now_ms)
-    total, failure_rate, slow_rate = windows.rates(window)
-    failed = round(total * failure_rate) + seen.failure + seen.slow_failure
-    slow = round(total * slow_rate) + seen.slow + seen.slow_failure
-    calls = total + seen.success + seen.failure + seen.slow + seen.slow_failure
-    said = f"{failed} of {calls} calls in {show(d.breaker.window)} failed"
+        return f"of {d.breaker.probes} probes too many failed, or did not end in time"
+    firsts = windows.moved(before.breaker.window, d.breaker.window_ms, now_ms)
+    retries = windows.moved(before.breaker.retries, d.breaker.window_ms, now_ms)
+    calls, failed, slow = windows.sums(firsts)
+    again, again_failed, _ = windows.sums(retries)
+    bad, slow = seen.failure + seen.slow_failure, slow + seen.slow + seen.slow_failure
+    calls += again + seen.success + seen.slow + bad + seen.retry_success + seen.retry_failure
+    said = f"{failed + again_failed + bad + seen.retry_failure} of {calls} calls in {show(d.breaker.window)} failed"
     return f"{said}, {slow} were slow" if slow else said
 
 
@@ -449,6 +460,30 @@ def share(state: State, d: Dependency, worker: str) -> int:
 def unheard(state: State, worker: str, now_ms: int) -> bool:
     """Whether a worker that has runs of it should say so again, lest its share be given to others."""
     return abs(now_ms - state.workers.get(worker, 0)) > SEEN_MS / 4
+
+
+def note(seen: Seen, state: State, d: Dependency, message: Message, word: str, now_ms: int) -> None:
+    """Count in `seen` how a call ended that was no probe, by the word of `seen_of`: throttled and ignored ones are no
+    calls to the breaker."""
+    failed = word in ("failure", "slow_failure")
+    if message.attempt > 1 and failed and _repeats(seen, state, d, message, now_ms):
+        seen.repeated += 1
+    elif message.attempt > 1 and word in ("success", "failure"):
+        setattr(seen, f"retry_{word}", getattr(seen, f"retry_{word}") + 1)
+    elif word in ("success", "failure", "slow", "slow_failure"):  # a slow call is evidence, whoever made it
+        setattr(seen, word, getattr(seen, word) + 1)
+    if word in ("success", "slow"):
+        seen.well_ms = now_ms
+
+
+def _repeats(seen: Seen, state: State, d: Dependency, message: Message, now_ms: int) -> bool:
+    if d.breaker is None or state.breaker.status not in _CLOSED:
+        return False
+    failed_ms = next((f.at_ms for f in message.faults if f.at_ms >= message.life_ms and f.crash is None), None)
+    if failed_ms is None:
+        return False
+    well_ms = max(seen.well_ms, state.breaker.well_ms)
+    return evidence.repeats(failed_ms, well_ms, state.breaker.since_ms, d.breaker, now_ms)
 
 
 def seen_of(fault: Fault | None, run_s: float, d: Dependency) -> tuple[str, float]:

@@ -33,7 +33,13 @@ def add(window: Window, window_ms: int, calls: int, failed: int, slow: int, now_
     return Window(window.newest, (*older, all_ + calls, bad + failed, late + slow))
 
 
+def sums(window: Window) -> tuple[int, int, int]:
+    """How many calls, failures and slow calls there are in it."""
+    calls, failed, slow = (sum(window.counts[i::3]) for i in range(3))
+    return calls, failed, slow
+
+
 def rates(window: Window) -> tuple[int, float, float]:
     """How many calls there are in it, the share of those that failed, and the share that was slow."""
-    calls, failed, slow = (sum(window.counts[i::3]) for i in range(3))
+    calls, failed, slow = sums(window)
     return calls, failed / max(calls, 1), slow / max(calls, 1)

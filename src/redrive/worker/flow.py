@@ -178,18 +178,16 @@ class Flow:
         run_s = run.finished_s - run.started_s
         guard.pace_ms += _PACE * (run_s * 1000 - guard.pace_ms)
         word, asked_s = flow.seen_of(run.fault, run_s, guard.d)
-        if word == "success" and not owner:
+        message = run.delivery.message
+        if word == "success" and not owner and message.attempt == 1:  # the way of most
             seen.success += 1
+            seen.well_ms = self._now_ms
             return
         seen.asked_s = max(seen.asked_s, asked_s)
         if owner:
             self._probe_ended(guard, owner, word)
-        elif word == "failure":
-            seen.failure += 1
-        elif word == "slow":
-            seen.slow += 1
-        elif word == "slow_failure":
-            seen.slow_failure += 1
+        else:
+            flow.note(seen, guard.state, guard.d, message, word, self._now_ms)
         if word == "throttled":
             seen.overloads += 1
         if asked_s or self._opens(guard):
@@ -213,7 +211,8 @@ class Flow:
     def _opens(self, guard: Guard) -> bool:
         """Whether what was seen here, if it were told, changed the breaker: then it is told at once."""
         seen = guard.seen
-        bad = seen.failure + seen.slow + seen.slow_failure + (seen.overloads if guard.state.breaker.ramp else 0)
+        bad = seen.failure + seen.slow + seen.slow_failure + seen.retry_failure
+        bad += seen.overloads if guard.state.breaker.ramp else 0
         if guard.d.breaker is None or not bad:
             return False
         state = self._with_seen(guard, self._store.now_ms())
