@@ -445,16 +445,39 @@ def test_probes_are_judged_by_their_share_of_failures(rate: float, words: str, s
     assert state.status == status
 
 
+@pytest.mark.parametrize(
+    ("ends", "status"),
+    [
+        (["f", None, None], "half_open"),  # the others are under way
+        (["f", "s", "s"], "closed"),
+        (["f", None, "f"], "open"),
+        (["f"], "open"),  # a lone probe that fails: none is left that could say otherwise
+        (["s", "f"], "open"),
+        (["s", "f", None], "half_open"),
+        (["s", "s", "f"], "closed"),
+    ],
+)
+def test_probes_under_way_are_waited_for_and_those_that_ended_decide_alone(ends: list[str | None], status: str) -> None:
+    breaker = Breaker(min_calls=1, open_for="1s", probes=3)
+    state = half_open(breaker)
+    for owner in range(len(ends)):
+        state, _ = ask(state, breaker, state.since_ms, f"o{owner}")
+    for owner, end in enumerate(ends):
+        if end is not None:
+            state = record(state, breaker, {"s": "success", "f": "failure"}[end], state.since_ms, probe=f"o{owner}")
+    assert state.status == status
+
+
 def test_probes_whose_leases_run_out_count_as_failures_of_the_share() -> None:
     breaker = Breaker(min_calls=1, open_for="1s", probes=3, probe_lease="3s")
     state = half_open(breaker)
     began_ms = state.since_ms
-    for owner in "abc":
-        state, _ = ask(state, breaker, began_ms, owner)
-    one_gone = look(give_back(give_back(state, "a"), "b"), breaker, began_ms + 3_000)
-    assert (one_gone.status, one_gone.failed, one_gone.probes) == ("half_open", 1, ())
-    gone = look(give_back(state, "a"), breaker, began_ms + 3_000)
-    assert (gone.status, gone.since_ms) == ("open", began_ms + 3_000)
+    for at, owner in enumerate("abc"):
+        state, _ = ask(state, breaker, began_ms + at, owner)
+    one = look(state, breaker, began_ms + 3_000)
+    assert (one.status, one.failed, len(one.probes)) == ("half_open", 1, 2)
+    two = look(state, breaker, began_ms + 3_500)
+    assert (two.status, two.since_ms) == ("open", began_ms + 3_001)
 
 
 def test_a_probe_given_back_is_another_ones() -> None:

@@ -131,7 +131,7 @@ def record_many(state: State, breaker: Breaker, calls: Calls, now_ms: int) -> St
         for owner, outcome in calls.probes.items():
             if any(lease.owner == owner for lease in state.probes):
                 state = _probe_ended(give_back(state, owner), breaker, Call(outcome), now_ms)
-        return state
+        return _judged_so_far(state, breaker, now_ms)
     if state.status not in ("closed", "forced_closed"):
         return state
     words = [Call(outcome) for outcome in calls.probes.values()]
@@ -202,7 +202,7 @@ def look(state: State, breaker: Breaker, now_ms: int) -> State:
         first = min(state.probes, key=lambda lease: lease.until_ms)
         if first.until_ms <= now_ms:  # that counted then: it may have opened, and be half-open again
             ended = _probe_ended(give_back(state, first.owner), breaker, Call.FAILURE, first.until_ms)
-            return look(ended, breaker, now_ms)
+            return look(_judged_so_far(ended, breaker, first.until_ms), breaker, now_ms)
     if state.ramp is not None:
         ramp = ramps.look(state.ramp, RAMP_BAD * breaker.failure_rate, now_ms)
         if ramp is not state.ramp:
@@ -287,6 +287,14 @@ def _probe_ended(state: State, breaker: Breaker, call: Call, now_ms: int) -> Sta
     if breaker.slow_rate is not None and state.slow / state.passed >= breaker.slow_rate:
         return _open(state, breaker, now_ms)
     return _turned(state, "closed", now_ms, **_NEW, well_ms=now_ms, ramp=ramps.start(breaker.probes, now_ms))
+
+
+def _judged_so_far(state: State, breaker: Breaker, now_ms: int) -> State:
+    """With no probe under way, those that ended decide: where they failed, no more are sent to find out."""
+    ended = state.passed + state.failed
+    if state.status != "half_open" or state.probes or not state.failed:
+        return state
+    return _open(state, breaker, now_ms) if state.failed / ended >= breaker.failure_rate else state
 
 
 def _open(state: State, breaker: Breaker, now_ms: int) -> State:

@@ -44,8 +44,9 @@ class Breaker:
     - It stays open for min(max_open, open_for·1.5^k) ± 20 %, where k counts the openings in a row, without it having
       been closed for a window in between: 5, 7.5, 11.25 s, … by default. While it is open nothing is called, and no
       message loses an attempt.
-    - Then `probes` calls are let through. One that does not end within `probe_lease` has failed. Once `failure_rate` of
-      the probes failed it opens again; once all have ended, and fewer than `slow_rate` were slow, it closes.
+    - Then `probes` calls are let through. One that does not end within `probe_lease` has failed. It opens again once
+      `failure_rate` of the probes failed, or of those that ended where none is under way. It closes once all have
+      ended, and fewer than `slow_rate` were slow.
     - What has waited is let go from `probes` a second on, doubling every 10 s, and at half the rate after a second with
       more failures than a tenth of `failure_rate`.
 
