@@ -18,6 +18,8 @@ import pytest
 from redrive import (
     App,
     Backoff,
+    Breaker,
+    Budget,
     Context,
     Draft,
     Idempotency,
@@ -854,3 +856,19 @@ def test_idempotency_keys_hold_as_in_a_worker(rd: Kit, program: Program) -> None
     drained = rd.drain()
     assert (drained.done, drained.dead) == (0, 1) and drained.last_failure is not None
     assert sorted(ran) == [7, 8] and sorted(program.sent) == [("mail", 7), ("mail", 8)]
+
+
+def test_flow_control_tells_its_notices_in_a_kit_too(rd: Kit) -> None:
+    app, told = App("memory://"), list[Event]()
+    app.subscribe(told.extend)
+    app.dependency("shop", budget=Budget.fixed(1, per="10m"), breaker=Breaker(min_calls=2))
+
+    @app.task(name="call", dependency="shop", retry=Retry(max_attempts=3, backoff=Backoff.fixed("1s")))
+    def call(n: int) -> None:
+        raise ConnectionError("down")
+
+    rd.use(app)
+    app.enqueue_many([call.draft(n) for n in range(4)])
+    rd.drain()
+    notices = {(event.name, event.about) for event in told if isinstance(event, Notice)}
+    assert {("budget_exhausted", "shop"), ("breaker_opened", "shop")} <= notices

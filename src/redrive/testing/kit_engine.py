@@ -189,8 +189,8 @@ class Engine:
             flow = self._flows[id(task.app)] = Flow(task.app, self.store, WORKER, partial(self._tell, task.app))
         return flow
 
-    def _tell(self, app: App, name: str, text: str) -> None:
-        app.events.emit([Notice(name=name, worker=WORKER, at_ms=self._clock.now_ms(), text=text)])
+    def _tell(self, app: App, name: str, text: str, about: str = "") -> None:
+        app.events.emit([Notice(name=name, worker=WORKER, at_ms=self._clock.now_ms(), text=text, about=about)])
 
     def _settle(self, run: Run) -> tuple[Fate, Fault | None]:
         now_ms = self._clock.now_ms()
