@@ -22,6 +22,8 @@ ASKED_SPREAD = 0.2  # what was asked to wait for r comes back within [r, 1.2·r]
 AT_MAX_MS = 2**62  # stores keep 64-bit integers
 WAIT_MAX_MS = 2**61
 
+GUESSED_MAX = 1_000  # retries whose delays are worked out again
+
 FETCH_AGAIN_S = 30.0  # what waits for blob storage comes back after half to one and a half times that
 
 
@@ -135,11 +137,52 @@ def decide(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decis
     if message.attempt >= allowed:
         return DeadLetter("exhausted", f"failed {message.attempt} of {allowed} allowed attempts")
     at_ms = now_ms + _ceil_ms(delay_s)
-    elapsed_s = (at_ms - message.life_ms - _held_ms(message, fault)) / 1000
-    if chosen.max_elapsed_s is not None and elapsed_s > chosen.max_elapsed_s:
-        why = f"its next attempt would start {elapsed_s:.1f} s into its life; allowed are {chosen.max_elapsed_s:g} s"
-        return DeadLetter("elapsed", why)
+    if chosen.max_elapsed_s is not None:
+        elapsed_s = (tried_ms(message, fault, retry, now_ms) + at_ms - now_ms) / 1000
+        if elapsed_s > chosen.max_elapsed_s:
+            bound = f"allowed are {chosen.max_elapsed_s:g} s"
+            return DeadLetter("elapsed", f"its next attempt would start after {elapsed_s:.1f} s of trying; {bound}")
     return RetryAt(at_ms, fault.kind.value)
+
+
+def tried_ms(message: Message, fault: Fault, retry: Retry, now_ms: int) -> int:
+    """How long the present life had been tried when its run ended in `fault`: the runs that failed, and the delays
+    that were decided between them.
+
+    All other time passes without a try: before the first claim, while no worker is free or up, and while the message is
+    held. Each fault carries the sum so far, so that none is lost with the middle of a long history.
+    """
+    sum_ms, known = fault.ran_ms, False
+    for earlier in reversed(message.faults):
+        if earlier.at_ms < message.life_ms:
+            break
+        if earlier.kind is Kind.UNROUTABLE or earlier.delay_ms is None:
+            continue  # it was parked, or its worker died: nothing was decided about a next try
+        known = True
+        sum_ms += earlier.tried_ms + _decided_ms(earlier, earlier.delay_ms, retry)
+        if earlier.tried_ms:  # 0 also where an older worker wrote it: then the delays are what is known
+            break
+    if known or message.attempt == 1:
+        return sum_ms
+    return max(sum_ms, min(now_ms - message.life_ms - message.held_ms, _guessed_ms(message, fault, retry)))
+
+
+def _guessed_ms(message: Message, fault: Fault, retry: Retry) -> int:
+    """The same of a message without a history, as on SQS without cells: as if its earlier attempts had ended like this
+    one, after as long."""
+    backoff, sum_ms, previous_s = retry.choose(fault).backoff, message.attempt * fault.ran_ms, None
+    for n in range(min(message.attempt - 1, GUESSED_MAX)):
+        u = draw(message.id, message.redrives, message.fence - message.attempt + 1 + n)
+        delay_ms = _ceil_ms(_wait_s(fault, retry, backoff, n, u, previous_s))
+        sum_ms, previous_s = sum_ms + delay_ms, delay_ms / 1000
+    return sum_ms
+
+
+def _decided_ms(fault: Fault, delay_ms: int, retry: Retry) -> int:
+    """The wait after a fault: its delay, or what the failing side asked for where one wait may not be that long."""
+    if fault.retry_after_s is None or fault.retry_after_s <= retry.max_retry_after_s:
+        return delay_ms
+    return max(delay_ms, _ceil_ms(fault.retry_after_s))
 
 
 def _crashed(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decision:
@@ -168,12 +211,6 @@ def _sentence(crashes: int, alone: int, last: Fault | None) -> str:
     times = "once" if crashes == 1 else f"{crashes} times"
     told = f"its process died {times} while running it, {alone} of them while it ran alone"
     return told if last is None else f"{told}; the last: {last.text}"
-
-
-def _held_ms(message: Message, fault: Fault) -> int:
-    """How long of its life flow control held it: put off, and left unclaimed before this run and those that failed."""
-    unclaimed_ms = fault.held_ms + sum(f.held_ms for f in message.faults if f.at_ms >= message.life_ms)
-    return message.held_ms + unclaimed_ms
 
 
 def _checked(decision: Any) -> Decision:
@@ -222,11 +259,16 @@ def _last_failure(message: Message) -> Fault | None:
 
 
 def _delay_s(message: Message, fault: Fault, retry: Retry, backoff: Backoff, n: int) -> float:
-    """max(backoff, r + U(0, 0.2·r)) with r the asked delay, at most `max_retry_after`."""
-    u = draw(message.id, message.redrives, message.fence)
+    """The delay before its retry n."""
     last = _last_failure(message)
     previous_s = None if last is None or last.delay_ms is None else last.delay_ms / 1000
-    delay_s = backoff.seconds(max(0, n), u, previous_s, fault)
+    u = draw(message.id, message.redrives, message.fence)
+    return _wait_s(fault, retry, backoff, max(0, n), u, previous_s)
+
+
+def _wait_s(fault: Fault, retry: Retry, backoff: Backoff, n: int, u: float, previous_s: float | None) -> float:
+    """max(backoff, r + U(0, 0.2·r)) with r the asked delay, at most `max_retry_after`."""
+    delay_s = backoff.seconds(n, u, previous_s, fault)
     if fault.retry_after_s is None:
         return delay_s
     asked_s = min(fault.retry_after_s, retry.max_retry_after_s)
@@ -240,4 +282,12 @@ def _ceil_ms(seconds: float) -> int:
 def with_fate(fault: Fault, message: Message, decision: Decision, now_ms: int, worker: str) -> Fault:
     """The fault as it is kept: when, in which attempt, by whom, and the delay that followed."""
     delay_ms = max(0, decision.at_ms - now_ms) if isinstance(decision, RetryAt) else None
-    return replace(fault, at_ms=now_ms, attempt=message.attempt, worker=worker, delay_ms=delay_ms)
+    held_ms = _untried_ms(message, fault.tried_ms, now_ms)
+    return replace(fault, at_ms=now_ms, attempt=message.attempt, worker=worker, delay_ms=delay_ms, held_ms=held_ms)
+
+
+def _untried_ms(message: Message, tried_ms: int, now_ms: int) -> int:
+    """What is left of the life's time and is not in `held_ms` of the message or of its earlier faults. Workers of
+    an older release, which may run beside this one, go by these sums."""
+    told_ms = message.held_ms + sum(f.held_ms for f in message.faults if f.at_ms >= message.life_ms)
+    return max(0, now_ms - message.life_ms - told_ms - tried_ms)

@@ -241,8 +241,9 @@ class Retry:
     """Which faults are retried, how often, for how long and at what delays. Durations are kept as float seconds.
 
     - `max_attempts` bounds all counted attempts of one life, the first run included.
-    - `max_elapsed` bounds the start of the last retry, from the start of that life; None: no bound. The time
-      that a message was held, such as for a place in its group, does not count.
+    - `max_elapsed` bounds the time of trying up to the start of the last retry: the runs of that life that failed, and
+      the delays between them. A message's other waits do not count: for its first claim, for a worker, behind others,
+      or for a breaker, a budget, a limit, a place in its group, a snooze. None: no bound.
     - `on` maps a fault kind, an exception class or its qualified name to a Backoff, or to a Retry, which replaces the
       bounds too. The most special class of the exception wins, then its kind, then `backoff`. An entry stands alone:
       a smaller cap of `backoff` never clips it.
@@ -417,8 +418,9 @@ class Preview:
 def preview(retry: Retry, *, kind: str = "default", error: FaultKey | None = None, limit: int = 1000) -> Preview:
     """Return the delays of a policy for faults of one kind and, if given, one exception class or qualified name.
 
-    Runs are taken to last no time. The mean of `decorrelated` jitter is an estimate from above once the walk nears its
-    cap. At most `limit` steps are given. Raises ValueError for an unknown kind or name.
+    Runs are taken to last no time, and nothing but its delays to keep a message waiting. The mean of `decorrelated`
+    jitter is an estimate from above once the walk nears its cap. At most `limit` steps are given. Raises ValueError for
+    an unknown kind or name.
 
     >>> shown = preview(presets["standard_api"])
     >>> shown.ends, shown.retries_least, shown.retries_most

@@ -14,13 +14,18 @@ from typing import Any
 import pytest
 
 import redrive
-from redrive import App, Backoff, Retry
+from redrive import App, Backoff, Retry, presets
+from redrive.aws.moving import Settings
+from redrive.aws.redriver import Redriver, Work
+from redrive.aws.sending import calls as sqs_calls
 from redrive.errors import Refused
+from redrive.stores._aws import client
 from redrive.stores._cells import CellsOfStore
 from redrive.stores.memory import MemoryStore
 from redrive.stores.sqs import SqsStore
 from redrive.testing import ManualClock
 from redrive.testing.sqs import SqsServer
+from redrive.triage.auto import AutoRedrive
 
 from .places import REGION
 
@@ -158,3 +163,74 @@ def test_fifty_attempts_run_on_a_queue_that_delivers_a_message_three_times(
     run_until_over(app, server, clock, lambda: 2)
     assert ran == [*range(1, 51)]
     assert left(server, clock, "shop-default-dlq") == 1
+
+
+# -- what elapses is trying
+
+API = presets["standard_api"]  # 500 s, some twelve attempts
+
+
+@pytest.fixture
+def calls(make: Callable[..., App], clock: ManualClock) -> Callable[[str], tuple[App, list[int]]]:
+    def calls(mode: str) -> tuple[App, list[int]]:
+        """An app whose task always fails, and the attempts that it made."""
+        app, ran = make(mode), list[int]()
+
+        @app.task(name="call", retry=API)
+        def call() -> None:
+            ran.append(redrive.context().attempt)
+            raise ConnectionError("down")
+
+        return app, ran
+
+    return calls
+
+
+def has_had_all(ran: list[int]) -> bool:
+    """Whether it was given up for its time alone: after 500 s of delays of 2, 6, 18, 54 and 60 s, each up to a tenth
+    longer."""
+    return ran == [*range(1, len(ran) + 1)] and 11 <= len(ran) <= 12
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("wait_s", [0, HOUR_S])
+def test_a_message_that_was_delayed_for_an_hour_has_all_its_attempts(
+    make: Callable[..., App], calls: Any, server: SqsServer, clock: ManualClock, mode: str, wait_s: int
+) -> None:
+    app, ran = calls(mode)
+    app.tasks["call"].using(delay=wait_s).enqueue()
+    run_until_over(app, server, clock, lambda: 5 if ran else 200)
+    assert has_had_all(ran)
+    assert left(server, clock, "shop-default-dlq") == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_workers_that_are_down_for_ten_minutes_take_no_attempts(
+    calls: Any, server: SqsServer, clock: ManualClock, mode: str
+) -> None:
+    app, ran = calls(mode)
+    app.tasks["call"].enqueue()
+    run_until_over(app, server, clock, lambda: 600)  # before each attempt
+    assert has_had_all(ran)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_what_the_redriver_delays_has_all_its_attempts_again(
+    calls: Any, server: SqsServer, clock: ManualClock, mode: str
+) -> None:
+    app, ran = calls(mode)
+    app.tasks["call"].enqueue()
+    run_until_over(app, server, clock, lambda: 5)
+    assert has_had_all(ran)
+    url = server.account.named("shop-default").url
+    settings = Settings(
+        queue=url, dead=f"{url}-dlq", poison=f"{url}-poison", auto=AutoRedrive(base="15m", cap="1h", factor=4)
+    )
+    by = sqs_calls(client("sqs", region=REGION, endpoint=server.url))
+    for _ in range(2):  # after 15 minutes, then after an hour
+        ran.clear()
+        carried = Redriver(by, settings, Work(), None, lambda: 60.0, clock).run(trigger=True)
+        assert (carried.redriven, carried.isolated, carried.failed) == (1, 0, 0)
+        run_until_over(app, server, clock, lambda: 5 if ran else 200)
+        assert has_had_all(ran)

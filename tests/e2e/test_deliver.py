@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.e2e.endpoint import Answer, Endpoint, Request
 
 from redrive.decide import Policy, decide
@@ -27,7 +28,7 @@ from redrive.fault import Fault, Kind
 from redrive.flow.limits import read_rate
 from redrive.http.retry import PATIENT, read_retry
 from redrive.message import Counts, DeadLetter, Discard, Handle, Lane, Message
-from redrive.policy import Retry, presets
+from redrive.policy import Retry
 from redrive.stores.sqlite import SqliteStore
 from redrive.worker.crashes import left_behind
 
@@ -474,13 +475,13 @@ def test_a_line_that_keeps_failing_outlives_an_outage_of_5_minutes() -> None:
     assert low_s > 300 and high_s < 610
 
 
-def test_a_presets_time_counts_from_the_first_failure_and_not_from_the_enqueue() -> None:
+def test_a_lines_wait_for_its_turn_is_no_part_of_a_presets_time() -> None:
     now_ms = 100_000_000  # a day and more after the line was enqueued
-    retry = read_retry("standard_api", lambda: now_ms)
-    assert fate(presets["standard_api"], Kind.TRANSIENT, 1, [], now_ms) == "elapsed"
+    retry = read_retry("standard_api")
     assert fate(retry, Kind.TRANSIENT, 1, [], now_ms) == "retry"
-    assert fate(retry, Kind.TRANSIENT, 3, [fault(Kind.TRANSIENT, now_ms - 400_000)], now_ms) == "retry"
-    assert fate(retry, Kind.TRANSIENT, 3, [fault(Kind.TRANSIENT, now_ms - 499_000)], now_ms) == "elapsed"
+    tried = replace(fault(Kind.TRANSIENT, 1000), delay_ms=2000, tried_ms=430_000)
+    assert fate(retry, Kind.TRANSIENT, 3, [tried], now_ms) == "retry"
+    assert fate(retry, Kind.TRANSIENT, 3, [replace(tried, tried_ms=499_000)], now_ms) == "elapsed"
 
 
 @pytest.mark.parametrize("text, rate", [("50/s", 50), ("600/m", 10), ("5/2s", 2.5), ("0.5/s", 0.5), ("36000/h", 10)])

@@ -183,6 +183,44 @@ def _(right: Any, m: Any, fault: Any, policy: Any, now: int) -> Any:
     given = right(m, fault, policy, now)
     bound_s = policy.retry.max_elapsed
     early = isinstance(given, DeadLetter) and given.reason == "elapsed" and bound_s is not None
-    if early and (now - m.life_ms - m.held_ms) / 1000 <= bound_s:
+    if early and decide.tried_ms(m, fault, policy.retry, now) / 1000 <= bound_s:
         return right(m, fault, retried(policy, max_elapsed=None), now)
     return given
+
+
+def tries(what: str, *, message: Any = None, fault: Any = None, retry: Any = None) -> None:
+    """`tried_ms` with its message, its fault or its policy changed."""
+
+    @bug(decide, "tried_ms", what)
+    def _(right: Any, m: Any, f: Any, r: Any, now: int) -> Any:
+        return right(message(m) if message else m, fault(f) if fault else f, retry(r) if retry else r, now)
+
+
+def each(m: Any, **parts: Any) -> Any:
+    """The message with something else in each of its faults."""
+    return replace(m, faults=tuple(replace(f, **{name: of(f) for name, of in parts.items()}) for f in m.faults))
+
+
+@bug(decide, "_guessed_ms", "without a history all its age counts as elapsed")
+def _(right: Any, m: Any, fault: Any, retry: Any) -> Any:
+    return 2**60
+
+
+@bug(decide, "tried_ms", "all time since the life began counts as elapsed")
+def _(right: Any, m: Any, fault: Any, retry: Any, now: int) -> Any:
+    return max(right(m, fault, retry, now), now - m.life_ms - m.held_ms)
+
+
+tries("the time of a run does not count as elapsed", fault=lambda f: replace(f, ran_ms=0))
+tries("what was tried before the last failure is forgotten", message=lambda m: each(m, tried_ms=lambda f: 0))
+tries(
+    "the delays before retries do not count as elapsed", message=lambda m: each(m, delay_ms=lambda f: f.delay_ms and 0)
+)
+tries("an earlier life counts as elapsed", message=lambda m: replace(m, life_ms=0))
+tries(
+    "what was asked for beyond the clamp counts as the clamp", message=lambda m: each(m, retry_after_s=lambda f: None)
+)
+tries(
+    "the wait of a parked message counts as elapsed",
+    message=lambda m: each(m, kind=lambda f: Kind.DEFAULT if f.kind is Kind.UNROUTABLE else f.kind),
+)

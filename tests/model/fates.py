@@ -121,6 +121,40 @@ class Plan:
         )
 
 
+def tried(message: Message, fault: Fault, plan: Plan, now: int) -> tuple[int, int]:
+    """How long its life was tried, at least and at most: runs, and waits between them that were decided. What was asked
+    for beyond the clamp is waited for in pieces, and counts whole."""
+    told: list[Fault] = []
+    for each in reversed(message.faults):
+        if each.at_ms < message.life_ms:
+            break
+        if each.delay_ms is not None and each.kind is not Kind.UNROUTABLE:
+            told.insert(0, each)
+    if not told and message.attempt > 1:  # as if all had failed like this one, though no longer than it is there
+        waits = [waited(fault, plan, n) for n in range(message.attempt - 1)]
+        age_ms, ran_ms = now - message.life_ms - message.held_ms, message.attempt * fault.ran_ms
+        least_ms, most_ms = (
+            max(fault.ran_ms, min(age_ms, ran_ms + sum(column))) for column in zip(*waits, strict=True)
+        )
+        return least_ms, most_ms
+    sum_ms = 0
+    for each in told:
+        asked_s = each.retry_after_s or 0
+        either_ms = [each.delay_ms or 0, asked_s * 1000 if asked_s > plan.max_retry_after_s else 0]
+        sum_ms = (each.tried_ms or sum_ms) + int(max(either_ms))
+    return sum_ms + fault.ran_ms, sum_ms + fault.ran_ms
+
+
+def waited(fault: Fault, plan: Plan, n: int) -> tuple[int, int]:
+    """The wait before retry n, at least and at most: the backoff's, or what was asked for, spread."""
+    own = [name for name in (*fault.errors, fault.kind.value) if name in dict(plan.on)]
+    least_ms = most_ms = 1000 * (dict(plan.on)[own[0]] if own else min(plan.cap_s, plan.base_s * plan.factor**n))
+    if fault.retry_after_s is not None:
+        asked_ms = int(min(fault.retry_after_s, plan.max_retry_after_s) * 1000)
+        least_ms, most_ms = max(least_ms, asked_ms), max(most_ms, asked_ms + asked_ms // 5 + 1)
+    return least_ms, most_ms
+
+
 FINAL = (Kind.PERMANENT, Kind.UNREADABLE, Kind.UNROUTABLE)
 
 
@@ -130,12 +164,7 @@ def decided(message: Message, fault: Fault, plan: Plan, now: int, policy: Policy
     on = dict(plan.on)
     own = [name for name in names if name in on]
     died = fault.crash is not None
-    n = message.crashes_alone if died else max(0, message.attempt - 1)
-    delay_s: float = on[own[0]] if own else min(plan.cap_s, plan.base_s * plan.factor**n)
-    least_ms = most_ms = int(delay_s * 1000)
-    if fault.retry_after_s is not None:
-        asked_ms = int(min(fault.retry_after_s, plan.max_retry_after_s) * 1000)
-        least_ms, most_ms = max(least_ms, asked_ms), max(most_ms, asked_ms + asked_ms // 5 + 1)
+    least_ms, most_ms = waited(fault, plan, message.crashes_alone if died else max(0, message.attempt - 1))
     expected = bool(own) and own[0] != "Exception"  # the policy has an entry for just this
     refused = (
         any(name in plan.never for name in names)
@@ -143,7 +172,7 @@ def decided(message: Message, fault: Fault, plan: Plan, now: int, policy: Policy
         or (fault.kind in FINAL and not expected)
     )
     allowed = plan.attempts if message.attempts_allowed is None else message.attempts_allowed
-    lived_ms = now - message.life_ms - message.held_ms
+    lived_ms, lived_most_ms = tried(message, fault, plan, now)
     bound_ms = None if plan.elapsed_s is None else plan.elapsed_s * 1000
     again = retry(fault.kind.value, now + least_ms, now + most_ms)
     snooze_ms = int((fault.retry_after_s or 0) * 1000)
@@ -158,7 +187,7 @@ def decided(message: Message, fault: Fault, plan: Plan, now: int, policy: Policy
         (refused, Fate("dead", "permanent")),
         (message.attempt >= allowed, Fate("dead", "exhausted")),
         (bound_ms is not None and lived_ms + least_ms > bound_ms, Fate("dead", "elapsed")),
-        (bound_ms is not None and lived_ms + most_ms > bound_ms, replace(again, or_dead="elapsed")),
+        (bound_ms is not None and lived_most_ms + most_ms > bound_ms, replace(again, or_dead="elapsed")),
         (True, again),
     ]
     return _first(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable
 from typing import Any
@@ -37,6 +38,9 @@ FAULT: Choices = {
     "retry_after_s": [None, 0.0, 5.0, 60.0, 100.0, 3600.0, float(HOURS_6), HOURS_6 + 1.0, HOURS_6 + 1000.0, 1e6],
     "steer": ["", "retry_after", "snooze", "reject", "quarantine"],
     "at_ms": [NOW - 1000, NOW - 999, NOW - 300, NOW - 299, BEFORE_THE_CLAMP - 1000, BEFORE_THE_CLAMP, A_MINUTE_AGO],
+    "delay_ms": [10_000, None, 0, 1, 40_000],
+    "ran_ms": [0, 1, 50_000, 60_000],
+    "tried_ms": [0, 1, 10_000, 40_001, 50_000, 90_000],
 }
 MESSAGE: Choices = {
     "fence": [1, 2, 3, 4, 5, 6, 7],
@@ -103,6 +107,14 @@ def crashing(rng: random.Random, message: Message, policy: Policy) -> tuple[Mess
     )
 
 
+def aging(rng: random.Random, message: Message, plan: Plan) -> tuple[Message, Plan]:
+    """Every tenth without a history, near a bound of its time."""
+    if rng.random() < 0.9:
+        return message, plan
+    fields = {name: rng.choice(MESSAGE[name]) for name in ("attempt", "life_ms", "held_ms")}
+    return replace(message, faults=(), **fields), dataclasses.replace(plan, elapsed_s=rng.choice(PLAN["elapsed_s"]))
+
+
 def wrong_admission(rng: random.Random) -> str | None:
     """What is wrong with the answer for some message; None if nothing is."""
     retry = Retry(max_retry_after=rng.choice((HOURS_6, HOURS_6, 60)))
@@ -112,7 +124,8 @@ def wrong_admission(rng: random.Random) -> str | None:
 
 
 def wrong_decision(rng: random.Random) -> str | None:
-    message, fault, plan = a_message(rng), Fault(**some(rng, FAULT)), Plan(**some(rng, PLAN))
+    fault = Fault(**some(rng, FAULT))
+    message, plan = aging(rng, a_message(rng), Plan(**some(rng, PLAN)))
     message, policy = crashing(rng, message, Policy(plan.retry(NOW), **some(rng, POLICY)))
     if policy.crashes_within_s is not None:
         fault = replace(fault, crash=rng.choice(CRASHES))

@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from redrive.decide import RUN, Policy, Signals, admit, decide, with_fate
+from redrive.decide import RUN, Policy, Signals, admit, decide, tried_ms, with_fate
 from redrive.errors import Snooze
 from redrive.fault import Crash, Fault, Kind, classify, crash_fault
 from redrive.message import DeadLetter, Lane, Message, Quarantine, RetryAt
 from redrive.policy import Backoff, Retry
 
 NOW = 1_700_000_000_000
+HOUR = 3_600_000
 ID = "018bcfe5-6800-7000-8000-000000000001"
 FIXED = Policy(retry=Retry(max_attempts=3, max_elapsed="1h", backoff=Backoff.fixed("10s")))
 
@@ -245,13 +246,88 @@ def test_permanent_kinds_die_at_once(kind: str) -> None:
     assert verdict.reason == "permanent"
 
 
-def test_elapsed_counts_the_start_of_the_next_attempt_and_not_what_was_held() -> None:
-    old = NOW - 3_600_000
-    assert isinstance(decide(message(life_ms=old + 10_000), fault(), FIXED, NOW), RetryAt)
-    late = decide(message(life_ms=old + 9_999), fault(), FIXED, NOW)
-    assert isinstance(late, DeadLetter)
-    assert late.reason == "elapsed"
-    assert isinstance(decide(message(life_ms=old, held_ms=10_000), fault(), FIXED, NOW), RetryAt)
+TRYING = Policy(retry=Retry(max_attempts=99, max_elapsed="1m", backoff=Backoff.fixed("10s")))
+
+
+def failed(tried_ms: int, ago_ms: int = 1000, delay_ms: int | None = 10_000, **parts: Any) -> Fault:
+    """A fault as it was kept."""
+    return fault(at_ms=NOW - ago_ms, delay_ms=delay_ms, tried_ms=tried_ms, **parts)
+
+
+ELAPSED = [  # life, faults before, this one: whether its next attempt, 10 s later, starts within a minute of trying
+    ("a life of a day that was claimed now", {"attempt": 1}, (), {}, True),
+    ("a first run that took all but the delay", {"attempt": 1}, (), {"ran_ms": 50_000}, True),
+    ("a first run that took more", {"attempt": 1}, (), {"ran_ms": 50_001}, False),
+    ("tried before, the delay and this run", {}, (failed(20_000),), {"ran_ms": 20_000}, True),
+    ("a millisecond more of them", {}, (failed(20_001),), {"ran_ms": 20_000}, False),
+    ("only the last sum counts", {}, (failed(39_000, 9000), failed(39_999)), {}, True),
+    ("faults of an older worker: their delays", {}, tuple(failed(0, 9000 - n) for n in range(5)), {}, True),
+    ("and one more of them", {}, tuple(failed(0, 9000 - n) for n in range(6)), {}, False),
+    ("an older worker's after one that knows", {}, (failed(30_000, 9000), failed(0)), {}, True),
+    ("the same, a millisecond more", {}, (failed(30_001, 9000), failed(0)), {}, False),
+    ("a wait for a newer worker", {}, (failed(39_999, 9000), failed(0, 8000, kind=Kind.UNROUTABLE)), {}, True),
+    ("a worker that died", {}, (failed(39_999, 9000), failed(0, 8000, None, crash=Crash())), {}, True),
+    ("an earlier life", {"life_ms": NOW - 500}, (failed(59_000),), {}, True),
+    ("no history: as if all had failed like this one", {"attempt": 5, "fence": 5}, (), {"ran_ms": 2000}, True),
+    ("and a millisecond more", {"attempt": 5, "fence": 5}, (), {"ran_ms": 2001}, False),
+    ("but no longer than it is there", {"attempt": 9, "fence": 9, "life_ms": NOW - 50_000}, (), {}, True),
+    ("which is too long", {"attempt": 9, "fence": 9, "life_ms": NOW - 50_001}, (), {}, False),
+    ("unless it was held", {"attempt": 9, "fence": 9, "life_ms": NOW - 50_001, "held_ms": 1}, (), {}, True),
+]
+
+
+@pytest.mark.parametrize(("fields", "before", "now", "goes_on"), [r[1:] for r in ELAPSED], ids=[r[0] for r in ELAPSED])
+def test_elapsed_counts_runs_and_delays_up_to_the_start_of_the_next_attempt(
+    fields: dict[str, Any], before: tuple[Fault, ...], now: dict[str, Any], goes_on: bool
+) -> None:
+    tried = message(faults=before, **{"life_ms": NOW - 86_400_000, "attempt": 1 + len(before), **fields})
+    decision = decide(tried, fault(**now), TRYING, NOW)
+    assert isinstance(decision, RetryAt) if goes_on else getattr(decision, "reason", "") == "elapsed"
+
+
+def test_a_wait_that_was_asked_for_counts_whole_where_it_is_waited_for_in_pieces() -> None:
+    policy = Policy(retry=Retry(max_attempts=99, max_elapsed="10h", backoff=Backoff.fixed("10s")))
+    asked = failed(0, 9 * HOUR, 6 * HOUR, retry_after_s=9 * 3600.0)
+    waited = message(attempt=2, life_ms=NOW - 86_400_000, faults=(asked,))
+    assert isinstance(decide(waited, fault(ran_ms=HOUR - 10_000), policy, NOW), RetryAt)
+    assert isinstance(decide(waited, fault(ran_ms=HOUR - 9_999), policy, NOW), DeadLetter)
+
+
+def test_without_a_history_the_delays_are_worked_out_again_as_they_were_drawn() -> None:
+    policy = Policy(retry=Retry(max_attempts=99, max_elapsed="1d", backoff=Backoff("2s", 3, "1m", "decorrelated")))
+    at_ms, previous = NOW, ()
+    for n in range(1, 9):
+        claimed = message(attempt=n, fence=n, faults=previous, life_ms=NOW - HOUR)
+        decision = decide(claimed, fault(), policy, at_ms)
+        assert isinstance(decision, RetryAt)
+        bare = replace(claimed, faults=(), life_ms=NOW - HOUR)
+        assert tried_ms(bare, fault(), policy.retry, at_ms) == at_ms - NOW
+        previous, at_ms = (with_fate(fault(), claimed, decision, at_ms, "w"),), decision.at_ms
+
+
+def test_a_kept_fault_sums_up_what_was_tried_also_when_the_middle_of_a_history_is_lost() -> None:
+    waiting, seen = message(life_ms=NOW - 3_600_000), fault(ran_ms=100)
+    for n in range(60):
+        sum_ms = tried_ms(waiting, seen, TRYING.retry, NOW + n)
+        assert sum_ms == 100 + n * 600
+        kept = with_fate(replace(seen, tried_ms=sum_ms), waiting, RetryAt(NOW + n + 500), NOW + n, "w")
+        faults = (*waiting.faults, kept)
+        waiting = replace(waiting, attempt=n + 2, faults=faults if len(faults) <= 20 else (*faults[:10], *faults[-10:]))
+    assert waiting.faults[-1].tried_ms == 100 + 59 * 600
+
+
+def test_a_worker_of_an_older_release_reads_the_same_sum_off_what_was_held() -> None:
+    def lived_ms(m: Message, now_ms: int) -> int:
+        """What such a worker takes a life to be."""
+        return now_ms - m.life_ms - m.held_ms - sum(f.held_ms for f in m.faults if f.at_ms >= m.life_ms)
+
+    waiting, now_ms = message(life_ms=NOW - 3_600_000, held_ms=1000), NOW
+    for n in range(15):
+        sum_ms = tried_ms(waiting, fault(ran_ms=100), TRYING.retry, now_ms)
+        kept = with_fate(fault(ran_ms=100, tried_ms=sum_ms), waiting, RetryAt(now_ms + 500), now_ms, "w")
+        waiting = replace(waiting, attempt=n + 2, faults=(*waiting.faults, kept))
+        assert lived_ms(waiting, now_ms) == sum_ms
+        now_ms += 70_000  # it was late
 
 
 def test_what_was_asked_is_a_floor_spread_over_a_fifth_more() -> None:
@@ -328,14 +404,3 @@ def test_an_override_that_returns_no_decision_a_store_could_keep_is_told_so(wron
     policy = Policy(Retry(override=lambda message, fault, delay_s: wrong))
     with pytest.raises((TypeError, ValueError)):  # and the worker goes by the default policy then
         decide(message(), classify(ValueError("x")), policy, NOW)
-
-
-def test_what_flow_control_left_unclaimed_is_no_part_of_the_life_that_is_allowed() -> None:
-    policy = Policy(retry=Retry(max_attempts=99, max_elapsed="1m", backoff=Backoff.fixed("10s")))
-    late = message(attempt=3, life_ms=NOW - 100_000, held_ms=20_000)
-    before = fault(at_ms=NOW - 50_000, held_ms=15_000)
-    assert isinstance(decide(late, fault(), policy, NOW), DeadLetter)
-    assert isinstance(decide(replace(late, faults=(before,)), fault(held_ms=14_999), policy, NOW), DeadLetter)
-    assert isinstance(decide(replace(late, faults=(before,)), fault(held_ms=15_000), policy, NOW), RetryAt)
-    earlier_life = replace(before, at_ms=NOW - 200_000)
-    assert isinstance(decide(replace(late, faults=(earlier_life,)), fault(held_ms=15_000), policy, NOW), DeadLetter)

@@ -285,7 +285,7 @@ def _options(given: dict[str, Any], now_ms: Any) -> Options:
 
     chosen = settings({"concurrency": given["concurrency"]})
     return Options(
-        retry=read_retry(given["retry"], now_ms),
+        retry=read_retry(given["retry"]),
         concurrency=chosen.concurrency or 10,
         rate=None if given["rate"] is None else read_rate(given["rate"]),
         lease_s=chosen.lease_s,

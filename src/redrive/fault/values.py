@@ -60,5 +60,7 @@ class Fault(Struct, frozen=True, gc=False, omit_defaults=True):
     attempt: int = 0
     worker: str = ""
     delay_ms: int | None = None
-    held_ms: int = 0  # how long flow control had left the message unclaimed before the run that ended so
+    ran_ms: int = 0  # how long the run took that ended so
+    tried_ms: int = 0  # how long its life had been tried by then: runs that failed, and the delays between them
+    held_ms: int = 0  # what of the life's time was neither, beyond the message's own `held_ms`
     crash: Crash | None = None  # of a process that died

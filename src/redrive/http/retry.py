@@ -1,8 +1,6 @@
-"""How patient a delivery is: the policy by default, and presets fitted to lines that may wait long for their turn."""
+"""How patient a delivery is: the policy by default, or a preset."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from ..errors import ConfigError
 from ..fault import Fault, Kind
@@ -33,38 +31,10 @@ PATIENT = Retry(
 )
 
 
-def read_retry(name: str, now_ms: Callable[[], int]) -> Retry:
+def read_retry(name: str) -> Retry:
     """The policy of that name: `patient`, or one of the presets. Raises ConfigError."""
     if name == DEFAULT:
         return PATIENT
     if name not in presets:
         raise ConfigError(f"--retry {name!r}: no such policy; known: {', '.join([DEFAULT, *presets])}")
-    return from_first_failure(presets[name], now_ms)
-
-
-def from_first_failure(retry: Retry, now_ms: Callable[[], int]) -> Retry:
-    """The same policy, its `max_elapsed` counted from a line's first failure instead of from its enqueue.
-
-    All lines of a file are enqueued at once and may wait hours for their turn; that wait must not use up their time.
-    """
-    bound_s = retry.max_elapsed
-    if bound_s is None:
-        return retry
-
-    def override(message: Message, fault: Fault, delay_s: float) -> Decision | None:
-        now = now_ms()
-        first = next((f.at_ms for f in message.faults if f.at_ms >= message.life_ms), now)
-        if now + delay_s * 1000 - first <= bound_s * 1000:
-            return None
-        return DeadLetter("elapsed", f"its next attempt would start more than {bound_s:g} s after its first failure")
-
-    return Retry(
-        max_attempts=retry.max_attempts,
-        max_elapsed=None,
-        backoff=retry.backoff,
-        on=retry.on,
-        never=retry.never,
-        only=retry.only,
-        override=override,
-        max_retry_after=retry.max_retry_after,
-    )
+    return presets[name]

@@ -167,7 +167,7 @@ class Engine:
             self._clock.advance(rig.policy.timeout_s)
         if rig.escaped is not None and not isinstance(rig.escaped, Crash):
             raise rig.escaped
-        told, fault = self._settle(run) if rig.escaped is None else (None, None)
+        told, fault = self._settle(run, at_ms) if rig.escaped is None else (None, None)
         ran = self._ran(run, rig.result, args, at_ms, told, fault)
         self.runs.append(ran)
         tally.add_run(ran)
@@ -192,13 +192,16 @@ class Engine:
     def _tell(self, app: App, name: str, text: str, about: str = "") -> None:
         app.events.emit([Notice(name=name, worker=WORKER, at_ms=self._clock.now_ms(), text=text, about=about)])
 
-    def _settle(self, run: Run) -> tuple[Fate, Fault | None]:
+    def _settle(self, run: Run, from_ms: int = 0) -> tuple[Fate, Fault | None]:
+        """Settle a run, which began at `from_ms` if it did."""
         now_ms = self._clock.now_ms()
         if run.guards and (flow := self._flow_of(run)) is not None:
             flow.ended(run)
             flow.left(run)
             flow.tick()
         self._keys.look_committed([run])
+        if run.started_s:  # as long as this clock says: what the machine took is not the test's
+            run.finished_s = run.started_s + (now_ms - from_ms) / 1000
         ended = outcome(run, now_ms, WORKER)
         try:
             word = self.store.exchange([ended.settlement], []).settled[0]

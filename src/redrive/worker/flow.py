@@ -151,7 +151,7 @@ class Flow:
                 run.granted = (*run.granted, *flow.used_of(guard.d, message))
             else:
                 guard.running += 1
-                run.counted, run.let_ms = True, now_ms
+                run.counted = True
                 if guard.d.concurrency is not None:
                     self._sharing.add(guard)
                 guard.seen.firsts += message.attempt == 1

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from .._context import Extras
 from .._idempotent import NOT_COMMITTED, Claim
-from ..decide import Policy, decide, with_fate
+from ..decide import Policy, decide, tried_ms, with_fate
 from ..errors import Cancelled, EnqueueError, LeaseLost, StoreError, Unsupported
 from ..fault import Crash, Fault, Kind, classify, crash_fault
 from ..flow.idempotency import Record, releasing
@@ -73,22 +73,14 @@ def _outcome(run: Run, now_ms: int, worker: str) -> Outcome:
         plain = extras is None and not run.delivery.message.keep_ms
         settlement = Settlement(run.delivery.receipt, run.gate.ack) if plain else _done(run, extras)
         return Outcome(settlement, run.delivery, run_s)
-    ended = run.fault if not run.let_ms else replace(run.fault, held_ms=unclaimed_ms(run.delivery.message, run.let_ms))
-    decision, fault = _failed(run.delivery.message, ended, run.task.policy, now_ms)
-    return Outcome(_settlement(run.delivery, decision, fault, run.task, now_ms, worker), run.delivery, run_s)
+    failed = _failed(run.delivery.message, _with_run(run.fault, run_s), run.task.policy, now_ms)
+    return Outcome(_settlement(run.delivery, *failed, run.task, now_ms, worker), run.delivery, run_s)
 
 
-def unclaimed_ms(message: Message, let_ms: int) -> int:
-    """How long a message had been due when flow control let it go; 0 for one in a group, whose time in line is counted
-    as held already."""
-    last = next((f for f in reversed(message.faults) if f.at_ms >= message.life_ms and f.delay_ms is not None), None)
-    if message.deferral is not None:
-        due_ms = message.deferral.at_ms
-    elif last is not None:
-        due_ms = last.at_ms + (last.delay_ms or 0)
-    else:
-        due_ms = message.life_ms
-    return 0 if message.group is not None else max(0, let_ms - due_ms)
+def _with_run(fault: Fault, run_s: float | None) -> Fault:
+    """The fault, with how long the run took."""
+    ran_ms = round(run_s * 1000) if run_s else 0
+    return replace(fault, ran_ms=ran_ms) if ran_ms else fault
 
 
 def _done(run: Run, extras: Extras | None) -> Settlement:
@@ -130,26 +122,28 @@ def refused(o: Outcome, error: EnqueueError | StoreError, task: Any, now_ms: int
             again = RetryAt(now_ms + _DIE_LATER_MS, "held", counts=False, held=True)
             return replace(o, settlement=Settlement(o.settlement.receipt, again, swaps=o.settlement.swaps))
         return replace(o, settlement=replace(o.settlement, follow_ups=()))
-    decision, fault = _failed(o.delivery.message, classify(error), task.policy, now_ms)
-    settlement = _settlement(o.delivery, decision, fault, task, now_ms, worker)
+    failed = _failed(o.delivery.message, _with_run(classify(error), o.run_s), task.policy, now_ms)
+    settlement = _settlement(o.delivery, *failed, task, now_ms, worker)
     freed = tuple(releasing(swap.key, swap.version) for swap in o.settlement.swaps)  # they were to be completed
     return replace(o, settlement=replace(settlement, swaps=freed))
 
 
 def _failed(message: Message, fault: Fault, policy: Policy, now_ms: int) -> tuple[Decision, Fault | None]:
-    decision, fault = _decide(message, fault, policy, now_ms)
-    free = isinstance(decision, RetryAt) and not decision.counts
-    return decision, None if free else fault  # a snooze or an interruption is not a failure: nothing to remember
-
-
-def _decide(message: Message, fault: Fault, policy: Policy, now_ms: int) -> tuple[Decision, Fault]:
-    """The policy's decision; where a function of its own fails, the default's, with that failure as the fault."""
+    """The decision, and the fault as far as the message knows it."""
     try:
-        return decide(message, fault, policy, now_ms), fault
+        return _decided(message, fault, policy, now_ms)
     except Exception as error:  # a custom delay or override: neither the message nor the worker shall pay for its bug
         text = f"the retry policy failed on {fault.error or fault.kind.value} ({fault.text[:200]}): {error!r}"
         failed = classify(RuntimeError(text).with_traceback(error.__traceback__))
-        return decide(message, failed, _DEFAULT, now_ms), failed
+        return _decided(message, replace(failed, ran_ms=fault.ran_ms), _DEFAULT, now_ms)
+
+
+def _decided(message: Message, fault: Fault, policy: Policy, now_ms: int) -> tuple[Decision, Fault | None]:
+    decision = decide(message, fault, policy, now_ms)
+    if isinstance(decision, RetryAt) and not decision.counts:
+        return decision, None  # a snooze or an interruption is not a failure: nothing to remember
+    sum_ms = tried_ms(message, fault, policy.retry, now_ms)
+    return decision, replace(fault, tried_ms=sum_ms) if sum_ms else fault
 
 
 def released(run: Run, now_ms: int) -> Outcome:

@@ -39,7 +39,6 @@ class Run(Struct, gc=False, eq=False):
     guards: tuple[Guard, ...] = ()  # of flow control; from here to `counted` set by worker/flow.py
     refusal: Refusal | None = None
     granted: tuple[str, ...] = ()  # the passes of what was taken for it so far
-    let_ms: int = 0  # when flow control let it go, where it may have left it unclaimed before
     probe: str = ""  # by whose name it is a breaker's probe
     counted: bool = False  # it has a place of its dependency's concurrency
     claim: Claim | None = None  # of its idempotency key; from here to `over` set by worker/idempotent.py
