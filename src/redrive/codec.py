@@ -26,7 +26,9 @@ import msgspec
 
 from ._models import dump, load, opened, unvalidated
 from ._strangers import is_s3_test, s3_arguments, whole, whole_name
-from .errors import ConfigError, EncodeError, Unreadable
+from .errors import ConfigError, EncodeError, UnknownArguments, Unreadable
+
+NAMED_MAX = 5  # unknown arguments that are named
 
 Upcast = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -133,12 +135,14 @@ class Codec:
         encoders wrote it, so it need not name them.
 
         An older body goes through `upcasts` first, step by step. Raises Unreadable, whatever the bytes and the steps
-        are; also for a newer version, which the caller parks before it comes here.
+        are; also for a newer version, which the caller parks before it comes here. It is UnknownArguments where the
+        body has all that is required, and arguments that the handler does not take.
         """
-        given = body
+        given, lifted = body, b""
         try:
             if version is not None and version != self.version:
                 body = self._lifted(body, version)
+            lifted = body
             fields = self._decode(body)
         except Exception as error:  # the bytes may also make a dataclass's own code fail, in any way
             taken = self._taken(given) if raw and (version or 1) <= self.version else None
@@ -147,10 +151,26 @@ class Codec:
             if isinstance(error, Unreadable):
                 raise
             old = "" if version in (None, self.version) else f" of version {version}, lifted to {self.version},"
-            raise Unreadable(f"body{old} does not fit {self.name}{self.signature}: {_printable(error)}") from None
+            told = f"body{old} does not fit {self.name}{self.signature}"
+            if unknown := self._unknown(given, lifted):
+                raise UnknownArguments(f"{told}: no argument {unknown} is known here") from None
+            raise Unreadable(f"{told}: {_printable(error)}") from None
         if self._all_required and len(self._positional) == len(self._fields):
             return msgspec.structs.astuple(fields), {}
         return self._called_with(fields)
+
+    def _unknown(self, given: bytes, lifted: bytes) -> str:
+        """The names of arguments that the handler does not take, of a body that has all that is required: else it is no
+        call of this handler, of whatever release. Of a lifted body those count that it came with."""
+        try:
+            found = _to_object(lifted).keys()
+            names = _to_object(given).keys() & found - self._names
+        except Exception:  # what is no object names nothing
+            return ""
+        if not self._required <= found:
+            return ""
+        named = " or ".join(f"{name[:100]!a}" for name in sorted(names)[:NAMED_MAX])
+        return named + (f" or {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else "")
 
     def _called_with(self, fields: msgspec.Struct) -> tuple[tuple[Any, ...], dict[str, Any]]:
         named = {name: value for name in self._fields if (value := getattr(fields, name)) is not msgspec.UNSET}

@@ -92,6 +92,10 @@ class Unreadable(RedriveError, ValueError):
     """A stored body cannot be decoded into its task's arguments."""
 
 
+class UnknownArguments(Unreadable):
+    """A stored body names arguments that its task does not take in this program; a newer one may."""
+
+
 class StoreError(RedriveError):
     """The store refused or failed; what was asked was not done."""
 

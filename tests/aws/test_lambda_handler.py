@@ -461,6 +461,29 @@ def test_what_no_task_takes_dies_whole_after_its_wait(stand: Stand) -> None:
     assert (dead.reason, dead.attempt, json.loads(f.app.body(dead))) == ("unroutable", 0, {"from": "elsewhere"})
 
 
+def test_arguments_that_a_function_does_not_know_wait_for_a_newer_one(stand: Stand) -> None:
+    f, ran = Lambda(stand), list[str]()
+
+    @f.app.task(name="push", queue="q")
+    async def push(n: int) -> None:
+        ran.append("old")
+
+    newer = App(f.app.url, store=f.store)
+
+    @newer.task(name="push", queue="q")
+    async def newer_push(n: int, color: str = "red") -> None:
+        ran.append(color)
+
+    newer_push.enqueue(1, "blue")
+    for _ in range(3):
+        f.invoke()
+        stand.passes(10)
+    assert (f.count(), ran) == (1, [])
+    f.app, f.handler = newer, None
+    f.invoke()
+    assert (f.count(), ran) == (0, ["blue"])
+
+
 @pytest.mark.parametrize("cells", [True, False])
 def test_a_wait_of_13_hours_hops_and_costs_one_attempt(stand: Stand, cells: bool) -> None:
     f = Lambda(stand, cells=cells)

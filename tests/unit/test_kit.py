@@ -582,6 +582,14 @@ def test_messages_of_unknown_tasks_and_torn_bodies_can_be_looked_at(rd: Kit, pro
     assert ("mail", "unreadable", b"\xff") in [(dead.task, dead.reason, dead.body) for dead in rd.dead()]
 
 
+def test_an_argument_of_a_newer_release_waits_as_long_as_a_worker_lets_it(rd: Kit, program: Program) -> None:
+    rd.store.put([Draft(task="mail", body=b'{"to":1,"cc":2}')])
+    assert rd.drain(until="290s").dead == 0 and not rd.runs
+    assert rd.drain().elapsed_s == 10
+    [dead] = rd.dead()
+    assert (dead.reason, dead.attempt, dead.body) == ("unroutable", 0, b'{"to":1,"cc":2}')
+
+
 def test_dead_messages_show_reason_faults_and_arguments(rd: Kit, program: Program) -> None:
     program.mail.enqueue(-1)
     assert rd.drain().last_failure == ("1m  attempt 2  mail(to=-1)  dead (exhausted): ValueError: no such address: -1")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from redrive import App
+from redrive import App, Draft
 from redrive.errors import ConfigError
 from redrive.events import Notice
 from redrive.message import Ask, Lane
@@ -163,6 +163,21 @@ def test_an_unreadable_body_is_dead_uncounted(app: App) -> None:
     app.run_worker(["default"], burst=True)
     message = stored(app, put.id)
     assert (message.lane, message.reason, message.attempt) == (Lane.DEAD, "unreadable", 0)
+
+
+def test_arguments_that_a_child_does_not_know_wait_for_a_newer_worker(app: App) -> None:
+    app.park_for_s = 3600.0
+    [put] = app.store.put([Draft(task="sync", body=b'{"what":"value","color":"blue"}')])
+    app.run_worker(["default"], burst=True)
+    parked = stored(app, put.id)
+    assert (parked.lane, parked.attempt, parked.faults[0].kind) == (Lane.READY, 0, "unroutable")
+    assert "no argument 'color' is known here" in parked.faults[0].text
+    app.park_for_s = 0.0
+    [put] = app.store.put([Draft(task="sync", body=b'{"what":"value","color":"blue"}')])
+    app.run_worker(["default"], burst=True)
+    dead = stored(app, put.id)
+    assert (dead.lane, dead.reason, dead.attempt) == (Lane.DEAD, "unroutable", 0)
+    app.park_for_s = None
 
 
 def test_a_child_uses_a_shared_store_itself_and_has_none_in_another_s_memory(tmp_path: Path) -> None:
@@ -445,7 +460,7 @@ def test_nonsense_about_recycling_is_refused(options: dict[str, Any]) -> None:
 
 PROGRAM = """
 import os, sys
-from redrive import App
+from redrive import App, Draft
 app = App(sys.argv[1])
 
 @app.task(isolation="process", keep_result="1h")

@@ -319,7 +319,7 @@ def test_a_message_cancelled_between_claim_and_start_is_told_once_it_runs(app: A
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"\xff\xfe", b"null", b'{"n":"x"}', b'{"n":NaN}', b'{"n":1,"m":2}', b"[" * 100_000, b'{"n":"\\ud800"}'],
+    [b"", b"\xff\xfe", b"null", b'{"n":"x"}', b'{"n":NaN}', b'{"m":2}', b"[" * 100_000, b'{"n":"\\ud800"}'],
     ids=lambda body: repr(body[:12]),
 )
 def test_an_unreadable_body_is_dead_as_it_came_and_the_others_run(app: App, body: bytes) -> None:

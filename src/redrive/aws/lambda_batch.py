@@ -148,7 +148,7 @@ class Batches:
         """The runs, in order: those that may not begin have their verdict."""
         known = self._app.queues.get(queue)
         ack = Ack() if known is None else known.retention.ack
-        gate = Gate(len(deliveries) or 1, Hall(len(deliveries) or 1), ack=ack)
+        gate = Gate(len(deliveries) or 1, Hall(len(deliveries) or 1), ack=ack, park_ms=self._park_ms)
         runs = [Run(delivery, gate, math.inf) for delivery in deliveries]
         left_s = max(0.001, end_s - time.monotonic())
         tasks = bounded(self._app.tasks, left_s)
@@ -157,7 +157,7 @@ class Batches:
         now_ms = self._store.now_ms()
         for run in runs:
             if not run.over:
-                admit_run(run, tasks, now_ms, self._park_ms)
+                admit_run(run, tasks, now_ms)
         return runs
 
     def _work(self, queue: str, lanes: Sequence[Sequence[Run]], end_s: float) -> None:

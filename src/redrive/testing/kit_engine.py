@@ -87,7 +87,6 @@ class Engine:
         self.runs: list[Ran] = []
         self._flows: dict[int, Flow] = {}  # by id of the app
         self._keys = Keys(self.tasks, store, GRACE_S, LEASE_MS / 1000)
-        self._park_ms = 0
         self._gate = Gate(1, Hall(1))
         self._busy = False
 
@@ -95,7 +94,7 @@ class Engine:
         self.apps.append(app)
         self.tasks.maps.append(app.tasks)
         park_s = PARK_S if app.park_for_s is None else app.park_for_s
-        self._park_ms = max(self._park_ms, math.ceil(park_s * 1000))
+        self._gate.park_ms = max(self._gate.park_ms, math.ceil(park_s * 1000))
 
     def turns(self, plan: Plan, tally: Tally) -> Generator[Run]:
         """Each admitted message, one of each queue in turn, to be run before the next is asked for."""
@@ -155,7 +154,7 @@ class Engine:
         if not self._keyed(run):
             tally.add_unrun(self._settle(run)[0])
             return
-        if not admit_run(run, self.tasks, self._clock.now_ms(), self._park_ms):
+        if not admit_run(run, self.tasks, self._clock.now_ms()):
             tally.add_unrun(self._settle(run)[0])
             return
         act = self.acts.take(run.task.name)

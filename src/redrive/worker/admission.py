@@ -7,7 +7,7 @@ from typing import Any
 
 from ..decide import NO_SIGNALS, Policy, Signals, admit, parked_since_ms
 from ..decide import Run as Admitted
-from ..errors import RedriveError, Unreadable
+from ..errors import RedriveError, UnknownArguments, Unreadable
 from ..fault import Fault, Kind, classify
 from ..message import BLOB, RAW, Ack, DeadLetter, Message
 from .run import Run
@@ -16,19 +16,16 @@ _NO_POLICY = Policy()
 
 
 class Unroutable(RedriveError):
-    """No task of that name, or none of that version, is registered."""
+    """No task of that name is registered, or none of that version, or with those arguments."""
 
 
-def admit_run(run: Run, tasks: Mapping[str, Any], now_ms: int, park_ms: int = 0) -> bool:
-    """Set the run's task and arguments and return True, or its verdict and fault and return False.
-
-    What no task here can take waits `park_ms` for a worker that knows better.
-    """
+def admit_run(run: Run, tasks: Mapping[str, Any], now_ms: int) -> bool:
+    """Set the run's task and arguments and return True, or its verdict and fault and return False."""
     message = run.delivery.message
     task = tasks.get(message.task)
     signals = NO_SIGNALS if run.refusal is None else Signals(refusal=run.refusal)
     if task is None or message.version > task.version:
-        signals = Signals(unroutable=_unroutable(message, task, tasks), park_ms=park_ms)
+        signals = Signals(unroutable=_unroutable(message, task, tasks), park_ms=run.gate.park_ms)
         task = None
     elif run.task is None and has_nothing(run, task):
         return False
@@ -39,8 +36,16 @@ def admit_run(run: Run, tasks: Mapping[str, Any], now_ms: int, park_ms: int = 0)
             if message.content != BLOB and task.isolation is None:
                 run.args, run.kwargs = task.codec.decode(message.body, message.version, raw=message.content == RAW)
         except Unreadable as error:
-            signals = Signals(unreadable=str(error))
+            signals = unread(error, run)
     return judge(run, signals, now_ms)
+
+
+def unread(error: Unreadable, run: Run) -> Signals:
+    """What a body that cannot be decoded says against the run. One with arguments that are unknown here may be of a
+    newer producer: it waits for a worker that knows them, as a newer version does."""
+    if isinstance(error, UnknownArguments):
+        return Signals(unroutable=str(error), park_ms=run.gate.park_ms)
+    return Signals(unreadable=str(error))
 
 
 def has_nothing(run: Run, task: Any) -> bool:

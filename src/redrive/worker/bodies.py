@@ -11,7 +11,7 @@ from ..blobs import ClaimCheck, is_raw, whole_body
 from ..decide import NO_SIGNALS, Signals
 from ..errors import BlobsUnavailable, LeaseLost, Unreadable
 from ..events import Notice
-from .admission import judge
+from .admission import judge, unread
 from .run import Run
 
 READERS = 8  # blobs that one worker reads at once for async handlers
@@ -35,7 +35,7 @@ def fetch(run: Run) -> Fetched:
     try:
         args, kwargs = run.task.codec.decode(whole_body(store, message), message.version, raw=is_raw(message))
     except Unreadable as error:
-        return Fetched(signals=Signals(unreadable=str(error)))
+        return Fetched(signals=unread(error, run))
     except BlobsUnavailable as error:
         _tell(run, store, str(error))
         return Fetched(signals=Signals(unfetched=str(error)))

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from .. import errors
 from .._context import Context, enter, leave
 from ..blobs import is_raw
-from ..errors import StoreError, Unreadable, Unsupported
+from ..errors import StoreError, UnknownArguments, Unreadable, Unsupported
 from ..message import Delivery, Receipt
 from ..store import Traits
 from .frames import READ_BYTES, Ended, Hello, Inbox, Keep, Kept, Ready, Stop, ToChild, ToWorker, Work, pack
@@ -199,14 +199,14 @@ class Child:
         self._run, self._number = run, work.number
         return run
 
-    def _unreadable(self, run: Run, work: Work) -> str | None:
+    def _unreadable(self, run: Run, work: Work) -> Unreadable | None:
         """Give the run its arguments, or say why its body has none."""
         message, task = work.message, run.task
         try:
             body = message.body if work.body is None else work.body
             args, run.kwargs = task.codec.decode(body, message.version, raw=is_raw(message))
         except Unreadable as error:
-            return str(error)
+            return error
         run.args = (run.context, *args) if task.takes_context else args
         return None
 
@@ -259,13 +259,16 @@ class Child:
         """Whether this is a process that the handler forked, which has no say on the channel and is not to stay."""
         return os.getpid() != self._pid
 
-    def _end(self, run: Run, unreadable: str | None, memory: bool) -> None:
+    def _end(self, run: Run, unreadable: Unreadable | None, memory: bool) -> None:
         if self._is_fork:
             os._exit(0)
         extras = run.context.end() if run.context is not None else None
         self._run = None
         peak = peak_of("self") if self._tells_peak or memory else None
-        ended = Ended(self._number, run.fault, run.result, run.complaint, unreadable, memory=memory, peak_bytes=peak)
+        ended = Ended(self._number, run.fault, run.result, run.complaint, memory=memory, peak_bytes=peak)
+        if unreadable is not None:
+            unknown = isinstance(unreadable, UnknownArguments)
+            ended = replace(ended, unreadable=str(unreadable), unknown=unknown)
         if extras is not None:
             follow_ups = tuple(extras.follow_ups)
             ended = replace(ended, degraded=extras.degraded, follow_ups=follow_ups, completed=extras.completed)

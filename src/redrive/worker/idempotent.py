@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._idempotent import Claim, Found, Wanted, acquire, is_completed, read_all, wanted
-from ..decide import NO_SIGNALS, Refusal, Signals
+from ..decide import NO_SIGNALS, Refusal
 from ..errors import KeyReused, StoreError, Unreadable
 from ..fault import classify
 from ..flow.idempotency import Busy, Finished, Other, deferral, look_again_ms, prolonged, taking
 from ..message import BLOB, RAW, DeadLetter, Deferral
-from .admission import has_nothing, judge, may_run
+from .admission import has_nothing, judge, may_run, unread
 from .bodies import fetch
 from .run import Run
 
@@ -115,7 +115,7 @@ class Keys:
                 raw = message.content == RAW
                 args, kwargs = run.args, run.kwargs = task.codec.decode(message.body, message.version, raw=raw)
             except Unreadable as error:
-                run.over = not judge(run, Signals(unreadable=str(error)), now_ms)
+                run.over = not judge(run, unread(error, run), now_ms)
                 return None
         hold_ms = math.ceil(task.policy.timeout_s * 1000) + self._slack_ms
         try:

@@ -85,7 +85,10 @@ class Worker:
         self._total = total or sum(q.concurrency for q in queues)
         self._hall, weighted = Hall(self._total), any(q.weight != 1 for q in queues)
         self._gates = {
-            q.name: Gate(q.concurrency, self._hall, q.weight if weighted else math.inf, q.retention.ack) for q in queues
+            q.name: Gate(
+                q.concurrency, self._hall, q.weight if weighted else math.inf, q.retention.ack, park_ms=self._park_ms
+            )
+            for q in queues
         }
         self._keeper = Keeper(queues, self._store, self._notice)
         self._meter = Meter(self._store, self._notice)
@@ -429,7 +432,7 @@ class Worker:
         thread.
         """
         now_ms, tasks = self._store.now_ms(), self.app.tasks
-        admitted = [run for run in runs if admit_run(run, tasks, now_ms, self._park_ms)]
+        admitted = [run for run in runs if admit_run(run, tasks, now_ms)]
         if len(admitted) < len(runs):
             self._finish([run for run in runs if run.verdict is not None])
         alone = [run for run in admitted if self._has_it_all(run)]

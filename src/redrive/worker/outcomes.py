@@ -170,8 +170,8 @@ def _compensation(
     message: Message, decision: DeadLetter | Quarantine, fault: Fault | None, task: Any
 ) -> tuple[Draft, ...]:
     """What `on_dead=` enqueues with the death: the dead one's very body, for another task."""
-    if task is None or task.on_dead is None or message.cancel:
-        return ()
+    if task is None or task.on_dead is None or message.cancel or decision.reason == "unroutable":
+        return ()  # of what is unroutable here a newer worker knows what is to be done
     error = decision.why if fault is None else f"{fault.error}: {fault.text}"
     dead = {"id": message.id, "reason": decision.reason, "error": error[:ERROR_MAX].replace("\0", "")}
     other = task.app.tasks[task.on_dead]

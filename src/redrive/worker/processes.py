@@ -27,10 +27,10 @@ from msgspec.structs import replace
 from .._context import Context, Extras
 from ..blobs import whole_body
 from ..decide import Signals
-from ..errors import BlobsUnavailable, LeaseLost, Unreadable
+from ..errors import BlobsUnavailable, LeaseLost, UnknownArguments, Unreadable
 from ..fault import Crash, Fault, Kind, crash_fault
 from ..message import BLOB, RetryAt
-from .admission import judge
+from .admission import judge, unread
 from .bodies import READERS, Fetched, take
 from .frames import Broken, Ended, Hello, Keep, Kept, Ready, Stop, ToWorker, Work
 from .offspring import Death, Offspring
@@ -319,7 +319,8 @@ class ProcessExecutor:
         if run.claim is not None:
             run.claim.committed = frame.completed
         if frame.unreadable is not None:
-            judge(run, Signals(unreadable=frame.unreadable), self._app.store.now_ms())
+            error = (UnknownArguments if frame.unknown else Unreadable)(frame.unreadable)
+            judge(run, unread(error, run), self._app.store.now_ms())
         child.ran += 1
         self._done(run)
         if frame.memory or self._is_used_up(child):
