@@ -367,6 +367,34 @@ def test_a_retry_after_date_is_measured_from_now_or_else_from_the_response_s_own
 
 # Text
 
+THROTTLED_TEXTS = [
+    "429", "(429)", "429 Too Many Requests", "429: slow down", "Error 429", "error: 429", "error code 429",
+    "Error code: 429 - {'error': {}}", "got 429", "got a 429 from the API", "API returned 429.", "failed with 429",
+    "request failed (429)", "received 429 on POST /orders", "response 429", "429 Client Error", "429 error",
+    "rate limit exceeded", "Rate limit exceeded for user 7", "rate_limit_exceeded", "RateLimitExceeded",
+]  # fmt: skip
+PERMANENT_TEXTS = [
+    "Validation error", "validation error: name is missing", "Error: Validation error", "Validation failed: no name",
+    "{'message': 'Validation error'}", "not found", "Not Found", "404 Not Found", "Error: not found", "User not found",
+    "The requested resource was not found", "resource not found: /x", "page not found (404)", '{"error": "not found"}',
+    "GET /x - not found", "unauthorized", "Unauthorized", "401 Unauthorized", "unauthorised: no key",
+    "the request is unauthorized",
+]  # fmt: skip
+DEFAULT_TEXTS = [
+    # 429 as a count, an amount, or a part of a name
+    "processed 429 rows", "order 429 failed", "id 429", "user-429", "429a", "x429", "4290", "error 4291", "1,429 items",
+    "0.429", "error 429.5", "429 rows failed", "got 429 rows", "returned 429 items", "line 429", "took 429 ms",
+    "took 429ms", "port 429 is closed", "429,430", "got 429, 430 and 431", "received 429 and 430", "failed 429 of 500",
+    "failed after 429 attempts", "invoice 2024-429 rejected",
+    # it says which one: it may have been looked for too early, as before its transaction was committed
+    "user 42 not found", "order 'a1' not found", "key not found in cache",
+    # a part of the network, which comes back
+    "host not found", "Name or service not found", "the broker for this topic was not found", "host-not-found",
+    # what only sounds alike
+    "1 validation error for Order", "validation errors were ignored", "revalidation error", "not foundry",
+    "rate limits apply", "the rated limit exceeded",
+]  # fmt: skip
+
 
 @pytest.mark.parametrize(
     ("text", "kind"),
@@ -388,6 +416,9 @@ def test_a_retry_after_date_is_measured_from_now_or_else_from_the_response_s_own
         ("the moderate limits of a connection", Kind.DEFAULT),
         ("order 503 not found", Kind.DEFAULT),
         ("", Kind.DEFAULT),
+        *[(text, Kind.THROTTLED) for text in THROTTLED_TEXTS],
+        *[(text, Kind.PERMANENT) for text in PERMANENT_TEXTS],
+        *[(text, Kind.DEFAULT) for text in DEFAULT_TEXTS],
     ],
 )
 def test_text_decides_last(text: str, kind: Kind) -> None:
@@ -954,6 +985,20 @@ DATES = [
     ("Sun Nov  6 08:49:37 1994", 0.0),
     ("Fri, 31 Dec 9999 23:59:59 GMT", RETRY_AFTER_MAX_S),
     ("Sat, 01 Jan 0001 00:00:00 GMT", 0.0),
+    # as servers send them too
+    ("Tue, 1 Dec 2026 12:00:00 GMT", 864_000.0),
+    ("Tue,  1 Dec 2026 12:00:00 GMT", 864_000.0),
+    ("Tuesday, 1-Dec-26 12:00:00 GMT", 864_000.0),
+    ("Tue Dec 1 12:00:00 2026", 864_000.0),
+    ("Sat, 21 Nov 2026 12:01:30 UTC", 90.0),
+    ("Sat, 21 Nov 2026 12:01:30 +0000", 90.0),
+    ("Sat, 21 Nov 2026 12:01:30 -0000", 90.0),  # what Python's email.utils.formatdate gives
+    ("Saturday, 21-Nov-26 12:01:30 UTC", 90.0),
+    ("Sat, 21-Nov-2026 12:01:30 GMT", 90.0),
+    ("21 Nov 2026 12:01:30 GMT", 90.0),
+    ("21-Nov-26 12:01:30 GMT", 90.0),
+    ("1 Dec 2026 12:00:00 +0000", 864_000.0),
+    ("Sat 21 Nov 2026 12:01:30 GMT", 90.0),
 ]
 
 
@@ -985,6 +1030,10 @@ def test_whole_seconds_are_read_and_clamped(text: str, asked_s: float) -> None:
 IGNORED: list[object] = [
     "", " ", "-1", "+1", "1.0", "1e3", "0x10", "²", "٣", "１", "1,2", "1, 2", "1 2", "1_000", "soon", "null",
     "Sat, 31 Feb 2026 12:00:00 GMT", "Sat, 21 Nov 2026 25:00:00 GMT", "Sat, 21 Nov 2026 12:00:00 PST",
+    "Sat, 21 Nov 2026 12:00:00 EST", "Sat, 21 Nov 2026 12:00:00 +0100", "Sat, 21 Nov 2026 12:00:00 +00:00",
+    "Sat, 21 Nov 2026 12:00:00 Z", "21 Nov 2026 12:00:00", "Nov 21 12:00:00 2026", "21 Nov 26 12:00:00 GMT",
+    "Sat, 0 Nov 2026 12:00:00 GMT", "Sat, 021 Nov 2026 12:00:00 GMT", "Sat, 21 Nov 2026 9:00:00 GMT",
+    "11/12/2026 12:00:00 GMT", "2026-11-21 12:00:00 GMT", "Sat, 21 Nov 2026", "12:00:00 GMT", "1 Dec 2026 UTC",
     "Sat, 21 Nov 2026 12:00:00", "Sat, 21 Xyz 2026 12:00:00 GMT", "Sat, 00 Nov 2026 12:00:00 GMT",
     "Sat, 01 Jan 0000 00:00:00 GMT", "2026-11-21T12:00:00Z", "5, Sat, 21 Nov 2026 12:00:00 GMT",
     "Sat, 21 Nov 2026 12:00:00 GMT, Sat, 21 Nov 2026 12:00:00 GMT",
@@ -1013,7 +1062,7 @@ def test_a_year_of_two_digits_is_at_most_fifty_years_ahead(year: str, past: bool
 def test_a_date_ahead_is_read_back_to_the_second(now_s: int, ahead_s: int) -> None:
     now = datetime.fromtimestamp(now_s, UTC)
     then = now + timedelta(seconds=ahead_s)
-    for form in ("%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y"):
+    for form in ("%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y", "%e %b %Y %T UTC"):
         assert parse_retry_after(then.strftime(form), now) == float(ahead_s)
 
 

@@ -1,4 +1,4 @@
-"""Retry-After headers: whole seconds or an HTTP-date (RFC 9110, 10.2.3 and 5.6.7)."""
+"""Retry-After headers: whole seconds or an HTTP-date (RFC 9110, 10.2.3 and 5.6.7), also as servers misspell it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ RETRY_AFTER_MAX_S = 365 * 86_400.0
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAY = r"(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*"
 _CLOCK = r"(?P<H>[0-2][0-9]):(?P<M>[0-5][0-9]):(?P<S>[0-6][0-9])"
+_DATE = r"(?P<d>[0-3]?[0-9])"
+_ZONE = r"(?:GMT|UTC|[+-]0000)"
+# One-digit days, a missing weekday and other words for GMT leave no doubt. A missing zone does, but for asctime's form.
 _HTTP_DATES = (
-    rf"(?ai){_DAY}, (?P<d>[0-3][0-9]) (?P<b>[a-z]{{3}}) (?P<y>[0-9]{{4}}) {_CLOCK} GMT",  # IMF-fixdate
-    rf"(?ai){_DAY}, (?P<d>[0-3][0-9])-(?P<b>[a-z]{{3}})-(?P<y>[0-9]{{2}}) {_CLOCK} GMT",  # RFC 850
-    rf"(?ai){_DAY} (?P<b>[a-z]{{3}}) (?P<d>[ 0-3][0-9]) {_CLOCK} (?P<y>[0-9]{{4}})",  # asctime
+    rf"(?ai)(?:{_DAY},? )? ?{_DATE} (?P<b>[a-z]{{3}}) (?P<y>[0-9]{{4}}) {_CLOCK} {_ZONE}",  # IMF-fixdate
+    rf"(?ai)(?:{_DAY},? )?{_DATE}-(?P<b>[a-z]{{3}})-(?P<y>[0-9]{{2}}|[0-9]{{4}}) {_CLOCK} {_ZONE}",  # RFC 850
+    rf"(?ai){_DAY} (?P<b>[a-z]{{3}})  ?{_DATE} {_CLOCK} (?P<y>[0-9]{{4}})",  # asctime
 )
 
 
 def parse_retry_after(text: str, now: datetime) -> float | None:
     """Return the seconds from `now` that a Retry-After header asks for (RFC 9110, 10.2.3), or None if it says nothing.
 
-    Whole seconds in ASCII digits, or one of the three HTTP-dates, which are in GMT whatever the local time zone; white
-    space around is allowed. A past date is 0.0, anything over RETRY_AFTER_MAX_S (365 days) is that. A `now` without a
-    zone is in UTC. Never raises: any other text, and what is no text, is None.
+    Whole seconds in ASCII digits, or one of the three HTTP-dates, which are in GMT whatever the local time zone, also
+    with a day of one digit, without its weekday, or with UTC, +0000 or -0000 for GMT; white space around is allowed. A
+    past date is 0.0, anything over RETRY_AFTER_MAX_S (365 days) is that. A `now` without a zone is in UTC. Never
+    raises: any other text, such as a date without a zone, and what is no text, is None.
     """
     asked_s: float | None = call(_parse, text, now)
     return asked_s

@@ -10,7 +10,16 @@ from .values import Kind
 # Patterns are kept as texts and compiled at first use by `re`, which remembers them: imports stay cheap.
 _QUOTA = r"(?i)quota[ _-]?(?:\w+ ){0,3}exceeded|exceeded [^.\n]{0,40}quota|(?:insufficient|over)[ _-]?quota"
 _STATUS = r"(?i)\b(?:http|status)(?:/\d(?:\.\d)?)?(?:[ _-]?(?:code|error|status))?\W{1,3}([45]\d\d)\b"
-_TOO_MUCH = r"(?i)too many requests|\brate[ _-]?limit(?:ed|ing|er| exceeded| reached)?\b|\bthrottl(?:ed|ing)\b"
+_TOO_MUCH = (
+    r"(?i)too many requests|\brate[ _-]?limit(?:ed|ing|er|[ _-]?exceeded|[ _-]?reached)?\b|\bthrottl(?:ed|ing)\b"
+)
+# A bare 429 is a status where the words around it speak of one, and else a count or part of a name.
+_BARE_429 = (
+    r"(?i)(?:^\W*|\b(?:errors?|code|response|returned|returns|responded|replied|answered|received|got|gave|failed|refused"
+    r"|rejected)\W{1,3}(?:(?:a|an|with|by|code|error|status)\W{1,2}){0,2})429"
+    r"(?=\W*$|\s*[:;)\]}>\"'(\[{!?-](?!\d)|[.,](?:\s|$)(?!\s*\d)"
+    r"|\s(?:errors?|responses?|status|client|from|by|on|when|while|after|again|too|for (?:url|http|/|get|post|put))\b)"
+)
 _TOO_LATE = r"(?i)\btimed?[ -]?out\b|\bdeadline exceeded\b"
 _PASSING = (
     r"(?i)\bconnection (?:\w+ ){0,2}(?:reset|refused|aborted|closed|lost|dropped)\b|\bbroken pipe\b|\bgone away\b"
@@ -18,12 +27,22 @@ _PASSING = (
     r"|\b(?:service|server) (?:\w+ )?unavailable\b|\b(?:database|table)(?: \w+)? is locked\b"
     r"|\bdeadlock (?:found|detected)\b|\b(?:host|network) (?:is )?unreachable\b|\bno route to host\b"
 )
+# What will fail again in the same way: a server's phrase by itself, with no more than plain words before it. Who says
+# which one was not found may have looked too early, and what is part of a network comes back.
+_NETWORK = "hosts?|hostname|server|node|address|domain|name|peer|route|leader|master|primary|replica|shard|broker|lock"
+_PLAIN = rf"(?!(?:[a-z]+ ){{0,5}}(?:{_NETWORK})\b)(?:[a-z]+ ){{0,5}}"
+_FOR_GOOD = (
+    r"(?i)\bunauthori[sz]ed\b"
+    r"|(?:^|[:;,.!?()\[\]{}<>=]|\s[–—-])\s*[\"']?(?:4\d\d )?"
+    rf"(?:validation (?:error|failed)\b|{_PLAIN}not[ -]found(?=\s*(?:$|[:;,.!?()\[\]{{}}<>=\"'–—-])))"
+)
 # A pattern runs only where its stem occurs: most texts have none, and a substring is found 50 times faster.
 _BY_TEXT: tuple[tuple[str, str, Kind], ...] = (
     ("quota", _QUOTA, Kind.QUOTA),
     ("too many", _TOO_MUCH, Kind.THROTTLED),
     ("rate", _TOO_MUCH, Kind.THROTTLED),
     ("throttl", _TOO_MUCH, Kind.THROTTLED),
+    ("429", _BARE_429, Kind.THROTTLED),
     ("out", _TOO_LATE, Kind.TIMEOUT),
     ("deadline", _TOO_LATE, Kind.TIMEOUT),
     ("connection", _PASSING, Kind.TRANSIENT),
@@ -38,6 +57,9 @@ _BY_TEXT: tuple[tuple[str, str, Kind], ...] = (
     ("deadlock", _PASSING, Kind.TRANSIENT),
     ("pipe", _PASSING, Kind.TRANSIENT),
     ("route", _PASSING, Kind.TRANSIENT),
+    ("not found", _FOR_GOOD, Kind.PERMANENT),
+    ("validation", _FOR_GOOD, Kind.PERMANENT),
+    ("unauthori", _FOR_GOOD, Kind.PERMANENT),
 )
 
 
