@@ -252,12 +252,13 @@ class Store(Protocol):
         """
         ...
 
-    def restore(self, messages: Sequence[Message]) -> list[bool]:
-        """Write messages that rest dead or in quarantine, as they are, in one commit: an import.
+    def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
+        """Write messages that rest dead or in quarantine, as they are, in one commit with the swaps: an import.
 
         False for one whose id is stored already, or whose unique key another message holds. Each is found by the last
         fault of its history, and stands out of its group's line; a deferral, a cancel, a result and the run that moved
-        it are left behind. Raises EnqueueError for what no store could take: then nothing was written.
+        it are left behind. Raises EnqueueError for what no store could take, Conflict if one of `swaps` does not apply:
+        then nothing was written.
         """
         ...
 
@@ -275,12 +276,15 @@ class Store(Protocol):
         group_width: int | None = None,
         group_order: GroupOrder | None = None,
         on_dead: OnDead | None = None,
+        swaps: Sequence[Swap] = (),
     ) -> None:
-        """Change a queue's settings for every process; None leaves one as it is. A paused queue is not claimed from.
+        """Change a queue's settings for every process, in one commit with the swaps; None leaves one as it is. A paused
+        queue is not claimed from. Without `traits.atomic_moves` the swaps are looked at first and made last.
 
         `group_width` is how many messages of one group may run at once (1 until said otherwise). Raises ConfigError
-        for a strict order with another width than 1, and for `block` without strict order; Unsupported for a pause
-        without `traits.cells`, and for what its groups cannot do without `traits.widths`.
+        for a strict order with another width than 1, and for `block` without strict order; Conflict if one of `swaps`
+        does not apply; Unsupported for a pause without `traits.cells`, and for what its groups cannot do without
+        `traits.widths`. Then nothing was changed.
         """
         ...
 

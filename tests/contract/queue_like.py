@@ -235,8 +235,8 @@ class QueueLikeStore:
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
         return self._rest.triage(handles, verdict, swaps=swaps)
 
-    def restore(self, messages: Sequence[Message]) -> list[bool]:
-        return self._rest.restore(messages)
+    def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
+        return self._rest.restore(messages, swaps=swaps)
 
     def cancel(self, ids: Sequence[str]) -> list[Cancel]:
         raise Unsupported("what waits or runs cannot be cancelled here")
@@ -249,11 +249,14 @@ class QueueLikeStore:
         group_width: int | None = None,
         group_order: GroupOrder | None = None,
         on_dead: OnDead | None = None,
+        swaps: Sequence[Swap] = (),
     ) -> None:
         _door.admit_width(group_width, 1)
         if group_width is not None or group_order is not None or on_dead is not None:
             raise Unsupported("this store has no widths and orders of groups")
+        self._check(swaps)
         self._flow.configure(queue, paused=paused)
+        self._swap(swaps)
 
     def configure_group(self, queue: str, group: str | None, *, width: int | None = None, resume: bool = False) -> None:
         _door.admit_width(width, 0)

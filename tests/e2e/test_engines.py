@@ -97,7 +97,15 @@ def test_from_enqueue_to_redrive_and_purge(redrive: Call) -> None:
     assert good(redrive("queue", "purge", "crm", "--yes", "-o", "json")) == [
         {"queue": "crm", "cancelled": 2, "asked_to_stop": 0, "waiting": 0}
     ]
-    good(redrive("queue", "resume", "crm"))
+    good(redrive("queue", "resume", "crm", "--reason", "all is well", "--actor", "ann"))
+    log = good(redrive("dlq", "audit", "-o", "json"))
+    assert [entry["action"] for entry in log] == ["resume", "purge", "pause", "retry"]
+    assert (log[0]["actor"], log[0]["reason"], log[1]["count"], log[2]["about"]) == (
+        "ann",
+        "all is well",
+        2,
+        "queue/crm",
+    )
     assert set(good(redrive("job", "list", "--state", "cancelled", "-o", "ids"))) == {bad, later}
 
 

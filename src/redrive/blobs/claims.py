@@ -264,7 +264,7 @@ class ClaimCheck:
             self._discard(made)
         return done
 
-    def restore(self, messages: Sequence[Message]) -> list[bool]:
+    def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
         """As the store's; bodies over the threshold go to blobs. Raises also BlobsUnavailable; then nothing was
         written."""
         admit_restored(messages, self.traits)
@@ -274,7 +274,7 @@ class ClaimCheck:
             self._write(bodies)
         self.seam("deposited")
         try:
-            done = self.store.restore(deposited)
+            done = self.store.restore(deposited, swaps=swaps)
         except (EnqueueError, Conflict, Unsupported):
             self._discard(bodies)
             raise

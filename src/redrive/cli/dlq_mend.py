@@ -101,9 +101,20 @@ def readmit(place: Place, out: Output, words: tuple[str, ...], every: bool, acto
 @words_argument
 @every_option
 @click.option("-f", "--file", metavar="FILE", help="write here, whole or not at all (default: stdout)")
+@signature(required=False)
 @at_store()
-def export_(place: Place, out: Output, words: tuple[str, ...], every: bool, file: str | None) -> int:
-    """Write dead messages as JSON lines, with all that is kept of them. They stay where they are.
+def export_(
+    place: Place,
+    out: Output,
+    words: tuple[str, ...],
+    every: bool,
+    file: str | None,
+    actor: str | None,
+    reason: str,
+) -> int:
+    """Write dead messages as JSON lines, with all that is kept of them.
+
+    They stay where they are, and the audit log says who took them.
 
     \b
       redrive dlq export queue:crm -f dead.jsonl
@@ -112,10 +123,10 @@ def export_(place: Place, out: Output, words: tuple[str, ...], every: bool, file
     ids, selected = chosen_words(place, words, every)
     chosen = selected if selected is not None else _of_any_lane(place, ids)
     if file in (None, "-"):
-        done = export(place.store, chosen, sys.stdout.buffer)
+        done = export(place.store, chosen, sys.stdout.buffer, actor=actor, reason=reason)
     else:
         try:
-            done = export(place.store, chosen, str(file))
+            done = export(place.store, chosen, str(file), actor=actor, reason=reason)
         except OSError as error:
             what = f"{file} cannot be written: {error.strerror or error}"
             raise Failure(what, "nothing was exported", f"{command()} --help") from error

@@ -13,6 +13,7 @@ from .failure import DONE, FAILED, REFUSED, Failure, command, note, program
 from .main import Subcommands
 from .output import Column, Output, age, bar
 from .place import Place, at_store, declared_queues, note_unknown_queues
+from .selecting import actor_option
 
 _LANES = ("ready", "scheduled", "leased", "dead", "quarantine", "done")
 _COLUMNS = (
@@ -56,26 +57,35 @@ def _row(name: str, counts: Counts, paused: bool) -> dict[str, Any]:
     return {"queue": name, **lanes, "oldest_age_s": counts.oldest_age_s, "paused": paused}
 
 
+reason_option = click.option("--reason", default="", help="why, for those who look later")
+
+
 @queue.command()
 @click.argument("names", nargs=-1, required=True, metavar="QUEUE…")
+@reason_option
+@actor_option
 @at_store()
-def pause(place: Place, out: Output, names: tuple[str, ...]) -> None:
+def pause(place: Place, out: Output, names: tuple[str, ...], reason: str, actor: str | None) -> None:
     """Stop claiming from queues; what runs goes on, what waits waits."""
-    _set(place, out, names, paused=True)
+    _set(place, out, names, paused=True, reason=reason, actor=actor)
 
 
 @queue.command()
 @click.argument("names", nargs=-1, required=True, metavar="QUEUE…")
+@reason_option
+@actor_option
 @at_store()
-def resume(place: Place, out: Output, names: tuple[str, ...]) -> None:
+def resume(place: Place, out: Output, names: tuple[str, ...], reason: str, actor: str | None) -> None:
     """Claim from paused queues again."""
-    _set(place, out, names, paused=False)
+    _set(place, out, names, paused=False, reason=reason, actor=actor)
 
 
-def _set(place: Place, out: Output, names: tuple[str, ...], *, paused: bool) -> None:
+def _set(place: Place, out: Output, names: tuple[str, ...], *, paused: bool, reason: str, actor: str | None) -> None:
+    from ..triage import pauses
+
     note_unknown_queues(place, names)
     for name in names:
-        place.store.configure(name, paused=paused)
+        (pauses.pause if paused else pauses.resume)(place.store, name, actor=actor, reason=reason)
     rows = [{"queue": name, "paused": paused} for name in names]
     out.rows(rows, (Column("queue"), Column("paused")), id="queue", limit=0)
 
@@ -87,9 +97,12 @@ _PURGED = (Column("queue"), Column("cancelled"), Column("asked_to_stop"), Column
 @click.argument("names", nargs=-1, required=True, metavar="QUEUE…")
 @click.option("--yes", is_flag=True, help="do not ask")
 @click.option("--reason", default="", help="why, for those who look at what was cancelled")
+@actor_option
 @click.option("--dry-run", is_flag=True, help="say what would be cancelled; change nothing")
 @at_store()
-def purge(place: Place, out: Output, names: tuple[str, ...], yes: bool, reason: str, dry_run: bool) -> int:
+def purge(
+    place: Place, out: Output, names: tuple[str, ...], yes: bool, reason: str, actor: str | None, dry_run: bool
+) -> int:
     """Cancel all that waits in queues: ready, scheduled and parked messages.
 
     What runs, what is dead or quarantined and what is done stays, and so does what is enqueued after the command began.
@@ -101,9 +114,10 @@ def purge(place: Place, out: Output, names: tuple[str, ...], yes: bool, reason: 
 
     Refused on SQS, where nobody can list what waits.
     """
-    from ..triage.actor import user
+    from ..triage.actor import signed
     from ..triage.purge import Purged, admit, purge
 
+    actor, reason = signed(actor, reason, "purge", needed=False)
     for name in names:
         admit(place.store, name)
 
@@ -121,7 +135,7 @@ def purge(place: Place, out: Output, names: tuple[str, ...], yes: bool, reason: 
     done: dict[str, Purged] = {}
     with bar(sum(waiting.values()), "cancelling") as tick:
         for name in names:
-            done[name] = purge(place.store, name, actor=user(), reason=reason, tick=tick)
+            done[name] = purge(place.store, name, actor=actor, reason=reason, tick=tick)
     rows = (
         {"queue": name, "cancelled": of.cancelled, "asked_to_stop": of.asked_to_stop, "waiting": left}
         for name, of in done.items()

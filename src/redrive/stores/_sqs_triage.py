@@ -64,13 +64,13 @@ class Triage:
             putting.hand_over([made], key_for_ms=draft.key_for_ms)
         return words
 
-    def restore(self, messages: Sequence[Message]) -> list[bool]:
+    def restore(self, messages: Sequence[Message], swaps: Sequence[Swap]) -> list[bool]:
         """As `Store.restore`."""
         if self._putting is None:
-            return self._store.restore(messages)
+            return self._store.restore(messages, swaps=swaps)
         blocked = self._putting.blocked(messages)
         free = [message for message in messages if message.id not in blocked]
-        words = self._store.restore(free)
+        words = self._store.restore(free, swaps=swaps)
         self._putting.hand_over([message for message, word in zip(free, words, strict=True) if word])
         left = iter(words)
         return [message.id not in blocked and next(left) for message in messages]

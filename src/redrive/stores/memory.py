@@ -254,9 +254,10 @@ class MemoryStore:
             tables.admit(now)
             return moved
 
-    def restore(self, messages: Sequence[Message]) -> list[bool]:
+    def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
         _door.admit_restored(messages, self.traits)
         with self._commit() as (tables, now):
+            tables.swap_all(swaps, now)
             return [_restore(tables, message, now) for message in messages]
 
     def cancel(self, ids: Sequence[str]) -> list[Cancel]:
@@ -273,11 +274,13 @@ class MemoryStore:
         group_width: int | None = None,
         group_order: GroupOrder | None = None,
         on_dead: OnDead | None = None,
+        swaps: Sequence[Swap] = (),
     ) -> None:
         _door.admit_width(group_width, 1)
         said = {"paused": paused, "width": group_width, "order": group_order, "on_dead": on_dead}
         with self._commit() as (tables, now):
             tables.configure(queue, {name: value for name, value in said.items() if value is not None}, now)
+            tables.swap_all(swaps, now)
             tables.admit(now)
 
     def configure_group(self, queue: str, group: str | None, *, width: int | None = None, resume: bool = False) -> None:

@@ -267,9 +267,16 @@ class PostgresStore:
         once = bool(swaps) or isinstance(verdict, Replace)
         return self._link.run(work, wake=told, again=not once) if handles or swaps else []
 
-    def restore(self, messages: Sequence[Message]) -> list[bool]:
+    def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
         _door.admit_restored(messages, self.traits)
-        return self._link.run(lambda c: triage.restore(self._st, c, messages, self._st.now())) if messages else []
+
+        def work(c: Connection) -> list[bool]:
+            now = self._st.now()
+            words = triage.restore(self._st, c, messages, now) if messages else []
+            changes.swap_all(self._st, c, swaps, now)
+            return words
+
+        return self._link.run(work, again=not swaps) if messages or swaps else []
 
     def cancel(self, ids_: Sequence[str]) -> list[Cancel]:
         told: set[str] = set()
@@ -300,13 +307,19 @@ class PostgresStore:
         group_width: int | None = None,
         group_order: GroupOrder | None = None,
         on_dead: OnDead | None = None,
+        swaps: Sequence[Swap] = (),
     ) -> None:
         _door.admit_width(group_width, 1)
         said = (paused, group_width, group_order and group_order.value, on_dead and on_dead.value)
         set_now = self._look("settings", queue)
-        if set_now and all(new is None or new == now for new, now in zip(said, set_now[0], strict=True)):
+        if set_now and not swaps and all(new is None or new == now for new, now in zip(said, set_now[0], strict=True)):
             return  # as every start of an app declares
-        self._link.run(lambda c: groups.configure(self._st, c, queue, *said, self._st.now()), wake=[queue])
+
+        def work(c: Connection) -> None:
+            groups.configure(self._st, c, queue, *said, self._st.now())
+            changes.swap_all(self._st, c, swaps, self._st.now())
+
+        self._link.run(work, wake=[queue], again=not swaps)
 
     def configure_group(self, queue: str, group: str | None, *, width: int | None = None, resume: bool = False) -> None:
         _door.admit_width(width, 0)

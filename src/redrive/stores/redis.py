@@ -301,12 +301,13 @@ class RedisStore:
             moved[at] = word == 1
         return moved
 
-    def restore(self, messages: Sequence[Message]) -> list[bool]:
+    def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
         _door.admit_restored(messages, self.traits)
         arguments = Arguments()
         arguments.blob(packed_ids([message.id for message in messages]))
-        rows = restored_rows(messages, arguments)
-        return [word == 1 for word in self._link.call("restore", arguments.listed(self._now(), rows))]
+        asked = restored_rows(messages, arguments), swap_rows(swaps, arguments)
+        reply = self._link.call("restore", arguments.listed(self._now(), asked), again=not swaps)
+        return [word == 1 for word in self._told(reply, swaps)[0]]
 
     def cancel(self, ids: Sequence[str]) -> list[Cancel]:
         known = [id for id in dict.fromkeys(ids) if is_id(id)]
@@ -321,11 +322,15 @@ class RedisStore:
         group_width: int | None = None,
         group_order: GroupOrder | None = None,
         on_dead: OnDead | None = None,
+        swaps: Sequence[Swap] = (),
     ) -> None:
         _door.admit_width(group_width, 1)
         said = {"paused": paused, "width": group_width, "order": group_order, "on_dead": on_dead}
         changes = {name: value for name, value in said.items() if value is not None}
-        self._refuse(queue, self._call("configure", (queue, changes)))
+        arguments = Arguments()
+        asked = queue, changes, swap_rows(swaps, arguments)
+        reply = self._link.call("configure", arguments.listed(self._now(), asked), again=not swaps)
+        self._refuse(queue, reply if reply == 1 else self._told(reply, swaps))
 
     def configure_group(self, queue: str, group: str | None, *, width: int | None = None, resume: bool = False) -> None:
         _door.admit_width(width, 0)

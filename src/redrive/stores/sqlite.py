@@ -454,11 +454,13 @@ class SqliteStore:
         self._waker.wake_all()
         return moved
 
-    def restore(self, messages: Sequence[Message]) -> list[bool]:
+    def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
         _door.admit_restored(messages, self.traits)
 
         def work(c: sqlite3.Connection) -> list[bool]:
-            words = self._triage.restore(c, messages, self._clock_ms())
+            now = self._clock_ms()
+            words = self._triage.restore(c, messages, now)
+            _sqlite_cells.swap_all(c, self._sql, swaps, now)
             self.seam("restored")
             return words
 
@@ -489,15 +491,18 @@ class SqliteStore:
         group_width: int | None = None,
         group_order: GroupOrder | None = None,
         on_dead: OnDead | None = None,
+        swaps: Sequence[Swap] = (),
     ) -> None:
         _door.admit_width(group_width, 1)
         said = (paused, group_width, group_order, on_dead)
         set_now = self._read("select paused, group_width, group_order, on_dead from queue where name = ?", queue)
-        if set_now and all(new is None or new == now for new, now in zip(said, set_now[0], strict=True)):
+        if set_now and not swaps and all(new is None or new == now for new, now in zip(said, set_now[0], strict=True)):
             return  # as every start of an app declares
 
         def work(c: sqlite3.Connection) -> None:
-            self._groups.configure(c, queue, paused, group_width, group_order, on_dead, self._clock_ms())
+            now = self._clock_ms()
+            self._groups.configure(c, queue, paused, group_width, group_order, on_dead, now)
+            _sqlite_cells.swap_all(c, self._sql, swaps, now)
 
         self._writer.run(work)
         self._waker.wake_all()

@@ -358,8 +358,8 @@ class SqsStore:
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
         return need(self._triage).judge(handles, verdict, swaps)
 
-    def restore(self, messages: Sequence[Message]) -> list[bool]:
-        return need(self._triage).restore(messages)
+    def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
+        return need(self._triage).restore(messages, swaps)
 
     def cancel(self, ids: Sequence[str]) -> list[Cancel]:
         if self._track is None:
@@ -378,6 +378,7 @@ class SqsStore:
         group_width: int | None = None,
         group_order: GroupOrder | None = None,
         on_dead: OnDead | None = None,
+        swaps: Sequence[Swap] = (),
     ) -> None:
         _door.admit_width(group_width, 1)
         fifo = group_order is not None and self.places.of(queue).fifo
@@ -387,9 +388,11 @@ class SqsStore:
                 f"queue {queue!r}: SQS serves the groups of a FIFO queue (its name ends in .fifo) one message at a "
                 "time, in order, and skips a dead one; a standard queue has no order, and no width"
             )
+        check_swaps(self.cells, swaps)
         if paused is not None:
             self._pauses.set(queue, paused)
             self.nudge()
+        apply_swaps(self.cells, swaps)
 
     def configure_group(self, queue: str, group: str | None, *, width: int | None = None, resume: bool = False) -> None:
         _door.admit_width(width, 0)

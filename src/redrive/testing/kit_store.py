@@ -66,10 +66,10 @@ class KitStore(MemoryStore):
             self._note(verdict.draft, verdict.draft.id or "")
         return moved
 
-    def restore(self, messages: Sequence[Message]) -> list[bool]:
+    def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
         for message in messages:
             self.seen_queues[message.queue] = None
-        return super().restore(messages)
+        return super().restore(messages, swaps=swaps)
 
     def next_due_ms(self) -> float:
         """When something may be claimed next, of any queue that is not paused; infinite if nothing is scheduled."""

@@ -107,17 +107,18 @@ class Audit:
 
         self.commit(entry, put)
 
-    def amend(self, entry: Entry, *, ids: Sequence[str]) -> None:
-        """Say of an entry just written that the change came to these messages only: others had moved meanwhile. Where
-        it came to none the entry goes. Raises StoreError."""
-        less = msgspec.structs.replace(entry, ids=tuple(ids[:IDS_MAX]), count=len(ids))
+    def amend(self, entry: Entry, *, ids: Sequence[str] = (), count: int | None = None) -> None:
+        """Say of an entry just written that the change came to these messages only (`count` None: as many as `ids`),
+        as others had moved meanwhile. Where it came to none the entry goes. Raises StoreError."""
+        count = len(ids) if count is None else count
+        less = msgspec.structs.replace(entry, ids=tuple(ids[:IDS_MAX]), count=count)
         for _ in range(TRIES):
             for number in islice(range(self._last(), 0, -1), AMENDED):
                 version, entries = self._read(number)
                 if entry not in entries:
                     continue
                 at = entries.index(entry)
-                entries[at : at + 1] = [less] if ids else []
+                entries[at : at + 1] = [less] if count else []
                 if self._store.cells.swap([Swap(_key(number), version, _encode(entries), KEPT_MS)])[0]:
                     return
                 break

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..config import near_miss
-from ..errors import ConfigError, StoreUnavailable
+from ..errors import ConfigError, Conflict, StoreUnavailable
 from ..flow import breaker as breakers
 from ..flow import budget as budgets
 from ..flow import dependency as flow
@@ -22,7 +22,8 @@ from ..message import Lane, Swap, Where, version_of
 from ..worker.flow import NAMES
 from ..worker.guards import controls, is_rate
 from ..worker.transitions import Transition, note, read
-from .actor import user
+from .actor import signed
+from .audit import Audit
 
 if TYPE_CHECKING:
     from ..app import App
@@ -79,7 +80,7 @@ class Controls:
     """
 
     def __init__(self, store: Store, app: App | None = None) -> None:
-        self._store, self._app = store, app
+        self._store, self._app, self._audit = store, app, Audit(store)
 
     def names(self) -> Sequence[str]:
         """Those that the app declares and those that workers told of, sorted. Raises StoreError."""
@@ -102,7 +103,8 @@ class Controls:
 
     def open(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
         """Hold its breaker open until somebody says otherwise: nothing calls it, and what waits loses no attempt.
-        Workers heed it within a quarter of a second. `actor` is user@host unless given. Raises as `show`."""
+        Workers heed it within a quarter of a second. `actor` is user@host unless given. The change is one commit with
+        its entry in the audit log; on SQS, whose cells may lie apart, the entry comes right after. Raises as `show`."""
         return self._set(name, "open", reason, actor, key)
 
     def close(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
@@ -121,17 +123,25 @@ class Controls:
         rule, cell = self._rule(name), flow.cell_of(name, key)
         if rule is not None and rule.breaker is None:
             raise ConfigError(f"dependency {name!r} has no breaker here; expected one with a breaker to set")
+        who, why = signed(actor, reason, f"the breaker of {name!r}")
         for _ in range(_TRIES):
             (found,) = self._store.cells.read([cell])
             state, now_ms = flow.decode(found), self._store.now_ms()
             breaker = (None if rule is None else rule.breaker) or Breaker()
             forced = breakers.force(state.breaker, breaker, word, now_ms)
             after = replace(state, breaker=forced)
-            swap = Swap(cell, version_of(found), flow.encode(after), flow.ttl_ms(after))
-            if forced is state.breaker or self._store.cells.swap([swap])[0]:
-                made = Transition(now_ms, state.breaker.status, forced.status, "", actor or user(), reason)
-                note(self._store.cells, flow.about_of(name, key), made)
-                return self.show(name, key=key)
+            changed = [Swap(cell, version_of(found), flow.encode(after), flow.ttl_ms(after))]
+            about = flow.about_of(name, key)
+            entry = self._audit.entry(
+                "flow", who, why, f"breaker: {state.breaker.status} to {forced.status}", about=f"flow/{about}"
+            )
+            try:
+                swaps = self._audit.swaps(entry)
+                self._store.put([], swaps=swaps if forced is state.breaker else [*changed, *swaps])
+            except Conflict:
+                continue
+            note(self._store.cells, about, Transition(now_ms, state.breaker.status, forced.status, "", who, why))
+            return self.show(name, key=key)
         raise StoreUnavailable(f"the breaker of {name!r} was changed by others {_TRIES} times at once; try again")
 
     def _rule(self, name: str) -> Dependency | None:

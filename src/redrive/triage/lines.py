@@ -11,10 +11,10 @@ import base64
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -22,11 +22,12 @@ from msgspec.structs import replace
 
 from ..blobs import read_reference, whole_body
 from ..codec import is_json
-from ..errors import BlobsUnavailable, EnqueueError, Refused, StoreError, Unreadable
+from ..errors import BlobsUnavailable, EnqueueError, Refused, Unreadable
 from ..message import BLOB, RESTING, Message
 from ..store import Store
 from ..stores._door import admit_restored
-from .audit import Audit
+from .actor import signed
+from .audit import IDS_MAX, Audit, Entry
 from .select import Selection
 
 FORMAT = 1
@@ -155,18 +156,22 @@ def _decoded(raw: msgspec.Raw, type: Any, name: str) -> Any:
 # -- out
 
 
-def export(store: Store, selection: Selection, file: File) -> Exported:
-    """Write what is selected, a line each, the longest dead first. A file appears under its name when it is whole.
-    Raises OSError, StoreError."""
+def export(store: Store, selection: Selection, file: File, *, actor: str | None = None, reason: str = "") -> Exported:
+    """Write what is selected, a line each, the longest dead first. A file appears under its name when it is whole, and
+    when its entry is in the audit log. The entry of a stream is written before it, and says afterwards how many went.
+    Raises ConfigError, OSError, StoreError."""
+    log = _Log(store, selection, *signed(actor, reason, "export", needed=False))
     if not isinstance(file, str | Path):
-        return _export(store, selection, file)
+        return _streamed(store, selection, file, log)
     path = Path(file)
     handle, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as out:
-            done = _export(store, selection, out)
+            ids, done = _export(store, selection, out)
             out.flush()
             os.fsync(out.fileno())
+        if done.count:
+            log.audit.keep(log.entry(f"to {path}", ids, done.count))
         Path(part).replace(path)
     except BaseException:
         Path(part).unlink(missing_ok=True)
@@ -174,16 +179,45 @@ def export(store: Store, selection: Selection, file: File) -> Exported:
     return done
 
 
-def _export(store: Store, selection: Selection, out: IO[bytes]) -> Exported:
+class _Log(NamedTuple):
+    """Who exports what, and why."""
+
+    store: Store
+    selection: Selection
+    actor: str
+    reason: str
+
+    @property
+    def audit(self) -> Audit:
+        return Audit(self.store)
+
+    def entry(self, text: str, ids: Sequence[str], count: int) -> Entry:
+        about = str(self.selection) or "all"
+        return self.audit.entry("export", self.actor, self.reason, text, ids=ids, count=count, about=about)
+
+
+def _streamed(store: Store, selection: Selection, out: IO[bytes], log: _Log) -> Exported:
+    entry = log.entry(f"to {getattr(out, 'name', 'a stream')}", (), 0)
+    log.audit.keep(entry)
+    ids, done = _export(store, selection, out)
+    log.audit.amend(entry, ids=ids, count=done.count)
+    return done
+
+
+def _export(store: Store, selection: Selection, out: IO[bytes]) -> tuple[list[str], Exported]:
+    """What came of it, and the first ids."""
     count = 0
+    ids: list[str] = []
     unread: list[str] = []
     for message in selection:
         whole = _whole(store, message)
         if whole is None:
             unread.append(message.id)
+        if count < IDS_MAX:
+            ids.append(message.id)
         out.write(write_line(message if whole is None else whole))
         count += 1
-    return Exported(count, tuple(unread))
+    return ids, Exported(count, tuple(unread))
 
 
 def _whole(store: Store, message: Message) -> Message | None:
@@ -233,8 +267,8 @@ class Importer:
         return Looked(count, bad, tuple(damaged))
 
     def write(self, *, actor: str, reason: str) -> Imported:
-        """Import every line that can be, in batches, each with an entry in the audit log. Cut off, the same call again
-        finds the others held. Raises StoreError."""
+        """Import every line that can be, in batches, each one commit with an entry in the audit log. Cut off, the same
+        call again finds the others held. Raises StoreError."""
         ids: list[str] = []
         held: list[str] = []
         damaged: list[Damaged] = []
@@ -245,15 +279,10 @@ class Importer:
         return Imported(tuple(ids), tuple(held), tuple(damaged[:DAMAGED_MAX]))
 
     def _restore(self, batch: list[Message], actor: str, reason: str) -> list[bool]:
-        """Noted first: killed between the two, the log says more than was done, and not less."""
+        """Which of them are held is known afterwards: killed right then, the entry says more than was done."""
         audit = Audit(self._store)
         entry = audit.entry("import", actor, reason, ids=[m.id for m in batch], about=self.name)
-        audit.keep(entry)
-        try:
-            done = self._store.restore(batch)
-        except (EnqueueError, StoreError):
-            audit.amend(entry, ids=[])
-            raise
+        done = audit.commit(entry, lambda swaps: self._store.restore(batch, swaps=swaps))
         if not all(done):
             audit.amend(entry, ids=[m.id for m, was in zip(batch, done, strict=True) if was])
         return done

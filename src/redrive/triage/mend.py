@@ -80,10 +80,12 @@ class Mending:
         prepared = editor.prepared(message, args=args, body=body, headers=headers, delay=delay, unchecked=unchecked)
         return editor.commit(message, prepared, reason=reason, actor=actor)
 
-    def export(self, select: str | Selection, file: File) -> Exported:
+    def export(self, select: str | Selection, file: File, *, reason: str = "", actor: str | None = None) -> Exported:
         """Write dead messages to a file, or a stream of bytes, as JSON lines, with all that is kept of them. They stay
-        where they are. Raises SelectorError, OSError, StoreError."""
-        return export(self._store, Selection(self._store, select) if isinstance(select, str) else select, file)
+        where they are. The audit log has an entry before the file has its name, or the stream its first line. Raises
+        SelectorError, OSError, StoreError."""
+        selection = Selection(self._store, select) if isinstance(select, str) else select
+        return export(self._store, selection, file, actor=actor, reason=reason)
 
     def import_(self, file: File, *, reason: str, actor: str | None = None, skip_damaged: bool = False) -> Imported:
         """Write the dead messages of an export, or of a stream of it, with their ids, histories and faults; what the

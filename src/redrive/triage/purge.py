@@ -1,4 +1,8 @@
-"""Empty a queue of what waits in it: batch by batch, and with a note of who did it and why."""
+"""Empty a queue of what waits in it: batch by batch, and with a note of who did it and why.
+
+The note is written before the first batch, and with it the entry in the audit log: cut off, the log says that the queue
+was being purged, of as many messages as waited then.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from msgspec import Struct
 from ..errors import Unsupported
 from ..message import Cancel, Lane, Message, Swap, Where
 from ..store import Store
+from .audit import Audit
 from .pages import fitting
 
 PAGE = 500  # messages that are cancelled in one commit
@@ -52,17 +57,27 @@ def purge(
 
     What is leased, dead, quarantined or done is left alone, but for what a worker claims between the look and the
     cancel: that is asked to stop, as `cancel` does. Pause the queue first to rule it out. Cut off, it has done what it
-    has done; call it again. Raises StoreError, Unsupported where the store cannot list what waits.
+    has done; call it again. The audit log has an entry of it. Raises StoreError, Unsupported where the store cannot
+    list what waits.
     """
     admit(store, queue)
-    note = PurgeNote(store.now_ms(), None, actor, reason)
-    _write(store, queue, note)
+    note, audit, counts = PurgeNote(store.now_ms(), None, actor, reason), Audit(store), store.counts(queue)
+    waiting = counts.ready + counts.scheduled
+    entry = audit.entry("purge", actor, reason, count=waiting, about=f"queue/{queue}")
+    audit.commit(entry, lambda swaps: _begin(store, queue, note, swaps))
     before = Where(queue=queue, until_ms=note.began_ms + 1)
     done = Purged()
     while (now := _pass(store, before, done, tick)) != done:  # a page may lose its place while others change the lane
         done = now
     _write(store, queue, msgspec.structs.replace(note, ended_ms=store.now_ms()))
+    count = done.cancelled + done.asked_to_stop
+    if count != waiting or not count:
+        audit.amend(entry, count=count)
     return done
+
+
+def _begin(store: Store, queue: str, note: PurgeNote, swaps: list[Swap]) -> None:
+    store.put([], swaps=[_with(store, queue, note), *swaps])
 
 
 def _pass(store: Store, where: Where, done: Purged, tick: Callable[[int], object]) -> Purged:
@@ -98,9 +113,12 @@ def _notes(store: Store, queue: str) -> tuple[int, list[PurgeNote]]:
 
 def _write(store: Store, queue: str, note: PurgeNote) -> None:
     """Among several purges at once each keeps its own note: who loses the swap reads again."""
-    while True:
-        version, notes = _notes(store, queue)
-        others = [n for n in notes if (n.began_ms, n.actor) != (note.began_ms, note.actor)]
-        value = msgspec.json.encode([*others, note][-NOTES_MAX:])
-        if store.cells.swap([Swap(_CELL + queue, version, value, KEPT_MS)])[0]:
-            return
+    while not store.cells.swap([_with(store, queue, note)])[0]:
+        pass
+
+
+def _with(store: Store, queue: str, note: PurgeNote) -> Swap:
+    """What writes the note among the others of its queue."""
+    version, notes = _notes(store, queue)
+    others = [n for n in notes if (n.began_ms, n.actor) != (note.began_ms, note.actor)]
+    return Swap(_CELL + queue, version, msgspec.json.encode([*others, note][-NOTES_MAX:]), KEPT_MS)

@@ -1,5 +1,6 @@
--- needs: full states groups settings
--- {queue, what is said of it}: 1, or what contradicts itself.
+-- needs: full states cells groups settings
+-- {queue, what is said of it, swaps}: 1, or what contradicts itself, or the swap that does not apply; then nothing was
+-- changed.
 local queue, changes = asked[1], asked[2]
 local before = rules(queue)
 local said, changed = {}, call('HEXISTS', SETTINGS, queue) == 0
@@ -8,9 +9,15 @@ for name, value in pairs(changes) do
   changed = changed or said[name] ~= value
   said[name] = value
 end
-if not changed then return 1 end -- as every start of an app declares
+local conflict = swap_all(asked[3])
+if conflict then return {'conflict', conflict} end
+if not changed then -- as every start of an app declares
+  write_cells()
+  return 1
+end
 local refused = contradiction(said, widths_of(queue))
 if refused then return refused end
+write_cells()
 call('HSET', SETTINGS, queue, cmsgpack.pack(said))
 rules_of[queue] = nil
 local after = rules(queue)

@@ -1,9 +1,13 @@
--- needs: states faults groups puts settles
--- Messages that come to rest as they are: {message, …}, their ids in ARGV[3]: 1 per message that was written, 0 where its
--- id is stored, or another message holds its key. A message: {queue, task, priority, lane, enqueued, ARGV index of its
+-- needs: states faults cells groups puts settles
+-- Messages that come to rest as they are: {{message, …}, swaps}, their ids in ARGV[3]: {{1 per message that was written, 0
+-- where its id is stored, or another message holds its key}}, or the swap that does not apply, and then nothing was
+-- written. A message: {queue, task, priority, lane, enqueued, ARGV index of its
 -- tail, fence, attempt, crashes, crashes alone, redrives, life, held, suspect, worker, key or nil, group or nil, reason or
 -- nil, rested or nil, attempts allowed or nil, fingerprint or nil, ARGV index of its first fault, how many, ARGV index of a
 -- checkpoint or nil}.
+local conflict = swap_all(asked[2])
+if conflict then return {'conflict', conflict} end
+asked = asked[1]
 local words, new = {}, {}
 local stored, wanted = {}, {}
 for i = 1, #asked do wanted[i] = sub(ARGV[3], 16 * i - 15, 16 * i) end
@@ -18,7 +22,8 @@ for i, one in ipairs(asked) do
     if key and not held then hold_key(key, id, 0) end
   end
 end
-if #new == 0 then return words end
+write_cells()
+if #new == 0 then return {words} end
 spread(MESSAGES)
 spread(STATES)
 local number = next_numbers(#new) - 1
@@ -41,4 +46,4 @@ for n, i in ipairs(new) do
   call('SADD', root .. 'qs', one[1])
 end
 flush()
-return words
+return {words}

@@ -181,6 +181,29 @@ class RestoreRules(Contract):
         twice = [replace(free, id=id) for id, _ in self.ids(store, "", "")]
         assert store.restore(twice) == [False, False]
 
+    @takes("triages", "cells")
+    def test_an_import_is_one_commit_with_its_swaps(self, store: Store) -> None:
+        messages = [Message(id, "t", "q", b"1", id, Lane.DEAD) for id, _ in self.ids(store, "", "")]
+        with pytest.raises(Conflict):
+            store.restore(messages, swaps=[Swap("x", 0, b"1"), Swap("y", 7, b"1")])
+        assert store.find([m.id for m in messages]) == [None, None] and values(store, "x", "y") == [None, None]
+        assert store.restore(messages, swaps=[Swap("x", 0, b"1"), Swap("y", 0, b"2")]) == [True, True]
+        assert values(store, "x", "y") == [b"1", b"2"]
+        assert store.restore(messages, swaps=[Swap("z", 0, b"3")]) == [False, False]
+        assert store.restore([], swaps=[Swap("a", 0, b"4")]) == []
+        assert values(store, "z", "a") == [b"3", b"4"]
+
+    @takes("cells")
+    def test_settings_of_a_queue_are_one_commit_with_their_swaps(self, store: Store) -> None:
+        for paused, key in ((True, "x"), (False, "y")):
+            with pytest.raises(Conflict):
+                store.configure("q", paused=paused, swaps=[Swap(key, 0, b"1"), Swap("away", 7, b"1")])
+            assert ("q" in store.paused()) is not paused and values(store, key) == [None]
+            store.configure("q", paused=paused, swaps=[Swap(key, 0, b"1")])
+            assert ("q" in store.paused()) is paused and values(store, key) == [b"1"]
+        store.configure("q", paused=False, swaps=[Swap("z", 0, b"1")])  # as it is
+        assert values(store, "z") == [b"1"]
+
     def ids(self, store: Store, *keys: str) -> list[tuple[str, str]]:
         return [(fresh_id(store), key) for key in keys]
 
