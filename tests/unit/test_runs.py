@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import redrive
 from redrive.errors import PlanRefused, Refused
 from redrive.events import Notice
-from redrive.message import Ack, DeadLetter, Decision, Delivery, Discard, Handle, Isolate, Lane, Redrive, RetryAt, Swap
+from redrive.message import (
+    Ack,
+    DeadLetter,
+    Decision,
+    Delivery,
+    Discard,
+    Draft,
+    Handle,
+    Isolate,
+    Lane,
+    Redrive,
+    RetryAt,
+    Swap,
+)
 from redrive.triage import carrier, run_state, runs, tally
 from redrive.triage import plan as plans
 from redrive.triage.carrying import Carrying
 from redrive.triage.run import Run
-from redrive.triage.settings import Settings
+from redrive.triage.settings import Settings, read_settings
 
 from .redriving import Scene, dies, fails_once, works
 
@@ -438,3 +452,93 @@ def test_a_run_whose_health_check_nobody_knows_can_be_ended(scene: Scene, act: s
     getattr(run, act)(reason="a typo in its gates")
     scene.tick(times=3)
     assert run.view().closed and run.counts == counts(planned=3, skipped=3)
+
+
+# -- breakers of keys
+
+
+@pytest.fixture(params=["group", "args.account"])
+def keyed(request: pytest.FixtureRequest, scene: Scene) -> tuple[Scene, Callable[[str], str]]:
+    """A scene whose dependency is split by tenant; how to bury a message of one."""
+    scene.app.dependency("crm", per=request.param, breaker=redrive.Breaker(open_for="5s"))
+    scene.app.task(name="t", dependency="crm")(lambda account="": None)
+
+    def bury(tenant: str) -> str:
+        group, body = (
+            (tenant or None, b"{}") if request.param == "group" else (None, b'{"account":"%s"}' % tenant.encode())
+        )
+        [put] = scene.store.put([Draft(task="t", group=group, body=body)])
+        scene.work(dies)
+        scene.clock.advance("1ms")
+        scene.ran.clear()
+        return put.id
+
+    return scene, bury
+
+
+def begin(scene: Scene, **words: Any) -> Run:
+    """As `Scene.start`, of a plan that knows the app."""
+    selection = scene.app.dlq.select("")
+    plan = plans.draw_up(scene.store, selection, "", read_settings(**words), app=scene.app)
+    runs.begin(scene.store, plan, actor="ann", reason="fixed")
+    scene.carrier = scene.carry(plan.id)
+    return Run(scene.store, plan.id, scene.app)
+
+
+def test_a_run_waits_for_the_breaker_of_a_key_that_its_messages_have(keyed: Any) -> None:
+    scene, bury = keyed
+    for _ in range(3):
+        bury("acme")
+    scene.app.flow.open("crm", key="acme", reason="down", actor="ann")
+    run = begin(scene, rate="100/s")
+    scene.tick(times=50)
+    assert (run.counts["moved"], run.why) == (0, "the breaker of crm/acme is held open")
+    assert ("run_waiting", "the breaker of crm/acme is held open") in scene.notices
+    scene.app.flow.close("crm", key="acme", reason="up", actor="ann")
+    scene.over(run)
+    assert run.state == "done" and run.counts["done"] == 3
+
+
+def test_the_breaker_of_another_key_holds_a_run_up_in_nothing(keyed: Any) -> None:
+    scene, bury = keyed
+    for _ in range(3):
+        bury("acme")
+    scene.app.flow.open("crm", key="other", reason="down", actor="ann")
+    run = begin(scene, rate="100/s")
+    scene.over(run)
+    assert run.counts["done"] == 3
+
+
+def test_a_run_goes_on_up_to_the_first_message_whose_key_is_held(keyed: Any) -> None:
+    scene, bury = keyed
+    free = [bury("good") for _ in range(4)]
+    held = bury("acme")
+    behind = bury("good")
+    scene.app.flow.open("crm", key="acme", reason="down", actor="ann")
+    run = begin(scene, rate="100/s")
+    scene.tick(times=30)
+    assert set(scene.ran) == {*free} and "crm/acme" in run.why
+    assert {message.id for message in scene.store.peek(Lane.DEAD).messages} == {held, behind}
+    scene.app.flow.auto("crm", key="acme", reason="up", actor="ann")
+    scene.over(run)
+    assert run.counts["done"] == 6
+
+
+def test_a_run_that_asks_no_breakers_looks_for_no_keys(keyed: Any) -> None:
+    scene, bury = keyed
+    bury("acme")
+    scene.app.flow.open("crm", key="acme", reason="down", actor="ann")
+    run = begin(scene, rate="100/s", gates=redrive.Gates(breaker=False))
+    scene.over(run)
+    assert run.counts["done"] == 1
+
+
+def test_what_changed_or_has_no_key_is_held_by_none(keyed: Any) -> None:
+    scene, bury = keyed
+    gone = bury("acme")
+    bury("")
+    run = begin(scene, rate="100/s")
+    scene.app.dlq.discard([gone], reason="gone", actor="ann")
+    scene.app.flow.open("crm", key="acme", reason="down", actor="ann")
+    scene.over(run)
+    assert (run.counts["done"], run.counts["changed"]) == (1, 1)

@@ -21,7 +21,7 @@ from ..events import Notify
 from ..message import Cell, Handle, Lane, Message, Redrive, Return, Swap, version_of
 from ..policy import draw
 from . import pace
-from .gates import shut
+from .gates import Keys, shut
 from .plan import CHUNK, Plan, batched, keep, prolong, read_plan
 from .run_state import (
     FINAL,
@@ -62,6 +62,7 @@ class Carrier:
     def __init__(self, store: Store, id: str, owner: str, notice: Notify, app: App | None = None) -> None:
         self._store, self.id, self._owner, self._notice, self._app = store, id, owner, notice, app
         self._plan: Plan | None = None
+        self._keys: Keys | None = None  # what holds messages of its plan one by one
         self._tally = Tally(store, id)
         self._wrote: tuple[object, ...] | None = None  # of the state, when it was last seen to
         self._refused: set[str] = set()  # what was claimed before it could be returned
@@ -84,6 +85,7 @@ class Carrier:
             self._tally.forget()
         if self._plan is None:
             self._plan = read_plan(self._store.cells, self.id)
+            self._keys = Keys(self._app, self._plan) if self._app is not None and self._plan is not None else None
         if self._plan is None:
             self._leave()
             return None
@@ -224,7 +226,12 @@ class Carrier:
     def _why_shut(self, plan: Plan, state: RunState, now_ms: int) -> str:
         if state.at >= state.total or self._app is None:
             return ""
-        return shut(plan, self._app, state, now_ms) or ""
+        why = shut(plan, self._app, state, now_ms)
+        if why is None and self._keys:
+            n, k = divmod(state.at, CHUNK)
+            held = self._keys.first_held(self._tally.chunk(n)[k : k + 1], now_ms)
+            why = held and held[1]
+        return why or ""
 
     def _judge_speed(self, sheet: Sheet, plan: Plan) -> None:
         state = sheet.state
@@ -255,11 +262,15 @@ class Carrier:
         n, k = divmod(state.at, CHUNK)
         if wanted <= 0:
             return []
-        speed, count = pace.grant(state.speed, settings.rate, sheet.now_ms, min(wanted, CHUNK - k))
+        handles = self._tally.chunk(n)[k : k + wanted]
+        speed, count = pace.grant(state.speed, settings.rate, sheet.now_ms, len(handles))
+        held = self._keys.first_held(handles[:count], sheet.now_ms) if self._keys else None
+        if held is not None:  # at most as many as stand before it
+            speed, count = pace.grant(state.speed, settings.rate, sheet.now_ms, held[0])
         # A look in vain is worth no commit; what a clock that was set back changed is, or it would wait anew.
         if count or replace(speed, looked_ms=state.speed.looked_ms) != state.speed:
             sheet.state = replace(state, speed=speed)
-        return self._tally.chunk(n)[k : k + count]
+        return handles[:count]
 
     def _pause_s(self, sheet: Sheet) -> float:
         """Until the next tick."""

@@ -17,12 +17,14 @@ from ..flow import dependency as flow
 from ..flow.breaker import Breaker
 from ..flow.budget import Budget
 from ..flow.dependency import Dependency, State
+from ..message import Handle
 
 if TYPE_CHECKING:
     from ..app import App
     from .plan import Plan
 
 ANYONE = "anyone"
+KEYS_MAX = 1000  # messages whose keys are remembered
 PROBE_WAIT_MS = 2000  # how long a half-open breaker waits for probes of what is in the queue before it is given some
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WINDOW = re.compile(r"\s*([0-9]{1,2}):([0-9]{2})\s*-\s*([0-9]{1,2}):([0-9]{2})(?:\s+(\S+))?\s*", re.ASCII)
@@ -32,7 +34,9 @@ class Gates(Struct, frozen=True):
     """What must hold while a redrive moves messages; it waits otherwise, and goes on by itself.
 
     - `breaker`: nothing is moved while the circuit breaker of a dependency of the messages' tasks is open, or while the
-      dependency asked to be left alone. One that is half-open lets them go when nothing else is there to probe with.
+      dependency asked to be left alone. One that is half-open lets them go when nothing else is there to probe with. Of
+      a dependency that is split (`per=`) the breaker of each message's own key is asked: a run goes on up to the first
+      message whose key is held, and waits there.
     - `health`: a URL that must answer a GET with 2xx within 5 s (redirects are not followed), or the name of a check
       that the app knows by `app.dlq.health("crm-up", fn)`. Asked at most once a second.
     - `approval`: a person who must approve first (`redrive run approve ID`): `"ann"`, who may be ann at any host,
@@ -133,13 +137,48 @@ def held(state: State, d: Dependency, about: str, now_ms: int) -> str | None:
 
 def alone(app: App, abouts: Sequence[str], now_ms: int) -> str | None:
     """Why one of these dependencies, NAME or NAME/KEY, is not to be called now. Raises StoreError."""
-    if not abouts:
-        return None
-    cells = app.store.cells.read([f"flow/{about}" for about in abouts])
-    found = (
-        held(flow.decode(cell), _rule(app, about), about, now_ms) for about, cell in zip(abouts, cells, strict=True)
-    )
-    return next((why for why in found if why is not None), None)
+    return next((why for why in _said(app, abouts, now_ms).values() if why is not None), None)
+
+
+def _said(app: App, abouts: Sequence[str], now_ms: int) -> dict[str, str | None]:
+    """Of each why it is not to be called now; None where it may be."""
+    cells = app.store.cells.read([f"flow/{about}" for about in abouts]) if abouts else []
+    return {
+        about: held(flow.decode(cell), _rule(app, about), about, now_ms)
+        for about, cell in zip(abouts, cells, strict=True)
+    }
+
+
+class Keys:
+    """What holds messages of a plan whose dependencies are split (`per=`), each by the key that it has."""
+
+    def __init__(self, app: App, plan: Plan) -> None:
+        self._store, self._app = app.store, app
+        gates = plan.settings.gates or Gates()
+        rules = {task: app.dependencies.get(name) for task, name in plan.dependencies.items() if gates.breaker}
+        self._rules = {task: d for task, d in rules.items() if d is not None and d.per is not None}
+        self._abouts: dict[str, str | None] = {}  # by id, of those that were looked at; None: nothing that is split
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    def first_held(self, handles: Sequence[Handle], now_ms: int) -> tuple[int, str] | None:
+        """The first that may not be moved now, by its place, and why; None where all may. Raises StoreError."""
+        self._look([handle.id for handle in handles])
+        abouts = [self._abouts[handle.id] or "" for handle in handles]
+        why = _said(self._app, sorted({*abouts} - {""}), now_ms)
+        found = ((at, why.get(about)) for at, about in enumerate(abouts))
+        return next(((at, said) for at, said in found if said is not None), None)
+
+    def _look(self, ids: Sequence[str]) -> None:
+        """Find the keys of these. What is not there any more is held by nothing."""
+        new = [id for id in ids if id not in self._abouts]
+        if len(self._abouts) > KEYS_MAX:
+            self._abouts, new = {}, [*ids]
+        for id, message in zip(new, self._store.find(new) if new else (), strict=True):
+            d = None if message is None else self._rules.get(message.task)
+            key = "" if d is None or message is None else flow.key_of(d, message)
+            self._abouts[id] = flow.about_of(d.name, key) if d is not None and key else None
 
 
 def _rule(app: App, about: str) -> Dependency:
