@@ -59,6 +59,7 @@ class Kit:
         self.store = KitStore(self.clock)
         self._engine = Engine(self.store, self.clock)
         self._inline = InlineRunner()
+        self.store.drive = self._drive
         self._own: list[tuple[App, dict[str, Any]]] = []
         for app in apps:
             self.use(app)
@@ -283,6 +284,15 @@ class Kit:
             for run in turns:
                 self._inline.run(run)
         return self._end(plan, tally, from_ms)
+
+    def _drive(self, over: Callable[[], bool], timeout_s: float | None) -> None:
+        """For who waits for something of this store: work until it is there."""
+        end_ms = math.inf if timeout_s is None else self.clock.now_ms() + timeout_s * 1000
+        with closing(self._engine.turns(Plan(end_ms, over, RUNS_MAX), Tally())) as turns:
+            for run in turns:
+                self._inline.run(run)
+        if math.isfinite(end_ms) and not over():
+            self.clock.advance(max(0, end_ms - self.clock.now_ms()) / 1000)
 
     async def _arun(self, plan: Plan) -> Drained:
         tally, from_ms = Tally(), self.clock.now_ms()

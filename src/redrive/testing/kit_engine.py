@@ -17,16 +17,18 @@ from ..duration import show
 from ..errors import ConfigError, EnqueueError
 from ..events import Fate, Notice
 from ..fault import Fault
-from ..message import Ask
+from ..message import Ask, Settled
 from ..worker.admission import admit_run
 from ..worker.fates import fate
+from ..worker.first_runs import with_verdict
 from ..worker.flow import Flow
 from ..worker.idempotent import Keys
-from ..worker.outcomes import outcome, refused
+from ..worker.outcomes import Outcome, outcome, refused
 from ..worker.run import Gate, Hall, Run
 from .clock import ManualClock
 from .kit_faults import Acts, Crash, RiggedTask
 from .kit_records import Drained, Ran, named
+from .kit_runs import KitRuns
 from .kit_store import KitStore
 
 if TYPE_CHECKING:
@@ -88,6 +90,7 @@ class Engine:
         self._flows: dict[int, Flow] = {}  # by id of the app
         self._keys = Keys(self.tasks, store, GRACE_S, LEASE_MS / 1000)
         self._gate = Gate(1, Hall(1))
+        self._redriving = KitRuns(store, clock, self.apps, lambda app: partial(self._tell, app), WORKER)
         self._busy = False
 
     def add(self, app: App) -> None:
@@ -109,6 +112,7 @@ class Engine:
             idle = 0  # looks that found nothing, one after another
             while not idle or self._jump(plan.end_ms, idle):
                 idle += 1
+                self._redriving.tick()
                 for queue in [*self.store.seen_queues]:
                     if plan.enough():
                         return
@@ -117,6 +121,7 @@ class Engine:
                         yield from self._turn(run, plan, tally)
         finally:
             self._busy = False
+            self._redriving.release()
 
     def sum_up(self, tally: Tally, from_ms: int) -> Drained:
         counts = self.store.counts()
@@ -139,7 +144,7 @@ class Engine:
 
     def _jump(self, end_ms: float, idle: int) -> bool:
         """Move the clock to where something is due; False where nothing will be until `end_ms`."""
-        due_ms, now_ms = self.store.next_due_ms(), self._clock.now_ms()
+        due_ms, now_ms = min(self.store.next_due_ms(), self._redriving.next_ms(end_ms)), self._clock.now_ms()
         if due_ms <= now_ms:  # each look lets some of those whose wait is over join the line of their group
             return idle < LOOKS_MAX
         if due_ms == math.inf or due_ms > end_ms:
@@ -203,15 +208,22 @@ class Engine:
             run.finished_s = run.started_s + (now_ms - from_ms) / 1000
         ended = outcome(run, now_ms, WORKER)
         try:
-            word = self.store.exchange([ended.settlement], []).settled[0]
+            word = self._exchange(ended, now_ms)
         except EnqueueError as error:  # as the worker does: a follow-up that no store takes fails its run
             ended = refused(ended, error, run.task, now_ms, WORKER)
-            word = self.store.exchange([ended.settlement], []).settled[0]
+            word = self._exchange(ended, now_ms)
         told = fate(ended, word, now_ms, WORKER)
         owner = next((app for app in self.apps if told.task in app.tasks), self.apps[0])
         dropped = Notice(name="result_dropped", worker=WORKER, at_ms=now_ms, text=f"{told.id}: {run.complaint}")
         owner.events.emit([told] if run.complaint is None else [dropped, told])
         return told, ended.settlement.fault
+
+    def _exchange(self, ended: Outcome, now_ms: int) -> Settled:
+        """Settle it, with the verdict that a redrive run waits for."""
+        message = ended.delivery.message
+        word = self.store.exchange([with_verdict(message, ended.settlement, now_ms)], []).settled[0]
+        self._redriving.stir(message.run)
+        return word
 
     def _ran(
         self, run: Run, result: Any, args: dict[str, Any], at_ms: int, told: Fate | None, fault: Fault | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -29,6 +29,8 @@ class KitStore(MemoryStore):
         super().__init__(clock)
         self.noted: list[Noted] = []
         self.seen_queues: dict[str, None] = {}  # in the order they came
+        #: Works messages and runs until the function is true, for so many seconds at most; the Kit's.
+        self.drive: Callable[[Callable[[], bool], float | None], None] | None = None
 
     def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
         """At once, also where the program under test names a transaction `tx` of its database."""

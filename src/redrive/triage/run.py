@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ..store import Store
 
 Act = Callable[[RunState, int, str], RunState | None]  # the state, the time, and the line for its story
+Drive = Callable[[Callable[[], bool], float | None], None]  # of a test kit's store: until it is so, for so many seconds
 
 LOOK_S = 0.1  # how often `wait` looks
 
@@ -177,13 +178,22 @@ class Run:
 
     def wait(self, timeout: Duration | None = None) -> str:
         """Wait until it is over: done, stopped or cancelled; its state. Carries it meanwhile, where no worker does.
+        In a test kit, whose clock and messages stand still otherwise, it works both, as `rd.drain()` does.
 
-        Raises TimeoutError after `timeout`; the run goes on. RuntimeError inside a running event loop, which may be the
-        worker's that it waits for.
+        Raises TimeoutError after `timeout`, or where nothing in a kit is left that would end it; the run goes on.
+        RuntimeError inside a running event loop, which may be the worker's that it waits for.
         """
         refuse_loop("run.wait()", "await asyncio.to_thread(run.wait)")
         end_s = None if timeout is None else seconds(timeout, "timeout")
-        return str(self._carry_until(lambda state: state.status in FINAL, end_s).status)
+        drive: Drive | None = getattr(self._store, "drive", None)
+        if drive is None:
+            return str(self._carry_until(lambda state: state.status in FINAL, end_s).status)
+        drive(lambda: self._state().status in FINAL, end_s)
+        state = self._state()
+        if state.status not in FINAL:
+            waits = f": {state.why}" if state.why else ""
+            raise TimeoutError(f"run {self.id} is {state.status} ({state.phase}{waits}), and this kit has come to rest")
+        return str(state.status)
 
     def _carry_until(self, over: Callable[[RunState], bool], timeout: float | None) -> RunState:
         end_s = None if timeout is None else time.monotonic() + timeout
