@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from redrive.demo.endpoint import Seen
+from redrive.demo.ledger import Sent, judge
 from redrive.demo.plan import FOR_GOOD, LASTING, PASSING, draw, event_ids
 from redrive.message import Discard, Handle, Lane
 from redrive.stores.sqlite import SqliteStore
@@ -80,6 +82,25 @@ def test_everything_the_plan_names_happened(run: Run) -> None:
     assert answers["dropped before it was read"] > 0
     assert answers[f"outage of {plan.outage_s} s begins"] == answers["outage ends"] == 1
     assert run.result["ledgers"][0]["duplicates"] > 0
+
+
+def test_the_counts_of_duplicates_add_up(run: Run) -> None:
+    for ledger in run.result["ledgers"]:
+        assert sum(ledger["causes"].values()) == ledger["repeats"] >= ledger["duplicates"] > 0
+    times = Counter(line["key"] for line in run.log if line.get("accepted"))
+    last = run.result["ledgers"][-1]
+    assert last["duplicates"] == sum(n > 1 for n in times.values())
+    assert last["repeats"] == sum(times.values()) - len(times)
+    assert f"{last['duplicates']} were accepted more than once" in run.told and f"{last['repeats']} repeats" in run.told
+
+
+def test_an_event_that_is_accepted_three_times_is_one_duplicate_and_two_repeats() -> None:
+    def accepted(at_ms: int, lost: str | None) -> Seen:
+        return Seen(at_ms, at_ms, "k", at_ms, "e", "204", True, lost)
+
+    seen = [accepted(1, "dropped"), accepted(2, "too late"), accepted(3, None)]
+    verdict = judge(seen, [Sent("k", "e")], [], [])
+    assert (verdict.duplicates, verdict.repeats, verdict.causes) == (1, 2, {"dropped": 1, "too late": 1})
 
 
 def test_the_endpoints_log_alone_shows_each_delivered_event_accepted(run: Run) -> None:

@@ -61,7 +61,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     tries: dict[int, int]
     reasons: dict[str, int]
     duplicates: int  # events that were accepted more than once
-    causes: dict[str, int]  # of all times an event was accepted again
+    repeats: int  # times that one of them was accepted again
+    causes: dict[str, int]  # of each of those times: they add up to it
     dead_but_accepted: int
     problems: list[str]
 
@@ -93,6 +94,7 @@ def judge(seen: Sequence[Seen], sent: Sequence[Sent], fates: Sequence[Fate], mes
         tries=dict(sorted(Counter(len(by_key[one.id]) for one in delivered).items())),
         reasons=dict(Counter(_reason(kept[one.id]) for one in dead).most_common()),
         duplicates=sum(len(times) > 1 for times in accepted.values()),
+        repeats=sum(len(times) - 1 for times in accepted.values() if times),
         causes=dict(causes.most_common()),
         dead_but_accepted=sum(bool(accepted[one.id]) for one in dead),
         problems=_problems(by_key, known, sent, kept, accepted, causes),
