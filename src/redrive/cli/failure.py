@@ -20,8 +20,6 @@ _EXTRAS = {
     "redis": "redis",
     "boto3": "aws",
     "prometheus_client": "prometheus",
-    "starlette": "web",
-    "textual": "top",
 }
 
 
