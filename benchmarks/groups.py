@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from .harness import (
     ratio,
     worker,
 )
-from .tasks import make_app
+from .tasks import FAIL_EVERY, make_app
 
 GROUPS = 1000
 WANTED, WANTED_BEFORE = "≥ 0.6", "≤ 1.1"
@@ -44,19 +45,24 @@ def groups(options: Options) -> list[Reading]:
 
 
 def before(options: Options) -> list[Reading]:
-    """No-op messages without groups, with this checkout and with another one (`--before DIR`), in pairs."""
+    """No-op messages without groups, and messages of which a fifth fails and is retried, with this checkout and with
+    another one (`--before DIR`), in pairs."""
     if options.before is None:
         raise Broken("name the other checkout: --before DIR (git worktree add DIR COMMIT makes one)")
     sides = {"then": options.before.absolute(), "now": ROOT}
-    runs = interleaved(options.rounds, {name: lambda root=root: _run_at(options, root) for name, root in sides.items()})  # type: ignore[misc]
-    cpu = {name: [cpu_us for _, cpu_us in group] for name, group in runs.items()}
-    speeds = {name: [per_s for per_s, _ in group] for name, group in runs.items()}
-    return [
-        Reading("CPU then", "µs/message", cpu["then"]),
-        Reading("CPU now", "µs/message", cpu["now"]),
-        ratio("CPU now / then", cpu["now"], cpu["then"], WANTED_BEFORE),
-        ratio("throughput now / then", speeds["now"], speeds["then"]),
-    ]
+    readings: list[Reading] = []
+    for task, of in (("noop", ""), ("failing", ", a fifth failing")):
+        turns = {name: partial(_run_at, options, root, task) for name, root in sides.items()}
+        runs = interleaved(options.rounds, turns)
+        cpu = {name: [cpu_us for _, cpu_us in group] for name, group in runs.items()}
+        speeds = {name: [per_s for per_s, _ in group] for name, group in runs.items()}
+        readings += [
+            Reading(f"CPU then{of}", "µs/message", cpu["then"]),
+            Reading(f"CPU now{of}", "µs/message", cpu["now"]),
+            ratio(f"CPU now / then{of}", cpu["now"], cpu["then"], WANTED_BEFORE),
+            ratio(f"throughput now / then{of}", speeds["now"], speeds["then"]),
+        ]
+    return readings
 
 
 def _run(options: Options, count: int) -> tuple[float, float]:
@@ -78,18 +84,19 @@ def _run(options: Options, count: int) -> tuple[float, float]:
     return rate(records, options.messages), worker_s / options.messages * 1e6
 
 
-def _run_at(options: Options, root: Path) -> tuple[float, float]:
+def _run_at(options: Options, root: Path, task: str) -> tuple[float, float]:
     """The same with the code in `root`: also what fills and resumes, for no code may touch a schema of other code's."""
     place = fresh(options, "before")
     folder, url = place.folder, place.url
-    _python(root, "from benchmarks.harness import fill", f"fill({url!r}, 'noop', {options.messages})")
+    _python(root, "from benchmarks.harness import fill", f"fill({url!r}, {task!r}, {options.messages})")
+    runs = options.messages + (len(range(0, options.messages, FAIL_EVERY)) if task == "failing" else 0)
     resume = ("a.store.configure('default', paused=False)", "a.store.close()")
     arguments = (url, CONCURRENCY, folder / "worker.records", "")
     with Child(folder, "worker", *arguments, root=root) as child:
         child.rest()
         from_s = child.cpu_s()
         _python(root, "from benchmarks.tasks import make_app", f"a = make_app({url!r})", *resume)
-        child.await_records(options.messages)
+        child.await_records(runs)
         child.rest()
         cpu_s = child.cpu_s() - from_s
         child.stop()
