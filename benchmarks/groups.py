@@ -45,7 +45,7 @@ def groups(options: Options) -> list[Reading]:
 
 
 def before(options: Options) -> list[Reading]:
-    """No-op messages without groups, and messages of which a fifth fails and is retried, with this checkout and with
+    """No-op messages without groups, and messages where a fifth fails and is retried, with this checkout and with
     another one (`--before DIR`), in pairs."""
     if options.before is None:
         raise Broken("name the other checkout: --before DIR (git worktree add DIR COMMIT makes one)")

@@ -130,8 +130,8 @@ class App:
     `url`: `memory://`, `sqlite:///relative.db`, `sqlite:////absolute.db`. The store is opened when it is first
     needed, so declaring tasks touches no file. Raises ConfigError for a URL it does not know, then.
 
-    `park_for`: how long a message whose task, or whose version of it, no worker here knows waits for a newer worker
-    before it is dead as `unroutable` (default: the setting `park_for`, 5m; 0: at once).
+    `park_for`: how long a message whose task, or whose version or arguments of it, no worker here knows waits for a
+    newer worker before it is dead as `unroutable` (default: the setting `park_for`, 5m; 0: at once).
 
     `blobs`: `file:///srv/blobs` keeps bodies over `blob_threshold` (200 KB) as files in that directory,
     `s3://bucket/prefix?region=eu-central-1` as objects of S3; every producer and worker of the store must reach it. By

@@ -203,7 +203,7 @@ def test_an_export_has_its_entry_before_the_file_has_its_name(tmp_path: Path) ->
         patch.setattr(Audit, "keep", refused)
         with pytest.raises(Conflict):
             app.dlq.export("", file, actor="ann")
-    assert [*tmp_path.iterdir()] == [], "nobody has what no entry tells of"
+    assert [*tmp_path.iterdir()] == [], "no file without its entry"
 
 
 def test_a_breaker_whose_entry_meets_another_is_set_once() -> None:
@@ -215,7 +215,7 @@ def test_a_breaker_whose_entry_meets_another_is_set_once() -> None:
     def contended(drafts: Any, *, swaps: Any = (), tx: Any = None) -> Any:
         tries.append(1)
         if len(tries) == 1:
-            app.store.cells.swap([swaps[-1]])  # whoever was quicker
+            app.store.cells.swap([swaps[-1]])  # another was quicker
         return put(drafts, swaps=swaps, tx=tx)
 
     app.store.put = contended  # type: ignore[method-assign]

@@ -68,7 +68,7 @@ def _by_class(table: str) -> Mapping[str, Kind]:
 
 BY_CLASS = _by_class(_CLASSES)
 # These say where the code is wrong, or with which status it exits. Their texts quote names and numbers out of it, which
-# no pattern shall take for a condition.
+# no pattern may take for a condition.
 PROGRAM_ERRORS = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, SyntaxError, SystemExit,
     TypeError,
