@@ -370,7 +370,8 @@ def test_a_retry_after_date_is_measured_from_now_or_else_from_the_response_s_own
 THROTTLED_TEXTS = [
     "429", "(429)", "429 Too Many Requests", "429: slow down", "Error 429", "error: 429", "error code 429",
     "Error code: 429 - {'error': {}}", "got 429", "got a 429 from the API", "API returned 429.", "failed with 429",
-    "request failed (429)", "received 429 on POST /orders", "response 429", "429 Client Error", "429 error",
+    "request failed (429)", "received 429 on POST /orders", "HTTPError: 429",
+    "429 RESOURCE_EXHAUSTED. {}", "429, Slow Down", "response 429", "429 Client Error", "429 error",
     "rate limit exceeded", "Rate limit exceeded for user 7", "rate_limit_exceeded", "RateLimitExceeded",
 ]  # fmt: skip
 PERMANENT_TEXTS = [

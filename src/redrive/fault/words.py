@@ -15,10 +15,11 @@ _TOO_MUCH = (
 )
 # A bare 429 is a status where the words around it speak of one, and else a count or part of a name.
 _BARE_429 = (
-    r"(?i)(?:^\W*|\b(?:errors?|code|response|returned|returns|responded|replied|answered|received|got|gave|failed|refused"
-    r"|rejected)\W{1,3}(?:(?:a|an|with|by|code|error|status)\W{1,2}){0,2})429"
+    r"(?i)(?:^\W*|(?:error|\b(?:errors|code|response|returned|returns|responded|replied|answered|received|got|gave|failed"
+    r"|refused|rejected))\W{1,3}(?:(?:a|an|with|by|code|error|status)\W{1,2}){0,2})429"
     r"(?=\W*$|\s*[:;)\]}>\"'(\[{!?-](?!\d)|[.,](?:\s|$)(?!\s*\d)"
-    r"|\s(?:errors?|responses?|status|client|from|by|on|when|while|after|again|too|for (?:url|http|/|get|post|put))\b)"
+    r"|\s(?:errors?|responses?|status|client|from|by|on|when|while|after|again|too|resource_exhausted"
+    r"|for (?:url|http|/|get|post|put))\b)"
 )
 _TOO_LATE = r"(?i)\btimed?[ -]?out\b|\bdeadline exceeded\b"
 _PASSING = (
