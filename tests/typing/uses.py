@@ -470,6 +470,8 @@ def redriving() -> None:
 
 def redriving_by_itself() -> None:
     auto = AutoRedrive(base="60s", factor=2, cap=None, max_redrives=5, batch=10, concurrency=5, gates=Gates())
+    assert_type(AutoRedrive(rate="10/s", jitter=0.1).rate + AutoRedrive(rate=0.5).jitter, float)
+    AutoRedrive(jitter="20%")  # type: ignore[arg-type]
     app.queue("crm", auto_redrive=auto)
     app.queue("crm", auto_redrive="60s")  # type: ignore[arg-type]
     app.dlq.health("crm-up", lambda: True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -128,21 +129,27 @@ class World:
                 settlements.append(with_verdict(d.message, Settlement(d.receipt, decision, fault), now_ms))
             self.store.exchange(settlements, [])
 
-    def carry(self) -> None:
+    def carry(self) -> float:
+        """In how many seconds they want to carry on."""
+        waits_s = [60.0]
         for id in runs.index(self.store).open:
             carrier = self.carriers.get(id)
             if carrier is None:
                 name = f"p{self.processes}"
                 carrier = self.carriers[id] = Carrier(self.mortal, id, name, self._notice, self.app)  # type: ignore[arg-type]
-            carrier.tick()
+            wait_s = carrier.tick()
+            waits_s += [] if wait_s is None else [wait_s]
+        return min(waits_s)
 
     def turn(self, ends: Ends = works, *, times: int = 1, ms: int = 1000) -> None:
-        """What happens in so many seconds."""
+        """What happens in so many seconds: its machines look once, its runs as often as they want to."""
         for _ in range(times):
             self.autos.tick()
-            self.carry()
-            self.work(ends)
-            self.clock.advance(ms / 1000)
+            over_ms = self.clock() + ms
+            while self.clock() < over_ms:
+                wait_ms = math.ceil(1000 * self.carry())
+                self.work(ends)
+                self.clock.advance(min(max(wait_ms, 10), over_ms - self.clock()) / 1000)
 
     def until(self, over: Callable[[], object], ends: Ends = works, *, within: int = 2000, ms: int = 1000) -> None:
         for _ in range(within):

@@ -54,7 +54,10 @@ def test_one_is_paused_and_resumed_with_a_reason_and_its_story_tells(redrive: Ca
     said = redrive("dlq", "auto", "queue/crm", "--resume", "--reason", "fixed", "--actor", "bob", "-o", "table")
     lines = said.out.splitlines()
     assert lines[-2].endswith("  paused by ann: a fix is on its way") and lines[-1].endswith("  resumed by bob: fixed")
-    assert "base 10m, factor 2, cap 15m, max redrives 5, batch 10, concurrency 5, window 22:00-06:00" in said.out
+    assert (
+        "base 10m, factor 2, cap 15m, max redrives 5, batch 10, concurrency 5, window 22:00-06:00, "
+        "rate 10/s, jitter 0.2"
+    ) in said.out
     assert "auto-pause" in redrive("dlq", "audit").out
     said = redrive("dlq", "auto", "cmr")
     assert said.code == 2 and "why: did you mean 'crm'?" in said.err and said.err.rstrip().endswith(" dlq auto")

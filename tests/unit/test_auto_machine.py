@@ -4,6 +4,7 @@ between any two commits changes nothing of that."""
 from __future__ import annotations
 
 import re
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -20,7 +21,7 @@ from redrive.triage.auto_machine import Autos
 from redrive.triage.health import Healths
 from redrive.triage.run import Run
 
-SOON = AutoRedrive(base="10s", cap="40s", max_redrives=5)
+SOON = AutoRedrive(base="10s", cap="40s", max_redrives=5, jitter=0)
 
 
 def test_dead_messages_go_back_after_their_wait_and_not_before() -> None:
@@ -71,7 +72,7 @@ def test_137_dead_messages_are_all_redriven_or_isolated_in_batches_and_none_is_l
     if small:  # so that it looks in many steps, and remembers few
         for name, few in (("PAGE", 7), ("LOOKED_MAX", 20), ("POISON_MAX", 5), ("KNOWN_MAX", 10)):
             monkeypatch.setattr(auto_look, name, few)
-    world = World(AutoRedrive(base="60s", cap="2m", max_redrives=2, batch=10, concurrency=5))
+    world = World(AutoRedrive(base="60s", cap="2m", max_redrives=2, batch=10, concurrency=5, jitter=0))
     ids = world.bury(137)
     hopeless = set(ids[::3])
     most = 0
@@ -102,6 +103,71 @@ def test_137_dead_messages_are_all_redriven_or_isolated_in_batches_and_none_is_l
         assert (run.actor, run.cause, run.selector) == ("auto-redrive", "auto", "queue:crm")
 
 
+@pytest.mark.parametrize("batch, concurrency", [(10, 5), (7, 1)])
+def test_no_more_go_back_than_the_rate_allows_however_many_runs_it_takes(batch: int, concurrency: int) -> None:
+    world = World(AutoRedrive(base="1s", batch=batch, concurrency=concurrency))  # 10/s
+    world.bury(300)
+    times_ms: list[int] = []
+
+    def noted(delivery: Delivery) -> Decision:
+        times_ms.append(world.clock())
+        return Ack()
+
+    world.until(lambda: not world.dead() and not world.machine().run, noted, within=120)
+    assert len(times_ms) == 300 and len(runs.index(world.store).auto) >= 300 // (batch * concurrency)
+    for n, at_ms in enumerate(times_ms):
+        for span_ms in (1000, 10_000):
+            within = sum(at_ms <= other_ms < at_ms + span_ms for other_ms in times_ms[n : n + 200])
+            assert within <= 1.05 * 10 * span_ms / 1000 + 1, (n, span_ms)
+
+
+def test_a_slow_rate_holds_from_run_to_run_and_survives_a_kill() -> None:
+    world = World(AutoRedrive(base="1s", rate="2/m", batch=1, concurrency=1, jitter=0))
+    world.bury(3)
+    times_ms: list[int] = []
+
+    def noted(delivery: Delivery) -> Decision:
+        times_ms.append(world.clock())
+        return Ack()
+
+    world.until(lambda: len(times_ms) == 1, noted, within=10)
+    world.turn(noted, times=5)
+    assert world.machine().phase == "asleep" and world.machine().slot_ms - times_ms[0] == 30_000
+    world.born()
+    world.until(lambda: len(times_ms) == 3, noted, within=120)
+    first_ms, second_ms = (b - a for a, b in pairwise(times_ms))
+    assert first_ms >= 30_000  # the other process waits for the killed one's lease
+    assert 30_000 <= second_ms <= 33_000
+
+
+def test_messages_come_back_spread_over_the_jitter_of_their_wait() -> None:
+    world = World(AutoRedrive(base="60s", rate="100/s"))
+    world.bury(200)
+    died_ms, waits_s = world.clock(), []
+
+    def noted(delivery: Delivery) -> Decision:
+        waits_s.append((world.clock() - died_ms) / 1000)
+        return Ack()
+
+    world.until(lambda: not world.dead() and not world.machine().run, noted, within=120)
+    assert len(waits_s) == 200 and 48 <= min(waits_s) < 52 and 70 < max(waits_s) <= 76
+    fifths = Counter(min(4, int((wait_s - 48) // 4.8)) for wait_s in waits_s)
+    assert min(fifths.values()) >= 15
+
+
+def test_what_comes_due_beside_what_a_breaker_holds_goes_at_once() -> None:
+    world = World(AutoRedrive(base="10s", jitter=0))
+    for task in ("stripe", "crm"):
+        world.app.dependency(task, breaker=Breaker())
+        world.app.task(name=task, queue="crm")(lambda: None)
+    world.app.flow.open("stripe", reason="down", actor="ann")
+    world.bury(1, task="stripe")
+    world.turn(times=5)
+    world.bury(1, task="crm")
+    world.turn(times=13)  # and not once half a minute is over
+    assert [m.task for m in world.lane(Lane.DEAD)] == ["stripe"]
+
+
 def test_a_clock_that_is_set_back_stops_no_machine() -> None:
     world = World(SOON)
     world.turn(times=2)
@@ -117,7 +183,7 @@ def test_a_clock_that_is_set_back_stops_no_machine() -> None:
 
 
 def test_a_wait_may_last_a_year() -> None:
-    world = World(AutoRedrive(base="365d", cap=None, max_redrives=1))
+    world = World(AutoRedrive(base="365d", cap=None, max_redrives=1, jitter=0))
     world.bury(2)
     world.turn()
     world.clock.advance("364d")
@@ -247,7 +313,7 @@ def test_a_key_whose_breaker_is_open_holds_only_its_own_messages_back() -> None:
 
 
 def test_a_run_waits_for_the_approval_that_its_gates_ask_for() -> None:
-    world = World(AutoRedrive(base="1s", gates=Gates(approval="ann")))
+    world = World(AutoRedrive(base="1s", jitter=0, gates=Gates(approval="ann")))
     world.bury(4)
     world.turn(times=20)
     (id,) = runs.index(world.store).open
@@ -280,7 +346,7 @@ def test_what_is_paused_begins_nothing_until_it_is_resumed_and_both_are_in_the_a
 
 
 def test_a_run_that_a_person_cancels_is_not_begun_anew_until_somebody_resumes_it() -> None:
-    world = World(AutoRedrive(base="1s", gates=Gates(approval="anyone")))
+    world = World(AutoRedrive(base="1s", jitter=0, gates=Gates(approval="anyone")))
     world.bury(2)
     world.turn(times=5)
     (id,) = runs.index(world.store).open
@@ -294,7 +360,7 @@ def test_a_run_that_a_person_cancels_is_not_begun_anew_until_somebody_resumes_it
 
 
 def test_messages_that_others_move_meanwhile_are_not_moved_twice() -> None:
-    world = World(AutoRedrive(base="1s", gates=Gates(approval="anyone")))
+    world = World(AutoRedrive(base="1s", jitter=0, gates=Gates(approval="anyone")))
     world.bury(4)
     world.turn(times=5)
     (id,) = runs.index(world.store).open

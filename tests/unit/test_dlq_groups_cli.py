@@ -85,6 +85,14 @@ def test_a_group_tells_what_was_done_to_it(cli: Cli) -> None:
     assert "rule 'auto' by ann: flaky" in cli("group", FP, "-o", "table")[1]
 
 
+def test_a_rule_takes_the_pace_of_what_it_drives_back(cli: Cli) -> None:
+    cli("rule", FP, "auto", "--rate", "30/m", "--jitter", "0.5", "--reason", "flaky", "--actor", "ann")
+    told = record(cli, "group", FP)["rule_auto"]
+    assert (told["rate"], told["jitter"], told["base"]) == ("0.5/s", 0.5, "1m")
+    code, _, err = cli("rule", FP, "auto", "--rate", "fast", "--reason", "flaky")
+    assert code == 2 and "auto-redrive rate 'fast' is refused" in err
+
+
 def test_rules_are_listed_and_taken_away(cli: Cli) -> None:
     cli("rule", FP, "hold", "--reason", "a")
     assert [(each["fingerprint"], each["rule"]) for each in record(cli, "rule")] == [(FP, "hold")]
@@ -106,6 +114,7 @@ def test_a_rule_that_discards_must_be_confirmed(cli: Cli) -> None:
         ("rule", FP, "hold", "--reason", " "),
         ("rule", FP),
         ("rule", FP, "hold", "--base", "5m", "--reason", "x"),
+        ("rule", FP, "hold", "--rate", "5/s", "--reason", "x"),
         ("note", FP),
         ("note", FP, "x", "--clear"),
         ("own", FP),

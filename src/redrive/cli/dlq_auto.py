@@ -109,7 +109,7 @@ def _record(machine: Machine, now_ms: int) -> dict[str, Any]:
         else {
             **views.auto(auto), "batch": auto.batch, "concurrency": auto.concurrency,
             "health": auto.gates.health, "approval": auto.gates.approval, "window": auto.gates.window,
-            "breaker": auto.gates.breaker,
+            "breaker": auto.gates.breaker, **views.pace(auto),
         },
         "worked_by": machine.owner if machine.worked(now_ms) else None,
         "story": [{"at": views.time(line.at_ms), "text": line.text} for line in machine.story],

@@ -128,6 +128,8 @@ def mute(
 @click.option("--cap", type=DURATION, help="auto: the longest wait [15m]")
 @click.option("--max-redrives", type=click.IntRange(1), help="auto: after so many it is poison [5]")
 @click.option("--attempts", type=click.IntRange(1), help="auto: of each new life (default: the policy's)")
+@click.option("--rate", metavar="RATE", help="auto: at most so many go back: 20/s, 600/m [10/s]")
+@click.option("--jitter", type=float, help="auto: the share by which each wait is longer or shorter [0.2]")
 @click.option("--yes", is_flag=True, help="discard: do not ask")
 @signature(required=False)
 @at_store()
@@ -139,7 +141,7 @@ def rule(
     yes: bool,
     actor: str | None,
     reason: str,
-    **auto: float | None,
+    **auto: Any,
 ) -> int | None:
     """Give a failure group a standing rule, or list the rules.
 
@@ -239,7 +241,7 @@ def _said(about: About, now_ms: int) -> dict[str, Any]:
 
 
 def _auto_record(rule: Rule) -> dict[str, Any] | None:
-    return None if rule.auto is None else views.auto(rule.auto)
+    return None if rule.auto is None else views.auto(rule.auto) | views.pace(rule.auto)
 
 
 def _auto(settings: dict[str, Any]) -> AutoRedrive:

@@ -202,6 +202,11 @@ def auto(found: AutoRedrive) -> dict[str, Any]:
     }
 
 
+def pace(found: AutoRedrive) -> dict[str, Any]:
+    """How fast they go back, and how far their waits are spread."""
+    return {"rate": f"{found.rate:.6g}/s", "jitter": found.jitter}
+
+
 def group(found: FailureGroup) -> dict[str, Any]:
     return {
         "fingerprint": found.fingerprint,

@@ -27,8 +27,8 @@ _RATE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*([0-9]*[a-z0-9. ]*)", re.ASC
 _PATH = re.compile(r"args(\.[^.\s]+)+")
 
 
-def read_rate(text: str) -> float:
-    """How much a second, from text such as "50/s", "5000/h" or "5/2s". Raises ConfigError.
+def read_rate(text: str, what: str = "rate") -> float:
+    """How much a second, from text such as "50/s", "5000/h" or "5/2s". Raises ConfigError, which says `what` it is.
 
     >>> read_rate("50/s"), read_rate("600/m"), read_rate("5/2s")
     (50.0, 10.0, 2.5)
@@ -42,9 +42,24 @@ def read_rate(text: str) -> float:
             raise ValueError
     except (ValueError, ZeroDivisionError):
         raise ConfigError(
-            f"rate {text!r} is refused: expected a number per unit of time, such as 50/s, 600/m or 5/2s"
+            f"{what} {text!r} is refused: expected a number per unit of time, such as 50/s, 600/m or 5/2s"
         ) from None
     return rate
+
+
+def per_s(rate: str | float, what: str = "rate") -> float:
+    """How many a second, from "20/s", "5000/h" or a number. Raises ConfigError or TypeError.
+
+    >>> per_s("600/m"), per_s(0.5)
+    (10.0, 0.5)
+    """
+    if isinstance(rate, str):
+        return read_rate(rate, what)
+    if isinstance(rate, bool) or not isinstance(rate, int | float):
+        raise TypeError(f"{what} {rate!r} is refused: expected text such as '20/s' or '5000/h'")
+    if not 0 < rate < RATE_MAX_PER_S:
+        raise ConfigError(f"{what} {rate!r} is refused: expected more than 0 a second, or text such as '20/s'")
+    return float(rate)
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -18,7 +18,7 @@ from ..flow import dependency as flow
 from ..flow.dependency import Dependency
 from ..message import Isolate, Lane, Message, Page, Redrive, Where
 from ..worker.guards import controls
-from .auto import AutoRedrive, Wait, next_step
+from .auto import AutoRedrive, Wait, due_ms, next_step
 from .deaths import died_of
 from .gates import held
 from .pages import FIRST_PAGE, fitting
@@ -127,13 +127,13 @@ class Look:
                     if len(got.poison) < POISON_MAX:
                         got.poison[message.id] = _slim(message)
                 case Redrive():
-                    self._remember(message.id, _due_ms(message, got.auto))
+                    self._remember(message.id, due_ms(message, got.auto))
                     due.append(message)
         free = due if got.breakers is None else got.breakers.free(due)
         self._held |= {message.id for message in due} - {message.id for message in free}
         for message in free:
             if len(got.due) < got.auto.at_once:
-                got.due[message.id] = _due_ms(message, got.auto), _slim(message)
+                got.due[message.id] = due_ms(message, got.auto), _slim(message)
 
     def _remember(self, id: str, due_ms: int) -> None:
         self._known[id] = due_ms
@@ -214,7 +214,3 @@ class Breakers:
 def _slim(message: Message) -> Message:
     """As much of it as a plan needs."""
     return replace(message, body=b"", faults=())
-
-
-def _due_ms(message: Message, auto: AutoRedrive) -> int:
-    return (message.rested_ms or 0) + auto.delay_ms(message.redrives + 1)

@@ -9,6 +9,7 @@ carriers carry them as they carry everybody's.
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -175,12 +176,16 @@ class Autos:
         if not found.due and not found.held:
             return self._rest(cell, machine, found, now_ms)
         seat.held, seat.shut_until_ms = () if found.due else sorted(found.held), now_ms + LOOK_MS
+        if not found.due:  # others may come due sooner, which nothing holds back
+            seat.shut_until_ms = int(min(seat.shut_until_ms, max(found.next_ms, now_ms + ASK_MS)))
         if (why := self._shut(seat, order.auto, now_ms)) is not None:
             return self._wait(cell, machine, why, now_ms)
         seat.shut_until_ms = 0
         if not found.due:
             seat.look.release()  # they may go now
             return now_ms + ASK_MS
+        if now_ms < machine.slot_ms <= now_ms + 2000 / order.auto.rate:  # later: before the clock was set back
+            return self._sleep(cell, machine, now_ms, min(machine.slot_ms, now_ms + LOOK_MS))
         return self._begin(order, cell, machine, found.due, now_ms)
 
     def _shut(self, seat: Seat, auto: AutoRedrive, now_ms: int) -> str | None:
@@ -205,6 +210,7 @@ class Autos:
                 done=machine.done + counts["done"],
                 failed=machine.failed + counts["failed"],
                 changed=machine.changed + counts["changed"],
+                slot_ms=machine.slot_ms if run.speed is None else math.ceil(run.speed.slot_ms),
             )
         if machine.phase != "paused":
             after = replace(after, phase="looking")
@@ -225,7 +231,7 @@ class Autos:
         """Nothing is to be done now."""
         # whatever dies from now on waits for the base at least, and for a second to be seen
         assert machine.auto is not None
-        soon_ms = min(found.next_ms, now_ms + LOOK_MS, now_ms + machine.auto.delay_ms(1))
+        soon_ms = min(found.next_ms, now_ms + LOOK_MS, now_ms + machine.auto.delay_ms(1, 0.0))
         wake_ms = max(now_ms + ASK_MS, int(soon_ms))
         return self._sleep(cell, machine, now_ms, wake_ms)
 
@@ -300,7 +306,7 @@ class Autos:
         """A plan of them, and its run: the run is written by the commit that says so in the machine. A plan that is
         not begun moves nothing, and expires."""
         assert order.auto is not None
-        settings = Settings(attempts=order.auto.attempts, gates=order.auto.gates)
+        settings = Settings(rate=order.auto.rate, attempts=order.auto.attempts, gates=order.auto.gates)
         reason = order.reason or f"auto-redrive of {machine.scope}"
         plan = draw_up(self._store, due, str(as_node(order.where)), settings, app=self._app)
         line = f"run {plan.id} begins with {_messages(plan.total)}"

@@ -39,8 +39,8 @@ class Machine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `phase`: it is looking, asleep until `next_ms` (or until something dies), waiting for a gate, redriving by the run
     `run`, paused by a person, or ended, as its rule was taken away; `why` says more. `redriven` were moved by its runs,
     `done` and `failed` are their verdicts, `changed` were moved by somebody else meanwhile; `isolated` were given up as
-    poison, `discarded` removed. `auto` is what it goes by; None: it discards. It is worked by `owner` until `until_ms`:
-    where that is past, nobody works it.
+    poison, `discarded` removed. Its rate lets no run begin before `slot_ms`. `auto` is what it goes by; None: it
+    discards. It is worked by `owner` until `until_ms`: where that is past, nobody works it.
     """
 
     scope: str
@@ -55,6 +55,7 @@ class Machine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     changed: int = 0
     isolated: int = 0
     discarded: int = 0
+    slot_ms: int = 0
     auto: AutoRedrive | None = None
     owner: str = ""
     until_ms: int = 0

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from ..duration import Duration, milliseconds
 from ..errors import ConfigError
-from ..flow.limits import read_rate
+from ..flow.limits import per_s
 from ..task import as_text
 from .gates import Gates
 from .pace import CANARY_STOP, MAX_PER_S, STEP_MS, Stop
@@ -58,7 +58,7 @@ def read_settings(
     if not isinstance(given, Gates | None):
         raise TypeError(f"gates {gates!r} is refused: expected Gates, such as Gates(window='22:00-06:00')")
     return Settings(
-        rate=_rate(rate),
+        rate=None if rate is None else per_s(rate),
         canary=canary,
         slow_start=bool(slow_start),
         halve_on_failures=bool(halve_on_failures),
@@ -91,14 +91,6 @@ def estimate_s(settings: Settings, total: int) -> float:
     judged_s = VERDICT_S if 0 < settings.canary < total else 0.0
     waits_s = (settings.delay_ms + settings.spread_ms) / 1000 if total else 0.0
     return round(past_s + judged_s + waits_s, 3)
-
-
-def _rate(rate: str | float | None) -> float | None:
-    if rate is None:
-        return None
-    if isinstance(rate, bool) or not isinstance(rate, str | int | float):
-        raise TypeError(f"rate {rate!r} is refused: expected text such as '20/s' or '5000/h'")
-    return read_rate(rate if isinstance(rate, str) else f"{rate:.9f}/s")
 
 
 def _stop(rule: str | None, canary: int) -> str:
