@@ -69,18 +69,13 @@ def _kind_of(name: str, fifo: bool) -> str:
     return KINDS.get(name.removesuffix(".fifo").removeprefix(f"{PREFIX}-{QUEUE}"), name)
 
 
-def granted(logical: str, *, dependency: bool = False, **settings: Any) -> Used:
+def granted(logical: str, **settings: Any) -> Used:
     """What the template's role or policy of this logical name allows, beside writing its log."""
     resources = template(Settings(prefix=PREFIX, queues=(QUEUE,), **settings))["Resources"]
     properties = resources[logical]["Properties"]
     policy = properties.get("PolicyDocument") or properties["Policies"][0]["PolicyDocument"]
     found: Used = set()
     for statement in policy["Statement"]:
-        if "Fn::If" in statement:
-            condition, statement, _ = statement["Fn::If"]
-            assert condition == "HasDependency"
-            if not dependency:
-                continue
         if statement["Action"][0].startswith("logs:"):
             continue
         resources = statement["Resource"]

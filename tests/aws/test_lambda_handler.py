@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from redrive import App, Backoff, Idempotency, Reject, Retry, Snooze, context
+from redrive import App, AutoRedrive, Backoff, Idempotency, Reject, Retry, Snooze, context
 from redrive.aws import moving as redriving
 from redrive.aws.lambda_events import answer, queue_named, queues_of, raw_of, records_of
 from redrive.aws.lambda_handlers import LambdaHandler, redrive
@@ -540,7 +540,8 @@ def test_a_dead_letter_that_is_redriven_begins_a_fresh_life(stand: Stand) -> Non
         f.place.url,
         *(f.sqs.get_queue_url(QueueName=f"{f.place.name}-{end}")["QueueUrl"] for end in ("dlq", "poison")),
     ]
-    settings = redriving.Settings(queue=urls[0], dead=urls[1], poison=urls[2])
+    auto = AutoRedrive(jitter=0)
+    settings = redriving.Settings(queue=urls[0], dead=urls[1], poison=urls[2], auto=auto)
     told = redrive({}, calls(f.sqs), settings, Work(), None, lambda: 1.0, stand.clock)
     assert told["redriven"] == 1
     stand.passes(60)

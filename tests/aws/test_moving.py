@@ -131,6 +131,48 @@ def test_settings_come_from_the_deployment() -> None:
         settings_of(urls | {"REDRIVE_CAP_S": "soon"})
 
 
+URLS = {"REDRIVE_DLQ_URL": "d", "REDRIVE_QUEUE_URL": "q", "REDRIVE_POISON_URL": "p"}
+
+
+@pytest.mark.parametrize(
+    "said, rate, jitter",
+    [
+        ({}, 10.0, 0.2),
+        ({"REDRIVE_RATE": "", "REDRIVE_JITTER": ""}, 10.0, 0.2),
+        ({"REDRIVE_RATE": "25", "REDRIVE_JITTER": "0"}, 25.0, 0.0),
+        ({"REDRIVE_RATE": "2.5/s", "REDRIVE_JITTER": "0.5"}, 2.5, 0.5),
+        ({"REDRIVE_RATE": "30/m", "REDRIVE_JITTER": "35%"}, 0.5, 0.35),
+    ],
+)
+def test_the_pace_comes_from_the_deployment(said: dict[str, str], rate: float, jitter: float) -> None:
+    found = settings_of(URLS | said).auto
+    assert (found.rate, found.jitter) == (rate, jitter)
+
+
+@pytest.mark.parametrize(
+    "name, text, says",
+    [
+        ("REDRIVE_RATE", "fast", "REDRIVE_RATE 'fast' is refused: expected a number per unit of time"),
+        ("REDRIVE_RATE", "0", "REDRIVE_RATE 0.0 is refused: expected more than 0 a second"),
+        ("REDRIVE_JITTER", "20", "REDRIVE_JITTER='20'; expected a share from 0 to 1, such as 0.2 or 20%"),
+        ("REDRIVE_JITTER", "-0.1", "REDRIVE_JITTER='-0.1'"),
+        ("REDRIVE_JITTER", "101%", "REDRIVE_JITTER='101%'"),
+        ("REDRIVE_HEALTH_URL", "crm-up", "REDRIVE_HEALTH_URL='crm-up'; expected an http or https URL"),
+        ("REDRIVE_HEALTH_URL", "https://me:secret@crm/up", "has a user in its URL"),
+    ],
+)
+def test_a_pace_or_a_health_url_that_cannot_be_meant_is_refused(name: str, text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        settings_of(URLS | {name: text})
+    assert says in str(error.value)
+
+
+def test_a_health_url_comes_from_the_deployment() -> None:
+    found = settings_of(URLS | {"REDRIVE_HEALTH_URL": "https://crm.example.com/up"})
+    assert found.auto.gates.health == "https://crm.example.com/up"
+    assert settings_of(URLS | {"REDRIVE_HEALTH_URL": ""}).auto.gates.health is None
+
+
 @pytest.fixture
 def stand() -> Iterator[Stand]:
     with Stand() as stand:

@@ -10,11 +10,14 @@ from itertools import count
 from typing import Any
 
 import pytest
+from tests.unit.test_gates import endpoint
 
+from redrive import Gates
 from redrive.aws.lambda_handlers import redrive
 from redrive.aws.moving import ATTEMPT, Settings
 from redrive.aws.redriver import Work
 from redrive.aws.sending import Call, calls
+from redrive.errors import ConfigError
 from redrive.flow import breaker as breakers
 from redrive.flow import dependency as flow
 from redrive.message import Swap
@@ -152,7 +155,7 @@ def test_the_end_of_an_alarm_moves_nothing(stand: Stand) -> None:
 def test_a_message_that_dies_again_and_again_ends_in_the_poison_queue(
     stand: Stand, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    d = Deployment(stand)
+    d = Deployment(stand, auto=AutoRedrive(jitter=0))
     d.send(d.dead, {"MessageBody": "x"})
     for wait_s in (60, 120, 240, 480, 900):
         d.call(ALARM)
@@ -184,6 +187,96 @@ def test_nothing_moves_while_the_breaker_is_open_and_it_comes_again(stand: Stand
     assert d.counts(d.work)["Delayed"] == 1 and d.total(d.dead) == 1
     d.work_on()
     assert (d.total(d.dead), d.total(d.main), d.total(d.work)) == (0, 1, 0)
+
+
+def test_a_breaker_that_a_person_holds_open_is_looked_at_again_after_a_minute(stand: Stand) -> None:
+    d = Deployment(stand, dependency="stripe/acme")
+    d.send(d.dead, {"MessageBody": "x"})
+    forced = flow.State(breaker=breakers.State(status="forced_open", since_ms=stand.clock()))
+    d.cells.swap([Swap("flow/stripe/acme", 0, flow.encode(forced))])
+    for _ in range(5):
+        told = d.call(ALARM) if not d.calls else d.call(WORK)
+        assert (told["redriven"], told["again_s"]) == (0, 60) and "stripe/acme" in told["why"]
+        stand.passes(60)
+        assert len(d.take(d.work)) == 1
+    cell = d.cells.read(["flow/stripe/acme"])[0]
+    assert cell is not None and d.cells.swap([Swap("flow/stripe/acme", cell.version, flow.encode(flow.State()))]) == [
+        True
+    ]
+    assert d.call(WORK)["redriven"] == 1
+
+
+def test_alarms_that_find_it_held_make_no_more_calls_than_there_are_already(stand: Stand) -> None:
+    """The rule calls every five minutes: each would begin a chain of calls that all look once a minute."""
+    d = Deployment(stand, dependency="stripe")
+    d.send(d.dead, *({"MessageBody": "x"} for _ in range(5)))
+    forced = flow.State(breaker=breakers.State(status="forced_open"))
+    d.cells.swap([Swap("flow/stripe", 0, flow.encode(forced))])
+    calls_made = []
+    for minute in range(60):
+        before = d.calls
+        if minute % 5 == 0:
+            d.call(ALARM)
+        for _ in range(4):
+            for message in d.take(d.work, delete=False):
+                d.call({"Records": [{"eventSource": "aws:sqs", "body": message["Body"]}]})
+                handles = [{"Id": "0", "ReceiptHandle": message["ReceiptHandle"]}]
+                d.sqs_call("DeleteMessageBatch", QueueUrl=d.work, Entries=handles)
+            stand.passes(15)
+        calls_made.append(d.calls - before)
+    assert sum(calls_made) <= 60 + 12 * (1 + 3)  # the chain's, and each alarm's with its three looks
+    assert d.total(d.work) <= 3 and d.total(d.dead) == 5
+
+
+def test_nothing_moves_while_the_health_url_fails_and_it_comes_again(stand: Stand) -> None:
+    code = 503
+    with endpoint(lambda: code) as url:
+        d = Deployment(stand, auto=AutoRedrive(gates=Gates(health=url)))
+        d.send(d.dead, *({"MessageBody": "x"} for _ in range(30)))
+        told = d.call(ALARM)
+        assert (told["redriven"], told["again_s"], told["why"]) == (0, 60, f"{url} answered 503")
+        assert d.counts(d.work)["Delayed"] == 1 and d.total(d.dead) == 30
+        stand.passes(60)
+        assert d.call(WORK)["why"] == f"{url} answered 503" and d.total(d.dead) == 30
+        code = 204
+        d.work_on()
+    assert (d.total(d.dead), d.total(d.main), d.total(d.work)) == (0, 30, 0)
+
+
+def test_a_health_url_is_asked_again_while_messages_move(stand: Stand) -> None:
+    asked: list[int] = []
+
+    def answer() -> int:
+        asked.append(stand.clock())
+        return 200 if len(asked) < 3 else 500
+
+    with endpoint(answer) as url:
+        d = Deployment(stand, auto=AutoRedrive(gates=Gates(health=url)))
+        d.send(d.dead, *({"MessageBody": "x"} for _ in range(60)))
+
+        def slow(action: str, **parameters: Any) -> dict[str, Any]:
+            if action == "DeleteMessageBatch":
+                stand.passes(6)
+            return d.sqs_call(action, **parameters)
+
+        told = d.call(ALARM, by=slow)
+    assert (told["redriven"], told["again_s"], told["why"]) == (40, 60, f"{url} answered 500")
+    assert len(asked) == 3 and d.total(d.dead) == 20
+
+
+def test_a_health_url_without_a_server_holds_it(stand: Stand) -> None:
+    with endpoint(lambda: 200) as url:
+        pass
+    d = Deployment(stand, auto=AutoRedrive(gates=Gates(health=url)))
+    d.send(d.dead, {"MessageBody": "x"})
+    told = d.call(ALARM)
+    assert told["redriven"] == 0 and told["why"] == f"{url} did not answer: ConnectionRefusedError"
+
+
+def test_a_health_check_by_name_is_refused(stand: Stand) -> None:
+    d = Deployment(stand, auto=AutoRedrive(gates=Gates(health="crm-up")))
+    with pytest.raises(ConfigError, match="health='crm-up': a re-driver has no app that knows checks by name"):
+        d.call(ALARM)
 
 
 def test_what_is_sent_and_not_deleted_is_there_twice_and_never_lost(stand: Stand) -> None:

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from redrive.aws._yaml import dump
 from redrive.aws.cloudwatch import NAMESPACE, UNITS
 from redrive.aws.infrastructure import INLINE_MAX, PROFILES, Settings, template, text
+from redrive.aws.moving import settings_of
 from redrive.cli.main import cli, run
 from redrive.errors import ConfigError
 
@@ -276,6 +277,41 @@ def test_parameters_say_what_they_are_and_refuse_what_cannot_be_meant() -> None:
             assert (
                 re.fullmatch(parameter["AllowedPattern"], parameter["Default"]) and parameter["ConstraintDescription"]
             )
+
+
+def test_each_function_that_redrives_goes_by_the_parameters_of_its_part() -> None:
+    resources = made()["Resources"]
+
+    def variables(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = resources[f"Orders{name}"]["Properties"]["Environment"]["Variables"]
+        return found
+
+    waits, pace = {"REDRIVE_MAX_REDRIVES", "REDRIVE_BASE_S", "REDRIVE_CAP_S"}, {"REDRIVE_RATE", "REDRIVE_JITTER"}
+    gate = {"REDRIVE_DEPENDENCY", "REDRIVE_HEALTH_URL"}
+    all_of_them = {
+        "Redriver": waits | pace | gate,
+        "MachineCheckBreaker": gate,
+        "MachineFetch": waits | pace,
+        "MachineRedrive": waits | gate,
+        "MachineIsolate": waits,
+    }
+    for name, wanted in all_of_them.items():
+        found = variables(name)
+        assert (waits | pace | gate) & found.keys() == wanted, name
+        assert {"REDRIVE_QUEUE_URL", "REDRIVE_DLQ_URL", "REDRIVE_POISON_URL", "REDRIVE_TABLE"} <= found.keys()
+    assert variables("Redriver")["REDRIVE_RATE"] == {"Ref": "RedriveRate"}
+    assert variables("Redriver")["REDRIVE_HEALTH_URL"]["Fn::If"][:2] == ["HasHealthUrl", {"Ref": "RedriveHealthUrl"}]
+
+
+def test_the_pace_of_a_stack_is_one_that_its_functions_understand() -> None:
+    parameters = made()["Parameters"]
+    urls = {"REDRIVE_DLQ_URL": "d", "REDRIVE_QUEUE_URL": "q", "REDRIVE_POISON_URL": "p"}
+    pattern = re.compile(parameters["RedriveRate"]["AllowedPattern"])
+    for rate in (parameters["RedriveRate"]["Default"], "0.5/s", "600/m", "5000/h", "1/d"):
+        assert pattern.fullmatch(rate)
+        settings_of(urls | {"REDRIVE_RATE": rate, "REDRIVE_JITTER": str(parameters["RedriveJitter"]["Default"])})
+    assert not any(map(pattern.fullmatch, ("10", "fast", "10/w", "-1/s")))
+    assert (parameters["RedriveJitter"]["MinValue"], parameters["RedriveJitter"]["MaxValue"]) == (0, 1)
 
 
 def test_outputs_are_exported_under_names_of_the_stack() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ._template_alarms import any_above, from_alarms
 from ._template_names import NOTHING, Json, Named, Resources, att, either, ref, sub
-from .access import DEPENDENCY_GRANTS, EVENT_SOURCE, grants
+from .access import EVENT_SOURCE, grants
 
 TIMEOUT_S = 120
 MEMORY_MIB = 256
@@ -21,13 +21,12 @@ def redriver(of: Named) -> Resources:
     name = f"{id}Redriver"
     statements = merged([*statements_of("redriver", of), allow(EVENT_SOURCE, att(f"{id}Work"))])
     handler = "redrive.aws.lambda_handlers.redriver"
-    variables = {**environment(of), "REDRIVE_WORK_QUEUE_URL": ref(f"{id}Work")}
+    variables = {**environment(of, WAITS, PACE, GATE), "REDRIVE_WORK_QUEUE_URL": ref(f"{id}Work")}
     found = function(of, "Redriver", "HasCode", handler, "drives dead messages back", statements, variables)
     topic = {"Type": "AWS::SNS::Topic", "Properties": {"TopicName": sub(f"${{Prefix}}-{of.queue}-redrive")}}
     woken = {"TopicArn": ref(f"{id}Redrive"), "Protocol": "lambda", "Endpoint": att(name)}
     again = {
-        "Description": f"Calls the re-driver of {of.queue} again while the alarm stays, as an alarm acts only when it "
-        "changes. Where nothing is dead any more it ends at once.",
+        "Description": f"Calls the re-driver of {of.queue} again while the alarm stays, as that acts only on a change",
         "ScheduleExpression": "rate(5 minutes)",
         "State": either("RedriveByLambda", "ENABLED", "DISABLED"),
         "Targets": [{"Id": "redriver", "Arn": att(name)}],
@@ -129,10 +128,7 @@ def role(condition: str, service: str, statements: Sequence[Json]) -> Json:
 
 def statements_of(role: str, of: Named, *, approval: bool = False) -> list[Json]:
     """What the table of access grants a role on this queue's things."""
-    found = [allow(actions, _arn(of, on)) for on, actions in grants(role, fifo=of.fifo, approval=approval).items()]
-    for on, actions in DEPENDENCY_GRANTS.get(role, {}).items():
-        found.append(either("HasDependency", allow(actions, _arn(of, on)), NOTHING))
-    return found
+    return [allow(actions, _arn(of, on)) for on, actions in grants(role, fifo=of.fifo, approval=approval).items()]
 
 
 def merged(statements: Sequence[Json]) -> list[Json]:
@@ -156,19 +152,32 @@ def gathered(statements: Sequence[Json]) -> list[Json]:
     return [allow(actions, on[0] if len(on) == 1 else on) for actions, on in found.items()]
 
 
-def environment(of: Named) -> dict[str, Any]:
-    """What the handlers that redrive go by."""
+WAITS, PACE, GATE = "waits", "pace", "gate"  # what a handler that redrives may go by
+
+
+def environment(of: Named, *parts: str) -> dict[str, Any]:
+    """The variables of a handler that redrives: what all need, and those of these parts."""
     id = of.id
-    return {
+    found: dict[str, Any] = {
         "REDRIVE_QUEUE_URL": ref(f"{id}Queue"),
         "REDRIVE_DLQ_URL": ref(f"{id}Dlq"),
         "REDRIVE_POISON_URL": ref(f"{id}Poison"),
         "REDRIVE_TABLE": ref("Cells"),
-        "REDRIVE_MAX_REDRIVES": ref("MaxRedrives"),
-        "REDRIVE_BASE_S": ref("RedriveBase"),
-        "REDRIVE_CAP_S": ref("RedriveCap"),
-        "REDRIVE_DEPENDENCY": either("HasDependency", ref("Dependency"), NOTHING),
     }
+    if WAITS in parts:
+        found |= {
+            "REDRIVE_MAX_REDRIVES": ref("MaxRedrives"),
+            "REDRIVE_BASE_S": ref("RedriveBase"),
+            "REDRIVE_CAP_S": ref("RedriveCap"),
+        }
+    if PACE in parts:
+        found |= {"REDRIVE_RATE": ref("RedriveRate"), "REDRIVE_JITTER": ref("RedriveJitter")}
+    if GATE in parts:
+        found |= {
+            "REDRIVE_DEPENDENCY": either("HasDependency", ref("Dependency"), NOTHING),
+            "REDRIVE_HEALTH_URL": either("HasHealthUrl", ref("RedriveHealthUrl"), NOTHING),
+        }
+    return found
 
 
 def _arn(of: Named, on: str) -> Any:

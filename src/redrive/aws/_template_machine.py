@@ -7,13 +7,14 @@ from typing import Any
 
 from ..triage.auto import AutoRedrive
 from ._template_alarms import any_above
-from ._template_lambdas import allow, environment, function, role, statements_of, when
+from ._template_lambdas import GATE, PACE, WAITS, allow, environment, function, role, statements_of, when
 from ._template_names import Json, Named, Resources, att, either, ref, sub
 from .machine import BATCHES_MAX, TASKS, Machine, definition
 
 TIMEOUT_S = 60  # of the functions: what stepfunctions.py asks for
 _HANDLERS = "redrive.aws.stepfunctions"
 _ROLES = {"CheckBreaker": "check_breaker", "Fetch": "fetch", "Redrive": "redrive", "Isolate": "isolate"}
+_GOES_BY = {"CheckBreaker": (GATE,), "Fetch": (WAITS, PACE), "Redrive": (WAITS, GATE), "Isolate": (WAITS,)}
 _DOES = {
     "CheckBreaker": "begins a turn of the state machine",
     "Fetch": "receives dead messages for the state machine",
@@ -40,13 +41,14 @@ def machine(of: Named, approval: bool, partition: str) -> Resources:
 
 
 def _functions(of: Named, chosen: Machine) -> Resources:
-    variables, found = environment(of), dict[str, Json]()
+    asks, found = dict[str, Any](), dict[str, Json]()
     if chosen.approval is not None:
-        variables["REDRIVE_APPROVAL_S"] = chosen.environment["REDRIVE_APPROVAL_S"]
+        asks = {"REDRIVE_APPROVAL_S": chosen.environment["REDRIVE_APPROVAL_S"]}
         answers = [allow(("states:SendTaskSuccess",), _arn(of))]
         found = _function(of, "Approve", "approve", "answers an execution that asks for approval", answers, {})
     for state in TASKS:
         statements = statements_of(_ROLES[state], of, approval=chosen.approval is not None)
+        variables = environment(of, *_GOES_BY[state]) | (asks if state == "CheckBreaker" else {})
         found |= _function(of, state, _ROLES[state], _DOES[state], statements, variables)
     return found
 

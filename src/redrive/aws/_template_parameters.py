@@ -86,6 +86,19 @@ def parameters(prefix: str, prefix_max: int, profile: Profile) -> Json:
             "Seconds of wait before a message's first redrive; each further one doubles.", 60, 0, 900
         ),
         "RedriveCap": _number("Seconds that the wait before a redrive grows to at most.", 900, 0, 900),
+        "RedriveRate": _text(
+            "How many go back to a queue at most, over all that drive them back.",
+            "10/s",
+            AllowedPattern="[0-9]{1,6}(\\.[0-9]{1,6})?/[smhd]",
+            ConstraintDescription="a number per s, m, h or d",
+        ),
+        "RedriveJitter": _number("The share by which each wait is shorter or longer.", 0.2, 0, 1),
+        "RedriveHealthUrl": _text(
+            "What must answer a GET with 2xx, or nothing is driven back. Empty: not asked.",
+            "",
+            AllowedPattern="|https?://.+",
+            ConstraintDescription="a URL, or empty",
+        ),
         "Dependency": _text(
             "What the queues' tasks call: no redrives while its breaker is open. Empty: not looked at.", ""
         ),
@@ -121,6 +134,7 @@ def conditions() -> Json:
         "HasCode": {"Fn::Not": [_is("CodeBucket", "")]},
         "HasConsumer": {"Fn::And": [{"Condition": "HasCode"}, {"Fn::Not": [_is("ConsumerHandler", "")]}]},
         "HasDependency": {"Fn::Not": [_is("Dependency", "")]},
+        "HasHealthUrl": {"Fn::Not": [_is("RedriveHealthUrl", "")]},
         "HasEmail": {"Fn::Not": [_is("AlarmEmail", "")]},
         "HasErrorRate": _is("ErrorRateAlarm", "on"),
         "RedriveByLambda": {"Fn::And": [{"Condition": "HasCode"}, _is("AutoRedrive", "lambda")]},
@@ -140,6 +154,6 @@ def _choice(description: str, values: tuple[str, ...], default: str | None = Non
     return _text(description, values[0] if default is None else default, AllowedValues=list(values))
 
 
-def _number(description: str, default: int, least: int, most: int | None = None) -> Json:
+def _number(description: str, default: float, least: int, most: int | None = None) -> Json:
     bounds = {"MinValue": least} | ({} if most is None else {"MaxValue": most})
     return {"Type": "Number", "Description": description, "Default": default, **bounds}

@@ -47,6 +47,7 @@ GRANTS: dict[str, Grants] = {
         "queue": (_SEND,),
         "poison": (_SEND,),
         "work": (_COUNT, _SEND),
+        "cells": (_READ, _SWAP),
     },
     # The functions of the state machine's states.
     "check_breaker": {"cells": (_READ, _SWAP)},
@@ -60,7 +61,6 @@ FIFO_GRANTS: dict[str, Grants] = {
     **{role: {"plain": (_FIND,)} for role in ("worker", "producer", "triage")},
 }
 APPROVAL_GRANTS: dict[str, Grants] = {"check_breaker": {"dlq": (_COUNT,)}}  # where a person is asked, moreover
-DEPENDENCY_GRANTS: dict[str, Grants] = {"redriver": {"cells": (_READ,)}}  # where a breaker is looked at, moreover
 EVENT_SOURCE = (_COUNT, *_DRAIN)  # what Lambda needs of a queue that it polls for a function, by AWS's documentation
 _PREFIXES = {"stepfunctions": "states"}
 _OF_BATCH = {

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ConfigError
 from .cloudwatch import Emf, redriver_line
 from .moving import Settings, settings_of
+from .pacing import Known
 from .redriver import FAN_OUT, Carried, Redriver, Work
 from .sending import Call, calls
 from .triggers import trigger_of
@@ -66,12 +67,13 @@ def redriver(event: Any, context: Any) -> dict[str, Any]:
 
     Called by an alarm's notification, a rule or a schedule of EventBridge, or its own work queue; an alarm that ends
     moves nothing. Works until 10 s before its time is over and then goes on through `REDRIVE_WORK_QUEUE_URL`, which is
-    also how one alarm sets several Lambdas to work (at most `REDRIVE_FAN_OUT`). While the breaker of
-    `REDRIVE_DEPENDENCY` is open it moves nothing and comes again. Returns what it did; raises what SQS did not do, so
-    that Lambda tries again.
+    also how one alarm sets several Lambdas to work (at most `REDRIVE_FAN_OUT`). All of them together send back
+    `REDRIVE_RATE` messages (10/s), each up to `REDRIVE_JITTER` of its wait (0.2) sooner or later. While the breaker of
+    `REDRIVE_DEPENDENCY` is open, or `REDRIVE_HEALTH_URL` answers no 2xx, it moves nothing and comes again. Returns what
+    it did; raises what SQS did not do, so that Lambda tries again.
     """
     chosen = settings_of(os.environ)
-    cells = None if chosen.cells is None or chosen.dependency is None else _cells(chosen.cells)
+    cells = None if chosen.cells is None else _cells(chosen.cells)
     return redrive(event, _call(_region()), chosen, work_of(os.environ), cells, _left(context, MARGIN_S), _now_ms)
 
 
@@ -83,10 +85,13 @@ def redrive(
     cells: Cells | None,
     left_s: Callable[[], float],
     now_ms: Callable[[], int],
+    known: Known | None = None,
 ) -> dict[str, Any]:
-    """As `redriver`, on these clients, clocks and settings."""
+    """As `redriver`, on these clients, clocks and settings. `known`: what is remembered of the rate where there are no
+    cells; None: what this process knows."""
     trigger = trigger_of(event)
-    run = Redriver(call, settings, work, cells, left_s, now_ms)
+    known = known or _known(settings.dead)
+    run = Redriver(call, settings, work, cells, left_s, now_ms, known=known, said=trigger.said)
     try:
         if trigger.acts:
             run.run(trigger=not trigger.work)
@@ -148,6 +153,12 @@ def _call(region: str) -> Call:
     from ..stores._aws import client
 
     return calls(client("sqs", region=region))
+
+
+@cache
+def _known(dead: str) -> Known:
+    """What earlier invocations of this environment sent back from that dead-letter queue."""
+    return Known()
 
 
 @cache

@@ -20,11 +20,11 @@ from ..flow import dependency as flow
 from ..message import Isolate, Swap, version_of
 from ..store import Cells
 from .cloudwatch import redriver_line
+from .holding import held_until_ms
 from .machine import RETRIES, TASK_S, batches_max
 from .machine_pages import Pages
 from .machine_state import Batch, Result, State, state_of
 from .moving import Move, Raw, Settings, Step, group_of, next_step
-from .redriver import held_until_ms
 from .sending import BATCH_MAX, Call, Outcome, hide, hold, receive, send
 
 PAGE_MAX = 500  # messages

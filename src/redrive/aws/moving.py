@@ -15,10 +15,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..errors import ConfigError
+from ..flow.limits import per_s
 from ..message import Isolate
 from ..stores import _sqs_envelope, _sqs_kept
 from ..stores._sqs_kept import Kept
-from ..triage.auto import AutoRedrive
+from ..triage.auto import JITTER, RATE_PER_S, AutoRedrive
+from ..triage.gates import Gates, is_url
 from .cloudwatch import NAMESPACE
 
 ATTEMPT: Final = _sqs_envelope.ATTEMPT
@@ -36,7 +38,8 @@ Raw = Mapping[str, Any]  # an entry of ReceiveMessage's answer, with all attribu
 
 class Settings(Struct, frozen=True, kw_only=True):
     """What a re-driver goes by. `dead`, `queue`, `poison`: the URLs of the dead-letter queue, of the queue that its
-    messages came from, and of the poison queue. `cells`: URL of the cells, which know the breaker of `dependency`."""
+    messages came from, and of the poison queue. `cells`: URL of the cells, which hold its pace, and know the breaker of
+    `dependency`: NAME, or NAME/KEY. Of the gates of `auto` a health URL is looked at."""
 
     dead: str
     queue: str
@@ -53,10 +56,12 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 class Move(Struct, frozen=True):
-    """Back to its queue in `delay_s`, as its redrive number `attempt`."""
+    """Back to its queue, to run in `delay_s`, as its redrive number `attempt`. It is there in `comes_s`; None: in
+    `delay_s` too, as far as SQS delays it."""
 
     delay_s: int
     attempt: int
+    comes_s: int | None = None
 
 
 Step = Move | Isolate
@@ -65,8 +70,9 @@ Step = Move | Isolate
 def settings_of(environ: Mapping[str, str]) -> Settings:
     """What the variables of a deployment say: REDRIVE_DLQ_URL, REDRIVE_QUEUE_URL, REDRIVE_POISON_URL and, where the
     defaults do not fit, REDRIVE_MAX_REDRIVES=5, REDRIVE_BASE_S=60, REDRIVE_FACTOR=2, REDRIVE_CAP_S=900,
-    REDRIVE_ATTEMPTS (of a fresh life), REDRIVE_BATCH=10, REDRIVE_CONCURRENCY=5, REDRIVE_TABLE (a DynamoDB table) or
-    REDRIVE_CELLS (a URL), REDRIVE_DEPENDENCY, REDRIVE_METRICS_NAMESPACE. Raises ConfigError."""
+    REDRIVE_ATTEMPTS (of a fresh life), REDRIVE_RATE=10/s, REDRIVE_JITTER=0.2 (or 20%), REDRIVE_BATCH=10,
+    REDRIVE_CONCURRENCY=5, REDRIVE_TABLE (a DynamoDB table) or REDRIVE_CELLS (a URL), REDRIVE_DEPENDENCY,
+    REDRIVE_HEALTH_URL, REDRIVE_METRICS_NAMESPACE. Raises ConfigError."""
     table, attempts = environ.get("REDRIVE_TABLE"), _number_of(environ, "REDRIVE_ATTEMPTS", 0)
     auto = AutoRedrive(
         base=_number_of(environ, "REDRIVE_BASE_S", 60),
@@ -76,6 +82,9 @@ def settings_of(environ: Mapping[str, str]) -> Settings:
         batch=int(_number_of(environ, "REDRIVE_BATCH", 10)),
         concurrency=int(_number_of(environ, "REDRIVE_CONCURRENCY", 5)),
         attempts=int(attempts) or None,
+        gates=Gates(health=_health(environ)),
+        rate=_rate(environ),
+        jitter=_jitter(environ),
     )
     return Settings(
         dead=_needed(environ, "REDRIVE_DLQ_URL"),
@@ -136,8 +145,9 @@ def entry_of(raw: Raw, step: Step, url: str, now_ms: int, auto: AutoRedrive) -> 
         waits = bool(step.delay_s) and (fifo or step.delay_s > DELAY_MAX_S)
         due_ms = now_ms + 1000 * step.delay_s if waits else None
         attributes = _back(raw, step.attempt, now_ms, auto, due_ms=due_ms)
-        if step.delay_s and not fifo:
-            entry["DelaySeconds"] = min(step.delay_s, DELAY_MAX_S)
+        comes_s = min(step.delay_s, DELAY_MAX_S) if step.comes_s is None else step.comes_s
+        if comes_s and not fifo:
+            entry["DelaySeconds"] = comes_s
     return entry | ({"MessageAttributes": attributes} if attributes else {})
 
 
@@ -216,6 +226,27 @@ def _needed(environ: Mapping[str, str], name: str) -> str:
     if not environ.get(name):
         raise ConfigError(f"{name} is not set; a re-driver needs the URLs of its queue, dead-letter and poison queue")
     return environ[name]
+
+
+def _rate(environ: Mapping[str, str]) -> float:
+    text = environ.get("REDRIVE_RATE") or f"{RATE_PER_S:g}/s"
+    return per_s(float(text) if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text, re.ASCII) else text, "REDRIVE_RATE")
+
+
+def _jitter(environ: Mapping[str, str]) -> float:
+    text = environ.get("REDRIVE_JITTER") or f"{JITTER:g}"
+    found = re.fullmatch(r"\s*([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*(%?)\s*", text, re.ASCII)
+    share = float(found[1]) / (100 if found[2] else 1) if found else -1.0
+    if not 0 <= share <= 1:
+        raise ConfigError(f"REDRIVE_JITTER={text!r}; expected a share from 0 to 1, such as 0.2 or 20%")
+    return share
+
+
+def _health(environ: Mapping[str, str]) -> str | None:
+    url = environ.get("REDRIVE_HEALTH_URL") or None
+    if url is not None and not is_url(url):
+        raise ConfigError(f"REDRIVE_HEALTH_URL={url!r}; expected an http or https URL")
+    return url
 
 
 def _number_of(environ: Mapping[str, str], name: str, default: float) -> float:

@@ -8,15 +8,19 @@ from typing import Any
 
 from msgspec import Struct
 
+from .chain import NOTHING, Said, said
+
 ALARM = "ALARM"
 
 
 class Trigger(Struct, frozen=True):
-    """`acts`: whether it asks for anything, as an alarm that ends does not. `work`: it is the work queue's."""
+    """`acts`: whether it asks for anything, as an alarm that ends does not. `work`: it is the work queue's, and `said`
+    what that says."""
 
     what: str
     acts: bool = True
     work: bool = False
+    said: Said = NOTHING
 
 
 def trigger_of(event: Any) -> Trigger:
@@ -37,8 +41,10 @@ def _of_records(records: list[Any]) -> Trigger:
     if first.get("eventSource") == "aws:sqs":
         alarms = [_alarm(record.get("body")) for record in records if isinstance(record, Mapping)]
         if all(alarm is not None for alarm in alarms):  # the topic feeds the work queue
-            return Trigger("alarm, by the work queue", acts=any(alarm == ALARM for alarm in alarms), work=True)
-        return Trigger("the work queue", work=True)
+            acts = any(alarm == ALARM for alarm in alarms)
+            return Trigger("alarm, by the work queue", acts=acts, work=True, said=Said(look=True))
+        texts = [_at(record, "body") for record in records if isinstance(record, Mapping)]
+        return Trigger("the work queue", work=True, said=said(texts))
     states = [_alarm(_at(record, "Sns", "Message")) for record in records if isinstance(record, Mapping)]
     return Trigger("an alarm's notification", acts=any(state in (ALARM, None) for state in states))
 
