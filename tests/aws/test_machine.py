@@ -7,18 +7,21 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 import pytest
+from tests.unit.test_gates import endpoint
 
+from redrive import Gates
 from redrive.aws import machine_tasks
 from redrive.aws.machine import TASKS, Machine, batches_max, definition, events_of_turn
 from redrive.aws.machine_pages import Pages
 from redrive.aws.machine_tasks import HIDE_MAX_S, Tasks
-from redrive.aws.moving import ATTEMPT, Settings
+from redrive.aws.moving import ATTEMPT, Settings, settings_of
 from redrive.aws.sending import calls
-from redrive.errors import StoreUnavailable
+from redrive.errors import ConfigError, StoreUnavailable
 from redrive.flow import breaker, dependency
 from redrive.message import Swap, version_of
 from redrive.stores.memory import MemoryStore
@@ -28,7 +31,8 @@ from .asl import Execution, Failed
 from .places import Stand, client
 
 DEPENDENCY = "crm"
-MACHINE = Machine()
+STRICT = AutoRedrive(jitter=0)
+MACHINE = Machine(auto=STRICT)
 
 
 class Bench:
@@ -122,7 +126,8 @@ def test_all_is_moved_after_its_wait_or_isolated_and_none_is_left_waiting(stand:
         if attempt < 5:
             assert at_ms - page_ms >= 1000 * due_s[attempt]
     assert Counter(body for _, body, _ in bench.sent).most_common(1)[0][1] == 1
-    assert {seconds for name, seconds in execution.waits if name == "Wait"} <= set(due_s)
+    waits = {seconds for name, seconds in execution.waits if name == "Wait"}
+    assert waits <= {due + n for due in due_s for n in range(3)}  # 23 have one wait: three batches, a second apart
     assert stand.clock() - begun_ms - 43_200_000 <= 3 * (900 + 600) * 1000
 
 
@@ -165,7 +170,7 @@ def test_a_breaker_that_stays_open_fails_the_execution_where_checks_are_bounded(
     execution = bench.execution()
     with pytest.raises(Failed, match="CircuitOpen"):
         execution.run({})
-    assert execution.waits == [("WaitForBreaker", 300)] * 2
+    assert execution.waits == [("WaitForBreaker", 60)] * 2  # a person may let go at any time
     assert bench.bodies(bench.dead) == ["a"]
 
 
@@ -369,7 +374,7 @@ def test_a_task_that_is_set_up_wrongly_is_not_tried_again(stand: Stand) -> None:
 @pytest.mark.parametrize("base", ["7h", "3d"])
 def test_a_wait_of_any_length_is_never_early_and_loses_nothing(stand: Stand, base: str) -> None:
     wait_s = {"7h": 25_200, "3d": 259_200}[base]
-    bench = Bench(stand, Machine(auto=AutoRedrive(base=base, cap="10d")))
+    bench = Bench(stand, Machine(auto=AutoRedrive(base=base, cap="10d", jitter=0)))
     bench.put("a")
     begun_ms, given = stand.clock(), {}
     for _ in range(20):
@@ -386,7 +391,7 @@ def test_a_wait_of_any_length_is_never_early_and_loses_nothing(stand: Stand, bas
 
 
 def test_a_message_goes_back_early_rather_than_being_deleted_by_sqs_while_it_waits(stand: Stand) -> None:
-    bench = Bench(stand, Machine(auto=AutoRedrive(base="3d", cap="10d")), retention_s=2 * 86_400)
+    bench = Bench(stand, Machine(auto=AutoRedrive(base="3d", cap="10d", jitter=0)), retention_s=2 * 86_400)
     bench.put("a")
     begun_ms, given = stand.clock(), {}
     for _ in range(20):
@@ -410,7 +415,7 @@ def test_bodies_of_a_megabyte_do_not_travel_through_the_states(stand: Stand) -> 
 
 
 def test_a_batch_that_waits_for_its_turn_is_hidden_for_that_long_too(stand: Stand) -> None:
-    bench = Bench(stand, Machine(auto=AutoRedrive(batch=5, concurrency=1)))
+    bench = Bench(stand, Machine(auto=AutoRedrive(batch=5, concurrency=1, jitter=0)))
     for attempt in range(5):
         bench.put(f"{attempt}", attempt=attempt)
     execution = bench.execution()
@@ -483,3 +488,113 @@ def test_metrics_are_written_by_their_pinned_names(stand: Stand, capsys: pytest.
     names = ("SuccessfulRedrives", "PoisonPillsIsolated", "RedriveFailures")
     assert [sum(line[name] for line in lines) for name in names] == [2, 1, 0]
     assert {line["Queue"] for line in lines} == {"work"}
+
+
+# -- the pace
+
+
+def most_in(sent: list[tuple[str, str, int]], seconds: float) -> int:
+    """The most that came to the queue in so many seconds, wherever they begin."""
+    times_ms = sorted(at_ms for name, _, at_ms in sent if name == "work")
+    return max(sum(at_ms <= other_ms < at_ms + 1000 * seconds for other_ms in times_ms) for at_ms in times_ms)
+
+
+@pytest.mark.parametrize("base, fifo", [(0, False), ("60s", False), (0, True)])
+def test_batches_go_back_at_the_rate_from_page_to_page(stand: Stand, base: Any, fifo: bool) -> None:
+    bench = Bench(stand, Machine(auto=AutoRedrive(base=base, jitter=0)), fifo=fifo)  # 10/s
+    for n in range(170):
+        bench.put(str(n), group=f"g{n}" if fifo else None)
+    assert bench.execution().run({})["redriven"] == 170
+    assert most_in(bench.sent, 1) <= 10 and most_in(bench.sent, 10) <= 100
+    if not base:
+        assert max(at_ms for _, _, at_ms in bench.sent) - bench.sent[0][2] <= 25_000
+
+
+def test_a_slow_rate_holds_from_page_to_page_and_from_execution_to_execution(stand: Stand) -> None:
+    bench = Bench(stand, Machine(auto=AutoRedrive(base=0, rate="2/m", batch=1, concurrency=2, jitter=0)))
+    for part in "ab":
+        bench.put(*(f"{part}{n}" for n in range(5)))
+        assert bench.execution().run({})["redriven"] == 5
+    times_ms = sorted(at_ms for _, _, at_ms in bench.sent)
+    assert len(times_ms) == 10 and all(30_000 <= b - a <= 61_000 for a, b in pairwise(times_ms))
+
+
+def test_the_waits_of_batches_are_spread_by_their_jitter(stand: Stand) -> None:
+    bench = Bench(stand, Machine(auto=AutoRedrive(batch=1, concurrency=40, rate="100/s")))
+    bench.put(*(str(n) for n in range(120)))
+    execution = bench.execution()
+    assert execution.run({})["redriven"] == 120
+    waits_s = sorted(seconds for name, seconds in execution.waits if name == "Wait")
+    assert len(waits_s) == 120 and 48 <= waits_s[0] <= 50 and 70 <= waits_s[-1] <= 72
+    assert min(Counter(min(3, (wait_s - 48) // 6) for wait_s in waits_s).values()) >= 8
+
+
+def test_the_jitter_of_a_long_wait_takes_no_message_beyond_its_retention(stand: Stand) -> None:
+    auto = AutoRedrive(base="3d", cap="10d", jitter=1)
+    bench = Bench(stand, Machine(auto=auto), retention_s=2 * 86_400)
+    bench.put(*(str(n) for n in range(30)))
+    given: Any = {}
+    for _ in range(40):
+        execution = bench.execution()
+        execution.run(given)
+        if not execution.started:
+            break
+        given = execution.started[0]["Input"]
+    assert sorted(map(int, bench.bodies(bench.queue))) == list(range(30))
+
+
+# -- the health URL
+
+
+def test_a_health_url_that_fails_is_waited_for_and_nothing_is_fetched_meanwhile(stand: Stand) -> None:
+    answers = [500, 503]
+    with endpoint(lambda: answers.pop(0) if answers else 200) as url:
+        bench = Bench(stand, Machine(auto=AutoRedrive(jitter=0, gates=Gates(health=url))))
+        bench.put("a")
+        execution = bench.execution()
+        told: list[tuple[bool, str]] = []
+        check = bench.functions["CheckBreaker"]
+
+        def checked(event: Any) -> Any:
+            found = check(event)
+            told.append((found["open"], found["why"]))
+            return found
+
+        bench.functions["CheckBreaker"] = checked
+        assert execution.run({})["redriven"] == 1
+    assert execution.path[:7] == ["CheckBreaker", "BreakerAnswer", "WaitForBreaker"] * 2 + ["CheckBreaker"]
+    assert execution.waits == [("WaitForBreaker", 60), ("WaitForBreaker", 60), ("Wait", 60)]
+    assert told[:3] == [(True, f"{url} answered 500"), (True, f"{url} answered 503"), (False, "")]
+
+
+def test_what_waits_when_health_fails_is_put_back_and_goes_when_it_passes(stand: Stand) -> None:
+    answers = [200, 500, 500]  # to CheckBreaker, to Redrive, to CheckBreaker
+    with endpoint(lambda: answers.pop(0) if answers else 200) as url:
+        bench = Bench(stand, Machine(auto=AutoRedrive(jitter=0, gates=Gates(health=url))))
+        bench.put("a", "b")
+        begun_ms = stand.clock()
+        execution = bench.execution()
+        assert execution.run({})["redriven"] == 2
+    assert execution.waits == [("Wait", 60), ("WaitForBreaker", 60), ("Wait", 60)]
+    assert all(at_ms >= begun_ms + 180_000 for _, _, at_ms in bench.sent)
+
+
+def test_a_health_url_that_stays_down_fails_the_execution_where_checks_are_bounded(stand: Stand) -> None:
+    with endpoint(lambda: 503) as url:
+        bench = Bench(stand, Machine(auto=AutoRedrive(gates=Gates(health=url)), breaker_checks=2))
+        bench.put("a")
+        with pytest.raises(Failed, match="CircuitOpen"):
+            bench.execution().run({})
+    assert bench.bodies(bench.dead) == ["a"]
+
+
+def test_a_machine_has_no_app_that_knows_checks_by_name() -> None:
+    with pytest.raises(ConfigError, match="health='crm-up': a re-driver has no app that knows checks by name"):
+        Machine(auto=AutoRedrive(gates=Gates(health="crm-up")))
+
+
+def test_the_functions_of_a_machine_go_by_its_settings() -> None:
+    gates = Gates(health="https://crm.example.com/up")
+    auto = AutoRedrive("5s", 3, "10m", 7, 4, 3, 2, gates, rate="90/m", jitter=0.35)
+    urls = {"REDRIVE_DLQ_URL": "d", "REDRIVE_QUEUE_URL": "q", "REDRIVE_POISON_URL": "p"}
+    assert settings_of(urls | Machine(auto=auto).environment).auto == auto

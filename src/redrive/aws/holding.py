@@ -4,18 +4,15 @@ asked before it moves, and again while it does."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from ..errors import ConfigError
 from ..flow import dependency as flow
 from ..store import Cells
+from ..triage.auto import AutoRedrive
 from ..triage.gates import is_url
 from .moving import DELAY_MAX_S, Settings
-
-if TYPE_CHECKING:
-    from ..triage.health import Healths
 
 HEALTH_S = 60  # when to ask again for what was not up
 HEALTH_WITHIN_S = 6.0  # it may take 5 s to connect; one that then sends a byte now and then is not up either
@@ -34,13 +31,7 @@ class Gate:
 
     def __init__(self, settings: Settings, cells: Cells | None, now_ms: Callable[[], int]) -> None:
         self._dependency, self._cells, self._now_ms = settings.dependency, cells, now_ms
-        self._health = settings.auto.gates.health
-        self._healths: Healths | None = None
-        if self._health is not None and not is_url(self._health):
-            raise ConfigError(
-                f"health={self._health!r}: a re-driver has no app that knows checks by name; expected an http or https "
-                "URL (REDRIVE_HEALTH_URL)"
-            )
+        self._health = health_of(settings.auto)
 
     def shut(self) -> Shut | None:
         """Why nothing may be moved now; None where it may. It waits for the health URL for six seconds at most. Raises
@@ -59,12 +50,22 @@ class Gate:
     def _down(self) -> Shut | None:
         if self._health is None:
             return None
-        if self._healths is None:
-            from ..triage.health import Healths  # most deployments have none to ask
+        from ..triage.health import Healths  # most deployments have none to ask
 
-            self._healths = Healths(clock_s=lambda: self._now_ms() / 1000, first_s=HEALTH_WITHIN_S)
-        why = self._healths.down(self._health)
+        # Made each time, so that no answer is awaited behind the back of a function, which stands still between calls.
+        why = Healths(first_s=HEALTH_WITHIN_S).down(self._health)
         return None if why is None else Shut(HEALTH_S, why)
+
+
+def health_of(auto: AutoRedrive) -> str | None:
+    """The URL that must be up. Raises ConfigError for a check by its name."""
+    health = auto.gates.health
+    if health is not None and not is_url(health):
+        raise ConfigError(
+            f"health={health!r}: a re-driver has no app that knows checks by name; expected an http or https URL "
+            "(REDRIVE_HEALTH_URL)"
+        )
+    return health
 
 
 def held_until_ms(state: flow.State, now_ms: int) -> int:

@@ -23,6 +23,7 @@ from msgspec import Struct
 from ..duration import Duration, milliseconds, show
 from ..errors import ConfigError
 from ..triage.auto import AutoRedrive
+from .holding import health_of
 
 EVENTS_MAX = 25_000  # of the history of one execution, of Step Functions
 EVENTS_USED = 20_000  # an execution ends before that, and another one goes on
@@ -53,10 +54,11 @@ Definition = dict[str, Any]
 class Machine(Struct, frozen=True, kw_only=True):
     """How a machine goes about it.
 
-    - `auto`: the waits, how many redrives until a message is poison, how many messages a batch has, and how many
-      batches are moved at once (its `concurrency`, up to 40). Its `gates` are not looked at.
-    - `breaker_checks`: so many times in a row the breaker may be found open, then the execution fails as CircuitOpen.
-      None: it waits on.
+    - `auto`: the waits, how many redrives until a message is poison, how many messages a batch has, how many batches
+      are moved at once (its `concurrency`, up to 40), and the rate of all of them together. Its jitter is that of a
+      batch. Of its `gates` a health URL is looked at.
+    - `breaker_checks`: so many times in a row the breaker may be found open, or the health URL down, then the execution
+      fails as CircuitOpen. None: it waits on.
     - `approval`: a person is asked through an SNS topic or an SQS queue before anything is moved; who does not answer
       in `approval_within` (up to 30 days) means no.
 
@@ -69,6 +71,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     approval_within: Duration = "1d"
 
     def __post_init__(self) -> None:
+        health_of(self.auto)
         if self.auto.concurrency > CONCURRENCY_MAX:
             raise ConfigError(
                 f"state machine: concurrency {self.auto.concurrency}; Step Functions works no more than "
@@ -96,7 +99,11 @@ class Machine(Struct, frozen=True, kw_only=True):
             "REDRIVE_MAX_REDRIVES": str(auto.max_redrives),
             "REDRIVE_BATCH": str(auto.batch),
             "REDRIVE_CONCURRENCY": str(auto.concurrency),
+            "REDRIVE_RATE": f"{auto.rate:.9f}/s",
+            "REDRIVE_JITTER": f"{auto.jitter:.6f}",
         }
+        if auto.gates.health is not None:
+            found["REDRIVE_HEALTH_URL"] = auto.gates.health
         if auto.attempts is not None:
             found["REDRIVE_ATTEMPTS"] = str(auto.attempts)
         if self.approval is not None:
@@ -285,7 +292,7 @@ def _ends(machine: Machine, partition: str) -> dict[str, Any]:
         "Done": {"Type": "Succeed"},
     }
     if machine.breaker_checks is not None:
-        cause = f"The circuit breaker was open at {machine.breaker_checks} checks in a row"
+        cause = f"The circuit breaker was open, or health failed, at {machine.breaker_checks} checks in a row"
         ends["CircuitOpen"] = {"Type": "Fail", "Error": "CircuitOpen", "Cause": cause}
     return ends
 

@@ -21,7 +21,7 @@ class Batch(Struct, kw_only=True):
 
 
 class Result(Struct, kw_only=True):
-    """What became of a batch. `put_back`: left in the queue, as the breaker had opened."""
+    """What became of a batch. `put_back`: left in the queue, as the breaker had opened, or health failed."""
 
     key: str
     redriven: int = 0
@@ -33,9 +33,10 @@ class Result(Struct, kw_only=True):
 class State(Struct, kw_only=True):
     """What a machine knows from one state to the next; also what an execution may be started with.
 
-    `chain`: the first execution of those that continue each other. `turns` of this execution; `checks` that found the
-    breaker open, and `idle` looks that found nothing, in a row. `held_until_ms`: when the next one comes due of those
-    that wait in the queue. `takeover`: begin although another chain seems to work.
+    `chain`: the first execution of those that continue each other. `turns` of this execution; `checks` that found it
+    held by breaker or health URL, which `open` and `why` tell, and `idle` looks that found nothing, in a row.
+    `held_until_ms`: when the next one comes due of those that wait in the queue. `takeover`: begin although another
+    chain seems to work.
     """
 
     chain: str = ""
@@ -46,6 +47,7 @@ class State(Struct, kw_only=True):
     idle: int = 0
     busy: bool = False
     open: bool = False
+    why: str = ""
     wait_s: int = 0
     dead: int = 0
     count: int = 0

@@ -7,21 +7,20 @@ another's, is not sent.
 
 from __future__ import annotations
 
-import heapq
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
-from ..flow import dependency as flow
-from ..message import Isolate, Swap, version_of
+from ..message import Swap, version_of
 from ..store import Cells
 from .cloudwatch import redriver_line
-from .holding import held_until_ms
+from .holding import Gate
 from .machine import RETRIES, TASK_S, batches_max
+from .machine_batches import Chunk, Unit, chunks, ends_s, gap_s, spaced
 from .machine_pages import Pages
 from .machine_state import Batch, Result, State, state_of
 from .moving import Move, Raw, Settings, Step, group_of, next_step
@@ -39,17 +38,6 @@ IDLE_MAX = 8  # looks, 1 to 15 minutes apart, at a queue where all is held, perh
 _COUNTS = {"seen": "ApproximateNumberOfMessages", "hidden": "ApproximateNumberOfMessagesNotVisible"}
 
 
-class Unit(Struct):
-    """Messages that go together: one, or all of a FIFO group."""
-
-    wait_s: int
-    steps: list[tuple[Raw, Step]]
-
-    @property
-    def word(self) -> str:
-        return "isolate" if all(isinstance(step, Isolate) for _, step in self.steps) else "redrive"
-
-
 class Tasks:
     """The tasks of one machine. `approval_s`: how long a person is waited for, if one is asked."""
 
@@ -59,6 +47,7 @@ class Tasks:
         self._call, self._cells, self._settings, self._now_ms = call, cells, settings, now_ms
         self._approval_s = approval_s
         self._pages = Pages(cells)
+        self._gate = Gate(settings, cells, now_ms)
 
     def check_breaker(self, event: Mapping[str, Any]) -> State:
         """Begin a turn: take up what the last one came to, and say whether this one may move anything."""
@@ -72,6 +61,7 @@ class Tasks:
             failed=known.failed + sum(result.failed for result in known.results),
             takeover=False,
             open=False,
+            why="",
             wait_s=0,
             count=0,
             batches=[],
@@ -80,11 +70,11 @@ class Tasks:
         asks = bool(self._approval_s) and not state.approved
         if not self._hold_lock(state.chain, (self._approval_s if asks else 0) + MARGIN_S, force=known.takeover):
             return replace(state, busy=True)
-        until_ms = self._held_until_ms()
-        if until_ms:
-            wait_s = min(max(-(-(until_ms - self._now_ms()) // 1000), BREAKER_MIN_S), BREAKER_MAX_S)
+        shut = self._gate.shut()
+        if shut is not None:
+            wait_s = min(max(shut.wait_s, BREAKER_MIN_S), BREAKER_MAX_S)
             self._hold_lock(state.chain, wait_s + MARGIN_S)
-            return replace(state, open=True, wait_s=wait_s, checks=state.checks + 1)
+            return replace(state, open=True, why=shut.why, wait_s=wait_s, checks=state.checks + 1)
         return replace(state, checks=0, dead=self._counts()["seen"] if asks else 0)
 
     def fetch(self, event: Mapping[str, Any]) -> State:
@@ -102,7 +92,7 @@ class Tasks:
         return self._wait(state, now_ms, found=bool(raws))
 
     def redrive(self, batch: Mapping[str, Any]) -> Result:
-        """Send a batch back to its queue, now that it has waited; if the breaker opened meanwhile, let it be."""
+        """Send a batch back to its queue, now that it has waited; if breaker or health URL hold it now, let it be."""
         return self._carry(batch, gated=True)
 
     def isolate(self, batch: Mapping[str, Any]) -> Result:
@@ -130,13 +120,6 @@ class Tasks:
     @property
     def _lock(self) -> str:
         return f"redriver/lock/{self._settings.dead.rpartition('/')[2]}"
-
-    def _held_until_ms(self) -> int:
-        """Until when the dependency is to be left alone; 0 where it may be called."""
-        name = self._settings.dependency
-        if name is None:
-            return 0
-        return held_until_ms(flow.decode(self._cells.read([flow.cell_of(*_about(name))])[0]), self._now_ms())
 
     def _counts(self) -> dict[str, int]:
         told = self._call("GetQueueAttributes", QueueUrl=self._settings.dead, AttributeNames=list(_COUNTS.values()))[
@@ -211,26 +194,32 @@ class Tasks:
     def _lay(self, units: Sequence[Unit], now_ms: int) -> tuple[list[Batch], int]:
         """Batches of what has one wait, in the order in which the Map takes them up; and how long the last one takes.
         What would not be reached in time goes back to the queue."""
-        chunks: list[list[Unit]] = []
-        size = self._settings.auto.batch
-        for unit in units:
-            last = chunks[-1] if chunks else []
-            same = last and (last[0].wait_s, last[0].word) == (unit.wait_s, unit.word)
-            if same and sum(len(u.steps) for u in last) + len(unit.steps) <= size:
-                last.append(unit)
-            else:
-                chunks.append([unit])
-        hidden, batches = [], []
-        ends_s = _ends_s([chunk[0].wait_s for chunk in chunks], self._settings.auto.concurrency)
-        for n, (chunk, end_s) in enumerate(zip(chunks, ends_s, strict=True)):
-            raws = [raw for unit in chunk for raw, _ in unit.steps]
-            fits = n < batches_max(self._settings.auto) and end_s + 2 * MARGIN_S <= HIDE_MAX_S
+        auto, cell = self._settings.auto, self._cells.read([self._gap])[0]
+        found = spaced(chunks(units, auto.batch), auto, int(cell.value) if cell else 0)
+        ends = ends_s([chunk.wait_s for chunk in found], auto.concurrency)
+        hidden, batches, laid = [], list[Batch](), list[Chunk]()
+        for n, (chunk, end_s) in enumerate(zip(found, ends, strict=True)):
+            raws = chunk.raws
+            fits = n < batches_max(auto) and end_s + 2 * MARGIN_S <= HIDE_MAX_S
             hidden += [(raw, end_s + MARGIN_S if fits else 0) for raw in raws]
             if fits:
                 key = self._pages.write(raws, now_ms, 1000 * (end_s + MARGIN_S))
-                batches.append(Batch(key=key, step=chunk[0].word, wait_s=chunk[0].wait_s, count=len(raws)))
+                batches.append(Batch(key=key, step=chunk.word, wait_s=chunk.wait_s, count=len(raws)))
+                laid.append(chunk)
         self._hide(hidden)
-        return batches, max(ends_s[: len(batches)], default=0)
+        lasts_s = max(ends[: len(batches)], default=0)
+        self._keep_gap(laid, lasts_s, version_of(cell))
+        return batches, lasts_s
+
+    def _keep_gap(self, laid: Sequence[Chunk], lasts_s: int, version: int) -> None:
+        """How long the next page waits at least once this one is over, as its last batch has just gone then."""
+        gap = math.ceil(gap_s(laid[-1], self._settings.auto)) if laid else 0
+        if gap:
+            self._cells.swap([Swap(self._gap, version, str(gap).encode(), 1000 * (lasts_s + gap))], durable=False)
+
+    @property
+    def _gap(self) -> str:
+        return f"redriver/gap/{self._settings.dead.rpartition('/')[2]}"
 
     def _hide(self, raws: Sequence[tuple[Raw, int]]) -> None:
         hide(self._call, self._settings.dead, [raw for raw, _ in raws], [seconds for _, seconds in raws])
@@ -241,7 +230,7 @@ class Tasks:
         batch = msgspec.convert(event, Batch)
         raws = self._pages.read(batch.key)
         result = Result(key=batch.key)
-        if raws and gated and self._held_until_ms():
+        if raws and gated and self._gate.shut() is not None:
             self._hide([(raw, 0) for raw in raws])
             result = replace(result, put_back=len(raws))
         elif raws:
@@ -274,22 +263,5 @@ class Tasks:
         return result
 
 
-def _about(name: str) -> tuple[str, str]:
-    """The name and the key of NAME/KEY."""
-    found, _, key = name.partition("/")
-    return found, key
-
-
 def _wait_s(step: Step) -> int:
     return step.delay_s if isinstance(step, Move) else 0
-
-
-def _ends_s(waits_s: Sequence[int], concurrency: int) -> list[int]:
-    """When each batch will have waited, if a Map takes them up in this order, so many at once."""
-    free_s = [0] * concurrency
-    ends_s = []
-    for wait_s in waits_s:
-        end_s = heapq.heappop(free_s) + wait_s
-        ends_s.append(end_s)
-        heapq.heappush(free_s, end_s + TASK_S)
-    return ends_s
