@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,6 +18,8 @@ from redrive import App
 from redrive.aws.infrastructure import Settings
 from redrive.aws.moving import ATTEMPT
 from redrive.aws.package import package
+from redrive.aws.slots import decode
+from redrive.stores import open_cells
 
 from .deployed import Deployed
 from .places import REGION, Ministack, client
@@ -102,6 +105,10 @@ def test_137_dead_messages_and_one_alarm_none_is_left_waiting(stack: Stack) -> N
         return [stack.count(f"Orders{kind}Url") for kind in ("Dlq", "Queue", "Poison")]
 
     comes(lambda: counts() == [0, 123, 14], lambda: f"{counts()}\n{stack.said('OrdersRedriver')}")
+    url = f"dynamodb://{stack.outputs['CellsTable']}?region={REGION}&endpoint={stack.url}"
+    with closing(open_cells(url)) as cells:  # by which functions in processes of their own keep one rate
+        [cell] = cells.read([f"redriver/pace/{stack.prefix}-orders-dlq"])
+    assert cell is not None and max(decode(cell.value).values()) <= 10
 
 
 @pytest.mark.soak
