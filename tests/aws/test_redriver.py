@@ -15,7 +15,7 @@ from tests.unit.test_gates import endpoint
 from redrive import Gates
 from redrive.aws.lambda_handlers import redrive
 from redrive.aws.moving import ATTEMPT, Settings
-from redrive.aws.redriver import Work
+from redrive.aws.redriver import FAN_OUT, Work
 from redrive.aws.sending import Call, calls
 from redrive.errors import ConfigError
 from redrive.flow import breaker as breakers
@@ -226,6 +226,34 @@ def test_alarms_that_find_it_held_make_no_more_calls_than_there_are_already(stan
         calls_made.append(d.calls - before)
     assert sum(calls_made) <= 60 + 12 * (1 + 3)  # the chain's, and each alarm's with its three looks
     assert d.total(d.work) <= 3 and d.total(d.dead) == 5
+
+
+def test_a_rule_that_finds_it_held_and_nothing_dead_ends_at_once(stand: Stand) -> None:
+    d = Deployment(stand, dependency="stripe")
+    forced = flow.State(breaker=breakers.State(status="forced_open"))
+    d.cells.swap([Swap("flow/stripe", 0, flow.encode(forced))])
+    rule = {"source": "aws.events", "detail-type": "Scheduled Event"}
+    assert d.call(rule)["again_s"] is None and d.total(d.work) == 0
+    d.send(d.dead, {"MessageBody": "x"})
+    assert d.call(rule)["again_s"] == 60 and d.counts(d.dead)[""] == 1  # and what it saw is not hidden
+
+
+def test_alarms_that_find_the_rate_full_make_no_more_calls_than_there_are_already(stand: Stand) -> None:
+    d = Deployment(stand, auto=AutoRedrive(rate="1/s"))
+    d.send(d.dead, *({"MessageBody": "x"} for _ in range(5000)))
+    last = 0
+    for minute in range(60):
+        before = d.calls
+        if minute % 5 == 0:
+            d.call(ALARM)
+        for _ in range(4):
+            for message in d.take(d.work, delete=False):
+                d.call({"Records": [{"eventSource": "aws:sqs", "body": message["Body"]}]})
+                handles = [{"Id": "0", "ReceiptHandle": message["ReceiptHandle"]}]
+                d.sqs_call("DeleteMessageBatch", QueueUrl=d.work, Entries=handles)
+            stand.passes(15)
+        last = d.calls - before
+    assert last <= FAN_OUT + 3 and d.total(d.dead) > 0
 
 
 def test_nothing_moves_while_the_health_url_fails_and_it_comes_again(stand: Stand) -> None:

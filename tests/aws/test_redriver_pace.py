@@ -20,7 +20,7 @@ from redrive.errors import StoreUnavailable
 from redrive.triage.auto import AutoRedrive
 
 from .places import Stand
-from .test_redriver import ALARM, Deployment
+from .test_redriver import ALARM, WORK, Deployment
 
 pytestmark = pytest.mark.slow
 DEFAULT = AutoRedrive()  # 10/s, ± 20 %
@@ -188,10 +188,9 @@ def test_what_waits_as_long_as_sqs_can_delay_keeps_the_rate_without_jitter_too(s
 def test_what_is_far_behind_stays_dead_where_gates_still_hold_it(stand: Stand) -> None:
     fleet = Fleet(stand)
     fleet.kill(4500)
-    fleet.step(alarms=1, batches=1000)
-    moved = 4500 - fleet.total(fleet.dead)
-    assert moved <= RATE * (24 + AHEAD_S + 1)
-    assert fleet.told[0]["why"] == "its rate of 10/s has no room yet" and fleet.told[0]["again_s"] == 60
+    told = fleet.invoke(WORK, 1000)
+    assert told["redriven"] == 4500 - fleet.total(fleet.dead) <= RATE * (24 + AHEAD_S + 1)
+    assert (told["why"], told["again_s"]) == ("its rate of 10/s has no room yet", 60)
 
 
 def test_poison_has_no_rate(stand: Stand) -> None:

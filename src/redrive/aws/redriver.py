@@ -83,13 +83,17 @@ class Redriver:
         it was not called by the work queue, so it may call more. Raises StoreError, ConfigError."""
         if self._known is not None:
             self._known.learn(self._said.slots)
+            if self._left_to_others(trigger):
+                return self.carried
         self._later = self._shut()
-        one_is_enough = self._later is not None or self._known is not None
-        if one_is_enough and (trigger or self._said.look) and self._left_to_others(trigger):
+        if self._later is None:
+            if trigger and self._known is None:
+                self._fan_out()
+            if not self._drain(first=trigger):
+                return self.carried
+        elif trigger and not self._any_dead():
             return self.carried
-        if trigger and not one_is_enough:
-            self._fan_out()
-        if self._later is not None or self._drain(first=trigger):
+        if self._later is None or self._known is not None or not self._left_to_others(trigger):
             self._look_back()
         return self.carried
 
@@ -102,10 +106,16 @@ class Redriver:
         except StoreError as error:
             return Shut(ROOM_S, f"whether its breaker is open is not known: {error}")
 
+    def _any_dead(self) -> bool:
+        """Whether there is anything to come again for: visible by a poll that asks all of SQS's servers, or held."""
+        dead = self._settings.dead
+        return bool(receive(self._call, dead, 1, visibility_s=0)) or any(count(self._call, dead))
+
     def _left_to_others(self, trigger: bool) -> bool:
-        """Whether others are in the work queue. Some looks later make sure that they were."""
-        others = self._chain.others(0 if trigger else 1)
-        if not others:
+        """Whether others in the work queue go on, so that this one, which was not called to go on itself, need not: as
+        one is enough, or as nothing can be moved now. Some looks later make sure that they did."""
+        others = self._chain.others(0 if trigger else 1) if trigger or self._said.look else None
+        if others is None:
             return False
         self.carried.why = _OTHERS
         looks = self._said.looks + others.come
