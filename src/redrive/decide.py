@@ -190,7 +190,7 @@ def _crashed(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Dec
     an override let it go on."""
     chosen = policy.retry.choose(fault)
     if not chosen.retryable or _convicted(message, policy, now_ms, more=1):
-        return Quarantine(_sentence(message.crashes + 1, message.crashes_alone + 1, fault))
+        return Quarantine(_sentence(message.crashes + 1, message.crashes_alone + 1, fault), crashed=True)
     delay_s = _delay_s(message, fault, policy.retry, chosen.backoff, message.crashes_alone)
     return RetryAt(now_ms + _ceil_ms(delay_s), "crashed", crashed=True)
 
@@ -280,10 +280,12 @@ def _ceil_ms(seconds: float) -> int:
 
 
 def with_fate(fault: Fault, message: Message, decision: Decision, now_ms: int, worker: str) -> Fault:
-    """The fault as it is kept: when, in which attempt, by whom, and the delay that followed."""
+    """The fault as it is kept: when, after how many attempts, by whom, and the delay that followed. One that gives its
+    attempt back says the number that the message itself then has."""
     delay_ms = max(0, decision.at_ms - now_ms) if isinstance(decision, RetryAt) else None
     held_ms = _untried_ms(message, fault.tried_ms, now_ms)
-    return replace(fault, at_ms=now_ms, attempt=message.attempt, worker=worker, delay_ms=delay_ms, held_ms=held_ms)
+    attempt = message.attempt - is_free(decision)
+    return replace(fault, at_ms=now_ms, attempt=attempt, worker=worker, delay_ms=delay_ms, held_ms=held_ms)
 
 
 def _untried_ms(message: Message, tried_ms: int, now_ms: int) -> int:
@@ -291,3 +293,14 @@ def _untried_ms(message: Message, tried_ms: int, now_ms: int) -> int:
     an older release, which may run beside this one, go by these sums."""
     told_ms = message.held_ms + sum(f.held_ms for f in message.faults if f.at_ms >= message.life_ms)
     return max(0, now_ms - message.life_ms - told_ms - tried_ms)
+
+
+def is_free(decision: Decision) -> bool:
+    """Whether it gives the attempt back."""
+    match decision:
+        case Ack():
+            return False
+        case DeadLetter():
+            return not decision.counts
+        case RetryAt() | Quarantine():
+            return decision.crashed or not decision.counts

@@ -203,11 +203,13 @@ class DeadLetter(Struct, frozen=True, gc=False):
 
 
 class Quarantine(Struct, frozen=True, gc=False):
-    """To the quarantine lane: poison, out of reach of bulk redrives."""
+    """To the quarantine lane: poison, out of reach of bulk redrives. `crashed` as for RetryAt: the run that convicts is
+    one of its crashes."""
 
     why: str = ""
     reason: str = "crashed"
     counts: bool = True
+    crashed: bool = False
 
 
 Decision = Ack | RetryAt | DeadLetter | Quarantine

@@ -224,14 +224,21 @@ def _(right: Any, message: Any, retry: Any, now: int) -> Any:
     return right(message, replace(retry, crashed=False), now)
 
 
-@bug(_lifecycle, "_again", "a crash that is told is not one alone")
-def _(right: Any, message: Any, *args: Any) -> Any:
-    return replace(right(message, *args), crashes_alone=message.crashes_alone)
+@bug(_lifecycle, "rested", "the crash that convicts is not counted")
+def _(right: Any, message: Any, lane: Any, *args: Any) -> Any:
+    crashed = lane is Lane.QUARANTINE and message.crashes_alone > 0
+    less = replace(message, crashes=message.crashes - 1, crashes_alone=message.crashes_alone - 1)
+    return right(less if crashed else message, lane, *args)
 
 
-@bug(_lifecycle, "_again", "a crash that is told makes no suspect")
-def _(right: Any, message: Any, *args: Any) -> Any:
-    return replace(right(message, *args), suspect=message.suspect)
+@bug(_lifecycle, "_crashed", "a crash that is told is not one alone")
+def _(right: Any, message: Any, died: Any) -> Any:
+    return replace(right(message, died), crashes_alone=message.crashes_alone)
+
+
+@bug(_lifecycle, "_crashed", "a crash that is told makes no suspect")
+def _(right: Any, message: Any, died: Any) -> Any:
+    return replace(right(message, died), suspect=message.suspect)
 
 
 @bug(_lifecycle, "decided", "a crash that is told uses up the attempt")

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from redrive.decide import RUN, Policy, Signals, admit, decide, tried_ms, with_fate
 from redrive.errors import Snooze
 from redrive.fault import Crash, Fault, Kind, classify, crash_fault
-from redrive.message import DeadLetter, Lane, Message, Quarantine, RetryAt
+from redrive.message import DeadLetter, Decision, Lane, Message, Quarantine, RetryAt
 from redrive.policy import Backoff, Retry
+from redrive.stores._lifecycle import decided
 
 NOW = 1_700_000_000_000
 HOUR = 3_600_000
@@ -108,7 +109,7 @@ def test_a_crash_alone_is_retried_free_of_charge_until_it_convicts(
 ) -> None:
     answer = decide(waiting, KILLED, policy, NOW)
     if expected is None:
-        assert isinstance(answer, Quarantine) and answer.reason == "crashed"
+        assert isinstance(answer, Quarantine) and answer.reason == "crashed" and answer.crashed
         assert KILLED.text in answer.why and "alone" in answer.why
     elif expected == "crashed":
         assert isinstance(answer, RetryAt) and answer.crashed
@@ -387,6 +388,21 @@ def test_a_kept_fault_says_when_by_whom_and_what_followed() -> None:
     kept = with_fate(classify(ValueError("x")), message(attempt=2), RetryAt(NOW + 9, "default"), NOW, "w")
     assert (kept.at_ms, kept.attempt, kept.worker, kept.delay_ms) == (NOW, 2, "w", 9)
     assert with_fate(kept, message(), DeadLetter("exhausted"), NOW, "w").delay_ms is None
+
+
+@pytest.mark.parametrize(
+    "free",
+    [
+        RetryAt(NOW + 9, "crashed", crashed=True),
+        RetryAt(NOW + 9, "parked", counts=False),
+        DeadLetter("unroutable", counts=False),
+        Quarantine("poison", counts=False),
+        Quarantine("poison", crashed=True),
+    ],
+)
+def test_a_kept_fault_and_its_message_say_the_same_attempt(free: Decision) -> None:
+    kept = with_fate(KILLED, message(attempt=2), free, NOW, "w")
+    assert kept.attempt == decided(message(attempt=2), free, kept, NOW).attempt == 1
 
 
 @pytest.mark.parametrize("asked_s", [1e16, 1e300])

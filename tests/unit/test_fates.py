@@ -45,6 +45,11 @@ def test_a_quarantine_carries_the_evidence_of_the_crash_that_convicts_and_every_
     assert found.causes == ("signal", "timeout", "")
 
 
+def test_the_crash_that_convicts_is_counted_and_spends_no_attempt() -> None:
+    found = told(Quarantine("poison", crashed=True), crash_fault(Crash(cause="exit", code=3, alone=True)), crashes=2)
+    assert (found.outcome, found.attempt, found.crashes, len(found.causes)) == ("quarantined", 0, 3, 3)
+
+
 def test_a_life_that_goes_on_tells_of_its_last_crash_and_ends_no_count() -> None:
     crashed = crash_fault(Crash(cause="exit", code=3, alone=True))
     again = told(RetryAt(NOW_MS + 5, "crashed", crashed=True), crashed)

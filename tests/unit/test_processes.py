@@ -332,6 +332,8 @@ def test_poison_is_quarantined_with_evidence_and_nothing_else_is_harmed(tmp_path
         message = stored(app, ref.id)
         assert (message.lane, message.reason) == (Lane.QUARANTINE, "crashed"), poison[n]
         assert fates[ref.id] == ["crashed", "crashed", "quarantined"] and message.attempt <= 2
+        assert (message.attempt, message.crashes, message.crashes_alone) == (0, 3, 3)
+        assert [fault.attempt for fault in message.faults] == [0, 0, 0]
         assert len(set((tmp_path / f"ran-{n}").read_text().split())) == 3
         for fault in message.faults:
             assert re.search(EVIDENCE[poison[n]], fault.text), fault.text

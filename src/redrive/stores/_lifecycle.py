@@ -95,8 +95,8 @@ def decided(message: Message, decision: Decision, fault: Fault | None, now_ms: i
             moved, counts = _again(message, decision, now_ms), decision.counts and not decision.crashed
         case DeadLetter(reason, _, counts):
             moved = rested(message, Lane.DEAD, reason, now_ms)
-        case Quarantine(_, reason, counts):
-            moved = rested(message, Lane.QUARANTINE, reason, now_ms)
+        case Quarantine(_, reason, counts, died):
+            moved, counts = rested(_crashed(message, died), Lane.QUARANTINE, reason, now_ms), counts and not died
         case Ack():
             raise TypeError("an acked message is removed, not changed")
     attempt = message.attempt - (not counts)
@@ -106,17 +106,20 @@ def decided(message: Message, decision: Decision, fault: Fault | None, now_ms: i
 
 
 def _again(message: Message, retry: RetryAt, now_ms: int) -> Message:
-    """Back in its queue. That a run killed its process, alone in it, counts as a lost lease does."""
     return replace(
-        message,
+        _crashed(message, retry.crashed),
         lane=Lane.READY,
         due_ms=retry.at_ms,
         held_ms=message.held_ms + (max(0, retry.at_ms - now_ms) if retry.held else 0),
         deferral=retry.deferral,
-        crashes=message.crashes + retry.crashed,
-        crashes_alone=message.crashes_alone + retry.crashed,
-        suspect=message.suspect or retry.crashed,
     )
+
+
+def _crashed(message: Message, died: bool) -> Message:
+    """That its run killed its process, alone in it, counts as a lost lease does."""
+    if not died:
+        return message
+    return replace(message, crashes=message.crashes + 1, crashes_alone=message.crashes_alone + 1, suspect=True)
 
 
 def done(message: Message, ack: Ack, result: bytes | None, now_ms: int) -> Message:

@@ -337,7 +337,7 @@ def _moved(moves: Sequence[Settlement], now: int | None) -> tuple[Any, ...]:
         jsons(faults),
         now,
         jsons([None if retry is None else retry.deferral for retry in retries]),
-        flags([retry is not None and retry.crashed for retry in retries]),
+        flags([isinstance(s.decision, RetryAt | Quarantine) and s.decision.crashed for s in moves]),
     )
 
 
@@ -347,8 +347,8 @@ def _move(s: Settlement) -> tuple[str, int | None, bool, bool, str | None]:
             return Lane.READY.value, at_ms, counts and not crashed, held, None
         case DeadLetter(reason, _, counts):
             return Lane.DEAD.value, None, counts, False, reason
-        case Quarantine(_, reason, counts):
-            return Lane.QUARANTINE.value, None, counts, False, reason
+        case Quarantine(_, reason, counts, crashed):
+            return Lane.QUARANTINE.value, None, counts and not crashed, False, reason
         case _:
             raise TypeError(f"{s.decision!r} moves no message: expected RetryAt, DeadLetter or Quarantine")
 

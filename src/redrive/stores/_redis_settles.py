@@ -118,9 +118,9 @@ class Settling:
             case DeadLetter(reason, _, counts):
                 row[0] = DIE
                 row += [None, counts, False, reason, fault, fingerprint, None]
-            case Quarantine(_, reason, counts):
+            case Quarantine(_, reason, counts, crashed):
                 row[0] = POISON
-                row += [None, counts, False, reason, fault, fingerprint, None]
+                row += [None, counts and not crashed, False, reason, fault, fingerprint, None]
         told = _told(s.decision)
         if s.swaps or s.follow_ups or told:
             row += [swap_rows(s.swaps, self.arguments) or None, self._follow_ups(s), *told]
@@ -193,9 +193,12 @@ def _is_plain_retry(s: Settlement, retry: RetryAt) -> bool:
 
 def _told(decision: Decision) -> tuple[Any, ...]:
     """A deferral, as the text it is kept as, and whether the run killed its process; nothing where there is neither."""
-    if not isinstance(decision, RetryAt) or not (decision.deferral or decision.crashed):
-        return ()
-    return None if decision.deferral is None else text(decision.deferral), decision.crashed
+    match decision:
+        case RetryAt(deferral=deferral, crashed=crashed) if deferral is not None or crashed:
+            return None if deferral is None else text(deferral), crashed
+        case Quarantine(crashed=True):
+            return None, True
+    return ()
 
 
 def _fences(fences: Sequence[int]) -> bytes:

@@ -219,7 +219,8 @@ def move_row(s: Settlement, now: int) -> list[Any]:
             return [*s.receipt, Lane.READY, at_ms, counts, held_ms, None, None, None, fault, why, crashed]
         case DeadLetter(reason, _, counts):
             return [*s.receipt, Lane.DEAD, None, counts, 0, reason, fingerprint, error, fault, None, 0]
-        case Quarantine(_, reason, counts):
-            return [*s.receipt, Lane.QUARANTINE, None, counts, 0, reason, fingerprint, error, fault, None, 0]
+        case Quarantine(_, reason, counts, crashed):
+            counts = counts and not crashed
+            return [*s.receipt, Lane.QUARANTINE, None, counts, 0, reason, fingerprint, error, fault, None, crashed]
         case _:
             raise TypeError(f"{s.decision!r} moves no message: expected RetryAt, DeadLetter or Quarantine")

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ..decide import is_free
 from ..events import Fate
 from ..fault import Crash, Fault
 from ..message import Ack, DeadLetter, Message, Quarantine, RetryAt, Settled
@@ -18,22 +19,22 @@ _FREE = {"snooze": "snoozed", "interrupted": "released"}  # the other free waits
 def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
     """The fate of one settled delivery; `attempt` is what the message has spent, so a free one gives its own back."""
     decision, fault, message = o.settlement.decision, o.settlement.fault, o.delivery.message
-    outcome, free = "done", False
+    outcome = "done"
     reason: str | None = None
     text: str | None = None
     delay_ms = degraded = None
     died = False
     rare: dict[str, Any] | None = None  # what most fates have not: each field that is named costs, on every message
+    free = is_free(decision)
     match decision:
         case RetryAt():
             died = decision.crashed
-            free = died or not decision.counts
             outcome = "crashed" if died else _FREE.get(decision.why, "held") if free else "retry"
             delay_ms = max(0, decision.at_ms - now_ms)
             if decision.deferral is not None:
                 rare = {"deferral": decision.deferral.why, "by": decision.deferral.by}
         case DeadLetter() | Quarantine():
-            free = not decision.counts
+            died = isinstance(decision, Quarantine) and decision.crashed
             outcome = "dead" if isinstance(decision, DeadLetter) else "quarantined"
             reason, text = decision.reason, decision.why
             if fault is not None:

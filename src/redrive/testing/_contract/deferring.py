@@ -200,6 +200,18 @@ class CrashRules(Contract):
         message = claim_one(store).message
         assert (message.attempt, message.crashes_alone, message.faults) == (2, 1, ())
 
+    @pytest.mark.parametrize("counts", [True, False])
+    def test_the_crash_that_convicts_is_counted_too(self, store: Store, clock: ManualClock, counts: bool) -> None:
+        id = put_one(store)
+        settle(store, claim_one(store), RetryAt(clock(), crashed=True), fault=KILLED)
+        word = settle(store, claim_one(store), Quarantine("poison", counts=counts, crashed=True), fault=KILLED)
+        assert word is Settled.OK
+        if message := seen(store, id, Lane.QUARANTINE):
+            assert (message.lane, message.reason, message.attempt) == (Lane.QUARANTINE, "crashed", 0)
+            assert (message.crashes_alone, message.faults) == (2, (KILLED,) * 2)
+            if store.traits.counts_crashes:
+                assert message.crashes == 2
+
     def test_it_adds_to_the_leases_that_ran_out(self, store: Store, clock: ManualClock) -> None:
         put_one(store)
         claim_one(store)

@@ -130,6 +130,8 @@ class Ended:
                 return RetryAt(at_ms, "limit", counts=counts, held=True, deferral=DEFERRALS[self.which % 3])
             case "crash":
                 return RetryAt(at_ms, "crashed", counts=counts, crashed=True)
+            case "convict":
+                return Quarantine("poison", counts=counts, crashed=True)
             case "dead":
                 return DeadLetter("exhausted" if counts else "deadline", counts=counts)
             case _:
@@ -139,7 +141,7 @@ class Ended:
 DECISIONS = (
     *("ack", "ack", "done", "retry", "retry", "retry free", "hold", "hold free"),
     *("defer free", "defer free", "defer", "crash", "crash free"),
-    *("dead", "dead", "dead", "dead free", "quarantine", "quarantine free"),
+    *("dead", "dead", "convict", "dead free", "quarantine", "quarantine free"),
 )
 
 

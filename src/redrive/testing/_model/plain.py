@@ -136,14 +136,14 @@ class PlainStore(PlainStored):
             case RetryAt(at_ms, _, counts, held, deferral, crashed):
                 k.lane, k.due_ms, k.deferral = Lane.READY, at_ms, deferral
                 k.held_ms += max(0, at_ms - now) if held else 0
-                if crashed:  # alone in its process; the attempt was for nothing
-                    counts, k.suspect = False, True
-                    k.crashes += self.traits.counts_crashes
-                    k.crashes_alone += 1
+                if crashed:
+                    counts = self._crash(k)
             case DeadLetter(reason, _, counts):
                 k.rest(Lane.DEAD, reason, now)
                 k.fatal = s.fault
-            case Quarantine(_, reason, counts):
+            case Quarantine(_, reason, counts, crashed):
+                if crashed:
+                    counts = self._crash(k)
                 k.rest(Lane.QUARANTINE, reason, now)
                 k.fatal = s.fault
         k.attempt -= not counts
@@ -155,6 +155,13 @@ class PlainStore(PlainStored):
             self._end(k, now)
         self.lines.settled(k, now)
         return word
+
+    def _crash(self, k: Kept) -> bool:
+        """It killed its process, alone in it; the attempt was for nothing and does not count."""
+        k.suspect = True
+        k.crashes += self.traits.counts_crashes
+        k.crashes_alone += 1
+        return False
 
     def _end(self, k: Kept, now: int) -> None:
         k.rest(Lane.DONE, "cancelled", now)
