@@ -182,8 +182,8 @@ class RetryAt(Struct, frozen=True, gc=False):
     """Back to its queue, due at `at_ms`. `held` says flow control asked for the wait, so it does not count as
     elapsed; `deferral` is kept with the message until its next settlement.
 
-    `crashed` says that the run killed its process, alone in it: `crashes` and `crashes_alone` rise, and the attempt is
-    given back, whatever `counts` says; the next claim counts it again.
+    `crashed` says that the process of its run died: `crashes` rises, and the attempt is given back, whatever `counts`
+    says; the next claim counts it again. `crashes_alone` rises too, unless others ran in that process (`in_company`).
     """
 
     at_ms: int
@@ -192,6 +192,7 @@ class RetryAt(Struct, frozen=True, gc=False):
     held: bool = False
     deferral: Deferral | None = None
     crashed: bool = False
+    in_company: bool = False
 
 
 class DeadLetter(Struct, frozen=True, gc=False):
@@ -203,13 +204,14 @@ class DeadLetter(Struct, frozen=True, gc=False):
 
 
 class Quarantine(Struct, frozen=True, gc=False):
-    """To the quarantine lane: poison, out of reach of bulk redrives. `crashed` as for RetryAt: the run that convicts is
-    one of its crashes."""
+    """To the quarantine lane: poison, out of reach of bulk redrives. `crashed` and `in_company` as for RetryAt: the run
+    that convicts is one of its crashes."""
 
     why: str = ""
     reason: str = "crashed"
     counts: bool = True
     crashed: bool = False
+    in_company: bool = False
 
 
 Decision = Ack | RetryAt | DeadLetter | Quarantine

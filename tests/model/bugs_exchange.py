@@ -232,13 +232,18 @@ def _(right: Any, message: Any, lane: Any, *args: Any) -> Any:
 
 
 @bug(_lifecycle, "_crashed", "a crash that is told is not one alone")
-def _(right: Any, message: Any, died: Any) -> Any:
-    return replace(right(message, died), crashes_alone=message.crashes_alone)
+def _(right: Any, message: Any, *args: Any) -> Any:
+    return replace(right(message, *args), crashes_alone=message.crashes_alone)
+
+
+@bug(_lifecycle, "_crashed", "a crash in company is one alone")
+def _(right: Any, message: Any, decision: Any) -> Any:
+    return right(message, replace(decision, in_company=False))
 
 
 @bug(_lifecycle, "_crashed", "a crash that is told makes no suspect")
-def _(right: Any, message: Any, died: Any) -> Any:
-    return replace(right(message, died), suspect=message.suspect)
+def _(right: Any, message: Any, *args: Any) -> Any:
+    return replace(right(message, *args), suspect=message.suspect)
 
 
 @bug(_lifecycle, "decided", "a crash that is told uses up the attempt")

@@ -96,7 +96,7 @@ def decided(message: Message, decision: Decision, fault: Fault | None, now_ms: i
         case DeadLetter(reason, _, counts):
             moved = rested(message, Lane.DEAD, reason, now_ms)
         case Quarantine(_, reason, counts, died):
-            moved, counts = rested(_crashed(message, died), Lane.QUARANTINE, reason, now_ms), counts and not died
+            moved, counts = rested(_crashed(message, decision), Lane.QUARANTINE, reason, now_ms), counts and not died
         case Ack():
             raise TypeError("an acked message is removed, not changed")
     attempt = message.attempt - (not counts)
@@ -107,7 +107,7 @@ def decided(message: Message, decision: Decision, fault: Fault | None, now_ms: i
 
 def _again(message: Message, retry: RetryAt, now_ms: int) -> Message:
     return replace(
-        _crashed(message, retry.crashed),
+        _crashed(message, retry),
         lane=Lane.READY,
         due_ms=retry.at_ms,
         held_ms=message.held_ms + (max(0, retry.at_ms - now_ms) if retry.held else 0),
@@ -115,11 +115,12 @@ def _again(message: Message, retry: RetryAt, now_ms: int) -> Message:
     )
 
 
-def _crashed(message: Message, died: bool) -> Message:
-    """That its run killed its process, alone in it, counts as a lost lease does."""
-    if not died:
+def _crashed(message: Message, decision: RetryAt | Quarantine) -> Message:
+    """That the process of its run died counts as a lost lease does."""
+    if not decision.crashed:
         return message
-    return replace(message, crashes=message.crashes + 1, crashes_alone=message.crashes_alone + 1, suspect=True)
+    alone = message.crashes_alone + (not decision.in_company)
+    return replace(message, crashes=message.crashes + 1, crashes_alone=alone, suspect=True)
 
 
 def done(message: Message, ack: Ack, result: bytes | None, now_ms: int) -> Message:

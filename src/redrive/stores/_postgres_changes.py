@@ -325,6 +325,7 @@ def _moved(moves: Sequence[Settlement], now: int | None) -> tuple[Any, ...]:
     lanes, dues, counts, held, reasons = zip(*rows, strict=True)
     faults = [s.fault for s in moves]
     retries = [s.decision if isinstance(s.decision, RetryAt) else None for s in moves]
+    crashes = [_crash(s) for s in moves]
     last = [s.fault if due is None else None for s, due in zip(moves, dues, strict=True)]  # what brings it to rest
     return (
         texts(lanes),
@@ -337,8 +338,14 @@ def _moved(moves: Sequence[Settlement], now: int | None) -> tuple[Any, ...]:
         jsons(faults),
         now,
         jsons([None if retry is None else retry.deferral for retry in retries]),
-        flags([isinstance(s.decision, RetryAt | Quarantine) and s.decision.crashed for s in moves]),
+        flags([died is not None for died in crashes]),
+        flags([died is not None and not died.in_company for died in crashes]),
     )
+
+
+def _crash(s: Settlement) -> RetryAt | Quarantine | None:
+    """Its decision, if its process died."""
+    return s.decision if isinstance(s.decision, RetryAt | Quarantine) and s.decision.crashed else None
 
 
 def _move(s: Settlement) -> tuple[str, int | None, bool, bool, str | None]:

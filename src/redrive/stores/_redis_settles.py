@@ -192,13 +192,15 @@ def _is_plain_retry(s: Settlement, retry: RetryAt) -> bool:
 
 
 def _told(decision: Decision) -> tuple[Any, ...]:
-    """A deferral, as the text it is kept as, and whether the run killed its process; nothing where there is neither."""
+    """A deferral, as the text it is kept as, whether its process died, and whether it was alone in it; nothing where
+    there is neither."""
     match decision:
         case RetryAt(deferral=deferral, crashed=crashed) if deferral is not None or crashed:
-            return None if deferral is None else text(deferral), crashed
-        case Quarantine(crashed=True):
-            return None, True
-    return ()
+            return None if deferral is None else text(deferral), crashed, crashed and not decision.in_company
+        case Quarantine(crashed=True, in_company=in_company):
+            return None, True, not in_company
+        case _:
+            return ()
 
 
 def _fences(fences: Sequence[int]) -> bytes:

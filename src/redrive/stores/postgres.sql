@@ -336,14 +336,14 @@ from moved
 
 -- name: move
 -- $1 ids, $2 fences, $3 seqs, $4 lanes, $5 dues, $6 whether it counts, $7 whether it was held, $8 reasons, $9 fingerprints, $10 errors, $11 faults,
--- $12 now, $13 deferrals, $14 whether it killed its process, alone in it; a cancelled message is done, whatever was decided
+-- $12 now, $13 deferrals, $14 whether its process died, $15 and it was alone in it; a cancelled message is done, whatever was decided
 with moved as (
   update {s}.message m set
     lane = case when m.cancel then 'done' else r.lane end,
     due_ms = case when m.cancel then null else r.due_ms end,
     attempt = case when r.counts then m.attempt else m.attempt - 1 end,
     crashes = case when r.crashed then coalesce(m.crashes, 0) + 1 else m.crashes end,
-    crashes_alone = case when r.crashed then coalesce(m.crashes_alone, 0) + 1 else m.crashes_alone end,
+    crashes_alone = case when r.alone then coalesce(m.crashes_alone, 0) + 1 else m.crashes_alone end,
     suspect = case when r.crashed or not r.counts and m.suspect is not null then 1 end,
     deferral = case when m.cancel then null else r.deferral end,
     held_ms = case when r.held and r.due_ms > {now $12} then coalesce(m.held_ms, 0) + r.due_ms - {now $12} else m.held_ms end,
@@ -355,7 +355,8 @@ with moved as (
     faults = case when r.fault is null then m.faults when m.faults is null then array[r.fault]
       when cardinality(m.faults) < 20 then m.faults || r.fault else m.faults[1:10] || m.faults[12:20] || r.fault end
   from unnest($1::uuid[], $2::int[], $3::bigint[], $4::text[], $5::bigint[], $6::boolean[], $7::boolean[], $8::text[], $9::text[], $10::text[], $11::text[],
-    $13::text[], $14::boolean[]) r(id, fence, seq, lane, due_ms, counts, held, reason, fingerprint, error, fault, deferral, crashed)
+    $13::text[], $14::boolean[], $15::boolean[])
+    r(id, fence, seq, lane, due_ms, counts, held, reason, fingerprint, error, fault, deferral, crashed, alone)
   where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.id, m.cancel)
 select count(*), (array_agg(id) filter (where cancel))::text, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end
 from moved

@@ -306,13 +306,13 @@ update message set lane = 'done', due_ms = null, turn = null, rested_ms = ?1, ex
 where seq = ?5 and fence = ?6 and lane = 'leased'
 
 -- name: settle
--- ?1 now, ?2 [[seq, fence, lane, due, counts, held, reason, fingerprint, error, fault, deferral, crashed], …]; a cancelled message is done, whatever was decided
+-- ?1 now, ?2 [[seq, fence, lane, due, counts, held, reason, fingerprint, error, fault, deferral, crashed, alone], …]; a cancelled message is done, whatever was decided
 update message set
   lane = case when cancel then 'done' else json_extract(j.value, '$[2]') end,
   due_ms = case when cancel then null else json_extract(j.value, '$[3]') end,
   attempt = attempt - not json_extract(j.value, '$[4]'),
   crashes = crashes + json_extract(j.value, '$[11]'),
-  crashes_alone = crashes_alone + json_extract(j.value, '$[11]'),
+  crashes_alone = crashes_alone + json_extract(j.value, '$[12]'),
   suspect = iif(json_extract(j.value, '$[4]'), 0, max(min(suspect, 1), json_extract(j.value, '$[11]'))),
   deferral = iif(cancel, null, json_extract(j.value, '$[10]')),
   held_ms = held_ms + json_extract(j.value, '$[5]'),

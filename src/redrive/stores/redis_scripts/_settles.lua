@@ -94,8 +94,8 @@ local function plan_retry(retry, i, id, member, packed, into)
 end
 
 -- A settlement that is not a plain ack: {kind, queue, priority, at or keep_ms or nil, counts, held, reason, ARGV index of
--- the fault or nil, its fingerprint, ARGV index of the result or nil, swaps, drafts, deferral, whether it killed its
--- process, alone in it}.
+-- the fault or nil, its fingerprint, ARGV index of the result or nil, swaps, drafts, deferral, whether its process died,
+-- and whether it was alone in it}.
 local function settle_move(move, id, member, packed)
   local kind, queue, priority = move[1], move[2], move[3]
   if kind == ACK and not move[4] then return forget(id, packed) end
@@ -116,7 +116,7 @@ local function settle_move(move, id, member, packed)
     if move[5] then unmark(state, SUSPECT) end
     unmark(state, ALONE)
     if move[14] then
-      state.crashes, state.alone = state.crashes + 1, state.alone + 1
+      state.crashes, state.alone = state.crashes + 1, state.alone + (move[15] and 1 or 0)
       mark(state, SUSPECT)
     end
     if move[8] then remember_fault(id, state, ARGV[move[8]]) end

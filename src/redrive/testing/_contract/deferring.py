@@ -200,6 +200,21 @@ class CrashRules(Contract):
         message = claim_one(store).message
         assert (message.attempt, message.crashes_alone, message.faults) == (2, 1, ())
 
+    def test_a_crash_in_company_counts_as_no_crash_alone(self, store: Store, clock: ManualClock) -> None:
+        id = put_one(store)
+        for crashes in (1, 2):
+            delivery = claim_one(store)
+            assert settle(store, delivery, RetryAt(clock(), crashed=True, in_company=True), fault=KILLED) is Settled.OK
+            if message := seen(store, id):
+                assert (message.attempt, message.suspect, message.crashes_alone) == (0, True, 0)
+                if store.traits.counts_crashes:
+                    assert message.crashes == crashes
+        settle(store, claim_one(store), Quarantine("poison", crashed=True, in_company=True), fault=KILLED)
+        if message := seen(store, id, Lane.QUARANTINE):
+            assert (message.attempt, message.crashes_alone, message.faults) == (0, 0, (KILLED,) * 3)
+            if store.traits.counts_crashes:
+                assert message.crashes == 3
+
     @pytest.mark.parametrize("counts", [True, False])
     def test_the_crash_that_convicts_is_counted_too(self, store: Store, clock: ManualClock, counts: bool) -> None:
         id = put_one(store)

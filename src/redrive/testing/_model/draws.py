@@ -129,9 +129,9 @@ class Ended:
             case "defer":
                 return RetryAt(at_ms, "limit", counts=counts, held=True, deferral=DEFERRALS[self.which % 3])
             case "crash":
-                return RetryAt(at_ms, "crashed", counts=counts, crashed=True)
+                return RetryAt(at_ms, "crashed", counts=counts, crashed=True, in_company=self.which % 2 > 0)
             case "convict":
-                return Quarantine("poison", counts=counts, crashed=True)
+                return Quarantine("poison", counts=counts, crashed=True, in_company=self.which % 2 > 0)
             case "dead":
                 return DeadLetter("exhausted" if counts else "deadline", counts=counts)
             case _:

@@ -137,13 +137,13 @@ class PlainStore(PlainStored):
                 k.lane, k.due_ms, k.deferral = Lane.READY, at_ms, deferral
                 k.held_ms += max(0, at_ms - now) if held else 0
                 if crashed:
-                    counts = self._crash(k)
+                    counts = self._crash(k, s.decision.in_company)
             case DeadLetter(reason, _, counts):
                 k.rest(Lane.DEAD, reason, now)
                 k.fatal = s.fault
             case Quarantine(_, reason, counts, crashed):
                 if crashed:
-                    counts = self._crash(k)
+                    counts = self._crash(k, s.decision.in_company)
                 k.rest(Lane.QUARANTINE, reason, now)
                 k.fatal = s.fault
         k.attempt -= not counts
@@ -156,11 +156,11 @@ class PlainStore(PlainStored):
         self.lines.settled(k, now)
         return word
 
-    def _crash(self, k: Kept) -> bool:
-        """It killed its process, alone in it; the attempt was for nothing and does not count."""
+    def _crash(self, k: Kept, in_company: bool) -> bool:
+        """Its process died; the attempt was for nothing and does not count."""
         k.suspect = True
         k.crashes += self.traits.counts_crashes
-        k.crashes_alone += 1
+        k.crashes_alone += not in_company
         return False
 
     def _end(self, k: Kept, now: int) -> None:
