@@ -627,14 +627,17 @@ class App:
         drain: bool = False,
         name: str | None = None,
         ingest: bool | None = None,
+        suspect_processes: int | None = None,
     ) -> Worker:
         """A worker to embed: `async with app.worker(queues=["crm"]):` runs it on this event loop until the block ends.
 
         `queues`: names in order of preference (default: all that tasks name), or a mapping to their concurrency.
         `concurrency` bounds the messages that run at once over all queues. `lease` is how long a claim holds unless
         renewed. `prefetch` messages wait claimed. `ingest`: on sqs://, take the dead letters of these queues out of SQS
-        into the triage store beside the work. Raises ConfigError for values that cannot be meant, Refused where
-        the store says that it cannot carry these tasks (SQS: maxReceiveCount, retention, FIFO, cells).
+        into the triage store beside the work. `suspect_processes` bounds the child processes, where they can be had,
+        that run what a killed worker left (default: two for each processor). Raises ConfigError for values that cannot
+        be meant, Refused where the store says that it cannot carry these tasks (SQS: maxReceiveCount, retention, FIFO,
+        cells).
         """
         from .worker.loop import Worker
         from .worker.origin import refuse_in_child
@@ -648,6 +651,8 @@ class App:
             raise ConfigError(f"lease={lease!r}: expected more than 0")
         if (concurrency is not None and concurrency < 1) or (prefetch is not None and prefetch < 0):
             raise ConfigError(f"{concurrency=}, {prefetch=}: expected concurrency from 1 up and prefetch from 0 up")
+        if suspect_processes is not None and suspect_processes < 1:
+            raise ConfigError(f"{suspect_processes=}: expected 1 or more")
         lease_s = chosen.lease_s if lease is None else seconds(lease, "lease")
         for task in self.tasks.values():
             task.check_poison(lease_s)
@@ -664,6 +669,7 @@ class App:
             drain=drain,
             name=name,
             ingest=chosen.ingest if ingest is None else ingest,
+            suspect_processes=suspect_processes or chosen.suspect_processes,
             recycle=(self.recycle_after or chosen.recycle_after, self.recycle_memory or chosen.recycle_memory),
             park_for_s=chosen.park_for_s if self.park_for_s is None else self.park_for_s,
         )

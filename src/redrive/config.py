@@ -50,6 +50,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     name: str | None = None
     recycle_after: int | None = None  # messages that a child process runs before it is replaced
     recycle_memory: int | None = None  # bytes of resident memory, at its peak, after which it is
+    suspect_processes: int | None = None  # child processes that suspects share; None: two for each processor
     state_dir: str | None = None  # where workers keep identities, for a store that is not a file
     metrics: str | None = None  # HOST:PORT
     emf: bool = False  # a worker writes CloudWatch metrics to stdout
@@ -252,6 +253,7 @@ _SETTINGS = {
     "name": _Setting("name", _name, "a short word for this worker that stays the same over its restarts"),
     "recycle_after": _Setting("recycle_after", _positive, "a whole number of messages from 1 up"),
     "recycle_memory": _Setting("recycle_memory", some_size, "bytes, or a size such as '512MiB'"),
+    "suspect_processes": _Setting("suspect_processes", _positive, "a whole number from 1 up"),
     "state_dir": _Setting("state_dir", _text, "a directory on this machine such as '/var/lib/redrive'"),
     "metrics": _Setting("metrics", address, "a port, or HOST:PORT, such as 9464"),
     "emf": _Setting("emf", _switch, "true or false"),

@@ -123,7 +123,8 @@ def decide(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decis
     if steered is not None:
         return steered
     if fault.crash is not None:
-        return _crashed(message, fault, policy, now_ms)
+        decide_crash = _crashed if fault.crash.alone else _crashed_in_company
+        return decide_crash(message, fault, policy, now_ms)
     retry = policy.retry
     chosen = retry.choose(fault)
     allowed = chosen.max_attempts if message.attempts_allowed is None else message.attempts_allowed
@@ -193,6 +194,15 @@ def _crashed(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Dec
         return Quarantine(_sentence(message.crashes + 1, message.crashes_alone + 1, fault), crashed=True)
     delay_s = _delay_s(message, fault, policy.retry, chosen.backoff, message.crashes_alone)
     return RetryAt(now_ms + _ceil_ms(delay_s), "crashed", crashed=True)
+
+
+def _crashed_in_company(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decision:
+    """A process died in which it ran beside others, most of them innocent: again at once, before what was enqueued
+    after it, as when a worker's leases are taken back. Only the bound for all crashes convicts it."""
+    if message.crashes + 1 >= policy.crashes_max:
+        sentence = _sentence(message.crashes + 1, message.crashes_alone, fault)
+        return Quarantine(sentence, crashed=True, in_company=True)
+    return RetryAt(min(now_ms, message.life_ms), "crashed", crashed=True, in_company=True)
 
 
 def _convicted(message: Message, policy: Policy, now_ms: int, more: int = 0) -> bool:

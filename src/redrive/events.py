@@ -45,12 +45,12 @@ class Fate(Struct, frozen=True, kw_only=True):
 
 class Notice(Struct, frozen=True, kw_only=True):
     """Something about the worker itself: started, draining, stopped, store_unavailable, store_back, took_back,
-    no_identity, child_failed, …; about flow control: breaker_opened, breaker_half_open, breaker_closed,
-    budget_exhausted, flow_local, …; or about redrive runs: run_started, run_waiting, run_stopped, run_done,
-    run_failed (to be carried), runs_unavailable; or about auto-redrive: auto_isolated, auto_failed; or about
-    dead-letter queues of SQS: ingested (`count` messages of the queue `about`), ingest_left, ingest_unavailable; or
-    about what is billed: aws_requests, once a minute for each action (`about`), with how many requests there were
-    (`count`)"""
+    no_identity, child_failed (one could not begin), child_died (with several suspects), …; about flow control:
+    breaker_opened, breaker_half_open, breaker_closed, budget_exhausted, flow_local, …; or about redrive runs:
+    run_started, run_waiting, run_stopped, run_done, run_failed (to be carried), runs_unavailable; or about
+    auto-redrive: auto_isolated, auto_failed; or about dead-letter queues of SQS: ingested (`count` messages of the
+    queue `about`), ingest_left, ingest_unavailable; or about what is billed: aws_requests, once a minute for each
+    action (`about`), with how many requests there were (`count`)"""
 
     name: str
     worker: str = ""

@@ -361,9 +361,10 @@ class Poison:
     life.
 
     A crash in company marks all that had been started in the process as suspects, and convicts nobody: suspects run
-    again alone. `within` bounds the time in which those crashes must lie; without it they may lie any time apart. A
-    worker refuses a `within` that could never be met: a host that dies is only known by the lease that runs out, so
-    crashes are at least a lease and a restart apart. Ten crashes of one life, in company too, convict in any case.
+    again together, and while processes die with them in ever smaller groups, in the end alone. `within` bounds the time
+    in which the crashes alone must lie; without it they may lie any time apart. A worker refuses a `within` that could
+    never be met: a host that dies is only known by the lease that runs out, so crashes are at least a lease and a
+    restart apart. Ten crashes of one life, in company too, convict in any case.
     Raises ValueError or TypeError.
 
     >>> Poison(), Poison(2, within="1h")

@@ -1,5 +1,5 @@
 """The app of the conviction tests: `redrive worker tests.crash.poison:app`, or `python -m tests.crash.poison parent
-|child PLACE` for a supervisor that sees sooner what hangs. The folder is in POISON_PLACE."""
+|child` for a supervisor that sees sooner what hangs, or a worker without one. The folder is in POISON_PLACE."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .ledger import Journal, handled, url_of
 PLACE = Path(os.environ.get("POISON_PLACE", "."))
 LEASE_S = 2.0
 HUNG_AFTER_S = 1.5
-CONCURRENCY = 4
+CONCURRENCY = int(os.environ.get("POISON_CONCURRENCY", "4"))
 
 app = redrive.App(url_of(PLACE))
 _journal: list[Journal] = []
@@ -47,9 +47,31 @@ async def good_too(n: int) -> None:
     note("end")
 
 
+@app.task(name="waits")
+def waits(n: int) -> None:
+    note("start")
+    while not (PLACE / "go").exists():
+        time.sleep(0.01)
+    time.sleep(0.3)  # past the poison's death
+    note("end")
+
+
+@app.task(name="awaits")
+async def awaits(n: int) -> None:
+    note("start")
+    while not (PLACE / "go").exists():  # noqa: ASYNC110 # the test makes it
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.3)
+    note("end")
+
+
 def die(way: str) -> None:
     note("start")
     time.sleep(0.02)  # so that others have begun
+    kill(way)
+
+
+def kill(way: str) -> None:
     match way:
         case "killed":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -83,6 +105,14 @@ def poison(way: str) -> None:
 @app.task(name="poison_on_the_loop", timeout="1s", retry=SOON)
 async def poison_on_the_loop(way: str) -> None:
     die(way)
+
+
+@app.task(name="poison_waits", retry=SOON)
+def poison_waits(way: str) -> None:
+    note("start")
+    while not (PLACE / "go").exists():
+        time.sleep(0.01)
+    kill(way)
 
 
 def child() -> None:

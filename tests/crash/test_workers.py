@@ -40,7 +40,7 @@ def test_worker_paused_past_its_lease_is_told_and_starts_nothing_it_lost(place: 
         until("four more are claimed", lambda: all_leased(place, ids))
         paused.send(signal.SIGSTOP)
         with Child("worker", Plan(place=str(place), concurrency=8, told=True)) as other:
-            (place / f"go-{other.process.pid}").touch()  # it runs them alone, one after another
+            (place / f"go-{other.process.pid}").touch()  # its handlers return at once
             until("the other runs them all", lambda: other.starts() == 8, child=other)
             paused.send(signal.SIGCONT)
             until("the paused one's handlers are told", lambda: len(ended(place, paused)) >= 4, child=paused)
@@ -66,8 +66,8 @@ def test_worker_paused_past_its_lease_is_refused_when_it_settles(place: Path) ->
         until("its handlers run", lambda: paused.starts() == 8, child=paused)
         paused.send(signal.SIGSTOP)
         with Child("worker", Plan(place=str(place), concurrency=8, told=True)) as other:
-            until("the other runs one, alone", lambda: other.starts() == 1, child=other)
-            assert all(m is not None and m.crashes == 1 for m in stored(place, ids)), "and holds them all"
+            until("the other runs them all, at once", lambda: other.starts() == 8, child=other)
+            assert all(m is not None and m.crashes == 1 for m in stored(place, ids))
             (place / f"go-{paused.process.pid}").touch()  # its handlers return as soon as they wake
             paused.send(signal.SIGCONT)
             until("the paused one has finished", lambda: ended(place, paused) == ["ok"] * 8, child=paused)
@@ -161,7 +161,7 @@ def test_replaced_worker_takes_back_only_what_the_dead_one_held(place: Path) -> 
             until("the other has started two", lambda: living.starts() == 2, child=living)
             dead.kill()
             with Child("worker", plan) as new:
-                until("the new one has started one, alone", lambda: new.starts() == 1, child=new)
+                until("the new one has started them, together", lambda: new.starts() == 2, child=new)
                 (place / "go").touch()
                 new.ends_well()
                 living.ends_well()

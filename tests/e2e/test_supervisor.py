@@ -122,7 +122,7 @@ def test_a_killed_child_is_replaced_and_only_what_it_had_started_counts_a_crash(
     victim = fleet.pids()[0]
     before = [line.id for line in fleet.starts() if line.pid == victim]
     os.kill(victim, signal.SIGKILL)
-    fleet.until(lambda: [line for line in fleet.starts() if line.crashes])  # one at a time: it is a suspect
+    fleet.until(lambda: len([line for line in fleet.starts() if line.crashes]) == 2)  # together
     place.go()
     fleet.until(lambda: not place.left(ids))
     fleet.parent.terminate()

@@ -133,6 +133,27 @@ row(
 )
 
 
+@bug(decide, "decide", "a crash in company is one alone")
+def _(right: Any, m: Any, fault: Any, policy: Any, now: int) -> Any:
+    return right(
+        m, fault if fault.crash is None else replace(fault, crash=replace(fault.crash, alone=True)), policy, now
+    )
+
+
+row(
+    "what crashed in company goes behind what was enqueued after it",
+    admit=False,
+    answer=lambda given, m, policy, now: (
+        replace(given, at_ms=now) if isinstance(given, RetryAt) and given.in_company else given
+    ),
+)
+row(
+    "the crash that convicts is not counted",
+    admit=False,
+    answer=lambda given, m, policy, now: replace(given, crashed=False) if isinstance(given, Quarantine) else given,
+)
+
+
 @bug(decide, "decide", "an interruption is a failure")
 def _(right: Any, m: Any, fault: Any, policy: Any, now: int) -> Any:
     return right(m, replace(fault, kind=Kind.DEFAULT) if fault.kind is Kind.INTERRUPTED else fault, policy, now)

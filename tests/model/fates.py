@@ -25,6 +25,7 @@ class Fate:
     most_ms: int = 0
     held: bool = False
     crashed: bool = False
+    in_company: bool = False
     or_dead: str = ""  # whether it is this instead, the draw decides
 
     def is_that_of(self, answer: object) -> bool:
@@ -33,14 +34,15 @@ class Fate:
                 return self.where == "run"
             case RetryAt(at_ms, why, counts, held):
                 told = (self.where, self.reason, self.counts, self.held) == ("retry", why, counts, held)
-                told = told and answer.crashed == self.crashed
+                told = told and (answer.crashed, answer.in_company) == (self.crashed, self.in_company)
                 return told and self.least_ms <= at_ms <= self.most_ms
             case DeadLetter(reason, _, counts):
                 if reason == self.or_dead:
                     return counts
                 return (self.where, self.reason, self.counts) == ("dead", reason, counts)
-            case Quarantine(_, reason, counts):
-                return (self.where, self.reason, self.counts) == ("quarantine", reason, counts)
+            case Quarantine(_, reason, counts, crashed, in_company):
+                told = (self.where, self.reason, self.counts) == ("quarantine", reason, counts)
+                return told and (self.crashed, self.in_company) == (crashed, in_company)
             case _:
                 return False
 
@@ -164,6 +166,8 @@ def decided(message: Message, fault: Fault, plan: Plan, now: int, policy: Policy
     on = dict(plan.on)
     own = [name for name in names if name in on]
     died = fault.crash is not None
+    in_company = fault.crash is not None and not fault.crash.alone
+    one_too_many = message.crashes + 1 >= policy.crashes_max
     least_ms, most_ms = waited(fault, plan, message.crashes_alone if died else max(0, message.attempt - 1))
     expected = bool(own) and own[0] != "Exception"  # the policy has an entry for just this
     refused = (
@@ -181,7 +185,9 @@ def decided(message: Message, fault: Fault, plan: Plan, now: int, policy: Policy
         (fault.steer == "snooze", retry("snooze", now + snooze_ms, counts=False)),
         (fault.steer == "reject", Fate("dead", "rejected")),
         (fault.steer == "quarantine", Fate("quarantine", "rejected")),
-        (died and (refused or guilty(message, policy, now, 1)), Fate("quarantine", "crashed")),
+        (in_company and one_too_many, Fate("quarantine", "crashed", crashed=True, in_company=True)),
+        (in_company, replace(retry("crashed", min(now, message.life_ms)), crashed=True, in_company=True)),
+        (died and (refused or guilty(message, policy, now, 1)), Fate("quarantine", "crashed", crashed=True)),
         (died, replace(retry("crashed", now + least_ms, now + most_ms), crashed=True)),
         (fault.kind == plan.overrides, retry("mine", now + 7000)),
         (refused, Fate("dead", "permanent")),

@@ -242,3 +242,66 @@ def small() -> int:
 )
 def once(ctx: Context, n: int) -> list[Any]:
     return [ctx.idempotency_key, os.getpid(), n]
+
+
+# -- what runs in the worker, and in a child that they share once they are suspects
+
+MEETS: dict[str, Any] = {"ctx": True, "keep_result": "1h", "retry": SOON}
+
+
+def met(ctx: Context, place: str, count: int) -> bool:
+    """Whether so many have begun by now, itself among them."""
+    Path(place, f"{ctx.message_id}.{os.getpid()}").touch()
+    return len({path.stem for path in Path(place).glob("*.*")}) >= count
+
+
+@app.task(name="meets", **MEETS)
+def meets(ctx: Context, place: str, count: int, stay_s: float = 0.0) -> int:
+    while not met(ctx, place, count):
+        time.sleep(0.005)
+    time.sleep(stay_s)
+    return os.getpid()
+
+
+@app.task(name="ameets", **MEETS)
+async def ameets(ctx: Context, place: str, count: int, stay_s: float = 0.0) -> int:
+    while not met(ctx, place, count):  # noqa: ASYNC110 # in other processes, too
+        await asyncio.sleep(0.005)
+    await asyncio.sleep(stay_s)
+    return os.getpid()
+
+
+@app.task(name="kills", poison=redrive.Poison(3), **MEETS)
+def kills(ctx: Context, place: str, count: int) -> None:
+    """Kills its process, once so many others have begun."""
+    while not met(ctx, place, count):
+        time.sleep(0.005)
+    time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(name="lasts", **MEETS)
+async def lasts(ctx: Context, place: str) -> int:
+    """Until `go` is there."""
+    while not Path(place, "go").exists():
+        met(ctx, place, 0)
+        await asyncio.sleep(0.005)
+    return os.getpid()
+
+
+@app.task(name="overruns", timeout="300ms", **MEETS)
+def overruns(ctx: Context, place: str) -> None:
+    met(ctx, place, 0)
+    time.sleep(60)
+
+
+@app.task(name="keeps", **MEETS)
+def keeps(ctx: Context, place: str, count: int) -> Any:
+    """The progress that an earlier run kept, once so many have begun."""
+    found = ctx.progress
+    ctx.checkpoint(ctx.message_id)
+    while not met(ctx, place, count):
+        time.sleep(0.005)
+    if found is None:
+        raise ConnectionError
+    return found == ctx.message_id

@@ -117,6 +117,24 @@ def test_a_crash_alone_is_retried_free_of_charge_until_it_convicts(
         assert answer == expected
 
 
+@pytest.mark.parametrize("policy", [FIXED, replace(FIXED, crashes_alone_max=1), Policy(retry=Retry(never=["crashed"]))])
+def test_a_crash_in_company_convicts_no_message_and_is_retried_before_what_was_enqueued_later(policy: Policy) -> None:
+    killed = crash_fault(Crash(cause="signal", signal="SIGKILL", started_count=4))
+    for crashes in (0, 3, 8):
+        waiting = message(crashes=crashes, life_ms=NOW - 5000)
+        assert decide(waiting, killed, policy, NOW) == RetryAt(NOW - 5000, "crashed", crashed=True, in_company=True)
+    assert decide(message(life_ms=NOW + 5000), killed, policy, NOW) == RetryAt(
+        NOW, "crashed", crashed=True, in_company=True
+    )
+
+
+def test_the_tenth_crash_convicts_whatever_the_company_was() -> None:
+    killed = crash_fault(Crash(cause="signal", signal="SIGKILL", started_count=4))
+    verdict = decide(message(crashes=9, crashes_alone=2), killed, FIXED, NOW)
+    assert isinstance(verdict, Quarantine) and (verdict.crashed, verdict.in_company) == (True, True)
+    assert verdict.why.startswith("its process died 10 times while running it, 2 of them while it ran alone")
+
+
 WINDOWED = [
     ("all within", crashed(HOUR_MS, 2, 1), Quarantine),
     ("the first too long ago", crashed(HOUR_MS + 1, 2, 1), type(RUN)),

@@ -533,7 +533,7 @@ def test_frames_come_whole_however_they_are_cut() -> None:
         inbox: Inbox[Stop] = Inbox(Stop)
         assert [f for at in range(0, len(data), size) for f in inbox.feed(data[at : at + size])] == frames
     back: Inbox[ToWorker] = Inbox(ToWorker)
-    assert [*back.feed(pack(Ended(1, result=b"\0\xff")) + pack(Keep(1, b"")))] == [
+    assert [*back.feed(pack(Ended(1, result=b"\0\xff")) + pack(Keep(1, b"", 1)))] == [
         Ended(1, result=b"\0\xff"),
-        Keep(1, b""),
+        Keep(1, b"", 1),
     ]

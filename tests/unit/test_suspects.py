@@ -1,4 +1,5 @@
-"""Suspects run alone in their process, the others go on before and after, and nobody is held up for ever."""
+"""Suspects run as if nothing had happened at first, then in groups with nothing beside them, in the end alone; the
+others go on before and after, and none is held up for ever."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ import pytest
 import redrive
 from redrive import App, Poison
 from redrive.errors import ConfigError
-from redrive.message import Ask, Hold, Lane, Receipt
+from redrive.fault import Crash, crash_fault
+from redrive.message import Ask, Hold, Lane, Receipt, RetryAt, Settlement
 from redrive.store import Store
 from redrive.stores.memory import MemoryStore
 from redrive.worker import suspects
@@ -28,36 +31,109 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     made.close()
 
 
-def cut_off(store: Store, count: int) -> None:
-    """As if a worker had died that had started so many."""
-    deliveries = store.exchange([], [Ask("default", count, 600_000, worker="dead")]).deliveries
-    assert len(deliveries) == count
-    store.release("dead", None)
+def cut_off(store: Store, count: int, *, times: int = 1, together: int | None = None) -> None:
+    """As if a worker had died so often that had started so many, or `together`."""
+    died = crash_fault(Crash(cause="signal", signal="SIGKILL", started_count=together or count), store.now_ms())
+    for _ in range(times):
+        deliveries = store.exchange([], [Ask("default", count, 600_000, worker="dead")]).deliveries
+        assert len(deliveries) == count
+        store.release("dead", None, fault=died)
 
 
-def test_suspects_run_one_after_another_with_nobody_beside_them(store: Store) -> None:
-    app, crowd, alone = App(store=store), Crowd(), list[int]()
+class Seen:
+    """Two tasks whose suspects wait until as many of them as expected have run at once: `crowds` has how many ran at
+    the end of each, in all, and suspects among them."""
+
+    def __init__(self, app: App, crowd: Crowd, expected: int) -> None:
+        self.crowds: list[tuple[int, int]] = []
+        self._suspects = Crowd()
+
+        @app.task(name="on loop")
+        async def on_loop() -> None:
+            with crowd.inside(), self._noted():
+                await until(lambda: self._suspects.most >= expected)
+                await asyncio.sleep(0.01)
+                self._note(crowd)
+
+        @app.task(name="in thread")
+        def in_thread() -> None:
+            with crowd.inside(), self._noted():
+                asyncio.run(until(lambda: self._suspects.most >= expected))
+                time.sleep(0.01)
+                self._note(crowd)
+
+        self.tasks = (on_loop, in_thread)
+
+    def _noted(self) -> AbstractContextManager[None]:
+        return self._suspects.inside() if redrive.context().crashes else nullcontext()
+
+    def _note(self, crowd: Crowd) -> None:
+        if redrive.context().crashes:
+            self.crowds.append((crowd.now, self._suspects.now))
+
+
+def test_after_its_first_crash_a_suspect_runs_as_if_nothing_had_happened(store: Store) -> None:
+    app, crowd = App(store=store), Crowd()
+    seen = Seen(app, crowd, 4)
+    app.enqueue_many([task.draft() for task in seen.tasks * 2])
+    cut_off(store, 4)
+    app.enqueue_many([task.draft() for task in seen.tasks * 8])
+    app.run_worker({"default": 8}, burst=True)
+    assert len(seen.crowds) == 4 and max(crowd for crowd, _ in seen.crowds) > 4, "others beside them"
+    assert crowd.total == 20 and app.counts() == redrive.message.Counts()
+
+
+@pytest.mark.parametrize(("times", "together", "most"), [(2, 8, 4), (2, 100, 8), (3, 8, 4), (3, 6, 3), (6, 8, 1)])
+def test_after_more_crashes_suspects_run_in_smaller_groups_with_nothing_beside_them(
+    store: Store, times: int, together: int, most: int
+) -> None:
+    app, crowd = App(store=store), Crowd()
+    seen = Seen(app, crowd, most)
+    app.enqueue_many([task.draft() for task in seen.tasks * 4])
+    cut_off(store, 8, times=times, together=together)
+    app.enqueue_many([task.draft() for task in seen.tasks * 8])
+    app.run_worker({"default": 10}, burst=True)
+    assert len(seen.crowds) == 8 and {crowd - suspects for crowd, suspects in seen.crowds} == {0}
+    assert max(seen.crowds) == (most, most) and crowd.total == 24 and app.counts() == redrive.message.Counts()
+
+
+def test_where_it_is_not_known_how_many_had_been_started_it_may_have_been_all_that_can(store: Store) -> None:
+    app, crowd = App(store=store), Crowd()
+    seen = Seen(app, crowd, 3)
+    app.enqueue_many([task.draft() for task in seen.tasks * 4])
+    for _ in range(2):
+        store.exchange([], [Ask("default", 8, 600_000, worker="dead")])
+        store.release("dead", None)  # its record is lost, with all that it said
+    app.run_worker({"default": 6}, burst=True)
+    assert max(seen.crowds) == (3, 3)
+
+
+def test_a_group_keeps_to_the_concurrency_of_its_queue(store: Store) -> None:
+    app, crowd = App(store=store), Crowd()
+    seen = Seen(app, crowd, 2)
+    app.enqueue_many([task.draft() for task in seen.tasks * 4])
+    cut_off(store, 8, times=2)
+    app.run_worker({"default": 2, "other": 10}, burst=True)
+    assert max(seen.crowds) == (2, 2) and len(seen.crowds) == 8
+
+
+def test_one_that_crashed_alone_runs_alone_and_those_in_doubt_with_most_others_run_first(store: Store) -> None:
+    app, order = App(store=store), list[tuple[str, int]]()
+    crowd = Crowd()
 
     @app.task(name="t")
-    async def t() -> None:
+    async def t(name: str) -> None:
         with crowd.inside():
-            await asyncio.sleep(0.01)
-            if redrive.context().crashes:
-                alone.append(crowd.now)
+            await asyncio.sleep(0.05)
+            order.append((name, crowd.now))
 
-    @app.task(name="u")
-    def u() -> None:
-        with crowd.inside():
-            time.sleep(0.01)
-            if redrive.context().crashes:
-                alone.append(crowd.now)
-
-    app.enqueue_many([task.draft() for task in (t, u) * 2])
-    cut_off(store, 4)
-    app.enqueue_many([task.draft() for task in (t, u) * 20])
-    app.run_worker({"default": 4}, burst=True)
-    assert alone == [1, 1, 1, 1] and crowd.total == 44 and 1 < crowd.most <= 4
-    assert app.counts() == redrive.message.Counts()
+    app.enqueue_many([t.draft("guilty")])
+    guilty = store.exchange([], [Ask("default", 1, 600_000, worker="dead")]).deliveries
+    store.exchange([Settlement(guilty[0].receipt, RetryAt(0, crashed=True))], [])
+    app.enqueue_many([t.draft("many") for _ in range(2)])
+    cut_off(store, 3, times=2, together=4)
+    app.run_worker({"default": 10}, burst=True)
+    assert order == [("many", 2), ("many", 1), ("guilty", 1)]
 
 
 def test_a_suspect_waits_for_what_runs_and_holds_back_what_waits() -> None:
@@ -76,12 +152,12 @@ def test_a_suspect_waits_for_what_runs_and_holds_back_what_waits() -> None:
 
     async def main() -> None:
         store.put([t.using(queue="aside").draft("suspect")])
-        assert store.exchange([], [Ask("aside", 1, 600_000, worker="dead")]).deliveries
+        _cut_off_aside(store, 1)
         async with app.worker({"default": 4, "aside": 1}):
             await long.aenqueue()
             await until(lambda: order == ["long"])
             store.release("dead", None)
-            await until(lambda: store.counts("aside").leased and _claimed_again(store))
+            await until(lambda: store.counts("aside").leased and _claimed_again(store, 2))
             await t.aenqueue("after")
             await asyncio.sleep(0.2)
             go.set()
@@ -112,7 +188,7 @@ def test_the_store_knows_that_a_suspect_runs_alone_before_it_begins() -> None:
         seen.append(len(store.told))
 
     t.enqueue()
-    cut_off(store, 1)
+    cut_off(store, 1, times=2)
     t.enqueue()
     app.run_worker(burst=True)
     assert seen == [1, 1] and len(store.told) == 1
@@ -151,7 +227,7 @@ def test_one_whose_turn_does_not_come_is_put_off_and_the_others_go_on(monkeypatc
 
     async def held() -> None:
         store.put([t.using(queue="aside").draft("suspect")])
-        assert store.exchange([], [Ask("aside", 1, 600_000, worker="dead")]).deliveries
+        _cut_off_aside(store, 1)
         async with app.worker({"default": 4, "aside": 1}):
             await long.aenqueue()
             await until(lambda: ran == ["long"])
@@ -165,7 +241,7 @@ def test_one_whose_turn_does_not_come_is_put_off_and_the_others_go_on(monkeypatc
 
     asyncio.run(held())
     [first, *_] = [fate for fate in heard.fates if fate.outcome == "held"]
-    assert first.attempt == 0 and first.crashes == 1
+    assert first.attempt == 0 and first.crashes == 2
 
 
 def test_suspects_that_wait_go_back_free_when_the_worker_drains() -> None:
@@ -183,20 +259,27 @@ def test_suspects_that_wait_go_back_free_when_the_worker_drains() -> None:
 
     async def main() -> None:
         store.put([t.using(queue="aside").draft()] * 3)
-        assert len(store.exchange([], [Ask("aside", 3, 300, worker="dead")]).deliveries) == 3
+        _cut_off_aside(store, 3, lease_ms=300)
         async with app.worker({"default": 4, "aside": 4}):
             await long.aenqueue()
-            await until(lambda: store.counts("aside").leased == 3 and ran and _claimed_again(store))
+            await until(lambda: store.counts("aside").leased == 3 and ran and _claimed_again(store, 2))
             asyncio.get_running_loop().call_later(0.2, go.set)
 
     asyncio.run(main())
     left = store.peek(None, limit=10).messages
     assert ran == ["long"] and len(left) == 3
-    assert {(m.lane, m.attempt, m.crashes, m.suspect) for m in left} == {(Lane.READY, 0, 1, True)}
+    assert {(m.lane, m.attempt, m.crashes, m.suspect) for m in left} == {(Lane.READY, 0, 2, True)}
 
 
-def _claimed_again(store: Store) -> bool:
-    return all(m.crashes == 1 for m in store.peek(Lane.LEASED, limit=10).messages if m.queue == "aside")
+def _cut_off_aside(store: Store, count: int, lease_ms: int = 600_000) -> None:
+    """As if two workers had died, the second with its leases still running."""
+    assert len(store.exchange([], [Ask("aside", count, 600_000, worker="dead")]).deliveries) == count
+    store.release("dead", None)
+    assert len(store.exchange([], [Ask("aside", count, lease_ms, worker="dead")]).deliveries) == count
+
+
+def _claimed_again(store: Store, crashes: int) -> bool:
+    return all(m.crashes == crashes for m in store.peek(Lane.LEASED, limit=10).messages if m.queue == "aside")
 
 
 def test_a_thread_that_never_ends_is_convicted_by_its_lost_leases() -> None:
@@ -223,7 +306,7 @@ def test_a_thread_that_never_ends_is_convicted_by_its_lost_leases() -> None:
 
     [message] = store.find([asyncio.run(main())])
     assert message is not None and (message.lane, message.reason) == (Lane.QUARANTINE, "crashed")
-    assert (message.crashes, message.crashes_alone, runs) == (4, 3, [False, True, True, True])
+    assert (message.crashes, message.crashes_alone, runs) == (5, 3, [False, True, True, True, True])
     [fault] = message.faults
     assert fault.crash is not None and (fault.crash.cause, fault.crash.alone) == ("lease", True)
     [fate] = [fate for fate in heard.fates if fate.outcome == "quarantined"]

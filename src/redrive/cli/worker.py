@@ -69,6 +69,12 @@ from .warnings import tell_warnings
     help="resident memory a child process may reach before it is replaced (default: any) [REDRIVE_RECYCLE_MEMORY]",
 )
 @click.option(
+    "--suspect-processes",
+    metavar="N",
+    help="child processes for what a killed worker left, over all its processes (default: two for each processor) "
+    "[REDRIVE_SUSPECT_PROCESSES]",
+)
+@click.option(
     "--ingest",
     is_flag=True,
     default=None,
@@ -180,6 +186,7 @@ def _child(app: App, chosen: Settings, url: str | None, metrics_dir: Path | None
         "--park-for": None if app.park_for_s is None else f"{app.park_for_s!r}s",
         "--recycle-after": app.recycle_after or chosen.recycle_after,
         "--recycle-memory": app.recycle_memory or chosen.recycle_memory,
+        "--suspect-processes": _share(chosen.suspect_processes, chosen.processes),
         "--name": chosen.name,
         "--log": chosen.log,
         "--notify-every": f"{chosen.notify_every_s!r}s",
@@ -197,6 +204,13 @@ def _child(app: App, chosen: Settings, url: str | None, metrics_dir: Path | None
         ("--emf", chosen.emf),
     )
     return argv + [flag for flag, on in switches if on]
+
+
+def _share(suspect_processes: int | None, processes: int) -> int:
+    """How many of them each worker process may have."""
+    from ..worker.processes import suspects_max
+
+    return max(1, (suspect_processes or suspects_max()) // processes)
 
 
 def _work(app: App, chosen: Settings, metrics_dir: str | None, child: bool) -> int:
@@ -234,6 +248,7 @@ def _run(app: App, chosen: Settings) -> int:
         drain=chosen.drain,
         name=chosen.name,
         ingest=chosen.ingest,
+        suspect_processes=chosen.suspect_processes,
     )
     with app.scheduler() if chosen.scheduler else contextlib.nullcontext():
         run(worker)

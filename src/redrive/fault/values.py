@@ -43,6 +43,7 @@ class Crash(Struct, frozen=True, gc=False, omit_defaults=True):
     started_count: int = 0
     worker: str = ""  # who ran it
     host: str = ""
+    child: bool = False  # the process was a child of the worker, which lived on
 
 
 class Fault(Struct, frozen=True, gc=False, omit_defaults=True):

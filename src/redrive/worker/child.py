@@ -1,4 +1,4 @@
-"""A child process of a worker: imports the app, and runs one message after another.
+"""A child process of a worker: imports the app, and runs one message after another, or suspects beside each other.
 
 Nothing here reads the channel while a sync handler runs, unless that asks: `ctx.cancelled` looks at what has come, and
 `ctx.checkpoint` waits for its answer. So a message costs no switch of threads.
@@ -21,6 +21,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,8 @@ from ..message import Delivery, Receipt
 from ..store import Traits
 from .frames import READ_BYTES, Ended, Hello, Inbox, Keep, Kept, Ready, Stop, ToChild, ToWorker, Work, pack
 from .frames import Broken as Refusal
-from .offspring import WHERE, peak_of
+from .memory import peak_of
+from .offspring import WHERE
 from .origin import Origin, become_child, imported
 from .outcomes import fault_of
 from .run import Run
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
 ROOM_BYTES = 32 * 1024 * 1024  # of address space that a memory limit must leave beyond what the app takes itself
 ORPHAN_LOOK_S = 1.0
+THREADS_MAX = 10_000  # more than a worker lets run at once
 _PR_SET_PDEATHSIG, _M_ARENA_MAX = 1, -8
 
 
@@ -95,12 +98,12 @@ class Link:
             finally:
                 self._reading.release()
 
-    def keep(self, state: bytes) -> Kept:
-        """What became of a checkpoint."""
+    def keep(self, state: bytes, run: int) -> Kept:
+        """What became of a checkpoint of the message that runs as this number."""
         with self._sending:
             self._asked += 1
             number = self._asked
-            self._send(Keep(number, state))
+            self._send(Keep(number, state, run))
         while True:
             with self._reading:
                 if number in self._answers:
@@ -134,6 +137,7 @@ class ChildContext(Context, eq=False):
     """The context of a run in a child: what it needs of the store and of the worker goes by the link."""
 
     _link: Any = None
+    _number: int = 0
     _store_traits: Any = None
     _store_ms: int = 0
     _at_s: float = 0.0
@@ -150,7 +154,7 @@ class ChildContext(Context, eq=False):
         Context.check(self)
 
     def _written(self, receipt: Receipt, state: bytes) -> bool:
-        kept: Kept = self._link.keep(state)
+        kept: Kept = self._link.keep(state, self._number)
         if kept.error:
             raise getattr(errors, kept.error, StoreError)(kept.text)
         return kept.held
@@ -169,8 +173,10 @@ class Child:
     def __init__(self, app: App, link: Link, hello: Hello) -> None:
         self._app, self._link, self._traits, self._tells_peak = app, link, hello.traits, hello.tells_peak
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._run: Run | None = None
-        self._number, self._pid = 0, os.getpid()
+        self._threads: ThreadPoolExecutor | None = None  # for sync handlers that run together
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._runs: dict[int, Run] = {}  # by number
+        self._pid = os.getpid()
         self._came: asyncio.Future[None] | None = None
         link.stopped = self._stopped
 
@@ -178,10 +184,13 @@ class Child:
         """Until the worker wants no more of this process."""
         work = self._link.next()
         while isinstance(work, Work):
-            if self._app.tasks[work.message.task].is_async:
+            if work.together:
+                work = self._opened().run_until_complete(self._serve_together(work))
+                continue
+            if self._is_async(work):
                 work = self._opened().run_until_complete(self._serve_async(work))
                 continue
-            self._run_sync(work)
+            self._run_sync(work, self._begin(work))
             del work  # what it referred to is not kept while this waits
             work = self._link.next() if self._loop is None else self._loop.run_until_complete(self._next())
 
@@ -194,10 +203,15 @@ class Child:
         run.started_s = now_s
         run.context = ChildContext(
             message, work.deadline_s, task, run.delivery.receipt,
-            _claim=work.claim, _link=self._link, _store_traits=self._traits, _store_ms=work.now_ms, _at_s=now_s,
+            _claim=work.claim, _link=self._link, _number=work.number, _store_traits=self._traits,
+            _store_ms=work.now_ms, _at_s=now_s,
         )  # fmt: skip
-        self._run, self._number = run, work.number
+        self._runs[work.number] = run
         return run
+
+    def _is_async(self, work: Work) -> bool:
+        is_async: bool = self._app.tasks[work.message.task].is_async
+        return is_async
 
     def _unreadable(self, run: Run, work: Work) -> Unreadable | None:
         """Give the run its arguments, or say why its body has none."""
@@ -210,8 +224,8 @@ class Child:
         run.args = (run.context, *args) if task.takes_context else args
         return None
 
-    def _run_sync(self, work: Work) -> None:
-        run, unreadable, memory = self._begin(work), None, False
+    def _run_sync(self, work: Work, run: Run) -> None:
+        unreadable, memory = None, False
         token = enter(run.context)
         try:
             unreadable = self._unreadable(run, work)
@@ -224,10 +238,10 @@ class Child:
                 raise
             memory = self._failed(run, error)
         leave(token)
-        self._end(run, unreadable, memory)
+        self._end(work.number, run, unreadable, memory)
 
-    async def _run_async(self, work: Work) -> None:
-        run, unreadable, memory = self._begin(work), None, False
+    async def _run_async(self, work: Work, run: Run) -> None:
+        unreadable, memory = None, False
         run.handle = asyncio.current_task()
         enter(run.context)
         try:
@@ -241,7 +255,7 @@ class Child:
                 raise
             memory = self._failed(run, error)
         run.handle = None
-        self._end(run, unreadable, memory)
+        self._end(work.number, run, unreadable, memory)
 
     def _failed(self, run: Run, error: BaseException) -> bool:
         """Set the run's fault; whether it was that there is no memory left."""
@@ -259,13 +273,13 @@ class Child:
         """Whether this is a process that the handler forked, which has no say on the channel and is not to stay."""
         return os.getpid() != self._pid
 
-    def _end(self, run: Run, unreadable: Unreadable | None, memory: bool) -> None:
+    def _end(self, number: int, run: Run, unreadable: Unreadable | None, memory: bool) -> None:
         if self._is_fork:
             os._exit(0)
         extras = run.context.end() if run.context is not None else None
-        self._run = None
+        del self._runs[number]
         peak = peak_of("self") if self._tells_peak or memory else None
-        ended = Ended(self._number, run.fault, run.result, run.complaint, memory=memory, peak_bytes=peak)
+        ended = Ended(number, run.fault, run.result, run.complaint, memory=memory, peak_bytes=peak)
         if unreadable is not None:
             unknown = isinstance(unreadable, UnknownArguments)
             ended = replace(ended, unreadable=str(unreadable), unknown=unknown)
@@ -276,8 +290,8 @@ class Child:
 
     def _stopped(self, stop: Stop) -> None:
         """The worker wants the run to end. On whatever thread read it."""
-        run = self._run
-        if run is None or run.context is None or stop.number != self._number:
+        run = self._runs.get(stop.number)
+        if run is None or run.context is None:
             return
         run.context.stop(stop.why)
         if stop.why == "cancel":
@@ -300,10 +314,50 @@ class Child:
     async def _serve_async(self, work: Work) -> Work | None:
         """Run it, and those after it, up to one whose handler must not have a running loop."""
         following: Work | None = work
-        while following is not None and self._app.tasks[following.message.task].is_async:
-            await asyncio.create_task(self._run_async(following))  # a task of its own, with a context of its own
+        while following is not None and self._is_async(following) and not following.together:
+            running = self._run_async(following, self._begin(following))
+            await asyncio.create_task(running)  # a task of its own, with a context of its own
             following = await self._next()
         return following
+
+    async def _serve_together(self, work: Work) -> Work | None:
+        """Run it and those after it beside each other, up to one that is to have the process for itself: that comes
+        once all of them have ended."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(THREADS_MAX, "redrive-together")
+        following: Work | None = work
+        while following is not None and following.together:
+            run = self._begin(following)
+            if self._is_async(following):
+                task = asyncio.create_task(self._run_beside(following, run))
+                self._tasks.add(task)  # the loop alone would let it be collected
+                task.add_done_callback(self._tasks.discard)
+            else:
+                self._threads.submit(self._run_in_thread, following, run)
+            following = await self._next()
+        return following
+
+    async def _run_beside(self, work: Work, run: Run) -> None:
+        try:
+            await self._run_async(work, run)
+        except BaseException as error:
+            self._leave_fork(error)
+            raise
+
+    def _run_in_thread(self, work: Work, run: Run) -> None:
+        try:
+            self._run_sync(work, run)
+        except BaseException as error:
+            self._leave_fork(error)
+            raise
+
+    def _leave_fork(self, error: BaseException) -> None:
+        """End a process that a handler forked, which would go on here with this one's loop and threads."""
+        if self._is_fork:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            code = error.code if isinstance(error, SystemExit) else 1
+            os._exit(code if isinstance(code, int) else int(code is not None))
 
     async def _next(self) -> Work | None:
         while not self._link.came and not self._link.over:
@@ -314,7 +368,7 @@ class Child:
 
     def _arrived(self) -> None:
         """On whatever thread read it."""
-        if self._link.over and self._run is not None:
+        if self._link.over and self._runs:
             os._exit(1)  # the worker is gone, and this message is another's
         if threading.current_thread() is threading.main_thread():
             self._wake()

@@ -41,7 +41,10 @@ class Hello(Struct, frozen=True, array_like=True, tag="hello"):
 
 
 class Work(Struct, frozen=True, array_like=True, tag="work"):
-    """Run this message. `number` rises with every one that the child gets; `deadline_s` is of the monotonic clock."""
+    """Run this message. `number` rises with every one that the child gets; `deadline_s` is of the monotonic clock.
+
+    One that is not `together` comes only when the child runs nothing, and is the only one until it has ended.
+    """
 
     number: int
     message: Message
@@ -49,6 +52,7 @@ class Work(Struct, frozen=True, array_like=True, tag="work"):
     now_ms: int  # of the store's clock
     body: bytes | None = None  # where the message's own is a reference to a blob
     claim: Claim | None = None  # of its idempotency key
+    together: bool = False  # beside others that are
 
 
 class Stop(Struct, frozen=True, array_like=True, tag="stop"):
@@ -83,10 +87,11 @@ class Broken(Struct, frozen=True, array_like=True, tag="broken"):
 
 
 class Keep(Struct, frozen=True, array_like=True, tag="keep"):
-    """A checkpoint of the message that runs."""
+    """A checkpoint of the message that runs as number `run`; `number` is the question's own."""
 
     number: int
     state: bytes
+    run: int = 0  # 0: of a version that runs one after the other
 
 
 class Ended(Struct, frozen=True, array_like=True, tag="ended"):

@@ -26,6 +26,7 @@ from ..events import Notice
 from ..fault import STARTED_MAX, Crash
 from ..message import Ack, Ask, Delivery, Hold, Receipt, Settled, Settlement
 from .admission import admit_run
+from .company import ALONE_FROM, ANY, company_of, escapes
 from .fates import fate, fate_of_lost
 from .first_runs import with_verdict
 from .flow import Flow
@@ -69,6 +70,7 @@ class Worker:
         name: str | None,
         park_for_s: float,
         recycle: tuple[int | None, int | None] = (None, None),
+        suspect_processes: int | None = None,
         ingest: bool = False,
     ) -> None:
         self.app, self.queues = app, list(queues)
@@ -93,7 +95,7 @@ class Worker:
         self._keeper = Keeper(queues, self._store, self._notice)
         self._meter = Meter(self._store, self._notice)
         self._origin = _origin(app)
-        self._recycling = Recycling(*recycle)
+        self._recycling, self._suspect_processes = Recycling(*recycle), suspect_processes
         self._places = Places(queues, self._total, prefetch, self._store.traits.batch_max)
         self.name, self._slots, self._complaint = identity(self._store, name)
         flow = Flow(app, self._store, self.name, self._notice)
@@ -141,6 +143,7 @@ class Worker:
             self._processes = ProcessExecutor(
                 self.app, self._origin, self._total, self._finish, self._start_other, self._slots,
                 worker=self.name, grace_s=self.grace_s, recycling=self._recycling, notice=self._notice,
+                suspect_processes=self._suspect_processes,
             )  # fmt: skip
         self._tasks.watch()
         self._suspects = Suspects(
@@ -435,26 +438,31 @@ class Worker:
         admitted = [run for run in runs if admit_run(run, tasks, now_ms)]
         if len(admitted) < len(runs):
             self._finish([run for run in runs if run.verdict is not None])
-        alone = [run for run in admitted if self._has_it_all(run)]
-        if alone:
-            self._suspects.add(alone)
-            admitted = [run for run in admitted if run not in alone]
+        suspects = [run for run in admitted if run.delivery.message.suspect]
+        if suspects:
+            apart = {id(run) for run in suspects if self._is_set_apart(run)}
+            self._suspects.add([run for run in suspects if id(run) in apart])
+            admitted = [run for run in admitted if id(run) not in apart]
         for queue, of_queue in groupby(admitted, key=_queue_of):
             for run in self._gates[queue].enter(list(of_queue)):
                 self._begin(run)
 
-    def _has_it_all(self, run: Run) -> bool:
-        """Whether it is a suspect that shall have this process for itself. One that a child can run alone goes there,
-        but what went down with more than a child twice may be what brings down more."""
+    def _is_set_apart(self, run: Run) -> bool:
+        """Whether only its group may be under way in this process while the suspect runs. One that a child can run is
+        no danger to the others, unless it brings down more than a child."""
         message = run.delivery.message
-        if not message.suspect:
-            return False
-        run.apart = run.place == "process" or self._can_be_apart(message.task)
-        return not run.apart or message.crashes - message.crashes_alone >= 2
+        # On SQS each crash costs a receive, of which a queue need allow no more than convict a message.
+        few = not self._store.traits.releases
+        alone_from = min(ALONE_FROM, run.task.policy.crashes_alone_max) if few else ALONE_FROM
+        run.company = company_of(message, self._total, alone_from=alone_from)
+        if run.place == "process":
+            return escapes(message)
+        run.apart = self._can_be_apart(message.task)
+        return escapes(message) if run.apart else run.company < ANY
 
     def _can_be_apart(self, task: str) -> bool:
         """Whether a child has what it takes: the task, and the store, which a handler may use by itself."""
-        return self._processes is not None and self._store.traits.shared and task not in self._processes.missing
+        return self._processes is not None and self._store.traits.shared and self._processes.takes(task)
 
     def _begin(self, run: Run) -> None:
         self._tasks.start(run) if run.place == "loop" else self._start_other(run)

@@ -18,7 +18,9 @@ from typing import BinaryIO, cast
 from msgspec import Struct
 
 from ..fault import TRACEBACK_MAX
+from .company import ANY
 from .frames import READ_BYTES, Inbox, ToChild, ToWorker, pack
+from .memory import peak_of
 from .run import Run
 
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
@@ -40,15 +42,20 @@ class Death(Struct, frozen=True):
 
 
 class Offspring:
-    """One child: idle, or with the one run it has. Used by one thread, and that must live as long as the child: its
-    end is the child's, on Linux."""
+    """One child: idle, or with the runs it has, one unless they are suspects. Used by one thread, and that must live as
+    long as the child: its end is the child's, on Linux."""
 
-    def __init__(self, memory: int | None) -> None:
+    def __init__(self, memory: int | None, *, suspects: bool = False) -> None:
         self.memory = memory
-        self.run: Run | None = None
-        self.sent = False  # the run was handed to it: from then on its death is the run's
+        self.suspects = suspects  # started for them, or running some
+        self.runs: dict[int, Run] = {}  # by number
+        self.sent: set[int] = set()  # those that were handed to it: from then on its death is theirs
+        self.met: set[int] = set()  # those that had company
+        self.most = ANY  # how many each of its runs lets run in it
+        self.overdue: frozenset[int] = frozenset()  # those for which its worker killed it
         self.number = self.ran = 0
-        self.ready = self.retired = False
+        self.ready = self.retired = self.used_up = False  # the last: it is to take no more
+        self.leave_at_s = float("inf")  # when it is no longer kept idle
         self.over = False  # it will say nothing more
         self.dead = False
         self.tasks: frozenset[str] = frozenset()
@@ -78,6 +85,34 @@ class Offspring:
     def waits_to_send(self) -> bool:
         return bool(self._unsent)
 
+    @property
+    def room(self) -> int:
+        """How many more its runs let in; ANY where it runs nothing."""
+        return self.most - len(self.runs)
+
+    @property
+    def shared(self) -> bool:
+        """Whether others may join what it runs."""
+        return self.most > 1
+
+    def seat(self, run: Run) -> int:
+        """From now on it has this run, too: the run's number."""
+        if self.runs:
+            self.met.update(self.runs, (self.number + 1,))
+        self.number += 1
+        self.runs[self.number] = run
+        self.most = min(self.most, run.seats)
+        self.leave_at_s = float("inf")
+        return self.number
+
+    def leave(self, number: int) -> None:
+        """That run has ended."""
+        del self.runs[number]
+        if not self.runs:
+            self.most = ANY
+        self.sent.discard(number)
+        self.met.discard(number)
+
     def send(self, frame: ToChild) -> None:
         """What the socket does not take at once goes with `send_more`."""
         self._unsent += pack(frame)
@@ -105,7 +140,7 @@ class Offspring:
 
     def retire(self) -> None:
         """Let it end by itself."""
-        self.retired = True
+        self.retired, self.leave_at_s = True, float("inf")
         with contextlib.suppress(OSError):
             self.channel.shutdown(socket.SHUT_WR)
 
@@ -175,18 +210,14 @@ def as_traceback(dump: str) -> str:
       File "b.py", line 2, in g
     """
     frames = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', dump, re.MULTILINE)
-    own = str(Path(__file__).parent)
+    own = [file.startswith(str(Path(__file__).parent)) for file, _, _ in frames]
+    within = len(own) - own[::-1].index(True) if True in own else len(own)  # without what started the thread
     shown = [
-        f'  File "{file}", line {line}, in {name}' for file, line, name in frames if not file.startswith((own, "<"))
+        f'  File "{file}", line {line}, in {name}'
+        for (file, line, name), is_own in zip(frames[:within], own, strict=False)
+        if not is_own and not file.startswith("<")
     ]
     return "\n".join(["Traceback (most recent call last):", *reversed(shown)]) if shown else ""
-
-
-def peak_of(pid: int | str) -> int | None:
-    """The largest resident memory of a living process so far, in bytes; None where that is not known."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(Path(f"/proc/{pid}/status").read_text().partition("VmHWM:")[2].split()[0]) * 1024
-    return None
 
 
 def _scratch() -> BinaryIO:

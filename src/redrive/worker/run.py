@@ -54,7 +54,8 @@ class Run(Struct, gc=False, eq=False):
     cause: str | None = None
     alone: bool = False  # nothing else runs in this process meanwhile, and the store knows it
     crash: Crash | None = None  # what this worker knows of the lease that ran out before
-    apart: bool = False  # to be run in a child process, whatever its task says
+    company: int = 1  # of a suspect: how many may run in one process with it, itself among them
+    apart: bool = False  # a suspect that is to run in a child process, whatever its task says
     handle: Any = None  # the asyncio task, if it is one; dropped at its end, as nothing collects the cycle
 
     def begin(self, slots: Slots | None, make: Callable[..., Context] = Context) -> Context:
@@ -97,6 +98,11 @@ class Run(Struct, gc=False, eq=False):
             self.complaint = f"task {self.task.name!r}: its result has {len(written)} bytes; this store takes {most}"
         else:
             self.result = written
+
+    @property
+    def seats(self) -> int:
+        """How many may run in one child process with it, itself among them."""
+        return self.company if self.apart else 1
 
     @property
     def place(self) -> Place:
@@ -195,11 +201,15 @@ class Gate:
             gate._running += 1
             return gate._waiting.popleft()
 
-    def take(self) -> None:
-        """A place for a run that did not enter, whether there is one or not: it has the process for itself."""
+    def take(self, *, whatever: bool = False) -> bool:
+        """A place for a run that did not enter; False where there is none. `whatever`: it has the process for itself
+        and needs none, as those that are taken are by threads that outlived their leases."""
         with self._hall.lock:
+            if not whatever and (self._running >= self._limit or self._hall.free <= 0):
+                return False
             self._running += 1
             self._hall.free -= 1
+            return True
 
     def close(self) -> list[Run]:
         """Start nothing more, of any queue; the runs of this one that never started."""

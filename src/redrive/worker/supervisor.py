@@ -31,7 +31,7 @@ HUNG_AFTER_S = 10.0  # at least; a lease if that is longer
 END_AFTER_S = 5.0  # how long a child may take to end after its grace, or after a release
 RESTART_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # pauses before a child that keeps dying young is started again
 YOUNG_S = 10.0
-AT_WORK_MAX = 4  # deaths at work, one after another, that cost no pause: as many as a message takes to be convicted
+AT_WORK_MAX = 9  # deaths at work, one after another, that cost no pause: as many as a message takes to be convicted
 LOOK_EVERY_S = 0.5
 _USAGE, _REFUSED = 2, 4  # exit codes after which a new start would end the same way
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024

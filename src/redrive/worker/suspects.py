@@ -1,25 +1,27 @@
-"""Runs suspects alone: messages whose last run was cut off by the end of its process, so that it may have been them.
+"""Runs suspects together with no more than each of them may run with, and nothing else: messages that have gone down
+with their process more than once, so that it may have been them.
 
-Only what dies alone is guilty. A suspect waits until nothing else is under way in this process, while its gates let
-nobody in; the store is told (`extend(…, alone=True)`) before it begins; then the others go on. Others are never held up
-for longer than that takes within a bound: a suspect whose turn does not come is put off, and after a while of suspects
-the others have as long.
+A group waits until nothing else is under way in this process, while its gates are shut; then the others go on.
+What is in the group is known by the slots: should the process die, the next one goes on with a part of it
+(company.py). Only what dies alone is guilty: of one that goes alone the store is told (`extend(…, alone=True)`) before
+it begins. Others are never held up for longer than a group takes within a bound: suspects whose turn does not come are
+put off, and after a while of suspects the others have as long.
 
-Where a child process can be had for it, a suspect runs alone in one, and this is left for those that brought down more
-than a child.
+Where a child process can be had for it, a suspect runs in one, beside everything else, and this is left for those that
+brought down more than a child.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from ..message import Hold, Message, RetryAt
 from .run import Hall, Run
 
-LOOK_S = 0.02  # how often it is looked whether nothing else is under way any more, or the suspect has ended
+LOOK_S = 0.02  # how often it is looked whether nothing else is under way any more, or the group has ended
 HOLD_S = (5.0, 300.0)  # how long others may be held up for a suspect's turn: at first, and at most
 PUT_OFF = 4  # times as long as others were held up for it, it then waits
 
@@ -44,11 +46,12 @@ class Suspects:
     ) -> None:
         self._loop, self._hall, self._runs, self._mark = loop, hall, runs, mark
         self._start, self._finish, self._resume, self._now_ms = start, finish, resume, now_ms
-        self._waiting: deque[Run] = deque()
-        self._current: Run | None = None
+        self._waiting: list[Run] = []
+        self._group: list[Run] = []  # under way, or about to be
         self._since_s = 0.0  # when the others began to be held up; 0: they are not
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._lock = threading.Lock()  # none is both given back by `close` and begun
 
     @property
     def holding(self) -> bool:
@@ -56,20 +59,20 @@ class Suspects:
         return self._since_s > 0
 
     def add(self, runs: Sequence[Run]) -> None:
-        """These run alone, one after another, as soon as they can."""
+        """These run in groups, one after another, as soon as they can."""
         self._waiting.extend(runs)
-        if self._timer is None and self._current is None:
+        if self._timer is None and not self._group:
             self._next()
 
     def close(self) -> list[Run]:
         """Start none any more; those that never started."""
-        self._closed = True
-        waiting = [*self._waiting]
-        self._waiting.clear()
-        return waiting
+        with self._lock:
+            self._closed = True
+            waiting, self._waiting = self._waiting, []
+            return waiting
 
     def _next(self) -> None:
-        """Hold the others up for the next one, or let them go on."""
+        """Hold the others up for the next group, or let them go on."""
         self._timer = None
         now = time.monotonic()
         if not self._waiting or self._closed:
@@ -87,13 +90,12 @@ class Suspects:
         waited for."""
         self._timer = None
         held = [*self._runs()]
-        self._waiting = deque(run for run in self._waiting if run in held)
+        self._waiting = _still(self._waiting, held)
         if not self._waiting or self._closed:
             self._let_go()
         elif not self._others(held):
-            self._current = self._waiting.popleft()
-            self._mark(self._current)
-        elif time.monotonic() - self._since_s > _patience_s(self._waiting[0].delivery.message):
+            self._begin()
+        elif time.monotonic() - self._since_s > patience_s(self._waiting[0].delivery.message):
             self._put_off()
         else:
             self._later(self._look, LOOK_S)
@@ -103,40 +105,66 @@ class Suspects:
         begun = (run for run in held if run.task is not None and run.verdict is None and id(run) not in idle)
         return any(not run.finished_s and now < run.until_s for run in begun)
 
+    def _begin(self) -> None:
+        with self._lock:
+            group = self._group = [] if self._closed else self._chosen()
+            chosen = {id(run) for run in group}
+            self._waiting = [run for run in self._waiting if id(run) not in chosen]
+        if not group:
+            self._let_go()
+        elif len(group) == 1:
+            self._mark(group[0])
+        else:
+            for run in group:
+                self._start(run)
+            self._later(self._watch, LOOK_S)
+
+    def _chosen(self) -> list[Run]:
+        """Who goes next, with their places: first those that may run with most others, as they are the likelier to be
+        innocent."""
+        first, *others = sorted(self._waiting, key=lambda run: -run.company)
+        first.gate.take(whatever=True)
+        group = [first]
+        for run in others:
+            if len(group) >= run.company:
+                break
+            if run.gate.take():
+                group.append(run)
+        return group
+
     def go(self, run: Run, word: Hold) -> None:
         """The store knows that it runs alone, or says why it does not."""
-        if self._closed or word is not Hold.HELD:
-            self._current = None
-            if word is not Hold.LOST:
-                why = "cancelled" if word is Hold.CANCEL else "interrupted"
-                run.verdict = RetryAt(self._now_ms(), why, counts=False)
-                self._finish([run])
-            self._next()
+        if not self._closed and word is Hold.HELD:
+            run.alone = True
+            self._start(run)
+            self._later(self._watch, LOOK_S)
             return
-        run.alone = True
-        run.gate.take()
-        self._start(run)
-        self._later(self._watch, LOOK_S)
+        self._group = []
+        run.gate.leave()  # no other run takes the place: the hall is shut
+        if word is not Hold.LOST:
+            why = "cancelled" if word is Hold.CANCEL else "interrupted"
+            run.verdict = RetryAt(self._now_ms(), why, counts=False)
+            self._finish([run])
+        self._next()
 
     def _watch(self) -> None:
-        """Whether it has ended, or its lease has: then a thread may run on, but the message is for whoever claims it
-        next, which may be us."""
+        """Whether all have ended, or their leases have: then a thread may run on, but its message belongs to the next
+        worker that claims it, which may be this one."""
         self._timer = None
-        run, now = self._current, time.monotonic()
-        if run is None or run.finished_s or now >= run.until_s or not any(run is other for other in self._runs()):
-            self._current = None
-            self._next()
-        else:
+        now = time.monotonic()
+        self._group = [run for run in _still(self._group, self._runs()) if not run.finished_s and now < run.until_s]
+        if self._group:
             self._later(self._watch, LOOK_S)
+        else:
+            self._next()
 
     def _put_off(self) -> None:
         """Others run for so long that their turn does not come: back they go for a while, free of charge."""
-        held_s = time.monotonic() - self._since_s
-        due_ms = self._now_ms() + int(held_s * PUT_OFF * 1000)
+        verdict = put_off(self._now_ms(), time.monotonic() - self._since_s)
         for run in self._waiting:
-            run.verdict = RetryAt(due_ms, "suspect", counts=False, held=True)
-        self._finish([*self._waiting])
-        self._waiting.clear()
+            run.verdict = verdict
+        self._finish(self._waiting)
+        self._waiting = []
         self._let_go()
 
     def _let_go(self) -> None:
@@ -151,6 +179,18 @@ class Suspects:
         self._timer = self._loop.call_later(delay_s, call)
 
 
-def _patience_s(message: Message) -> float:
-    """The longer it was put off already, the longer others may be held up for it, by a fifth of the time at most."""
+def _still(runs: Sequence[Run], held: Iterable[Run]) -> list[Run]:
+    """Those of them that the worker holds."""
+    ids = {id(run) for run in held}
+    return [run for run in runs if id(run) in ids]
+
+
+def patience_s(message: Message) -> float:
+    """How long a suspect may hold others up: the longer it was put off already, the longer, by a fifth of the time at
+    most."""
     return min(max(HOLD_S[0], message.held_ms / 1000 / PUT_OFF), HOLD_S[1])
+
+
+def put_off(now_ms: int, held_s: float) -> RetryAt:
+    """Back for a while, after it has held others up for so long; free of charge."""
+    return RetryAt(now_ms + int(held_s * PUT_OFF * 1000), "suspect", counts=False, held=True)

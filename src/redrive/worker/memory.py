@@ -1,0 +1,81 @@
+"""How much memory a process has, and how much is to be had. Linux only: elsewhere nothing is known."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+_ROOT = Path("/")
+
+
+class _Files(NamedTuple):
+    """Where a version of control groups keeps what bounds the memory of a group, and how it is named there."""
+
+    controller: str
+    place: str
+    limit: str
+    used: str
+    cached: str
+
+
+_VERSIONS = (
+    _Files("memory", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    _Files("", "", "memory.max", "memory.current", "inactive_file"),
+)
+
+
+def peak_of(pid: int | str) -> int | None:
+    """The largest resident memory of a living process so far, in bytes; None where that is not known."""
+    return _field(Path(f"/proc/{pid}/status"), "VmHWM:")
+
+
+def resident_of(pid: int | str) -> int | None:
+    """The resident memory of a living process, in bytes; None where that is not known."""
+    return _field(Path(f"/proc/{pid}/status"), "VmRSS:")
+
+
+def available_bytes(root: Path = _ROOT) -> int | None:
+    """What new processes may take before the machine, or the container, runs out; None where that is not known."""
+    found = [_field(root / "proc/meminfo", "MemAvailable:"), *_left_in_groups(root)]
+    return min((left for left in found if left is not None), default=None)
+
+
+def fits(count: int, each_bytes: int, left_bytes: int | None) -> bool:
+    """Whether so many more processes would leave half of what is available."""
+    return left_bytes is None or 2 * count * each_bytes <= left_bytes
+
+
+def processors() -> int:
+    """How many this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return (len(affinity(0)) if affinity is not None else os.cpu_count()) or 1
+
+
+def _field(path: Path, name: str, unit: int = 1024) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        words = path.read_text().split()
+        return int(words[words.index(name) + 1]) * unit
+    return None
+
+
+def _left_in_groups(root: Path) -> Iterator[int]:
+    """What the limits of this process's control groups, and of those around them, leave."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, name = line.split(":", 2)
+            for files in _VERSIONS:
+                if files.controller in controllers.split(","):
+                    place = root / "sys/fs/cgroup" / files.place
+                    group = place / name.lstrip("/")
+                    around = [folder for folder in group.parents if folder.is_relative_to(place)]
+                    yield from (left for folder in (group, *around) for left in _left_in(folder, files))
+
+
+def _left_in(folder: Path, files: _Files) -> Iterator[int]:
+    """Files that are only cached do not count as used."""
+    with contextlib.suppress(OSError, ValueError):  # no limit, or no such group within a container
+        limit, used = (int((folder / name).read_text()) for name in (files.limit, files.used))
+        yield limit - used + (_field(folder / "memory.stat", files.cached, 1) or 0)
