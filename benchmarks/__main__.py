@@ -28,6 +28,7 @@ from .plan import plan
 from .recovery import recovery
 from .sqs import sqs, sqs_requests
 from .startup import startup
+from .suspects import poison, suspects
 from .testkit import testkit
 from .throughput import failing, idempotency, noop
 from .timing import idle, latency, lateness
@@ -48,6 +49,8 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
         latency,
         idle,
         recovery,
+        suspects,
+        poison,
         workers,
         backlog,
         enqueue,
@@ -111,6 +114,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--starts", type=int, default=11, help="startup: starts of each program; testkit: tests")
     p.add_argument("--waiting", type=int, default=10_000, help="fairness: messages of the large tenant")
     p.add_argument("--dead", type=int, default=100_000, help="plan, dead: dead messages in the store")
+    p.add_argument(
+        "--suspects", default="500x15ms,100x2s", help="suspects: messages under way, and how long each takes"
+    )
+    p.add_argument("--crowd", type=int, default=500, help="poison: messages under way with it")
     p.add_argument("--before", type=Path, metavar="DIR", help="before: another checkout of this project")
     p.add_argument("--folder", type=Path, help="where the stores lie: on a real disk, for tmpfs syncs nothing")
     p.add_argument("--json", type=Path, metavar="FILE", help="keep every value of every round here")

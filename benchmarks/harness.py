@@ -49,6 +49,8 @@ class Options(Struct, frozen=True):
     waiting: int = 10_000
     dead: int = 100_000
     before: Path | None = None  # another checkout
+    suspects: str = "500x15ms,100x2s"
+    crowd: int = 500
 
 
 class Reading(Struct, frozen=True):

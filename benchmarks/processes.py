@@ -23,6 +23,11 @@ def cpu_s(pid: int, *, children: bool = False) -> float:
     return used_s
 
 
+def descendants(pid: int) -> list[int]:
+    """The processes it started that live, and those that these started."""
+    return [found for child in _children(pid) for found in (child, *descendants(child))] if LINUX else []
+
+
 def _exact_s(pid: int) -> float:
     try:
         return time.clock_gettime((~pid << 3) | 2)  # what clock_getcpuclockid(3) returns: exact to the nanosecond
