@@ -76,8 +76,8 @@ def granted(logical: str, **settings: Any) -> Used:
     policy = properties.get("PolicyDocument") or properties["Policies"][0]["PolicyDocument"]
     found: Used = set()
     for statement in policy["Statement"]:
-        if statement["Action"][0].startswith("logs:"):
-            continue
+        if "Fn::If" in statement or statement["Action"][0].startswith("logs:"):
+            continue  # the stack's own key, where it has one, and the log
         resources = statement["Resource"]
         on = [_kind(one) for one in (resources if isinstance(resources, list) else [resources])]
         found |= {(kind, action) for kind in on for action in statement["Action"]}

@@ -183,7 +183,7 @@ def test_the_subscription_is_filtered_and_raw_and_shares_its_dead_letter_queue_w
     ]
     assert len(dead) == 4 and len(set(dead)) == 4  # two queues, two subscriptions
     for policy, name in (("OrdersQueueAllowed", "OrdersQueue"), ("OrdersUndeliveredAllowed", "OrdersUndelivered")):
-        [allow] = properties(found, policy)["PolicyDocument"]["Statement"]
+        allow, _ = properties(found, policy)["PolicyDocument"]["Statement"]
         assert allow["Resource"] == {"Fn::GetAtt": [name, "Arn"]} and allow["Action"] == "sqs:SendMessage"
         assert allow["Condition"] == {"ArnEquals": {"aws:SourceArn": {"Ref": "Topic"}}}
 
@@ -261,7 +261,10 @@ def test_every_policy_names_its_actions_and_what_they_act_on() -> None:
     found = made(fifo=True)
     statements = [s for v in walk(found["Resources"]) if isinstance(v, dict) for s in v.get("Statement", ())]
     assert len(statements) > 20
-    assert "*" not in json.dumps(statements)
+    statements += [one["Fn::If"][1] for one in statements if "Fn::If" in one]
+    denied = [one for one in statements if one.get("Effect") == "Deny"]
+    assert "*" not in json.dumps([one for one in statements if one not in denied])
+    assert {one["Sid"] for one in denied} == {"TlsOnly"}
     roles = [r["Properties"] for r in found["Resources"].values() if r["Type"] == "AWS::IAM::Role"]
     functions = [r["Properties"] for r in found["Resources"].values() if r["Type"] == "AWS::Lambda::Function"]
     assert len({json.dumps(f["Role"]) for f in functions}) == len(functions)  # a role each
@@ -354,6 +357,55 @@ def test_a_queue_may_be_called_as_anything_of_ours() -> None:
     assert len(found) - len(one) == (len(words) - 1) * (len(two) - len(one))
 
 
+def test_every_queue_and_topic_refuses_calls_without_tls() -> None:
+    found = made(fifo=True)["Resources"]
+    guarded = set[str]()
+    for one in found.values():
+        document = one["Properties"].get("PolicyDocument", {})
+        if {"Sid": "TlsOnly", "Effect": "Deny", "Principal": "*"}.items() <= document.get("Statement", [{}])[
+            -1
+        ].items():
+            condition = document["Statement"][-1]["Condition"]
+            assert condition == {"Bool": {"aws:SecureTransport": "false"}}
+            of = one["Properties"].get("Queues") or one["Properties"]["Topics"]
+            guarded |= {each["Ref"] if "Ref" in each else each["Fn::If"][1]["Ref"] for each in of}
+    queues = {name for name, one in found.items() if one["Type"] in ("AWS::SQS::Queue", "AWS::SNS::Topic")}
+    assert guarded == queues
+
+
+def test_a_key_of_the_stack_encrypts_all_that_holds_messages_and_whoever_works_them_may_use_it() -> None:
+    found = made()["Resources"]
+    key = {"Fn::If": ["HasKmsKey", {"Ref": "KmsKey"}, {"Ref": "AWS::NoValue"}]}
+    names = {
+        "AWS::SQS::Queue": "KmsMasterKeyId",
+        "AWS::SNS::Topic": "KmsMasterKeyId",
+        "AWS::Logs::LogGroup": "KmsKeyId",
+    }
+    for name, one in found.items():
+        if (setting := names.get(one["Type"])) is not None:
+            assert one["Properties"][setting] == key, name
+    assert found["Cells"]["Properties"]["SSESpecification"]["Fn::If"][1]["KMSMasterKeyId"] == {"Ref": "KmsKey"}
+    users = [one for name, one in found.items() if one["Type"] == "AWS::IAM::ManagedPolicy" or name.endswith("Role")]
+    rights = [json.dumps(one).count("kms:Decrypt") for one in users if "sqs:" in json.dumps(one)]
+    assert len(rights) > 8 and set(rights) == {1}
+
+
+def test_lambdas_are_bounded_and_the_table_can_be_taken_back_to_any_second() -> None:
+    found = made()["Resources"]
+    functions = [one["Properties"] for one in found.values() if one["Type"] == "AWS::Lambda::Function"]
+    assert {json.dumps(one["ReservedConcurrentExecutions"]) for one in functions} == {
+        json.dumps({"Fn::If": ["HasReserved", {"Ref": "ReservedConcurrency"}, {"Ref": "AWS::NoValue"}]})
+    }
+    sources = [one["Properties"] for one in found.values() if one["Type"] == "AWS::Lambda::EventSourceMapping"]
+    assert len(sources) == 4 and all(one["ScalingConfig"]["MaximumConcurrency"] for one in sources)
+    assert made(consumers=7)["Resources"]["OrdersConsumerSource"]["Properties"]["ScalingConfig"] == {
+        "MaximumConcurrency": 7
+    }
+    with pytest.raises(ConfigError, match="consumers=1: expected 2 to 1,000"):
+        made(consumers=1)
+    assert found["Cells"]["Properties"]["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_cfn_lint_finds_nothing() -> None:
@@ -402,6 +454,8 @@ def test_policies_of_the_largest_stack_are_none_that_aws_refuses() -> None:
     arn = "arn:aws-us-gov:sqs:us-gov-west-1:123456789012:" + "n" * 80
     for name in ("WorkerAccess", "ProducerAccess", "TriageAccess"):
         document = found[name]["Properties"]["PolicyDocument"]
+        *own, key = document["Statement"]
+        document["Statement"] = [*own, key["Fn::If"][1]]
         for statement in document["Statement"]:
             on = statement["Resource"]
             statement["Resource"] = [arn] * len(on) if isinstance(on, list) else arn

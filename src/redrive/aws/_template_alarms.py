@@ -7,24 +7,24 @@ import json
 from collections.abc import Iterator, Sequence
 
 from ..errors import ConfigError
-from ._template_names import Json, Named, Resources, ref, sub
-from ._template_queues import UNDELIVERED
+from ._template_names import Json, Named, Resources, ref, sub, tls_only, with_key
+from ._template_queues import UNDELIVERED, topic_policy
 from .cloudwatch import NAMESPACE
 
 MINUTE_S = 60
 _ALARM_RUNS = 20  # in five minutes: below, one failure would be too large a share
 _URL = "sqs://${AWS::Region}/${Prefix}"
-_INGEST = f"redrive dlq ingest --url '{_URL}?triage=URL' takes what lies there into a triage store"
+_INGEST = f"redrive dlq ingest --url '{_URL}?triage=URL' moves them to a triage store"
 _SAYS = {  # what each alarm means and what to do, for whoever is woken
     "Deep": "Too many messages wait in QUEUE: start more workers.",
-    "Old": "The first message of QUEUE waits too long. SQS leaves those received three times out of this metric: what "
-    "keeps failing shows in the dead-letter alarms.",
+    "Old": "The first message of QUEUE waits too long. SQS does not count those received three times: what keeps "
+    "failing shows in the dead-letter alarms.",
     "ManyDead": f"Many messages of QUEUE are dead. {_INGEST}, where redrive dlq groups says what died of what.",
     "Poison": f"A message of QUEUE is poison. {_INGEST}, where redrive dlq list --quarantine shows it.",
     "Undelivered": "The topic could not deliver to QUEUE: look at its policy.",
     "RedriveFailed": "The re-driver of QUEUE could not move messages: see its log.",
-    "Failing": "Too large a share of the runs of QUEUE fails. The workers' log has each failure; redrive dlq groups "
-    "has those that are dead, in a triage store.",
+    "Failing": "Too many runs of QUEUE fail. The workers' log has each failure; redrive dlq groups has those that are "
+    "dead, in a triage store.",
     "Dead": "Messages of QUEUE are dead: what drives them back is called.",
 }
 _WAKES = {"ComparisonOperator": "GreaterThanOrEqualToThreshold"}
@@ -35,7 +35,10 @@ def shared() -> Resources:
     """Where alarms for people go, and their mail."""
     mail = {"TopicArn": ref("Alarms"), "Protocol": "email", "Endpoint": ref("AlarmEmail")}
     return {
-        "Alarms": {"Type": "AWS::SNS::Topic", "Properties": {"TopicName": sub("${Prefix}-alarms")}},
+        "Alarms": {
+            "Type": "AWS::SNS::Topic",
+            "Properties": {"TopicName": sub("${Prefix}-alarms"), "KmsMasterKeyId": with_key(ref("KmsKey"))},
+        },
         "AllowAlarms": from_alarms("Alarms"),
         "MailAlarms": {"Type": "AWS::SNS::Subscription", "Condition": "HasEmail", "Properties": mail},
     }
@@ -150,8 +153,7 @@ def from_alarms(topic: str) -> Json:
         "Resource": ref(topic),
         "Condition": {"StringEquals": {"aws:SourceAccount": ref("AWS::AccountId")}},
     }
-    document = {"Version": "2012-10-17", "Statement": [allow]}
-    return {"Type": "AWS::SNS::TopicPolicy", "Properties": {"Topics": [ref(topic)], "PolicyDocument": document}}
+    return topic_policy(topic, [allow, tls_only("sns:Publish", ref(topic))])
 
 
 # -- the dashboard

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ._template_alarms import any_above, from_alarms
-from ._template_names import NOTHING, Json, Named, Resources, att, either, ref, sub
+from ._template_names import NOTHING, Json, Named, Resources, att, either, ref, sub, with_key
 from .access import EVENT_SOURCE, grants
 
 TIMEOUT_S = 120
@@ -23,7 +23,8 @@ def redriver(of: Named) -> Resources:
     handler = "redrive.aws.lambda_handlers.redriver"
     variables = {**environment(of, WAITS, PACE, GATE), "REDRIVE_WORK_QUEUE_URL": ref(f"{id}Work")}
     found = function(of, "Redriver", "HasCode", handler, "drives dead messages back", statements, variables)
-    topic = {"Type": "AWS::SNS::Topic", "Properties": {"TopicName": sub(f"${{Prefix}}-{of.queue}-redrive")}}
+    named = {"TopicName": sub(f"${{Prefix}}-{of.queue}-redrive"), "KmsMasterKeyId": with_key(ref("KmsKey"))}
+    topic = {"Type": "AWS::SNS::Topic", "Properties": named}
     woken = {"TopicArn": ref(f"{id}Redrive"), "Protocol": "lambda", "Endpoint": att(name)}
     again = {
         "Description": f"Calls the re-driver of {of.queue} again while the alarm stays, as that acts only on a change",
@@ -56,8 +57,8 @@ def redriver(of: Named) -> Resources:
     }
 
 
-def consumer(of: Named) -> Resources:
-    """A Lambda that works the queue, where its handler is named."""
+def consumer(of: Named, at_once: int) -> Resources:
+    """A Lambda that works the queue, where its handler is named; so many invocations at once, at most."""
     id = of.id
     statements = merged([*statements_of("worker", of), allow(EVENT_SOURCE, att(f"{id}Queue"))])
     variables = {"REDRIVE_URL": url()}
@@ -70,6 +71,7 @@ def consumer(of: Named) -> Resources:
         "FunctionName": ref(f"{id}Consumer"),
         "EventSourceArn": att(f"{id}Queue"),
         "BatchSize": 10,
+        "ScalingConfig": {"MaximumConcurrency": at_once},
         "FunctionResponseTypes": ["ReportBatchItemFailures"],
     }
     return found | {f"{id}ConsumerSource": when("HasConsumer", "AWS::Lambda::EventSourceMapping", source)}
@@ -94,6 +96,7 @@ def function(
     log = {
         "LogGroupName": sub(f"/redrive/${{Prefix}}/{of.queue}/{name.lower()}"),
         "RetentionInDays": ref("LogRetention"),
+        "KmsKeyId": with_key(ref("KmsKey")),
     }
     properties = {
         "Description": f"redrive, queue {of.queue}: {does}",
@@ -104,13 +107,14 @@ def function(
         "Timeout": TIMEOUT_S,
         "MemorySize": MEMORY_MIB,
         "Role": att(f"{id}Role"),
+        "ReservedConcurrentExecutions": either("HasReserved", ref("ReservedConcurrency"), NOTHING),
         "LoggingConfig": {"LogGroup": ref(f"{id}Log"), "LogFormat": "Text"},  # JSON would wrap the metrics' lines
         **({"Environment": {"Variables": variables}} if variables else {}),
     }
     writes = allow(("logs:CreateLogStream", "logs:PutLogEvents"), att(f"{id}Log"))
     return {
         f"{id}Log": when(condition, "AWS::Logs::LogGroup", log),
-        f"{id}Role": role(condition, "lambda.amazonaws.com", [writes, *statements]),
+        f"{id}Role": role(condition, "lambda.amazonaws.com", [writes, *statements, USES_KEY]),
         id: when(condition, "AWS::Lambda::Function", properties),
     }
 
@@ -152,6 +156,8 @@ def gathered(statements: Sequence[Json]) -> list[Json]:
     return [allow(actions, on[0] if len(on) == 1 else on) for actions, on in found.items()]
 
 
+# What is encrypted by the stack's key can be read and written with these rights on the key.
+USES_KEY = with_key({"Effect": "Allow", "Action": ["kms:Decrypt", "kms:GenerateDataKey"], "Resource": ref("KmsKey")})
 WAITS, PACE, GATE = "waits", "pace", "gate"  # what a handler that redrives may go by
 
 

@@ -92,3 +92,20 @@ def either(condition: str, this: Any, that: Any) -> Json:
 
 
 NOTHING = ref("AWS::NoValue")
+
+
+def with_key(value: Any, other: Any = NOTHING) -> Json:
+    """A property that counts only where the stack has a KMS key of its own."""
+    return either("HasKmsKey", value, other)
+
+
+def tls_only(actions: str, resource: Any) -> Json:
+    """Whoever calls without TLS is refused, whatever else they are granted."""
+    return {
+        "Sid": "TlsOnly",
+        "Effect": "Deny",
+        "Principal": "*",
+        "Action": actions,
+        "Resource": resource,
+        "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+    }

@@ -56,8 +56,8 @@ def parameters(prefix: str, prefix_max: int, profile: Profile) -> Json:
             14 * DAY_S,
         ),
         "MaxReceiveCount": _number(
-            "Receives after which SQS itself moves a message to the dead-letter queue. In visibility mode more than "
-            "attempts and crashes together; in requeue mode more than the crashes that quarantine.",
+            "Receives after which SQS itself moves a message to the dead-letter queue: in visibility mode more than "
+            "attempts and crashes, in requeue mode more than the crashes that quarantine.",
             profile.max_receives,
             1,
             1000,
@@ -77,8 +77,8 @@ def parameters(prefix: str, prefix_max: int, profile: Profile) -> Json:
             ConstraintDescription="an address, or empty",
         ),
         "AutoRedrive": _choice(
-            "What drives dead messages back when there are any: the re-driver Lambda, the state machine, or nobody. "
-            "Both need CodeBucket.",
+            "What drives dead messages back: the re-driver Lambda or the state machine (both need CodeBucket), or "
+            "nobody.",
             ("lambda", "state-machine", "off"),
         ),
         "MaxRedrives": _number("Redrives of a message before it goes to the poison queue.", 5, 0, 1000),
@@ -120,6 +120,18 @@ def parameters(prefix: str, prefix_max: int, profile: Profile) -> Json:
         "Architecture": _choice(
             "The processor of the Lambdas; compiled packages in the zip must fit.", ("arm64", "x86_64")
         ),
+        "ReservedConcurrency": _text(
+            "Invocations at once that the account reserves for each Lambda, which are its most. Empty: none.",
+            "",
+            AllowedPattern="|[1-9][0-9]{0,3}",
+            ConstraintDescription="a number from 1 to 9999, or empty",
+        ),
+        "KmsKey": _text(
+            "The ARN of the KMS key for queues, topics, table and logs. Empty: keys of AWS.",
+            "",
+            AllowedPattern="|arn:[a-z-]+:kms:[a-z0-9-]+:[0-9]{12}:key/[A-Za-z0-9-]+",
+            ConstraintDescription="the ARN of a key, or empty",
+        ),
         "LogRetention": {
             "Type": "Number",
             "Description": "Days that the Lambdas' logs are kept.",
@@ -134,6 +146,8 @@ def conditions() -> Json:
         "HasCode": {"Fn::Not": [_is("CodeBucket", "")]},
         "HasConsumer": {"Fn::And": [{"Condition": "HasCode"}, {"Fn::Not": [_is("ConsumerHandler", "")]}]},
         "HasDependency": {"Fn::Not": [_is("Dependency", "")]},
+        "HasKmsKey": {"Fn::Not": [_is("KmsKey", "")]},
+        "HasReserved": {"Fn::Not": [_is("ReservedConcurrency", "")]},
         "HasHealthUrl": {"Fn::Not": [_is("RedriveHealthUrl", "")]},
         "HasEmail": {"Fn::Not": [_is("AlarmEmail", "")]},
         "HasErrorRate": _is("ErrorRateAlarm", "on"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
-from ._template_names import Json, Named, Resources, att, ref, sub
+from ._template_names import NOTHING, Json, Named, Resources, att, either, ref, sub, tls_only, with_key
 from ._template_parameters import DAY_S
 from .subscriptions import SCOPES, filter_policy
 
@@ -15,7 +16,10 @@ WORK = "-work"
 
 def shared(name: str, fifo: bool, keep: bool) -> Resources:
     """What all queues share: the topic that fans out to them, and the table of cells."""
-    topic: Json = {"TopicName": sub(f"${{Prefix}}-{name}{'.fifo' if fifo else ''}")}
+    topic: Json = {
+        "TopicName": sub(f"${{Prefix}}-{name}{'.fifo' if fifo else ''}"),
+        "KmsMasterKeyId": with_key(ref("KmsKey")),
+    }
     if fifo:
         topic |= {"FifoTopic": True, "ContentBasedDeduplication": True, "FifoThroughputScope": "MessageGroup"}
     table = {
@@ -24,11 +28,13 @@ def shared(name: str, fifo: bool, keep: bool) -> Resources:
         "AttributeDefinitions": [{"AttributeName": "k", "AttributeType": "S"}],
         "KeySchema": [{"AttributeName": "k", "KeyType": "HASH"}],
         "TimeToLiveSpecification": {"AttributeName": "ttl", "Enabled": True},
-        "PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": keep},
+        "PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True},
+        "SSESpecification": with_key({"SSEEnabled": True, "SSEType": "KMS", "KMSMasterKeyId": ref("KmsKey")}),
         "DeletionProtectionEnabled": keep,
     }
     return {
         "Topic": {"Type": "AWS::SNS::Topic", "Properties": topic},
+        "TlsOnlyTopic": topic_policy("Topic", [tls_only("sns:Publish", ref("Topic"))]),
         "Cells": _kept({"Type": "AWS::DynamoDB::Table", "Properties": table}, keep),
     }
 
@@ -48,10 +54,13 @@ def queues(of: Named, keep: bool) -> Resources:
         "QueueName": sub(of.sqs(WORK, fifo=False)),
         "VisibilityTimeout": 720,  # six times the re-driver's timeout, as AWS advises for event sources
         "MessageRetentionPeriod": 3600,  # what it says is soon old; the rule calls the re-driver again
-        "SqsManagedSseEnabled": True,
+        **_encrypted(),
     }
+    resources[f"{id}TlsOnly"] = _queue_policy(
+        [ref(f"{id}Dlq"), ref(f"{id}Poison"), either("HasCode", ref(f"{id}Work"), NOTHING)], [tls_only("sqs:*", "*")]
+    )
     resources[f"{id}Work"] = {"Type": "AWS::SQS::Queue", "Condition": "HasCode", "Properties": work}
-    return {name: _kept(one, keep and name != f"{id}Work") for name, one in resources.items()}
+    return {name: _kept(one, keep and name not in (f"{id}Work", f"{id}TlsOnly")) for name, one in resources.items()}
 
 
 def subscription(of: Named, keep: bool) -> Resources:
@@ -85,7 +94,7 @@ def _queue(of: Named, suffix: str, retention: Json | int, **properties: object) 
         "QueueName": sub(of.sqs(suffix)),
         "MessageRetentionPeriod": retention,
         "ReceiveMessageWaitTimeSeconds": 20,
-        "SqsManagedSseEnabled": True,
+        **_encrypted(),
         **properties,
     }
     if of.fifo:
@@ -108,8 +117,26 @@ def _from_topic(queue: str) -> Json:
         "Resource": att(queue),
         "Condition": {"ArnEquals": {"aws:SourceArn": ref("Topic")}},
     }
-    document = {"Version": "2012-10-17", "Statement": [allow]}
-    return {"Type": "AWS::SQS::QueuePolicy", "Properties": {"Queues": [ref(queue)], "PolicyDocument": document}}
+    return _queue_policy([ref(queue)], [allow, tls_only("sqs:*", att(queue))])
+
+
+def _encrypted() -> Json:
+    """At rest, by the stack's key or by SQS's own."""
+    return {
+        "KmsMasterKeyId": with_key(ref("KmsKey")),
+        "SqsManagedSseEnabled": with_key(NOTHING, True),
+    }
+
+
+def _queue_policy(queues: Sequence[Json], statements: Sequence[Json]) -> Json:
+    document = {"Version": "2012-10-17", "Statement": list(statements)}
+    return {"Type": "AWS::SQS::QueuePolicy", "Properties": {"Queues": list(queues), "PolicyDocument": document}}
+
+
+def topic_policy(topic: str, statements: Sequence[Json]) -> Json:
+    """The policy of a topic, by its logical name."""
+    document = {"Version": "2012-10-17", "Statement": list(statements)}
+    return {"Type": "AWS::SNS::TopicPolicy", "Properties": {"Topics": [ref(topic)], "PolicyDocument": document}}
 
 
 def _kept(resource: Json, keep: bool) -> Json:

@@ -1,4 +1,5 @@
-"""Values as YAML, as CloudFormation reads it: block style, its functions as short tags (`!Ref`, `!Sub`, …). No null."""
+"""Values as YAML, as CloudFormation reads it: block style, small values on one line, functions as short tags (`!Ref`,
+`!Sub`, …). No null."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ _TAGS = {"Ref": "!Ref", "Condition": "!Condition"}  # the others are named as th
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*(?::{1,2}[A-Za-z0-9_./-]+)*")
 _WORDS = frozenset(("true", "false", "yes", "no", "on", "off", "null", "y", "n"))
 _STEP = "  "
+_LINE_MAX = 120  # characters of a line with a list or a mapping on it
+_SMALL = 4  # entries of a mapping on one line
 
 
 def dump(value: Mapping[str, Any]) -> str:
@@ -19,9 +22,7 @@ def dump(value: Mapping[str, Any]) -> str:
 
     >>> print(dump({"Name": {"Fn::Sub": "${Prefix}-orders"}, "Sizes": [1, "2"]}), end="")
     Name: !Sub "${Prefix}-orders"
-    Sizes:
-      - 1
-      - "2"
+    Sizes: [1, "2"]
     """
     return "\n".join(_mapping(value, "")) + "\n"
 
@@ -32,28 +33,43 @@ def _mapping(value: Mapping[str, Any], indent: str) -> Iterator[str]:
 
 
 def _under(head: str, item: Any, indent: str) -> Iterator[str]:
-    """`head` and what belongs to it: on its line where it is one word, else below."""
-    tag, item = _tagged(item)
-    head += f" {tag}" if tag else ""
-    if isinstance(item, Mapping) and item:
-        yield head
-        yield from _mapping(item, indent + _STEP)
-    elif isinstance(item, list | tuple) and item:
-        yield head
-        yield from _list(item, indent + _STEP)
-    else:
-        yield f"{head} {_scalar(item)}"
+    """`head` and what belongs to it: on its line where it is small, else below."""
+    line = f"{head} {_row(item)}"
+    tag, inner = _tagged(item)
+    if not isinstance(inner, Mapping | list | tuple) or not inner or (_row(item) and len(line) <= _LINE_MAX):
+        yield line
+        return
+    yield f"{head} {tag}".rstrip()
+    if isinstance(inner, Mapping):
+        yield from _mapping(inner, indent + _STEP)
+    else:  # a list may stand as far left as the key that it belongs to
+        yield from _list(inner, indent if head.endswith(":") and not tag else indent + _STEP)
 
 
 def _list(items: Sequence[Any], indent: str) -> Iterator[str]:
     for item in items:
         tag, inner = _tagged(item)
-        if tag or not (isinstance(inner, Mapping) and inner):
+        row = f"{indent}- {_row(item)}"
+        if tag or not (isinstance(inner, Mapping) and inner) or (_row(item) and len(row) <= _LINE_MAX):
             yield from _under(f"{indent}-", item, indent)
             continue
         lines = _mapping(inner, indent + _STEP)
         yield f"{indent}- {next(lines).lstrip()}"
         yield from lines
+
+
+def _row(item: Any) -> str:
+    """It on one line; the empty text where a mapping in it has more than a few entries."""
+    tag, inner = _tagged(item)
+    if isinstance(inner, Mapping) and inner:
+        found = [f"{_text(key)}: {row}" for key, each in inner.items() if (row := _row(each))]
+        text = f"{{{', '.join(found)}}}" if len(found) == len(inner) <= _SMALL else ""
+    elif isinstance(inner, list | tuple) and inner:
+        found = [row for each in inner if (row := _row(each))]
+        text = f"[{', '.join(found)}]" if len(found) == len(inner) else ""
+    else:
+        text = _scalar(inner)
+    return f"{tag} {text}".lstrip() if text else ""
 
 
 def _tagged(item: Any) -> tuple[str, Any]:

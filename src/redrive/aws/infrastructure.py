@@ -40,6 +40,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     - `keep`: queues and table outlive the stack (default: as the profile says).
     - `approval`: the state machine asks a person, through the topic of alarms, before it moves anything.
     - `partition`: of AWS, for the services that the machine calls.
+    - `consumers`: invocations of a queue's consumer Lambda that run at once, at most: 2 to 1,000.
     """
 
     prefix: str = "redrive"
@@ -52,6 +53,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     keep: bool | None = None
     approval: bool = False
     partition: str = "aws"
+    consumers: int = 50
 
 
 def template(settings: Settings) -> dict[str, Any]:
@@ -86,6 +88,8 @@ def _check(settings: Settings) -> None:
         raise ConfigError(f"topic {settings.topic!r}: expected 1 to 100 of the characters A-Z a-z 0-9 _ -")
     if settings.partition not in PARTITIONS:
         raise ConfigError(f"partition {settings.partition!r}: expected one of {', '.join(PARTITIONS)}")
+    if not 2 <= settings.consumers <= 1000:
+        raise ConfigError(f"consumers={settings.consumers}: expected 2 to 1,000 invocations at once, as Lambda takes")
     for queue in settings.filters:
         if queue not in settings.queues:
             raise ConfigError(f"a filter is for queue {queue!r}, which is none of {', '.join(settings.queues)}")
@@ -105,7 +109,7 @@ def _resources(found: Sequence[Named], settings: Settings, keep: bool) -> Resour
     resources = queues.shared(settings.topic, settings.fifo, keep) | alarms.shared()
     for of in found:
         own = queues.queues(of, keep) | queues.subscription(of, keep)
-        own |= lambdas.redriver(of) | lambdas.consumer(of) | alarms.alarms(of)
+        own |= lambdas.redriver(of) | lambdas.consumer(of, settings.consumers) | alarms.alarms(of)
         own |= machines.machine(of, settings.approval, settings.partition)
         if taken := own.keys() & resources.keys():
             raise ConfigError(f"queue {of.queue!r}: {min(taken)} is the logical name of another resource; rename it")
@@ -125,7 +129,7 @@ def _policy(role: str, found: Sequence[Named]) -> Json:
     statements = lambdas.gathered(lambdas.merged([one for of in found for one in lambdas.statements_of(role, of)]))
     properties = {
         "Description": f"What a redrive {role} calls, and no more",
-        "PolicyDocument": {"Version": "2012-10-17", "Statement": statements},
+        "PolicyDocument": {"Version": "2012-10-17", "Statement": [*statements, lambdas.USES_KEY]},
     }
     return {"Type": "AWS::IAM::ManagedPolicy", "Properties": properties}
 

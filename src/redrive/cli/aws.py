@@ -62,6 +62,7 @@ def aws() -> None:
 @click.option(
     "--partition", type=click.Choice(PARTITIONS), default=PARTITIONS[0], help="of AWS, for China and GovCloud [aws]"
 )
+@click.option("--consumers", type=int, default=50, metavar="N", help="invocations of your Lambda at once, at most [50]")
 @click.option("--format", "form", type=click.Choice(("yaml", "json")), default="yaml", help="of the template [yaml]")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="where to [stdout]")
 def template(
@@ -75,6 +76,7 @@ def template(
     keep: bool | None,
     approval: bool,
     partition: str,
+    consumers: int,
     form: str,
     out: Path | None,
 ) -> None:
@@ -99,6 +101,7 @@ def template(
         keep=keep,
         approval=approval,
         partition=partition,
+        consumers=consumers,
     )
     written = text(made(settings), form)
     if out is None:
