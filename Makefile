@@ -1,6 +1,6 @@
 # `make demo` and `make test` need nothing but this checkout: they make .venv and install what is missing.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test check docs bench soak
+.PHONY: help setup setup-dev demo test check docs bench lowest soak
 # Another tree's modules or interpreter must not leak into this one's.
 unexport PYTHONPATH PYTHONHOME
 # Tests are compiled once, not by each process that runs them.
@@ -34,6 +34,11 @@ docs: setup-dev ## build the site into build/site
 
 bench: setup-dev ## measure speed, lateness, latency, memory and start-up (ARGS="--help" for the choices)
 	@$(PY) -m benchmarks $(ARGS)
+
+lowest: ## run the unit and contract tests with the lowest versions that pyproject.toml allows
+	@scripts/setup-servers
+	@scripts/setup-lowest
+	@.venv-lowest/bin/python -m pytest --dist loadgroup -n 2 -m "not soak" tests/contract tests/unit $(ARGS)
 
 soak: setup-dev ## the whole of every sweep, for as long as it takes (TEST_SEED=1 repeats a run)
 	@scripts/setup-servers

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import tomllib
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -113,7 +114,27 @@ def _backoff(entry: Any) -> str:
     return f"{show(entry.base)} × {entry.factor:g}ⁿ up to {show(entry.cap)}, jitter {jitter}"
 
 
+def dependency_table() -> Iterator[str]:
+    """What redrive and its extras need: the lowest version allowed, and the one that the tests ran with."""
+    root = Path(__file__).parent.parent
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    tested = dict(line.lower().split("==") for line in (root / "constraints.txt").read_text().split() if "==" in line)
+    yield "| package | for | at least | tested with |"
+    yield "|---|---|---|---|"
+    groups = {"": project["dependencies"], **project["optional-dependencies"]}
+    for extra, requirements in groups.items():
+        if extra in ("dev", "docs", "all"):
+            continue
+        for requirement in requirements:
+            found = re.match(r"([\w.-]+)(?:\[[^\]]*\])?>=([\d.]+)", requirement)
+            assert found is not None, requirement
+            name, least = found.groups()
+            used = f"`redrive[{extra}]`" if extra else "redrive"
+            yield f"| {name} | {used} | {least} | {tested.get(name.lower(), '–')} |"
+
+
 _MAKERS = {
+    "dependencies": dependency_table,
     "command_line": command_line,
     "settings": settings_table,
     "errors": error_tree,
