@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from redrive.message import Ack, Ask, Draft, Settled, Settlement, Swap
+from redrive.message import SKIP_LOOKED, Ack, Ask, Draft, RetryAt, Settled, Settlement, Swap
 from redrive.store import Store
 from redrive.stores.postgres import PostgresStore
 from redrive.testing import ManualClock, StoreContract
@@ -100,3 +101,119 @@ def test_a_cell_that_appears_while_a_settlement_makes_it_makes_that_one_stale(sc
     assert store.counts().leased == 1
     for one in (store, other):
         one.close()
+
+
+# -- claims that take retries first
+
+
+def retrying(store: PostgresStore, clock: ManualClock, *drafts: Draft) -> list[str]:
+    """Messages that failed once and are due again, in the order in which they come due."""
+    store.put(drafts)
+    deliveries = store.exchange([], [Ask(drafts[0].queue, len(drafts), 600_000)]).deliveries
+    later = [Settlement(d.receipt, RetryAt(clock() + 1 + at)) for at, d in enumerate(deliveries)]
+    store.exchange(later, [])
+    clock.advance((len(drafts) + 1) / 1000)
+    return [d.message.id for d in deliveries]
+
+
+def claimed(store: PostgresStore, limit: int, retries: int, skip: frozenset[str] = frozenset()) -> list[str]:
+    ask = Ask("default", limit, 600_000, skip, retries=retries)
+    return [d.message.id for d in store.exchange([], [ask]).deliveries]
+
+
+def test_the_share_of_retries_is_of_the_whole_claim_and_each_priority_goes_on_with_what_is_left_of_it(
+    schema: str,
+) -> None:
+    clock = ManualClock()
+    store = PostgresStore(schema, clock_ms=clock)
+    before_ms = clock() - 60_000
+    retried = retrying(store, clock, *[Draft(task="t", priority=p) for p in (1, 1, 1, 3, 3, 3)])
+    backlog = {
+        p: [put.id for put in store.put([Draft(task="t", priority=p, due_ms=before_ms) for _ in range(4)])]
+        for p in (1, 3)
+    }
+    first = claimed(store, 12, 4)
+    assert first == [*retried[:3], *backlog[1], retried[3], *backlog[3]]
+    assert claimed(store, 12, 4) == retried[4:]
+    store.close()
+
+
+def test_a_lease_that_ran_out_is_no_retry(schema: str) -> None:
+    clock = ManualClock()
+    store = PostgresStore(schema, clock_ms=clock)
+    store.put([Draft(task="t")])
+    (lapsed,) = [d.message.id for d in store.exchange([], [Ask("default", 1, 1000)]).deliveries]
+    clock.advance("2s")
+    (backlog,) = [put.id for put in store.put([Draft(task="t", due_ms=clock() - 60_000)])]
+    assert claimed(store, 1, 1) == [backlog]
+    assert claimed(store, 1, 1) == [lapsed]
+    store.close()
+
+
+def test_retries_are_found_behind_more_than_a_claim_that_skips_looks_at(schema: str) -> None:
+    """Of retries it looks at as many as of all: so an outage of one dependency keeps nobody's retries back."""
+    clock = ManualClock()
+    store = PostgresStore(schema, clock_ms=clock)
+    wanted = retrying(store, clock, *[Draft(task="t") for _ in range(3)])
+    store.put([Draft(task="held", due_ms=clock() - 60_000) for _ in range(SKIP_LOOKED + 5)])
+    ask = Ask("default", 3, 600_000, frozenset({"held"}), retries=2)
+    found = store.exchange([], [ask])
+    assert [d.message.id for d in found.deliveries] == wanted[:2] and found.clogged == {"default"}
+    assert store.exchange([], [ask]).clogged == {"default"} and store.counts().leased == 3
+    store.close()
+
+
+def test_no_more_retries_are_looked_at_than_a_claim_that_skips_looks_at(schema: str) -> None:
+    clock = ManualClock()
+    store = PostgresStore(schema, clock_ms=clock)
+    *held, beyond = retrying(store, clock, *[Draft(task="held") for _ in range(SKIP_LOOKED)], Draft(task="t"))
+    found = store.exchange([], [Ask("default", 3, 600_000, frozenset({"held"}), retries=3)])
+    assert (found.deliveries, found.clogged) == ([], {"default"})
+    assert claimed(store, 1, 1) == held[:1]
+    assert claimed(store, 3, 3, frozenset({"held"})) == [beyond]
+    store.close()
+
+
+def test_a_paused_queue_gives_no_retries_and_is_not_clogged(schema: str) -> None:
+    clock = ManualClock()
+    store = PostgresStore(schema, clock_ms=clock)
+    wanted = retrying(store, clock, Draft(task="t"))
+    store.put([Draft(task="held", due_ms=clock() - 60_000) for _ in range(SKIP_LOOKED + 5)])
+    store.configure("default", paused=True)
+    ask = Ask("default", 3, 600_000, frozenset({"held"}), retries=2)
+    found = store.exchange([], [ask])
+    assert (found.deliveries, found.clogged) == ([], frozenset())
+    store.configure("default", paused=False)
+    assert [d.message.id for d in store.exchange([], [ask]).deliveries] == wanted
+    store.close()
+
+
+def test_a_retry_of_a_group_goes_first_once_it_has_a_place(schema: str) -> None:
+    clock = ManualClock()
+    store = PostgresStore(schema, clock_ms=clock)
+    (waits,) = retrying(store, clock, Draft(task="t", group="g"))
+    backlog = [put.id for put in store.put([Draft(task="t", due_ms=clock() - 60_000) for _ in range(3)])]
+    assert claimed(store, 2, 1) == [waits, backlog[0]]
+    assert store.check() == []
+    store.close()
+
+
+def test_claims_that_share_give_each_message_once(schema: str) -> None:
+    stores = [PostgresStore(schema) for _ in range(4)]
+    stores[0].put([Draft(task="t") for _ in range(400)])
+    half = stores[0].exchange([], [Ask("default", 200, 600_000)]).deliveries
+    stores[0].exchange([Settlement(d.receipt, RetryAt(0)) for d in half], [])
+    found: list[str] = []
+
+    def drain(store: PostgresStore) -> None:
+        while ids := claimed(store, 7, 2):
+            found.extend(ids)
+
+    threads = [threading.Thread(target=drain, args=(store,)) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == len(set(found)) == 400
+    for store in stores:
+        store.close()

@@ -74,6 +74,15 @@ insert into {{schema}}.message(id, seq, task, queue, priority, due_ms, enqueued_
   select gen_random_uuid(), nextval('{{schema}}.message_seq'), 'task0', '{MAIN}', 2,
     {{now}} - {{count}} + n + {{later}}, 0, '' from generate_series(1, {{count}}) n;
 """
+# A backlog, and among it some that failed before; and many that did and wait.
+SHARED = f"""
+insert into {{schema}}.message(id, seq, task, queue, priority, due_ms, enqueued_ms, fence, attempt, body)
+  select gen_random_uuid(), nextval('{{schema}}.message_seq'), 'task' || n % 5, '{MAIN}', 2,
+    {{now}} - {{count}} + n, 0, (n % 49 = 0)::int, (n % 49 = 0)::int, ''::bytea from generate_series(1, {{count}}) n
+  union all
+  select gen_random_uuid(), nextval('{{schema}}.message_seq'), 'task' || n % 5, '{MAIN}', 2,
+    {{now}} + {HOUR_MS} + n, 0, 1, 1, ''::bytea from generate_series(1, {{count}}) n;
+"""
 CELLS = f"""
 insert into {SCHEMA}.cell(key, version, value, expires_ms, sweep_ms)
   select 'cell ' || n, 2, '1', case when n >= 1000 then {{now}} - n end, case when n >= 1000 then {{now}} - n end
@@ -195,6 +204,40 @@ def test_however_much_is_skipped_a_claim_and_a_wait_read_the_first_thousand(
     finally:
         explained.store.close()
         server.execute(f"drop schema {schema} cascade".encode())
+
+
+@pytest.mark.parametrize("analyzed", [False, True], ids=["no statistics", "its own"])
+@pytest.mark.parametrize("skip", [frozenset(), frozenset({"task0"})], ids=["all", "skips"])
+def test_a_claim_that_takes_retries_first_reads_them_off_their_own_index(
+    server: psycopg.Connection, postgres_server: PostgresServer, mix: Mix, analyzed: bool, skip: frozenset[str]
+) -> None:
+    """However many are due, and however many wait."""
+    schema = f"{SCHEMA}_shared"
+    explained = Explained(postgres_server, schema)
+    try:
+        server.execute(f"alter table {schema}.message set (autovacuum_enabled = off)".encode())
+        server.execute(filling.spelt(SHARED, mix.now_ms, schema=schema, count=mix.rows // 4))
+        if analyzed:
+            server.execute(f"vacuum analyze {schema}.message".encode())
+        looked = 4 * SKIP_LOOKED if skip else 0
+        for retries in (1, LIMIT // 5, LIMIT):
+            ask = Ask(MAIN, LIMIT, LEASE_MS, skip, "w", retries)
+            plan = explained.plan("claim_sharing", lambda ask=ask: explained.store.exchange([], [ask]))
+            assert plan.indexes == {"message_due", "message_retry", "message_wake"} and not plan.could_scan, plan
+            assert plan.rows <= 5 * LIMIT + looked and plan.sorts == 0, plan
+            assert plan.buffers <= ROUND + TOUCHED * LIMIT + looked, plan
+        done = explained.store.exchange([], [Ask(MAIN, LIMIT, LEASE_MS, skip, "w", LIMIT)]).deliveries
+        assert [d.message.attempt for d in done] == [2] * LIMIT
+    finally:
+        explained.store.close()
+        server.execute(f"drop schema {schema} cascade".encode())
+
+
+def test_a_share_for_retries_of_which_there_are_none_costs_a_look_at_their_index(explained: Explained) -> None:
+    ask = Ask(MAIN, LIMIT, LEASE_MS, worker="w", retries=LIMIT // 5)
+    plan = explained.plan("claim_sharing", lambda: explained.store.exchange([], [ask]))
+    assert plan.indexes == {"message_due", "message_retry", "message_wake"} and not plan.could_scan, plan
+    assert plan.rows <= 3 * LIMIT and plan.sorts == 0 and plan.buffers <= ROUND + TOUCHED * LIMIT, plan
 
 
 def test_what_is_delayed_costs_a_claim_nothing(explained: Explained) -> None:

@@ -197,6 +197,8 @@ def is_later(draft: Draft, now_ms: int) -> bool:
 
 def claim(st: Statements, c: Connection, ask: Ask, waking: bool, now: int | None) -> Cursor:
     args = (ask.queue, ask.limit, ask.lease_ms, ask.worker, now, not waking)
+    if ask.retries > 0:
+        return st.do(c, "claim_sharing", *args, *_skipping(ask), ask.retries)
     if not ask.skip:
         return st.do(c, "claim", *args)
     return st.do(c, "claim_skipping", *args, *_skipping(ask))

@@ -61,7 +61,7 @@ from ._postgres_link import Link
 from ._postgres_listen import Listener
 from ._postgres_looks import groups as find_groups
 from ._postgres_looks import page, to_counts, to_failure_group
-from ._postgres_rows import BEFORE, CLAIMED, COLUMNS, ids, ints, texts, to_message
+from ._postgres_rows import BEFORE, CLAIMED, COLUMNS, LEASE, ids, ints, texts, to_message
 from ._postgres_schema import open_schema, statements
 from ._postgres_tx import connection_of, tell, within
 from ._postgres_url import parse
@@ -77,7 +77,7 @@ def prepared(schema: str) -> dict[str, str]:
     """The statements of postgres.sql for this schema."""
     now = r"(select coalesce(\1::bigint, floor(extract(epoch from now()) * 1000)::bigint))"
     return {
-        name: re.sub(r"\{now (\$\d+)\}", now, sql)
+        name: re.sub(r"\{now (\$\d+)\}", now, sql.replace("{lease}", LEASE))
         .replace("{s}", schema)
         .replace("{claimed}", CLAIMED)
         .replace("{columns}", COLUMNS)

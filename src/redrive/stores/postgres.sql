@@ -134,6 +134,13 @@ create index message_dead on {s}.message(fingerprint, rested_ms, seq) include (t
 drop index {s}.message_failure;
 alter index {s}.message_dead rename to message_failure;
 
+-- name: migration_8
+-- compatible from 1
+-- What has failed before and is due, for claims that take some of it first. (The lane is said in words that only `claim_sharing` says, so that
+-- no other statement has a use of this index, and that one no use of another.)
+create index message_retry on {s}.message(queue, priority, due_ms, seq)
+  where lane between 'ready' and 'ready' and attempt > 0 and due_ms is not null;
+
 -- name: put
 -- $1 ids, $2 tasks, $3 queues, $4 priorities, $5 dues, $6 delays, $7 deadlines, $8 versions, $9 keys, $10 groups, $11 producers, $12 metas,
 -- $13 bodies, $14 now
@@ -202,11 +209,7 @@ with due as materialized (
     when $6::boolean and exists (select from {s}.message where queue = $1::text and wake_ms <= {now $5} and turn is null) then 0
     else $2::int end)
 update {s}.message m set
-  due_ms = {now $5} + $3::bigint, worker = $4::text, fence = fence + 1, lane = 'leased',
-  attempt = case when lane = 'leased' then attempt else attempt + 1 end,
-  crashes = case when lane = 'leased' then coalesce(crashes, 0) + 1 else crashes end,
-  crashes_alone = case when lane = 'leased' and suspect = 2 then coalesce(crashes_alone, 0) + 1 else crashes_alone end,
-  suspect = case when lane = 'leased' then 1 else suspect end
+  {lease}
 from due where m.ctid = due.at
 returning {claimed}
 
@@ -228,11 +231,46 @@ due as materialized (
     else $2::int end),
 claimed as (
   update {s}.message m set
-    due_ms = {now $5} + $3::bigint, worker = $4::text, fence = fence + 1, lane = 'leased',
-    attempt = case when lane = 'leased' then attempt else attempt + 1 end,
-    crashes = case when lane = 'leased' then coalesce(crashes, 0) + 1 else crashes end,
-    crashes_alone = case when lane = 'leased' and suspect = 2 then coalesce(crashes_alone, 0) + 1 else crashes_alone end,
-    suspect = case when lane = 'leased' then 1 else suspect end
+    {lease}
+  from due where m.ctid = due.at
+  returning {claimed})
+select * from claimed union all
+select null, null, null, null, null, null, null, null, null, null, null, null from (select from fence where due_ms is not null limit 1) more
+
+-- name: claim_sharing
+-- As `claim` and `claim_skipping` ($7 none: nothing is skipped), $9 how many places go first to messages that have failed before. Priority by
+-- priority, and in each first a turn of those, by an index of their own, then one of all that are due: a turn takes what the turns before it left.
+with recursive fence as materialized (
+  select p.priority, due.*, retry.due_ms retry_ms, retry.seq retry_seq
+  from (values (0::smallint), (1::smallint), (2::smallint), (3::smallint)) p(priority) left join lateral (
+    select due_ms, lane, seq from {s}.message m where cardinality($7::text[]) > 0
+      and m.queue = $1::text and m.priority = p.priority and due_ms <= {now $5} order by due_ms, lane, seq limit 1 offset $8::int) due on true
+  left join lateral (
+    select due_ms, seq from {s}.message m where cardinality($7::text[]) > 0 and lane between 'ready' and 'ready' and attempt > 0
+      and m.queue = $1::text and m.priority = p.priority and due_ms <= {now $5} order by due_ms, seq limit 1 offset $8::int) retry on true
+  where not exists (select from {s}.queue where name = $1::text and paused)),
+turn(step, room, retries, at) as (
+  select -1, case
+    when $6::boolean and exists (select from {s}.message where queue = $1::text and wake_ms <= {now $5} and turn is null) then 0
+    else $2::int end, $9::int, array[]::tid[]
+  union all
+  select t.step + 1, t.room - cardinality(taken.at), t.retries - case when t.step % 2 = 0 then 0 else cardinality(taken.at) end, taken.at
+  from turn t join fence f on f.priority = (t.step + 1) / 2 cross join lateral (
+    select case when t.step % 2 = 0 then array(
+      select ctid from {s}.message m where m.queue = $1::text and m.priority = f.priority and due_ms <= {now $5}
+        and (due_ms, lane, seq) < (coalesce(f.due_ms, 9223372036854775807), coalesce(f.lane, ''), coalesce(f.seq, 0))
+        and task <> all($7::text[]) and ctid <> all(t.at) order by due_ms, lane, seq limit t.room for no key update skip locked)
+    else array(
+      select ctid from {s}.message m where lane between 'ready' and 'ready' and attempt > 0
+        and m.queue = $1::text and m.priority = f.priority and due_ms <= {now $5}
+        and (due_ms, seq) < (coalesce(f.retry_ms, 9223372036854775807), coalesce(f.retry_seq, 0))
+        and task <> all($7::text[]) order by due_ms, seq limit least(t.retries, t.room) for no key update skip locked)
+    end at) taken
+  where t.room > 0),
+due as materialized (select unnest(at) at from turn),
+claimed as (
+  update {s}.message m set
+    {lease}
   from due where m.ctid = due.at
   returning {claimed})
 select * from claimed union all
