@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from msgspec import UNSET, Struct, UnsetType
@@ -24,6 +23,7 @@ from .retention import Retention
 from .routes import Route, Routes, check_route
 from .store import Store
 from .stores import open_store
+from .stores._door import word
 from .task import Ref, Task, as_text
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-E = TypeVar("E", bound=StrEnum)
 W = TypeVar("W", bound=Wrap)
 A = TypeVar("A", bound="Callable[[Alert], Any]")
 DEFAULT_CONCURRENCY = 10
@@ -387,8 +386,8 @@ class App:
         for, or the text or bytes that came; `attributes` are the message attributes, by name, as text. A message
         attribute `task` names it where `foreign` does not. Raises ConfigError for what cannot be meant.
         """
-        order = None if group_order is None else _word(GroupOrder, group_order, f"queue {name!r}: group_order")
-        dead = None if on_dead is None else _word(OnDead, on_dead, f"queue {name!r}: on_dead")
+        order = word(GroupOrder, group_order, f"queue {name!r}: group_order")
+        dead = word(OnDead, on_dead, f"queue {name!r}: on_dead")
         kept, bound = retention or Retention(), _rate(rate)
         route = foreign.name if isinstance(foreign, Task) else foreign
         if route is not None:
@@ -738,13 +737,6 @@ class App:
         sizes = queues if isinstance(queues, Mapping) else {}
         known = [self.queues.get(name) or Queue(name) for name in names]
         return [q if (n := sizes.get(q.name)) is None else replace(q, concurrency=n) for q in known]
-
-
-def _word(kind: type[E], value: str, what: str) -> E:
-    try:
-        return kind(value)
-    except ValueError:
-        raise ConfigError(f"{what}={value!r}; expected one of {', '.join(map(repr, map(str, kind)))}") from None
 
 
 def _with_blobs(store: Store, url: str | None) -> Store:

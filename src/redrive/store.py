@@ -232,9 +232,12 @@ class Store(Protocol):
         """The names of all queues that hold messages or settings, sorted."""
         ...
 
-    def peek(self, lane: Lane | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None) -> Page:
-        """A page of messages, without claiming them; `lane` None means every lane. Raises ValueError on a cursor not
-        of ours, Unsupported for dead and quarantine without `traits.triages`, for all others without `traits.finds`."""
+    def peek(
+        self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
+    ) -> Page:
+        """A page of messages, without claiming them; `lane` None means every lane. `lane`, as all words here,
+        may be its text. Raises ValueError on a cursor not of ours, ConfigError for a word that is no lane, Unsupported
+        for dead and quarantine without `traits.triages`, for all others without `traits.finds`."""
         ...
 
     def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
@@ -274,17 +277,17 @@ class Store(Protocol):
         *,
         paused: bool | None = None,
         group_width: int | None = None,
-        group_order: GroupOrder | None = None,
-        on_dead: OnDead | None = None,
+        group_order: GroupOrder | str | None = None,
+        on_dead: OnDead | str | None = None,
         swaps: Sequence[Swap] = (),
     ) -> None:
         """Change a queue's settings for every process, in one commit with the swaps; None leaves one as it is. A paused
         queue is not claimed from. Without `traits.atomic_moves` the swaps are looked at first and made last.
 
         `group_width` is how many messages of one group may run at once (1 until said otherwise). Raises ConfigError
-        for a strict order with another width than 1, and for `block` without strict order; Conflict if one of `swaps`
-        does not apply; Unsupported for a pause without `traits.cells`, and for what its groups cannot do without
-        `traits.widths`. Then nothing was changed.
+        for a strict order with another width than 1, for `block` without strict order, and for a word that is neither;
+        Conflict if one of `swaps` does not apply; Unsupported for a pause without `traits.cells`, and for what its
+        groups cannot do without `traits.widths`. Then nothing was changed.
         """
         ...
 

@@ -221,7 +221,10 @@ class QueueLikeStore:
     def queues(self) -> list[str]:
         return sorted({*self._flow.queues(), *self._rest.queues()})
 
-    def peek(self, lane: Lane | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None) -> Page:
+    def peek(
+        self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
+    ) -> Page:
+        lane = _door.lane_of(lane)
         _door.read_cursor(cursor)
         if lane not in RESTING:
             raise Unsupported("what waits or runs cannot be listed here")
@@ -247,8 +250,8 @@ class QueueLikeStore:
         *,
         paused: bool | None = None,
         group_width: int | None = None,
-        group_order: GroupOrder | None = None,
-        on_dead: OnDead | None = None,
+        group_order: GroupOrder | str | None = None,
+        on_dead: OnDead | str | None = None,
         swaps: Sequence[Swap] = (),
     ) -> None:
         _door.admit_width(group_width, 1)
@@ -341,7 +344,9 @@ class BareStore(QueueLikeStore):
         if paused is not None:
             self._no_cells()
 
-    def peek(self, lane: Lane | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None) -> Page:
+    def peek(
+        self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
+    ) -> Page:
         _door.read_cursor(cursor)
         self._no_triage()
 

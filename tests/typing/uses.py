@@ -454,6 +454,10 @@ def working() -> None:
 
 
 def redriving() -> None:
+    assert_type([message.id for message in app.dlq.all(lane="quarantine")], list[str])
+    assert_type(app.dlq.list(lane="dead").cursor, str | None)
+    app.store.configure("crm", group_order="strict", on_dead="block")
+    app.dlq.list(lane=7)  # type: ignore[arg-type]
     selection = app.dlq.select("queue:crm failed:<6h")
     plan = selection.plan(
         rate="20/s", canary=5, slow_start=True, halve_on_failures=True, stop_if="failed>20%", attempts=3

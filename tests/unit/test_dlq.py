@@ -1,13 +1,17 @@
 """The dead lane by hand: what is listed, what a retry moves, and what it leaves."""
 
+import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from redrive.errors import ConfigError
 from redrive.fault import Fault, Kind
 from redrive.message import Ask, DeadLetter, Draft, Handle, Lane, Message, Quarantine, Settlement, Swap, Verdict, Where
+from redrive.stores import open_store
 from redrive.stores.memory import MemoryStore
+from redrive.testing.servers import PostgresServer, RedisServer
 from redrive.triage.actor import user
 from redrive.triage.dlq import PAGE, DeadLetters, Retried
 
@@ -51,6 +55,32 @@ def message(store: MemoryStore, id: str) -> Message:
 def test_iterating_yields_every_dead_message_over_all_pages_the_longest_dead_first(store: MemoryStore) -> None:
     ids = kill(store, PAGE + 7)
     assert [m.id for m in DeadLetters(store)] == ids
+
+
+@pytest.mark.parametrize("engine", ["memory", "sqlite", "redis", "postgres"])
+def test_a_lane_may_be_named_by_its_text_on_every_engine(
+    engine: str, tmp_path: Path, redis_server: RedisServer, postgres_server: PostgresServer
+) -> None:
+    """Whatever the text is: what is no lane never reaches the engine."""
+    place = f"lane_{os.getpid()}"
+    url = {
+        "memory": "memory://",
+        "sqlite": f"sqlite:///{tmp_path / 'work.db'}",
+        "redis": f"{redis_server.url}?namespace={place}",
+        "postgres": f"{postgres_server.url}?schema={place}",
+    }[engine]
+    store = open_store(url)
+    store.put([Draft(task="t") for _ in range(2)])
+    ends: Sequence[DeadLetter | Quarantine] = DeadLetter("exhausted"), Quarantine()
+    deliveries = store.exchange([], [Ask("default", 2, 1000)]).deliveries
+    store.exchange([Settlement(d.receipt, end) for d, end in zip(deliveries, ends, strict=True)], [])
+    letters, (dead, poison) = DeadLetters(store), [d.message.id for d in deliveries]
+    assert [m.id for m in letters.all(lane="quarantine")] == [poison]
+    assert [m.id for m in letters.list(lane="dead").messages] == [dead]
+    for word in ("ready", "ded", "' or true --"):
+        with pytest.raises(ConfigError, match="expected 'dead' or 'quarantine'"):
+            letters.list(lane=word)
+    store.close()
 
 
 def test_list_gives_a_page_and_its_cursor_leads_on(store: MemoryStore) -> None:

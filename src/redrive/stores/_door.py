@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import TypeVar, overload
 
 from msgspec.structs import replace
 
+from ..config import near_miss
 from ..errors import ConfigError, EnqueueError, TooLarge, Unsupported
 from ..ids import is_id
 from ..message import (
@@ -25,6 +28,7 @@ from ..message import (
 )
 from ..store import Traits
 
+E = TypeVar("E", bound=StrEnum)
 _USE_BLOBS = (
     'keep large bodies in files or S3 with App(…, blobs="file:///DIRECTORY" or "s3://BUCKET/PREFIX"), or REDRIVE_BLOBS'
 )
@@ -34,6 +38,29 @@ COUNT_MAX = 2**31 - 1  # and count in four bytes where they can
 WIDTH_MAX = 100_000
 RESTED = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
 _CURSOR = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
+
+
+@overload
+def word(kind: type[E], said: E | str, what: str) -> E: ...
+@overload
+def word(kind: type[E], said: E | str | None, what: str) -> E | None: ...
+def word(kind: type[E], said: E | str | None, what: str) -> E | None:
+    """The member of `kind` that a member or its text names. Raises ConfigError for any other text: a store would keep
+    it, or put it into a statement."""
+    if said is None or type(said) is kind:
+        return said
+    try:
+        return kind(said)
+    except ValueError:
+        near = near_miss(str(said), list(kind))
+        meant = f"did you mean {str(near)!r}? " if near else ""
+        known = ", ".join(repr(str(one)) for one in kind)
+        raise ConfigError(f"{what}={said!r}; {meant}expected one of {known}") from None
+
+
+def lane_of(said: Lane | str | None) -> Lane | None:
+    """The lane that a look is for; None stands for all."""
+    return word(Lane, said, "lane")
 
 
 def admit(drafts: Iterable[Draft], traits: Traits) -> None:
@@ -56,8 +83,9 @@ def admit(drafts: Iterable[Draft], traits: Traits) -> None:
             )
 
 
-def admit_verdict(handles: Sequence[Handle], verdict: Verdict, traits: Traits) -> None:
-    """Raises ValueError for a verdict that is not one on so many handles, EnqueueError for a draft as `admit` does."""
+def admit_verdict(handles: Sequence[Handle], verdict: Verdict, traits: Traits) -> Sequence[Handle]:
+    """The handles, each with its lane as a Lane. Raises ValueError for a verdict that is not one on so many handles,
+    EnqueueError for a draft as `admit` does, ConfigError for a lane that is none."""
     if isinstance(verdict, Redrive) and len(verdict.delays_ms) not in (0, len(handles)):
         raise ValueError(
             f"{len(verdict.delays_ms)} delays_ms for {len(handles)} handles; expected one for each, or none"
@@ -68,6 +96,9 @@ def admit_verdict(handles: Sequence[Handle], verdict: Verdict, traits: Traits) -
         if verdict.draft.id == handles[0].id:
             raise EnqueueError(f"message {handles[0].id} cannot be replaced under its own id; give the draft another")
         admit([verdict.draft], traits)
+    if all(type(handle.lane) is Lane for handle in handles):
+        return handles
+    return [handle._replace(lane=word(Lane, handle.lane, "lane")) for handle in handles]
 
 
 def judged_lanes(verdict: Verdict) -> tuple[Lane, ...]:
@@ -101,8 +132,9 @@ def values_of(where: Where, *fields: str) -> dict[str, tuple[str, ...]]:
     }
 
 
-def admit_restored(messages: Iterable[Message], traits: Traits) -> None:
-    """Raises TooLarge or EnqueueError for the first message that cannot be restored."""
+def admit_restored(messages: Sequence[Message], traits: Traits) -> Sequence[Message]:
+    """The messages, each with its lane as a Lane. Raises TooLarge or EnqueueError for the first that cannot be
+    restored."""
     for message in messages:
         if message.lane not in RESTING:
             raise EnqueueError(
@@ -113,6 +145,9 @@ def admit_restored(messages: Iterable[Message], traits: Traits) -> None:
         why = _counters(message) or _unwritable([message.reason, message.worker, *_found_by(message)])
         if why is not None:
             raise EnqueueError(f"message {message.id} is refused: {why}; nothing was written")
+    if all(type(message.lane) is Lane for message in messages):
+        return messages
+    return [replace(message, lane=Lane(message.lane)) for message in messages]
 
 
 def unstorable(message: Message) -> str | None:

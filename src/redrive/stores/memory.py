@@ -225,7 +225,10 @@ class MemoryStore:
         with self._look() as (tables, _):
             return sorted({kept.message.queue for kept in tables.kept.values()} | tables.settings.keys())
 
-    def peek(self, lane: Lane | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None) -> Page:
+    def peek(
+        self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
+    ) -> Page:
+        lane = _door.lane_of(lane)
         after = _door.read_cursor(cursor)
         with self._look() as (tables, _):
             found = sorted(
@@ -246,7 +249,7 @@ class MemoryStore:
     # -- changing by hand
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
-        _door.admit_verdict(handles, verdict, self.traits)
+        handles = _door.admit_verdict(handles, verdict, self.traits)
         with self._commit() as (tables, now):
             moved = [_judge(tables, handle, verdict, at, now) for at, handle in enumerate(handles)]
             if moved != [False] or not isinstance(verdict, Replace):
@@ -255,7 +258,7 @@ class MemoryStore:
             return moved
 
     def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
-        _door.admit_restored(messages, self.traits)
+        messages = _door.admit_restored(messages, self.traits)
         with self._commit() as (tables, now):
             tables.swap_all(swaps, now)
             return [_restore(tables, message, now) for message in messages]
@@ -272,12 +275,13 @@ class MemoryStore:
         *,
         paused: bool | None = None,
         group_width: int | None = None,
-        group_order: GroupOrder | None = None,
-        on_dead: OnDead | None = None,
+        group_order: GroupOrder | str | None = None,
+        on_dead: OnDead | str | None = None,
         swaps: Sequence[Swap] = (),
     ) -> None:
         _door.admit_width(group_width, 1)
-        said = {"paused": paused, "width": group_width, "order": group_order, "on_dead": on_dead}
+        order, dead = _door.word(GroupOrder, group_order, "group_order"), _door.word(OnDead, on_dead, "on_dead")
+        said = {"paused": paused, "width": group_width, "order": order, "on_dead": dead}
         with self._commit() as (tables, now):
             tables.configure(queue, {name: value for name, value in said.items() if value is not None}, now)
             tables.swap_all(swaps, now)

@@ -241,7 +241,10 @@ class PostgresStore:
     def queues(self) -> list[str]:
         return sorted(row[0] for row in self._look("queues"))
 
-    def peek(self, lane: Lane | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None) -> Page:
+    def peek(
+        self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
+    ) -> Page:
+        lane = _door.lane_of(lane)
         since, after = _door.read_cursor(cursor)
         rows = self._link.read(lambda c: page(c, self._link.schema, where, lane, (since, after), limit))
         more = f"{rows[-1][16] or 0}.{rows[-1][15]}" if rows and len(rows) == limit else None
@@ -255,7 +258,7 @@ class PostgresStore:
     # -- changing by hand
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
-        _door.admit_verdict(handles, verdict, self.traits)
+        handles = _door.admit_verdict(handles, verdict, self.traits)
         told: set[str] = set()
 
         def work(c: Connection) -> list[bool]:
@@ -268,7 +271,7 @@ class PostgresStore:
         return self._link.run(work, wake=told, again=not once) if handles or swaps else []
 
     def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
-        _door.admit_restored(messages, self.traits)
+        messages = _door.admit_restored(messages, self.traits)
 
         def work(c: Connection) -> list[bool]:
             now = self._st.now()
@@ -305,12 +308,13 @@ class PostgresStore:
         *,
         paused: bool | None = None,
         group_width: int | None = None,
-        group_order: GroupOrder | None = None,
-        on_dead: OnDead | None = None,
+        group_order: GroupOrder | str | None = None,
+        on_dead: OnDead | str | None = None,
         swaps: Sequence[Swap] = (),
     ) -> None:
         _door.admit_width(group_width, 1)
-        said = (paused, group_width, group_order and group_order.value, on_dead and on_dead.value)
+        order, dead = _door.word(GroupOrder, group_order, "group_order"), _door.word(OnDead, on_dead, "on_dead")
+        said = (paused, group_width, order and order.value, dead and dead.value)
         set_now = self._look("settings", queue)
         if set_now and not swaps and all(new is None or new == now for new, now in zip(said, set_now[0], strict=True)):
             return  # as every start of an app declares

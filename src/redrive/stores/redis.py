@@ -275,7 +275,10 @@ class RedisStore:
             rows += self._call("counts", (queues[first : first + QUEUES_AT_ONCE],))
         return rows
 
-    def peek(self, lane: Lane | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None) -> Page:
+    def peek(
+        self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
+    ) -> Page:
+        lane = _door.lane_of(lane)
         return self._looks.peek(lane, where, limit, cursor)
 
     def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
@@ -284,7 +287,7 @@ class RedisStore:
     # -- changing by hand
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
-        _door.admit_verdict(handles, verdict, self.traits)
+        handles = _door.admit_verdict(handles, verdict, self.traits)
         arguments, ours = Arguments(), [at for at, handle in enumerate(handles) if is_id(handle.id)]
         arguments.blob(packed_ids([handles[at].id for at in ours]))
         delays_ms = [verdict.delay_of(at) if isinstance(verdict, Redrive) else 0 for at in ours]
@@ -302,7 +305,7 @@ class RedisStore:
         return moved
 
     def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
-        _door.admit_restored(messages, self.traits)
+        messages = _door.admit_restored(messages, self.traits)
         arguments = Arguments()
         arguments.blob(packed_ids([message.id for message in messages]))
         asked = restored_rows(messages, arguments), swap_rows(swaps, arguments)
@@ -320,12 +323,13 @@ class RedisStore:
         *,
         paused: bool | None = None,
         group_width: int | None = None,
-        group_order: GroupOrder | None = None,
-        on_dead: OnDead | None = None,
+        group_order: GroupOrder | str | None = None,
+        on_dead: OnDead | str | None = None,
         swaps: Sequence[Swap] = (),
     ) -> None:
         _door.admit_width(group_width, 1)
-        said = {"paused": paused, "width": group_width, "order": group_order, "on_dead": on_dead}
+        order, dead = _door.word(GroupOrder, group_order, "group_order"), _door.word(OnDead, on_dead, "on_dead")
+        said = {"paused": paused, "width": group_width, "order": order, "on_dead": dead}
         changes = {name: value for name, value in said.items() if value is not None}
         arguments = Arguments()
         asked = queue, changes, swap_rows(swaps, arguments)

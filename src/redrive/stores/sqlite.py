@@ -422,7 +422,10 @@ class SqliteStore:
     def queues(self) -> list[str]:
         return sorted(row[0] for row in self._read(self._sql["queues"]))
 
-    def peek(self, lane: Lane | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None) -> Page:
+    def peek(
+        self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
+    ) -> Page:
+        lane = _door.lane_of(lane)
         since, after = _door.read_cursor(cursor)
         where, (since, after) = _door.begin(where, lane, (since, after))
         which, args = page_of(self._read, lane, where, (since, after), limit)
@@ -440,7 +443,7 @@ class SqliteStore:
     # -- changing by hand
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
-        _door.admit_verdict(handles, verdict, self.traits)
+        handles = _door.admit_verdict(handles, verdict, self.traits)
 
         def work(c: sqlite3.Connection) -> list[bool]:
             now = self._clock_ms()
@@ -455,7 +458,7 @@ class SqliteStore:
         return moved
 
     def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
-        _door.admit_restored(messages, self.traits)
+        messages = _door.admit_restored(messages, self.traits)
 
         def work(c: sqlite3.Connection) -> list[bool]:
             now = self._clock_ms()
@@ -489,19 +492,20 @@ class SqliteStore:
         *,
         paused: bool | None = None,
         group_width: int | None = None,
-        group_order: GroupOrder | None = None,
-        on_dead: OnDead | None = None,
+        group_order: GroupOrder | str | None = None,
+        on_dead: OnDead | str | None = None,
         swaps: Sequence[Swap] = (),
     ) -> None:
         _door.admit_width(group_width, 1)
-        said = (paused, group_width, group_order, on_dead)
+        order, dead = _door.word(GroupOrder, group_order, "group_order"), _door.word(OnDead, on_dead, "on_dead")
+        said = (paused, group_width, order, dead)
         set_now = self._read("select paused, group_width, group_order, on_dead from queue where name = ?", queue)
         if set_now and not swaps and all(new is None or new == now for new, now in zip(said, set_now[0], strict=True)):
             return  # as every start of an app declares
 
         def work(c: sqlite3.Connection) -> None:
             now = self._clock_ms()
-            self._groups.configure(c, queue, paused, group_width, group_order, on_dead, now)
+            self._groups.configure(c, queue, paused, group_width, order, dead, now)
             _sqlite_cells.swap_all(c, self._sql, swaps, now)
 
         self._writer.run(work)

@@ -343,7 +343,10 @@ class SqsStore:
         resting = [] if self.triage_store is None else self.triage_store.queues()
         return sorted({*self.places.names(), *resting})
 
-    def peek(self, lane: Lane | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None) -> Page:
+    def peek(
+        self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
+    ) -> Page:
+        lane = _door.lane_of(lane)
         _door.read_cursor(cursor)
         if lane not in RESTING:
             how = "by its state (--state dead)" if self.triage_store is not None else "where the URL has triage="
@@ -376,14 +379,15 @@ class SqsStore:
         *,
         paused: bool | None = None,
         group_width: int | None = None,
-        group_order: GroupOrder | None = None,
-        on_dead: OnDead | None = None,
+        group_order: GroupOrder | str | None = None,
+        on_dead: OnDead | str | None = None,
         swaps: Sequence[Swap] = (),
     ) -> None:
         _door.admit_width(group_width, 1)
-        fifo = group_order is not None and self.places.of(queue).fifo
-        wide, blocks = group_width not in (None, 1), on_dead is OnDead.BLOCK
-        if wide or blocks or (group_order is not None and fifo != (group_order is GroupOrder.STRICT)):
+        order, dead = _door.word(GroupOrder, group_order, "group_order"), _door.word(OnDead, on_dead, "on_dead")
+        fifo = order is not None and self.places.of(queue).fifo
+        wide, blocks = group_width not in (None, 1), dead is OnDead.BLOCK
+        if wide or blocks or (order is not None and fifo != (order is GroupOrder.STRICT)):
             raise Unsupported(
                 f"queue {queue!r}: SQS serves the groups of a FIFO queue (its name ends in .fifo) one message at a "
                 "time, in order, and skips a dead one; a standard queue has no order, and no width"

@@ -25,6 +25,7 @@ from ._contract.settling import SettleRules
 from ._contract.swapping import SettledSwapRules
 from ._contract.triaging import TriageRules
 from ._contract.waiting import WaitRules
+from ._contract.wording import WordRules
 
 
 class StoreContract(
@@ -55,6 +56,7 @@ class StoreContract(
     RestoreRules,
     TrendRules,
     ListRules,
+    WordRules,
 ):
     """Subclasses define `make_store(clock, place)`; the tests take seconds and never sleep long.
 

@@ -46,7 +46,7 @@ class DeadLetters(Sayings, Mending):
     def __iter__(self) -> Iterator[Message]:
         return self.all()
 
-    def all(self, *, where: Where = Where(), lane: Lane = Lane.DEAD) -> Iterator[Message]:
+    def all(self, *, where: Where = Where(), lane: Lane | str = Lane.DEAD) -> Iterator[Message]:
         """Every message that matches, the longest dead first, read page by page."""
         for page in pages(self._store, _resting(lane), where):
             yield from page
@@ -81,7 +81,7 @@ class DeadLetters(Sayings, Mending):
         return views(self._store, limit)
 
     def list(
-        self, *, where: Where = Where(), lane: Lane = Lane.DEAD, limit: int = 100, cursor: str | None = None
+        self, *, where: Where = Where(), lane: Lane | str = Lane.DEAD, limit: int = 100, cursor: str | None = None
     ) -> Page:
         """One page; its `cursor` leads to the next.
 
@@ -180,7 +180,7 @@ class DeadLetters(Sayings, Mending):
             yield from (message for message in some if message.id not in ids)
 
 
-def _resting(lane: Lane) -> Lane:
+def _resting(lane: Lane | str) -> Lane:
     if lane not in RESTING:
         raise ConfigError(f"lane {str(lane)!r} holds no dead letters; expected 'dead' or 'quarantine'")
-    return lane
+    return Lane(lane)
