@@ -23,9 +23,11 @@ from .flow import flow
 from .groups import before, groups
 from .harness import Broken, Options, Reading, as_json, table
 from .isolation import isolation
+from .late import late
 from .pair import workers
 from .plan import plan
 from .recovery import recovery
+from .snapshot import snapshot
 from .sqs import sqs, sqs_requests
 from .startup import startup
 from .suspects import poison, suspects
@@ -57,6 +59,8 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
         memory,
         plan,
         dead,
+        snapshot,
+        late,
         startup,
         testkit,
         sqs_requests,
@@ -118,6 +122,8 @@ def parser() -> argparse.ArgumentParser:
         "--suspects", default="500x15ms,100x2s", help="suspects: messages under way, and how long each takes"
     )
     p.add_argument("--crowd", type=int, default=500, help="poison: messages under way with it")
+    p.add_argument("--stream", type=int, default=100_000, help="snapshot, late: messages that pass through in all")
+    p.add_argument("--late-s", type=float, default=5.0, help="late: how long after its begin a transaction commits")
     p.add_argument("--before", type=Path, metavar="DIR", help="before: another checkout of this project")
     p.add_argument("--folder", type=Path, help="where the stores lie: on a real disk, for tmpfs syncs nothing")
     p.add_argument("--json", type=Path, metavar="FILE", help="keep every value of every round here")

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .engines import server_cpu_s
 from .harness import (
     CONCURRENCY,
     PUT_AT_ONCE,
@@ -46,7 +47,7 @@ def groups(options: Options) -> list[Reading]:
 
 def before(options: Options) -> list[Reading]:
     """No-op messages without groups, and messages where a fifth fails and is retried, with this checkout and with
-    another one (`--before DIR`), in pairs."""
+    another one (`--before DIR`), in pairs. Processor time is that of the worker and of the store's server."""
     if options.before is None:
         raise Broken("name the other checkout: --before DIR (git worktree add DIR COMMIT makes one)")
     sides = {"then": options.before.absolute(), "now": ROOT}
@@ -94,11 +95,11 @@ def _run_at(options: Options, root: Path, task: str) -> tuple[float, float]:
     arguments = (url, CONCURRENCY, folder / "worker.records", "")
     with Child(folder, "worker", *arguments, root=root) as child:
         child.rest()
-        from_s = child.cpu_s()
+        from_s = child.cpu_s() + server_cpu_s(place.engine)
         _python(root, "from benchmarks.tasks import make_app", f"a = make_app({url!r})", *resume)
         child.await_records(runs)
         child.rest()
-        cpu_s = child.cpu_s() - from_s
+        cpu_s = child.cpu_s() + server_cpu_s(place.engine) - from_s
         child.stop()
         records = child.read()
     need_all_once(records, options.messages)

@@ -48,6 +48,8 @@ class Options(Struct, frozen=True):
     starts: int
     waiting: int = 10_000
     dead: int = 100_000
+    stream: int = 100_000
+    late_s: float = 5.0
     before: Path | None = None  # another checkout
     suspects: str = "500x15ms,100x2s"
     crowd: int = 500
@@ -106,10 +108,12 @@ class Place(Struct, frozen=True):
     engine: Engine
 
 
-def fresh(options: Options, kind: str) -> Place:
+def fresh(options: Options, kind: str, engine: Engine | None = None) -> Place:
+    """`engine`: another one than the options name."""
     folder = options.folder / f"{kind}-{next(_numbers)}"
     folder.mkdir()
-    return Place(folder, options.engine.url(folder), options.engine)
+    engine = engine or options.engine
+    return Place(folder, engine.url(folder), engine)
 
 
 def fill(url: str, task: str, count: int) -> None:

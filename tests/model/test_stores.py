@@ -9,9 +9,11 @@ import psycopg
 import pytest
 from tests.contract.test_contract import ModestStore
 from tests.contract.test_postgres import schema_of
+from tests.contract.test_postgres_floor import always as always
 from tests.contract.test_redis import redis_url
 
 from redrive.store import Store
+from redrive.stores import _postgres_floor
 from redrive.stores.memory import MemoryStore
 from redrive.stores.postgres import PostgresStore
 from redrive.stores.redis import RedisStore
@@ -51,6 +53,16 @@ class TestPostgres(StoreModel):
         schema = schema_of(place)
         self.schemas.add(schema)
         return PostgresStore(f"{self.server.url}?schema={schema}&synchronous_commit=off", clock_ms=clock)
+
+
+@pytest.mark.usefixtures("always")
+class TestPostgresWithFloors(TestPostgres):
+    """Claims begin where the last look found the first message; nothing is looked for behind."""
+
+    @pytest.fixture(autouse=True)
+    def _untold(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(_postgres_floor, "SHARE", 0.0)
+        monkeypatch.setattr(_postgres_floor, "SAVED_MS", 0.0)
 
 
 class TestRedis(StoreModel):

@@ -94,11 +94,14 @@ def _named(sql: str) -> str:
 
 
 class Explained:
-    """A store on this server, and the plans of what it does."""
+    """A store on this server, and the plans of what it does. `floors`: it keeps floors where looks take long; else only
+    those that a test keeps, so that no plan hangs on how busy the machine is."""
 
-    def __init__(self, server: PostgresServer, schema: str) -> None:
+    def __init__(self, server: PostgresServer, schema: str, *, floors: bool = False) -> None:
         self.url = f"{server.url}?schema={schema}&timeout=100&{OPTIONS}"
         self.store = PostgresStore(self.url)
+        if not floors:
+            self.store._floors.looking = lambda queues: None  # type: ignore[method-assign]
         self._log = server.folder / "log"
         self._names = {sql.decode(): name for name, sql in self.store._st.sql.items()}
 

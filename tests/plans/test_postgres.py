@@ -3,6 +3,7 @@ and whatever the planner knows of it."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -12,6 +13,7 @@ import pytest
 
 from redrive.fault import Fault, Kind
 from redrive.message import (
+    PRIORITIES,
     SKIP_LOOKED,
     Ack,
     Ask,
@@ -32,6 +34,8 @@ from redrive.message import (
     Where,
 )
 from redrive.stores import _postgres_looks as looks
+from redrive.stores._postgres_floor import FIRST, NEVER_MS, Aim, Floor, Look, Pieces
+from redrive.stores._postgres_floors import WAKE, Looking
 from redrive.stores.postgres import PostgresStore
 from redrive.testing.servers import PostgresServer
 
@@ -502,7 +506,101 @@ def test_a_release_reads_the_leased_and_of_the_others_one_index(explained: Expla
         assert plans[name].rows <= mix.many(21) + 20 * LIMIT, plans[name]
 
 
+# -- above floors
+
+
+@contextlib.contextmanager
+def kept_floors(explained: Explained, queue: str, low_ms: int, *spots: tuple[int, int]) -> Iterator[None]:
+    """As if the process had looked: nothing lies below that time, but perhaps in these spots."""
+    floors = explained.store._floors
+    floors._queues[queue] = *(Floor() for _ in PRIORITIES), Floor(scattered=False)
+    for one in floors._queues[queue]:
+        one.place, one._behind = (low_ms, "", 0), Pieces(low_ms, 1.0, 0.0)
+        for spot in spots:
+            one.expect(*spot)
+    floors.kept = True
+    yield
+    floors.kept = False
+
+
+@pytest.mark.parametrize("spots", [0, 8])
+def test_claims_and_waits_above_a_floor_read_that_much_of_the_same_indexes(explained: Explained, spots: int) -> None:
+    low_ms = explained.store.now_ms() - 600_000
+    apart = [(low_ms - n * 40_000, low_ms - n * 40_000 + 10_000) for n in range(1, 1 + spots)]
+    skip, few = frozenset({"task0", "task1"}), LIMIT // 5
+    asks = {
+        "claim": Ask(MAIN, few, LEASE_MS, worker="w"),
+        "claim_skipping": Ask(MAIN, few, LEASE_MS, skip, "w"),
+        "claim_sharing": Ask(MAIN, few, LEASE_MS, skip, "w", few // 5),
+    }
+    parts = len(PRIORITIES) * (spots + 1)
+    with kept_floors(explained, MAIN, low_ms, *apart):
+        for name, ask in asks.items():
+            plans = explained.plans(lambda ask=ask: explained.store.exchange([], [ask]))
+            plan, looked = plans[f"{name}_above"], parts * (SKIP_LOOKED + 1) if ask.skip else 0
+            assert plan.indexes <= {"message_due", "message_retry", "message_wake"} and not plan.could_scan, plan
+            assert plan.rows <= 6 * few + looked and plan.sorts == 0, plan
+            assert plan.buffers <= ROUND + TOUCHED * few + looked, plan
+            assert plans["look_above"].indexes == {"message_wake"} and plans["look_above"].rows <= 1, plans
+        for name, ask in (("next_due", asks["claim"]), ("next_due_skipping", asks["claim_skipping"])):
+            plan = explained.plans(lambda ask=ask: explained.store._next_due_ms([ask]))[f"{name}_above"]
+            assert plan.indexes <= {"message_due", "message_wake"} and not plan.could_scan, plan
+            assert plan.rows <= parts * (SKIP_LOOKED + 50 if ask.skip else 1) + 1 and plan.sorts <= parts + 1, plan
+
+
+def test_a_look_behind_reads_the_first_of_each_part(explained: Explained, mix: Mix) -> None:
+    store = explained.store
+    looked = [Look(Aim.BEHIND, FIRST, NEVER_MS)] * (WAKE + 1)
+    for queue in (MAIN, LINES, LATER, "none"):
+        looking = Looking([], looked, [queue] * (WAKE + 1), [*range(WAKE + 1)])
+        found = list[tuple[object, ...]]()
+
+        def look(looking: Looking = looking, found: list[tuple[object, ...]] = found) -> None:
+            found[:] = store._link.read(lambda c: store._st.rows(c, "look_behind", *looking.args()))
+
+        look()  # passes what other tests left
+        plan = explained.plan("look_behind", look)
+        assert plan.indexes <= {"message_due", "message_wake"} and not plan.could_scan and plan.sorts == 0, plan
+        assert plan.rows <= WAKE + 1 and plan.buffers <= 60, plan
+        seen = [first for _, *first, _ in found if first[0] is not None]
+        rows = store._link.look(
+            f"select priority, due_ms, lane, seq from {SCHEMA}.message where queue = %s and due_ms is not null",
+            [queue],
+        )
+        waits = store._link.look(
+            f"select {WAKE}, wake_ms, '', seq from {SCHEMA}.message where queue = %s and wake_ms is not null "
+            "and turn is null",
+            [queue],
+        )
+        orders = sorted({row[0] for row in (*rows, *waits)})
+        assert seen == [list(min(row[1:] for row in (*rows, *waits) if row[0] == order)) for order in orders]
+
+
 # -- after much was deleted
+
+
+def test_while_a_snapshot_is_held_claims_do_not_pass_what_was_deleted(
+    server: psycopg.Connection, postgres_server: PostgresServer, mix: Mix
+) -> None:
+    """The look before the first one does, and raises the floor."""
+    schema = f"{SCHEMA}_held"
+    explained = Explained(postgres_server, schema, floors=True)
+    try:
+        with psycopg.connect(postgres_server.url) as holder:
+            holder.execute("set transaction isolation level repeatable read")
+            holder.execute("select 1 from pg_class limit 1")
+            server.execute(filling.spelt(DEAD_ROWS, mix.now_ms).replace(f"{SCHEMA}.", f"{schema}.").encode())
+            explained.store.put([Draft(task="task0", queue=WORN) for _ in range(4 * LIMIT)])
+            plans = explained.plans(lambda: claimed(explained, WORN))
+            assert plans["look_behind"].buffers >= DIED // 100, plans
+            for plan in (
+                plans["claim_above"],
+                *(explained.plan("claim_above", lambda: claimed(explained, WORN)) for _ in range(3)),
+            ):
+                assert plan.rows <= 3 * LIMIT and plan.sorts == 0 and plan.buffers <= TOUCHED * LIMIT, plan
+    finally:
+        explained.store.close()
+        server.execute(f"drop schema {schema} cascade".encode())
 
 
 def test_claims_pass_what_was_claimed_and_acked_before_a_vacuum_came(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -25,7 +25,10 @@ from ..message import (
     Settlement,
     Swap,
 )
+from ._postgres_floors import Looking, Parts, wake_ms
 from ._postgres_rows import byteas, cursor, flags, ids, ints, jsons, numbers, plain, put_rows, seqs, texts
+from ._postgres_statements import ABOVE
+from ._postgres_told import Told
 
 Connection = psycopg.Connection[Any]
 Cursor = psycopg.RawCursor[tuple[Any, ...]]
@@ -187,6 +190,14 @@ def _state(lane: str | None, due_ms: int | None, reason: str | None, now_ms: int
     return "cancelled" if reason == "cancelled" else lane or "done"
 
 
+def told_of(drafts: Iterable[Draft], now_ms: int) -> Told:
+    """The queues that these drafts join, with the due times of those that are overdue already."""
+    told = Told()
+    for draft in drafts:
+        told.due(draft.queue, draft.due_ms, now_ms)
+    return told
+
+
 def is_later(draft: Draft, now_ms: int) -> bool:
     """Whether it is not due at once."""
     return draft.delay_ms > 0 if draft.due_ms is None else draft.due_ms > now_ms
@@ -195,20 +206,38 @@ def is_later(draft: Draft, now_ms: int) -> bool:
 # -- claiming
 
 
-def claim(st: Statements, c: Connection, ask: Ask, waking: bool, now: int | None) -> Cursor:
+def claim(st: Statements, c: Connection, ask: Ask, waking: bool, now: int | None, parts: Parts | None) -> Cursor:
+    """`parts`: of the due index, to read no other; None reads all of it."""
     args = (ask.queue, ask.limit, ask.lease_ms, ask.worker, now, not waking)
     if ask.retries > 0:
-        return st.do(c, "claim_sharing", *args, *_skipping(ask), ask.retries)
+        return _at(st, c, "claim_sharing", *args, *_skipping(ask), ask.retries, parts=parts)
     if not ask.skip:
-        return st.do(c, "claim", *args)
-    return st.do(c, "claim_skipping", *args, *_skipping(ask))
+        return _at(st, c, "claim", *args, parts=parts)
+    return _at(st, c, "claim_skipping", *args, *_skipping(ask), parts=parts)
 
 
-def next_due(st: Statements, c: Connection, ask: Ask, now: int | None) -> tuple[Any, ...]:
+def _at(st: Statements, c: Connection, name: str, *args: Any, parts: Parts | None) -> Cursor:
+    return st.do(c, name, *args) if parts is None else st.do(c, name + ABOVE, *args, *parts)
+
+
+def next_due(st: Statements, c: Connection, ask: Ask, now: int | None, parts: Parts | None) -> tuple[Any, ...]:
     """The server's time, and when this ask may find something."""
     if not ask.skip:
-        return st.rows(c, "next_due", ask.queue, now)[0]
-    return st.rows(c, "next_due_skipping", ask.queue, now, *_skipping(ask))[0]
+        return _at(st, c, "next_due", ask.queue, now, parts=parts).fetchall()[0]
+    return _at(st, c, "next_due_skipping", ask.queue, now, *_skipping(ask), parts=parts).fetchall()[0]
+
+
+def look(st: Statements, c: Connection, queues: Sequence[str], now: int | None, parts: Mapping[str, Parts]) -> Cursor:
+    """The server's time, and whether a message waits to be woken."""
+    if not parts:
+        return st.do(c, "look", texts(queues), now)
+    since = numbers([wake_ms(parts, queue) for queue in queues])
+    return st.do(c, "look_above", texts(queues), now, since)
+
+
+def look_behind(st: Statements, c: Connection, looking: Looking) -> Cursor:
+    """What these looks find; for `Floors.saw`."""
+    return st.do(c, "look_behind", *looking.args())
 
 
 def _skipping(ask: Ask) -> tuple[bytes, int]:

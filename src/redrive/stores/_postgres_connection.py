@@ -25,6 +25,7 @@ class Connection(psycopg.Connection[TupleRow]):
     deadline_s: float = inf  # by time.monotonic()
     committing = False  # whether the commit was sent: then nobody knows whether it took place
     commit_sent: psycopg.Cursor[TupleRow] | None = None  # its cursor
+    began_ms = 0  # when its transaction began, by the store's clock
     idle_since_s = 0.0
 
     def wait(self, gen: Any, *args: Any, **options: Any) -> Any:

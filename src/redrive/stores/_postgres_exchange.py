@@ -28,6 +28,8 @@ from ._postgres_changes import (
     group_of,
     insert_all,
     is_simple,
+    look,
+    look_behind,
     names_of,
     plain_acks,
     queue_of,
@@ -35,8 +37,10 @@ from ._postgres_changes import (
     swap_all,
     words_of,
 )
+from ._postgres_floors import Floors, Looking
 from ._postgres_link import Link
-from ._postgres_rows import full_message, read_rare, texts
+from ._postgres_rows import full_message, read_rare
+from ._postgres_told import Told, spots_of
 
 GROUPS_SEEN_FOR_S = 60.0  # how long exchanges go on waking groups after one met a group
 _tuple = tuple.__new__
@@ -45,19 +49,21 @@ _tuple = tuple.__new__
 class Exchanges:
     """Runs exchanges on a link. Where nobody uses groups they cost one look at an empty index."""
 
-    def __init__(self, link: Link, st: Statements, seam: Callable[[str], None]) -> None:
-        self._link, self._st, self._seam = link, st, seam
+    def __init__(self, link: Link, st: Statements, floors: Floors, seam: Callable[[str], None]) -> None:
+        self._link, self._st, self._floors, self._seam = link, st, floors, seam
         self._groups_seen_s = -GROUPS_SEEN_FOR_S
 
     def run(self, settlements: Sequence[Settlement], asks: Sequence[Ask], swaps: Sequence[Swap]) -> Exchange:
-        one = _One(self._st, self._seam, settlements, [ask for ask in asks if ask.limit > 0], swaps)
+        one = _One(self._st, self._floors, self._seam, settlements, [ask for ask in asks if ask.limit > 0], swaps)
         one.waking = time.monotonic() - self._groups_seen_s < GROUPS_SEEN_FOR_S
         if not (settlements or one.asks or swaps):
             return Exchange([], [])
+        queues = [ask.queue for ask in one.asks]
+        self._floors.meet(queues, self._look_behind, self._st.now_ms, self._link.url.timeout_s * 500)
         self._send(one)
         if one.kept_back and not one.waking:  # somebody waits to be woken: nothing was claimed there
             left = [n for n, found in enumerate(one.deliveries) if not found]
-            again = _One(self._st, self._seam, (), [one.asks[n] for n in left], ())
+            again = _One(self._st, self._floors, self._seam, (), [one.asks[n] for n in left], ())
             again.waking = True
             self._send(again)
             for n, found in zip(left, again.deliveries, strict=True):
@@ -65,9 +71,14 @@ class Exchanges:
             one.clogged = one.clogged - {ask.queue for ask in again.asks} | again.clogged
         return Exchange(one.words, [d for found in one.deliveries for d in found], frozenset(one.clogged))
 
+    def _look_behind(self, looking: Looking) -> list[tuple[Any, ...]]:
+        return self._link.read(lambda c: look_behind(self._st, c, looking).fetchall())
+
     def _send(self, one: _One) -> None:
-        sent_s = time.monotonic()
-        self._link.pipeline(one.work, wake=one.told())
+        sent_s, told = time.monotonic(), one.told()
+        for queue in told.dues_ms:  # so that its own claims find what it puts below a floor
+            self._floors.expect(queue, spots_of(told, queue))
+        self._link.pipeline(one.work, wake=told)
         one.read()
         if self._st.by_server:
             self._link.saw_clock(one.now_ms, sent_s)
@@ -81,12 +92,13 @@ class _One:
     def __init__(
         self,
         st: Statements,
+        floors: Floors,
         seam: Callable[[str], None],
         settlements: Sequence[Settlement],
         asks: Sequence[Ask],
         swaps: Sequence[Swap],
     ) -> None:
-        self._st, self._seam = st, seam
+        self._st, self._floors, self._seam = st, floors, seam
         self._settlements, self.asks, self._swaps = settlements, asks, swaps
         self._acks = plain_acks(settlements)
         self._names = set[tuple[str, str]]()
@@ -101,15 +113,17 @@ class _One:
         self.kept_back = False  # whether a message waited to be woken
         self.groups_seen = bool(self._names)
 
-    def told(self) -> set[str]:
+    def told(self) -> Told:
         """The queues of which others should hear: where something comes, or may be let in, for which whoever settles
         may have no room."""
-        told = {queue for queue, _ in self._names}
-        for s in self._settlements if self._acks is None else ():
-            if type(s.decision) is RetryAt:
-                told.add(queue_of(s.receipt.handle))
-            for draft in s.follow_ups:
-                told.add(draft.queue)
+        told = Told(queue for queue, _ in self._names)
+        if self._acks is None:
+            now_ms = self._st.now_ms()
+            for s in self._settlements:
+                if type(s.decision) is RetryAt:
+                    told.due(queue_of(s.receipt.handle), s.decision.at_ms, now_ms)
+                for draft in s.follow_ups:
+                    told.due(draft.queue, draft.due_ms, now_ms)
         return told
 
     # -- sending
@@ -120,18 +134,24 @@ class _One:
         self._swapping: list[Settlement] = []
         self._decided: list[tuple[Receipt, Settled]] | None = None  # one by one
         self._claims: list[Cursor] = []
+        queues = [ask.queue for ask in self.asks]
+        parts = self._floors.parts(queues, st.now_ms)
         if self._names or self.waking:
-            groups.lock(st, c, self._names, self.asks if self.waking else (), now)
+            woken = self.asks if self.waking else ()
+            groups.lock(st, c, self._names, woken, now, parts)
         if self._settlements:
             self._settle(c, now)
         swap_all(st, c, self._swaps, now)
         self._seam("settled")
         for ask in self.asks:
             if self.waking:
-                groups.wake(st, c, ask, now)
+                groups.wake(st, c, ask, now, parts)
             self._seam("claim")
-            self._claims.append(claim(st, c, ask, self.waking, now))
-        self._look = st.do(c, "look", texts([ask.queue for ask in self.asks]), now)
+            self._claims.append(claim(st, c, ask, self.waking, now, parts.get(ask.queue)))
+        self._look = look(st, c, queues, now, parts)
+        self._looking = self._floors.looking(queues)
+        if self._looking is not None:
+            self._found = look_behind(st, c, self._looking)
 
     def _settle(self, c: Connection, now: int | None) -> None:
         st = self._st
@@ -162,6 +182,8 @@ class _One:
         row = self._look.fetchone()
         assert row is not None
         self.now_ms, self.kept_back = row
+        if self._looking is not None:
+            self._floors.saw(self._looking, self._found.fetchall(), self.now_ms)
         self.groups_seen = self.groups_seen or self.kept_back
         claims = zip(self.asks, self._claims, strict=True)
         self.deliveries = [self._deliveries(ask, claim.fetchall()) for ask, claim in claims]

@@ -7,13 +7,14 @@ one, and nobody waits for somebody who waits for him. Each place has a number, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..message import Ask, GroupOrder, OnDead
 from ._groups import WOKEN_MIN, refuse
 from ._postgres_changes import Connection, Cursor, Statements
-from ._postgres_rows import ids, ints, texts
+from ._postgres_floors import NO_PARTS, Parts, wake_ms
+from ._postgres_rows import ids, ints, numbers, texts
 
 Names = set[tuple[str, str]]  # (queue, group)
 
@@ -26,11 +27,19 @@ class Rules(NamedTuple):
     block: bool
 
 
-def lock(st: Statements, c: Connection, names: Names, asks: Iterable[Ask], now: int | None) -> None:
+def lock(
+    st: Statements,
+    c: Connection,
+    names: Names,
+    asks: Iterable[Ask],
+    now: int | None,
+    parts: Mapping[str, Parts] = NO_PARTS,
+) -> None:
     """Lock these groups, and those in which somebody waits to be woken for one of these asks."""
     wanted = {ask.queue: max(ask.limit, WOKEN_MIN) for ask in asks if ask.limit > 0}
     st.do(c, "lock_queues", texts(sorted({queue for queue, _ in names} | wanted.keys())))
-    st.do(c, "lock", *_listed(names), texts([*wanted]), ints([*wanted.values()]), now)
+    since = numbers([wake_ms(parts, queue) for queue in wanted])
+    st.do(c, "lock", *_listed(names), texts([*wanted]), ints([*wanted.values()]), now, since)
 
 
 def _listed(names: Iterable[tuple[str, str]]) -> tuple[bytes, bytes]:
@@ -43,9 +52,9 @@ def admit(st: Statements, c: Connection, names: Names, now: int | None) -> Curso
     return st.do(c, "admit", *_listed(names), now, None) if names else None
 
 
-def wake(st: Statements, c: Connection, ask: Ask, now: int | None) -> None:
+def wake(st: Statements, c: Connection, ask: Ask, now: int | None, parts: Mapping[str, Parts]) -> None:
     """Let those whose wait is over join their lines, and give the places that are free there."""
-    st.do(c, "wake", ask.queue, max(ask.limit, WOKEN_MIN), now)
+    st.do(c, "wake", ask.queue, max(ask.limit, WOKEN_MIN), now, wake_ms(parts, ask.queue))
     st.do(c, "admit", *_listed(()), now, ask.queue)
 
 

@@ -22,14 +22,14 @@ from ._clock import Clock
 from ._pool import Pool
 from ._postgres_connection import Connection
 from ._postgres_errors import Standby, TooSlow, is_lost, open_error, passes, store_error
+from ._postgres_floor import Spot
+from ._postgres_told import SLACK_MS, named, payload, spots_of
 from ._postgres_url import OPTIONS, PostgresUrl, shown
 
 T = TypeVar("T")
 RETRY_FOR_S = 2.0  # less than a worker's own patience
 BACKOFF_S = (0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.4, 0.4, 0.4, 0.4)
 CANCEL_S = 0.5
-NAME_MAX = 2000  # bytes of a queue's name in a notification; a longer one is told as any queue. The server takes 8000
-NAMED_MAX = 8
 # Every statement of the hot path walks an index, a few rows at a time. What the planner knows of a queue is old when it
 # matters: of one that was empty a minute ago it thinks that sorting all of it is best. So nothing is left to choose.
 PLANS = {
@@ -69,6 +69,9 @@ class Link:
         self.origin = secrets.token_hex(4)  # of the notifications sent from here, which nobody here listens to
         self.pooled = False  # whether a pooler stands between: then a session is not ours to set up
         self.on_change: Callable[[Iterable[str]], None] = lambda queues: None  # the listener hangs in here
+        # and here who must know where in the due index something may have come (_postgres_told.py)
+        self.on_late: Callable[[str, Sequence[Spot]], None] = lambda queue, spots: None
+        self.store_ms: Callable[[], int] = self.now_ms  # the store's clock, which tests set by hand
         self._seam, self._clock, self._opening = seam, Clock(), Lock()
         self._silent = False  # whether a notification was ever refused
         self._first: Server | None = None
@@ -90,6 +93,7 @@ class Link:
             value = work(c)
             with self._committed(c), c.pipeline():
                 self._commit(c, wake)
+            self._tell_of(c, wake)
             return value
 
         return self._transact(do, wake, again)
@@ -112,6 +116,7 @@ class Link:
                         self._stop(c, error)
                         c.drop()  # else leaving the pipeline would wait for replies that do not come
                     raise
+            self._tell_of(c, wake)
             return value
 
         return self._transact(do, wake, again)
@@ -131,6 +136,7 @@ class Link:
         return value
 
     def _begin(self, c: Connection) -> None:
+        c.began_ms = self.store_ms()
         c.execute(_BEGIN)
         if self.pooled:  # for this transaction only: the next one may be somebody else's
             c.execute(self._settings("true"))
@@ -141,11 +147,16 @@ class Link:
         self._seam("commit")
         c.committing = True
         c.commit_sent = c.execute("commit")
-        for queue in self.named(wake):
+        for queue in named(wake):
             c.execute(
                 "select set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)",
-                (self.channel, self.payload(queue)),
+                (self.channel, payload(self.origin, queue, c.began_ms, spots_of(wake, queue))),
             )
+
+    def _tell_of(self, c: Connection, wake: Iterable[str]) -> None:
+        """This process, of what it committed itself."""
+        for queue in named(wake):
+            self.on_late(queue, [(c.began_ms - SLACK_MS, self.store_ms()), *spots_of(wake, queue)])
 
     @contextlib.contextmanager
     def _committed(self, c: Connection) -> Iterator[None]:
@@ -159,15 +170,6 @@ class Link:
             if not self._silent:
                 self._silent = True
                 _log.warning("%s: idle workers cannot be told of work: %s", self.where, " ".join(str(error).split()))
-
-    def named(self, queues: Iterable[str]) -> list[str]:
-        """Those to name in notifications; more than a few are told as any queue, by one."""
-        named = sorted(set(queues))
-        return named if len(named) <= NAMED_MAX else [""]
-
-    def payload(self, queue: str, origin: str = "") -> str:
-        """What a notification says: where it comes from, and the queue."""
-        return f"{origin or self.origin} {queue if len(queue.encode()) <= NAME_MAX else ''}"
 
     # -- trying again
 

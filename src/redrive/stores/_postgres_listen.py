@@ -21,11 +21,13 @@ import psycopg
 from ._pool import heirs
 from ._postgres_connection import Connection
 from ._postgres_link import Link
+from ._postgres_told import read
 
 LOOK_EVERY_S = 2.0
 POLL_EVERY_S = 0.2
 CONNECT_AGAIN_S = (0.1, 0.5, 2.0, 10.0)
 TEND_EVERY_S = 5.0  # how often notifications are taken off a connection for which nobody waits
+HEAR_EVERY_S = 0.25  # and while somebody wants to hear them who does not wait
 
 
 class _Waiter:
@@ -84,6 +86,7 @@ class Listener:
         self._lock = threading.Lock()
         self._lead = threading.Lock()  # of whoever reads the connection
         self._ended = threading.Event()
+        self._called, self._attended_s = threading.Event(), -inf
         self._keeper = self._new_keeper()
         self._waiting: dict[int, _Waiter] = {}
         self._spare: list[_Waiter] = []
@@ -195,8 +198,9 @@ class Listener:
         try:
             connection.pgconn.consume_input()
             while (notify := connection.pgconn.notifies()) is not None:
-                origin, _, queue = notify.extra.decode().partition(" ")
+                origin, queue, spots = read(notify.extra.decode(), self._now_ms)
                 if origin != self._link.origin:  # its own were told at once
+                    self._link.on_late(queue, spots)
                     self.wake([queue] if queue else [name for w in list(self._waiting.values()) for name in w.queues])
         except psycopg.Error:
             self._connection = None
@@ -246,18 +250,40 @@ class Listener:
             connection.drop()
             raise
 
-    def _new_keeper(self) -> threading.Thread:
-        return threading.Thread(target=self._keep, args=(self._ended,), name="redrive-listen", daemon=True)
+    def attend(self) -> None:
+        """From now on and for some seconds, hear what is notified, also while nobody waits."""
+        new, self._attended_s = not self._attends, time.monotonic()
+        if new and self.wanted and not self._closed:
+            with self._lock:
+                if not self._keeper.is_alive():
+                    self._keeper = self._new_keeper()
+                    self._keeper.start()
+            self._called.set()
 
-    def _keep(self, ended: threading.Event) -> None:
+    @property
+    def _attends(self) -> bool:
+        return time.monotonic() - self._attended_s < TEND_EVERY_S
+
+    def _new_keeper(self) -> threading.Thread:
+        given = self._ended, self._called
+        return threading.Thread(target=self._keep, args=given, name="redrive-listen", daemon=True)
+
+    def _keep(self, ended: threading.Event, called: threading.Event) -> None:
         """While nobody waits, notifications must be taken all the same: else they pile up in the server, until no
         transaction in it can notify."""
-        while not ended.wait(TEND_EVERY_S):
+        while not ended.is_set():
+            if self._attends:
+                self._listen(inf)
+                ended.wait(HEAR_EVERY_S)
+            else:
+                called.wait(TEND_EVERY_S)
+            called.clear()
             self._tend()
 
     def close(self) -> None:
         self._closed = True
         self._ended.set()
+        self._called.set()
         self.nudge()
         with self._lead:
             connection, self._connection = self._connection, None

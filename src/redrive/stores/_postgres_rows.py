@@ -187,7 +187,7 @@ def put_rows(drafts: Sequence[Draft], given: Sequence[str]) -> tuple[Any, ...]:
         texts([d.queue for d in drafts]),
         ints([d.priority for d in drafts]),
         numbers([d.due_ms for d in drafts]),
-        numbers([d.delay_ms + (d.delay_ms > 0) for d in drafts]),
+        numbers([wait_ms(d) for d in drafts]),
         numbers([d.deadline_ms for d in drafts]),
         numbers([None if d.version == 1 else d.version for d in drafts]),
         texts([d.key for d in drafts]),
@@ -196,6 +196,11 @@ def put_rows(drafts: Sequence[Draft], given: Sequence[str]) -> tuple[Any, ...]:
         texts([meta_of(d, id) for d, id in zip(drafts, given, strict=True)]),
         byteas([d.body for d in drafts]),
     )
+
+
+def wait_ms(draft: Draft) -> int:
+    """How long after the time of its transaction, which is cut to a whole ms, it is due: never early."""
+    return draft.delay_ms + (draft.delay_ms > 0)
 
 
 def restored_rows(messages: Sequence[Message]) -> tuple[Any, ...]:

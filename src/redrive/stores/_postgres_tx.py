@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psycopg
@@ -11,9 +11,13 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from ..errors import EnqueueError, Unsupported
+from ..message import Draft
+from ._postgres_changes import Statements
 from ._postgres_errors import store_error
+from ._postgres_floor import clustered
 from ._postgres_link import Link
-from ._postgres_rows import adapt
+from ._postgres_rows import adapt, flags, numbers, wait_ms
+from ._postgres_told import SPOTS_MAX, named, short
 from ._sqlalchemy import driver_connection, is_of
 
 _EXPECTED = (
@@ -74,10 +78,17 @@ def within(c: psycopg.Connection[Any], link: Link) -> Iterator[psycopg.Connectio
         raise store_error(error, "could not write in the transaction of tx=", link.where) from error
 
 
-def tell(c: psycopg.Connection[Any], link: Link, queues: Collection[str]) -> None:
-    """Have waiters told once the caller commits, this process's too: nobody here sees that commit."""
-    for queue in link.named(queues):
-        _do(c, "select pg_notify($1, $2)", link.channel, link.payload(queue, "tx"))
+def tell(c: psycopg.Connection[Any], link: Link, st: Statements, drafts: Sequence[Draft]) -> None:
+    """Have waiters told once the caller commits, this process's too: nobody here sees that commit. It may come long
+    after its transaction began, which is when the messages are due: so it says when that was."""
+    for queue in named(draft.queue for draft in drafts):
+        mine = [draft for draft in drafts if not queue or draft.queue == queue]
+        later = clustered([wait_ms(draft) for draft in mine if draft.due_ms is None], SPOTS_MAX)
+        fixed = clustered([draft.due_ms for draft in mine if draft.due_ms is not None], SPOTS_MAX)
+        spots = [*zip(*(later + fixed), strict=True)]
+        relative = flags([True] * len(later) + [False] * len(fixed))
+        ranges = numbers(spots[0]), numbers(spots[1]), relative
+        st.do(c, "tell", link.channel, "tx", short(queue), *ranges, st.now())
 
 
 def _writable(c: psycopg.Connection[Any]) -> None:

@@ -7,7 +7,6 @@ _postgres_groups.py. An exchange is one transaction, sent in one round trip.
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -57,12 +56,15 @@ from ._meta import text
 from ._postgres_changes import Connection, Statements
 from ._postgres_doctor import doctor, preflight
 from ._postgres_exchange import Exchanges
+from ._postgres_floors import Floors
 from ._postgres_link import Link
 from ._postgres_listen import Listener
 from ._postgres_looks import groups as find_groups
 from ._postgres_looks import page, to_counts, to_failure_group
-from ._postgres_rows import BEFORE, CLAIMED, COLUMNS, LEASE, ids, ints, texts, to_message
-from ._postgres_schema import open_schema, statements
+from ._postgres_rows import ids, ints, texts, to_message
+from ._postgres_schema import open_schema
+from ._postgres_statements import prepared
+from ._postgres_told import Told
 from ._postgres_tx import connection_of, tell, within
 from ._postgres_url import parse
 from ._seam import no_seam
@@ -71,19 +73,6 @@ from ._state_dir import state_dir
 SWEEP_EVERY_MS, SWEEP_MAX = 60_000, 1000
 NAMES_MAX = 2500  # bytes: a row of an index has 2,704 at most, of which numbers and heads take some
 TICK_S = 0.01  # how often a waiter looks at a clock that is set by hand
-
-
-def prepared(schema: str) -> dict[str, str]:
-    """The statements of postgres.sql for this schema."""
-    now = r"(select coalesce(\1::bigint, floor(extract(epoch from now()) * 1000)::bigint))"
-    return {
-        name: re.sub(r"\{now (\$\d+)\}", now, sql.replace("{lease}", LEASE))
-        .replace("{s}", schema)
-        .replace("{claimed}", CLAIMED)
-        .replace("{columns}", COLUMNS)
-        .replace("{before}", BEFORE)
-        for name, sql in statements().items()
-    }
 
 
 class PostgresStore:
@@ -105,8 +94,11 @@ class PostgresStore:
         except BaseException:
             self._link.close()
             raise
-        self._exchanges = Exchanges(self._link, self._st, self._at)
+        self._floors = Floors()
+        self._exchanges = Exchanges(self._link, self._st, self._floors, self._at)
         self._listener = Listener(self._link, now_ms=self.now_ms, tick_s=TICK_S if clock_ms else inf)
+        self._link.store_ms, self._link.on_late = self.now_ms, self._floors.expect
+        self._floors.on_kept = self._listener.attend
         place = urlsplit(self._link.where)
         self.state_dir: Path | None = state_dir(f"{place.netloc.rpartition('@')[2]}{place.path}/{self._link.schema}")
         self.cells: Cells = PostgresCells(self)
@@ -135,13 +127,13 @@ class PostgresStore:
                 return changes.puts_of(self._st, drafts, given, held)
             return self._write(c, drafts, given, swaps)
 
-        queues = {draft.queue for draft in drafts}
         if tx is not None:
             with within(connection_of(tx), self._link) as c:
                 puts = self._write(c, drafts, given, swaps)
-                tell(c, self._link, queues)
+                if drafts:
+                    tell(c, self._link, self._st, drafts)
             return puts
-        puts = self._link.pipeline(work, wake=queues)
+        puts = self._link.pipeline(work, wake=changes.told_of(drafts, now_ms))
         self.seam("acknowledge")
         return puts
 
@@ -179,7 +171,7 @@ class PostgresStore:
         return self._link.run(work)
 
     def release(self, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None) -> tuple[int, int]:
-        told: set[str] = set()
+        told = Told()
 
         def work(c: Connection) -> tuple[int, int]:
             now, released = self._st.now(), []
@@ -188,7 +180,8 @@ class PostgresStore:
                 known = ids([one.id for one in started]), ints([one.fence for one in started])
                 released = self._st.rows(c, "give_back", worker, *known, now)
             lapsed = self._st.rows(c, "lapse", worker, now, None if fault is None else text(fault))
-            told.update(queue for (queue,) in (*released, *lapsed))
+            for queue, due_ms in (*released, *lapsed):
+                told.due(queue, due_ms, self.now_ms())
             return len(released), len(lapsed)
 
         return self._link.run(work, wake=told)
@@ -204,6 +197,7 @@ class PostgresStore:
         self._listener.wait({ask.queue for ask in asked}, lambda: self._next_due_ms(asked), timeout_ms)
 
     def _next_due_ms(self, asks: Sequence[Ask]) -> int | None:
+        self._look_behind(asks)
         found = []
         for ask in asks:
             sent_s = time.monotonic()
@@ -215,7 +209,15 @@ class PostgresStore:
         return min(found, default=None)
 
     def _first_due(self, ask: Ask, c: Connection) -> tuple[Any, ...]:
-        return changes.next_due(self._st, c, ask, self._st.now())
+        parts = self._floors.parts([ask.queue], self._st.now_ms).get(ask.queue)
+        return changes.next_due(self._st, c, ask, self._st.now(), parts)
+
+    def _look_behind(self, asks: Sequence[Ask]) -> None:
+        """While no exchange does it."""
+        looking = self._floors.looking([ask.queue for ask in asks]) if self._floors.kept else None
+        if looking is not None:
+            rows = self._link.read(lambda c: changes.look_behind(self._st, c, looking).fetchall())
+            self._floors.saw(looking, rows, self.now_ms())
 
     def nudge(self) -> None:
         self._listener.nudge()

@@ -1,6 +1,8 @@
 -- Every statement of stores/postgres.py, by the name it is called with there. `-- name:` starts one.
 --
--- {s} is the schema; {now $n} the time: the parameter, which tests give, or the server's own at the start of the transaction.
+-- {s} is the schema; {now $n} the time: the parameter, which tests give, or the server's own at the start of the transaction. A statement
+-- with {parts $n} is made twice (_postgres_statements.py): to read each priority's messages from the first on, and as NAME_above to read only
+-- parts p of the due index, where floors are kept (_postgres_floor.py). {due p $n} is then what lies in a part and is due by that time.
 -- Batches travel as arrays. What a statement changed comes back as a count and, only where somebody was left out, as a list.
 
 -- name: migration_1
@@ -168,6 +170,14 @@ from (select nextval('{s}.message_seq') seq, coalesce(u.due_ms, {now $14} + u.de
     u(id, task, queue, priority, due_ms, delay_ms, deadline_ms, version, key, grp, producer, meta, body)) r
 left join {s}.queue q on q.name = r.queue
 
+-- name: tell
+-- $1 channel, $2 origin, $3 queue, $4 and $5 ranges of due times, $6 whether they are meant from now on, $7 now: a notification of messages that
+-- were put in this transaction (_postgres_told.py)
+select pg_notify($1::text, $2::text || coalesce((
+  select string_agg(format(';%s-%s', r.since + r.low_ms, r.since + r.until_ms), '') from (
+    select low_ms, until_ms, case when relative then {now $7} else 0 end since
+    from unnest($4::bigint[], $5::bigint[], $6::boolean[]) u(low_ms, until_ms, relative)) r), '') || ' ' || $3::text)
+
 -- name: stored
 -- $1 ids: those of them that are there
 select id::text from {s}.message where id = any($1::uuid[])
@@ -201,12 +211,13 @@ from unnest($1::text[], $2::text[], $3::uuid[], $4::bigint[]) r(task, key, id, f
 -- $1 queue, $2 limit, $3 lease, $4 worker, $5 now, $6 whether to claim nothing where someone waits to be woken.
 -- What was still leased had run out: that is a crash, not an attempt. Ordered just as the index is: else it would sort all that is due.
 with due as materialized (
-  select at from (values (0::smallint), (1::smallint), (2::smallint), (3::smallint)) p(priority) cross join lateral (
-    select ctid at from {s}.message m where m.queue = $1::text and m.priority = p.priority and due_ms <= {now $5}
+  select at from {parts $7} cross join lateral (
+    select ctid at from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due p $5}
     order by due_ms, lane, seq limit $2::int for no key update skip locked
   ) found limit case
     when exists (select from {s}.queue where name = $1::text and paused) then 0
-    when $6::boolean and exists (select from {s}.message where queue = $1::text and wake_ms <= {now $5} and turn is null) then 0
+    when $6::boolean and exists (
+      select from {s}.message where queue = $1::text and wake_ms <= {now $5} {woken $12} and turn is null) then 0
     else $2::int end)
 update {s}.message m set
   {lease}
@@ -217,17 +228,18 @@ returning {claimed}
 -- As `claim`, $7 tasks to skip, $8 how many due ones of a priority are looked at. Where there are more, one row of nulls comes last.
 -- They are bounded by the place of the first that is not looked at, so that none is locked but what is taken.
 with fence as materialized (
-  select p.priority, beyond.* from (values (0::smallint), (1::smallint), (2::smallint), (3::smallint)) p(priority) left join lateral (
-    select due_ms, lane, seq from {s}.message m where m.queue = $1::text and m.priority = p.priority and due_ms <= {now $5}
+  select p.*, beyond.* from {parts $9} left join lateral (
+    select due_ms, lane, seq from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due p $5}
     order by due_ms, lane, seq limit 1 offset $8::int) beyond on true
   where not exists (select from {s}.queue where name = $1::text and paused)),
 due as materialized (
   select at from fence f cross join lateral (
-    select ctid at from {s}.message m where m.queue = $1::text and m.priority = f.priority and due_ms <= {now $5}
+    select ctid at from {s}.message m where m.queue = $1::text and m.priority = f.priority and {due f $5}
       and (due_ms, lane, seq) < (coalesce(f.due_ms, 9223372036854775807), coalesce(f.lane, ''), coalesce(f.seq, 0))
       and task <> all($7::text[]) order by due_ms, lane, seq limit $2::int for no key update skip locked
   ) found limit case
-    when $6::boolean and exists (select from {s}.message where queue = $1::text and wake_ms <= {now $5} and turn is null) then 0
+    when $6::boolean and exists (
+      select from {s}.message where queue = $1::text and wake_ms <= {now $5} {woken $14} and turn is null) then 0
     else $2::int end),
 claimed as (
   update {s}.message m set
@@ -241,32 +253,37 @@ select null, null, null, null, null, null, null, null, null, null, null, null fr
 -- As `claim` and `claim_skipping` ($7 none: nothing is skipped), $9 how many places go first to messages that have failed before. Priority by
 -- priority, and in each first a turn of those, by an index of their own, then one of all that are due: a turn takes what the turns before it left.
 with recursive fence as materialized (
-  select p.priority, due.*, retry.due_ms retry_ms, retry.seq retry_seq
-  from (values (0::smallint), (1::smallint), (2::smallint), (3::smallint)) p(priority) left join lateral (
-    select due_ms, lane, seq from {s}.message m where cardinality($7::text[]) > 0
-      and m.queue = $1::text and m.priority = p.priority and due_ms <= {now $5} order by due_ms, lane, seq limit 1 offset $8::int) due on true
+  select p.*, due.*, retry.due_ms retry_ms, retry.seq retry_seq from {parts $10} left join lateral (
+    select due_ms, lane, seq from {s}.message m where cardinality($7::text[]) > 0 and m.queue = $1::text and m.priority = p.priority and {due p $5}
+    order by due_ms, lane, seq limit 1 offset $8::int) due on true
   left join lateral (
     select due_ms, seq from {s}.message m where cardinality($7::text[]) > 0 and lane between 'ready' and 'ready' and attempt > 0
-      and m.queue = $1::text and m.priority = p.priority and due_ms <= {now $5} order by due_ms, seq limit 1 offset $8::int) retry on true
+      and m.queue = $1::text and m.priority = p.priority and {due p $5}
+    order by due_ms, seq limit 1 offset $8::int) retry on true
   where not exists (select from {s}.queue where name = $1::text and paused)),
 turn(step, room, retries, at) as (
   select -1, case
-    when $6::boolean and exists (select from {s}.message where queue = $1::text and wake_ms <= {now $5} and turn is null) then 0
+    when $6::boolean and exists (
+      select from {s}.message where queue = $1::text and wake_ms <= {now $5} {woken $15} and turn is null) then 0
     else $2::int end, $9::int, array[]::tid[]
   union all
   select t.step + 1, t.room - cardinality(taken.at), t.retries - case when t.step % 2 = 0 then 0 else cardinality(taken.at) end, taken.at
-  from turn t join fence f on f.priority = (t.step + 1) / 2 cross join lateral (
+  from turn t cross join lateral (
     select case when t.step % 2 = 0 then array(
-      select ctid from {s}.message m where m.queue = $1::text and m.priority = f.priority and due_ms <= {now $5}
-        and (due_ms, lane, seq) < (coalesce(f.due_ms, 9223372036854775807), coalesce(f.lane, ''), coalesce(f.seq, 0))
-        and task <> all($7::text[]) and ctid <> all(t.at) order by due_ms, lane, seq limit t.room for no key update skip locked)
+      select at from fence f cross join lateral (
+        select ctid at from {s}.message m where m.queue = $1::text and m.priority = f.priority and {due f $5}
+          and (due_ms, lane, seq) < (coalesce(f.due_ms, 9223372036854775807), coalesce(f.lane, ''), coalesce(f.seq, 0))
+          and task <> all($7::text[]) and ctid <> all(t.at) order by due_ms, lane, seq limit t.room for no key update skip locked
+      ) found where f.priority = t.step / 2 limit t.room)
     else array(
-      select ctid from {s}.message m where lane between 'ready' and 'ready' and attempt > 0
-        and m.queue = $1::text and m.priority = f.priority and due_ms <= {now $5}
-        and (due_ms, seq) < (coalesce(f.retry_ms, 9223372036854775807), coalesce(f.retry_seq, 0))
-        and task <> all($7::text[]) order by due_ms, seq limit least(t.retries, t.room) for no key update skip locked)
+      select at from fence f cross join lateral (
+        select ctid at from {s}.message m where lane between 'ready' and 'ready' and attempt > 0 and m.queue = $1::text
+          and m.priority = f.priority and {due f $5}
+          and (due_ms, seq) < (coalesce(f.retry_ms, 9223372036854775807), coalesce(f.retry_seq, 0))
+          and task <> all($7::text[]) order by due_ms, seq limit least(t.retries, t.room) for no key update skip locked
+      ) found where f.priority = (t.step + 1) / 2 limit least(t.retries, t.room))
     end at) taken
-  where t.room > 0),
+  where t.room > 0 and t.step < 7),
 due as materialized (select unnest(at) at from turn),
 claimed as (
   update {s}.message m set
@@ -281,29 +298,47 @@ select null, null, null, null, null, null, null, null, null, null, null, null fr
 select {now $2}, exists (select from unnest($1::text[]) a(queue) join {s}.message m on m.queue = a.queue
   and m.wake_ms <= {now $2} and m.turn is null)
 
+-- name: look_above
+-- As `look`, $3 from when on messages of each queue may wait
+select {now $2}, exists (select from unnest($1::text[], $3::bigint[]) a(queue, low_ms) join {s}.message m on m.queue = a.queue
+  and m.wake_ms >= a.low_ms and m.wake_ms <= {now $2} and m.turn is null)
+
+-- name: look_behind
+-- $1 queues, $2 priorities (4: messages of groups that wait), $3 to $6 parts of their indexes: of each that holds one the first message, also
+-- one that is locked or not due yet, and what the way there took, in ms
+select p.n, first.due_ms, first.lane, first.seq, (extract(epoch from clock_timestamp() - p.began) * 1000)::float8
+from (select u.*, clock_timestamp() began from unnest($1::text[], $2::int[], $3::bigint[], $4::text[], $5::bigint[], $6::bigint[])
+  with ordinality u(queue, priority, low_ms, low_lane, low_seq, until_ms, n)) p
+left join lateral (
+  (select due_ms, lane, seq from {s}.message m where m.queue = p.queue and m.priority = p.priority
+    and (due_ms, lane, seq) >= (p.low_ms, p.low_lane, p.low_seq) and due_ms <= p.until_ms order by due_ms, lane, seq limit 1)
+  union all
+  (select wake_ms, '', seq from {s}.message m where p.priority = 4 and m.queue = p.queue and wake_ms >= p.low_ms
+    and wake_ms <= p.until_ms and turn is null order by wake_ms, seq limit 1)) first on true
+
 -- name: next_due
 -- $1 queue, $2 now
 select {now $2}, min(due_ms) from (
-  select due_ms from (values (0::smallint), (1::smallint), (2::smallint), (3::smallint)) p(priority) cross join lateral (
-    select due_ms from {s}.message m where m.queue = $1::text and m.priority = p.priority and due_ms is not null
+  select due_ms from {parts $3} cross join lateral (
+    select due_ms from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due p}
     order by due_ms limit 1) first
   union all
-  (select wake_ms from {s}.message where queue = $1::text and wake_ms is not null and turn is null order by wake_ms limit 1)) found
+  (select wake_ms from {s}.message where queue = $1::text and wake_ms is not null {woken $8} and turn is null order by wake_ms limit 1)) found
 where not exists (select from {s}.queue where name = $1::text and paused)
 
 -- name: next_due_skipping
 -- As `next_due`, $3 tasks to skip, $4 how many of a priority are looked at: the first that is not counts as one that is wanted.
 select {now $2}, min(due_ms) from (
   select coalesce(wanted.due_ms, beyond.due_ms) due_ms
-  from (values (0::smallint), (1::smallint), (2::smallint), (3::smallint)) p(priority) left join lateral (
-    select due_ms, lane, seq from {s}.message m where m.queue = $1::text and m.priority = p.priority and due_ms is not null
+  from {parts $5} left join lateral (
+    select due_ms, lane, seq from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due p}
     order by due_ms, lane, seq limit 1 offset $4::int) beyond on true
   left join lateral (
-    select due_ms from {s}.message m where m.queue = $1::text and m.priority = p.priority and due_ms is not null
+    select due_ms from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due p}
       and (due_ms, lane, seq) < (coalesce(beyond.due_ms, 9223372036854775807), coalesce(beyond.lane, ''), coalesce(beyond.seq, 0))
       and task <> all($3::text[]) order by due_ms, lane, seq limit 1) wanted on true
   union all
-  (select wake_ms from {s}.message where queue = $1::text and wake_ms is not null and turn is null order by wake_ms limit 1)) found
+  (select wake_ms from {s}.message where queue = $1::text and wake_ms is not null {woken $10} and turn is null order by wake_ms limit 1)) found
 where not exists (select from {s}.queue where name = $1::text and paused)
 
 -- name: ack
@@ -416,14 +451,14 @@ where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' 
 update {s}.message set due_ms = least({now $2}, coalesce(life_ms, enqueued_ms)), worker = null,
   faults = case when $3::text is null then faults when faults is null then array[$3::text]
     when cardinality(faults) < 20 then faults || $3::text else faults[1:10] || faults[12:20] || $3::text end
-where due_ms is not null and lane = 'leased' and worker = $1::text returning queue
+where due_ms is not null and lane = 'leased' and worker = $1::text returning queue, due_ms
 
 -- name: give_back
 -- $1 worker, $2 ids and $3 fences that stay leased: the others were never started, $4 now
 update {s}.message set lane = 'ready', due_ms = least({now $4}, coalesce(life_ms, enqueued_ms)), attempt = attempt - 1,
   suspect = case when suspect is not null then 1 end
 where due_ms is not null and lane = 'leased' and worker = $1::text and (id, fence) not in (select * from unnest($2::uuid[], $3::int[]))
-returning queue
+returning queue, due_ms
 
 -- name: checkpoint
 -- $1 ids, $2 fences and $3 seqs (one), $4 state
@@ -682,13 +717,14 @@ select pg_advisory_xact_lock(hashtextextended('{s} ' || $1::text, 0))
 select count(pg_advisory_xact_lock_shared(hashtextextended('{s} ' || queue, 0))) from unnest($1::text[]) queue
 
 -- name: lock
--- $1 queues and $2 groups that change, $3 queues in which to wake, $4 how many each, $5 now. Makes the rows of these groups, or locks
+-- $1 queues and $2 groups that change, $3 queues in which to wake, $4 how many each, $5 now, $6 from when on they may wait there. Makes the rows of these groups, or locks
 -- them, in one order for everybody. What follows sees what those who had them before have committed.
 insert into {s}.line as l (queue, name) select queue, name from (
   select * from unnest($1::text[], $2::text[]) g(queue, name)
   union
-  select w.queue, late.grp from unnest($3::text[], $4::int[]) w(queue, many) cross join lateral (
-    select grp from {s}.message m where m.queue = w.queue and wake_ms <= {now $5} and turn is null order by wake_ms, seq limit w.many) late
+  select w.queue, late.grp from unnest($3::text[], $4::int[], $6::bigint[]) w(queue, many, low_ms) cross join lateral (
+    select grp from {s}.message m where m.queue = w.queue and wake_ms >= w.low_ms and wake_ms <= {now $5} and turn is null
+    order by wake_ms, seq limit w.many) late
   ) touched order by queue collate "C", name collate "C"
 on conflict (queue, name) do update set width = l.width where false
 
@@ -706,10 +742,10 @@ from (
 where m.id = r.id and coalesce(m.place, -1) >= 0 and m.lane <> 'leased'
 
 -- name: wake
--- $1 queue, $2 limit, $3 now: those whose wait is over join their lines, the longest due first. Only in groups that are locked, and
--- who they are is kept for `admit`, which comes in the same round trip. (`coalesce` keeps the planner off the index of all who wait.)
+-- $1 queue, $2 limit, $3 now, $4 from when on they may wait: those whose wait is over join their lines, the longest due first. Only in groups that
+-- are locked, and who they are is kept for `admit`, which comes in the same round trip. (`coalesce` keeps the planner off the index of all who wait.)
 with late as materialized (
-  select id, grp, priority from {s}.message where queue = $1::text and wake_ms <= {now $3} and turn is null
+  select id, grp, priority from {s}.message where queue = $1::text and wake_ms >= $4::bigint and wake_ms <= {now $3} and turn is null
   order by wake_ms, seq limit $2::int),
 locked as materialized (
   select name from {s}.line where queue = $1::text and name in (select grp from late) for no key update skip locked),

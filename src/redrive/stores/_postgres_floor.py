@@ -1,0 +1,322 @@
+"""Where claims begin to read the due index, so that they need not pass what was deleted there.
+
+While a transaction is open anywhere in the database, PostgreSQL keeps every row that was deleted since it began, and
+each claim passes the index entries of all of them before it meets the first message that is due. A Floor remembers,
+for one queue and priority, below which place there was no message at the last look; claims begin there. It is a hint
+of one process: without it claims are slower, and nothing else.
+
+After that look a message can still appear below the floor: by a commit that came late, or with a due time in the past.
+Who writes it says where (`expect`), and claims read that spot too, until it is empty. For what was not said, the
+process looks through all that lies below, in pieces: about once a second while that is cheap, and with a bounded share
+of its time where it is not.
+
+Pure: times come from the caller. `now_ms` is the store's clock, `at_s` a monotonic one.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from itertools import pairwise
+from math import ceil
+from typing import NamedTuple
+
+Place = tuple[int, str, int]  # (due_ms, lane, seq): the order of the due index
+Spot = tuple[int, int]  # the first and the last due time, in ms, of what may have been written
+FIRST: Place = (-(2**63), "", 0)  # before every message
+NEVER_MS = 2**63 - 1
+LATE_MS = 500  # claims begin no later than this before now: most commits take less from their beginning to their end
+WORTH_MS = 1.0  # a floor is kept once the way to the first message costs the server this much
+FREE_MS = 0.25  # and given up once all that lies below costs less
+OPEN_EVERY_S = 1.0  # how often the way is measured while no floor is kept
+FRONT_EVERY_S = 0.2  # how often a floor is raised
+BEHIND_EVERY_S = 1.0  # how often all that lies below is looked through, at most
+SHARE = 0.05  # of the time, for looking behind
+SAVED_MS = 40.0  # how much of that share may be saved up
+PIECE_MS = 8.0  # what one piece may cost before it is cut
+PIECES_MAX = 4096
+CUT_EVERY_S = 0.25
+SPOTS_MAX = 8
+LOOKS_MAX = 64  # under way at once, of one floor
+_STEPS = 12  # how the lowest piece is cut: 1 s, 4 s, 16 s, … below its end, up to half a year
+
+
+class Range(NamedTuple):
+    """A part of the due index: from a place on, up to a due time."""
+
+    low: Place
+    until_ms: int
+
+
+class Aim(Enum):
+    """What a look is for."""
+
+    FRONT = "to raise the floor"
+    SPOT = "to find out whether a spot is empty"
+    BEHIND = "to find what nobody told of"
+
+
+class Look(NamedTuple):
+    """A part of the index in which the first message is wanted, and what the way to it costs. `number` is its own."""
+
+    aim: Aim
+    low: Place
+    until_ms: int
+    number: int = 0
+
+
+class Allowance:
+    """The share of one process's time that looking behind may take on the server, over all queues."""
+
+    def __init__(self) -> None:
+        self._left_ms, self._at_s = SAVED_MS, 0.0
+
+    def left_ms(self, at_s: float) -> float:
+        gained_ms = max(0.0, at_s - self._at_s) * 1000 * SHARE
+        self._left_ms, self._at_s = min(SAVED_MS, self._left_ms + gained_ms), at_s
+        return self._left_ms
+
+    def spend(self, ms: float) -> None:
+        self._left_ms -= ms
+
+
+class Floor:
+    """The floor of one order of messages: one queue and priority.
+
+    `scattered=False` is for an order whose claims read one range only: there a spot lowers the floor.
+    """
+
+    __slots__ = ("_behind", "_front_s", "_number", "_scattered", "_told_ms", "place", "spots")
+
+    def __init__(self, *, scattered: bool = True) -> None:
+        self._scattered = scattered
+        self._front_s = 0.0  # when to look at the front next
+        self._number = 0
+        self._told_ms: dict[int, int] = {}  # of each look under way: the least due time expected since it was sent
+        self._open()
+
+    def _open(self) -> None:
+        self.place = FIRST
+        self.spots: list[Spot] = []  # sorted and apart, all below the floor
+        self._behind: Pieces | None = None
+
+    @property
+    def kept(self) -> bool:
+        """Whether there is a floor at all."""
+        return self._behind is not None
+
+    @property
+    def asks(self) -> bool:
+        """Whether a look is under way, which may not have seen what is expected now."""
+        return bool(self._told_ms)
+
+    def ranges(self, now_ms: int) -> list[Range]:
+        """What a claim reads, in this order; no place is in two of them."""
+        low = min(self.place, _from(now_ms - LATE_MS))
+        spots = [Range(_from(low_ms), min(until_ms, low[0] - 1)) for low_ms, until_ms in self.spots if low_ms < low[0]]
+        return [*spots, Range(low, NEVER_MS)]
+
+    def expect(self, low_ms: int, until_ms: int) -> None:
+        """A message with a due time in this range was or may have been written."""
+        for number, told_ms in self._told_ms.items():
+            self._told_ms[number] = min(told_ms, low_ms)
+        top_ms = self.place[0]
+        if not self.kept or low_ms > top_ms:
+            return
+        if not self._scattered:
+            return self._lower(_from(low_ms))
+        if until_ms >= top_ms:
+            self._lower(_from(top_ms))
+        if low_ms < top_ms:
+            self._add(low_ms, min(until_ms, top_ms - 1))
+
+    def _add(self, low_ms: int, until_ms: int) -> None:
+        spots: list[Spot] = []
+        for low, until in sorted([*self.spots, (low_ms, until_ms)]):
+            if spots and low <= spots[-1][1] + 1:
+                spots[-1] = spots[-1][0], max(spots[-1][1], until)
+            else:
+                spots.append((low, until))
+        while len(spots) > SPOTS_MAX:  # the two that lie closest together become one
+            at = min(range(1, len(spots)), key=lambda n: spots[n][0] - spots[n - 1][1])
+            spots[at - 1 : at + 1] = [(spots[at - 1][0], spots[at][1])]
+        self.spots = spots
+
+    def _lower(self, place: Place) -> None:
+        if place < self.place:
+            self.place = place
+            if self._behind is not None:
+                self._behind.end_at(place[0])
+
+    def assume(self, now_ms: int, cost_ms: float, at_s: float) -> None:
+        """Keep a floor without a look at what lies below: it would take too long. What is there is found in pieces."""
+        told_ms = min(self._told_ms.values(), default=NEVER_MS)
+        self._told_ms.clear()
+        self.place = _from(now_ms - LATE_MS)
+        self._behind = Pieces(self.place[0], cost_ms, at_s)
+        self.expect(told_ms, NEVER_MS)
+
+    # -- looking
+
+    def looks(self, at_s: float, allowance: Allowance) -> list[Look]:
+        """What to look at now, in this order: the front comes last, so that pieces end where they did when it rises."""
+        found: list[Look] = []
+        if self._behind is not None:
+            found += [self._ask(Aim.SPOT, _from(low_ms), until_ms) for low_ms, until_ms in self.spots]
+            found += [
+                Look(Aim.BEHIND, FIRST if low_ms is None else _from(low_ms), until_ms)
+                for low_ms, until_ms in self._behind.due(self.place[0], at_s, allowance)
+            ]
+        if at_s >= self._front_s:
+            self._front_s = at_s + (FRONT_EVERY_S if self.kept else OPEN_EVERY_S)
+            found.append(self._ask(Aim.FRONT, self.place, NEVER_MS))
+        return found
+
+    def _ask(self, aim: Aim, low: Place, until_ms: int) -> Look:
+        self._number += 1
+        self._told_ms[self._number] = NEVER_MS
+        if len(self._told_ms) > LOOKS_MAX:  # as those whose exchanges failed
+            del self._told_ms[next(iter(self._told_ms))]
+        return Look(aim, low, until_ms, self._number)
+
+    def saw(
+        self, look: Look, first: Place | None, cost_ms: float, now_ms: int, at_s: float, allowance: Allowance
+    ) -> None:
+        """The first message that a look found, or None, and what the way to it cost the server. Other threads may have
+        moved the floor since: then the look is worth nothing. Nor does it know of what was expected since it was sent:
+        that may have been committed after it looked."""
+        told_ms = self._told_ms.pop(look.number, FIRST[0])
+        match look.aim:
+            case Aim.FRONT:
+                self._raise(look, first, told_ms, cost_ms, now_ms, at_s)
+            case Aim.SPOT:
+                self._narrow(look, first, told_ms)
+            case Aim.BEHIND:
+                self._looked_behind(look, first, cost_ms, at_s, allowance)
+
+    def _raise(self, look: Look, first: Place | None, told_ms: int, cost_ms: float, now_ms: int, at_s: float) -> None:
+        late = _from(now_ms - LATE_MS)
+        place = min(late if first is None else min(first, late), max(look.low, _from(told_ms)))
+        if look.low != self.place or (not self.kept and cost_ms < WORTH_MS):
+            return
+        if self._behind is None:
+            self._behind, self._front_s = Pieces(place[0], cost_ms, at_s), at_s + FRONT_EVERY_S
+        self.place = place  # lower than before only where the clock was set back
+        self._behind.end_at(place[0], at_s)
+
+    def _narrow(self, look: Look, first: Place | None, told_ms: int) -> None:
+        spot = look.low[0], look.until_ms
+        if spot in self.spots and told_ms > look.until_ms:
+            at = self.spots.index(spot)
+            self.spots[at : at + 1] = [] if first is None else [(first[0], look.until_ms)]
+
+    def _looked_behind(
+        self, look: Look, first: Place | None, cost_ms: float, at_s: float, allowance: Allowance
+    ) -> None:
+        if self._behind is None:
+            return
+        if first is not None and first < self.place:
+            if first[0] == self.place[0]:
+                self._lower(first)
+            else:
+                self.expect(first[0], min(look.until_ms, self.place[0] - 1))
+        low_ms = None if look.low == FIRST else look.low[0]
+        all_ms = self._behind.measured(low_ms, look.until_ms, cost_ms, at_s, allowance)
+        if all_ms is not None and all_ms < FREE_MS and not self.spots:
+            self._open()
+
+
+class Pieces:
+    """All that lies below a floor, cut by due time into pieces that each cost about as much to look through.
+
+    `due` says which to look through next; `measured` takes in what that cost, and cuts and joins.
+    """
+
+    def __init__(self, top_ms: int, cost_ms: float, at_s: float) -> None:
+        self._bounds: list[int] = []  # where a piece ends, and the next begins
+        self._costs = [cost_ms]  # of each piece when it was last looked through
+        self._next, self._pass_s, self._cut_s = 0, at_s, at_s
+        if cost_ms > PIECE_MS:
+            self._cut(0, top_ms)
+
+    def end_at(self, top_ms: int, at_s: float | None = None) -> None:
+        """The floor lies at this time now."""
+        while self._bounds and self._bounds[-1] > top_ms:
+            self._join(len(self._bounds) - 1)
+        grown = top_ms > (self._bounds[-1] if self._bounds else FIRST[0])
+        if at_s is not None and at_s >= self._cut_s + CUT_EVERY_S and grown:
+            self._cut_s = at_s
+            self._bounds.append(top_ms)
+            self._costs.append(PIECE_MS / 2)  # until it is known
+            if len(self._bounds) > PIECES_MAX:
+                for at in range(len(self._bounds) - 2, 0, -2):
+                    self._join(at)
+
+    def due(self, top_ms: int, at_s: float, allowance: Allowance) -> list[tuple[int | None, int]]:
+        """The pieces to look through now, from None for what has no beginning, up to and with a time."""
+        found: list[tuple[int | None, int]] = []
+        at = self._next
+        while at_s >= self._pass_s and at < len(self._costs) and allowance.left_ms(at_s) > 0:
+            allowance.spend(self._costs[at])
+            found.append(self._piece(at, top_ms))
+            at += 1
+        return found
+
+    def _piece(self, at: int, top_ms: int) -> tuple[int | None, int]:
+        low_ms = self._bounds[at - 1] if at else None
+        return low_ms, self._bounds[at] - 1 if at < len(self._bounds) else top_ms
+
+    def measured(
+        self, low_ms: int | None, until_ms: int, cost_ms: float, at_s: float, allowance: Allowance
+    ) -> float | None:
+        """What this piece cost. What all of them do, if it was the last."""
+        at = self._next
+        if at >= len(self._costs) or low_ms != self._piece(at, until_ms)[0] or until_ms < self._piece(at, until_ms)[1]:
+            return None  # another thread looked through it meanwhile, or it is another piece now
+        allowance.spend(cost_ms - self._costs[at])
+        self._costs[at] = cost_ms
+        self._next = at + 1
+        if cost_ms > PIECE_MS:
+            self._next += self._cut(at, until_ms)
+        elif at and cost_ms + self._costs[at - 1] < PIECE_MS / 2:
+            self._join(at - 1)
+        if self._next < len(self._costs):
+            return None
+        self._next, self._pass_s = 0, max(at_s, self._pass_s + BEHIND_EVERY_S)
+        return sum(self._costs)
+
+    def _cut(self, at: int, until_ms: int) -> int:
+        """Cut a piece that is too large; how many more there are now."""
+        parts = min(64, ceil(2 * self._costs[at] / PIECE_MS))
+        if at:
+            low_ms = self._bounds[at - 1]
+            bounds = {low_ms + (until_ms + 1 - low_ms) * n // parts for n in range(1, parts)} - {low_ms}
+        else:
+            ends = [until_ms - 1000 * 4**n for n in range(_STEPS, -1, -1)]
+            bounds = {low + (high - low) * n // parts for low, high in pairwise(ends) for n in range(parts)}
+        cuts = sorted(bounds)
+        self._costs[at : at + 1] = [self._costs[at] / (len(cuts) + 1)] * (len(cuts) + 1)
+        self._bounds[at:at] = cuts
+        return len(cuts)
+
+    def _join(self, at: int) -> None:
+        """Make one piece of those on both sides of a bound."""
+        del self._bounds[at]
+        self._costs[at : at + 2] = [self._costs[at] + self._costs[at + 1]]
+        if self._next > at:
+            self._next -= 1
+
+
+def clustered(dues_ms: list[int], most: int) -> list[Spot]:
+    """Few ranges that hold all of these times, and little between them."""
+    times = sorted(set(dues_ms))
+    gaps = sorted(((later - time, time) for time, later in pairwise(times)), reverse=True)[: most - 1]
+    ends = sorted(time for gap, time in gaps if gap > 1)
+    found: list[Spot] = []
+    for end in (*ends, *times[-1:]):
+        found.append((times[0], end))
+        times = [time for time in times if time > end]
+    return found
+
+
+def _from(due_ms: int) -> Place:
+    return due_ms, "", 0
