@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import psycopg
@@ -12,6 +13,7 @@ import pytest
 
 from redrive.message import SKIP_LOOKED, Ack, Ask, Draft, RetryAt, Settled, Settlement, Swap
 from redrive.store import Store
+from redrive.stores._postgres_groups import STEP
 from redrive.stores.postgres import PostgresStore
 from redrive.testing import ManualClock, StoreContract
 from redrive.testing.servers import PostgresServer
@@ -101,6 +103,90 @@ def test_a_cell_that_appears_while_a_settlement_makes_it_makes_that_one_stale(sc
     assert store.counts().leased == 1
     for one in (store, other):
         one.close()
+
+
+# -- changes of how groups are served
+
+
+def in_groups(store: PostgresStore, groups: int, each: int) -> None:
+    store.put([Draft(task="t", group=f"g{n:04}") for _ in range(each) for n in range(groups)])
+
+
+def admitted(store: PostgresStore) -> int:
+    return store.counts("default").ready + store.counts("default").leased
+
+
+def test_a_change_of_width_keeps_nobody_from_groups_that_are_not_its_turn(schema: str) -> None:
+    """It admits to some groups at a time, each time in a commit of its own."""
+    store, other = PostgresStore(schema), PostgresStore(schema)
+    in_groups(store, STEP + 20, 3)
+    held = iter(other.exchange([], [Ask("default", 20, 600_000)]).deliveries)
+    seen: list[int] = []
+
+    def between(point: str) -> None:
+        if point == "admitting":  # in the same thread: it would wait for itself for ever
+            seen.append(admitted(other))
+            other.exchange([Settlement(next(held).receipt, Ack())], [Ask("default", 1, 600_000)])
+
+    store.seam = between
+    store.configure("default", group_width=2)
+    assert seen[0] == STEP + 20 and seen[-1] > 2 * STEP and len(seen) >= 4
+    assert all(later - earlier <= STEP + 2 for earlier, later in pairwise(seen))
+    assert store.check() == [] and admitted(store) == 2 * (STEP + 20)
+    for one in (store, other):
+        one.close()
+
+
+def test_one_group_is_admitted_to_in_steps_as_well(schema: str) -> None:
+    store = PostgresStore(schema)
+    in_groups(store, 1, 2 * STEP + 10)
+    in_groups(store, 3, 2)
+    seen: list[int] = []
+    store.seam = lambda point: seen.append(admitted(store)) if point == "admitting" else None
+    store.configure("default", group_width=5000)
+    assert max(later - earlier for earlier, later in pairwise(seen)) <= STEP
+    assert store.check() == [] and admitted(store) == 2 * STEP + 10 + 6
+    store.close()
+
+
+@pytest.mark.parametrize("by", ["a sweep", "the next start", "another width"])
+def test_what_a_change_of_width_left_that_was_cut_off_is_done_by_others(schema: str, by: str) -> None:
+    clock = ManualClock()
+    store, other = PostgresStore(schema, clock_ms=clock), PostgresStore(schema, clock_ms=clock)
+    in_groups(store, STEP + 20, 3)
+    points: list[str] = []
+
+    def cut_off(point: str) -> None:
+        points.append(point)
+        if points.count("admitting") == 2:
+            raise RuntimeError("cut off")
+
+    store.seam = cut_off
+    with pytest.raises(RuntimeError, match="cut off"):
+        store.configure("default", group_width=2)
+    assert len(other.check()) == 20 + STEP - STEP // 2
+    if by == "a sweep":
+        clock.advance("61s")
+        for _ in range(6):
+            other.exchange([], [])
+    else:
+        other.configure("default", group_width=2 if by == "the next start" else 3)
+    assert other.check() == [] and admitted(other) == (3 if by == "another width" else 2) * (STEP + 20)
+    assert other._look("queues_admitting") == []
+    for one in (store, other):
+        one.close()
+
+
+def test_a_width_of_one_group_admits_to_that_group_alone(schema: str) -> None:
+    store = PostgresStore(schema)
+    in_groups(store, 3, 3)
+    points: list[str] = []
+    store.seam = points.append
+    store.configure_group("default", "g0001", width=3)
+    assert "admitting" not in points and store.check() == [] and admitted(store) == 5
+    store.configure_group("default", None, width=2)
+    assert "admitting" in points and store.check() == [] and admitted(store) == 7
+    store.close()
 
 
 # -- claims that take retries first

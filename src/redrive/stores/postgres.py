@@ -318,14 +318,17 @@ class PostgresStore:
         order, dead = _door.word(GroupOrder, group_order, "group_order"), _door.word(OnDead, on_dead, "on_dead")
         said = (paused, group_width, order and order.value, dead and dead.value)
         set_now = self._look("settings", queue)
-        if set_now and not swaps and all(new is None or new == now for new, now in zip(said, set_now[0], strict=True)):
-            return  # as every start of an app declares
 
         def work(c: Connection) -> None:
             groups.configure(self._st, c, queue, *said, self._st.now())
             changes.swap_all(self._st, c, swaps, self._st.now())
 
-        self._link.run(work, wake=[queue], again=not swaps)
+        same = bool(set_now) and all(new is None or new == now for new, now in zip(said, set_now[0][:4], strict=True))
+        if not same or swaps:
+            self._link.run(work, wake=[queue], again=not swaps)
+        elif set_now[0][4] is None:
+            return  # as every start of an app declares
+        self._admit_all(queue)
 
     def configure_group(self, queue: str, group: str | None, *, width: int | None = None, resume: bool = False) -> None:
         _door.admit_width(width, 0)
@@ -333,6 +336,17 @@ class PostgresStore:
         self._link.run(
             lambda c: groups.configure_group(self._st, c, queue, group, width, resume, self._st.now()), wake=[queue]
         )
+        if group is None:
+            self._admit_all(queue)
+
+    def _admit_all(self, queue: str) -> None:
+        """To whom new settings give a place. After a crash in between, sweeps of any process go on."""
+        while self._admit_step(queue):
+            pass
+
+    def _admit_step(self, queue: str) -> bool:
+        self.seam("admitting")
+        return self._link.run(lambda c: groups.admit_step(self._st, c, queue, self._st.now()), wake=[queue])
 
     def groups(self, queue: str) -> list[Group]:
         width = self._look("group_settings", queue)[0][0]
@@ -362,7 +376,10 @@ class PostgresStore:
             self._lines_at = next(iter(self._st.rows(c, "sweep_lines", *self._lines_at)), ("", ""))
             return SWEEP_MAX in removed
 
-        if self._link.run(work):
+        more = self._link.run(work)
+        for (queue,) in self._look("queues_admitting"):
+            more = self._admit_step(queue) or more
+        if more:
             self._swept_ms = now - SWEEP_EVERY_MS  # there is more: go on with the next exchange
 
     # -- keeping

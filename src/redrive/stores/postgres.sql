@@ -143,6 +143,13 @@ alter index {s}.message_dead rename to message_failure;
 create index message_retry on {s}.message(queue, priority, due_ms, seq)
   where lane between 'ready' and 'ready' and attempt > 0 and due_ms is not null;
 
+-- name: migration_9
+-- compatible from 1
+-- After a change of how a queue's groups are served, those who are parked are admitted in steps: up to which group, by name, in the row that
+-- stands for every group. Null: no more to do.
+alter table {s}.line add column admitting text collate "C";
+create index line_admitting on {s}.line(queue) where admitting is not null;
+
 -- name: put
 -- $1 ids, $2 tasks, $3 queues, $4 priorities, $5 dues, $6 delays, $7 deadlines, $8 versions, $9 keys, $10 groups, $11 producers, $12 metas,
 -- $13 bodies, $14 now
@@ -653,7 +660,7 @@ select count(*) from gone
 with looked as materialized (
   select queue, name from {s}.line where (queue, name) > ($1::text, $2::text) order by queue, name limit 5000),
 idle as materialized (
-  select l.queue, l.name from looked k join {s}.line l on l.queue = k.queue and l.name = k.name where l.width is null
+  select l.queue, l.name from looked k join {s}.line l on l.queue = k.queue and l.name = k.name where l.width is null and l.admitting is null
     and not exists (select from {s}.message m where m.queue = l.queue and m.grp = l.name and m.turn is not null)
     and not exists (select from {s}.message m where m.queue = l.queue and m.grp = l.name and m.place is not null)
   for update of l skip locked),
@@ -685,8 +692,9 @@ freed as (
 select count(*) from gone
 
 -- name: settings
--- $1 queue
-select paused, group_width, group_order, on_dead from {s}.queue where name = $1::text
+-- $1 queue, with the group up to which those who are parked were admitted since the last change
+select paused, group_width, group_order, on_dead, (select admitting from {s}.line where queue = $1::text and name = '')
+from {s}.queue where name = $1::text
 
 -- name: paused
 select name from {s}.queue where paused
@@ -759,8 +767,8 @@ parked as (
 select set_config('redrive.woken', coalesce((select array_agg(distinct grp) from parked)::text, '{}'), true)
 
 -- name: admit
--- $1 queues and $2 groups, $3 now, $4 a queue whose woken groups are meant too, or null: gives the free places of these groups to those who
--- are parked, in their order. The time that they were parked is time that they were held. A group with a place for each who is admitted,
+-- $1 queues and $2 groups, $3 now, $4 a queue whose woken groups are meant too, or null, $5 how many of each group at most: gives the free places
+-- of these groups to those who are parked, in their order. The time that they were parked is time that they were held. A group with a place for each who is admitted,
 -- by number: the index on places lets nobody in twice, whatever goes wrong.
 with touched as (
   select * from unnest($1::text[], $2::text[]) g(queue, name)
@@ -772,7 +780,7 @@ room as materialized (
   cross join lateral (select coalesce(l.width, (select a.width from {s}.line a where a.queue = g.queue and a.name = ''), q.group_width, 1) width) w),
 next as materialized (
   select r.*, array(select m.id from {s}.message m where m.queue = r.queue and m.grp = r.name and m.turn is not null
-    order by m.turn limit greatest(r.free, 0)) ids from room r where r.free > 0),
+    order by m.turn limit least(greatest(r.free, 0), $5::int)) ids from room r where r.free > 0),
 seats as materialized (
   select n.ids, array(select s.place from (select generate_series(0, n.width - 1) place) s
     where not exists (select from {s}.message m where m.queue = n.queue and m.grp = n.name and m.place = s.place)
@@ -800,9 +808,31 @@ where queue = $1::text and place is not null and lane = 'ready' and due_ms > {no
 -- $1 queue: no dead head holds a group here any more
 update {s}.message set place = null where queue = $1::text and place is not null and rested_ms is not null
 
--- name: parked_groups
+-- name: begin_admitting
 -- $1 queue
-select distinct grp from {s}.message where queue = $1::text and turn is not null
+insert into {s}.line(queue, name, admitting) values ($1::text, '', '') on conflict (queue, name) do update set admitting = ''
+
+-- name: admitting
+-- $1 queue: the group up to which those who are parked were admitted, and the width of groups. Locked: each step is taken by one.
+select admitting, coalesce(width, (select group_width from {s}.queue where name = $1::text), 1)
+from {s}.line where queue = $1::text and name = '' and admitting is not null for no key update
+
+-- name: admitted_to
+-- $1 queue, $2 group, or null when all were looked at
+update {s}.line set admitting = $2::text where queue = $1::text and name = ''
+
+-- name: queues_admitting
+select queue from {s}.line where admitting is not null
+
+-- name: parked_groups
+-- $1 queue, $2 group, $3 how many: the next groups by name in which a message is parked. One look into the index for each, however many are.
+with recursive next as (
+  (select grp, 1 n from {s}.message where queue = $1::text and grp > $2::text and turn is not null order by grp limit 1)
+  union all
+  select found.grp, next.n + 1 from next cross join lateral (
+    select grp from {s}.message where queue = $1::text and grp > next.grp and turn is not null order by grp limit 1) found
+  where next.n < $3::int)
+select grp from next
 
 -- name: resume
 -- $1 queue, $2 group
