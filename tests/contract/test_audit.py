@@ -51,7 +51,7 @@ def sqs() -> Iterator[SqsServer]:
 
 def log(store: Store) -> list[tuple[str, str, str, str, int]]:
     """The newest first: action, who, why, what it was done to, how many messages."""
-    return [(e.action, e.actor, e.reason, e.about, e.count) for e in Audit(store)]
+    return [(e.action, e.claimed, e.reason, e.about, e.count) for e in Audit(store)]
 
 
 def dead(app: App, count: int) -> list[str]:
@@ -89,7 +89,7 @@ def test_an_export_and_an_import(app: App, tmp_path: Path) -> None:
     app.dlq.export("queue:none", stream, actor="bob")  # nothing left
     app.dlq.discard(ids[:2], reason=WHY, actor="ann")
     assert len(app.dlq.import_(file, reason="too many", actor="bob")) == 2
-    told = [(e.action, e.actor, e.reason, e.about, set(e.ids), e.count) for e in Audit(app.store)]
+    told = [(e.action, e.claimed, e.reason, e.about, set(e.ids), e.count) for e in Audit(app.store)]
     assert told == [
         ("import", "bob", "too many", str(file), {*ids[:2]}, 2),
         ("discard", "ann", WHY, "", {*ids[:2]}, 2),

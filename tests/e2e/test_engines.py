@@ -100,7 +100,7 @@ def test_from_enqueue_to_redrive_and_purge(redrive: Call) -> None:
     good(redrive("queue", "resume", "crm", "--reason", "all is well", "--actor", "ann"))
     log = good(redrive("dlq", "audit", "-o", "json"))
     assert [entry["action"] for entry in log] == ["resume", "purge", "pause", "retry"]
-    assert (log[0]["actor"], log[0]["reason"], log[1]["count"], log[2]["about"]) == (
+    assert (log[0]["claimed"], log[0]["reason"], log[1]["count"], log[2]["about"]) == (
         "ann",
         "all is well",
         2,

@@ -39,7 +39,7 @@ def test_what_is_said_joins_what_was_said_before(store: MemoryStore) -> None:
     )
     assert (about.note, about.owner) == ("CRM-1234: their cluster is being moved", "crm team")
     assert (about.by, about.at_ms, about.reason) == ("dee", store.now_ms(), "known")
-    assert [(e.action, e.actor, e.about) for e in Audit(store)] == [
+    assert [(e.action, e.claimed, e.about) for e in Audit(store)] == [
         ("mute", "dee", FP), ("rule", "cas", FP), ("own", "bob", FP), ("note", "ann", FP),
     ]  # fmt: skip
 

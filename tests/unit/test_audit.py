@@ -31,9 +31,8 @@ def test_entries_are_listed_the_newest_first_over_all_cells(store: MemoryStore) 
     for number in range(2 * CHUNK_MAX + 5):
         audit.keep(audit.entry("discard", "ann", "because", ids=[str(number)]))
     assert [int(entry.ids[0]) for entry in audit] == list(range(2 * CHUNK_MAX + 5))[::-1]
-    assert [cell is not None for cell in store.cells.read(["audit/1", "audit/2", "audit/3", "audit/4"])] == [
-        True, True, True, False,
-    ]  # fmt: skip
+    cells = store.cells.read(["audit/log", "audit/log/1", "audit/log/2", "audit/log/3"])
+    assert [cell is not None for cell in cells] == [True, True, True, False]
 
 
 def test_a_cell_that_is_large_takes_no_more_entries(store: MemoryStore) -> None:
@@ -41,7 +40,7 @@ def test_a_cell_that_is_large_takes_no_more_entries(store: MemoryStore) -> None:
     ids = [f"0199f3a1-0000-7000-8000-{number:012}" for number in range(IDS_MAX + 1)]
     for _ in range(12):
         audit.keep(audit.entry("discard", "ann", "because", "x" * (TEXT_MAX + 1), ids=ids))
-    sizes = [len(cell.value) for cell in store.cells.read(["audit/1", "audit/2"]) if cell is not None]
+    sizes = [len(cell.value) for cell in store.cells.read(["audit/log", "audit/log/1"]) if cell is not None]
     assert len(sizes) == 2 and max(sizes) < 200_000
     entry = next(iter(audit))
     assert len(entry.ids) == IDS_MAX and entry.count == IDS_MAX + 1 and len(entry.text) == TEXT_MAX
@@ -68,10 +67,11 @@ def test_the_commit_is_tried_again_where_another_entry_came_first(store: MemoryS
         return "done"
 
     assert audit.commit(audit.entry("rule", "ann", "second"), write) == "done"
-    assert [entry.actor for entry in audit] == ["ann", "bob"]
+    assert [entry.claimed for entry in audit] == ["ann", "bob"]
 
 
-def test_the_commit_gives_up_after_twenty_conflicts(store: MemoryStore) -> None:
+def test_the_commit_gives_up_after_a_hundred_conflicts(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redrive.triage.audit.PAUSE_S", 0.0)
     audit, tried = Audit(store), []
 
     def write(swaps: list[Swap]) -> None:
@@ -94,7 +94,7 @@ def test_no_entry_of_many_writers_is_lost(store: MemoryStore) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(entry.actor for entry in Audit(store)) == sorted(["ann", "bob", "cas"] * 60)
+    assert sorted(entry.claimed for entry in Audit(store)) == sorted(["ann", "bob", "cas"] * 60)
 
 
 def test_an_entry_is_amended_to_what_the_change_came_to(store: MemoryStore) -> None:
@@ -129,6 +129,9 @@ def test_what_is_older_than_its_time_is_gone_and_new_entries_go_on(store: Memory
 def test_every_change_is_signed() -> None:
     assert signed(None, " because ", "discard") == (user(), "because")
     assert signed("ann", "because", "discard") == ("ann", "because")
+    assert signed(None, "", "pause", needed=False) == (user(), "")
+    with pytest.raises(ConfigError, match="pause"):  # a blank one is a mistake
+        signed(None, "  ", "pause", needed=False)
     for actor, reason in ((None, None), ("ann", " "), ("a" * 201, "because"), ("ann", "b" * 1001)):
         with pytest.raises(ConfigError, match="discard"):
             signed(actor, reason, "discard")

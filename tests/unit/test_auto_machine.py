@@ -57,7 +57,7 @@ def test_the_waits_grow_with_each_death_and_the_sixth_is_poison_with_its_reason(
     machine = world.machine()
     assert (machine.redriven, machine.failed, machine.isolated) == (5, 5, 1)
     entry = next(e for e in Audit(world.store) if e.action == "isolate")
-    assert (entry.actor, entry.reason, entry.ids, entry.about) == (
+    assert (entry.claimed, entry.reason, entry.ids, entry.about) == (
         "auto-redrive",
         "poison: dead again after 5 redrives",
         (id,),
@@ -338,7 +338,7 @@ def test_what_is_paused_begins_nothing_until_it_is_resumed_and_both_are_in_the_a
     world.app.dlq.resume_auto("queue/crm", reason="fixed", actor="ann")
     world.until(lambda: not world.dead(), within=10)
     assert world.story()[:2] == ["paused by ann: the fix is on its way", "resumed by ann: fixed"]
-    assert [(e.action, e.actor) for e in Audit(world.store)][1:] == [("auto-resume", "ann"), ("auto-pause", "ann")]
+    assert [(e.action, e.claimed) for e in Audit(world.store)][1:] == [("auto-resume", "ann"), ("auto-pause", "ann")]
     with pytest.raises(ConfigError, match="nothing redrives 'cmr' by itself; did you mean 'crm'"):
         world.app.dlq.pause_auto("cmr", reason="x")
     with pytest.raises(ConfigError, match="no reason"):
@@ -389,7 +389,7 @@ def test_what_has_a_standing_rule_is_left_to_it() -> None:
     assert sorted(m.task for m in world.lane(Lane.DEAD)) == ["1", "1", "1"]
     assert world.machine("fingerprint/f2").isolated == 3 and world.machine("fingerprint/f3").discarded == 3
     entry = next(e for e in Audit(world.store) if e.action == "discard")
-    assert (entry.actor, entry.reason, entry.count) == ("rule by ann", "test data", 3)
+    assert (entry.claimed, entry.reason, entry.count) == ("rule by ann", "test data", 3)
     sayings.rule("f1", None, reason="fixed", actor="ann")
     world.until(lambda: not world.dead(), works, within=40)
     sayings.rule("f2", None, reason="fixed", actor="ann")

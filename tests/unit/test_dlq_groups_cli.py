@@ -79,7 +79,7 @@ def test_a_group_tells_what_was_done_to_it(cli: Cli) -> None:
     cli("rule", FP, "auto", "--base", "5m", "--reason", "flaky", "--actor", "ann")
     told = record(cli, "group", FP)
     assert told["dead"] == 2 and told["rule_auto"]["base"] == "5m" and told["by_task"][0]["task"] == "push"
-    assert [(e["action"], e["actor"], e["reason"], e["text"]) for e in told["log"]] == [
+    assert [(e["action"], e["claimed"], e["reason"], e["text"]) for e in told["log"]] == [
         ("rule", "ann", "flaky", "auto")
     ]
     assert "rule 'auto' by ann: flaky" in cli("group", FP, "-o", "table")[1]
@@ -132,7 +132,7 @@ def test_the_log_is_listed_the_newest_first_and_filtered(cli: Cli) -> None:
     cli("own", OTHER, "bob", "--actor", "bob")
     assert [each["action"] for each in record(cli, "audit")] == ["own", "note"]
     assert [each["about"] for each in record(cli, "audit", "--actor", "ann")] == [FP]
-    assert [each["actor"] for each in record(cli, "audit", "--about", OTHER, "--since", "1h")] == ["bob"]
+    assert [each["claimed"] for each in record(cli, "audit", "--about", OTHER, "--since", "1h")] == ["bob"]
 
 
 def test_a_group_has_the_trend_that_the_list_has(cli: Cli) -> None:

@@ -16,6 +16,7 @@ from redrive.cli.main import run
 from redrive.fault import Fault, Kind
 from redrive.message import Ask, DeadLetter, Lane, Settlement
 from redrive.stores.sqlite import SqliteStore
+from redrive.triage.actor import user
 
 Cli = Callable[..., tuple[int, str, str]]
 TASKS = """
@@ -153,9 +154,9 @@ def test_the_story_of_a_message_is_told_in_order(cli: Cli, ids: list[str]) -> No
     cli("quarantine", ids[0], "--reason", "poison", "--actor", "ann")
     cli("readmit", ids[0], "--reason", "fixed", "--actor", "bob")
     story = record(cli, "show", ids[0])["timeline"]
-    assert {(moment["what"], moment["actor"]) for moment in story} >= {("quarantine", "ann"), ("readmit", "bob")}
+    assert {(moment["what"], moment["claimed"]) for moment in story} >= {("quarantine", "ann"), ("readmit", "bob")}
     table = cli("show", ids[0], "-o", "table")[1]
-    assert "attempt 1 on w: permanent, ValueError: no number" in table and "readmit by bob: fixed" in table
+    assert "attempt 1 on w: permanent, ValueError: no number" in table and f"readmit by bob ({user()}): fixed" in table
 
 
 def test_what_is_exported_is_imported_elsewhere_and_run_there(cli: Cli, ids: list[str], tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_what_is_carried_to_another_store_is_there_as_it_was_and_runs_there(app:
     assert laptop.store.find([message.id for message in before]) == before == app.store.find([m.id for m in before])
     assert [(g.task, g.count) for g in laptop.dlq.groups()] == [(g.task, g.count) for g in app.dlq.groups()]
     (entry,) = laptop.dlq.audit()
-    assert (entry.action, entry.actor, entry.count, entry.about) == ("import", "ann", 3, str(out))
+    assert (entry.action, entry.claimed, entry.count, entry.about) == ("import", "ann", 3, str(out))
     laptop.dlq.retry([before[0].id])
     laptop.run_worker(burst=True)
     assert ran == [7]

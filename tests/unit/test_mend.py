@@ -49,7 +49,7 @@ def test_discarded_messages_are_gone_with_their_keys_and_the_log_names_them(app:
     assert (done.ids, done.changed, done.unknown) == ((a, b), (), ("0199f3a1-0000-7000-8000-000000000001",))
     assert app.store.find([a, b]) == [None, None] and not app.store.put([Draft(task="t", key="k")])[0].duplicate
     (entry,) = app.dlq.audit()
-    assert (entry.action, entry.actor, entry.reason, entry.ids, entry.count) == ("discard", "ann", WHY, (a, b), 2)
+    assert (entry.action, entry.claimed, entry.reason, entry.ids, entry.count) == ("discard", "ann", WHY, (a, b), 2)
 
 
 def test_a_selection_goes_in_batches_with_an_entry_each(app: App) -> None:

@@ -16,7 +16,16 @@ from .job import body_option, found, write_message
 from .main import Subcommands
 from .output import Column, Output
 from .place import Place, at_store
-from .selecting import actor_option, chosen_words, filters, note_unread, selection, selector_argument, write_mended
+from .selecting import (
+    actor_option,
+    chosen_words,
+    filters,
+    not_blank,
+    note_unread,
+    selection,
+    selector_argument,
+    write_mended,
+)
 from .types import DURATION
 
 _COLUMNS = (
@@ -135,7 +144,7 @@ def _trend(row: dict[str, Any]) -> str:
 @click.option("--to-queue", metavar="QUEUE", help="another queue than its own")
 @click.option("--delay", type=DURATION, default="0s", help="run no earlier than this from now")
 @click.option("--attempts", type=click.IntRange(1), help="how many attempts the new life has (default: the policy's)")
-@click.option("--why", default="", help="for those who look later, in the audit log")
+@click.option("--why", default="", callback=not_blank, help="for those who look later, in the audit log")
 @actor_option
 @at_store()
 def retry(

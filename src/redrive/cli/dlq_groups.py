@@ -27,6 +27,7 @@ LAST = 10  # entries of the audit log that a group shows
 _AUDIT = (
     Column("at"),
     Column("actor", shrinks=True),
+    Column("claimed", shrinks=True),
     Column("action"),
     Column("count"),
     Column("about", shrinks=True),
@@ -199,7 +200,7 @@ def audit(
         for entry in Audit(place.store).entries(since_ms=since or 0)
         if (about is None or entry.about == about)
         and (id is None or id in entry.ids)
-        and (actor is None or entry.actor == actor)
+        and (actor is None or actor in (entry.actor, entry.claimed))
     )
     if not out.rows(rows, _AUDIT, limit=limit):
         note("nothing that was done matches" if since or about or id or actor else f"nothing was done in {place.url}")
@@ -272,6 +273,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
     return {
         "at": views.time(entry.at_ms),
         "actor": entry.actor,
+        "claimed": entry.claimed or None,
         "action": entry.action,
         "count": entry.count or None,
         "about": entry.about or (entry.ids[0] if entry.ids and entry.count == 1 else None),
@@ -297,7 +299,7 @@ def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
 def told(entry: dict[str, Any]) -> str:
     """An entry of the audit log in a line."""
     text = f" {entry['text']!r}" if entry["text"] and entry["action"] in ("rule", "own") else ""
-    return f"{entry['action']}{text} by {entry['actor']}: {entry['reason']}"
+    return f"{entry['action']}{text} by {entry['claimed'] or entry['actor']}: {entry['reason']}"
 
 
 def _named(place: Place, given: str) -> str:

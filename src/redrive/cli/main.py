@@ -34,6 +34,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "dlq": "List, show, group, mend and retry dead messages; plan redrives and apply them.",
         "run": "Watch redrive runs; pause, resume, cancel and undo them.",
         "schedule": "List schedules, see their times, run, pause and resume them.",
+        "audit": "List, verify and export the audit log.",
         "metrics": "Serve or print Prometheus metrics.",
     },
     "Plan and keep": {

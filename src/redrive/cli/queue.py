@@ -13,7 +13,7 @@ from .failure import DONE, FAILED, REFUSED, Failure, command, note, program
 from .main import Subcommands
 from .output import Column, Output, age, bar
 from .place import Place, at_store, declared_queues, note_unknown_queues
-from .selecting import actor_option
+from .selecting import signature
 
 _LANES = ("ready", "scheduled", "leased", "dead", "quarantine", "done")
 _COLUMNS = (
@@ -57,13 +57,9 @@ def _row(name: str, counts: Counts, paused: bool) -> dict[str, Any]:
     return {"queue": name, **lanes, "oldest_age_s": counts.oldest_age_s, "paused": paused}
 
 
-reason_option = click.option("--reason", default="", help="why, for those who look later")
-
-
 @queue.command()
 @click.argument("names", nargs=-1, required=True, metavar="QUEUE…")
-@reason_option
-@actor_option
+@signature(required=False)
 @at_store()
 def pause(place: Place, out: Output, names: tuple[str, ...], reason: str, actor: str | None) -> None:
     """Stop claiming from queues; what runs goes on, what waits waits."""
@@ -72,8 +68,7 @@ def pause(place: Place, out: Output, names: tuple[str, ...], reason: str, actor:
 
 @queue.command()
 @click.argument("names", nargs=-1, required=True, metavar="QUEUE…")
-@reason_option
-@actor_option
+@signature(required=False)
 @at_store()
 def resume(place: Place, out: Output, names: tuple[str, ...], reason: str, actor: str | None) -> None:
     """Claim from paused queues again."""
@@ -96,8 +91,7 @@ _PURGED = (Column("queue"), Column("cancelled"), Column("asked_to_stop"), Column
 @queue.command()
 @click.argument("names", nargs=-1, required=True, metavar="QUEUE…")
 @click.option("--yes", is_flag=True, help="do not ask")
-@click.option("--reason", default="", help="why, for those who look at what was cancelled")
-@actor_option
+@signature(required=False)
 @click.option("--dry-run", is_flag=True, help="say what would be cancelled; change nothing")
 @at_store()
 def purge(

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ..errors import ConfigError, Misread
 from ..message import Lane, Where
@@ -81,7 +82,9 @@ def note_unread(found: Selection) -> None:
         note(f"left out: {found.unread:,} whose bodies lie in blob storage and could not be read (REDRIVE_BLOBS)")
 
 
-actor_option = click.option("--actor", envvar="REDRIVE_ACTOR", help="who (default: user@host) [REDRIVE_ACTOR]")
+actor_option = click.option(
+    "--actor", envvar="REDRIVE_ACTOR", help="who, beside what the system says (user@host) [REDRIVE_ACTOR]"
+)
 
 
 def signature(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -90,15 +93,21 @@ def signature(*, required: bool = True) -> Callable[[Callable[..., Any]], Callab
     def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
         why = "why, for those who look later"
         needed: dict[str, Any] = {"required": True} if required else {"default": ""}  # None would count as given
-        return click.option("--reason", help=why, **needed)(actor_option(command))
+        return click.option("--reason", help=why, callback=not_blank, **needed)(actor_option(command))
 
     return wrap
 
 
-def stated(reason: str) -> str:
+def not_blank(context: click.Context, option: click.Parameter, value: str) -> str:
+    """The value, where one was given: an empty one is a mistake, such as a variable that is not set."""
+    given = context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
+    return stated(value, option.opts[0]) if given else value
+
+
+def stated(reason: str, option: str = "--reason") -> str:
     """The reason, where one is needed. Raises Failure for none."""
     if not reason.strip():
-        raise Failure("--reason is missing", "who looks later must find why", f"{command()} --help", USAGE)
+        raise Failure(f"{option} is missing", "who looks later must find why", f"{command()} --help", USAGE)
     return reason
 
 

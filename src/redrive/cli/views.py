@@ -151,6 +151,7 @@ def moment(found: Moment) -> dict[str, Any]:
         "worker": (fault.worker or None) if fault else None,
         "delay_ms": fault.delay_ms if fault else None,
         "actor": entry.actor if entry else None,
+        "claimed": (entry.claimed or None) if entry else None,
         "reason": (entry.reason or None) if entry else None,
     }
 
@@ -165,7 +166,8 @@ def told(moment: Mapping[str, Any]) -> str:
             parts.append(f"again in {show(moment['delay_ms'] / 1000)}")
         return f"{parts[0]}: {'; '.join(parts[1:])}"
     if moment["actor"] is not None:
-        return f"{moment['what']} by {moment['actor']}" + (f": {moment['reason']}" if moment["reason"] else "")
+        who = f"{moment['claimed']} ({moment['actor']})" if moment["claimed"] else moment["actor"]
+        return f"{moment['what']} by {who}" + (f": {moment['reason']}" if moment["reason"] else "")
     return f"{moment['what']}: {moment['text']}" if moment["text"] else str(moment["what"])
 
 

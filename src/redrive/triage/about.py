@@ -168,7 +168,7 @@ class Sayings:
         made = None
         if kind is not None:
             word: Kind = msgspec.convert(kind, Kind)
-            made = Rule(word, entry.actor, entry.at_ms, entry.reason, auto)
+            made = Rule(word, entry.claimed or entry.actor, entry.at_ms, entry.reason, auto)
         self.audit().commit(entry, lambda swaps: self._set_rule(fingerprint, made, swaps))
         return abouts(self._store, [fingerprint]).get(fingerprint, NOTHING)
 
@@ -182,7 +182,7 @@ class Sayings:
             cell = self._store.cells.read([_key(fingerprint)])[0]
             said = change(NOTHING if cell is None else _about(cell.value))
             empty = said == replace(NOTHING, by=said.by, at_ms=said.at_ms, reason=said.reason)
-            signed_by = replace(said, by=entry.actor, at_ms=entry.at_ms, reason=entry.reason)
+            signed_by = replace(said, by=entry.claimed or entry.actor, at_ms=entry.at_ms, reason=entry.reason)
             value = None if empty else _encode(signed_by)
             swap = Swap(_key(fingerprint), version_of(cell), value)
             self._store.put([], swaps=swaps if cell is None and empty else [swap, *swaps])

@@ -2,31 +2,53 @@
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
+from functools import cache
+from pathlib import Path
 
 from ..errors import ConfigError
 
 ACTOR_MAX, REASON_MAX = 200, 1000  # characters
+_NO_LOGIN = 2**32 - 1  # of daemons
+
+
+@cache
+def _named(uid: int) -> str:
+    """The name of a user id; its number where it has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def user() -> str:
-    """Who acts, unless it is said: user@host."""
-    try:
-        name = getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a user id without a name
-        name = str(os.getuid())
+    """Who acts, as the operating system says and no environment variable can: user@host, or login/user@host where who
+    logged in became another user (sudo)."""
+    uid = os.geteuid()
+    login = _login()
+    name = _named(uid) if login in (None, uid) else f"{_named(login or 0)}/{_named(uid)}"
     return f"{name}@{os.uname().nodename}"
+
+
+def _login() -> int | None:
+    """The user id of the login, which Linux keeps for all that it begins; None where that is not known."""
+    try:
+        uid = int(Path("/proc/self/loginuid").read_text())
+    except (OSError, ValueError):
+        return None
+    return None if uid == _NO_LOGIN else uid
 
 
 def signed(actor: str | None, reason: str | None, what: str, *, needed: bool = True) -> tuple[str, str]:
     """Actor (None: user@host) and reason of `what`, without white space around them.
 
-    Raises ConfigError where the reason is missing, though it is `needed`, or one of them is too long.
+    Raises ConfigError where the reason is missing, though it is `needed`, where it is blank, or one of them is too
+    long.
     """
     name = (actor or "").strip() or user()
     why = (reason or "").strip()
-    if not why and needed:
+    if not why and (needed or reason):
         raise ConfigError(f"{what}: no reason is given; expected reason=, in words that explain it to who looks later")
     if len(name) > ACTOR_MAX or len(why) > REASON_MAX:
         raise ConfigError(

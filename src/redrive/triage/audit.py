@@ -1,37 +1,56 @@
 """The audit log: who changed what, when and why. An entry is written by the commit of the change that it tells of.
 
-Entries lie in cells of at most 100, `audit/1`, `audit/2`, …; the cell `audit` names the last. Each is kept for 400 days
-from when its cell was last written.
+The cell `audit/log` is the head (`chain.Head`): it holds the newest entries, at most 100, and the end of the chain.
+When it is full they move to the cells `audit/log/1`, `audit/log/2`, …. So a change swaps one cell more, whoever else
+writes. An entry is never rewritten: what turns out to be less than it says is said by another one, which `entries`
+folds into it. Entries are kept for 400 days; the head keeps the hash of those that went.
+
+Versions before the chain wrote the cells `audit` and `audit/N`, and dropped what they did not know of an entry when
+they added another. So they keep their cells, which are read too, and are outside the chain.
 """
 
 from __future__ import annotations
 
+import os
+import random
+import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from heapq import merge
+from itertools import count as numbers_from
 from typing import TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from ..errors import Conflict
-from ..message import Swap, version_of
+from ..message import Cell, Swap, version_of
 from ..redact import redact
 from ..store import Store
+from . import chain
+from .actor import user
+from .chain import Head, Record, Verified, Verifier
 
-CHUNK_MAX, CHUNK_BYTES = 100, 128 * 1024  # entries in a cell, and bytes from which on it takes no more
+CHUNK_MAX, CHUNK_BYTES = 100, 128 * 1024  # entries in the head, and bytes from which on it takes no more
 IDS_MAX = 500  # messages that an entry names; `count` says how many there were
 TEXT_MAX = 4000  # characters
 KEPT_MS = 400 * 86_400_000
-TRIES = 20
-AMENDED = 3  # cells that are looked through for an entry just written
-HEAD = "audit"
+TRIES = 100  # of a commit; each one that fails is another's success
+PAUSE_S = 0.05  # between two tries, at most
+PROBED = 100  # cells that are looked for at a time, where the head was lost
+HEAD, OLD = "audit/log", "audit"
 
 T = TypeVar("T")
 
 
 class Entry(Struct, frozen=True, omit_defaults=True):
     """One change. `action` is a word such as `edit` or `discard`; `about` names what it was done to: a selector, a
-    fingerprint, a run; `ids` the messages, at most 500 of the `count` that there were; `text` says more."""
+    fingerprint, a run; `ids` the messages, at most 500 of the `count` that there were; `text` says more.
+
+    `actor` is the user that the operating system says, `claimed` the name that was given (`--actor`, `actor=`), of a
+    person or a machine. `seq` and `prev` are its place in the chain: its number, and the hash of the entry before it;
+    0 for one that was not written yet, or that an older version wrote. `amends`: the entry that this one corrects.
+    """
 
     at_ms: int
     action: str
@@ -41,10 +60,20 @@ class Entry(Struct, frozen=True, omit_defaults=True):
     ids: tuple[str, ...] = ()
     count: int = 0
     about: str = ""
+    claimed: str = ""
+    id: str = ""
+    amends: str = ""
+    seq: int = 0
+    prev: str = ""
+
+    @property
+    def who(self) -> str:
+        """For people: the name that was given, and the user whose it was."""
+        return f"{self.claimed} ({self.actor})" if self.claimed else self.actor
 
 
-_decode = msgspec.json.Decoder(list[Entry]).decode
-_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Entry).decode
+_decode_old = msgspec.json.Decoder(list[Entry]).decode
 
 
 class Audit:
@@ -64,87 +93,213 @@ class Audit:
         count: int | None = None,
         about: str = "",
     ) -> Entry:
-        """An entry of now, not written yet, its texts without secrets; `count` None: as many as `ids`. Raises
-        StoreError."""
+        """An entry of now, not written yet, its texts without secrets; `count` None: as many as `ids`. `actor` is the
+        name that was given; whose process it is stands beside it. Raises StoreError."""
         if len(text) > TEXT_MAX:
             text = text[: TEXT_MAX - 1] + "…"
         count = len(ids) if count is None else count
         reason, text, about = redact(reason), redact(text), redact(about)
-        return Entry(self._store.now_ms(), action, actor, reason, text, tuple(ids[:IDS_MAX]), count, about)
+        real, now_ms = user(), self._store.now_ms()
+        claimed = "" if actor == real else actor
+        return Entry(
+            now_ms, action, real, reason, text, tuple(ids[:IDS_MAX]), count, about, claimed, os.urandom(8).hex()
+        )
+
+    # -- written
 
     def swaps(self, entry: Entry) -> list[Swap]:
         """What writes the entry, for the commit of the change. Where that raises Conflict somebody else's entry came
         first: ask again. Raises StoreError."""
-        head = self._store.cells.read([HEAD])[0]
-        number = 1 if head is None else int(head.value)
-        cell = self._store.cells.read([_key(number)])[0]
-        version, entries = (0, []) if cell is None else (cell.version, _decode(cell.value))
-        if cell is not None and (len(entries) >= CHUNK_MAX or len(cell.value) >= CHUNK_BYTES):
-            number, version, entries = number + 1, 0, []
-        swaps = [Swap(_key(number), version, _encode([*entries, entry]), KEPT_MS)]
-        if head is None or number != int(head.value):
-            swaps.insert(0, Swap(HEAD, version_of(head), str(number).encode()))
-        return swaps
+        (cell,) = self._store.cells.read([HEAD])
+        head, swaps = self._head(cell), []
+        full = len(head.records) >= CHUNK_MAX or (cell is not None and len(cell.value) >= CHUNK_BYTES)
+        if head.records and full:
+            head, moved = self._moved(head)
+            swaps.append(moved)
+        head, gone = self._pruned(head)
+        linked = chain.encode(replace(entry, seq=head.seq + 1, prev=head.hash))
+        record = Record(chain.digest(linked), Raw(linked))
+        head = replace(head, seq=head.seq + 1, hash=record.hash, records=(*head.records, record))
+        return [*swaps, *gone, Swap(HEAD, version_of(cell), chain.encode(head))]
+
+    def _moved(self, head: Head) -> tuple[Head, Swap]:
+        """The head without its records, and what keeps them: over a cell that a commit in parts left there."""
+        (cell,) = self._store.cells.read([_key(head.last + 1)])
+        first_ms = head.first_ms if head.last >= head.first else chain.newest(head.records).at_ms
+        kept = Swap(_key(head.last + 1), version_of(cell), chain.encode(head.records))
+        return replace(head, last=head.last + 1, first_ms=first_ms, records=()), kept
+
+    def _pruned(self, head: Head) -> tuple[Head, list[Swap]]:
+        """Without the oldest cell, where all in it is too old; the head keeps the hash of what went."""
+        before_ms = self._store.now_ms() - KEPT_MS
+        if head.last < head.first or head.first_ms >= before_ms:
+            return head, []
+        oldest, next = self._store.cells.read([_key(head.first), _key(head.first + 1)])
+        if oldest is None:
+            return head, []  # somebody took it away: `verify` says so
+        left = _records(next) if head.first < head.last else head.records
+        went = _records(oldest)
+        if not went:
+            return head, []
+        gone, first_ms = chain.newest(went).seq, chain.newest(left).at_ms
+        swap = Swap(_key(head.first), oldest.version, None)
+        return replace(head, first=head.first + 1, first_ms=first_ms, pruned=gone, pruned_hash=went[-1].hash), [swap]
+
+    def _head(self, cell: Cell | None) -> Head:
+        """The head as it is stored. Where it is damaged, or gone and others are left, one is made of these: nothing
+        that people do may fail for the log, and `verify` says that a head was lost."""
+        try:
+            if cell is not None:
+                return chain.head_of(cell.value)
+        except msgspec.DecodeError:
+            pass
+        left: dict[int, Cell] = {}
+        for begin in numbers_from(1, PROBED):
+            numbers = range(begin, begin + PROBED)
+            cells = self._store.cells.read([_key(number) for number in numbers])
+            found = {n: each for n, each in zip(numbers, cells, strict=True) if each is not None}
+            if not found:
+                break
+            left |= found
+        if not left:
+            return Head(lost=int(cell is not None))
+        last = _records(left[max(left)])
+        hash = last[-1].hash if last else ""
+        return Head(chain.newest(last).seq, hash, first=min(left), last=max(left), lost=1)
 
     def commit(self, entry: Entry, write: Callable[[list[Swap]], T]) -> T:
-        """Call `write` with the swaps of the entry until they apply, at most 20 times; what it returned.
+        """Call `write` with the swaps of the entry until they apply, at most 100 times; what it returned.
 
         `write` makes its change and the swaps in one commit, and raises Conflict where they do not apply. Raises
-        Conflict after the last time.
+        Conflict after the last time. Where the store has no cells there is no log either.
         """
-        for _ in range(TRIES - 1):
-            try:
-                return write(self.swaps(entry))
-            except Conflict:
-                continue
-        return write(self.swaps(entry))
+        if not self._store.traits.cells:
+            return write([])
+        return again(lambda: write(self.swaps(entry)))
+
+    def beside(self, entry: Entry, write: Callable[[list[Swap]], T]) -> T:
+        """As `commit`, for a change that must not be made twice: where the store commits nothing with it (SQS), the
+        entry is written right after."""
+        if self._store.traits.atomic_moves:
+            return self.commit(entry, write)
+        done = write([])
+        self.keep(entry)
+        return done
 
     def keep(self, entry: Entry) -> None:
         """Write the entry alone. Raises StoreError."""
 
         def put(swaps: list[Swap]) -> None:
-            self._store.put([], swaps=swaps)
+            if swaps:
+                self._store.put([], swaps=swaps)
 
         self.commit(entry, put)
 
     def amend(self, entry: Entry, *, ids: Sequence[str] = (), count: int | None = None) -> None:
         """Say of an entry just written that the change came to these messages only (`count` None: as many as `ids`),
-        as others had moved meanwhile. Where it came to none the entry goes. Raises StoreError."""
-        count = len(ids) if count is None else count
-        less = msgspec.structs.replace(entry, ids=tuple(ids[:IDS_MAX]), count=count)
-        for _ in range(TRIES):
-            for number in islice(range(self._last(), 0, -1), AMENDED):
-                version, entries = self._read(number)
-                if entry not in entries:
-                    continue
-                at = entries.index(entry)
-                entries[at : at + 1] = [less] if count else []
-                if self._store.cells.swap([Swap(_key(number), version, _encode(entries), KEPT_MS)])[0]:
-                    return
-                break
-            else:
-                return
+        as others had moved meanwhile. Where it came to none the entry is not listed any more. Raises StoreError."""
+        less = self.entry("amended", entry.claimed or entry.actor, ids=ids, count=count, about=entry.about)
+        self.keep(replace(less, amends=entry.id))
+
+    # -- read
 
     def __iter__(self) -> Iterator[Entry]:
         return self.entries()
 
     def entries(self, *, since_ms: int = 0) -> Iterator[Entry]:
-        """The entries since then, the newest first, read cell by cell. Raises StoreError."""
-        for number in range(self._last(), 0, -1):
-            version, entries = self._read(number)
-            yield from (entry for entry in reversed(entries) if entry.at_ms >= since_ms)
-            # No cell: it has expired, and so have those before it. Entries lie in the order of their commits, which
-            # is nearly that of their times: so a whole cell must be too old.
-            if version == 0 or (entries and all(entry.at_ms < since_ms for entry in entries)):
+        """The entries since then, the newest first, as they were amended, read cell by cell. Raises StoreError."""
+        since_ms = max(since_ms, self._store.now_ms() - KEPT_MS)
+        both = merge(self._chained(since_ms), self._outside(since_ms), key=lambda entry: entry.at_ms, reverse=True)
+        amended: dict[str, Entry] = {}
+        for entry in both:
+            if entry.amends:
+                amended.setdefault(entry.amends, entry)
+            elif (less := amended.pop(entry.id, None)) is None:
+                yield entry
+            elif less.count:
+                yield replace(entry, ids=less.ids, count=less.count)
+
+    def _chained(self, since_ms: int) -> Iterator[Entry]:
+        head = self._head(self._store.cells.read([HEAD])[0])
+        for number in range(head.last + 1, head.first - 1, -1):
+            found = head.records if number > head.last else _records(self._store.cells.read([_key(number)])[0])
+            entries = [entry for record in reversed(found) if (entry := _entry(record)) is not None]
+            yield from (entry for entry in entries if entry.at_ms >= since_ms)
+            # Entries lie in the order of their commits, which is nearly that of their times: so a whole cell must be
+            # too old.
+            if entries and all(entry.at_ms < since_ms for entry in entries):
                 return
 
-    def _last(self) -> int:
-        head = self._store.cells.read([HEAD])[0]
-        return 0 if head is None else int(head.value)
+    def _outside(self, since_ms: int = 0) -> Iterator[Entry]:
+        """Those that versions before the chain wrote."""
+        (last,) = self._store.cells.read([OLD])
+        for number in range(0 if last is None else int(last.value), 0, -1):
+            (cell,) = self._store.cells.read([f"{OLD}/{number}"])
+            entries = [] if cell is None else _decode_old(cell.value)
+            yield from (entry for entry in reversed(entries) if entry.at_ms >= since_ms)
+            # No cell: it has expired, and so have those before it.
+            if cell is None or (entries and all(entry.at_ms < since_ms for entry in entries)):
+                return
 
-    def _read(self, number: int) -> tuple[int, list[Entry]]:
-        cell = self._store.cells.read([_key(number)])[0]
-        return (0, []) if cell is None else (cell.version, _decode(cell.value))
+    def outside(self) -> Iterator[Entry]:
+        """The entries outside the chain, which versions before it wrote, the newest first. Raises StoreError."""
+        return self._outside()
+
+    def lines(self) -> Iterator[bytes]:
+        """The log as JSON, `{"hash": …, "entry": {…}}`, as it is stored, the oldest first: those outside the chain
+        without a hash, then the chain, amendments among it. Cells that cannot be read are left out. Raises
+        StoreError."""
+        for entry in reversed([*self._outside()]):
+            yield chain.encode(Record("", Raw(chain.encode(entry))))
+        for found in self._stored(self._head(self._store.cells.read([HEAD])[0])):
+            yield from map(chain.encode, found or ())
+
+    def verify(self, anchor: str = "") -> Verified:
+        """Look whether an entry was changed, removed or moved since it was written. `anchor`: the `head` of an earlier
+        look, `SEQ:HASH`; the log must still hold it. Raises ConfigError for an anchor that is none, StoreError."""
+        head = self._head(self._store.cells.read([HEAD])[0])
+        verifier = Verifier(head, chain.anchor_of(anchor) if anchor else (0, ""))
+        for number, found in enumerate(self._stored(head), head.first):
+            if found is None:
+                verifier.damaged(_key(number))
+            else:
+                verifier.see(found)
+        (now,) = self._store.cells.read([HEAD])
+        if self._head(now).first != head.first:  # pruned meanwhile
+            return self.verify(anchor)
+        return replace(verifier.end(), outside=sum(1 for _ in self._outside()))
+
+    def _stored(self, head: Head) -> Iterator[tuple[Record, ...] | None]:
+        """Cell by cell, the oldest first; None for one that is gone or damaged."""
+        for number in range(head.first, head.last + 1):
+            yield _records(self._store.cells.read([_key(number)])[0]) or None
+        yield head.records
+
+
+def again(write: Callable[[], T]) -> T:
+    """Call `write` until it raises no Conflict, at most 100 times, with short pauses of random length, so that any
+    number of writers get their turns. Raises Conflict after the last time."""
+    for tried in range(TRIES - 1):
+        try:
+            return write()
+        except Conflict:
+            time.sleep(random.uniform(0, min(PAUSE_S, 0.001 * 2 ** min(tried, 10))))
+    return write()
+
+
+def _records(cell: Cell | None) -> tuple[Record, ...]:
+    try:
+        return () if cell is None else chain.records(cell.value)
+    except msgspec.DecodeError:
+        return ()
+
+
+def _entry(record: Record) -> Entry | None:
+    """The entry; None for one that is damaged, which `verify` names."""
+    try:
+        return _decode(record.entry)
+    except msgspec.DecodeError:
+        return None
 
 
 def _key(number: int) -> str:
