@@ -7,16 +7,24 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 from tests.unit.working import Heard, store_in, until
 
-from redrive import Aimd, App, Backoff, Breaker, Retry, RetryAfter
+from redrive import Aimd, App, Backoff, Breaker, Budget, Retry, RetryAfter
 from redrive.cli.main import run
 from redrive.errors import ConfigError
 from redrive.events import Notice
+from redrive.flow import breaker as breakers
+from redrive.flow import budget as budgets
+from redrive.flow import dependency as flow
+from redrive.flow import ramp as ramps
+from redrive.flow.limits import CoolDown
+from redrive.message import Swap, version_of
 from redrive.observe.prometheus import Metrics
+from redrive.triage.audit import Audit
 from redrive.triage.controls import Controls
 
 SOON = Retry(max_attempts=50, backoff=Backoff.fixed("10ms"))
@@ -160,10 +168,77 @@ def test_a_breaker_is_set_without_the_app(app: App) -> None:
     assert app.flow.show("stripe").breaker == "forced_closed"
 
 
+# -- ending what flow control began
+
+
+def held(app: App, **state: Any) -> None:
+    """As if flow control had written this state of stripe."""
+    (cell,) = app.store.cells.read(["flow/stripe"])
+    value = flow.encode(flow.State(**state))
+    assert app.store.cells.swap([Swap("flow/stripe", version_of(cell), value)]) == [True]
+
+
+def test_the_end_of_a_cool_down_lets_running_workers_call_again(app: App) -> None:
+    six_hours_ms = app.store.now_ms() + 6 * 3600_000
+    held(app, cool=CoolDown(six_hours_ms, 3600_000))
+    assert app.flow.show("stripe").cool_until_ms == six_hours_ms
+
+    async def work() -> None:
+        refs = [await app.tasks["ok"].aenqueue(n) for n in range(5)]
+        async with app.worker():
+            await asyncio.sleep(0.5)
+            assert all(app.job(ref.id) is not None for ref in refs)
+            app.flow.end_cooldown("stripe", reason="they meant seconds", actor="ann")
+            await until(lambda: all(app.job(ref.id) is None for ref in refs))
+
+    asyncio.run(work())
+    assert app.flow.show("stripe").cool_until_ms is None
+    entry = next(iter(Audit(app.store)))
+    assert (entry.action, entry.claimed, entry.reason, entry.about) == (
+        "flow",
+        "ann",
+        "they meant seconds",
+        "flow/stripe",
+    )
+    assert entry.text.startswith("cool-down ended, 2")
+
+
+def test_a_budget_is_reset(app: App) -> None:
+    app.dependency("stripe", budget=Budget.fixed(10, per="1h"))
+    now_ms = app.store.now_ms()
+    spent = budgets.State()
+    for _ in range(30):
+        spent, _ = budgets.ask(spent, Budget.fixed(10, per="1h"), now_ms)
+    held(app, budget=spent)
+    assert app.flow.show("stripe").budget_left == 0
+    assert app.flow.reset_budget("stripe", reason="that was the drill").budget_left == 10
+    assert [(e.text, e.reason) for e in Audit(app.store)] == [("budget reset", "that was the drill")]
+
+
+def test_a_ramp_is_ended(app: App) -> None:
+    now_ms = app.store.now_ms()
+    held(app, breaker=breakers.State(since_ms=now_ms, ramp=ramps.start(3, now_ms), places=4))
+    assert app.flow.show("stripe").ramp_per_s is not None
+    after = app.flow.end_ramp("stripe", reason="they can take it all")
+    assert (after.breaker, after.ramp_per_s) == ("closed", None)
+    assert [e.text for e in Audit(app.store)] == ["ramp ended at 3/s"]
+
+
+@pytest.mark.parametrize("end", ["end_cooldown", "reset_budget", "end_ramp"])
+def test_nothing_ends_without_a_reason_or_a_name(app: App, end: str) -> None:
+    with pytest.raises(ConfigError, match="no reason is given"):
+        getattr(app.flow, end)("stripe", reason="")
+    with pytest.raises(ConfigError, match="no dependency 'strip'"):
+        getattr(app.flow, end)("strip", reason="r")
+    assert list(Audit(app.store)) == []
+    getattr(app.flow, end)("stripe", reason="r", key="eu")  # of one key
+    assert [e.about for e in Audit(app.store)] == ["flow/stripe/eu"]
+
+
 def test_what_cannot_be_set_is_refused(app: App) -> None:
     with pytest.raises(ConfigError, match=r"no dependency 'strip'; did you mean 'stripe'\? known: queue:bulk, stripe"):
         app.flow.open("strip", reason="r")
-    with pytest.raises(ConfigError, match="expected why"):
+    with pytest.raises(ConfigError, match="no reason is given"):
         app.flow.open("stripe", reason=" ")
     with pytest.raises(ConfigError, match="has no breaker"):
         app.flow.open("queue:bulk", reason="r")
@@ -179,8 +254,6 @@ def test_a_transition_and_a_spent_budget_are_told_with_whose_they_are(app: App) 
 
 
 def test_a_spent_budget_is_told_once_a_minute(app: App) -> None:
-    from redrive import Budget
-
     app.dependency("stripe", breaker=None, budget=Budget(ratio=0, life="1s", floor=5))
     heard = Heard(app)
 
@@ -253,6 +326,8 @@ def test_flow_set_refuses_an_unknown_name_and_asks_for_a_reason(url: str, capsys
     assert "did you mean 'stripe'" in capsys.readouterr().err
     assert run(["flow", "set", "stripe", "--breaker", "open", "--url", url]) == 2
     assert "--reason" in capsys.readouterr().err
+    assert run(["flow", "set", "stripe", "--reason", "r", "--url", url]) == 2
+    assert "give --breaker, --cooldown, --budget or --ramp" in capsys.readouterr().err
     assert run(["flow", "show", "stripe", "--url", url]) == 0
     assert "forced" not in capsys.readouterr().out
 

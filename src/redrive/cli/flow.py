@@ -14,10 +14,11 @@ from ..duration import show as show_duration
 from ..observe.logs import one_line
 from ..triage.controls import Control, Controls
 from . import views
-from .failure import REFUSED, Failure, command, note, program
+from .failure import REFUSED, Failure, note, program
 from .main import Subcommands
 from .output import Column, Output, fields
 from .place import Place, at_store
+from .selecting import signature
 
 
 def _some(counts: dict[str, int]) -> str:
@@ -92,27 +93,41 @@ def show(place: Place, out: Output, name: str, key: str) -> None:
 @key_option
 @click.option(
     "--breaker",
-    required=True,
     type=click.Choice(["open", "closed", "auto"]),
     help="hold it open, hold it closed, or let it decide for itself again",
 )
-@click.option("--reason", required=True, help="why, for those who look later")
-@click.option("--actor", help="who (default: user@host)")
+@click.option("--cooldown", type=click.Choice(["off"]), help="end the wait that it asked for (Retry-After)")
+@click.option("--budget", type=click.Choice(["reset"]), help="forget what its retry budget has spent")
+@click.option("--ramp", type=click.Choice(["off"]), help="let go at once what is let go in a ramp")
+@signature()
 @at_store()
-def set_(place: Place, out: Output, name: str, key: str, breaker: str, reason: str, actor: str | None) -> None:
+def set_(place: Place, out: Output, name: str, key: str, actor: str | None, reason: str, **words: str | None) -> None:
     """Hold the breaker of a dependency open or closed, for all workers, until `--breaker auto`.
 
+    Or end what flow control began by itself: a cool-down, a spent budget, a ramp.
+
     While it is open nothing calls the dependency, what waits loses no attempt, and other tasks go on. Closed by hand,
-    what waited is let go in a ramp, as ever. Workers heed it within a quarter of a second.
+    what waited is let go in a ramp, as ever. Workers heed it within a quarter of a second. Each change is in the audit
+    log.
 
     \b
       redrive flow set stripe --breaker open --reason "their status page says so" --app tasks:app
+      redrive flow set stripe --cooldown off --reason "they asked for six hours by mistake" --app tasks:app
     """
     controls = _known(place, name)
-    if not reason.strip():
-        raise Failure("--reason is empty", "who looks later must find why", f"{command()} --help", REFUSED)
-    act = {"open": controls.open, "closed": controls.close, "auto": controls.auto}[breaker]
-    _write(place, out, act(name, reason=reason, actor=actor, key=key))
+    given = {option: word for option, word in words.items() if word is not None}
+    if not given:
+        raise click.UsageError("give --breaker, --cooldown, --budget or --ramp")
+    acts = {
+        ("breaker", "open"): controls.open,
+        ("breaker", "closed"): controls.close,
+        ("breaker", "auto"): controls.auto,
+        ("cooldown", "off"): controls.end_cooldown,
+        ("budget", "reset"): controls.reset_budget,
+        ("ramp", "off"): controls.end_ramp,
+    }
+    found = [acts[each](name, reason=reason, actor=actor, key=key) for each in given.items()]
+    _write(place, out, found[-1])
 
 
 def _known(place: Place, name: str) -> Controls:

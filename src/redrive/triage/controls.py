@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..config import near_miss
-from ..errors import ConfigError, Conflict, StoreUnavailable
+from ..errors import ConfigError
 from ..flow import breaker as breakers
 from ..flow import budget as budgets
 from ..flow import dependency as flow
@@ -23,14 +23,14 @@ from ..worker.flow import NAMES
 from ..worker.guards import controls, is_rate
 from ..worker.transitions import Transition, note, read
 from .actor import signed
-from .audit import Audit
+from .audit import Audit, again
 
 if TYPE_CHECKING:
     from ..app import App
     from ..store import Store
 
 LOOKED = 1000  # waiting messages that are looked at to say what holds them
-_TRIES = 20
+Act = Callable[[State, int], tuple[State, str]]
 
 
 class Control(Struct, frozen=True, kw_only=True):
@@ -115,34 +115,73 @@ class Controls:
         """Let it decide for itself again: one that was held open begins with probes. Raises as `show`."""
         return self._set(name, "auto", reason, actor, key)
 
+    def end_cooldown(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
+        """End the wait that it asked for (Retry-After): what waits in its queues is claimed again at once. What was
+        put off already, or got the answer itself, keeps its own time. Raises as `show`, and ConfigError without a
+        reason."""
+
+        def act(state: State, now_ms: int) -> tuple[State, str]:
+            left_s = max(0, state.cool.until_ms - now_ms) / 1000
+            return replace(state, cool=limits.CoolDown()), f"cool-down ended, {left_s:g} s before its time"
+
+        return self._changed(name, act, "cool-down", reason, actor, key)
+
+    def reset_budget(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
+        """Forget what its retry budget has spent, reserved and earned: it is as on the first day. Raises as
+        `end_cooldown`."""
+
+        def act(state: State, now_ms: int) -> tuple[State, str]:
+            return replace(state, budget=budgets.State()), "budget reset"
+
+        return self._changed(name, act, "budget", reason, actor, key)
+
+    def end_ramp(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
+        """End the ramp that its breaker began when it closed: what waits is let go at once. Raises as
+        `end_cooldown`."""
+
+        def act(state: State, now_ms: int) -> tuple[State, str]:
+            ramped = state.breaker.ramp
+            told = "no ramp" if ramped is None else f"ramp ended at {ramp.rate(ramped, now_ms):.3g}/s"
+            return replace(state, breaker=replace(state.breaker, ramp=None, places=0)), told
+
+        return self._changed(name, act, "ramp", reason, actor, key)
+
     def _set(self, name: str, word: Word, reason: str, actor: str | None, key: str) -> Control:
-        if not reason.strip():
-            raise ConfigError(
-                f"reason={reason!r}: expected why the breaker of {name!r} is set, for those who look later"
-            )
-        rule, cell = self._rule(name), flow.cell_of(name, key)
+        rule = self._rule(name)
         if rule is not None and rule.breaker is None:
             raise ConfigError(f"dependency {name!r} has no breaker here; expected one with a breaker to set")
-        who, why = signed(actor, reason, f"the breaker of {name!r}")
-        for _ in range(_TRIES):
-            (found,) = self._store.cells.read([cell])
-            state, now_ms = flow.decode(found), self._store.now_ms()
+        turned: list[Transition] = []
+
+        def act(state: State, now_ms: int) -> tuple[State, str]:
             breaker = (None if rule is None else rule.breaker) or Breaker()
             forced = breakers.force(state.breaker, breaker, word, now_ms)
-            after = replace(state, breaker=forced)
-            changed = [Swap(cell, version_of(found), flow.encode(after), flow.ttl_ms(after))]
-            about = flow.about_of(name, key)
-            entry = self._audit.entry(
-                "flow", who, why, f"breaker: {state.breaker.status} to {forced.status}", about=f"flow/{about}"
-            )
-            try:
-                swaps = self._audit.swaps(entry)
-                self._store.put([], swaps=swaps if forced is state.breaker else [*changed, *swaps])
-            except Conflict:
-                continue
-            note(self._store.cells, about, Transition(now_ms, state.breaker.status, forced.status, "", who, why))
-            return self.show(name, key=key)
-        raise StoreUnavailable(f"the breaker of {name!r} was changed by others {_TRIES} times at once; try again")
+            turned[:] = [Transition(now_ms, state.breaker.status, forced.status, "", *signed(actor, reason, name))]
+            after = state if forced is state.breaker else replace(state, breaker=forced)
+            return after, f"breaker: {state.breaker.status} to {forced.status}"
+
+        self._change(name, act, "breaker", reason, actor, key)
+        note(self._store.cells, flow.about_of(name, key), turned[0])
+        return self.show(name, key=key)
+
+    def _changed(self, name: str, act: Act, what: str, reason: str, actor: str | None, key: str) -> Control:
+        self._rule(name)
+        self._change(name, act, what, reason, actor, key)
+        return self.show(name, key=key)
+
+    def _change(self, name: str, act: Act, what: str, reason: str, actor: str | None, key: str) -> None:
+        """Change its state to what `act(state, now_ms)` says, in one commit with the entry, whose text it says too."""
+        who, why = signed(actor, reason, f"the {what} of {name!r}")
+        cell, about = flow.cell_of(name, key), flow.about_of(name, key)
+
+        def write() -> None:
+            (found,) = self._store.cells.read([cell])
+            state = flow.decode(found)
+            after, told = act(state, self._store.now_ms())
+            changed = [] if after is state else [Swap(cell, version_of(found), flow.encode(after), flow.ttl_ms(after))]
+            entry = self._audit.entry("flow", who, why, told, about=f"flow/{about}")
+            self._store.put([], swaps=[*changed, *self._audit.swaps(entry)])
+
+        again(write)
 
     def _rule(self, name: str) -> Dependency | None:
         rules = self._rules()
