@@ -17,7 +17,7 @@ from .duration import Duration, milliseconds, seconds
 from .errors import ConfigError
 from .events import Events, Notify, Observer
 from .fault import check_rules
-from .message import Cancel, Counts, Draft, GroupOrder, Message, OnDead
+from .message import Counts, Draft, GroupOrder, Message, OnDead
 from .policy import Poison, Retry, presets
 from .retention import Retention
 from .routes import Route, Routes, check_route
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .flow.limits import Aimd, Rate
     from .observe.alerts import Alert
     from .schedule import Schedule, Scheduler
+    from .triage.audit import Audit
     from .triage.auto import AutoRedrive
     from .triage.carrying import Carrying
     from .triage.controls import Controls
@@ -532,12 +533,14 @@ class App:
         waits, or runs elsewhere."""
         return self.store.find([id])[0]
 
-    def cancel(self, id: str) -> str:
+    def cancel(self, id: str, *, reason: str = "", actor: str | None = None) -> str:
         """End a waiting message, or ask a running one to stop: `cancelled`, `requested`, `too_late` (it rests or is
-        done) or `unknown`. Raises Unsupported where the store cannot find it (SQS without `track=true`).
+        done) or `unknown`. One commit with its entry in the audit log. Raises Unsupported where the store cannot find
+        it (SQS without `track=true`).
         """
-        found: Cancel = self.store.cancel([id])[0]
-        return found.value
+        from .triage.pauses import cancel
+
+        return cancel(self.store, [id], actor=actor, reason=reason)[0].value
 
     def body(self, message: Message) -> bytes:
         """The message's body as it was enqueued: from blob storage where it lies there, and `message.body` is but a
@@ -555,6 +558,14 @@ class App:
         from .blobs import collect
 
         return collect(self.store, milliseconds(older_than, "older_than"))
+
+    @property
+    def audit(self) -> Audit:
+        """Who changed what, when and why: iterating yields the entries, the newest first; `verify` finds changed
+        ones."""
+        from .triage.audit import Audit
+
+        return Audit(self.store)
 
     @property
     def dlq(self) -> DeadLetters:

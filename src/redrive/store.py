@@ -265,9 +265,10 @@ class Store(Protocol):
         """
         ...
 
-    def cancel(self, ids: Sequence[str]) -> list[Cancel]:
+    def cancel(self, ids: Sequence[str], *, swaps: Sequence[Swap] = ()) -> list[Cancel]:
         """End waiting messages as done (state `cancelled`); ask running ones to stop; resting and done ones are too
-        late. Raises Unsupported without `traits.cancels`. Where it cannot be known whether it runs (without
+        late. One commit with the swaps, as `configure` has it. Raises Conflict if one of `swaps` does not apply: then
+        nothing was changed; Unsupported without `traits.cancels`. Where it cannot be known whether it runs (without
         `traits.finds`), a message that is due is asked to stop, and is ended when it is claimed next."""
         ...
 
@@ -291,10 +292,18 @@ class Store(Protocol):
         """
         ...
 
-    def configure_group(self, queue: str, group: str | None, *, width: int | None = None, resume: bool = False) -> None:
+    def configure_group(
+        self,
+        queue: str,
+        group: str | None,
+        *,
+        width: int | None = None,
+        resume: bool = False,
+        swaps: Sequence[Swap] = (),
+    ) -> None:
         """Give one group, or (None) all groups of the queue, a width that wins over what `configure` said; 0 takes it
-        back. `resume` lets a group go on that a dead message blocks. Raises ConfigError and Unsupported as
-        `configure`."""
+        back. `resume` lets a group go on that a dead message blocks. One commit with the swaps. Raises ConfigError,
+        Conflict and Unsupported as `configure`."""
         ...
 
     def groups(self, queue: str) -> list[Group]:

@@ -279,6 +279,10 @@ def test_dlq_ingest_counts_what_it_takes_and_leaves_all_where_the_store_is_out(s
     assert [group["count"] for group in json.loads(said)] == [12]
     code, said, _ = call(shop.url(), "dlq", "move", "crm", "-o", "json")
     assert (code, json.loads(said)["status"]) == (0, "completed")
+    code, said, _ = call(shop.url(), "audit", "list", "-o", "jsonl")
+    told = [(row["action"], row["about"], row["count"], row["text"]) for row in map(json.loads, said.splitlines())]
+    assert (code, told[0][:2]) == (0, ("move", "queue/crm"))
+    assert told[1] == ("ingest", "queue/crm", 12, "from shop-crm-dlq")
     code, _, said = call(shop.url(), "dlq", "ingest", "--from", "nowhere")
     assert (code, "nowhere" in said) == (2, True)
     code, _, said = call(f"sqlite:///{shop.folder / 'other.db'}", "dlq", "ingest")

@@ -209,6 +209,7 @@ class _Command:
 
     def _forget(self, ledger: Ledger) -> int:
         from ..http.summary import remove, summarize
+        from ..triage.pauses import tell
 
         if ledger.record is None:
             note(f"nothing to forget: with this store, {self.name} was never sent there")
@@ -219,6 +220,7 @@ class _Command:
             what = f"{_lines(held)} of {self.name} in the store were not delivered"
             why = "forgetting would leave them behind; --yes removes them"
             raise Failure(what, why, self._again("--forget --yes"), REFUSED)
+        tell(self.store, "forget", f"queue/{ledger.record.queue}", count=held)
         cancelled, discarded = remove(self.store, ledger.record.queue)
         ledger.write(None)
         note(f"forgotten; {cancelled:,} waiting messages cancelled, {discarded:,} dead ones discarded")

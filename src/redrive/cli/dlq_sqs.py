@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import ConfigError, StoreError
+from ..triage.pauses import tell
 from . import views
 from .failure import DONE, PARTIAL, USAGE, Failure, note, onward
 from .output import Column, Output, bar
@@ -137,6 +138,9 @@ def _drained(store: SqsStore, work: Ingest, found: Sequence[Source], out: Output
         ends = [pool.submit(drained, source) for source in found]
         wait(ends)
     rows = [_row(source, counts) for source, counts in told.items()]
+    for row in rows:
+        if row["written"]:
+            tell(store, "ingest", f"queue/{row['queue']}", text=f"from {row['from']}", count=row["written"])
     out.rows(rows, _INGESTED, id="queue")  # what was done, also where it could not go on
     for end in ends:
         end.result()
@@ -198,9 +202,13 @@ def move(place: Place, out: Output, queue: str, rate: int | None, watch: bool, c
         raise click.UsageError("give --cancel alone")
     dead = DeadQueue(sqs_of(place.store), queue)
     if cancel:
-        return _shown(out, dead.cancel())
+        ended = dead.cancel()
+        tell(place.store, "move cancel", f"queue/{queue}", text=f"from {ended.source}", count=ended.moved)
+        return _shown(out, ended)
     task = next((task for task in dead.tasks() if task.status == RUNNING), None) if watch else None
-    task = task or dead.begin(rate)
+    if task is None:
+        task = dead.begin(rate)
+        tell(place.store, "move", f"queue/{queue}", text=f"from {task.source}", count=task.to_move or 0)
     return _shown(out, _watched(dead, task) if watch else task)
 
 

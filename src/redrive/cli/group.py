@@ -6,10 +6,12 @@ import click
 import msgspec
 
 from ..message import Group
+from ..triage import pauses
 from .failure import REFUSED, Failure, note, program
 from .main import Subcommands
 from .output import Column, Output
 from .place import Place, at_store, note_unknown_queues
+from .selecting import signature
 
 _COLUMNS = (
     Column("group", shrinks=True),
@@ -46,13 +48,23 @@ def list_(place: Place, out: Output, queue: str, blocked: bool, limit: int | Non
 @click.argument("number", type=click.IntRange(1), required=False)
 @click.option("--group", "name", help="for this group only (default: for all of the queue)")
 @click.option("--reset", is_flag=True, help="back to what the app declared")
+@signature(required=False)
 @at_store()
-def width(place: Place, out: Output, queue: str, number: int | None, name: str | None, reset: bool) -> None:
+def width(
+    place: Place,
+    out: Output,
+    queue: str,
+    number: int | None,
+    name: str | None,
+    reset: bool,
+    actor: str | None,
+    reason: str,
+) -> None:
     """Set how many messages of a group may run at once. It holds for every worker, at once, and over restarts."""
     if (number is None) != reset:
         raise click.UsageError("give a NUMBER, or --reset")
     note_unknown_queues(place, [queue])
-    place.store.configure_group(queue, name, width=number or 0)
+    pauses.set_width(place.store, queue, name, number or 0, actor=actor, reason=reason)
     row = {"queue": queue, "group": name, "width": number}
     columns = (
         Column("queue"),
@@ -65,8 +77,9 @@ def width(place: Place, out: Output, queue: str, number: int | None, name: str |
 @group.command()
 @click.argument("queue")
 @click.argument("names", nargs=-1, required=True, metavar="GROUP…")
+@signature(required=False)
 @at_store()
-def resume(place: Place, out: Output, queue: str, names: tuple[str, ...]) -> None:
+def resume(place: Place, out: Output, queue: str, names: tuple[str, ...], actor: str | None, reason: str) -> None:
     """Let groups go on that a dead message blocks; it stays dead, and joins at the tail if it is redriven."""
     blocked = {group.name: group for group in place.store.groups(queue) if group.blocked_by}
     unknown = [name for name in names if name not in blocked]
@@ -76,7 +89,7 @@ def resume(place: Place, out: Output, queue: str, names: tuple[str, ...]) -> Non
             f"group '{unknown[0]}' of queue '{queue}' is not blocked", why, f"{program()} group list {queue}", REFUSED
         )
     for name in names:
-        place.store.configure_group(queue, name, resume=True)
+        pauses.resume_group(place.store, queue, name, actor=actor, reason=reason)
     now = {group.name: group for group in place.store.groups(queue)}  # one that held nothing more is gone
     out.rows((_row(now.get(name) or _emptied(blocked[name])) for name in names), _COLUMNS, id="group", limit=0)
 

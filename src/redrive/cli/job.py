@@ -20,6 +20,7 @@ from .failure import DONE, FAILED, PARTIAL, Failure, note, onward
 from .main import Subcommands
 from .output import Column, Output, fields
 from .place import Place, at_store
+from .selecting import signature
 from .types import PAST
 
 STATES = ("ready", "scheduled", "leased", "dead", "quarantine", "done", "cancelled")
@@ -72,7 +73,7 @@ def _gone(place: Place, id: str) -> Failure:
             why = "it does not rest: SQS can look up nothing that waits or runs, and done messages are deleted"
             return Failure(f"there is no message {id} in the triage store", why, onward("dlq list"))
         return Failure(f"there is no message {id} in {place.url}", why, onward("job list"))
-    why = f"{entry.reason} ({entry.actor}, {views.time(entry.at_ms)})"
+    why = f"{entry.reason} ({entry.who}, {views.time(entry.at_ms)})"
     if entry.action == "edit":
         new = entry.ids[1]
         return Failure(f"message {id} was edited: {new} took its place", why, onward(f"job show {new}"))
@@ -129,14 +130,17 @@ def _walk(place: Place, lane: Lane | None, where: Where) -> Iterator[Message]:
 
 @job.command()
 @click.argument("ids", nargs=-1, required=True, metavar="ID…")
+@signature(required=False)
 @at_store()
-def cancel(place: Place, out: Output, ids: tuple[str, ...]) -> int:
+def cancel(place: Place, out: Output, ids: tuple[str, ...], actor: str | None, reason: str) -> int:
     """End messages that wait, and ask running ones to stop.
 
     Prints for each: cancelled, requested (it runs, and is told within a third of its lease), too_late (it is dead or
     done) or unknown.
     """
-    results = place.store.cancel(ids)
+    from ..triage.pauses import cancel
+
+    results = cancel(place.store, ids, actor=actor, reason=reason)
     rows = [{"id": id, "result": str(result)} for id, result in zip(ids, results, strict=True)]
     out.rows(rows, (Column("id"), Column("result")), id="id", limit=0)
     worked = sum(result in (Cancel.CANCELLED, Cancel.REQUESTED) for result in results)

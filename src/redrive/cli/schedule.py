@@ -14,6 +14,7 @@ from .failure import USAGE, Failure, note, program
 from .main import Subcommands
 from .output import Column, Output, age
 from .place import Place, app_option, at_store, load_app, output_option
+from .selecting import signature
 from .types import TIME
 
 if TYPE_CHECKING:
@@ -89,10 +90,11 @@ def next_(name: str, count: int, after: datetime | None, app: str | None, output
 
 @schedule.command()
 @click.argument("name")
+@signature(required=False)
 @at_store(create=True)
-def run(place: Place, out: Output, name: str) -> None:
+def run(place: Place, out: Output, name: str, actor: str | None, reason: str) -> None:
     """Enqueue one message of a schedule now, outside its ticks, and print its id."""
-    ref = _found(place.app, name).run()
+    ref = _found(place.app, name).run(reason=reason, actor=actor)
     if ref.duplicate:
         note(f"not put: message {ref.id} holds the schedule's key")
     record = {"id": ref.id, "task": ref.task, "queue": ref.queue, "duplicate": ref.duplicate}
@@ -104,18 +106,20 @@ def run(place: Place, out: Output, name: str) -> None:
 
 @schedule.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
+@signature(required=False)
 @at_store(create=True)
-def pause(place: Place, out: Output, names: tuple[str, ...]) -> None:
+def pause(place: Place, out: Output, names: tuple[str, ...], actor: str | None, reason: str) -> None:
     """Enqueue no more ticks of schedules, whatever schedulers run."""
-    _set(place, out, names, lambda found: found.pause(), paused=True)
+    _set(place, out, names, lambda found: found.pause(reason=reason, actor=actor), paused=True)
 
 
 @schedule.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
+@signature(required=False)
 @at_store(create=True)
-def resume(place: Place, out: Output, names: tuple[str, ...]) -> None:
+def resume(place: Place, out: Output, names: tuple[str, ...], actor: str | None, reason: str) -> None:
     """Go on with paused schedules; what they missed meanwhile follows their `missed=`."""
-    _set(place, out, names, lambda found: found.resume(), paused=False)
+    _set(place, out, names, lambda found: found.resume(reason=reason, actor=actor), paused=False)
 
 
 def _set(

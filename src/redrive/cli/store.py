@@ -135,6 +135,8 @@ def sweep(place: Place, out: Output, older_than: float) -> None:
     are written first.
     """
     from ..blobs import collect
+    from ..triage.pauses import tell
 
     count = collect(place.store, milliseconds(older_than))
+    tell(place.store, "sweep", "blobs", count=count)
     out.record({"removed": count}, table=lambda: [f"{count:,} blobs removed"])

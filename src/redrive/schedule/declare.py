@@ -9,10 +9,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
+from .._context import refuse_loop
 from ..config import near_miss
 from ..duration import Duration, milliseconds
-from ..errors import ConfigError, Conflict, EnqueueError
+from ..errors import ConfigError, EnqueueError
+from ..ids import new_id
 from ..message import Cell, Draft, Swap
 from ..task import Ref, Task
 from ..times import rfc3339
@@ -21,9 +24,9 @@ from .turn import Missed, State, resumed
 
 if TYPE_CHECKING:
     from ..app import App
+    from ..triage.audit import Entry
 
 NAME_HEADER, TICK_HEADER = "redrive-schedule", "redrive-tick"
-_TRIES = 100  # of a swap; each one that fails is another's success
 _to_state = msgspec.json.Decoder(State).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -67,11 +70,20 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     # -- by hand
 
-    def run(self) -> Ref:
+    def run(self, *, reason: str = "", actor: str | None = None) -> Ref:
         """Enqueue one message now, outside the ticks: it has the header `redrive-schedule` and no `redrive-tick`; a
-        parameter `tick` gets the time it is now."""
-        app = self.task.app
-        return app.enqueue_many([self._draft(app.store.now_ms(), {NAME_HEADER: self.name}, delayed=False)])[0]
+        parameter `tick` gets the time it is now. One commit with its entry in the audit log; on SQS the entry comes
+        right after."""
+        refuse_loop("Schedule.run()", "await asyncio.to_thread(schedule.run)")
+        store, entry = self.task.app.store, self._entry("run", reason, actor)
+        draft = self._draft(store.now_ms(), {NAME_HEADER: self.name}, delayed=False)
+        draft = replace(draft, id=draft.id or new_id(store.now_ms()))
+        entry = replace(entry, ids=(draft.id or "",), count=1)
+        audit = self.task.app.audit
+        (put,) = audit.beside(entry, lambda swaps: store.put([draft], swaps=swaps))
+        if put.duplicate:  # nothing was put
+            audit.amend(entry)
+        return Ref(put.id, draft.task, draft.queue, put.duplicate, self.task.app)
 
     def next(self, n: int = 1, after: datetime | None = None) -> list[datetime]:
         """The next `n` ticks, in the schedule's zone, later than `after` (default: now, by the store's clock)."""
@@ -82,23 +94,27 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         """Where it stands in the store; None where no scheduler has seen it yet."""
         return state_in(self.task.app.store.cells.read([self.key])[0])
 
-    def pause(self) -> None:
-        """Enqueue no more ticks, for every scheduler, until `resume`."""
-        self._set(True)
+    def pause(self, *, reason: str = "", actor: str | None = None) -> None:
+        """Enqueue no more ticks, for every scheduler, until `resume`. One commit with its entry in the audit log."""
+        self._set(True, self._entry("pause", reason, actor))
 
-    def resume(self) -> None:
-        """Go on. Ticks that came meanwhile were missed: `missed=` says what becomes of them."""
-        self._set(False)
+    def resume(self, *, reason: str = "", actor: str | None = None) -> None:
+        """Go on. Ticks that came meanwhile were missed: `missed=` says what becomes of them. As `pause`."""
+        self._set(False, self._entry("resume", reason, actor))
 
-    def _set(self, paused: bool) -> None:
+    def _set(self, paused: bool, entry: Entry) -> None:
         store = self.task.app.store
-        for _ in range(_TRIES):
+
+        def write(swaps: list[Swap]) -> None:
             cell, now_ms = store.cells.read([self.key])[0], store.now_ms()
             state = state_in(cell) or State(self.times.spec, now_ms)
             wanted = resumed(state, self.missed, paused, now_ms)
-            if store.cells.swap([swap_of(self, cell, wanted)])[0]:
-                return
-        raise Conflict(f"schedule {self.name!r} changed {_TRIES} times while it was read; try again")
+            store.put([], swaps=[swap_of(self, cell, wanted), *swaps])
+
+        self.task.app.audit.commit(entry, write)
+
+    def _entry(self, word: str, reason: str, actor: str | None) -> Entry:
+        return self.task.app.audit.by_hand(word, f"schedule/{self.name}", actor, reason)
 
 
 def state_in(cell: Cell | None) -> State | None:

@@ -263,8 +263,9 @@ class MemoryStore:
             tables.swap_all(swaps, now)
             return [_restore(tables, message, now) for message in messages]
 
-    def cancel(self, ids: Sequence[str]) -> list[Cancel]:
+    def cancel(self, ids: Sequence[str], *, swaps: Sequence[Swap] = ()) -> list[Cancel]:
         with self._commit() as (tables, now):
+            tables.swap_all(swaps, now)
             found = {id: _cancel(tables, id, now) for id in dict.fromkeys(ids)}
             tables.admit(now)
             return [found[id] for id in ids]
@@ -287,12 +288,21 @@ class MemoryStore:
             tables.swap_all(swaps, now)
             tables.admit(now)
 
-    def configure_group(self, queue: str, group: str | None, *, width: int | None = None, resume: bool = False) -> None:
+    def configure_group(
+        self,
+        queue: str,
+        group: str | None,
+        *,
+        width: int | None = None,
+        resume: bool = False,
+        swaps: Sequence[Swap] = (),
+    ) -> None:
         _door.admit_width(width, 0)
         _door.admit_group(group)
         with self._commit() as (tables, now):
             if width is not None:
                 tables.set_width(queue, group, width)
+            tables.swap_all(swaps, now)
             line = tables.groups.get((queue, group or ""))
             for seq in [*line.taken] if line is not None and resume else ():
                 if tables.kept[seq].message.lane in RESTING:

@@ -283,7 +283,7 @@ class PostgresStore:
 
         return self._link.run(work, again=not swaps) if messages or swaps else []
 
-    def cancel(self, ids_: Sequence[str]) -> list[Cancel]:
+    def cancel(self, ids_: Sequence[str], *, swaps: Sequence[Swap] = ()) -> list[Cancel]:
         told: set[str] = set()
 
         def work(c: Connection) -> list[Cancel]:
@@ -300,9 +300,10 @@ class PostgresStore:
             groups.admit(self._st, c, names, now)
             told.update(queue for queue, _ in names)
             known = {id for id, _, _, _ in rows}
+            changes.swap_all(self._st, c, swaps, now)
             return [_CANCEL[ended.get(id, "rests" if id in known else None)] for id in ids_]
 
-        return self._link.run(work, wake=told) if ids_ else []
+        return self._link.run(work, wake=told, again=not swaps) if ids_ or swaps else []
 
     def configure(
         self,
@@ -330,12 +331,23 @@ class PostgresStore:
             return  # as every start of an app declares
         self._admit_all(queue)
 
-    def configure_group(self, queue: str, group: str | None, *, width: int | None = None, resume: bool = False) -> None:
+    def configure_group(
+        self,
+        queue: str,
+        group: str | None,
+        *,
+        width: int | None = None,
+        resume: bool = False,
+        swaps: Sequence[Swap] = (),
+    ) -> None:
         _door.admit_width(width, 0)
         _door.admit_group(group)
-        self._link.run(
-            lambda c: groups.configure_group(self._st, c, queue, group, width, resume, self._st.now()), wake=[queue]
-        )
+
+        def work(c: Connection) -> None:
+            groups.configure_group(self._st, c, queue, group, width, resume, self._st.now())
+            changes.swap_all(self._st, c, swaps, self._st.now())
+
+        self._link.run(work, wake=[queue], again=not swaps)
         if group is None:
             self._admit_all(queue)
 

@@ -312,9 +312,12 @@ class RedisStore:
         reply = self._link.call("restore", arguments.listed(self._now(), asked), again=not swaps)
         return [word == 1 for word in self._told(reply, swaps)[0]]
 
-    def cancel(self, ids: Sequence[str]) -> list[Cancel]:
+    def cancel(self, ids: Sequence[str], *, swaps: Sequence[Swap] = ()) -> list[Cancel]:
         known = [id for id in dict.fromkeys(ids) if is_id(id)]
-        words = dict(zip(known, self._call("cancel", None, packed_ids(known)), strict=True))
+        arguments = Arguments()
+        arguments.blob(packed_ids(known))
+        reply = self._link.call("cancel", arguments.listed(self._now(), swap_rows(swaps, arguments)), again=not swaps)
+        words = dict(zip(known, self._told(reply, swaps) if reply else reply, strict=True))
         return [_CANCELS[words.get(id, 0)] for id in ids]
 
     def configure(
@@ -336,10 +339,21 @@ class RedisStore:
         reply = self._link.call("configure", arguments.listed(self._now(), asked), again=not swaps)
         self._refuse(queue, reply if reply == 1 else self._told(reply, swaps))
 
-    def configure_group(self, queue: str, group: str | None, *, width: int | None = None, resume: bool = False) -> None:
+    def configure_group(
+        self,
+        queue: str,
+        group: str | None,
+        *,
+        width: int | None = None,
+        resume: bool = False,
+        swaps: Sequence[Swap] = (),
+    ) -> None:
         _door.admit_width(width, 0)
         _door.admit_group(group)
-        self._refuse(queue, self._call("configure_group", (queue, group or "", width, resume)))
+        arguments = Arguments()
+        asked = queue, group or "", width, resume, swap_rows(swaps, arguments)
+        reply = self._link.call("configure_group", arguments.listed(self._now(), asked), again=not swaps)
+        self._refuse(queue, reply if reply == 1 else self._told(reply, swaps))
 
     def _refuse(self, queue: str, reply: Any) -> None:
         if reply != 1:

@@ -469,7 +469,7 @@ class SqliteStore:
 
         return self._writer.run(work)
 
-    def cancel(self, ids: Sequence[str]) -> list[Cancel]:
+    def cancel(self, ids: Sequence[str], *, swaps: Sequence[Swap] = ()) -> list[Cancel]:
         def work(c: sqlite3.Connection) -> list[Cancel]:
             listed, now = text(list(ids)), self._clock_ms()
             rows = c.execute(
@@ -480,6 +480,7 @@ class SqliteStore:
             c.execute(self._sql["cancel"], (now, listed))
             c.execute(self._sql["request_cancel"], (listed,))
             self._groups.admit(c, touched, now)
+            _sqlite_cells.swap_all(c, self._sql, swaps, now)
             return [_CANCEL[found.get(id)] for id in ids]
 
         cancelled = self._writer.run(work)
@@ -511,10 +512,24 @@ class SqliteStore:
         self._writer.run(work)
         self._waker.wake_all()
 
-    def configure_group(self, queue: str, group: str | None, *, width: int | None = None, resume: bool = False) -> None:
+    def configure_group(
+        self,
+        queue: str,
+        group: str | None,
+        *,
+        width: int | None = None,
+        resume: bool = False,
+        swaps: Sequence[Swap] = (),
+    ) -> None:
         _door.admit_width(width, 0)
         _door.admit_group(group)
-        self._writer.run(lambda c: self._groups.configure_group(c, queue, group, width, resume, self._clock_ms()))
+
+        def work(c: sqlite3.Connection) -> None:
+            now = self._clock_ms()
+            self._groups.configure_group(c, queue, group, width, resume, now)
+            _sqlite_cells.swap_all(c, self._sql, swaps, now)
+
+        self._writer.run(work)
         self._waker.wake_all()
 
     def groups(self, queue: str) -> list[Group]:

@@ -364,14 +364,17 @@ class SqsStore:
     def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
         return need(self._triage).restore(messages, swaps)
 
-    def cancel(self, ids: Sequence[str]) -> list[Cancel]:
+    def cancel(self, ids: Sequence[str], *, swaps: Sequence[Swap] = ()) -> list[Cancel]:
         if self._track is None:
             raise Unsupported(
                 f"{_UNSEEN}, so none can be cancelled; let the handler ask whether its work is still wanted, or keep a "
                 "record of each message: track=true in the store's URL"
             )
         self._alive()
-        return self._finding.cancel(self._track, ids)
+        check_swaps(self.cells, swaps)
+        done = self._finding.cancel(self._track, ids)
+        apply_swaps(self.cells, swaps)
+        return done
 
     def configure(
         self,
@@ -398,11 +401,20 @@ class SqsStore:
             self.nudge()
         apply_swaps(self.cells, swaps)
 
-    def configure_group(self, queue: str, group: str | None, *, width: int | None = None, resume: bool = False) -> None:
+    def configure_group(
+        self,
+        queue: str,
+        group: str | None,
+        *,
+        width: int | None = None,
+        resume: bool = False,
+        swaps: Sequence[Swap] = (),
+    ) -> None:
         _door.admit_width(width, 0)
         _door.admit_group(group)
         if width not in (None, 0, 1) or resume:
             raise Unsupported(f"queue {queue!r}: SQS has no widths of groups, and no group waits for a dead message")
+        apply_swaps(self.cells, swaps)
 
     def groups(self, queue: str) -> list[Group]:
         raise Unsupported(f"queue {queue!r}: SQS does not say which groups a queue holds")

@@ -28,7 +28,7 @@ from ..message import Cell, Swap, version_of
 from ..redact import redact
 from ..store import Store
 from . import chain
-from .actor import user
+from .actor import signed, user
 from .chain import Head, Record, Verified, Verifier
 
 CHUNK_MAX, CHUNK_BYTES = 100, 128 * 1024  # entries in the head, and bytes from which on it takes no more
@@ -104,6 +104,22 @@ class Audit:
         return Entry(
             now_ms, action, real, reason, text, tuple(ids[:IDS_MAX]), count, about, claimed, os.urandom(8).hex()
         )
+
+    def by_hand(
+        self,
+        action: str,
+        about: str,
+        actor: str | None,
+        reason: str,
+        text: str = "",
+        *,
+        ids: Sequence[str] = (),
+        count: int | None = None,
+    ) -> Entry:
+        """An entry of now of what somebody does who need not say why. Raises ConfigError for a blank reason, and for
+        what is too long."""
+        who, why = signed(actor, reason, f"{action} of {about}" if about else action, needed=False)
+        return self.entry(action, who, why, text, ids=ids, count=count, about=about)
 
     # -- written
 

@@ -1,5 +1,8 @@
--- needs: full states faults groups puts settles
--- The ids in ARGV[3]: per id 0 unknown, 1 cancelled, 2 asked to stop, 3 too late.
+-- needs: full states faults cells groups puts settles
+-- The ids in ARGV[3], and swaps: per id 0 unknown, 1 cancelled, 2 asked to stop, 3 too late; or the swap that does not
+-- apply, and then nothing was changed.
+local conflict = swap_all(asked)
+if conflict then return {'conflict', conflict} end
 local words, woken = {}, {}
 for i = 1, #ARGV[3] / 16 do
   local id = sub(ARGV[3], 16 * i - 15, 16 * i)
@@ -22,6 +25,7 @@ for i = 1, #ARGV[3] / 16 do
     words[i] = 3
   end
 end
+write_cells()
 flush()
 admit()
 for queue in pairs(woken) do wake_waiters(queue) end

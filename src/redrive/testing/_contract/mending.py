@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from ...errors import Conflict, EnqueueError
 from ...message import (
     Ack,
+    Cancel,
     DeadLetter,
     GroupOrder,
     Handle,
@@ -203,6 +204,27 @@ class RestoreRules(Contract):
             assert ("q" in store.paused()) is paused and values(store, key) == [b"1"]
         store.configure("q", paused=False, swaps=[Swap("z", 0, b"1")])  # as it is
         assert values(store, "z") == [b"1"]
+
+    @takes("cells", "widths")
+    def test_settings_of_a_group_are_one_commit_with_their_swaps(self, store: Store) -> None:
+        away = Swap("away", 7, b"1")
+        with pytest.raises(Conflict):
+            store.configure_group("q", "g", width=3, swaps=[Swap("x", 0, b"1"), away])
+        assert store.groups("q") == [] and values(store, "x") == [None]
+        store.configure_group("q", "g", width=3, swaps=[Swap("x", 0, b"1")])
+        assert [group.width for group in store.groups("q")] == [3] and values(store, "x") == [b"1"]
+
+    @takes("cells", "finds")
+    def test_a_cancel_is_one_commit_with_its_swaps(self, store: Store) -> None:
+        id, away = put_one(store), Swap("away", 7, b"1")
+        with pytest.raises(Conflict):
+            store.cancel([id], swaps=[Swap("x", 0, b"1"), away])
+        (found,) = store.find([id])
+        assert found is not None and found.lane is Lane.READY and values(store, "x") == [None]
+        assert store.cancel([id], swaps=[Swap("x", 0, b"1")]) == [Cancel.CANCELLED]
+        assert store.cancel([id], swaps=[Swap("y", 0, b"1")]) == [Cancel.TOO_LATE]
+        assert store.cancel([], swaps=[Swap("z", 0, b"1")]) == []
+        assert values(store, "x", "y", "z") == [b"1"] * 3
 
     def ids(self, store: Store, *keys: str) -> list[tuple[str, str]]:
         return [(fresh_id(store), key) for key in keys]
