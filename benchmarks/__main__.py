@@ -27,6 +27,7 @@ from .late import late
 from .pair import workers
 from .plan import plan
 from .recovery import recovery
+from .redaction import redaction
 from .snapshot import snapshot
 from .sqs import sqs, sqs_requests
 from .startup import startup
@@ -61,6 +62,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
         dead,
         snapshot,
         late,
+        redaction,
         startup,
         testkit,
         sqs_requests,

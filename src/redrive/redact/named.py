@@ -1,0 +1,232 @@
+"""Secrets by what is said beside them: `password=…`, `"token": "…"`, `--api-key …`, `Authorization: …`.
+
+A name is found first, then what stands behind it decides. So prose keeps its words ("unexpected token", "password is
+required"), and so does code in a traceback (`token = self.next()`), while what is assigned to such a name goes.
+
+Every step takes what it has looked at for good, or looks a bounded way ahead: a text costs its length, whatever it is.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from typing import NamedTuple
+
+from .beside import QUOTE, Beside, closing
+from .formats import HIDDEN
+from .names import WORDS, counts, harmless, telling
+from .plain import CALL, COUNT, PATH, PROSE, begins_prose, is_message, is_said_already
+from .schemes import COOKIES, CREDENTIAL, PARAMETERS, SCHEME
+
+_NAME = re.compile(rf"(?:{WORDS}|pass|auth)s?")
+_BEFORE = re.compile(r"[\w.$-]*\Z")  # the rest of the name, to the left
+_BEFORE_MAX = 64
+_NUMBER = re.compile(r"[_-]?\d{0,2}(?![\w-])")  # what may follow a name: password2, token_1
+# Behind a name: the quote that closes it, a bracket of `env["TOKEN"]`, the sign, and a line break in a YAML block.
+_SIGN = re.compile(
+    rf"(?P<closing>{QUOTE})?\]?(?:[ ](?:provided|used|given|was|is))?[ \t]{{0,8}}"
+    r"(?P<sign>=>|:=|=(?!=)|:(?![:=/])|%(?:25){0,3}3[ad]|&#(?:61|x3d|58|x3a);)[ \t]{0,8}"
+    r"(?P<block>[|>][-+]?\d?[ \t]{0,8}\r?\n[ \t]{1,64})?",
+    re.I,
+)
+# What a language writes around a value: b"…", SecretStr('…'), Some("…"), string(7) "…", ["…"].
+_AROUND = re.compile(
+    rf"string\(\d{{1,6}}\) (?=\")|[A-Z]\w{{0,31}}\((?={QUOTE})|[bBuUrRfF]{{1,2}}(?=[\"'])"
+    rf"|(?P<list>\[\s{{0,8}})(?={QUOTE})"
+)
+_OPENING = re.compile(QUOTE, re.I)
+_LIST_MAX = 8192
+# A bare value goes on over a comma or bracket unless there it ends: before a space, a quote or another `name=`.
+_BARE = re.compile(
+    r"(?:[^\s\"'`&,;)}\]<>|\\]|\\(?![nrt\"'`]|u002[27])|<(?![/!])[^<>\s]{1,200}>"
+    r"|[&,;)}\]|](?![\s\"'`{(\[<]|\Z|[\w.%$-]{1,64}\s{0,3}[=:]|\\[nrt\"']|amp;|quot;|#\d))++"
+)
+_ENCODED_BARE = tuple(  # by how often it is encoded
+    re.compile(rf"(?:(?!%{more}(?:26|2c|0a|0d|20|2[27]|3b))[^\s\"'`&,;)}}\]<>\\])++", re.I)
+    for more in ("25" * level for level in range(4))
+)
+_WITHIN = ("pass", "auth", "otp", "otps", "cvc", "cvv", "jwt")  # words that other words hold
+_PASSWORDS = ("pass", "pwd", "secret", "api", "access", "private", "conn", "require", "master")
+_WEAK = ("jwt", "otp", "cv", "cookie", "sess", "credential", "connect.sid")
+_ASKED = re.compile(r"(?:unexpected|unrecogni[sz]ed|unknown|lookahead|offending|illegal|next|current|stray)[ \t]\Z")
+_ARN = re.compile(r"[\w:/.*-]*:")
+_ARN_MAX = 200
+_FRAME = re.compile(r"^[ |+]*File \"[^\"\n]{0,1000}\", line \d{1,9}[^\n]{0,1000}\n([ |]*[^\n]*)", re.M)
+_TWO_WORDS = re.compile(r"[a-z]+(?:_[a-z]+)+")
+
+
+class Found(NamedTuple):
+    """What is to be hidden."""
+
+    begin: int
+    end: int
+
+
+def hide_named(text: str, low: str) -> str:
+    """The text without what is assigned to a telling name; `low` is the text in lower case, as long as it."""
+    code = _Code(text)
+    parts: list[str] = []
+    at = 0
+    for match in _NAME.finditer(low):
+        if match.start() < at:
+            continue
+        found = _Name(text, low, match.start(), match.end(), code).secret()
+        if found is not None and found.begin < found.end:
+            parts += [text[at : found.begin], HIDDEN]
+            at = found.end
+    return "".join((*parts, text[at:])) if parts else text
+
+
+class _Code:
+    """Where a text shows lines of source: what is assigned there without quotes is an expression."""
+
+    def __init__(self, text: str) -> None:
+        lines = [match.span(1) for match in _FRAME.finditer(text)] if '", line ' in text else []
+        self._begins, self._ends = [begin for begin, _ in lines], [end for _, end in lines]
+
+    def __contains__(self, place: int) -> bool:
+        at = bisect_right(self._begins, place) - 1
+        return at >= 0 and place < self._ends[at]
+
+
+class _Name:
+    """A telling word in a text, the name that it ends, and what stands around that."""
+
+    def __init__(self, text: str, low: str, begin: int, end: int, code: _Code) -> None:
+        self.text, self.low, self.word, self.word_at = text, low, low[begin:end], begin
+        before = _BEFORE.search(text, max(0, begin - _BEFORE_MAX), begin)
+        self.begin = before.start() if before else begin
+        number = _NUMBER.match(low, end)
+        self.end = number.end() if number else -1
+        self.name = text[self.begin : max(end, self.end)]
+        self.in_code = self.begin in code
+
+    def secret(self) -> Found | None:
+        """What of the text is a secret by this name."""
+        if self.end < 0 or (self.word in _WITHIN and self.text[self.begin : self.word_at][-1:].isalpha()):
+            return None
+        if self._in_arn():
+            return None
+        if harmless(self.name) or not telling(self.name.lstrip("-$")):
+            return None
+        sign = _SIGN.match(self.text, self.end)
+        if sign is not None:
+            found = self._authorization(sign) if self.word == "authorization" else self._assigned(sign)
+            if found is not None or self.word == "authorization":
+                return found
+        span = Beside(self.text, self.name, self.word, self.begin, self.end, in_code=self.in_code).secret()
+        return None if span is None else Found(*span)
+
+    def _in_arn(self) -> bool:
+        """Whether it names a resource: arn:aws:secretsmanager:eu-central-1:123456789012:secret:shop."""
+        if self.text[self.begin - 1 : self.begin] != ":":
+            return False
+        arn = self.text.rfind("arn:", max(0, self.begin - _ARN_MAX), self.begin)
+        return arn >= 0 and _ARN.fullmatch(self.text, arn, self.begin) is not None
+
+    def _assigned(self, sign: re.Match[str]) -> Found | None:
+        at = sign.end()
+        if sign["block"]:
+            end = self.text.find("\n", at)
+            return Found(at, len(self.text) if end < 0 else end)
+        if sign["sign"][0] in "%&":
+            return self._encoded(at, sign["sign"].count("25"))
+        around = _AROUND.match(self.text, at)
+        opening = _OPENING.match(self.text, around.end() if around else at)
+        if opening is not None:
+            if not sign["closing"] and self._closes(opening):
+                return None
+            return self._quoted(opening, listed=around is not None and bool(around["list"]))
+        if self.in_code:
+            return None
+        if self.word.startswith("cookie") and (cookies := COOKIES.match(self.text, at)):
+            return Found(*cookies.span())
+        return self._bare(at, sign)
+
+    # -- in quotes
+
+    def _closes(self, quote: re.Match[str]) -> bool:
+        """Whether this quote ends the text that the name stands in, as in `input('Password: ')`."""
+        if quote.end() < len(self.text) and self.text[quote.end()] not in " ,;:)]}+%\r\n":
+            return False
+        begin = max(0, self.begin - 256)
+        begin = max(begin, self.text.rfind("\n", begin, self.begin) + 1)
+        return self.text.count(quote[0], begin, self.begin) % 2 == 1
+
+    def _quoted(self, opening: re.Match[str], *, listed: bool) -> Found | None:
+        """Up to the quote that ends it; of a list, all that is quoted."""
+        begin = opening.end()
+        end = closing(self.text, opening[0], begin)
+        if listed and (bracket := self.text.find("]", end, end + _LIST_MAX)) >= 0:
+            inside = self.text[begin:bracket].rstrip().removesuffix(opening[0])
+            end = begin + len(inside)
+        value = self.text[begin:end]
+        bare = value.removeprefix("Bearer ").removeprefix("Basic ")
+        if is_said_already(bare) or is_message(value) or (self.in_code and self._is_word_of_code(value)):
+            return None
+        return Found(begin, end)
+
+    def _is_word_of_code(self, value: str) -> bool:
+        """Whether a literal is one that the code goes by: `TOKEN = "token"`, `kind_of_token="Bearer"`, a format."""
+        if any(c in "{}()[]\\%" for c in value):
+            return True
+        if any(c.isdigit() for c in value) or len(value) > 20:
+            return False
+        return telling(value) or not self.word.startswith(_PASSWORDS) or _TWO_WORDS.fullmatch(value) is not None
+
+    # -- without
+
+    def _bare(self, at: int, sign: re.Match[str]) -> Found | None:
+        found = _BARE.match(self.text, at)
+        if found is None:
+            return None
+        colon, spaced = sign["sign"] == ":" and not sign["closing"], sign[0][-1].isspace()
+        value = found[0].rstrip(".") if colon else found[0]
+        if is_said_already(value) or not value.strip(".-*_") or "://" in value[:24]:
+            return None  # of a URL its own secrets are hidden
+        if (counts(self.name) and COUNT.fullmatch(value)) or PATH.fullmatch(value):
+            return None
+        if (colon and (self._is_weak(value) or (spaced and self._is_prose(at, value)))) or (
+            spaced and CALL.fullmatch(value)
+        ):
+            return None
+        return Found(at, at + len(value))
+
+    def _is_weak(self, value: str) -> bool:
+        """Whether it is a plain word behind a name that prose uses: "jwt: audience", "cannot pass: LISTEN"."""
+        if self.word == "pass":
+            return True
+        return self.word.startswith(_WEAK) and value.isalpha() and len(value) < 20
+
+    def _is_prose(self, at: int, value: str) -> bool:
+        asked = _ASKED.search(self.low, max(0, self.begin - 16), self.begin)
+        return asked is not None or begins_prose(self.text, at, value)
+
+    def _encoded(self, at: int, level: int) -> Found | None:
+        """Percent-encoded: `password%3Dabc%26…`; `level`: how often, beyond once."""
+        opening = _OPENING.match(self.text, at)
+        begin = opening.end() if opening else at
+        found = _ENCODED_BARE[level].match(self.text, begin)
+        return None if found is None or is_said_already(found[0]) else Found(begin, found.end())
+
+    # -- Authorization
+
+    def _authorization(self, sign: re.Match[str]) -> Found | None:
+        """The scheme stays; what follows it goes: one word, or all parameters of a scheme that has them."""
+        around = _AROUND.match(self.text, sign.end())
+        begin = around.end() if around else sign.end()
+        if opening := _OPENING.match(self.text, begin):
+            end = closing(self.text, opening[0], opening.end())
+            scheme = SCHEME.match(self.text, opening.end(), end)
+            begin = scheme.end() if scheme else opening.end()
+            value = self.text[begin:end]
+            word = self.in_code and self._is_word_of_code(value)
+            return None if is_said_already(value) or is_message(value) or word else Found(begin, end)
+        if self.in_code:
+            return None
+        scheme = SCHEME.match(self.text, begin)
+        if scheme is None:
+            return self._bare(begin, sign)
+        found = PARAMETERS.match(self.text, scheme.end()) or CREDENTIAL.match(self.text, scheme.end())
+        nothing = found is None or is_said_already(found[0]) or found[0].lower() in PROSE
+        return None if nothing or found is None else Found(scheme.end(), found.end())

@@ -1,0 +1,54 @@
+"""The names that say that a value is a secret: `password`, `api_key`, `X-Auth-Token`, `sessionid`, plurals too."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+_KINDS = """access account api app application auth authentication client consumer crypt deploy encryption hmac
+    integration license licence master private secret service[_-]?account shared shared[_-]?access signing
+    storage[_-]?account subscription webhook"""
+_SINGLE = """password passwd passphrase passcode passwort pwd secret token credential authorization cookie jwt
+    otp(?!s?[a-rt-z]) cvv cvc2? session[_.-]?id sessid sessionid phpsessid connect\\.sid connection[_.-]?string
+    conn[_-]?str requirepass masterauth x-amz-signature x-amz-credential x-goog-signature x-goog-credential"""
+# In lower case, since what is searched is; each begins with a letter, by which the search skips what cannot be one.
+WORDS = "|".join(
+    (*_SINGLE.split(), *(f"{kind}[_. -]?key" for kind in _KINDS.split()), "session id", "connection string")
+)
+_SHORT = "cred|creds|pass|pw|sid|pin|auth"  # only as a whole part of a name: db_pass, PASS
+# A name ends in one of them; behind it at most a number: password2, token_1.
+TELLING = re.compile(rf"(?:(?:{WORDS})s?|(?:^|[^a-z])(?:{_SHORT}))[_-]?\d{{0,2}}$")
+_PARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+# What says nothing that anybody could use: places in a list, ids of requests, pieces of a text that a model read.
+_HARMLESS = re.compile(
+    r"(?:^|[^a-z])(?:page|next|continuation|pagination|sync|cursor|resume|resumption|request|idempotency|dedup|bos|eos|"
+    r"pad|sep|unk|mask|special|stop|end|start|max|min|num|n|total|prompt|completion|input|output|cached|reasoning|"
+    r"new|next_page|nextpage|id_or|fencing|fence|lock|unexpected|delimiter|cancel|cancellation)[_. -]?tokens?$"
+    r"|(?:^|[^a-z])(?:oldpwd|public[_-]?keys?)$"
+)
+_COUNTED = re.compile(r"(?:token|secret|key|cookie|password|credential|otp)s$")  # a plural, where a number is a count
+
+
+@lru_cache(maxsize=4096)
+def telling(name: str) -> bool:
+    """Whether the value of a field of this name is a secret.
+
+    >>> [telling(name) for name in ("password", "X-Api-Key", "accessToken", "DB_PASS", "tokens", "Cookie")]
+    [True, True, True, True, True, True]
+    >>> [telling(name) for name in ("token_type", "page_token", "compass", "idempotency_key", "secretary", "tokenId")]
+    [False, False, False, False, False, False]
+    """
+    if len(name) > 256:
+        name = name[-256:]
+    low = _PARTS.sub("_", name).lower().strip()
+    return TELLING.search(low) is not None and _HARMLESS.search(low) is None
+
+
+def counts(name: str) -> bool:
+    """Whether a number under this name counts something: `tokens: 1523`."""
+    return _COUNTED.search(name.lower()) is not None
+
+
+def harmless(name: str) -> bool:
+    """Whether a name that ends in a telling word says that it is none: `page_token`."""
+    return _HARMLESS.search(_PARTS.sub("_", name).lower()) is not None

@@ -1,0 +1,156 @@
+"""Secrets in values as JSON has them, by the names of fields and by their texts; and in JSON that is not decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from json import loads
+from typing import Any
+
+import msgspec
+
+from .formats import HIDDEN
+from .names import counts, telling
+from .text import redact
+
+_NAMED_BY = frozenset(("name", "key", "header", "field", "variable", "parameter"))  # {"name": …, "value": …}
+_VALUES = frozenset(("value", "values", "stringvalue"))
+
+
+def redact_value(value: Any) -> Any:
+    """The value with secrets as `***`; JSON that is not decoded stays as it is written but for them.
+
+    >>> redact_value({"user": "ann", "password": "a b", "tokens": 12, "note": "token=abc"})
+    {'user': 'ann', 'password': '***', 'tokens': 12, 'note': 'token=***'}
+    """
+    return _Walk(redact, lambda secret: HIDDEN)(value)
+
+
+def redact_json(json: bytes) -> bytes:
+    """JSON without secrets; the same bytes where it has none, else without space around its values: digits and names
+    that come twice stay. What is no JSON is read as text.
+
+    >>> redact_json(b'{"n": 1.50, "token": "abc", "n": 2}'), redact_json(b'{ "n": 1.50 }')
+    (b'{"n":1.50,"token":"***","n":2}', b'{ "n": 1.50 }')
+    """
+    try:
+        msgspec.json.decode(json)
+        read = loads(json, object_pairs_hook=_Object, parse_float=_Number, parse_int=_Number)
+        hidden = redact_value(read)
+        return json if hidden == read else _write(hidden).encode()
+    except (ValueError, RecursionError):  # nested too deep, or not Unicode: its texts are hidden all the same
+        return redact_bytes(json)
+
+
+def redact_bytes(data: bytes) -> bytes:
+    """Bytes without secrets, read as UTF-8 or else as characters of one byte each."""
+    for encoding in ("utf-8", "latin-1"):
+        try:
+            text = data.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        hidden = redact(text)
+        return data if hidden == text else hidden.encode(encoding)
+    return data
+
+
+class Redactor:
+    """Hides secrets in JSON values, by the names of fields and by their texts, and numbers them: two that are hidden
+    alike are the same secret.
+
+    >>> hide = Redactor()
+    >>> hide({"token": "a b", "n": 1}), hide({"token": "c"}), hide({"api_key": "a b"})
+    ({'token': '***', 'n': 1}, {'token': '***2'}, {'api_key': '***'})
+    """
+
+    def __init__(self) -> None:
+        self._seen: list[Any] = []
+        self._walk = _Walk(self.text, self._hidden)
+
+    def __call__(self, value: Any) -> Any:
+        return self._walk(value)
+
+    def text(self, text: str) -> str:
+        """The text with what `redact` hides in it, numbered."""
+        told = redact(text)
+        return told if told == text else told.replace(HIDDEN, self._hidden(text))
+
+    def _hidden(self, secret: Any) -> str:
+        if secret not in self._seen:
+            self._seen.append(secret)
+        number = self._seen.index(secret) + 1
+        return HIDDEN if number == 1 else f"{HIDDEN}{number}"
+
+
+class _Walk:
+    """Goes through a value. `text` hides what a text holds, `whole` says what stands for a secret."""
+
+    def __init__(self, text: Callable[[str], str], whole: Callable[[Any], str]) -> None:
+        self._text, self._whole = text, whole
+
+    def __call__(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return value if isinstance(value, _Number) else self._text(value)
+        if isinstance(value, Mapping):
+            return dict(self._fields(value.items()))
+        if isinstance(value, _Object):
+            return _Object(self._fields(value))
+        if isinstance(value, list | tuple):
+            return self._items(value)
+        return msgspec.Raw(redact_json(bytes(value))) if isinstance(value, msgspec.Raw) else value
+
+    def _fields(self, fields: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        fields = list(fields)
+        named = _is_named_secret(fields)
+        return [
+            (self._text(name), self._whole(value) if _hides(name, value, named) else self(value))
+            if isinstance(name, str)
+            else (name, self(value))
+            for name, value in fields
+        ]
+
+    def _items(self, items: list[Any] | tuple[Any, ...]) -> Any:
+        listed = isinstance(items, list)
+        if len(items) == 2 and _is_pair(*items):
+            items = (items[0], self._whole(items[1]))
+        else:
+            items = tuple(self(each) for each in items)
+        return list(items) if listed else items
+
+
+def _hides(name: str, value: Any, named: bool) -> bool:
+    """Whether the value of this field is a secret; `named`: a name beside it says so."""
+    if value is None or isinstance(value, bool) or value == HIDDEN:
+        return False
+    if isinstance(value, int | float | _Number):
+        return telling(name) and not counts(name)
+    if not value:
+        return False
+    return telling(name) or (named and name.lower() in _VALUES)
+
+
+def _is_named_secret(fields: Iterable[tuple[Any, Any]]) -> bool:
+    return any(
+        isinstance(name, str) and name.lower() in _NAMED_BY and isinstance(value, str) and telling(value)
+        for name, value in fields
+    )
+
+
+def _is_pair(name: Any, value: Any) -> bool:
+    """`["Authorization", "abc"]`: a header, and not two names."""
+    return isinstance(name, str) and isinstance(value, str) and telling(name) and not telling(value) and value != ""
+
+
+class _Object(list[tuple[str, Any]]):
+    """A JSON object as it is written: in its order, and with names that come twice."""
+
+
+class _Number(str):
+    """A JSON number as it is written."""
+
+
+def _write(value: Any) -> str:
+    if isinstance(value, _Object):
+        return "{" + ",".join(f"{_write(name)}:{_write(each)}" for name, each in value) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_write, value)) + "]"
+    return value if isinstance(value, _Number) else msgspec.json.encode(value).decode()

@@ -1,0 +1,136 @@
+"""What `redact` hides and what it leaves alone: sixty secrets in forty-six shapes, two thousand harmless texts, and
+texts made to take long."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.attack.canaries import SHAPES, Shape, canaries, leaked
+from tests.attack.harmless import harmless, own_tracebacks
+from tests.attack.hostile import UNITS, grown
+
+from redrive.redact import HIDDEN, redact, redact_bytes, redact_json, redact_value
+
+CPU_S = 100  # for 10 MB of some hostile texts in one process
+
+
+def test_there_are_sixty_canaries_in_forty_six_shapes(seed: int) -> None:
+    assert (len(set(canaries(seed))), len({shape.name for shape in SHAPES})) == (60, 46)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_no_part_of_a_secret_is_shown_in_any_shape(shape: Shape, seed: int) -> None:
+    for canary in canaries(seed):
+        text = shape.text(canary.value)
+        told = redact(text)
+        for written in (canary.value, shape.written(canary.value)):
+            assert leaked(written, told) is None or leaked(written, text) is None, (text, told)
+        assert HIDDEN in told and redact(told) == told
+
+
+@pytest.mark.parametrize("around", ["{}", "x {} y", "({})", '"{}"', "\\n{}\\n", "%20{}%20", "a={};b", "<{}>", "\n{}\n"])
+def test_a_token_with_a_form_of_its_own_is_hidden_anywhere(around: str, seed: int) -> None:
+    for canary in canaries(seed):
+        if canary.bare:
+            told = redact(around.format(canary.value))
+            assert leaked(canary.value, told) is None, told
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_a_secret_is_hidden_in_json_and_in_json_within_json(shape: Shape, seed: int) -> None:
+    for canary in canaries(seed)[::3]:
+        text = shape.text(canary.value)
+        for body in (json.dumps({"said": [text]}), json.dumps({"said": text, "n": 1}, ensure_ascii=False)):
+            told = json.loads(redact_json(body.encode()))["said"]
+            assert leaked(canary.value, str(told)) is None, told
+        assert leaked(canary.value, redact_value({"x": text})["x"]) is None
+
+
+def test_a_secret_is_hidden_by_the_name_of_its_field_whatever_it_is(seed: int) -> None:
+    names = (
+        "password",
+        "db_password",
+        "accessToken",
+        "X-Api-Key",
+        "tokens",
+        "Set-Cookie",
+        "client_secret",
+        "authorization",
+    )
+    for canary in canaries(seed):
+        for name in names:
+            told = redact_json(
+                json.dumps({"a": [{name: canary.value}], name: [canary.value, {"x": canary.value}]}).encode()
+            )
+            assert leaked(canary.value, told.decode()) is None
+
+
+def test_harmless_texts_are_not_changed(seed: int) -> None:
+    texts = harmless(seed)
+    assert len(texts) == 2000
+    assert [text for text in [*texts, *own_tracebacks()] if redact(text) != text] == []
+
+
+def test_harmless_json_is_not_changed_by_a_byte(seed: int) -> None:
+    for text in harmless(seed)[::7]:
+        body = json.dumps({"text": text, "ids": [text], "n": 1.50, "page_token": "abc", "max_tokens": 4096}).encode()
+        assert redact_json(body) == body
+
+
+@given(st.text())
+def test_any_text_is_hidden_once_and_for_all(text: str) -> None:
+    told = redact(text)
+    assert redact(told) == told
+
+
+@given(st.binary())
+def test_any_bytes_stay_as_they_are_but_for_secrets(data: bytes) -> None:
+    assert redact_bytes(redact_bytes(data)) == redact_bytes(data)
+    assert redact_json(redact_json(data)) == redact_json(data)
+
+
+@given(
+    st.text(alphabet="ab=:'\" \\\n{}[](),&;%<>/@-", max_size=60),
+    st.sampled_from(["password", "--token", "Cookie:", "://"]),
+)
+def test_odd_quotes_and_signs_around_a_name_raise_nothing(text: str, name: str) -> None:
+    told = redact(f"{text}{name}{text}")
+    assert redact(told) == told
+
+
+@pytest.mark.slow
+def test_ten_megabytes_made_to_take_long_end_in_time(soak: bool) -> None:
+    """In a process that may take only so much of the processor's time: what is not linear takes days."""
+    units = UNITS if soak else ("password='", "://a:")
+    program = f"""
+import resource
+resource.setrlimit(resource.RLIMIT_CPU, ({CPU_S}, {CPU_S}))
+from redrive.redact import redact
+for unit in {units!r}:
+    redact((unit * (10_000_000 // len(unit) + 1))[:10_000_000])
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=CPU_S * len(units)).returncode == 0
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_secret_behind_a_hostile_text_is_hidden_all_the_same(unit: str) -> None:
+    assert leaked("hunter2-and-more", redact(grown(unit, 30_000) + "\n\npassword=hunter2-and-more")) is None
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("unit", UNITS)
+def test_time_grows_with_the_length_of_a_hostile_text(unit: str) -> None:
+    small, large = (_cpu_s(grown(unit, size)) for size in (1_000_000, 10_000_000))
+    assert large < 25 * small + 0.5
+
+
+def _cpu_s(text: str) -> float:
+    began_s = time.process_time()
+    redact(text)
+    return time.process_time() - began_s
