@@ -19,6 +19,7 @@ from .events import Events, Notify, Observer
 from .fault import check_rules
 from .message import Counts, Draft, GroupOrder, Message, OnDead
 from .policy import Poison, Retry, presets
+from .redact import redact
 from .retention import Retention
 from .routes import Route, Routes, check_route
 from .store import Store
@@ -152,7 +153,7 @@ class App:
         recycle_memory: str | int | None = None,
     ) -> None:
         if url is not None and not isinstance(url, str):
-            raise ConfigError(f"url={url!r}: expected the store's URL as text, such as 'sqlite:///work.db'")
+            raise ConfigError(f"url={redact(repr(url))}: expected the store's URL as text, such as 'sqlite:///work.db'")
         self.url = url if url is not None or store is not None else settings().url
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.queues: dict[str, Queue] = {}

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from .duration import seconds
 from .errors import ConfigError
+from .urls import shown
 
 LOGS = ("auto", "json", "text", "off")
 LOOPBACK = "127.0.0.1"
@@ -62,6 +63,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     log: str = "auto"
     output: str = "auto"
     folder: str | None = None  # where the settings file lies
+
+    def __repr__(self) -> str:
+        return f"Settings(url={shown(self.url)!r}, app={self.app!r}, folder={self.folder!r})"
 
 
 class Sourced(NamedTuple):
@@ -309,7 +313,10 @@ def _default(name: str) -> Sourced:
 
 
 def _shown(written: Sourced) -> Sourced:
-    return written._replace(value=hidden_url(str(written.value))) if written.name == "notify" else written
+    """As it may be seen: a webhook is a secret as a whole, other URLs may hold a password."""
+    if written.name == "notify":
+        return written._replace(value=hidden_url(str(written.value)))
+    return written._replace(value=shown(str(written.value))) if written.name in ("url", "blobs") else written
 
 
 def _value(written: Sourced) -> Any:

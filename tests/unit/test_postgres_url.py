@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from redrive.errors import ConfigError
 from redrive.stores._postgres_link import Link
@@ -61,8 +64,27 @@ def test_what_cannot_be_meant_is_refused_and_tells_no_password(url: str, words: 
         (BASE, "postgresql://ann:***@db.example:5433/work"),
         ("postgresql://h/d?password=hunter2&user=a", "postgresql://h/d?password=***&user=a"),
         ("postgresql://u@h/d", "postgresql://u@h/d"),
-        ("postgresql://u:a@b/c:d@h/d", "postgresql://u:***@h/d"),
+        ("postgresql://u:a%40b%2Fc%3Ad@h/d", "postgresql://u:***@h/d"),
+        ("postgresql://u:a@b:c@h/d", "postgresql://u:***@h/d"),
+        ("postgresql://u:a@b/c:d@h/d", "postgresql://***"),  # it can be read in two ways
     ],
 )
 def test_a_url_is_shown_without_its_password(url: str, seen: str) -> None:
     assert shown(url) == seen
+
+
+@pytest.mark.parametrize("password", ["a/b", "a@b", "a:b", "a#b", "a%b", "/@:#%?", "p&w=d", "pä ss"])
+def test_a_password_of_any_signs_reaches_libpq_as_it_is(password: str) -> None:
+    url = parse(f"postgresql://ann:{quote(password, safe='')}@db.example:5433/work?sslmode=require")
+    assert conninfo_to_dict(url.conninfo)["password"] == password
+    assert conninfo_to_dict(url.conninfo)["host"] == "db.example"
+    assert password not in url.shown and password not in repr(url)
+
+
+def test_a_raw_at_sign_in_a_password_is_read_up_to_the_last_one() -> None:
+    assert conninfo_to_dict(parse("postgresql://ann:p@ss@db/work").conninfo) == {
+        "user": "ann",
+        "password": "p@ss",
+        "host": "db",
+        "dbname": "work",
+    }

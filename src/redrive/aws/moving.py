@@ -21,6 +21,7 @@ from ..stores import _sqs_envelope, _sqs_kept
 from ..stores._sqs_kept import Kept
 from ..triage.auto import JITTER, RATE_PER_S, AutoRedrive
 from ..triage.gates import Gates, is_url
+from ..urls import shown
 from .cloudwatch import NAMESPACE
 
 ATTEMPT: Final = _sqs_envelope.ATTEMPT
@@ -245,7 +246,7 @@ def _jitter(environ: Mapping[str, str]) -> float:
 def _health(environ: Mapping[str, str]) -> str | None:
     url = environ.get("REDRIVE_HEALTH_URL") or None
     if url is not None and not is_url(url):
-        raise ConfigError(f"REDRIVE_HEALTH_URL={url!r}; expected an http or https URL")
+        raise ConfigError(f"REDRIVE_HEALTH_URL={shown(url)!r}; expected an http or https URL")
     return url
 
 

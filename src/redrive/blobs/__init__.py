@@ -9,6 +9,7 @@ from ..config import near_miss, settings
 from ..errors import BlobsUnavailable, ConfigError
 from ..message import BLOB, RAW, Message
 from ..store import Store
+from ..urls import shown
 from .claims import ClaimCheck, Reference, as_store, read_reference
 from .cleaner import Cleaner
 from .files import FileBlobs
@@ -42,20 +43,20 @@ def open_blobs(url: str, place: str) -> Blobs:
 
     try:
         parts = urlsplit(url)
-    except ValueError as error:
-        raise ConfigError(f"blobs URL {url!r} cannot be read: {error}; known: {_EXPECTED}") from error
+    except ValueError:  # whose words may quote a password
+        raise ConfigError(f"blobs URL {shown(url)!r} cannot be read; known: {_EXPECTED}") from None
     if parts.scheme not in _KNOWN:
         near = near_miss(parts.scheme, _KNOWN)
         meant = f"did you mean {near!r}? " if near else ""
         what = f"unknown scheme {parts.scheme!r}" if parts.scheme else "it has no scheme"
-        raise ConfigError(f"blobs URL {url!r}: {what}; {meant}known: {_EXPECTED}")
+        raise ConfigError(f"blobs URL {shown(url)!r}: {what}; {meant}known: {_EXPECTED}")
     if parts.scheme == "s3":
         from .s3 import from_url
 
         return from_url(url, parts, place)
     path = unquote(parts.path)
     if parts.netloc or not path.startswith("/") or parts.query or parts.fragment or "\0" in path:
-        raise ConfigError(f"blobs URL {url!r}: expected file:///DIRECTORY, with three slashes, and nothing more")
+        raise ConfigError(f"blobs URL {shown(url)!r}: expected file:///DIRECTORY, with three slashes, and nothing more")
     return FileBlobs(Path(path) / place)
 
 

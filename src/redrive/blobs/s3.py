@@ -13,6 +13,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote
 
 from ..errors import BlobsUnavailable, ConfigError
 from ..stores import _aws
+from ..urls import option_shown, shown
 from .place import is_key
 
 AT_ONCE = 8  # uploads of one put under way together
@@ -142,11 +143,13 @@ def from_url(url: str, parts: SplitResult, place: str) -> S3Blobs:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     unknown = sorted(options.keys() - set(OPTIONS))
     if unknown:
-        raise ConfigError(f"blobs URL {url!r}: unknown option {unknown[0]!r}; known: {', '.join(OPTIONS)}")
+        raise ConfigError(
+            f"blobs URL {shown(url)!r}: unknown option {option_shown(unknown[0])}; known: {', '.join(OPTIONS)}"
+        )
     bucket, prefix = parts.netloc, unquote(parts.path).strip("/")
     if not bucket or "@" in bucket or ":" in bucket or parts.fragment or "\0" in prefix:
-        raise ConfigError(f"blobs URL {url!r}: {EXPECTED}, and nothing more than ?region= and &endpoint=")
+        raise ConfigError(f"blobs URL {shown(url)!r}: {EXPECTED}, and nothing more than ?region= and &endpoint=")
     if importlib.util.find_spec("boto3") is None:
-        raise ConfigError(f"blobs URL {url!r}: AWS needs its driver; pip install 'redrive[aws]'")
+        raise ConfigError(f"blobs URL {shown(url)!r}: AWS needs its driver; pip install 'redrive[aws]'")
     whole = "".join(f"{part}/" for part in (prefix, place) if part)
     return S3Blobs(bucket, whole, region=options.get("region"), endpoint=options.get("endpoint"))

@@ -8,7 +8,7 @@ import msgspec
 from ..config import settings
 from ..duration import milliseconds
 from ..errors import Unsupported
-from ..redact import redact
+from ..urls import shown
 from .failure import DONE, FAILED, USAGE, Failure, command, note, program
 from .main import Subcommands
 from .output import Output
@@ -111,7 +111,7 @@ def upgrade(url_argument: str | None, url: str | None, app: str | None, output: 
         note(f"nothing to upgrade: {error}")
         return
     out.record(
-        {"url": redact(named), "before": before, "after": after},
+        {"url": shown(named), "before": before, "after": after},
         table=lambda: [f"schema {after}, as it was" if before == after else f"schema {before} → {after}"],
     )
 

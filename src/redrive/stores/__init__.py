@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from ..errors import ConfigError
 from ..store import OpenCells, Store
-
-if TYPE_CHECKING:
-    from urllib.parse import SplitResult
+from ..urls import option_shown, shown, split
 
 POSTGRES_SCHEMES = ("postgresql", "postgres")
 REDIS_SCHEMES = (
@@ -77,10 +75,12 @@ def driver_of(engine: str, extra: str) -> Iterator[None]:
 def _sqlite(url: str) -> Store:
     from .sqlite import SqliteStore
 
-    path, options = sqlite_path(url), _parts(url)[1]
+    path = sqlite_path(url)
+    options = {name: unquote(value) for name, value in split(url).options()}
     synchronous = options.pop("synchronous", "full")
     if options:
-        raise ConfigError(f"store URL {shown(url)!r}: unknown option {sorted(options)[0]!r}; known: synchronous")
+        unknown = option_shown(sorted(options)[0])
+        raise ConfigError(f"store URL {shown(url)!r}: unknown option {unknown}; known: synchronous")
     return SqliteStore(path, synchronous=synchronous)
 
 
@@ -93,7 +93,7 @@ def engine_of(url: str) -> str:
         return "postgres"
     if scheme in REDIS_SCHEMES:
         return "redis"
-    what = f"unknown scheme {scheme!r}" if scheme else "it has no scheme"
+    what = f"unknown scheme {scheme!r}" if scheme and not set(scheme) & set("@:/") else "it has no scheme"
     if scheme.partition("+")[0] in POSTGRES_SCHEMES:
         what += ", write postgresql:// (redrive chooses the driver)"
     raise ConfigError(f"store URL {shown(url)!r}: {what}; known: {_SCHEMES}")
@@ -101,33 +101,10 @@ def engine_of(url: str) -> str:
 
 def sqlite_path(url: str) -> str:
     """The path that `sqlite:///…` names. Raises ConfigError."""
-    from urllib.parse import unquote
-
-    parts, _ = _parts(url)
+    parts = split(url)
     path = unquote(parts.path)[1:]
-    if parts.netloc or not path:
+    if parts.hosts or parts.user is not None or not path:
         raise ConfigError(
             f"store URL {shown(url)!r}: expected sqlite:///relative/path.db or sqlite:////absolute/path.db"
         )
     return path
-
-
-def _parts(url: str) -> tuple[SplitResult, dict[str, str]]:
-    from urllib.parse import parse_qsl, urlsplit  # not needed to import redrive
-
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise ConfigError(f"store URL {shown(url)!r} cannot be read: {error}; known: {_SCHEMES}") from error
-    if parts.fragment:
-        raise ConfigError(f"store URL {shown(url)!r}: a '#' in a path must be written %23")
-    return parts, dict(parse_qsl(parts.query, keep_blank_values=True))
-
-
-def shown(url: str) -> str:
-    """The URL without passwords: its own, and those of URLs in its query."""
-    import re
-
-    from ..redact import redact
-
-    return redact(re.sub(r"(?<=://)([^/?@:]*):[^/?]*@", r"\1:***@", url))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,13 +19,14 @@ import psycopg
 from msgspec import Struct
 
 from ..errors import ConfigError, StoreUnavailable
+from ..urls import shown
 from ._clock import Clock
 from ._pool import Pool
 from ._postgres_connection import Connection
 from ._postgres_errors import Standby, TooSlow, is_lost, open_error, passes, store_error
 from ._postgres_floor import Spot
 from ._postgres_told import SLACK_MS, named, payload, spots_of
-from ._postgres_url import OPTIONS, PostgresUrl, shown
+from ._postgres_url import OPTIONS, PostgresUrl
 
 T = TypeVar("T")
 RETRY_FOR_S = 2.0  # less than a worker's own patience
@@ -340,13 +342,17 @@ class Link:
         self._pool.close()
 
 
+_UNKNOWN = re.compile(r'query parameter: "([A-Za-z_][A-Za-z0-9_]*)"')  # what else libpq says may quote a password
+
+
 def _admit(url: PostgresUrl) -> None:
     """Raises ConfigError for what libpq cannot read. Its own words may quote a part of the password."""
     for conninfo in {url.conninfo, url.listen} - {"", "off"}:
         try:
             psycopg.conninfo.conninfo_to_dict(conninfo)
         except psycopg.Error as error:
-            why = str(error).strip() if "query parameter" in str(error) else "it cannot be read"
+            unknown = _UNKNOWN.search(str(error))
+            why = f"invalid URI query parameter {unknown[1]!r}" if unknown else "it cannot be read"
             raise ConfigError(
                 f"store URL {shown(conninfo)!r}: {why}; known: {', '.join(OPTIONS)}, and libpq's connection parameters"
             ) from None

@@ -9,10 +9,10 @@ from msgspec import Struct
 
 from ..duration import seconds
 from ..errors import ConfigError
+from ..urls import Parts, shown, split
 
 OPTIONS = ("schema", "timeout", "pool", "synchronous_commit", "prepare", "listen", "migrate", "fsync")
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,50}")  # 63 bytes is the server's limit; the rest is room for names made of it
-_PASSWORD = re.compile(r"(?<=://)([^/?@:]*):[^?]*@|((?:^|[?&])password=)[^&]*")
 _CHOICES = {
     "synchronous_commit": ("on", "off", "local", "remote_write", "remote_apply"),
     "prepare": ("auto", "on", "off"),
@@ -27,6 +27,7 @@ class PostgresUrl(Struct, frozen=True, kw_only=True):
 
     conninfo: str
     shown: str  # for people: without the password
+    place: str  # hosts and database, which name the folder of its workers
     schema: str = "redrive"
     timeout_s: float = 10.0  # how long one call may take before the server counts as gone
     pool: int = 8  # connections per process, beside the one that listens
@@ -36,38 +37,40 @@ class PostgresUrl(Struct, frozen=True, kw_only=True):
     fsync: bool = True  # False: a server without fsync is meant
     migrate: bool = True  # whether opening brings the schema up to date
 
+    def __repr__(self) -> str:
+        return f"PostgresUrl({self.shown!r}, schema={self.schema!r})"
+
 
 def parse(url: str) -> PostgresUrl:
     """Raises ConfigError for what is not a URL of PostgreSQL's, an unknown option or a value out of bounds."""
-    head, _, query = url.partition("?")
-    scheme = head.partition("://")[0]
+    scheme = url.partition("://")[0]
     if scheme not in ("postgresql", "postgres"):
         near = "; write postgresql:// (redrive chooses the driver)" if scheme.startswith("postgres") else ""
         raise ConfigError(f"store URL {shown(url)!r}: unknown scheme {scheme!r}, expected postgresql://{near}")
-    if "#" in url:
-        raise ConfigError(f"store URL {shown(url)!r}: a '#' must be written %23")
-    pairs = [pair.partition("=") for pair in query.split("&") if pair]
-    ours = {name: unquote(value) for name, _, value in pairs if name in OPTIONS}
-    theirs = "&".join("".join(pair) for pair in pairs if pair[0] not in OPTIONS)
-    conninfo = f"{head}?{theirs}" if theirs else head
+    parts = split(url)
+    ours = {name: unquote(value) for name, value in parts.options() if name in OPTIONS}
+    conninfo = _conninfo(parts)
+    listen = ours.get("listen", "")
     _admit(url, ours)
     return PostgresUrl(
         conninfo=conninfo,
         shown=shown(conninfo),
+        place=f"{parts.hosts}{parts.path}",
         schema=ours.get("schema", "redrive"),
         timeout_s=_timeout_s(url, ours.get("timeout", "10s")),
         pool=int(ours.get("pool", "8")),
         synchronous_commit=ours.get("synchronous_commit", ""),
         prepare=ours.get("prepare", "auto"),
-        listen=ours.get("listen", ""),
+        listen=listen if listen in ("", "off") else _conninfo(split(listen)),
         fsync=ours.get("fsync", "on") == "on",
         migrate=ours.get("migrate", "on") == "on",
     )
 
 
-def shown(url: str) -> str:
-    """The URL without its password."""
-    return _PASSWORD.sub(lambda m: f"{m[1]}:***@" if m[1] is not None else f"{m[2]}***", url)
+def _conninfo(parts: Parts) -> str:
+    """The URL as libpq takes it. User and password are written again: it ends them at the first '@', not the last."""
+    theirs = "&".join(f"{name}={value}" for name, value in parts.options() if name not in OPTIONS)
+    return f"{parts.scheme}://{parts.userinfo}{parts.hosts}{parts.path}" + (f"?{theirs}" if theirs else "")
 
 
 def _admit(url: str, ours: dict[str, str]) -> None:

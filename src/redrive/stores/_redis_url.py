@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote, unquote_plus
 
 from msgspec import Struct
 
 from ..duration import seconds
 from ..errors import ConfigError
-from . import REDIS_SCHEMES, shown
+from ..urls import option_shown, shown, split
+from . import REDIS_SCHEMES
 
 OURS = ("namespace", "timeout", "pool", "db")
 # Named as redis-py names them, so that what people have for other clients holds here too.
@@ -46,25 +47,26 @@ class RedisUrl(Struct, frozen=True, kw_only=True):
     timeout_s: float = 10.0  # how long the server may be silent before it counts as gone
     pool: int = 8  # connections per process, beside those of threads that wait
 
+    def __repr__(self) -> str:
+        return f"RedisUrl({self.shown!r}, namespace={self.namespace!r})"
+
     @classmethod
     def parse(cls, url: str) -> RedisUrl:
         """Raises ConfigError for what is not a URL of Redis's, an unknown option or a value out of bounds."""
-        scheme, sep, rest = url.partition("://")
+        scheme, sep, _ = url.partition("://")
         if not sep or scheme not in REDIS_SCHEMES:
-            raise _refused(url, f"unknown scheme {scheme!r}, expected one of {', '.join(REDIS_SCHEMES)}")
-        if "#" in url:
-            raise _refused(url, "a '#' must be written %23")
+            unknown = f"unknown scheme {scheme!r}" if sep else "unknown scheme"
+            raise _refused(url, f"{unknown}, expected one of {', '.join(REDIS_SCHEMES)}")
+        parts = split(url)
         base, _, kind = scheme.partition("+")
         tls = base in ("rediss", "valkeys")
-        rest, _, query = rest.partition("?")
-        options = _options(url, query, (*OURS, *TLS) if tls else OURS)
-        user, password, place = _credentials(rest)
-        authority, slash, path = place.partition("/")
+        options = _options(url, parts.options(), (*OURS, *TLS) if tls else OURS)
+        authority, path = parts.hosts, parts.path[1:]
         where: dict[str, Any]
         if kind == "unix":
             if authority or not path:
                 raise _refused(url, f"expected {scheme}:///path/of/the.sock")
-            where = {"path": slash + unquote(path), "db": _db(url, options.get("db", "0"))}
+            where = {"path": unquote(parts.path), "db": _db(url, options.get("db", "0"))}
         else:
             where = {"addresses": _addresses(url, authority), "db": _db(url, options.get("db") or path or "0")}
             if kind == "cluster" and where["db"]:
@@ -76,8 +78,8 @@ class RedisUrl(Struct, frozen=True, kw_only=True):
             cluster=kind == "cluster",
             tls=tls,
             tls_options=_tls_options(url, options),
-            username=user,
-            password=password,
+            username=parts.user or None,
+            password=parts.password,
             namespace=_namespace(url, options.get("namespace", "redrive")),
             timeout_s=_timeout_s(url, options.get("timeout", "10s")),
             pool=_pool(url, options.get("pool", "8")),
@@ -89,22 +91,13 @@ def _refused(url: str, why: str) -> ConfigError:
     return ConfigError(f"store URL {shown(url)!r}: {why}")
 
 
-def _options(url: str, query: str, known: tuple[str, ...]) -> dict[str, str]:
-    options = dict(parse_qsl(query, keep_blank_values=True))
+def _options(url: str, pairs: list[tuple[str, str]], known: tuple[str, ...]) -> dict[str, str]:
+    options = {name: unquote_plus(value) for name, value in pairs}
     for name in sorted(options):
         if name not in known:
             tls = f"; {name} is for rediss://" if name in TLS else ""
-            raise _refused(url, f"unknown option {name!r}{tls}; known: {', '.join(known)}")
+            raise _refused(url, f"unknown option {option_shown(name)}{tls}; known: {', '.join(known)}")
     return options
-
-
-def _credentials(rest: str) -> tuple[str | None, str | None, str]:
-    """User, password, and what follows them. As everywhere, `:secret@` is the password of the default user."""
-    who, at, place = rest.rpartition("@")
-    if not at:
-        return None, None, rest
-    user, colon, password = who.partition(":")
-    return unquote(user) or None, unquote(password) if colon else None, place
 
 
 def _addresses(url: str, authority: str) -> tuple[Address, ...]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import unquote_plus
 
 from msgspec import Struct
 
 from ..errors import ConfigError
-from . import shown
+from ..urls import option_shown, shown, split
 
 OPTIONS = ("mode", "cells", "triage", "endpoint", "poll", "receivers", "create", "max_receives", "track", "boto3")
 POLL_S, RECEIVERS, RECEIVES = 20, 10, 100
@@ -45,14 +45,15 @@ class SqsUrl(Struct, frozen=True, kw_only=True):
     @classmethod
     def parse(cls, url: str) -> SqsUrl:
         """Raises ConfigError for what is not a URL of SQS's, an unknown option or a value out of bounds."""
-        parts = urlsplit(url)
-        region, prefix = parts.netloc, parts.path.removeprefix("/")
-        if parts.scheme != "sqs" or not _REGION.fullmatch(region) or not _PREFIX.fullmatch(prefix) or parts.fragment:
+        parts = split(url)
+        region, prefix = parts.hosts, parts.path.removeprefix("/")
+        known = parts.scheme == "sqs" and parts.user is None
+        if not known or not _REGION.fullmatch(region) or not _PREFIX.fullmatch(prefix):
             raise _refused(url, f"{EXPECTED}; a prefix has letters, digits, '-' and '_', at most 40")
-        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        options = {name: unquote_plus(value) for name, value in parts.options()}
         for name in options:
             if name not in OPTIONS:
-                raise _refused(url, f"unknown option {name!r}; known: {', '.join(OPTIONS)}")
+                raise _refused(url, f"unknown option {option_shown(name)}; known: {', '.join(OPTIONS)}")
         mode = options.get("mode", "visibility")
         if mode not in (*Mode,):
             raise _refused(url, f"mode={mode!r}; expected visibility or requeue")
@@ -71,6 +72,9 @@ class SqsUrl(Struct, frozen=True, kw_only=True):
             track=_yes(url, options, "track"),
             boto3=_yes(url, options, "boto3"),
         )
+
+    def __repr__(self) -> str:
+        return f"SqsUrl({self.shown!r}, mode={self.mode!r})"
 
 
 def _yes(url: str, options: dict[str, str], name: str) -> bool:

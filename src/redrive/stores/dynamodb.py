@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from ..errors import ConfigError, StoreError, StoreUnavailable
 from ..message import Cell, Swap
-from . import shown
+from ..urls import option_shown, shown
 from ._clock import wall_ms
 from ._dynamodb_calls import TRIES, Calls, Unmet, wall_us
 from ._dynamodb_items import Item, cell, check, conflict, is_over, key_of, merged, unkey, was_it_mine
@@ -54,14 +54,14 @@ class DynamoUrl(Struct, frozen=True):
         options = dict(parse_qsl(query, keep_blank_values=True))
         unknown = sorted(set(options) - set(_OPTIONS))
         if unknown:
-            raise _refused(url, f"unknown option {unknown[0]!r}; known: {', '.join(_OPTIONS)}")
+            raise _refused(url, f"unknown option {option_shown(unknown[0])}; known: {', '.join(_OPTIONS)}")
         if not table.rstrip("/") or "/" in table.rstrip("/"):
             raise _refused(url, "expected dynamodb://TABLE?region=REGION")
         create, threads = options.get("create", "false"), options.get("threads", str(THREADS))
         if create not in ("true", "false"):
-            raise _refused(url, f"create={create}: expected true or false")
+            raise _refused(url, f"create={create!r}: expected true or false")
         if not threads.isdecimal() or not 1 <= int(threads) <= 256:
-            raise _refused(url, f"threads={threads}: expected 1 to 256")
+            raise _refused(url, f"threads={threads!r}: expected 1 to 256")
         return cls(
             table.rstrip("/"),
             options.get("region") or None,

@@ -13,7 +13,6 @@ from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import psycopg
 
@@ -99,8 +98,7 @@ class PostgresStore:
         self._listener = Listener(self._link, now_ms=self.now_ms, tick_s=TICK_S if clock_ms else inf)
         self._link.store_ms, self._link.on_late = self.now_ms, self._floors.expect
         self._floors.on_kept = self._listener.attend
-        place = urlsplit(self._link.where)
-        self.state_dir: Path | None = state_dir(f"{place.netloc.rpartition('@')[2]}{place.path}/{self._link.schema}")
+        self.state_dir: Path | None = state_dir(f"{self._link.url.place}/{self._link.schema}")
         self.cells: Cells = PostgresCells(self)
         self._swept_ms, self._lines_at = self.now_ms(), ("", "")
 

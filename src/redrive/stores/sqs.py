@@ -44,7 +44,8 @@ from ..message import (
 )
 from ..routes import Routes
 from ..store import Cells, OpenCells, Store, Work
-from . import _door, _lifecycle, shown
+from ..urls import split
+from . import _door, _lifecycle
 from ._clock import wall_ms
 from ._counts import total
 from ._later import Later
@@ -103,7 +104,7 @@ class SqsStore:
         self._clock_ms = clock_ms or wall_ms
         self._tell_to: Callable[[str, str], None] | None = None
         self._sqs = Sqs(at.region, at.endpoint, connections=THREADS + RECEIVERS, boto3=at.boto3)
-        self.state_dir: Path | None = state_dir(f"sqs/{shown(at.endpoint or at.region)}/{at.prefix}")
+        self.state_dir: Path | None = state_dir(f"sqs/{_place(at.endpoint) or at.region}/{at.prefix}")
         self.requests: Counter[str] = self._sqs.requests
         self.places = places = Queues(self._sqs, at)
         self.triage_store = rests = triage or (opened_store(at.triage) if at.triage else None)
@@ -462,3 +463,8 @@ class SqsStore:
             if part is not None:
                 part.close()
         self._sqs.close()
+
+
+def _place(endpoint: str | None) -> str:
+    """Where another endpoint is, without user and password: it names a folder."""
+    return "" if endpoint is None else split(endpoint, "endpoint").hosts

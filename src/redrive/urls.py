@@ -1,0 +1,145 @@
+"""Store URLs, read by the rules of RFC 3986, and shown without what is secret in them.
+
+What may be part of a password is never quoted, in a URL that can be read and least of all in one that cannot.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from .errors import ConfigError
+from .redact import HIDDEN, redact, telling
+
+ENCODED = "/ as %2F, ? as %3F, # as %23, @ as %40, : as %3A, % as %25, a space as %20"
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.%]*\]|(?:[\w.-]|%[0-9A-Fa-f]{2})*)(?::\d{1,5})?")
+_OPTION = re.compile(r"[A-Za-z_][\w.-]{0,60}")
+_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_NESTED_MAX = 4  # URLs within URLs that are shown
+
+
+class Parts(NamedTuple):
+    """What a URL says: `user` and `password` decoded, `hosts`, `path` and `query` as they are written."""
+
+    scheme: str
+    user: str | None
+    password: str | None
+    hosts: str
+    path: str
+    query: str
+
+    @property
+    def userinfo(self) -> str:
+        """User and password, percent-encoded so that every reader takes them alike, with the '@' behind them."""
+        if self.user is None:
+            return ""
+        return quote(self.user, safe="") + ("" if self.password is None else ":" + quote(self.password, safe="")) + "@"
+
+    def options(self) -> list[tuple[str, str]]:
+        """The pairs of the query as they are written."""
+        pairs = (pair.partition("=") for pair in self.query.split("&") if pair)
+        return [(name, value) for name, _, value in pairs]
+
+
+def split(url: str, what: str = "store URL") -> Parts:
+    """The parts of a URL. Raises ConfigError, without what may be its password, for one that can be read in two ways,
+    or in none."""
+    found = _read(url)
+    if isinstance(found, Parts):
+        return found
+    raise ConfigError(f"{what} {shown(url)!r}: {found}")
+
+
+def _read(url: str) -> Parts | str:
+    """Its parts, or why there are none."""
+    scheme, sep, rest = url.partition("://")
+    if not sep or not _SCHEME.fullmatch(scheme):
+        return "it has no scheme"
+    if "#" in rest:
+        return "a '#' must be written %23" + (f"; in a password write {ENCODED}" if "@" in rest else "")
+    path, _, query = rest.partition("?")
+    if rest.startswith("/"):  # a file's path may have spaces
+        path = path.replace(" ", "")
+    if any(c.isspace() or not c.isprintable() for c in path + query):
+        return f"it holds a space or a sign that cannot be seen; in a password write {ENCODED}"
+    rest, _, query = rest.partition("?")
+    authority, slash, path = rest.partition("/")
+    userinfo, at, hosts = authority.rpartition("@")
+    user, colon, password = userinfo.partition(":")
+    if (at and "@" in path + query) or (not at and _hides_user(authority, path, query)):
+        return f"its user or password holds a sign that ends them; write {ENCODED}"
+    if _PERCENT.search(userinfo):
+        return f"it cannot be read: a '%' of its user or password is no escape; write {ENCODED}"
+    if not all(_HOST.fullmatch(host) for host in hosts.split(",")):
+        return f"its address is not HOST:PORT, expected HOST:PORT; a password goes before an '@', with {ENCODED}"
+    return Parts(
+        scheme,
+        unquote(user) if at else None,
+        unquote(password) if colon else None,
+        hosts,
+        slash + path,
+        query,
+    )
+
+
+def _hides_user(authority: str, path: str, query: str) -> bool:
+    """Whether a password with a raw '/' or '?' may have ended the authority: an '@' follows that belongs to no path of
+    a file and to no option."""
+    if "@" not in path + query or (not authority and "@" not in query):
+        return False
+    if authority and "@" in path:
+        return True
+    return any("@" in pair and not _OPTION.fullmatch(pair.partition("=")[0]) for pair in query.split("&"))
+
+
+def shown(url: str) -> str:
+    """The URL without passwords: its own, those of its options, and those of URLs in its query. Of one that cannot be
+    read, no more than its scheme where it may hold a password.
+
+    >>> shown("postgresql://ann:hunter2@db/x?sslpassword=a&schema=b")
+    'postgresql://ann:***@db/x?sslpassword=***&schema=b'
+    >>> shown("postgresql://ann:hun/ter2@db/x"), shown("mysql://db/x#y")
+    ('postgresql://***', 'mysql://db/x#***')
+    """
+    return _shown(url, 0)
+
+
+def _shown(url: str, depth: int) -> str:
+    before, sharp, after = url.partition("#")
+    found = _read(before)
+    if not isinstance(found, Parts) or (sharp and "@" in url):
+        return _scheme_only(url)
+    user = "" if found.user is None else quote(found.user, safe="") + ("" if found.password is None else f":{HIDDEN}")
+    query = "&".join(_option(pair, depth) for pair in found.query.split("&")) if found.query else ""
+    rest = redact(f"{found.scheme}://{user}{'@' if found.user is not None else ''}{found.hosts}{found.path}")
+    more = f"#{HIDDEN if found.hosts else redact(after)}" if sharp else ""
+    return f"{rest}{'?' if query else ''}{query}{more}"
+
+
+def _scheme_only(url: str) -> str:
+    """Of a URL that cannot be read: all of it where nothing in it may be a password, else its scheme."""
+    scheme, sep, rest = url.partition("://")
+    if not sep or not _SCHEME.fullmatch(scheme):
+        word, colon, rest = url.partition(":")
+        return redact(url) if "@" not in url and not (colon and rest) else f"{word}:{HIDDEN}" if colon else HIDDEN
+    return f"{scheme}://{HIDDEN}" if set(unquote(rest)) & set("@:") else redact(url)
+
+
+def _option(pair: str, depth: int) -> str:
+    name, sign, value = pair.partition("=")
+    if not _OPTION.fullmatch(name):
+        return HIDDEN if set(unquote(pair)) & set("@:") else redact(pair)
+    if telling(name) and value:
+        return f"{name}={HIDDEN}"
+    plain = unquote(value)
+    if "://" not in plain:
+        return f"{name}{sign}{redact(value)}"
+    told = _shown(plain, depth + 1) if depth < _NESTED_MAX else HIDDEN
+    return f"{name}={value if told == plain else quote(told, safe='/:@*,')}"
+
+
+def option_shown(name: str) -> str:
+    """The name of an option, as an error quotes it: not where it may be the rest of a password."""
+    return repr(name) if _OPTION.fullmatch(name) else "that is none"
