@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import TypeVar, overload
 
@@ -36,6 +36,10 @@ _RAISE_MAX = "blob_max (REDRIVE_BLOB_MAX) bounds what blob storage takes"
 INT_MAX = 2**62  # stores keep 64-bit integers; the rest is room for sums
 COUNT_MAX = 2**31 - 1  # and count in four bytes where they can
 WIDTH_MAX = 100_000
+# What a message may be called, and carry beside its body: about what SQS takes.
+NAME_MAX = 255  # characters of a task's, a queue's and a group's name
+KEY_BYTES_MAX = 1024  # of a unique key, and of each id and mark that travels with a message
+HEADERS_MAX, HEADERS_BYTES_MAX = 100, 64 * 1024  # headers, and bytes of all their names and values
 RESTED = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
 _CURSOR = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
 
@@ -63,16 +67,16 @@ def lane_of(said: Lane | str | None) -> Lane | None:
     return word(Lane, said, "lane")
 
 
-def admit(drafts: Iterable[Draft], traits: Traits) -> None:
+def admit(drafts: Iterable[Draft], traits: Traits, *, bounded: bool = True) -> None:
     """Raises TooLarge or EnqueueError for the first draft that cannot be put, Unsupported for a key that is not
-    kept."""
+    kept. Not `bounded`, names and headers may be of any length that the store keeps."""
     for draft in drafts:
         if len(draft.body) > traits.body_bytes_max:
             raise TooLarge(
                 f"body of task {draft.task!r} has {len(draft.body)} bytes; this store takes {traits.body_bytes_max}; "
                 + (_USE_BLOBS if traits.blob_threshold is None else _RAISE_MAX)
             )
-        why = _numbers(draft, traits) or _texts(draft, traits.names_bytes_max)
+        why = (bounded and _too_long(draft)) or _numbers(draft, traits) or _texts(draft, traits.names_bytes_max)
         if why is not None:
             raise EnqueueError(f"a message of task {draft.task[:100]!a} is refused: {why}; nothing was written")
         if draft.key is not None and not traits.unique:
@@ -141,7 +145,7 @@ def admit_restored(messages: Sequence[Message], traits: Traits) -> Sequence[Mess
                 f"message {message.id[:100]!a} lies in lane {str(message.lane)!r}; only what is dead or in quarantine "
                 "can be restored; nothing was written"
             )
-        admit([draft_of(message)], traits)
+        admit([draft_of(message)], traits, bounded=False)  # what died in SQS, or long ago, must come to rest
         why = _counters(message) or _unwritable([message.reason, message.worker, *_found_by(message)])
         if why is not None:
             raise EnqueueError(f"message {message.id} is refused: {why}; nothing was written")
@@ -228,6 +232,35 @@ def admit_group(group: str | None) -> None:
     """Raises ConfigError for a group without a name; None stands for all."""
     if group == "":
         raise ConfigError("the group has an empty name; name one, or give None for all groups of the queue")
+    if group is not None and len(group) > NAME_MAX:
+        raise ConfigError(f"the group's name has {len(group)} characters, expected at most {NAME_MAX}")
+
+
+def _too_long(draft: Draft) -> str | None:
+    """Why its names, keys or headers are over their bounds."""
+    size = len(draft.task) + len(draft.queue) + len(draft.content)
+    for text in (draft.group, draft.key, draft.correlation_id, draft.causation_id, draft.producer, draft.traceparent):
+        if text:
+            size += len(text)
+    why = _longest(draft) if size > NAME_MAX else None  # else no one of them can be
+    return why if why or not draft.headers else _headers(draft.headers)
+
+
+def _longest(draft: Draft) -> str | None:
+    for name in ("task", "queue", "group"):
+        if (count := len(getattr(draft, name) or "")) > NAME_MAX:
+            return f"its {name} has {count} characters, expected at most {NAME_MAX}"
+    for name in ("key", "correlation_id", "causation_id", "producer", "traceparent", "content"):
+        if (count := len((getattr(draft, name) or "").encode(errors="replace"))) > KEY_BYTES_MAX:
+            return f"its {name} has {count} bytes, expected at most {KEY_BYTES_MAX}"
+    return None
+
+
+def _headers(headers: Mapping[str, str]) -> str | None:
+    if len(headers) > HEADERS_MAX:
+        return f"it has {len(headers)} headers, expected at most {HEADERS_MAX}"
+    size = sum(len(text.encode(errors="replace")) for pair in headers.items() for text in pair)
+    return None if size <= HEADERS_BYTES_MAX else f"its headers have {size} bytes, expected at most {HEADERS_BYTES_MAX}"
 
 
 def _numbers(draft: Draft, traits: Traits) -> str | None:

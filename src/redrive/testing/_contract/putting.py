@@ -73,6 +73,14 @@ REFUSED: dict[str, dict[str, Any]] = {
     "a NUL in its queue": {"queue": "a\0b"},
     "a NUL in a header's name": {"headers": {"a\0b": ""}},
     "no queue": {"queue": ""},
+    "a task of 256 characters": {"task": "t" * 256},
+    "a queue of 256 characters": {"queue": "q" * 256},
+    "a group of 256 characters": {"group": "g" * 256},
+    "a key of 1,025 bytes": {"key": "é" * 512 + "k"},
+    "a correlation id of 1,025 bytes": {"correlation_id": "c" * 1025},
+    "a producer of 1,025 bytes": {"producer": "p" * 1025},
+    "101 headers": {"headers": {f"h{n}": "" for n in range(101)}},
+    "headers of more than 64 KiB": {"headers": {"h": "v" * 65_536}},
 }
 
 
@@ -178,10 +186,20 @@ class PutRules(Contract):
     def test_a_draft_that_cannot_be_kept_is_refused_and_nothing_is_written(
         self, store: Store, parts: dict[str, Any]
     ) -> None:
+        if "key" in parts and not store.traits.unique:
+            parts = parts | {"correlation_id": parts["key"], "key": None}  # no key is kept: bounded are all ids alike
         with pytest.raises(EnqueueError):
             store.put([draft(), draft(**parts)], swaps=[Swap("cell", 0, b"1")] if store.traits.cells else [])
         assert store.counts() == Counts() and claim(store) == []
         assert store.cells.read(["cell"]) == [None]
+
+    def test_names_and_headers_at_their_bounds_arrive(self, store: Store) -> None:
+        headers = {f"{n:03}": "v" * 652 for n in range(100)}  # 65,500 bytes
+        room = (store.traits.names_bytes_max or 10_000) - 255  # of task and key together
+        key = "k" * min(room, 1024) if store.traits.unique else None
+        put_one(store, task="t" * 255, correlation_id="c" * 1024, headers=headers, key=key)
+        got = claim_one(store).message
+        assert (got.task, got.correlation_id, got.headers, got.key) == ("t" * 255, "c" * 1024, headers, key)
 
     def test_a_body_over_the_limit_is_refused(self, store: Store) -> None:
         with pytest.raises(TooLarge):
