@@ -20,6 +20,7 @@ PARK_LOOK_MS = 10_000  # how often a parked message looks for a worker that know
 ASKED_SPREAD = 0.2  # what was asked to wait for r comes back within [r, 1.2·r]
 
 AT_MAX_MS = 2**62  # stores keep 64-bit integers
+SNOOZE_MIN_MS = 100  # a message that is always put back does not keep a worker busy with nothing else
 WAIT_MAX_MS = 2**61
 
 GUESSED_MAX = 1_000  # retries whose delays are worked out again
@@ -245,7 +246,7 @@ def _steered(fault: Fault, now_ms: int) -> Decision | None:
     if fault.kind is Kind.INTERRUPTED:
         return RetryAt(now_ms, "interrupted", counts=False)
     if fault.steer == "snooze":
-        return RetryAt(now_ms + _ceil_ms(fault.retry_after_s or 0.0), "snooze", counts=False)
+        return RetryAt(now_ms + max(_ceil_ms(fault.retry_after_s or 0.0), SNOOZE_MIN_MS), "snooze", counts=False)
     if fault.steer == "reject":
         return DeadLetter("rejected", fault.text)
     if fault.steer == "quarantine":

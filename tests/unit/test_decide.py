@@ -423,6 +423,12 @@ def test_a_kept_fault_and_its_message_say_the_same_attempt(free: Decision) -> No
     assert kept.attempt == decided(message(attempt=2), free, kept, NOW).attempt == 1
 
 
+@pytest.mark.parametrize("asked, waited_ms", [(0, 100), ("1ms", 100), ("100ms", 100), ("101ms", 101), ("5s", 5000)])
+def test_a_snooze_lasts_a_tenth_of_a_second_at_least(asked: float | str, waited_ms: int) -> None:
+    decision = decide(message(), classify(Snooze(asked)), Policy(), NOW)
+    assert decision == RetryAt(NOW + waited_ms, "snooze", counts=False)
+
+
 @pytest.mark.parametrize("asked_s", [1e16, 1e300])
 def test_a_wait_without_end_stays_a_time_that_stores_can_keep(asked_s: float) -> None:
     snoozed = classify(Snooze(asked_s))
