@@ -69,7 +69,13 @@ class StopError(Misread):
 
 
 def _pointer(text: str, at: int, end: int, around: int = 60) -> str:
-    """The text near the mistake, and carets under it."""
+    """The text near the mistake, without secrets, and carets under it."""
+    from .redact import redact  # only where something was misread
+
+    hidden = redact(text)
+    if hidden != text:  # before it is cut; the carets move with what they point at
+        at, end = (min(len(redact(text[:place])), len(hidden)) for place in (at, end))
+        text, end = hidden, max(at + 1, end)
     begin = max(0, at - around)
     shown = "".join(c if c.isprintable() else " " for c in text[begin : at + around])
     cut = "…" if begin else ""
@@ -217,7 +223,7 @@ class RetryAfter(Steer):
 
 
 class Snooze(Steer):
-    """Put this message back until `delay` from now. Spends no attempt."""
+    """Put this message back until `delay` from now, at least 100 ms. Spends no attempt."""
 
     def __init__(self, delay: Duration, why: str = "") -> None:
         self.delay_s = seconds(delay, "Snooze delay")

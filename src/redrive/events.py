@@ -10,6 +10,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from .fault import Crash
+from .redact import redact
+from .visible import many_lines
 
 
 class Fate(Struct, frozen=True, kw_only=True):
@@ -90,4 +92,5 @@ class Events:
             try:
                 observer(events)
             except Exception:  # an observer's bug must not change a message's fate
-                print(f"redrive: observer {observer!r} failed:\n{traceback.format_exc()}", file=sys.stderr)
+                told = redact(f"redrive: observer {observer!r} failed:\n{traceback.format_exc()}")
+                print(many_lines(told), file=sys.stderr)

@@ -161,8 +161,8 @@ def test_the_story_of_a_message_is_told_in_order(cli: Cli, ids: list[str]) -> No
 
 def test_what_is_exported_is_imported_elsewhere_and_run_there(cli: Cli, ids: list[str], tmp_path: Path) -> None:
     cli("quarantine", ids[0], "--reason", "poison")
-    code, _, err = cli("export", *ids, "-f", "dead.jsonl")
-    assert code == 0 and "3 exported to dead.jsonl" in err
+    code, _, err = cli("export", *ids, "-f", "dead.jsonl", "--reveal", "--reason", "to find out why")
+    assert code == 0 and "3 exported to dead.jsonl" in err and "hidden" not in err
     laptop = "--url=sqlite:///laptop.db"
     code, out, err = cli("import", "dead.jsonl", "--reason", "look", "-o", "ids", where=laptop)
     assert code == 0 and sorted(out.split()) == sorted(ids) and "3 imported" in err
@@ -175,7 +175,7 @@ def test_what_is_exported_is_imported_elsewhere_and_run_there(cli: Cli, ids: lis
 
 
 def test_a_damaged_line_is_named_and_stops_the_import_unless_told(cli: Cli, ids: list[str], tmp_path: Path) -> None:
-    cli("export", "--all", "-f", "dead.jsonl")
+    cli("export", "--all", "-f", "dead.jsonl", "--reveal")
     lines = (tmp_path / "dead.jsonl").read_text().splitlines()
     (tmp_path / "bad.jsonl").write_text("\n".join([lines[0], lines[1][:-9], lines[2]]) + "\n")
     laptop = "--url=sqlite:///laptop.db"

@@ -38,6 +38,8 @@ import msgspec
 
 from ..duration import Duration, seconds
 from ..events import Event, Fate, Notice
+from ..redact import redact, redact_value
+from ..visible import in_json
 
 if TYPE_CHECKING:
     from ..app import App
@@ -87,9 +89,9 @@ def line(
         "Metrics": [{"Name": name, "Unit": UNITS[name]} for name in values],
     }
     now_ms = time.time_ns() // 1_000_000 if at_ms is None else at_ms
-    root: dict[str, Any] = {**properties, "_aws": {"Timestamp": now_ms, "CloudWatchMetrics": [metadata]}}
+    root: dict[str, Any] = {**redact_value(properties), "_aws": {"Timestamp": now_ms, "CloudWatchMetrics": [metadata]}}
     root |= {name: _value(text) for name, text in dimensions.items()}
-    return _encode(root | dict(values)) + b"\n"
+    return in_json(_encode(root | dict(values)).decode()).encode() + b"\n"
 
 
 def redriver_line(queue: str, moved: int, isolated: int, failed: int, **properties: object) -> bytes:
@@ -252,5 +254,5 @@ def prefix_of(url: str | None) -> str:
 
 def _value(text: str) -> str:
     """A value that a dimension may have: printable ASCII, not blank, no colon in front, not too long."""
-    found = "".join(c if " " <= c <= "~" else "?" for c in text).lstrip(":")[:_NAME_MAX]
+    found = "".join(c if " " <= c <= "~" else "?" for c in redact(text)).lstrip(":")[:_NAME_MAX]
     return found if found.strip() else OTHER

@@ -11,11 +11,12 @@ from ..triage.dlq import DeadLetters
 from ..triage.select import as_node
 from ..triage.select_terms import ALL, Node
 from . import dlq_auto, dlq_edit, dlq_groups, dlq_mend, dlq_plan, dlq_sqs, views
-from .failure import Failure, note, onward
+from .failure import Failure, note, onward, typed
 from .job import body_option, found, write_message
 from .main import Subcommands
 from .output import Column, Output
 from .place import Place, at_store
+from .revealing import Reveal, reveal_option
 from .selecting import (
     actor_option,
     chosen_words,
@@ -77,17 +78,26 @@ for each in (
 @filters
 @click.option("--quarantine", is_flag=True, help="list the quarantine lane instead: messages that killed their worker")
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
+@reveal_option("--why")
 @at_store()
 def list_(
-    place: Place, out: Output, selector: tuple[str, ...], chosen: Node, quarantine: bool, limit: int | None
+    place: Place,
+    out: Output,
+    selector: tuple[str, ...],
+    chosen: Node,
+    quarantine: bool,
+    limit: int | None,
+    reveal: Reveal,
 ) -> None:
-    """List dead messages, the longest dead first.
+    """List dead messages, the longest dead first. Secrets in their texts are hidden, unless --reveal says so.
 
     SELECTOR says which: `'queue:crm failed:<6h -error:*Timeout'`. Fields: task queue error reason fingerprint key group
     id text age failed attempt redrives crashes lane args.PATH.
     """
     lane = Lane.QUARANTINE if quarantine else Lane.DEAD
     found = selection(place, selector, chosen, as_node(lane=lane))
+    if reveal.asked:
+        reveal.of(place, out, str(found.node), count=found.count())
     if not out.rows((views.dead(m) for m in found), _COLUMNS, id="id", limit=limit):
         plain = found.node == as_node(lane=lane)
         note(f"the {lane} lane of {place.url} is empty" if plain else "nothing dead matches")
@@ -98,13 +108,18 @@ def list_(
 @dlq.command()
 @click.argument("id")
 @body_option
+@reveal_option()
 @at_store()
-def show(place: Place, out: Output, id: str, body: bool) -> None:
-    """Show a dead message: what happened to it, its body and every fault kept."""
+def show(place: Place, out: Output, id: str, body: bool, reveal: Reveal) -> None:
+    """Show a dead message: what happened to it, its body and every fault kept.
+
+    Secrets in it are hidden, unless --reveal says so.
+    """
     message = found(place, id)
     if message.lane not in RESTING:
         state = message.state(place.store.now_ms())
-        raise Failure(f"message {id} is not dead", f"it is {state}", onward(f"job show {id}"))
+        raise Failure(f"message {id} is not dead", f"it is {state}", onward(f"job show {typed(id)}"))
+    reveal.of(place, out, ids=[message.id])
     write_message(place, out, message, body=body, story=True)
 
 
@@ -112,8 +127,11 @@ def show(place: Place, out: Output, id: str, body: bool) -> None:
 @selector_argument
 @filters
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
+@reveal_option("--why")
 @at_store()
-def groups(place: Place, out: Output, selector: tuple[str, ...], chosen: Node, limit: int | None) -> None:
+def groups(
+    place: Place, out: Output, selector: tuple[str, ...], chosen: Node, limit: int | None, reveal: Reveal
+) -> None:
     """List failure groups: dead messages that failed alike, the largest group first. SELECTOR: as for `dlq list`.
 
     `trend` counts the deaths of the last hour, and compares them with those of the hour before: ↑ rising, → steady,
@@ -121,6 +139,7 @@ def groups(place: Place, out: Output, selector: tuple[str, ...], chosen: Node, l
     """
     found = selection(place, selector, chosen)
     rows = dlq_groups.said(place, [views.group(each) for each in found.groups(trend=True)])
+    reveal.of(place, out, f"groups of {found.node}", count=len(rows))
     columns = dlq_groups.with_said(_GROUPS if out.is_table else _GROUPS_TSV, rows, out)
     if out.is_table:
         rows = [{**row, "trend": _trend(row)} for row in rows]

@@ -67,7 +67,7 @@ def auto(
         with understood(onward("dlq auto")):
             (found,) = auto_state.machines(place.store, scope)
     record = _record(found, place.store.now_ms())
-    out.record(record, id="scope", table=lambda: _lines(record, out))
+    out.record(record, id="scope", table=lambda: _lines(out.hidden(record), out))
 
 
 COMMANDS = (auto,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import click
 import msgspec
@@ -12,8 +12,10 @@ import msgspec
 from ..codec import is_json
 from ..errors import ConfigError, Refused
 from ..message import RESTING, Message
+from ..redact import redact_json
 from ..triage.edit import Editor, Prepared
-from .failure import DONE, FAILED, REFUSED, USAGE, Failure, again, command, note, onward
+from ..triage.reveal import reveal
+from .failure import DONE, FAILED, REFUSED, USAGE, Failure, again, block, command, note, onward, typed
 from .job import found
 from .output import Output
 from .place import Place, at_store
@@ -68,14 +70,14 @@ def edit(
     try:
         message = editor.find(id)
         prepared = editor.prepared(message, **given, **options) if any(given.values()) else None
-        prepared = prepared or _in_editor(editor, message, options)
+        prepared = prepared or _in_editor(editor, message, options, _Noting(place, reason, actor))
     except (Refused, ConfigError) as error:
         raise _refused(id, error, show) from error
     if prepared is None:
         note("nothing was changed")
         return FAILED
     if out.form == "table" or not yes:
-        note(prepared.diff)
+        block(prepared.diff)
     if dry_run:
         note("dry run: nothing was changed")
         return DONE
@@ -97,8 +99,8 @@ def _refused(id: str, error: Refused | ConfigError, show: str) -> Failure:
     what, _, why = text.partition("; " if "; " in text else ": ")
     code = REFUSED if isinstance(error, Refused) else USAGE
     if "unchecked" in why:
-        return Failure(what, why, f"{command()} {id} --app MODULE:APP …, or --unchecked", code)
-    return Failure(what, why, onward(f"{show} show {id}"), code)
+        return Failure(what, why, f"{command()} {typed(id)} --app MODULE:APP …, or --unchecked", code)
+    return Failure(what, why, onward(f"{show} show {typed(id)}"), code)
 
 
 def _given(
@@ -123,13 +125,29 @@ def _value(text: str) -> Any:
     return msgspec.Raw(text.encode()) if is_json(text) else text
 
 
-def _in_editor(editor: Editor, message: Message, options: Mapping[str, Any]) -> Prepared | None:
+class _Noting(NamedTuple):
+    """Who gets to see a body in an editor, and why."""
+
+    place: Place
+    reason: str
+    actor: str | None
+
+    def note(self, message: Message, body: bytes) -> None:
+        """Note in the audit log that the secrets of a body are seen, where it has any. Raises StoreError."""
+        if redact_json(body) != body:
+            reason = self.reason or f"opened by {command()}"
+            reveal(self.place.store, "", reason=reason, actor=self.actor, ids=[message.id])
+
+
+def _in_editor(editor: Editor, message: Message, options: Mapping[str, Any], noting: _Noting) -> Prepared | None:
     """The edit that a person makes; None where the editor was left without one. A body that does not fit can be edited
     again. Raises Failure where there is nobody."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         why = "without a terminal there is no editor"
-        raise Failure("nothing is said of what to change", why, again(f"{message.id} --set NAME=JSON …"), USAGE)
-    text = _for_editor(message, editor.body(message))
+        raise Failure("nothing is said of what to change", why, again(f"{typed(message.id)} --set NAME=JSON …"), USAGE)
+    body = editor.body(message)
+    text = _for_editor(message, body)
+    noting.note(message, body)
     while True:
         edited = click.edit(text, extension=".json", require_save=True)
         if edited is None or edited == text:
@@ -138,7 +156,7 @@ def _in_editor(editor: Editor, message: Message, options: Mapping[str, Any]) -> 
             msgspec.json.decode(edited)
             return editor.prepared(message, body=_compact(edited), **options)
         except (msgspec.DecodeError, Refused) as error:
-            note(str(error) if isinstance(error, Refused) else f"it is not JSON: {error}")
+            block(str(error) if isinstance(error, Refused) else f"it is not JSON: {error}")
             if not click.confirm("Edit it again?", default=True, err=True):
                 return None
             text = edited
@@ -147,7 +165,7 @@ def _in_editor(editor: Editor, message: Message, options: Mapping[str, Any]) -> 
 def _for_editor(message: Message, body: bytes) -> str:
     if not is_json(body):
         why = "an editor would not keep its bytes"
-        next = again(f"{message.id} --body FILE …")
+        next = again(f"{typed(message.id)} --body FILE …")
         raise Failure(f"the body of message {message.id} is no JSON", why, next, REFUSED)
     return msgspec.json.format(body, indent=2).decode() + "\n"
 

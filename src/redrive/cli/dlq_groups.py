@@ -13,7 +13,7 @@ from ..triage.about import NOTHING, About, Rule, Sayings, abouts, rules
 from ..triage.audit import Audit, Entry
 from ..triage.select import as_node
 from . import views
-from .failure import FAILED, REFUSED, USAGE, Failure, again, note, onward
+from .failure import FAILED, REFUSED, USAGE, Failure, again, note, onward, typed
 from .output import Column, Output, fields
 from .place import Place, at_store
 from .selecting import confirmed, selection, signature, stated, understood
@@ -63,7 +63,7 @@ def group(place: Place, out: Output, fingerprint: str) -> None:
         "by_task": [views.group(each) for each in found],
         "log": [_entry(entry) for entry in log],
     }
-    out.record(record, id="fingerprint", table=lambda: _lines(record, out))
+    out.record(record, id="fingerprint", table=lambda: _lines(out.hidden(record), out))
 
 
 @click.command("note")
@@ -291,7 +291,7 @@ def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
         yield ""
         yield f"{out.dim('task')} {each['task']}: {each['count']:,} dead, {each['first_at']} to {each['last_at']}"
         yield from (f"  {line}" for line in fields({"error": each["error"], "text": each["text"]}))
-        yield f"  {out.dim('for example')} " + onward(f"dlq show {each['sample_id']}")
+        yield f"  {out.dim('for example')} " + onward(f"dlq show {typed(each['sample_id'])}")
     for entry in record["log"]:
         yield from chain([""] if entry is record["log"][0] else [], [f"{out.dim(entry['at'])} {told(entry)}"])
 
@@ -312,6 +312,8 @@ def _named(place: Place, given: str) -> str:
     if given in known or len(found) == 1:
         return given if given in known else found[0]
     if found:
-        raise Failure(f"'{given}' names {len(found)} failure groups", ", ".join(found[:5]), again(found[0]), USAGE)
+        raise Failure(
+            f"'{given}' names {len(found)} failure groups", ", ".join(found[:5]), again(typed(found[0])), USAGE
+        )
     why = f"give at least {PREFIX_MIN} of its digits" if len(given) < PREFIX_MIN else "no dead message has such a one"
     raise Failure(f"there is no failure group '{given}'", why, onward("dlq groups"), REFUSED)

@@ -17,6 +17,7 @@ from ..triage.select_terms import Or
 from .failure import DONE, FAILED, PARTIAL, REFUSED, Failure, again, command, note, onward
 from .output import Column, Output, bar
 from .place import Place, at_store
+from .revealing import REVEALS, Reveal
 from .selecting import chosen_words, confirmed, note_unread, signature, stated, write_mended
 
 DAMAGED_SHOWN = 20
@@ -101,6 +102,7 @@ def readmit(place: Place, out: Output, words: tuple[str, ...], every: bool, acto
 @words_argument
 @every_option
 @click.option("-f", "--file", metavar="FILE", help="write here, whole or not at all (default: stdout)")
+@click.option("--reveal", is_flag=True, help=REVEALS)
 @signature(required=False)
 @at_store()
 def export_(
@@ -109,6 +111,7 @@ def export_(
     words: tuple[str, ...],
     every: bool,
     file: str | None,
+    reveal: bool,
     actor: str | None,
     reason: str,
 ) -> int:
@@ -116,22 +119,29 @@ def export_(
 
     They stay where they are, and the audit log says who took them.
 
+    Secrets in them are hidden, and a message that held one is marked: it can be read, but not imported. --reveal writes
+    them as they are.
+
     \b
-      redrive dlq export queue:crm -f dead.jsonl
+      redrive dlq export queue:crm -f dead.jsonl --reveal --reason "to find out why"
       redrive dlq import dead.jsonl --url sqlite:///here.db --reason "to find out why"
     """
     ids, selected = chosen_words(place, words, every)
     chosen = selected if selected is not None else _of_any_lane(place, ids)
+    if reveal:
+        Reveal(reveal, reason, actor).note(place, "" if ids else str(chosen), ids=ids, count=chosen.count())
     if file in (None, "-"):
-        done = export(place.store, chosen, sys.stdout.buffer, actor=actor, reason=reason)
+        done = export(place.store, chosen, sys.stdout.buffer, reveal=reveal, actor=actor, reason=reason)
     else:
         try:
-            done = export(place.store, chosen, str(file), actor=actor, reason=reason)
+            done = export(place.store, chosen, str(file), reveal=reveal, actor=actor, reason=reason)
         except OSError as error:
             what = f"{file} cannot be written: {error.strerror or error}"
             raise Failure(what, "nothing was exported", f"{command()} --help") from error
     note_unread(chosen)
     note(f"{done.count:,} exported" + (f" to {file}" if file not in (None, "-") else ""))
+    if done.hidden:
+        note(f"{done.hidden:,} of them with secrets hidden: they cannot be imported; --reveal writes them as they are")
     return _export_verdict(done, len(set(ids)))
 
 

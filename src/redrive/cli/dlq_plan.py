@@ -14,9 +14,9 @@ import msgspec
 from ..duration import show as show_duration
 from ..errors import PlanRefused
 from ..ids import is_id
-from ..observe.logs import one_line
 from ..triage.dlq import DeadLetters
 from ..triage.select_terms import Node
+from ..visible import one_line
 from . import views
 from .failure import DONE, REFUSED, USAGE, Failure, again, note, onward, program
 from .output import Output, fields
@@ -251,18 +251,19 @@ def _refusing(place: Place, plan: str, id: str = "") -> Iterator[None]:
 
 def _found(place: Place, plan: str) -> PlanHandle:
     if not is_id(plan):
-        return _of_file(place, Path(plan))
+        return _of_file(place, plan)
     return DeadLetters(place.store, place.app).plan(plan)
 
 
-def _of_file(place: Place, file: Path) -> PlanHandle:
+def _of_file(place: Place, given: str) -> PlanHandle:
     """The plan that a file is of, if all that the file says is as it was drawn up."""
+    file = Path(given)
     try:
         told = msgspec.json.decode(file.read_bytes()[:_FILE_MAX], type=dict[str, Any])
         id, _ = told["id"], told["digest"]
     except OSError as error:
         why = f"there is neither a plan of this id nor a file that can be read: {error.strerror or error}"
-        raise Failure(f"which plan is {file}?", why, f"{program()} dlq plan --help", USAGE) from error
+        raise Failure(f"which plan is {given}?", why, f"{program()} dlq plan --help", USAGE) from error
     except (ValueError, KeyError) as error:
         raise PlanRefused(
             f"{file} is no plan, or was altered", "it is not as dlq plan --out writes it", "altered"

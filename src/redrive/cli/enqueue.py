@@ -16,11 +16,15 @@ from ..config import near_miss
 from ..duration import milliseconds
 from ..errors import Unreadable
 from ..message import NORMAL, PRIORITIES, Draft
+from ..redact import clip
 from ..task import Bound, Task
-from .failure import USAGE, Failure, note, program
+from ..visible import one_line
+from .failure import USAGE, Failure, note, program, typed
 from .output import Output
 from .place import Place, at_store
 from .types import DURATION, TIME
+
+SHOWN, SHOWN_FROM = 60, 20_000  # characters of arguments that an error quotes, and what they are taken from
 
 
 @click.command()
@@ -84,7 +88,7 @@ def enqueue(
     if out.form in ("json", "jsonl"):
         out.record(record)
     else:
-        click.echo(put.id)
+        click.echo(one_line(put.id))
 
 
 def _known(app: App, name: str) -> Task[Any, Any]:
@@ -92,7 +96,7 @@ def _known(app: App, name: str) -> Task[Any, Any]:
         return app.tasks[name]
     near = near_miss(name, app.tasks)
     why = f"its tasks: {', '.join(sorted(app.tasks)) or 'none'}" + (f"; did you mean '{near}'?" if near else "")
-    next = f"{program()} enqueue {near} …" if near else "declare it with @app.task(…), or use --raw"
+    next = f"{program()} enqueue {typed(near)} …" if near else "declare it with @app.task(…), or use --raw"
     raise Failure(f"the app has no task '{name}'", why, next, USAGE)
 
 
@@ -117,7 +121,7 @@ def _checked(task: Task[Any, Any], arguments: Any, options: dict[str, Any]) -> D
     except (TypeError, Unreadable) as error:
         why = str(error).removeprefix(f"task {task.name!r}: ").removeprefix("body does not fit ")
         example = ", ".join(f'"{name}": …' for name in task.codec.signature.parameters)
-        next = f"{program()} enqueue {task.name} '{{{example}}}'"
+        next = typed(program(), "enqueue", task.name, f"{{{example}}}")
         raise Failure(f"these arguments do not fit task '{task.name}'", why, next, USAGE) from None
     return draft
 
@@ -181,7 +185,7 @@ def _object(text: bytes) -> bytes:
 
 
 def _not_json(text: bytes, why: str) -> Failure:
-    shown = text[:60].decode(errors="backslashreplace")
+    shown = clip(text.decode(errors="backslashreplace"), SHOWN_FROM, SHOWN)
     return Failure(
         f"the arguments cannot be read: {shown}", why, f'{program()} enqueue TASK \'{{"name": "value"}}\'', USAGE
     )
@@ -192,6 +196,8 @@ def _headers(pairs: Sequence[str]) -> dict[str, str] | None:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not name or not equals:
-            raise Failure(f"--header {pair} has no value", "expected NAME=VALUE", f"{program()} enqueue --help", USAGE)
+            raise Failure(
+                f"--header {name!r} has no value", "expected NAME=VALUE", f"{program()} enqueue --help", USAGE
+            )
         headers[name] = value
     return headers or None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import traceback
 
 import click
 
-from ..redact import redact
+from ..redact import clip, redact
+from ..visible import many_lines, one_line
 
 DONE, FAILED, USAGE, UNREACHABLE, REFUSED, PARTIAL = 0, 1, 2, 3, 4, 5
 TIMED_OUT, INTERRUPTED, BROKEN_PIPE = 124, 130, 141
@@ -59,15 +61,25 @@ def _at() -> str:
     return str(context.meta.get(AT, "")) if context is not None else ""
 
 
+def typed(*words: str) -> str:
+    """Words of a command as a shell takes them."""
+    return shlex.join(words)
+
+
 def note(text: str) -> None:
-    """Say something beside the data."""
-    click.echo(text, err=True)
+    """Say something beside the data, in one line."""
+    click.echo(one_line(redact(text)), err=True)
+
+
+def block(text: str) -> None:
+    """Say something of several lines beside the data."""
+    click.echo(many_lines(redact(text)), err=True)
 
 
 def tell(failure: Failure) -> None:
     """Write the three lines."""
     for word, text in (("error", failure.what), ("why", failure.why), ("next", failure.next)):
-        click.echo(f"{word}: {redact(' '.join(text.split()))}", err=True)
+        click.echo(f"{word}: {one_line(redact(' '.join(text.split())))}", err=True)
 
 
 def is_help(error: Exception) -> bool:
@@ -161,8 +173,8 @@ def _mend(what: str) -> str | None:
 
 def _unexpected(error: Exception) -> Failure:
     if os.environ.get("REDRIVE_TRACEBACK"):
-        traceback.print_exception(error)
+        block("".join(traceback.format_exception(error)).rstrip())
     place = traceback.extract_tb(error.__traceback__)[-1:]
     where = f"at {place[0].filename}:{place[0].lineno}" if place else "at an unknown place"
-    what = f"unexpected {type(error).__name__}: {str(error)[:500] or 'no text'}"
+    what = f"unexpected {type(error).__name__}: {clip(str(error), 20_000, 500) or 'no text'}"
     return Failure(what, f"a mistake in redrive or in the app, {where}", "set REDRIVE_TRACEBACK=1 and run it again")

@@ -11,10 +11,10 @@ import click
 
 from ..config import near_miss
 from ..duration import show as show_duration
-from ..observe.logs import one_line
 from ..triage.controls import Control, Controls
+from ..visible import one_line
 from . import views
-from .failure import REFUSED, Failure, note, program
+from .failure import REFUSED, Failure, note, program, typed
 from .main import Subcommands
 from .output import Column, Output, fields
 from .place import Place, at_store
@@ -143,11 +143,10 @@ def _known(place: Place, name: str) -> Controls:
 
 def _write(place: Place, out: Output, control: Control) -> None:
     record = _record(control)
-    out.record(record, id="dependency", table=lambda: _lines(record, out))
+    out.record(record, id="dependency", table=lambda: _lines(out.hidden(record), out))
     if control.per is not None and not control.key:
-        note(
-            f"{control.name} is controlled per {control.per}: {program()} flow show {control.name} --key KEY shows one"
-        )
+        one = f"{program()} flow show {typed(control.name)} --key KEY"
+        note(f"{control.name} is controlled per {control.per}: {one} shows one")
 
 
 def _row(c: Control) -> dict[str, Any]:

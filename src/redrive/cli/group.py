@@ -7,7 +7,7 @@ import msgspec
 
 from ..message import Group
 from ..triage import pauses
-from .failure import REFUSED, Failure, note, program
+from .failure import REFUSED, Failure, note, program, typed
 from .main import Subcommands
 from .output import Column, Output
 from .place import Place, at_store, note_unknown_queues
@@ -86,7 +86,10 @@ def resume(place: Place, out: Output, queue: str, names: tuple[str, ...], actor:
     if unknown:
         why = f"blocked there: {', '.join(list(blocked)[:5]) or 'none'}"
         raise Failure(
-            f"group '{unknown[0]}' of queue '{queue}' is not blocked", why, f"{program()} group list {queue}", REFUSED
+            f"group '{unknown[0]}' of queue '{queue}' is not blocked",
+            why,
+            f"{program()} group list {typed(queue)}",
+            REFUSED,
         )
     for name in names:
         pauses.resume_group(place.store, queue, name, actor=actor, reason=reason)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
-from ..redact import redact
 from ..stores import engine_of
+from ..urls import shown
+from ..visible import one_line
 from .failure import REFUSED, Failure, note, program
 
 TASKS = '''\
@@ -77,10 +78,11 @@ def init(directory: Path, url: str) -> None:
     for name, text in FILES.items():
         with (directory / name).open("x") as file:
             file.write(text.replace("{url}", json.dumps(url, ensure_ascii=False)) if name == SETTINGS_FILE else text)
-        click.echo(str(directory / name))
-    if redact(url) != url:
+        click.echo(one_line(str(directory / name)))
+    if shown(url) != url:
         note(f"the password stands in {SETTINGS_FILE} now; REDRIVE_URL keeps it out of files that are shared")
-    note("\nNow try:")
+    note("")
+    note("Now try:")
     if directory.resolve() != Path.cwd():
         note(f"  cd {shlex.quote(str(directory))}")
     for command in COMMANDS:

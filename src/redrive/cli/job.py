@@ -12,14 +12,15 @@ import msgspec
 from ..blobs import whole_body
 from ..duration import show as show_duration
 from ..message import ABSENT, Cancel, Lane, Message, Where
-from ..observe.logs import one_line
 from ..triage.purge import purge_behind
 from ..triage.timeline import by_hand, ended_by, timeline
+from ..visible import one_line
 from . import views
-from .failure import DONE, FAILED, PARTIAL, Failure, note, onward
+from .failure import DONE, FAILED, PARTIAL, Failure, note, onward, typed
 from .main import Subcommands
 from .output import Column, Output, fields
 from .place import Place, at_store
+from .revealing import Reveal, reveal_option
 from .selecting import signature
 from .types import PAST
 
@@ -48,10 +49,13 @@ body_option = click.option("--body", is_flag=True, help="show a body that lies i
 @job.command()
 @click.argument("id")
 @body_option
+@reveal_option()
 @at_store()
-def show(place: Place, out: Output, id: str, body: bool) -> None:
-    """Show a message: its state, its body and every fault kept."""
-    write_message(place, out, found(place, id), body=body)
+def show(place: Place, out: Output, id: str, body: bool, reveal: Reveal) -> None:
+    """Show a message: its state, its body and every fault kept. Secrets in it are hidden, unless --reveal says so."""
+    message = found(place, id)
+    reveal.of(place, out, ids=[message.id])
+    write_message(place, out, message, body=body)
 
 
 def found(place: Place, id: str) -> Message:
@@ -76,8 +80,8 @@ def _gone(place: Place, id: str) -> Failure:
     why = f"{entry.reason} ({entry.who}, {views.time(entry.at_ms)})"
     if entry.action == "edit":
         new = entry.ids[1]
-        return Failure(f"message {id} was edited: {new} took its place", why, onward(f"job show {new}"))
-    return Failure(f"message {id} was discarded", why, onward(f"dlq audit --id {id}"))
+        return Failure(f"message {id} was edited: {new} took its place", why, onward(f"job show {typed(new)}"))
+    return Failure(f"message {id} was discarded", why, onward(f"dlq audit --id {typed(id)}"))
 
 
 def write_message(place: Place, out: Output, message: Message, *, body: bool = False, story: bool = False) -> None:
@@ -89,7 +93,7 @@ def write_message(place: Place, out: Output, message: Message, *, body: bool = F
         record["purged"] = f"by {purge.actor}" + (f": {purge.reason}" if purge.reason else "")
     if body and message.content != ABSENT:
         record["body"] = views.as_json(whole_body(place.store, message))
-    out.record(record, id="id", table=lambda: _lines(record, out))
+    out.record(record, id="id", table=lambda: _lines(out.hidden(record), out))
 
 
 @job.command("list")

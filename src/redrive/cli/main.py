@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from .._version import __version__
-from .failure import BROKEN_PIPE, CALLED, DONE, INTERRUPTED, USAGE, Failure, failure_of, is_help, tell
+from .failure import BROKEN_PIPE, CALLED, DONE, INTERRUPTED, USAGE, Failure, block, failure_of, is_help, tell
 
 # By what one is about: name, what it does. Each lives in the module of its name here.
 COMMANDS: dict[str, dict[str, str]] = {
@@ -147,7 +147,7 @@ def run(args: Sequence[str]) -> int:
         return INTERRUPTED
     except Exception as error:
         if is_help(error):
-            click.echo(str(error), err=True)
+            block(str(error))
             return USAGE
         failure = failure_of(error)
         tell(failure)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
+import re
 import shutil
 import sys
 import unicodedata
@@ -14,13 +16,16 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..duration import show
-from ..observe.logs import one_line
+from ..redact import redact, redact_bytes, redact_value
+from ..visible import in_json, one_line
 from .failure import USAGE, Failure, note, program
 
 TABLE_ROWS = 50  # rows a table shows where no --limit is given; pipes and files get all
 _NARROWEST = 8  # cells that a column which may shrink keeps
 _GAP = "  "
 _BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+_OURS = re.compile("(\x1b\\[[012]m)")  # what may steer a terminal in a line of a table
+_THEIRS = frozenset(("body", "headers", "result", "progress"))  # of a message: its fields' names tell, too
 _encode = msgspec.json.Encoder().encode
 
 Row = Mapping[str, Any]
@@ -37,9 +42,13 @@ class Column(NamedTuple):
 
 
 class Output:
-    """How this command's data are written. `auto` is a table on a terminal and TSV elsewhere."""
+    """How this command's data are written. `auto` is a table on a terminal and TSV elsewhere.
+
+    Secrets are hidden in all that is written, until `reveal` is set; and nothing can act on the terminal.
+    """
 
     def __init__(self, form: str) -> None:
+        self.reveal = False
         self.terminal = sys.stdout.isatty()
         self.form = form if form != "auto" else "table" if self.terminal else "tsv"
         self.colour = self.terminal and not os.environ.get("NO_COLOR")
@@ -52,7 +61,7 @@ class Output:
         self, rows: Iterable[Row], columns: Sequence[Column], *, id: str | None = None, limit: int | None = None
     ) -> int:
         """Write rows; returns how many. `-o ids` prints the field `id`. `limit`: None is chosen by form, 0 is all."""
-        some, cut = self._some(rows, limit)
+        some, cut = self._some(map(self.hidden, rows), limit)
         match self.form:
             case "table":
                 listed = list(some)
@@ -63,27 +72,41 @@ class Output:
             case "json":
                 count = _write_json(some)
             case "jsonl":
-                count = _write(_encode(row).decode() + "\n" for row in some)
+                count = _write(_json(row) + "\n" for row in some)
             case _:
-                count = _write(f"{row[self._id(id)]}\n" for row in some)
+                count = _write(f"{one_line(str(row[self._id(id)]))}\n" for row in some)
         if cut():
             note(f"the first {count} are shown; --limit 0 shows all")
         return count
 
     def record(self, record: Row, *, id: str | None = None, table: Callable[[], Iterable[str]] | None = None) -> None:
         """Write one thing: field by field in a table and TSV, or as lines that `table` gives."""
+        record = self.hidden(record)
         match self.form:
             case "table":
-                lines = table() if table is not None else fields(record)
-                _write(f"{line}\n" for line in lines)
+                self.lines(table() if table is not None else fields(record))
             case "tsv":
                 _write(f"{name}\t{_tsv_cell(value)}\n" for name, value in record.items())
             case "json":
-                _write([msgspec.json.format(_encode(record), indent=2).decode() + "\n"])
+                _write([in_json(msgspec.json.format(_encode(record), indent=2).decode()) + "\n"])
             case "jsonl":
-                _write([_encode(record).decode() + "\n"])
+                _write([_json(record) + "\n"])
             case _:
-                _write([f"{record[self._id(id)]}\n"])
+                _write([f"{one_line(str(record[self._id(id)]))}\n"])
+
+    def lines(self, lines: Iterable[str]) -> None:
+        """Write lines for people."""
+        _write(f"{self._line(line)}\n" for line in lines)
+
+    def hidden(self, record: Row) -> dict[str, Any]:
+        """The record without secrets: in the texts of all its fields, and in those of a message by their names too."""
+        if self.reveal:
+            return dict(record)
+        return {name: _theirs(value) if name in _THEIRS else _texts(value) for name, value in record.items()}
+
+    def _line(self, text: str) -> str:
+        text = text if self.reveal else redact(text)
+        return "".join(part if n % 2 and self.colour else one_line(part) for n, part in enumerate(_OURS.split(text)))
 
     def dim(self, text: str) -> str:
         return f"{_DIM}{text}{_PLAIN}" if self.colour else text
@@ -107,6 +130,28 @@ class Output:
             return
         head, *lines = table(rows, columns, wide)
         _write([f"{_BOLD}{head}{_PLAIN}\n" if self.colour else f"{head}\n", *(f"{line}\n" for line in lines)])
+
+
+def _texts(value: Any) -> Any:
+    """The value with the secrets of its texts hidden; names are ours."""
+    match value:
+        case str():
+            return redact(value)
+        case Mapping():
+            return {redact(name) if isinstance(name, str) else name: _texts(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_texts(each) for each in value]
+        case _:
+            return redact_value(value)
+
+
+def _theirs(value: Any) -> Any:
+    """What a message carries: JSON, or `{"base64": …}` of what is none."""
+    match value:
+        case {"base64": str(text)} if len(value) == 1:
+            return {"base64": base64.b64encode(redact_bytes(base64.b64decode(text))).decode()}
+        case _:
+            return redact_value(value)
 
 
 def table(rows: Sequence[Row], columns: Sequence[Column], wide: int) -> list[str]:
@@ -207,9 +252,13 @@ def _write_json(rows: Iterable[Row]) -> int:
     """An array, a row at a time: a million rows need no memory."""
     count = 0
     for count, row in enumerate(rows, 1):
-        sys.stdout.write(("[\n  " if count == 1 else ",\n  ") + _encode(row).decode())
+        sys.stdout.write(("[\n  " if count == 1 else ",\n  ") + _json(row))
     sys.stdout.write("\n]\n" if count else "[]\n")
     return count
+
+
+def _json(row: Row) -> str:
+    return in_json(_encode(row).decode())
 
 
 def _write(texts: Iterable[str]) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from ..config import OUTPUTS, Settings, near_miss, settings, sources
-from ..redact import redact
-from .failure import AT, REFUSED, UNREACHABLE, USAGE, Failure, command, note, program
+from ..urls import shown
+from .failure import AT, REFUSED, UNREACHABLE, USAGE, Failure, command, note, program, typed
 from .output import Output
 
 if TYPE_CHECKING:
@@ -65,8 +64,10 @@ def at_store(*, create: bool = False, absent: bool = False) -> Callable[[Callabl
         @functools.wraps(command)
         def run(*args: Any, app: str | None, url: str | None, output: str | None, **options: Any) -> Any:
             chosen = settings({"app": app, "url": url, "output": output})
-            flags = (f" --{name} {shlex.quote(redact(given))}" for name, given in (("app", app), ("url", url)) if given)
-            click.get_current_context().meta[AT] = "".join(flags)
+            flags = (("app", app), ("url", None if url is None else shown(url)))
+            click.get_current_context().meta[AT] = "".join(
+                f" --{name} {typed(given)}" for name, given in flags if given
+            )
             place = find(chosen, app_flag=app is not None, url_flag=url is not None, create=create, absent=absent)
             if not absent:
                 _refuse_private(place)
@@ -112,14 +113,14 @@ def find(
         app = load_app(chosen.app, chosen.folder)
         if url_flag:
             move(app, chosen.url)
-        shown = redact(app.url or app.store.traits.name)
+        named = app.store.traits.name if app.url is None else shown(app.url)
         if absent and app.url is not None and not _is_there(app.url):
-            note(f"{shown} is not there yet: nothing was ever enqueued in it")
+            note(f"{named} is not there yet: nothing was ever enqueued in it")
             app.url = "memory://"
-        return Place(_existing(app, create), app, shown)
+        return Place(_existing(app, create), app, named)
     if not create:
         require(chosen.url, named=url_flag or _is_named("url"))
-    return Place(_with_blobs(open_store(chosen.url), chosen.blobs), None, redact(chosen.url))
+    return Place(_with_blobs(open_store(chosen.url), chosen.blobs), None, shown(chosen.url))
 
 
 def url_of(chosen: Settings, *, app_flag: bool, url_flag: bool) -> str:
@@ -146,7 +147,9 @@ def _with_blobs(store: Store, url: str | None) -> Store:
 def one_app(argument: str | None, flag: str | None) -> str | None:
     """The app that a command names by its argument or by --app. Raises Failure where they differ."""
     if argument and flag and argument != flag:
-        raise Failure("give the app once", f"'{argument}' and --app {flag} differ", f"{command()} {argument}", USAGE)
+        raise Failure(
+            "give the app once", f"'{argument}' and --app {flag} differ", f"{command()} {typed(argument)}", USAGE
+        )
     return argument or flag
 
 
@@ -211,7 +214,7 @@ def _no_module(name: str, path: str) -> Failure:
 
 def _again(spec: str) -> str:
     flag = "" if command().endswith((" worker", " scheduler")) else "--app "
-    return f"{command()} {flag}{spec}"
+    return f"{command()} {flag}{typed(spec)}"
 
 
 def _broken(name: str, error: BaseException) -> Failure:
@@ -222,7 +225,7 @@ def _broken(name: str, error: BaseException) -> Failure:
     if isinstance(error, SyntaxError):
         place = f"{error.filename}:{error.lineno}"
     what = f"module '{name}' cannot be imported: {type(error).__name__}: {error}"
-    return Failure(what, f"raised at {place}", f"{Path(sys.executable).name} -c 'import {name}'")
+    return Failure(what, f"raised at {place}", typed(Path(sys.executable).name, "-c", f"import {name}"))
 
 
 def _existing(app: App, create: bool) -> Store:
@@ -257,7 +260,7 @@ def _where(url: str) -> str:
     """A file's path, or the URL of a server."""
     from ..stores import engine_of, sqlite_path
 
-    return str(Path(sqlite_path(url)).absolute()) if engine_of(url) == "sqlite" else redact(url)
+    return str(Path(sqlite_path(url)).absolute()) if engine_of(url) == "sqlite" else shown(url)
 
 
 def declared_queues(place: Place) -> set[str]:

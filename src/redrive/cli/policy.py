@@ -13,7 +13,7 @@ from ..config import near_miss, settings
 from ..duration import show
 from ..policy import KINDS, Backoff, Preview, Retry, Step, presets
 from ..policy import preview as preview_of
-from .failure import USAGE, Failure, program
+from .failure import USAGE, Failure, program, typed
 from .main import Subcommands
 from .output import Column, Output
 from .place import app_option, load_app, output_option
@@ -88,12 +88,11 @@ def preview(
         out.record(record)
         return
     if out.is_table:
-        click.echo(f"{out.dim('policy')} {name}, {out.dim('faults')} {error or kind}: {record['backoff']}")
+        out.lines([f"{out.dim('policy')} {name}, {out.dim('faults')} {error or kind}: {record['backoff']}"])
     if shown.steps or not out.is_table:
         out.rows(_plotted(record["steps"]) if out.is_table else record["steps"], _columns(out, shown), limit=0)
     if out.is_table:
-        for line in _footer(shown):
-            click.echo(line)
+        out.lines(_footer(shown))
 
 
 def _policy(preset: str | None, task: str | None, app: str | None, folder: str | None) -> tuple[str, Retry]:
@@ -101,7 +100,9 @@ def _policy(preset: str | None, task: str | None, app: str | None, folder: str |
         return (preset, presets[preset]) if preset else ("default", Retry())
     if preset is not None or app is None:
         why = "--task needs --app MODULE:APP, and no preset beside it"
-        raise Failure("which policy is meant?", why, f"{program()} policy preview --app tasks:app --task {task}", USAGE)
+        raise Failure(
+            "which policy is meant?", why, f"{program()} policy preview --app tasks:app --task {typed(task)}", USAGE
+        )
     found = load_app(app, folder).tasks
     if task not in found:
         near = near_miss(task, found)
@@ -109,7 +110,7 @@ def _policy(preset: str | None, task: str | None, app: str | None, folder: str |
         raise Failure(
             f"the app has no task '{task}'",
             why,
-            f"{program()} policy preview --app {app} --task {near or 'NAME'}",
+            f"{program()} policy preview --app {typed(app)} --task {typed(near) if near else 'NAME'}",
             USAGE,
         )
     return task, found[task].policy.retry

@@ -9,7 +9,9 @@ from typing import Any
 import click
 
 from ..message import Counts
-from .failure import DONE, FAILED, REFUSED, Failure, command, note, program
+from ..redact import redact
+from ..visible import one_line
+from .failure import DONE, FAILED, REFUSED, Failure, command, note, program, typed
 from .main import Subcommands
 from .output import Column, Output, age, bar
 from .place import Place, at_store, declared_queues, note_unknown_queues
@@ -145,6 +147,6 @@ def _agreed(waiting: Mapping[str, int], place: Place) -> bool:
     """Ask on a terminal. Raises Failure where nobody can be asked."""
     said = ", ".join(f"{count:,} of queue '{name}'" for name, count in waiting.items())
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        next = f"{command()} {' '.join(waiting)} --yes"
+        next = f"{command()} {typed(*waiting)} --yes"
         raise Failure(f"messages wait: {said}", "without a terminal to ask on, --yes must say so", next, REFUSED)
-    return click.confirm(f"Cancel what waits in {place.url}: {said}?", err=True)
+    return click.confirm(one_line(redact(f"Cancel what waits in {place.url}: {said}?")), err=True)

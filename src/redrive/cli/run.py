@@ -11,17 +11,18 @@ import click
 
 from ..duration import show as show_duration
 from ..errors import Refused
-from ..observe.logs import one_line
 from ..triage import runs
 from ..triage.run import Run, RunView
 from ..triage.run import views as views_of
 from ..triage.run_state import Failure as Failed
 from ..triage.run_state import Line
+from ..visible import one_line
 from . import views
-from .failure import DONE, FAILED, INTERRUPTED, REFUSED, TIMED_OUT, Failure, note, onward, program
+from .failure import DONE, FAILED, INTERRUPTED, REFUSED, TIMED_OUT, Failure, note, onward, program, typed
 from .main import Subcommands
 from .output import Column, Output, fields
 from .place import Place, at_store
+from .revealing import Reveal, reveal_option
 from .run_watch import follow
 from .selecting import signature, stated
 from .types import DURATION
@@ -129,7 +130,7 @@ def steering(word: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             except Refused as error:
                 what, _, why = str(error).partition(": ")
                 why = why or "its plan says whose approval it waits for"
-                raise Failure(what, why, onward(f"run show {id}"), REFUSED) from error
+                raise Failure(what, why, onward(f"run show {typed(id)}"), REFUSED) from error
             view = found.view()
             out.record(full(view), id="id", table=lambda: fields(_told(view)))
             note(told)
@@ -181,11 +182,13 @@ def _approve(found: Run, **by: Any) -> str:
 @run.command()
 @click.argument("id")
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
+@reveal_option()
 @at_store()
-def failures(place: Place, out: Output, id: str, limit: int | None) -> None:
+def failures(place: Place, out: Output, id: str, limit: int | None, reveal: Reveal) -> None:
     """List the messages that a run moved and that failed again, with what they failed of: the first thousand."""
     found = _known(place, id)
     kept = found.failures()
+    reveal.of(place, out, id, ids=[each.id for each in kept])
     if not out.rows(map(_failure, kept), _FAILURES, id="id", limit=limit):
         note(f"nothing that run {id} moved has failed")
     elif (failed := found.counts["failed"]) > len(kept):

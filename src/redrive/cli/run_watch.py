@@ -9,10 +9,10 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from ..duration import show
-from ..observe.logs import one_line
 from ..times import rfc3339
 from ..triage.run import Run, RunView
 from ..triage.run_state import FINAL
+from ..visible import one_line
 from .failure import note, program
 
 if TYPE_CHECKING:

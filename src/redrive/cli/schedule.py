@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..config import near_miss, settings
+from ..visible import one_line
 from . import views
 from .failure import USAGE, Failure, note, program
 from .main import Subcommands
@@ -101,7 +102,7 @@ def run(place: Place, out: Output, name: str, actor: str | None, reason: str) ->
     if out.form in ("json", "jsonl"):
         out.record(record)
     else:
-        click.echo(ref.id)
+        click.echo(one_line(ref.id))
 
 
 @schedule.command()

@@ -9,7 +9,7 @@ import click
 
 from ..config import LOGS, settings
 from ..observe.logs import JsonLog, TextLog
-from .failure import REFUSED, USAGE, Failure, note, program
+from .failure import REFUSED, USAGE, Failure, note, program, typed
 from .place import app_option, load_app, move, one_app, url_option
 from .warnings import tell_warnings
 
@@ -45,7 +45,7 @@ def scheduler(app_argument: str | None, app: str | None, url: str | None, log: s
     tell_warnings(chosen.log)
     if not found.store.traits.shared:
         why = "what it enqueues in its own memory no worker can see; a worker can run the schedules itself"
-        fix = f"{program()} worker {chosen.app} --scheduler"
+        fix = f"{program()} worker {typed(chosen.app)} --scheduler"
         raise Failure(f"a scheduler cannot work on the store {found.store.traits.name}", why, fix, REFUSED)
     warn_without_schedules(found, chosen.app)
     write_log(found, chosen.log)

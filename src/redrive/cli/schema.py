@@ -16,13 +16,16 @@ from .._models import by_name, is_model
 from ..codec import Codec
 from ..config import near_miss, settings
 from ..errors import EncodeError
+from ..redact import redact, telling
 from ..task import Task
-from .failure import USAGE, Failure, program
+from ..visible import in_json, one_line
+from .failure import USAGE, Failure, program, typed
 from .main import Subcommands
 from .place import app_option, load_app
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _REF = "#/$defs/{name}"
+_EXAMPLES = frozenset(("default", "examples", "example", "const", "enum"))
 _UNSAFE = re.compile(r'[\x00-\x1f%/\\:*?"<>|]')  # in a file's name, on one system or another
 
 
@@ -61,7 +64,7 @@ def export(app: str | None, names: Sequence[str], directory: Path | None) -> Non
         click.echo(_text(schemas))
         return
     for name, one in schemas.items():
-        click.echo(_write(directory, name, one))
+        click.echo(one_line(str(_write(directory, name, one))))
 
 
 def schema_of(task: Task[Any, Any]) -> dict[str, Any]:
@@ -148,7 +151,7 @@ def _chosen(tasks: Mapping[str, Task[Any, Any]], names: Sequence[str], app: str)
         if name not in tasks:
             near = near_miss(name, tasks)
             why = f"its tasks: {', '.join(sorted(tasks)) or 'none'}" + (f"; did you mean '{near}'?" if near else "")
-            next = f"{program()} schema export --app {app} --task {near or 'NAME'}"
+            next = f"{program()} schema export --app {typed(app)} --task {typed(near) if near else 'NAME'}"
             raise Failure(f"the app has no task '{name}'", why, next, USAGE)
     return {name: tasks[name] for name in names} if names else tasks
 
@@ -164,4 +167,19 @@ def _write(directory: Path, name: str, schema: Any) -> Path:
 
 
 def _text(value: Any) -> str:
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    return in_json(msgspec.json.format(msgspec.json.encode(_without_secrets(value)), indent=2).decode())
+
+
+def _without_secrets(value: Any, name: str = "") -> Any:
+    """A schema without secrets in its texts, and without the defaults and examples of the secret called `name`."""
+    if isinstance(value, Mapping):
+        kept = {word: part for word, part in value.items() if not (telling(name) and word in _EXAMPLES)}
+        return {
+            word: {each: _without_secrets(of, each) for each, of in part.items()}
+            if word == "properties" and isinstance(part, Mapping)
+            else _without_secrets(part)
+            for word, part in kept.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_without_secrets(each) for each in value]
+    return redact(value) if isinstance(value, str) else value

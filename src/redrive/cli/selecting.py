@@ -14,11 +14,13 @@ from click.core import ParameterSource
 
 from ..errors import ConfigError, Misread
 from ..message import Lane, Where
+from ..redact import redact
 from ..triage.mend import Mended
 from ..triage.select import Selection, as_node
 from ..triage.select_parser import parse
 from ..triage.select_terms import ALL, Node, both
-from .failure import DONE, FAILED, PARTIAL, REFUSED, USAGE, Failure, again, command, note
+from ..visible import one_line
+from .failure import DONE, FAILED, PARTIAL, REFUSED, USAGE, Failure, again, block, command, note
 from .output import Column, Output
 from .place import Place
 from .types import PAST
@@ -70,7 +72,7 @@ def understood(next: str | None = None) -> Iterator[None]:
         yield
     except Misread as error:
         if error.pointer:
-            note(error.pointer)
+            block(error.pointer)
         raise Failure(error.what, error.why, next, USAGE) from error
     except ConfigError as error:
         what, _, why = str(error).replace(": expected", "; expected", 1).partition("; ")
@@ -119,7 +121,7 @@ def confirmed(question: str, what: str, yes: bool, *, words: Sequence[str], reas
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         next = again(shlex.join([*words, "--reason", reason, "--yes"]))
         raise Failure(what, "without a terminal to ask on, --yes must say so", next, REFUSED)
-    return click.confirm(question, err=True)
+    return click.confirm(one_line(redact(question)), err=True)
 
 
 def chosen_words(

@@ -6,11 +6,13 @@ import logging
 import sys
 import time
 
+import click
 import msgspec
 
 from ..observe.logs import NoticeLine
 from ..redact import redact
 from ..times import rfc3339
+from ..visible import in_json
 from .failure import note
 
 
@@ -26,7 +28,7 @@ class Warnings(logging.Handler):
         if self._json:
             at = rfc3339(time.time_ns() // 1_000_000)
             line = NoticeLine(time=at, level="warning", notice="warning", text=text, worker="")
-            note(msgspec.json.encode(line).decode())
+            click.echo(in_json(msgspec.json.encode(line).decode()), err=True)
         else:
             note(f"warning: {text}")
 

@@ -13,6 +13,7 @@ from typing import Any
 from .values import TEXT_MAX
 
 NAME_MAX = 200  # characters of a class's qualified name, of a service's code
+WORD_MAX = 500  # characters of a word that is left out rather than cut
 SHOWN_MAX = 80  # characters of a value in an error
 
 # The real slots: a subclass may define properties of the same names, a metaclass may answer for its classes.
@@ -32,11 +33,16 @@ message_of: Callable[[BaseException], str] = BaseExceptionGroup.__dict__["messag
 
 
 def storable(text: str, limit: int) -> str:
-    """Cut to `limit` characters; lone surrogates and NULs, which stores refuse, become escapes."""
+    """Cut to `limit` characters, between words where there are any: half of a secret would not be known for one. Lone
+    surrogates and NULs, which stores refuse, become escapes."""
     text = str.__str__(text)  # a subclass's own methods would be called below
     if len(text) > limit:
         mark = f"… ({len(text):,} characters)"
-        text = text[: limit - len(mark)] + mark
+        head = text[: limit - len(mark)]
+        if not text[len(head)].isspace():
+            cut = max(head.rfind(space, -WORD_MAX) for space in " \n\t")
+            head = head if cut < 0 else head[: cut + 1]
+        text = head + mark
     if "\0" in text:
         text = text.replace("\0", "\\x00")[:limit]
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()[:limit]

@@ -31,10 +31,12 @@ from ..duration import Duration, milliseconds
 from ..errors import ConfigError
 from ..events import Event, Fate, Notice
 from ..message import Swap, Where
-from ..redact import redact
+from ..redact import clip, redact
 from ..times import rfc3339
 from ..triage.about import NOTHING, abouts
 from ..triage.select import as_node
+from ..urls import shown
+from ..visible import many_lines, one_line
 
 if TYPE_CHECKING:
     from ..app import App
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 NAMES = ("dead_growth", "quarantined", "breaker_opened", "run_stopped")
 IDS_MAX = 5  # sample ids that an alert carries
 TEXT_MAX = 500
+NOTED_MAX = 16 * TEXT_MAX  # characters of a text until its secrets are hidden: a half of one is not known for one
 GATHER_S = 1.0  # what happens together is told together
 DEPOSIT_S = 30.0  # how often a process that may not tell yet leaves what it knows to the others
 AGAIN_S = 60.0  # when it is tried again where nobody answered
@@ -158,7 +161,7 @@ class Watch:
             self.flush(LAST_WORDS_S)  # the process may end after this
 
     def _note(self, subject: Subject, at_ms: int, text: str | None, id: str | None = None, *, count: int = 1) -> None:
-        pile = Pile(count, at_ms, () if id is None else (id,), (text or "")[: 4 * TEXT_MAX])
+        pile = Pile(count, at_ms, () if id is None else (id,), (text or "")[: NOTED_MAX + 1])
         with self._changed:
             if subject not in self._piles:
                 subject = self._bounded(subject)
@@ -221,7 +224,7 @@ class Watch:
                 try:
                     self._one(subject, pile)
                 except Exception:  # of ours: the next alert must come through
-                    print(f"redrive: an alert failed:\n{traceback.format_exc()}", file=sys.stderr)
+                    _print(f"an alert failed:\n{traceback.format_exc()}")
             with self._changed:
                 self._busy = False
                 self._changed.notify_all()
@@ -231,7 +234,7 @@ class Watch:
         return [*self._hurry, *(s for s, at_s in self._look_s.items() if at_s <= now_s and s not in self._hurry)]
 
     def _one(self, subject: Subject, pile: Pile) -> None:
-        pile = replace(pile, text=redact(pile.text)[:TEXT_MAX])  # here, once for all that were piled up
+        pile = replace(pile, text=clip(pile.text, NOTED_MAX, TEXT_MAX))  # here, once for all that were piled up
         try:
             told = self._claim(subject, pile)
         except Exception:  # the store is down, or closed: go by what this process told
@@ -293,7 +296,7 @@ class Watch:
         except NotTold as error:
             self._lost(subject, told, str(error))
         except Exception:  # a function's bug would be the same each time
-            print(f"redrive: {self._channel} failed on an alert:\n{traceback.format_exc()}", file=sys.stderr)
+            _print(f"{self._channel} failed on an alert:\n{traceback.format_exc()}")
 
     def _lost(self, subject: Subject, told: Pile, why: str) -> None:
         again_ms = int(min(AGAIN_S * 1000, self._every_ms))
@@ -333,16 +336,16 @@ class Watch:
     def _alert(self, subject: Subject, told: Pile) -> Alert:
         return Alert(
             name=subject.name,
-            text=_text(subject, told),
+            text=_seen(_text(subject, told)),
             count=told.count,
             ids=told.ids,
-            task=subject.task or None,
-            queue=subject.queue or None,
-            about=subject.about or None,
+            task=_seen(subject.task) or None,
+            queue=_seen(subject.queue) or None,
+            about=_seen(subject.about) or None,
             app=self._spec or _spec_of(self._app),
             since=rfc3339(told.since_ms),
             at=rfc3339(self._now_ms()),
-            command=_command(subject, told, self._place()),
+            command=_seen(_command(subject, told, self._place())),
         )
 
     def _now_ms(self) -> int:
@@ -356,7 +359,7 @@ class Watch:
         spec, url = self._spec or _spec_of(self._app), self._app.url
         if spec is not None:
             return ["--app", spec]
-        return ["--url", url] if url is not None and redact(url) == url else []
+        return ["--url", url] if url is not None and shown(url) == url else []
 
 
 def on(app: App, name: str, fn: Callable[[Alert], Any], every: Duration) -> Callable[[], None]:
@@ -406,6 +409,15 @@ def _text(subject: Subject, told: Pile) -> str:
         case _:
             text = f"the breaker of {subject.about or 'several dependencies'} opened{times}"
     return text + (f"; the last: {told.text}" if many and told.text else f": {told.text}" if told.text else "")
+
+
+def _seen(text: str) -> str:
+    """As people may see it: what was queued, raised or named elsewhere may hold secrets, or act on a terminal."""
+    return one_line(redact(text))
+
+
+def _print(text: str) -> None:
+    print(many_lines(redact(f"redrive: {text}")), file=sys.stderr)
 
 
 def _died(fate: Fate) -> str:

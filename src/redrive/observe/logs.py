@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import IO, Any
 
 import msgspec
@@ -16,12 +16,13 @@ import msgspec
 from ..duration import show
 from ..events import Event, Fate
 from ..fault import Crash
-from ..redact import redact
+from ..redact import clip, redact
 from ..times import rfc3339
+from ..visible import in_json, one_line
 
 TEXT_MAX = 500  # characters of a fault's text that a line holds; `redrive job show` has all of it
 _encode_lines = msgspec.json.Encoder().encode_lines
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_name = lru_cache(maxsize=4096)(redact)  # of tasks, queues, errors and dependencies, which come again and again
 _LEFT_OUT = frozenset(("aws_requests",))  # figures for metrics, several a minute
 _WARNINGS = frozenset(("breaker_opened", "budget_exhausted", "flow_local", "alert_lost", "run_stopped"))
 _GREEN, _YELLOW, _RED, _DIM, _PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
@@ -78,7 +79,7 @@ class JsonLog:
 
     def __call__(self, events: Sequence[Event]) -> None:
         if logged := _logged(events):
-            self._write(_encode_lines([_line(event) for event in logged]))
+            self._write(_visible(_encode_lines([_line(event) for event in logged])))
 
 
 class TextLog:
@@ -95,11 +96,11 @@ class TextLog:
     def _text(self, event: Event) -> str:
         time = rfc3339(event.at_ms)[11:23]
         if not isinstance(event, Fate):
-            about = f"{one_line(event.about)}: " if event.about else ""
-            colour = _YELLOW if event.name in _WARNINGS else _DIM
-            return self._paint(f"{time} {event.name:<9} {about}{one_line(event.text)} ({event.worker})", colour)
+            about = f"{_seen(event.about)}: " if event.about else ""
+            colour, text = _YELLOW if event.name in _WARNINGS else _DIM, one_line(redact(event.text))
+            return self._paint(f"{time} {event.name:<9} {about}{text} ({one_line(event.worker)})", colour)
         outcome = self._paint(f"{event.outcome:<9}", _COLOURS.get(event.outcome, _RED))
-        return f"{time} {outcome} {one_line(event.task)} {event.id}{_details(event)}"
+        return f"{time} {outcome} {_seen(event.task)} {one_line(event.id)}{_details(event)}"
 
     def _paint(self, text: str, colour: str) -> str:
         return f"{colour}{text}{_PLAIN}" if self._colour else text
@@ -116,59 +117,59 @@ def _details(fate: Fate) -> str:
     if fate.delay_ms is not None:
         parts.append(f" again in {show(fate.delay_ms / 1000)}")
     if fate.deferral is not None:
-        parts.append(f" {fate.deferral}{f' of {one_line(fate.by)}' if fate.by else ''}")
+        parts.append(f" {fate.deferral}{f' of {_seen(fate.by)}' if fate.by else ''}")
     if fate.duplicate_of is not None:
         parts.append(f" unrun: {one_line(fate.duplicate_of)} did it")
     if fate.degraded is not None:
         parts.append(f" degraded: {one_line(_short(fate.degraded))}")
     if fate.reason:
-        parts.append(f" {fate.reason}:")
+        parts.append(f" {_seen(fate.reason)}:")
     if fate.fault and fate.fault != fate.reason:
         parts.append(f" {fate.fault}:")
     if fate.error:
-        parts.append(f" {fate.error}: {one_line(_short(fate.text))}")
+        parts.append(f" {_seen(fate.error)}: {one_line(_short(fate.text))}")
     elif fate.text:
         parts.append(f" {one_line(_short(fate.text))}")
     return "".join(parts)
 
 
-def one_line(text: str) -> str:
-    """The text with control characters and line breaks written out: it cannot act on a terminal or forge a line.
+def _seen(name: str) -> str:
+    return one_line(_name(name))
 
-    >>> print(one_line("a\\nb\\x1b[2J"))
-    a\\nb\\x1b[2J
-    """
-    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+def _visible(lines: bytes) -> bytes:
+    """JSON whose texts cannot act on a terminal that shows it."""
+    return lines if lines.isascii() and b"\x7f" not in lines else in_json(lines.decode()).encode()
 
 
 def _line(event: Event) -> FateLine | NoticeLine:
     time = rfc3339(event.at_ms)
     if not isinstance(event, Fate):
         level = "warning" if event.name in _WARNINGS else "info"
-        text = redact(event.text)
-        return NoticeLine(time=time, level=level, notice=event.name, text=text, worker=event.worker, about=event.about)
+        text, about = redact(event.text), _name(event.about)
+        return NoticeLine(time=time, level=level, notice=event.name, text=text, worker=event.worker, about=about)
     return FateLine(
         time=time,
         level=_level(event),
         outcome=event.outcome,
         id=event.id,
-        task=event.task,
-        queue=event.queue,
+        task=_name(event.task),
+        queue=_name(event.queue),
         attempt=event.attempt,
         crashes=event.crashes,
         redrives=event.redrives,
         delay_ms=event.delay_ms,
         fault=event.fault,
-        error=event.error,
+        error=None if event.error is None else _name(event.error),
         text=None if event.text is None else _short(event.text),
         reason=event.reason,
         fingerprint=event.fingerprint,
         deferral=event.deferral,
-        by=event.by,
+        by=None if event.by is None else _name(event.by),
         duplicate_of=event.duplicate_of,
         crash=event.crash if event.fault == "crashed" or event.outcome == "quarantined" else None,
         degraded=None if event.degraded is None else _short(event.degraded),
-        correlation_id=event.correlation_id,
+        correlation_id=event.id if event.correlation_id == event.id else redact(event.correlation_id),
         run_ms=event.run_ms,
         worker=event.worker,
     )
@@ -183,8 +184,7 @@ def _level(fate: Fate) -> str:
 def _short(text: str | None) -> str:
     if not text:
         return ""
-    hidden = redact(text[: 4 * TEXT_MAX])  # before it is cut, so that no half of a secret stays
-    return hidden if len(hidden) <= TEXT_MAX else hidden[: TEXT_MAX - 1] + "…"
+    return clip(text, 4 * TEXT_MAX, TEXT_MAX)
 
 
 def _writer(stream: IO[str]) -> Callable[[bytes], None]:

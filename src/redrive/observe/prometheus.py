@@ -42,18 +42,22 @@ without end.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import ConfigError
 from ..message import Counts, Lane, Where
+from ..redact import redact
 from ..triage import runs
 from ..triage.controls import Control, Controls
 from ..triage.run_state import RunState, Status, read_state, state_cell
+from ..visible import one_line
 from .tally import SHAPES, Counting, Labels, Series, done_by_attempt, empty
 
 if TYPE_CHECKING:
@@ -217,7 +221,7 @@ def families(series: Series) -> Iterator[Metric]:
         if shape.bounds:
             family = core.HistogramMetricFamily(shape.name, shape.help, labels=shape.labels)
             for labels, numbers in sorted(of.items()):
-                family.add_metric(labels, _buckets(shape.bounds, numbers), numbers[-1])
+                family.add_metric(tuple(map(_label, labels)), _buckets(shape.bounds, numbers), numbers[-1])
             yield family
         else:
             yield _counter(shape.name, shape.help, shape.labels, {labels: n[0] for labels, n in of.items()})
@@ -235,7 +239,7 @@ def _buckets(bounds: Sequence[float], numbers: Sequence[float]) -> list[tuple[st
 def _counter(name: str, help: str, labels: Labels, values: dict[Labels, float]) -> Metric:
     family = _client().core.CounterMetricFamily(name, help, labels=labels)
     for of, value in sorted(values.items()):
-        family.add_metric(of, value)
+        family.add_metric(tuple(map(_label, of)), value)
     return family  # type: ignore[no-any-return]
 
 
@@ -249,14 +253,14 @@ def _gauges(look: _Look) -> Iterator[Metric]:
     paused = family("redrive_queue_paused", "1 where the queue is paused.", labels=("queue",))
     for name, counts in sorted((look.counts or {}).items()):
         for lane in LANES:
-            depth.add_metric((name, lane), getattr(counts, lane))
-        oldest.add_metric((name,), counts.oldest_age_s)
-        paused.add_metric((name,), float(name in look.paused))
+            depth.add_metric((_label(name), lane), getattr(counts, lane))
+        oldest.add_metric((_label(name),), counts.oldest_age_s)
+        paused.add_metric((_label(name),), float(name in look.paused))
     dead = family(
         "redrive_queue_oldest_dead_age_seconds", "How long the longest dead message has been dead.", labels=("queue",)
     )
     for name, age_s in sorted(look.dead_s.items()):
-        dead.add_metric((name,), age_s)
+        dead.add_metric((_label(name),), age_s)
     yield from (depth, oldest, dead, paused)
     yield _gauge("redrive_runs", "Redrive runs, open or among the last 200, by status.", "status", look.runs)
     text = "Messages of open redrive runs, by what became of them."
@@ -277,8 +281,17 @@ def _controls(controls: Sequence[Control]) -> Iterator[Metric]:
         for control in controls:
             found = value(control)
             if found is not None:
-                family.add_metric((control.name,), float(found))
+                family.add_metric((_label(control.name),), float(found))
         yield family
+
+
+@lru_cache(maxsize=4096)
+def _label(name: str) -> str:
+    """A name as a label shows it: without secrets, still another than any other name, and harmless to terminals."""
+    hidden = redact(name)
+    if hidden != name:
+        hidden += f"~{hashlib.blake2b(name.encode(), digest_size=4).hexdigest()}"
+    return one_line(hidden)
 
 
 def _client() -> Any:

@@ -16,6 +16,7 @@ import msgspec
 
 from .._version import __version__
 from ..config import hidden_url
+from ..visible import in_json
 from .alerts import NAMES, Alert, NotTold, Watch
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Webhook:
         self._opener = urllib.request.build_opener(_NoRedirect)
 
     def __call__(self, alert: Alert) -> None:
-        body = msgspec.json.encode(alert)
+        body = in_json(msgspec.json.encode(alert).decode()).encode()
         for pause_s in (*PAUSES_S, None):
             why, may_pass = self._post(body)
             if why is None:

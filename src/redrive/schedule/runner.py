@@ -22,7 +22,9 @@ from msgspec import Struct
 from ..errors import Conflict, EnqueueError, SchemaError, StoreError, Unsupported
 from ..events import Notice
 from ..message import Cell
+from ..redact import redact
 from ..times import rfc3339
+from ..visible import many_lines
 from .declare import Schedule, state_in, swap_of
 from .times import next_after
 from .turn import Turn, cut, turn
@@ -107,7 +109,7 @@ class Scheduler:
             self.run()
         except BaseException as error:
             self._error = error  # raised by join; but that may be long from now
-            print(f"redrive: {self.name} ended:\n{traceback.format_exc()}", file=sys.stderr)
+            print(many_lines(redact(f"redrive: {self.name} ended:\n{traceback.format_exc()}")), file=sys.stderr)
 
     def join(self) -> None:
         """Wait for the thread's end; raises what ended it, if that was an error."""

@@ -95,10 +95,10 @@ class Audit:
     ) -> Entry:
         """An entry of now, not written yet, its texts without secrets; `count` None: as many as `ids`. `actor` is the
         name that was given; whose process it is stands beside it. Raises StoreError."""
-        if len(text) > TEXT_MAX:
-            text = text[: TEXT_MAX - 1] + "…"
         count = len(ids) if count is None else count
         reason, text, about = redact(reason), redact(text), redact(about)
+        if len(text) > TEXT_MAX:  # cut once its secrets are hidden: a half of one is not known for one
+            text = text[: TEXT_MAX - 1] + "…"
         real, now_ms = user(), self._store.now_ms()
         claimed = "" if actor == real else actor
         return Entry(

@@ -23,7 +23,9 @@ from msgspec.structs import replace
 from ..blobs import read_reference, whole_body
 from ..codec import is_json
 from ..errors import BlobsUnavailable, EnqueueError, Refused, Unreadable
+from ..fault import Fault
 from ..message import BLOB, RESTING, Message
+from ..redact import redact, redact_json, redact_value
 from ..store import Store
 from ..stores._door import admit_restored
 from .actor import signed
@@ -31,9 +33,13 @@ from .audit import IDS_MAX, Audit, Entry
 from .select import Selection
 
 FORMAT = 1
+REDACTED = "redacted"  # true in a line whose message held secrets that it does not show
 BATCH, BATCH_BYTES = 500, 16 * 1024 * 1024  # messages of one commit, and about how large they may be together
 DAMAGED_MAX = 1000  # damaged lines that are told of; the others are counted
 _BYTES = ("body", "result", "progress")
+_TEXTS = (
+    "task", "queue", "key", "group", "reason", "worker", "producer", "correlation_id", "causation_id", "traceparent"
+)  # fmt: skip
 _DEFAULTS = dict(
     zip(reversed(Message.__struct_fields__), reversed(Message.__struct_defaults__), strict=False)
 )  # of the last fields
@@ -42,10 +48,12 @@ File = str | Path | IO[bytes]
 
 
 class Exported(Struct, frozen=True):
-    """How many messages were written; `unread` are those whose blob could not be read: they carry its reference."""
+    """How many messages were written; `unread` are those whose blob could not be read: they carry its reference;
+    `hidden` how many held secrets that were hidden, and cannot be imported."""
 
     count: int = 0
     unread: tuple[str, ...] = ()
+    hidden: int = 0
 
 
 class Damaged(Struct, frozen=True):
@@ -75,9 +83,9 @@ class Imported(Struct, frozen=True):
         return len(self.ids)
 
 
-def write_line(message: Message) -> bytes:
-    """The message as a line, with its line break."""
-    record: dict[str, Any] = {"format": FORMAT}
+def write_line(message: Message, *, redacted: bool = False) -> bytes:
+    """The message as a line, with its line break; `redacted` marks one whose secrets are hidden."""
+    record: dict[str, Any] = {"format": FORMAT} | ({REDACTED: True} if redacted else {})
     for name in Message.__struct_fields__:
         value = getattr(message, name)
         if name in _DEFAULTS and value == _DEFAULTS[name]:
@@ -100,6 +108,8 @@ def read_line(line: bytes) -> Message:
     number = _decoded(record.pop("format", msgspec.Raw(b"0")), int, "format")
     if number != FORMAT:
         raise ValueError(f"its format is {number}; expected {FORMAT}, as `redrive dlq export` writes it")
+    if _decoded(record.pop(REDACTED, msgspec.Raw(b"false")), bool, REDACTED):
+        raise ValueError("its secrets were hidden by the export, so it would run without them; export with --reveal")
     fields: dict[str, Any] = {}
     for name in _BYTES:
         if (value := _read_bytes(name, record)) is not None:
@@ -156,18 +166,26 @@ def _decoded(raw: msgspec.Raw, type: Any, name: str) -> Any:
 # -- out
 
 
-def export(store: Store, selection: Selection, file: File, *, actor: str | None = None, reason: str = "") -> Exported:
-    """Write what is selected, a line each, the longest dead first. A file appears under its name when it is whole, and
-    when its entry is in the audit log. The entry of a stream is written before it, and says afterwards how many went.
-    Raises ConfigError, OSError, StoreError."""
+def export(
+    store: Store,
+    selection: Selection,
+    file: File,
+    *,
+    reveal: bool = False,
+    actor: str | None = None,
+    reason: str = "",
+) -> Exported:
+    """Write what is selected, a line each, the longest dead first; `reveal`: with its secrets. A file appears under its
+    name when it is whole, and when its entry is in the audit log. The entry of a stream is written before it, and says
+    afterwards how many went. Raises ConfigError, OSError, StoreError."""
     log = _Log(store, selection, *signed(actor, reason, "export", needed=False))
     if not isinstance(file, str | Path):
-        return _streamed(store, selection, file, log)
+        return _streamed(store, selection, file, log, reveal)
     path = Path(file)
     handle, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as out:
-            ids, done = _export(store, selection, out)
+            ids, done = _export(store, selection, out, reveal)
             out.flush()
             os.fsync(out.fileno())
         if done.count:
@@ -196,17 +214,17 @@ class _Log(NamedTuple):
         return self.audit.entry("export", self.actor, self.reason, text, ids=ids, count=count, about=about)
 
 
-def _streamed(store: Store, selection: Selection, out: IO[bytes], log: _Log) -> Exported:
+def _streamed(store: Store, selection: Selection, out: IO[bytes], log: _Log, reveal: bool) -> Exported:
     entry = log.entry(f"to {getattr(out, 'name', 'a stream')}", (), 0)
     log.audit.keep(entry)
-    ids, done = _export(store, selection, out)
+    ids, done = _export(store, selection, out, reveal)
     log.audit.amend(entry, ids=ids, count=done.count)
     return done
 
 
-def _export(store: Store, selection: Selection, out: IO[bytes]) -> tuple[list[str], Exported]:
+def _export(store: Store, selection: Selection, out: IO[bytes], reveal: bool) -> tuple[list[str], Exported]:
     """What came of it, and the first ids."""
-    count = 0
+    count = hidden = 0
     ids: list[str] = []
     unread: list[str] = []
     for message in selection:
@@ -215,9 +233,29 @@ def _export(store: Store, selection: Selection, out: IO[bytes]) -> tuple[list[st
             unread.append(message.id)
         if count < IDS_MAX:
             ids.append(message.id)
-        out.write(write_line(message if whole is None else whole))
+        told = message if whole is None else whole
+        shown = told if reveal else without_secrets(told)
+        hidden += shown is not told
+        out.write(write_line(shown, redacted=shown is not told))
         count += 1
-    return ids, Exported(count, tuple(unread))
+    return ids, Exported(count, tuple(unread), hidden)
+
+
+def without_secrets(message: Message) -> Message:
+    """The message with its secrets hidden; the same one where it has none."""
+    told: dict[str, Any] = {
+        name: redact_json(value) for name in _BYTES if (value := getattr(message, name)) is not None
+    }
+    told |= {name: redact(value) for name in _TEXTS if (value := getattr(message, name)) is not None}
+    told["headers"] = redact_value(message.headers)
+    told["faults"] = tuple(map(_fault, message.faults))
+    changed = {name: value for name, value in told.items() if value != getattr(message, name)}
+    return replace(message, **changed) if changed else message
+
+
+def _fault(fault: Fault) -> Fault:
+    told = {name: redact(getattr(fault, name)) for name in ("error", "text", "traceback")}
+    return replace(fault, **told) if any(told[name] != getattr(fault, name) for name in told) else fault
 
 
 def _whole(store: Store, message: Message) -> Message | None:

@@ -21,6 +21,7 @@ from .actor import signed
 from .audit import Audit
 from .edit import Body, Edited, Editor
 from .lines import Exported, File, Imported, export, import_lines
+from .reveal import reveal as noted
 from .select import Selection
 
 if TYPE_CHECKING:
@@ -80,12 +81,25 @@ class Mending:
         prepared = editor.prepared(message, args=args, body=body, headers=headers, delay=delay, unchecked=unchecked)
         return editor.commit(message, prepared, reason=reason, actor=actor)
 
-    def export(self, select: str | Selection, file: File, *, reason: str = "", actor: str | None = None) -> Exported:
+    def export(
+        self,
+        select: str | Selection,
+        file: File,
+        *,
+        reveal: bool = False,
+        reason: str = "",
+        actor: str | None = None,
+    ) -> Exported:
         """Write dead messages to a file, or a stream of bytes, as JSON lines, with all that is kept of them. They stay
-        where they are. The audit log has an entry before the file has its name, or the stream its first line. Raises
-        SelectorError, OSError, StoreError."""
-        selection = Selection(self._store, select) if isinstance(select, str) else select
-        return export(self._store, selection, file, actor=actor, reason=reason)
+        where they are. The audit log has an entry before the file has its name, or the stream its first line.
+
+        Secrets are hidden, and what held one cannot be imported; with `reveal` they are written as they are, which
+        needs a reason and has an entry of its own. Raises ConfigError, SelectorError, OSError, StoreError.
+        """
+        chosen = Selection(self._store, select) if isinstance(select, str) else select
+        if reveal:
+            noted(self._store, str(chosen), reason=reason, actor=actor, count=chosen.count())
+        return export(self._store, chosen, file, reveal=reveal, actor=actor, reason=reason)
 
     def import_(self, file: File, *, reason: str, actor: str | None = None, skip_damaged: bool = False) -> Imported:
         """Write the dead messages of an export, or of a stream of it, with their ids, histories and faults; what the

@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..redact import redact
+from ..visible import many_lines
 from .crashes import Beats, Death, all_beats, note_death, signal_name
 
 if TYPE_CHECKING:
@@ -263,4 +265,4 @@ def _death(code: int) -> str:
 
 
 def _say(text: str) -> None:
-    print(f"redrive: {text}", file=sys.stderr, flush=True)
+    print(many_lines(redact(f"redrive: {text}")), file=sys.stderr, flush=True)

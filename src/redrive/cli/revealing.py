@@ -1,0 +1,55 @@
+"""`--reveal`: a command that shows secrets as they are, once the audit log says who asked for it, and why."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from ..triage.reveal import reveal
+from .failure import command
+from .output import Output
+from .place import Place
+from .selecting import actor_option
+
+REVEALS = "show secrets as they are; the audit log says who did, and why"
+
+
+class Reveal:
+    """What `--reveal` asked for. Nothing is shown as it is until `of` was called."""
+
+    def __init__(self, asked: bool, reason: str, actor: str | None) -> None:
+        self.asked, self.reason, self.actor = asked, reason, actor
+
+    def of(
+        self, place: Place, out: Output, what: str = "", *, ids: Sequence[str] = (), count: int | None = None
+    ) -> None:
+        """Note in the audit log what is shown, and show it, where that was asked for. Raises StoreError."""
+        if self.asked:
+            self.note(place, what, ids=ids, count=count)
+            out.reveal = True
+
+    def note(self, place: Place, what: str = "", *, ids: Sequence[str] = (), count: int | None = None) -> None:
+        """Note it alone."""
+        reason = self.reason or f"asked for by {command()} --reveal"
+        reveal(place.store, what, reason=reason, actor=self.actor, ids=ids, count=count)
+
+
+def reveal_option(why: str = "--reason") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--reveal`, `--actor` and the option that says why, given to the command as `reveal`."""
+
+    def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
+        @click.option("--reveal", is_flag=True, help=REVEALS)
+        @click.option(why, "reveal_why", default="", help="with --reveal: why, for those who look later")
+        @actor_option
+        @functools.wraps(command)
+        def run(*args: Any, reveal: bool, reveal_why: str, actor: str | None, **options: Any) -> Any:
+            if reveal_why and not reveal:
+                raise click.UsageError(f"{why} is for --reveal")
+            return command(*args, reveal=Reveal(reveal, reveal_why, actor), **options)
+
+        return run
+
+    return wrap
