@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import os
 import sys
 import zlib
@@ -18,7 +19,29 @@ from typing import cast
 from ..errors import RedriveError
 
 CHUNK = 1024 * 1024
+# Unpacked, gzip may be so large whatever it is packed to, or so many times what it is packed to: what is more is made
+# to fill a disk. JSON lines come to some 10 to 30 times, the same line again and again to 1,000.
+UNPACKED_MIN, UNPACKED_TIMES = 256 * CHUNK, 100
 _GZIP = b"\x1f\x8b"
+
+
+class TooPacked(Exception):
+    """A gzip file is made to fill a disk."""
+
+
+class _Counting(io.RawIOBase):
+    """What is read of a source, counted."""
+
+    def __init__(self, source: BufferedReader) -> None:
+        self._source, self.count = source, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        part = self._source.read(size)
+        self.count += len(part)
+        return part
 
 
 class InputError(RedriveError):
@@ -40,6 +63,8 @@ def readable(name: str, folder: Path) -> Path:
             return _spool(file, folder)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(f"{name} is not a whole gzip file: {error}; nothing was enqueued") from error
+    except TooPacked as error:
+        raise InputError(f"{name} is refused: {error}; nothing was enqueued") from None
     except OSError as error:
         raise InputError(f"cannot read {name}: {error.strerror or error}; nothing was enqueued") from error
 
@@ -71,8 +96,17 @@ def _spool(source: BufferedReader, folder: Path) -> Path:
 
 def _unpacked(source: BufferedReader) -> Iterator[bytes]:
     if _is_packed(source):
-        with gzip.open(source) as unpacked:
-            yield from iter(lambda: unpacked.read(CHUNK), b"")
+        counting = _Counting(source)
+        size = 0
+        with gzip.open(counting) as unpacked:
+            for part in iter(lambda: unpacked.read(CHUNK), b""):
+                size += len(part)
+                if size > max(UNPACKED_MIN, UNPACKED_TIMES * counting.count):
+                    raise TooPacked(
+                        f"it unpacks to more than {UNPACKED_TIMES} times its size, {size / 1e6:,.0f} MB so far; where "
+                        "that is meant, unpack it yourself (gunzip -c FILE | redrive deliver -)"
+                    )
+                yield part
     else:
         yield from iter(lambda: source.read(CHUNK), b"")
 
