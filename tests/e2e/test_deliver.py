@@ -117,6 +117,16 @@ def test_requests_are_signed_and_own_headers_are_sent(deliver: Deliver) -> None:
     assert (request.headers["x-tenant"], request.headers["content-type"]) == ("seven", "text/x")
 
 
+def test_a_header_of_a_variable_is_sent_and_no_answer_that_quotes_it_tells_it(deliver: Deliver) -> None:
+    deliver.write([{"a": 1}])
+    deliver.env["CRM_TOKEN"] = "open sesame 7"
+    with Endpoint(lambda request: Answer(422, body=b"no: open sesame 7 is unknown")) as endpoint:
+        done = deliver(endpoint.url, "--header-env", "X-Open=CRM_TOKEN", "-o", "json")
+    stored = b"".join(path.read_bytes() for path in deliver.folder.glob("redrive.db*") if path.is_file())
+    assert done.returncode == 5 and endpoint.requests[0].headers["x-open"] == "open sesame 7"
+    assert b"sesame" not in done.stdout + done.stderr + stored and b"is unknown" in stored
+
+
 @pytest.mark.parametrize(
     "bad, why",
     [
@@ -406,6 +416,10 @@ def test_what_is_removed_by_hand_does_not_count_as_delivered(deliver: Deliver) -
         ("--retry", "forever"),
         ("--header", "nothing"),
         ("--header", "webhook-id: mine"),
+        ("--header-env", "Authorization"),
+        ("--header-env", "Authorization=NOT_SET"),
+        ("--header-env", "webhook-id=HOME"),
+        ("--header-env", "X-Two=TWO_LINES"),
         ("--secret", "whsec_***"),
         ("--timeout", "5"),
         ("--concurrency", "0"),
@@ -414,9 +428,10 @@ def test_what_is_removed_by_hand_does_not_count_as_delivered(deliver: Deliver) -
 )
 def test_what_cannot_be_meant_is_a_usage_error(deliver: Deliver, options: tuple[str, ...]) -> None:
     deliver.write([1])
+    deliver.env["TWO_LINES"] = "hunter2\nhunter3"
     done = deliver("http://127.0.0.1:9/", *options)
     assert done.returncode == 2, done.stderr.decode()
-    assert len(done.stderr.splitlines()) == 3
+    assert len(done.stderr.splitlines()) == 3 and b"hunter" not in done.stderr
 
 
 @pytest.mark.parametrize("url", ["ftp://host/", "http://", "nothing", "http://host:99999/"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..redact import redact
-from .failure import DONE, FAILED, INTERRUPTED, PARTIAL, REFUSED, USAGE, Failure, note, program
+from ..urls import shown
+from .failure import DONE, FAILED, INTERRUPTED, PARTIAL, REFUSED, USAGE, Failure, note, program, typed
 from .output import Column, Output
 from .place import Place, at_store
 from .types import DURATION
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ..http.run import Delivery, Options
     from ..http.summary import Summary
 
+QUOTED_MIN = 6  # characters of a header's value that is hidden where an answer quotes it: less is found in any text
 _COLUMNS = (
     Column("outcome"),
     Column("count"),
@@ -42,6 +44,8 @@ _COLUMNS = (
 @click.option("--retry", default="patient", metavar="POLICY", envvar="REDRIVE_RETRY",
               help="for lines that fail: patient (the default), or a preset [REDRIVE_RETRY]")  # fmt: skip
 @click.option("--header", "headers", multiple=True, metavar="'K: V'", help="send this header too; may be repeated")
+@click.option("--header-env", "from_env", multiple=True, metavar="NAME=VAR",
+              help="send header NAME with what variable VAR holds; no list of processes shows it")  # fmt: skip
 @click.option("--secret", "secrets", multiple=True, metavar="whsec_…", envvar="REDRIVE_SECRET",
               help="sign as Standard Webhooks say; a variable is seen by fewer [REDRIVE_SECRET]")  # fmt: skip
 @click.option(
@@ -73,9 +77,7 @@ def deliver(place: Place, output: Output, file: str, **given: Any) -> int:
 
     target = _target(given)
     _options(given, int)  # what is misspelt is said before a large file is read
-    elsewhere = (
-        f"{program()} deliver {shlex.quote(file)} --to {shlex.quote(redact(given['to']))} --url sqlite:///redrive.db"
-    )
+    elsewhere = f"{program()} deliver {typed(file)} --to {typed(redact(given['to']))} --url sqlite:///redrive.db"
     if not place.store.traits.durable:
         why = f"{place.url} forgets everything when the command ends, so nothing could be resumed"
         raise Failure("this store cannot keep lines", why, elsewhere, REFUSED)
@@ -242,16 +244,17 @@ class _Command:
                 "this run: {requests:,} requests; {retries:,} retries brought {saved:,} lines through".format(**session)
             )
         if summary.dead:
-            note(f"next: {program()} dlq list --queue {summary.queue}{self._store()}")
+            note(f"next: {program()} dlq list --queue {typed(summary.queue)}{self._store()}")
 
     def _again(self, more: str = "", name: str | None = None) -> str:
-        file = shlex.quote(name or self.file)
-        return f"{program()} deliver {file} --to {shlex.quote(redact(self.given['to']))}{self._store()} {more}".rstrip()
+        file = typed(name or self.file)
+        return f"{program()} deliver {file} --to {typed(redact(self.given['to']))}{self._store()} {more}".rstrip()
 
     def _store(self) -> str:
         context = click.get_current_context(silent=True)
         names = context.params if context is not None else {}
-        return "".join(f" --{name} {shlex.quote(redact(names[name]))}" for name in ("app", "url") if names.get(name))
+        given = {"app": names.get("app"), "url": shown(names["url"]) if names.get("url") else None}
+        return "".join(f" --{name} {typed(text)}" for name, text in given.items() if text)
 
 
 def _target(given: dict[str, Any]) -> Target:
@@ -260,23 +263,56 @@ def _target(given: dict[str, Any]) -> Target:
 
     keys = tuple(read_secret(text) for text in given["secrets"])
     headers = dict(_headers(given["headers"]))
-    return Target(url=check_url(given["to"]), headers=headers, keys=keys, timeout_s=given["timeout"])
+    secrets = dict(_secret_headers(given["from_env"]))
+    return Target(
+        url=check_url(given["to"]),
+        headers=headers | secrets,
+        keys=keys,
+        timeout_s=given["timeout"],
+        secrets=tuple(value for value in secrets.values() if len(value) >= QUOTED_MIN),
+    )
 
 
 def _headers(texts: Iterable[str]) -> Iterable[tuple[str, str]]:
-    from ..http.deliver import OWN_HEADERS
-
     for text in texts:
         name, colon, value = text.partition(":")
         shown = f"--header {name.strip()!r}"
-        if not colon or not name.strip() or not text.isprintable() or not text.isascii():
+        if not colon or not _fits(name.strip(), text):
             raise Failure(
                 f"{shown} is refused", "expected 'Name: value' in ASCII", f"{program()} deliver --help", USAGE
             )
-        if name.strip().lower() in OWN_HEADERS:
-            why = "it says which line this is, or what it holds, and stays the same through every retry"
-            raise Failure(f"{shown} cannot be set", why, f"{program()} deliver --help", USAGE)
-        yield name.strip(), value.strip()
+        yield _admitted(name.strip(), shown), value.strip()
+
+
+def _secret_headers(texts: Iterable[str]) -> Iterable[tuple[str, str]]:
+    """Headers by the variables that hold their values. What they hold is quoted nowhere."""
+    help = f"{program()} deliver --help"
+    for text in texts:
+        name, equals, variable = (part.strip() for part in text.partition("="))
+        if not equals or not variable or not _fits(name, text):
+            raise Failure(f"--header-env {name!r} is refused", "expected NAME=VARIABLE in ASCII", help, USAGE)
+        shown = f"--header-env {name!r}"
+        value = os.environ.get(variable, "").strip()
+        if not value:
+            why = "it must hold the header's value"
+            raise Failure(f"{shown}: the variable {variable!r} is not set, or empty", why, help, USAGE)
+        if not _fits(name, value):
+            why = "a header's value is printable ASCII in one line"
+            raise Failure(f"{shown}: what {variable!r} holds cannot be sent", why, help, USAGE)
+        yield _admitted(name, shown), value
+
+
+def _fits(name: str, text: str) -> bool:
+    return bool(name) and text.isprintable() and text.isascii()
+
+
+def _admitted(name: str, shown: str) -> str:
+    from ..http.deliver import OWN_HEADERS
+
+    if name.lower() in OWN_HEADERS:
+        why = "it says which line this is, or what it holds, and stays the same through every retry"
+        raise Failure(f"{shown} cannot be set", why, f"{program()} deliver --help", USAGE)
+    return name
 
 
 def _options(given: dict[str, Any], now_ms: Any) -> Options:

@@ -24,7 +24,9 @@ from ..codec import Codec
 from ..errors import ConfigError
 from ..fault import Kind
 from ..policy import Retry
+from ..redact import HIDDEN
 from ..store import Store
+from ..urls import ENCODED, shown
 from .ingest import TASK
 from .lanes import Lanes
 from .pace import Pacer
@@ -47,6 +49,16 @@ class Target(Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = {}
     keys: tuple[bytes, ...] = ()
     timeout_s: float = 30.0
+    secrets: tuple[str, ...] = ()  # values of headers that no answer may carry into a fault
+
+    def __repr__(self) -> str:
+        return f"Target({show_url(self.url)!r}, headers={sorted(self.headers)})"
+
+    def hide(self, said: bytes) -> bytes:
+        """An answer without the secrets that were sent: some services quote what they refuse."""
+        for secret in self.secrets:
+            said = said.replace(secret.encode(), HIDDEN.encode())
+        return said
 
 
 class Verbatim(Codec):
@@ -95,7 +107,8 @@ class Poster:
                     break
         # A response made of what was read: later code may look at its text without touching the network.
         kept = [(name, value) for name, value in answer.headers.items() if name in ("retry-after", "date", "location")]
-        return httpx.Response(answer.status_code, headers=kept, content=excerpt, request=answer.request)
+        content = self._target.hide(excerpt)
+        return httpx.Response(answer.status_code, headers=kept, content=content, request=answer.request)
 
 
 def delivery_app(store: Store, queue: str, poster: Poster, retry: Retry, timeout_s: float) -> App:
@@ -129,10 +142,10 @@ def check_url(url: str) -> str:
     try:
         parts = httpx.URL(url)
         port_fits = parts.port is None or 0 < parts.port < 65536
-    except (httpx.InvalidURL, ValueError) as error:
-        raise ConfigError(f"--to {url!r} is no URL: {error}") from None
+    except (httpx.InvalidURL, ValueError):  # whose words may quote a password
+        raise ConfigError(f"--to {shown(url)!r} is no URL; in a user or password write {ENCODED}") from None
     if parts.scheme not in ("http", "https") or not parts.host or not port_fits:
-        raise ConfigError(f"--to {url!r}: expected http://HOST/PATH or https://HOST/PATH")
+        raise ConfigError(f"--to {shown(url)!r}: expected http://HOST/PATH or https://HOST/PATH")
     return url
 
 
