@@ -25,6 +25,7 @@ from .urls import shown
 LOGS = ("auto", "json", "text", "off")
 LOOPBACK = "127.0.0.1"
 OUTPUTS = ("auto", "table", "tsv", "json", "jsonl", "ids")
+SHARES = ("none", "group")
 _FILES = ("redrive.toml", "pyproject.toml")
 _SQLITE = "sqlite:///"
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -53,6 +54,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     recycle_memory: int | None = None  # bytes of resident memory, at its peak, after which it is
     suspect_processes: int | None = None  # child processes that suspects share; None: two for each processor
     state_dir: str | None = None  # where workers keep identities, for a store that is not a file
+    share: str = "none"  # group: what is made is for the group too; an SQLite file's folders follow the file
     metrics: str | None = None  # HOST:PORT
     emf: bool = False  # a worker writes CloudWatch metrics to stdout
     blobs: str | None = None  # where large bodies lie: file:///DIRECTORY, s3://BUCKET/PREFIX
@@ -82,6 +84,14 @@ def settings(flags: Mapping[str, Any] = _NO_FLAGS) -> Settings:
     Raises ConfigError for a value, or a key in the file, that cannot be meant; it names the place and what it takes.
     """
     return _settled(tuple((n, v) for n, v in flags.items() if v is not None), _environment(), _file())
+
+
+def is_shared() -> bool:
+    """Whether files that are made now are for the group too; not where the settings cannot be read."""
+    try:
+        return settings().share == "group"
+    except ConfigError:
+        return False
 
 
 def sources(flags: Mapping[str, Any] = _NO_FLAGS) -> list[Sourced]:
@@ -259,6 +269,7 @@ _SETTINGS = {
     "recycle_memory": _Setting("recycle_memory", some_size, "bytes, or a size such as '512MiB'"),
     "suspect_processes": _Setting("suspect_processes", _positive, "a whole number from 1 up"),
     "state_dir": _Setting("state_dir", _text, "a directory on this machine such as '/var/lib/redrive'"),
+    "share": _Setting("share", _one_of(SHARES), f"one of {', '.join(SHARES)}"),
     "metrics": _Setting("metrics", address, "a port, or HOST:PORT, such as 9464"),
     "emf": _Setting("emf", _switch, "true or false"),
     "blobs": _Setting("blobs", _url, "a place for large bodies such as 'file:///srv/blobs' or 's3://bucket/prefix'"),

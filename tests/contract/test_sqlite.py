@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -349,7 +348,7 @@ def test_a_deep_path_wakes_too(tmp_path: Path, open_sqlite: Opener, monkeypatch:
     deep.mkdir(parents=True)
     waiting, putting = open_sqlite(deep / "work.db"), open_sqlite(deep / "work.db")
     folder = wake_dir(deep / "work.db")
-    assert folder.parent == Path(tempfile.gettempdir())
+    assert folder.parent == deep
     thread = threading.Thread(target=waiting.wait, args=([ASK],), kwargs={"timeout_ms": FAR_MS}, daemon=True)
     thread.start()
     until(lambda: list(folder.glob("*")))

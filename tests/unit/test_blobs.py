@@ -689,10 +689,10 @@ def test_blob_that_cannot_be_read_just_now_holds_its_message(
 ) -> None:
     got, opened = taking(app), os.open
 
-    def refuse(path: Path, *args: int) -> int:
+    def refuse(path: Path, *args: int, **options: int) -> int:
         if is_key(Path(path).name):
             raise OSError(number, os.strerror(number))
-        return opened(path, *args)
+        return opened(path, *args, **options)
 
     ref = app.tasks["take"].enqueue(BIG)
     monkeypatch.setattr(os, "open", refuse)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..config import near_miss, settings
+from ..config import is_shared, near_miss, settings
 from ..errors import BlobsUnavailable, ConfigError
 from ..message import BLOB, RAW, Message
 from ..store import Store
@@ -57,7 +57,7 @@ def open_blobs(url: str, place: str) -> Blobs:
     path = unquote(parts.path)
     if parts.netloc or not path.startswith("/") or parts.query or parts.fragment or "\0" in path:
         raise ConfigError(f"blobs URL {shown(url)!r}: expected file:///DIRECTORY, with three slashes, and nothing more")
-    return FileBlobs(Path(path) / place)
+    return FileBlobs(Path(path) / place, shared=is_shared())
 
 
 def with_blobs(store: Store, url: str | None = None) -> Store:

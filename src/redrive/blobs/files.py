@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ..errors import BlobsUnavailable
+from ..files import FOLDER, GROUP_FOLDER, create, read_regular
 from .place import is_key
 
 _PART = ".part"  # what is being written; an interrupted put leaves it
@@ -17,17 +18,22 @@ _NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS
 
 
 class FileBlobs:
-    """Blobs in `folder`, one file each, named by their key. The disk may be shared by many machines."""
+    """Blobs in `folder`, one file each, named by their key. The disk may be shared by many machines; `shared`, by the
+    members of a group."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, shared: bool = False) -> None:
+        self.folder, self._shared = folder, shared
 
     def make(self) -> None:
         with _told(f"cannot make {self.folder}"):
             missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
-            self.folder.mkdir(parents=True, exist_ok=True)
-            for path in missing:
+            for path in reversed(missing):
+                with contextlib.suppress(FileExistsError):
+                    path.mkdir(FOLDER)
+                    if self._shared:
+                        path.chmod(GROUP_FOLDER)
                 _sync(path.parent)
+            self.folder.mkdir(exist_ok=True)  # raises if it is no folder
 
     def put(self, blobs: Mapping[str, bytes]) -> None:
         with _told(f"cannot write a blob into {self.folder}"):
@@ -40,7 +46,7 @@ class FileBlobs:
         path = self._path(key)
         part = path.with_name(path.name + _PART)
         try:
-            with part.open("xb", buffering=0) as file:
+            with os.fdopen(create(part, shared=self._shared), "wb", buffering=0) as file:
                 left = memoryview(body)
                 while left:
                     left = left[file.write(left) :]
@@ -79,7 +85,7 @@ class FileBlobs:
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
-                self._write(to, self._path(key).read_bytes())
+                self._write(to, read_regular(self._path(key)))
             _sync(self.folder)
             return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from ..config import is_shared
 from ..duration import show as show_duration
 from ..errors import PlanRefused
+from ..files import written
 from ..ids import is_id
 from ..triage.dlq import DeadLetters
 from ..triage.select_terms import Node
@@ -216,7 +219,8 @@ def _some(counts: Mapping[str, int], most: int = 5) -> str:
 
 def _write_file(file: Path, plan: Plan) -> None:
     try:
-        file.write_bytes(msgspec.json.format(msgspec.json.encode(record(plan)), indent=2) + b"\n")
+        with written(file, shared=is_shared()) as handle, os.fdopen(os.dup(handle), "wb") as out:
+            out.write(msgspec.json.format(msgspec.json.encode(record(plan)), indent=2) + b"\n")
     except OSError as error:
         what = f"{file} cannot be written: {error.strerror or error}"
         raise Failure(what, f"the plan is kept all the same, as {plan.id}", onward(_apply(plan.id))) from error

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from pathlib import Path
+from typing import IO
 
 import click
 
+from ..config import is_shared
+from ..files import create
 from ..stores import engine_of
 from ..urls import shown
 from ..visible import one_line
@@ -74,9 +78,9 @@ def init(directory: Path, url: str) -> None:
             f"{' and '.join(taken)} exist{'s' * (len(taken) == 1)} in {directory.absolute()}, and init never overwrites"
         )
         raise Failure("nothing was written", why, f"{program()} init another-directory", REFUSED)
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     for name, text in FILES.items():
-        with (directory / name).open("x") as file:
+        with _new(directory / name) as file:
             file.write(text.replace("{url}", json.dumps(url, ensure_ascii=False)) if name == SETTINGS_FILE else text)
         click.echo(one_line(str(directory / name)))
     if shown(url) != url:
@@ -87,3 +91,11 @@ def init(directory: Path, url: str) -> None:
         note(f"  cd {shlex.quote(str(directory))}")
     for command in COMMANDS:
         note(f"  {program()} {command}")
+
+
+def _new(path: Path) -> IO[str]:
+    """The settings may hold a password, so they are this user's alone; the code runs as the user who calls, so others
+    do not write it, whatever the umask."""
+    if path.name == SETTINGS_FILE:
+        return os.fdopen(create(path, shared=is_shared()), "w", encoding="utf-8")
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w", encoding="utf-8")

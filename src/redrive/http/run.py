@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,8 +16,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..app import App
+from ..config import is_shared
 from ..errors import Refused, StoreError
 from ..events import Observer
+from ..files import make_folder, open_file
 from ..policy import Retry
 from ..store import Store
 from ..worker.loop import Worker
@@ -165,8 +168,12 @@ def _alone(folder: Path | None, queue: str) -> Iterator[None]:
     if folder is None:  # no place on this machine: the record's versions keep two from enqueueing a line twice
         yield
         return
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (folder / f"{queue}.lock").open("w") as file:
+    try:
+        make_folder(folder, shared=is_shared())
+        lock = open_file(folder / f"{queue}.lock", os.O_RDWR | os.O_CREAT, shared=is_shared())
+    except OSError as error:
+        raise Refused(f"cannot lock this delivery: {error}") from error
+    with os.fdopen(lock, "r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import io
 import os
+import secrets
 import sys
 import zlib
 from collections.abc import Iterator
@@ -16,7 +17,9 @@ from io import BufferedReader
 from pathlib import Path
 from typing import cast
 
+from ..config import is_shared
 from ..errors import RedriveError
+from ..files import NotOurs, create, make_folder
 
 CHUNK = 1024 * 1024
 # Unpacked, gzip may be so large whatever it is packed to, or so many times what it is packed to: what is more is made
@@ -65,6 +68,8 @@ def readable(name: str, folder: Path) -> Path:
         raise InputError(f"{name} is not a whole gzip file: {error}; nothing was enqueued") from error
     except TooPacked as error:
         raise InputError(f"{name} is refused: {error}; nothing was enqueued") from None
+    except NotOurs as error:
+        raise InputError(f"cannot copy {name} into {error.filename}: {error.strerror}; nothing was enqueued") from error
     except OSError as error:
         raise InputError(f"cannot read {name}: {error.strerror or error}; nothing was enqueued") from error
 
@@ -80,12 +85,12 @@ def new_digest() -> hashlib.blake2b:
 
 
 def _spool(source: BufferedReader, folder: Path) -> Path:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder, shared=is_shared())
     _sweep(folder)
     digest = new_digest()
-    partial = folder / f"{os.getpid()}.partial"
+    partial = folder / f"{os.getpid()}.{secrets.token_hex(6)}.partial"
     try:
-        with partial.open("wb") as out:
+        with os.fdopen(create(partial, shared=is_shared()), "wb") as out:
             for part in _unpacked(source):
                 digest.update(part)
                 out.write(part)
@@ -119,7 +124,7 @@ def _sweep(folder: Path) -> None:
     """Remove what a spooling that was killed left half done."""
     for partial in folder.glob("*.partial"):
         try:
-            os.kill(int(partial.stem), 0)
+            os.kill(int(partial.name.partition(".")[0]), 0)
         except (ProcessLookupError, ValueError):
             partial.unlink(missing_ok=True)
         except OSError:

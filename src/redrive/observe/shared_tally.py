@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ..config import is_shared
 from ..errors import Refused
 from ..events import Event, Notice
+from ..files import NotOurs, make_folder, open_file, read_regular, rewrite
 from .tally import Counting, Labels, Numbers, Series, empty, merge
 
 if TYPE_CHECKING:
@@ -35,12 +37,12 @@ _decode = msgspec.json.Decoder(_Written).decode
 class SharedCounting:
     """An observer that counts, and keeps what it counted in a file of `directory` for `read`.
 
-    Raises OSError where the directory cannot be written, Refused where no file in it is free.
+    Raises OSError where the directory cannot be written or is somebody else's, Refused where no file in it is free.
     """
 
     def __init__(self, counting: Counting, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self._counting = counting
+        make_folder(directory, shared=is_shared())
+        self._counting, self._shared = counting, is_shared()
         self._path, self._lock = _take(directory)
         counting.add(_read(self._path))
         self._changed, self._closed = threading.Event(), threading.Event()
@@ -59,7 +61,8 @@ class SharedCounting:
         """Write what was counted up to now. What cannot be written now is written with the next; work goes on."""
         with self._writing, contextlib.suppress(OSError):
             new = self._path.with_suffix(".new")
-            new.write_bytes(_encode({name: list(of.items()) for name, of in self._counting.copy().items()}))
+            counted = _encode({name: list(of.items()) for name, of in self._counting.copy().items()})
+            rewrite(new, counted, shared=self._shared)
             new.replace(self._path)
 
     def close(self) -> None:
@@ -97,7 +100,7 @@ def read(directory: Path) -> Series:
 def _read(path: Path) -> Series:
     """What stands in a file: nothing where it is not there yet, or was cut off by a power failure."""
     try:
-        return {name: dict(of) for name, of in _decode(path.read_bytes()).items()}
+        return {name: dict(of) for name, of in _decode(read_regular(path)).items()}
     except (OSError, msgspec.DecodeError):
         return {}
 
@@ -105,7 +108,10 @@ def _read(path: Path) -> Series:
 def _take(directory: Path) -> tuple[Path, int]:
     """The first file that no living process has, and the lock that keeps it ours until this process ends."""
     for number in range(PROCESSES_MAX):
-        lock = os.open(directory / f"{number}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            lock = open_file(directory / f"{number}.lock", os.O_RDWR | os.O_CREAT, shared=is_shared())
+        except NotOurs:
+            continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+
+from ..config import is_shared
 
 FREE_LEAST = 512 * 2**20
 WAL_MOST = 64 * 2**20  # a checkpoint begins at 4 MB
@@ -25,6 +28,7 @@ def findings(path: Path, synchronous: str, waiting_bytes: int) -> Iterator[str]:
             "URL unless that is meant"
         )
     yield from _of_file_system(path)
+    yield from _of_modes(path)
     free = shutil.disk_usage(path.parent).free
     if free < FREE_LEAST:
         yield f"{_size(free)} are free on the disk of {path}: where none are, nothing can be put; make room"
@@ -44,6 +48,21 @@ def _of_file_system(path: Path) -> Iterator[str]:
         )
     if kind in _LOST:
         yield f"{path} lies {_LOST[kind]} ({kind}); move it to a disk or a volume that stays"
+
+
+def _of_modes(path: Path) -> Iterator[str]:
+    mode, folder = path.stat().st_mode, path.resolve().parent
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        may = "change" if mode & stat.S_IWOTH else "read"
+        yield (
+            f"every user of this machine may {may} {path} (mode {stat.S_IMODE(mode):o}), and with it what messages "
+            "hold; `chmod o-rwx` it, and its -wal and -shm: redrive makes new files 600, and leaves the modes of others"
+        )
+    if is_shared() and mode & stat.S_IWGRP and not folder.stat().st_mode & stat.S_ISGID:
+        yield (
+            f"{path} is shared with a group, but the log beside it will belong to the own group of its maker: "
+            f"`chmod g+s {folder}`"
+        )
 
 
 def file_system(path: Path) -> str:

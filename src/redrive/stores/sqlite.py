@@ -18,8 +18,10 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from ..config import is_shared
 from ..errors import ConfigError, StoreError, StoreUnavailable
 from ..fault import Fault
+from ..files import make_database
 from ..message import (
     Ack,
     Ask,
@@ -117,6 +119,7 @@ class SqliteStore:
         self._writer = Writer(self._connect, self._synchronous, lambda point: self.seam(point))
         self._reader: sqlite3.Connection | None = None
         try:
+            make_database(self.path, shared=is_shared())
             self._reader = reader = self._connect()
             self._migrate(reader)
         except BaseException as error:
@@ -124,6 +127,8 @@ class SqliteStore:
             self._disconnect_reader()
             if isinstance(error, sqlite3.Error):
                 raise store_error(error, f"cannot open {self.path}") from error
+            if isinstance(error, OSError):
+                raise StoreUnavailable(f"cannot make {self.path}: {error.strerror or error}") from error
             raise
         self._wake_folder = wake_dir(self.path)
         self._waker = Waker(self._wake_folder)
@@ -253,7 +258,7 @@ class SqliteStore:
         # Whoever settles claims what comes of it, if it has room. Others, who may have, must be told.
         if self._for_others or any(s.follow_ups or type(s.decision) is RetryAt for s in settlements):
             waiter = self._waiters.get(threading.get_ident())
-            self._waker.wake_all(but=None if waiter is None else waiter.path)
+            self._waker.wake_all(but=None if waiter is None else waiter.name)
         return result
 
     def _claim(self, c: sqlite3.Connection, ask: Ask, now: int, deliveries: list[Delivery]) -> bool:
@@ -366,7 +371,7 @@ class SqliteStore:
     def nudge(self) -> None:
         self._nudges += 1
         for waiter in list(self._waiters.values()):
-            self._waker.wake(waiter.path)
+            waiter.nudge()
 
     # -- looking
 

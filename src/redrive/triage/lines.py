@@ -22,8 +22,10 @@ from msgspec.structs import replace
 
 from ..blobs import read_reference, whole_body
 from ..codec import is_json
+from ..config import is_shared
 from ..errors import BlobsUnavailable, EnqueueError, Refused, Unreadable
 from ..fault import Fault
+from ..files import written
 from ..message import BLOB, RESTING, Message
 from ..redact import redact, redact_json, redact_value
 from ..store import Store
@@ -175,25 +177,20 @@ def export(
     actor: str | None = None,
     reason: str = "",
 ) -> Exported:
-    """Write what is selected, a line each, the longest dead first; `reveal`: with its secrets. A file appears under its
-    name when it is whole, and when its entry is in the audit log. The entry of a stream is written before it, and says
-    afterwards how many went. Raises ConfigError, OSError, StoreError."""
+    """Write what is selected, a line each, the longest dead first; `reveal`: with its secrets. A file is this user's
+    alone, and appears under its name when it is whole and its entry is in the audit log. The entry of a stream is
+    written before it, and says afterwards how many went. Raises ConfigError, OSError, StoreError."""
     log = _Log(store, selection, *signed(actor, reason, "export", needed=False))
     if not isinstance(file, str | Path):
         return _streamed(store, selection, file, log, reveal)
     path = Path(file)
-    handle, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as out:
-            ids, done = _export(store, selection, out, reveal)
-            out.flush()
-            os.fsync(out.fileno())
+    if path.exists() and not path.is_file():  # such as /dev/stdout
+        with path.open("wb") as out:
+            return _streamed(store, selection, out, log, reveal)
+    with written(path, shared=is_shared()) as handle, os.fdopen(os.dup(handle), "wb") as out:
+        ids, done = _export(store, selection, out, reveal)
         if done.count:
             log.audit.keep(log.entry(f"to {path}", ids, done.count))
-        Path(part).replace(path)
-    except BaseException:
-        Path(part).unlink(missing_ok=True)
-        raise
     return done
 
 

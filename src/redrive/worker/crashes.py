@@ -29,8 +29,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..config import is_shared
 from ..errors import Refused, StoreFull, StoreUnavailable
 from ..fault import STARTED_MAX, Crash
+from ..files import make_folder, open_file
 from ..message import Started
 
 _MAGIC = b"redrive3"
@@ -156,9 +158,9 @@ class Slots:
 def hold(folder: Path, prefix: str) -> Slots:
     """The first identity `prefix`-0, `prefix`-1, … that no living process holds.
 
-    Raises Refused if a thousand hold one, OSError where the folder cannot be written.
+    Raises Refused if a thousand hold one, OSError where the folder cannot be written or is somebody else's.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder, shared=is_shared())
     here = place(folder)
     for number in range(_IDENTITIES_MAX):
         file = _lock(folder / f"{prefix}-{number}.slots", os.O_CREAT)
@@ -176,7 +178,7 @@ def left_behind(folder: Path) -> Iterator[Slots]:
         return
     here = place(folder)
     for path in sorted(folder.glob("*.slots")):
-        if path.stat().st_size == 0 or (file := _lock(path)) is None:
+        if path.lstat().st_size == 0 or (file := _lock(path)) is None:
             continue
         slots = Slots(path.stem, file, here)
         yield slots
@@ -189,9 +191,12 @@ def all_beats(folder: Path) -> list[Beats]:
     found: list[Beats] = []
     if not folder.is_dir():
         return found
-    here = f"{place(folder)}/".encode()
+    try:
+        here = f"{place(folder)}/".encode()
+    except OSError:  # it is somebody else's: then no worker of ours holds an identity here
+        return found
     for path in folder.glob("*.slots"):
-        with contextlib.suppress(OSError, struct.error), path.open("rb") as file:
+        with contextlib.suppress(OSError, struct.error), os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
             magic, _, *beats, holder = _HEADER.unpack(file.read(_HEADER.size))
             if magic == _MAGIC and holder.startswith(here):
                 found.append(Beats(*beats))
@@ -206,7 +211,7 @@ def note_death(folder: Path, pid: int, born_s: float, death: Death) -> bool:
     """
     here, noted = f"{place(folder)}/".encode(), False
     for path in folder.glob("*.slots"):
-        with contextlib.suppress(OSError, struct.error), path.open("r+b") as file:
+        with contextlib.suppress(OSError, struct.error), os.fdopen(_open(path, os.O_RDWR), "r+b") as file:
             magic, _, store_s, _, _, holder_pid, holder = _HEADER.unpack(file.read(_HEADER.size))
             if (magic, holder_pid) == (_MAGIC, pid) and store_s >= born_s and holder.startswith(here):
                 os.pwrite(file.fileno(), _DEATH.pack(pid, death.code, death.peak_bytes, death.hung), _DEATH_AT)
@@ -237,7 +242,7 @@ def place(folder: Path) -> str:
     what lies on them.
     """
     with contextlib.ExitStack() as closing:
-        file = os.open(folder / _TOKEN, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = _open(folder / _TOKEN, os.O_RDWR | os.O_CREAT)
         closing.callback(os.close, file)
         fcntl.flock(file, fcntl.LOCK_EX)  # one makes it; one killed at that leaves it too short, and the next makes it
         token = os.pread(file, _TOKEN_BYTES, 0)
@@ -266,13 +271,24 @@ def _fill(file: int, size: int) -> None:
 
 
 def _lock(path: Path, flags: int = 0) -> int | None:
-    file = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
+    """The file under its lock; None where another holds it, or it is none of ours."""
+    try:
+        file = _open(path, os.O_RDWR | flags)
+    except PermissionError:
+        if not os.path.lexists(path):  # none may be made here
+            raise
+        return None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(file)
         return None
     return file
+
+
+def _open(path: Path, flags: int) -> int:
+    """A file in the folder, if both are ours. Raises OSError."""
+    return open_file(path, flags, shared=is_shared())
 
 
 def _read(file: int, name: str) -> _Left:
@@ -295,7 +311,7 @@ def _read(file: int, name: str) -> _Left:
 
 @functools.cache
 def boot_id() -> str:
-    """A word that changes when the machine starts anew: what was written before that may not have reached the disk."""
+    """A word that changes when the machine starts again: what was written before that may not have reached the disk."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     if platform.system() == "Darwin":
