@@ -18,15 +18,16 @@ from urllib.parse import quote, urlsplit
 
 from msgspec import Struct
 
+from . import trust
+from .config_file import CONFIG, File, settings_file, table_of
 from .duration import seconds
-from .errors import ConfigError
+from .errors import ConfigError, Refused
 from .urls import shown
 
 LOGS = ("auto", "json", "text", "off")
 LOOPBACK = "127.0.0.1"
 OUTPUTS = ("auto", "table", "tsv", "json", "jsonl", "ids")
 SHARES = ("none", "group")
-_FILES = ("redrive.toml", "pyproject.toml")
 _SQLITE = "sqlite:///"
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
@@ -82,15 +83,16 @@ def settings(flags: Mapping[str, Any] = _NO_FLAGS) -> Settings:
     """The settings that hold here and now. `flags` are those of the command line, by setting; None means not given.
 
     Raises ConfigError for a value, or a key in the file, that cannot be meant; it names the place and what it takes.
+    Raises Refused for a file that was found and that another user owns or may write.
     """
-    return _settled(tuple((n, v) for n, v in flags.items() if v is not None), _environment(), _file())
+    return _settled(tuple((n, v) for n, v in flags.items() if v is not None), _environment(), settings_file())
 
 
 def is_shared() -> bool:
     """Whether files that are made now are for the group too; not where the settings cannot be read."""
     try:
         return settings().share == "group"
-    except ConfigError:
+    except (ConfigError, Refused):
         return False
 
 
@@ -98,14 +100,14 @@ def sources(flags: Mapping[str, Any] = _NO_FLAGS) -> list[Sourced]:
     """Every setting as it was written, and where; of what is a secret, only where it leads. Raises as `settings`
     does."""
     given = tuple((n, v) for n, v in flags.items() if v is not None)
-    chosen = _chosen(given, _environment(), _file())
+    chosen = _chosen(given, _environment(), settings_file())
     return [_shown(chosen[name][1]) if name in chosen else _default(name) for name in _SETTINGS]
 
 
 def unknown_variables() -> list[tuple[str, str]]:
     """Set variables that were probably meant as settings, each with that setting's: (REDRIVE_LEESE, REDRIVE_LEASE)."""
     odd = (v.removeprefix("REDRIVE_") for v in sorted(os.environ) if v.startswith("REDRIVE_"))
-    names = [name.upper() for name in _SETTINGS]
+    names = [*(name.upper() for name in _SETTINGS), *_OTHERS]
     meant = ((name, near_miss(name, names, 0.75)) for name in odd if name not in names)
     return [(f"REDRIVE_{name}", f"REDRIVE_{near}") for name, near in meant if near]
 
@@ -280,15 +282,10 @@ _SETTINGS = {
     "log": _Setting("log", _one_of(LOGS), f"one of {', '.join(LOGS)}"),
     "output": _Setting("output", _one_of(OUTPUTS), f"one of {', '.join(OUTPUTS)}"),
 }
+_OTHERS = [name.removeprefix("REDRIVE_") for name in (CONFIG, trust.VARIABLE)]  # variables that are no settings
 _VARIABLES = {name: f"REDRIVE_{name.upper()}" for name in _SETTINGS}
 
 # -- resolving
-
-
-class _File(NamedTuple):
-    path: Path
-    stamp: tuple[int, int]  # changes with its contents
-    here: bool  # it lies in the working directory
 
 
 def _environment() -> tuple[tuple[str, str], ...]:
@@ -298,7 +295,7 @@ def _environment() -> tuple[tuple[str, str], ...]:
 
 @functools.lru_cache(maxsize=64)  # an app asks with every worker it makes, and its App() at import
 def _settled(
-    flags: tuple[tuple[str, Any], ...], environment: tuple[tuple[str, str], ...], file: _File | None
+    flags: tuple[tuple[str, Any], ...], environment: tuple[tuple[str, str], ...], file: File | None
 ) -> Settings:
     chosen = _chosen(flags, environment, file)
     fields = {_SETTINGS[name].field: value for name, (value, _) in chosen.items()}
@@ -306,16 +303,24 @@ def _settled(
 
 
 def _chosen(
-    flags: tuple[tuple[str, Any], ...], environment: tuple[tuple[str, str], ...], file: _File | None
+    flags: tuple[tuple[str, Any], ...], environment: tuple[tuple[str, str], ...], file: File | None
 ) -> dict[str, tuple[Any, Sourced]]:
     """Each setting that is given anywhere: its value, and how it was written where."""
     written = {}
     if file is not None:
-        for name, value in (_table(file.path, file.stamp) or {}).items():
+        for name, value in table_of(file).items():
+            _known(name, file.path)
             written[name] = Sourced(name, _anchored(name, value, file), str(file.path))
     written |= {name: Sourced(name, text, _VARIABLES[name]) for name, text in environment}
     written |= {name: Sourced(name, value, f"--{name.replace('_', '-')}") for name, value in flags}
     return {name: (_value(sourced), sourced) for name, sourced in written.items()}
+
+
+def _known(key: str, path: Path) -> None:
+    if key not in _SETTINGS:
+        near = near_miss(key, _SETTINGS)
+        meant = f"did you mean {near!r}? " if near else ""
+        raise ConfigError(f"{path}: unknown key {key!r}; {meant}known: {', '.join(_SETTINGS)}")
 
 
 def _default(name: str) -> Sourced:
@@ -341,7 +346,7 @@ def _value(written: Sourced) -> Any:
         raise ConfigError(f"{place} = {value!r} is refused: {why}; expected {setting.expected}") from None
 
 
-def _anchored(name: str, value: Any, file: _File) -> Any:
+def _anchored(name: str, value: Any, file: File) -> Any:
     """A relative path in a file is meant from where the file lies."""
     if file.here or not isinstance(value, str):
         return value
@@ -354,50 +359,3 @@ def _anchored(name: str, value: Any, file: _File) -> Any:
         return value
     path = value.removeprefix(_SQLITE)
     return value if path.startswith("/") else f"{_SQLITE}{file.path.parent}/{path}"
-
-
-# -- the file
-
-
-def _file() -> _File | None:
-    """The nearest file with settings."""
-    try:
-        here = Path.cwd()
-    except FileNotFoundError:  # somebody removed it
-        return None
-    for folder in (here, *here.parents):
-        for name in _FILES:
-            path = folder / name
-            stamp = _stamp(path)
-            if stamp is not None and _table(path, stamp) is not None:
-                return _File(path, stamp, folder == here)
-    return None
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size
-
-
-@functools.lru_cache(maxsize=64)
-def _table(path: Path, stamp: tuple[int, int]) -> Mapping[str, Any] | None:
-    """The settings in this file; None for a pyproject.toml that has none."""
-    import tomllib
-
-    ours = path.name == "redrive.toml"
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        if not ours:  # a broken pyproject.toml is for other tools to say
-            return None
-        raise ConfigError(f'{path} cannot be read: {error}; expected TOML, such as lease = "30s"') from None
-    table = document if ours else document.get("tool", {}).get("redrive")
-    for key in table or {}:
-        if key not in _SETTINGS:
-            near = near_miss(key, _SETTINGS)
-            meant = f"did you mean {near!r}? " if near else ""
-            raise ConfigError(f"{path}: unknown key {key!r}; {meant}known: {', '.join(_SETTINGS)}")
-    return table

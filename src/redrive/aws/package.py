@@ -22,6 +22,7 @@ from msgspec import Struct
 
 import redrive
 
+from .. import trust
 from ..errors import ConfigError
 
 RUNTIMES = ("3.11", "3.12", "3.13")
@@ -103,7 +104,7 @@ def _fetched(folder: Path, python: str, architecture: str) -> Iterator[tuple[str
     platforms = [f"manylinux{kind}_{MACHINES[architecture]}" for kind in ("2014", "_2_17", "_2_28", "_2_34")]
     asked = [f"{name}=={version(name)}" for name in COMPILED]
     command = [
-        sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps",
+        *trust.python(), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps",
         "--target", str(target), "--only-binary=:all:", "--implementation", "cp", "--python-version", python,
         *(word for platform in platforms for word in ("--platform", platform)), *asked,
     ]  # fmt: skip

@@ -124,6 +124,7 @@ def _ours(error: Exception) -> Failure | None:
         StoreUnavailable,
         Unsupported,
     )
+    from ..trust import NotTrusted
 
     help, settings = f"{command()} --help", f"{program()} config show"
     what, _, why = str(error).partition("; ")
@@ -134,6 +135,8 @@ def _ours(error: Exception) -> Failure | None:
             return Failure(what, why or "a setting or declaration is wrong", _mend(what) or settings, USAGE)
         case SchemaError():
             return Failure(what, why or "its schema is of another version", _mend_schema(str(error)), REFUSED)
+        case NotTrusted():
+            return Failure(what, why, f"{error.fix} {command()}", REFUSED)
         case Refused():
             return Failure(what, why or "a safety check says no", settings, REFUSED)
         case Unsupported():

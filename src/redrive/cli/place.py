@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from .. import trust
 from ..config import OUTPUTS, Settings, near_miss, settings, sources
 from ..urls import shown
+from .code import Distrusted, look_in
 from .failure import AT, REFUSED, UNREACHABLE, USAGE, Failure, command, note, program, typed
 from .output import Output
 
@@ -189,17 +191,25 @@ def load_app(spec: str, folder: str | None = None) -> App:
 
 
 def _load_module(name: str, path: str, folder: str | None) -> Any:
-    for place in [folder, str(Path.cwd())]:
-        if place is not None and place not in sys.path:
-            sys.path.insert(0, place)
+    refused = look_in([Path(place) for place in (folder, Path.cwd()) if place is not None])
     try:
         return importlib.import_module(name)
+    except Distrusted as error:
+        raise _distrusted(name, error.place, error.why) from None
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
             raise _broken(name, error) from error
+        for place, why in refused.items():
+            raise _distrusted(name, place, why) from None
         raise _no_module(name, path) from None
     except (SystemExit, Exception) as error:
         raise _broken(name, error) from error
+
+
+def _distrusted(name: str, place: Path, why: str) -> Exception:
+    return trust.NotTrusted(
+        f"module '{name}' is not imported from {place}", why, place if place.is_dir() else place.parent
+    )
 
 
 def _no_module(name: str, path: str) -> Failure:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from .. import trust
 from ..app import App, Queue
 from ..config import LOGS, Settings, near_miss, settings
 from ..worker.supervisor import supervise
@@ -193,7 +193,7 @@ def _child(app: App, chosen: Settings, url: str | None, metrics_dir: Path | None
     }
     if chosen.queues is not None:
         flags["--queues"] = ",".join(name if n is None else f"{name}:{n}" for name, n in chosen.queues.items())
-    argv = [sys.executable, "-m", "redrive", "worker", "--child"]
+    argv = [*trust.python(), "-m", "redrive", "worker", "--child"]
     for flag, value in flags.items():
         argv += [flag, str(value)] if value is not None else []
     switches = (

@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from urllib.parse import quote
 import msgspec
 from rich.console import Console
 
+from .. import trust
 from ..duration import show
 from ..errors import RedriveError, Unsupported
 from ..http.deliver import Target
@@ -255,7 +255,7 @@ class Demo:
 
     def _judge(self) -> Verdict:
         arguments = [str(self._log), "-", str(self._sent), str(self._fates), self._queue]
-        command = [sys.executable, "-m", "redrive.demo.ledger", *arguments]
+        command = [*trust.python(), "-m", "redrive.demo.ledger", *arguments]
         env = {**os.environ, "REDRIVE_URL": self._url}  # it may hold a password
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S)
         try:
@@ -269,7 +269,7 @@ class EndpointProcess:
 
     def __init__(self, seed: int, log: Path) -> None:
         arguments = ["--seed", str(seed), "--log", str(log), "--secret", SECRET, "--timeout", str(TIMEOUT_S)]
-        command = [sys.executable, "-m", "redrive.demo.endpoint", *arguments]
+        command = [*trust.python(), "-m", "redrive.demo.endpoint", *arguments]
         # A session of its own: Ctrl-C is for this process, which then closes the other's input.
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         self.port = 0
