@@ -17,10 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive import App
+from redrive.boot import boot_id
 from redrive.fault import Crash, Kind, crash_fault
 from redrive.ids import new_id
 from redrive.message import Ask, Lane
-from redrive.worker.crashes import _SLOT, Death, Slots, all_beats, boot_id, hold, left_behind, note_death, place
+from redrive.worker.crashes import _SLOT, Death, Slots, all_beats, hold, left_behind, note_death, place
 
 IDS = [new_id(n) for n in range(4)]
 

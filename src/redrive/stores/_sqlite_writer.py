@@ -33,6 +33,8 @@ class Writer:
         self, connect: Callable[[], sqlite3.Connection], synchronous: str, seam: Callable[[str], None]
     ) -> None:
         self._connect, self._synchronous, self._seam = connect, synchronous, seam
+        self.begun: Callable[[sqlite3.Connection], None] = lambda c: None  # called at the beginning of each commit
+        self.undone: Callable[[], None] = lambda: None  # and where nothing of one was written
         self._now_synchronous = synchronous
         self.lock = threading.Lock()
         self.waiting: deque[_Work] = deque()
@@ -60,6 +62,7 @@ class Writer:
             c = self._connection or self._open()
             self._set_sync(c, any(work.synced for work in group))
             c.execute("begin immediate")
+            self.begun(c)
             if len(group) == 1:
                 group[0].value = group[0].do(c)
             else:
@@ -70,6 +73,7 @@ class Writer:
             self._seam("committed")
         except BaseException as error:
             self._undo()
+            self.undone()
             typed = store_error(error) if isinstance(error, sqlite3.Error) else error
             if not isinstance(typed, Exception):  # an interrupt is only for the thread it hit
                 typed = StoreUnavailable("the commit was interrupted; nothing was acknowledged")

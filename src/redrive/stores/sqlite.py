@@ -53,12 +53,13 @@ from ..message import (
 )
 from ..store import Cells, Traits
 from . import _door, _sqlite_cells, _sqlite_schema
-from ._clock import wall_ms
 from ._counts import total
+from ._held_clock import Host
 from ._meta import text
 from ._seam import no_seam
 from ._sharing import chosen
 from ._sqlite_changes import Changes
+from ._sqlite_clock import StoreClock
 from ._sqlite_groups import Groups, to_group
 from ._sqlite_looks import grouped_by_index, page_of, to_failure_group, trend_of, where_of
 from ._sqlite_rows import (
@@ -87,13 +88,19 @@ class SqliteStore:
     """A store in the SQLite file at `path`, made if it is missing.
 
     `synchronous="normal"` gives up the sync of each commit: kill -9 still loses nothing, a power cut may lose the
-    last commits. `clock_ms` replaces the wall clock in tests. Raises ConfigError, SchemaError, StoreUnavailable.
+    last commits. In tests `clock_ms` replaces the store's time, and `host` the clocks of the machine which that is held
+    against. Raises ConfigError, SchemaError, StoreUnavailable.
     """
 
     traits = Traits(name="sqlite", one_machine=True)
 
     def __init__(
-        self, path: str | os.PathLike[str], *, synchronous: str = "full", clock_ms: Callable[[], int] | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        synchronous: str = "full",
+        clock_ms: Callable[[], int] | None = None,
+        host: Host | None = None,
     ) -> None:
         if sqlite3.sqlite_version_info < (3, 35):
             raise ConfigError(f"SQLite {sqlite3.sqlite_version} is too old; redrive needs 3.35 or later")
@@ -105,8 +112,9 @@ class SqliteStore:
         self.path = Path(path).absolute()
         self.state_dir: Path | None = self.path.with_name(self.path.name + "-workers")
         self._synchronous = synchronous.lower()
-        self._clock_ms = clock_ms or wall_ms
         self._sql = _sqlite_schema.statements()
+        self._clock = StoreClock(self._sql, clock_ms, host)
+        self._clock_ms = self._clock.now_ms
         self._groups = Groups(self._sql)
         self._changes = Changes(self._sql, self._groups)
         self._triage = Triage(self._sql, self._groups, self._changes)
@@ -122,6 +130,7 @@ class SqliteStore:
             make_database(self.path, shared=is_shared())
             self._reader = reader = self._connect()
             self._migrate(reader)
+            self._clock.look(self._read)
         except BaseException as error:
             self._writer.close()
             self._disconnect_reader()
@@ -130,6 +139,7 @@ class SqliteStore:
             if isinstance(error, OSError):
                 raise StoreUnavailable(f"cannot make {self.path}: {error.strerror or error}") from error
             raise
+        self._writer.begun, self._writer.undone = self._clock.begin, self._clock.undo
         self._wake_folder = wake_dir(self.path)
         self._waker = Waker(self._wake_folder)
         self._waiters: dict[int, Waiter] = {}
@@ -189,6 +199,7 @@ class SqliteStore:
             self._writer.run(lambda c: _sqlite_schema.migrate(c, self._sql, self.path))
 
     def now_ms(self) -> int:
+        self._clock.look(self._read)
         return self._clock_ms()
 
     # -- putting
@@ -199,7 +210,7 @@ class SqliteStore:
         def work(c: sqlite3.Connection) -> list[Put]:
             now = self._clock_ms()
             self.seam("put")
-            puts = self._changes.insert(c, drafts, now)
+            puts = self._changes.insert(c, self._clock.timed(drafts), now)
             _sqlite_cells.swap_all(c, self._sql, swaps, now)
             return puts
 
@@ -214,6 +225,7 @@ class SqliteStore:
         connection = connection_of(tx)
         try:
             with within(connection, self.path) as c:
+                self._clock.begin_within(c)
                 puts = work(c)
         except sqlite3.Error as error:
             raise store_error(error, "SQLite could not write in the transaction of tx=") from error
@@ -236,7 +248,8 @@ class SqliteStore:
             now = self._clock_ms()
             self._groups.admitted = 0
             grouped = self._groups.any(c)
-            settled = self._changes.settle(c, settlements, plain, grouped, now) if settlements else []
+            timed = settlements if plain else self._clock.timed_all(settlements)
+            settled = self._changes.settle(c, timed, plain, grouped, now) if settlements else []
             _sqlite_cells.swap_all(c, self._sql, swaps, now)
             self.seam("settled")
             deliveries: list[Delivery] = []
@@ -339,13 +352,10 @@ class SqliteStore:
         while True:
             version = self._read("pragma data_version")[0][0]
             if version != seen:
+                self._clock.look(self._read)
                 seen, due_ms = version, self._next_due_ms(asks)
             left_s = end - time.monotonic()
-            due_s = (
-                (due_ms - time.time() * 1000) / 1000
-                if self._clock_ms is wall_ms
-                else (due_ms - self._clock_ms()) / 1000
-            )
+            due_s = (due_ms - self._clock.now()) / 1000
             if waiter.nudges != self._nudges:  # one that came before this thread had a socket counts too
                 waiter.nudges = self._nudges
                 return
@@ -406,7 +416,7 @@ class SqliteStore:
     def counts(self, queue: str | None = None) -> Counts:
         if queue is None:
             return total(self.counts_by_queue().values())
-        now = self._clock_ms()
+        now = self.now_ms()
         ready, scheduled, leased, oldest, without_place = self._read(self._sql["counts"], now, queue)[0]
         resting = dict(self._read(self._sql["resting_counts"], queue))
         age_s = (now - oldest) / 1000 if oldest is not None else 0.0
@@ -421,7 +431,7 @@ class SqliteStore:
         )
 
     def counts_by_queue(self) -> dict[str, Counts]:
-        rows = self._read(self._sql["counts_by_queue"], self._clock_ms())
+        rows = self._read(self._sql["counts_by_queue"], self.now_ms())
         return {queue: Counts(*numbers) for queue, *numbers in rows}
 
     def queues(self) -> list[str]:
@@ -440,7 +450,7 @@ class SqliteStore:
 
     def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
         clauses, args = where_of(where, Lane.DEAD)
-        told, since = trend_of(self._clock_ms() if trend else None)
+        told, since = trend_of(self.now_ms() if trend else None)
         name = "all_failure_groups" if grouped_by_index(where) else "failure_groups"
         sql = self._sql[name].replace("{trend}", told).replace("{where}", " and ".join(clauses))
         return [to_failure_group(*row) for row in self._read(sql, *since, *args)]
@@ -586,7 +596,7 @@ class SqliteStore:
     def doctor(self) -> list[str]:
         _, frames, carried = self._read("pragma wal_checkpoint(passive)")[0]
         waiting = max(0, frames - carried) * int(self._read("pragma page_size")[0][0])
-        return list(findings(self.path, self._synchronous, waiting))
+        return [*findings(self.path, self._synchronous, waiting), *self._clock.findings()]
 
     def about(self) -> dict[str, str | int]:
         parts = [self.path, self.path.with_name(f"{self.path.name}-wal")]
@@ -646,7 +656,7 @@ class SqliteCells:
 
     def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
         def work(c: sqlite3.Connection) -> list[bool]:
-            now = self._store.now_ms()
+            now = self._store._clock_ms()
             words = _sqlite_cells.swap_each(c, self._store._sql, swaps, now)
             self._store._sweep_cells(c, now)
             return words

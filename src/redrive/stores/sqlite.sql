@@ -663,3 +663,15 @@ update cell_gone set version = max(version, ?1)
 -- name: sweep_cells
 -- ?1 now
 delete from cell where key in (select key from cell where expires_ms <= ?1 order by expires_ms limit 1000)
+
+-- name: read_clock
+-- ?1 the cell of the clock's mark
+select value from cell where key = ?1
+
+-- name: write_clock
+-- ?1 the cell, ?2 the mark
+insert into cell(key, version, value) values (?1, (select version + 1 from cell_gone), ?2)
+on conflict(key) do update set version = version + 1, value = excluded.value, expires_ms = null
+
+-- name: nothing_leased
+select not exists (select 1 from message indexed by message_due where lane = 'leased' and due_ms is not null)

@@ -15,20 +15,18 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
 import hashlib
 import mmap
 import os
-import platform
 import secrets
 import signal
 import struct
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..boot import boot_id
 from ..config import is_shared
 from ..errors import Refused, StoreFull, StoreUnavailable
 from ..fault import STARTED_MAX, Crash
@@ -307,17 +305,3 @@ def _read(file: int, name: str) -> _Left:
     slots = [slot for slot in _SLOT.iter_unpack(data[size:whole]) if slot[2] in (_STARTED, _ALONE)]
     started = [Started(id.decode(errors="replace"), fence) for id, fence, _ in slots]
     return _Left(same_boot, holder, started, any(state == _ALONE for *_, state in slots), death)
-
-
-@functools.cache
-def boot_id() -> str:
-    """A word that changes when the machine starts again: what was written before that may not have reached the disk."""
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    if platform.system() == "Darwin":
-        found = subprocess.run(
-            ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True, check=False
-        )
-        if found.returncode == 0:
-            return found.stdout.strip()
-    return f"unknown-{os.getpid()}"  # never equal to another process's: leases are then never taken back early
