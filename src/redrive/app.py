@@ -192,7 +192,8 @@ class App:
             if self._store is None:
                 self._store = _with_blobs(open_store(self.url or settings().url), self.blobs)
             for name in sorted(self._untold):
-                self.queues[name].tell(self._store)
+                if not self._store.traits.read_only:  # who only looks tells it nothing
+                    self.queues[name].tell(self._store)
                 self._untold.discard(name)
             return self._store
 

@@ -16,6 +16,7 @@ RedriveError
 │   │   └── PublishFailed  a topic took not all of the events; says which it did not
 │   ├── Conflict         a cell had another version; nothing of the commit was written
 │   ├── Unsupported      this store does not promise that
+│   ├── ReadOnly         this user may look at the store, and not change it
 │   └── SchemaError      the stored schema is newer than this program
 ├── NotDone              ref.wait(): the message died or was cancelled, so it has no result
 ├── InProgress           a direct call: another one works on its idempotency key just now
@@ -136,6 +137,10 @@ class Conflict(StoreError):
 
 class Unsupported(StoreError):
     """This store does not promise what was asked."""
+
+
+class ReadOnly(StoreError):
+    """This user, role or file may only be looked at; nothing was changed."""
 
 
 class SchemaError(StoreError):

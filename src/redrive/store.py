@@ -69,6 +69,7 @@ class Traits(Struct, frozen=True):
     releases: bool = True  # False: what a dead worker had comes back when its leases run out
     kept_bytes_max: int | None = None  # of a checkpoint or a result, where that is less than of a body
     tick_ms: int = 1  # waits and leases last whole ticks, rounded up: nothing is early
+    read_only: str = ""  # why this handle may only look: then what changes anything raises ReadOnly
 
     @property
     def state_bytes_max(self) -> int:

@@ -116,6 +116,7 @@ def _ours(error: Exception) -> Failure | None:
     from ..errors import (
         ConfigError,
         EnqueueError,
+        ReadOnly,
         RedriveError,
         Refused,
         SchemaError,
@@ -139,6 +140,8 @@ def _ours(error: Exception) -> Failure | None:
             return Failure(what, why, f"{error.fix} {command()}", REFUSED)
         case Refused():
             return Failure(what, why or "a safety check says no", settings, REFUSED)
+        case ReadOnly():
+            return Failure(what, why or "nothing was changed", f"run {command()} as a user who may write", REFUSED)
         case Unsupported():
             return Failure(what, why or "this store does not do that", help, REFUSED)
         case StoreFull():

@@ -75,6 +75,8 @@ def at_store(*, create: bool = False, absent: bool = False) -> Callable[[Callabl
                 _refuse_private(place)
             try:
                 _refuse_unseen(place)
+                if place.store.traits.read_only:
+                    note(f"{place.store.traits.read_only}: nothing can be changed from here")
                 return command(place, Output(chosen.output), *args, **options)
             finally:
                 place.store.close()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ..errors import Conflict, EnqueueError, SchemaError, StoreError, Unsupported
+from ..errors import Conflict, EnqueueError, ReadOnly, SchemaError, StoreError, Unsupported
 from ..events import Notice
 from ..message import Cell
 from ..redact import redact
@@ -77,7 +77,7 @@ class Scheduler:
         while not self._told_to_stop(wait_s):
             try:
                 wait_s = self.step() / 1000
-            except (Unsupported, SchemaError):
+            except (Unsupported, ReadOnly, SchemaError):
                 raise  # no later try would go better
             except StoreError as error:
                 if not failed_s:

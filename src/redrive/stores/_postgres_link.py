@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import psycopg
 from msgspec import Struct
 
-from ..errors import ConfigError, StoreUnavailable
+from ..errors import ConfigError, ReadOnly, StoreUnavailable
 from ..urls import shown
 from ._clock import Clock
 from ._pool import Pool
@@ -69,6 +69,7 @@ class Link:
         self.url, self.schema, self.where = url, url.schema, url.shown
         self.channel = f"redrive_{hashlib.blake2b(url.schema.encode(), digest_size=6).hexdigest()}"
         self.origin = secrets.token_hex(4)  # of the notifications sent from here, which nobody here listens to
+        self.read_only = ""  # why nothing can be written
         self.pooled = False  # whether a pooler stands between: then a session is not ours to set up
         self.on_change: Callable[[Iterable[str]], None] = lambda queues: None  # the listener hangs in here
         # and here who must know where in the due index something may have come (_postgres_told.py)
@@ -132,6 +133,8 @@ class Link:
         return self._attempt(do, True)
 
     def _transact(self, do: Callable[[Connection], T], wake: Iterable[str], again: bool) -> T:
+        if self.read_only:
+            raise ReadOnly(f"{self.where}: {self.read_only}; nothing was changed")
         value = self._attempt(do, again)
         self._seam("committed")
         self.on_change(wake)

@@ -18,7 +18,7 @@ from random import uniform
 import psycopg
 from msgspec import Struct
 
-from ..errors import SchemaError, StoreUnavailable
+from ..errors import ReadOnly, SchemaError, StoreUnavailable
 from ._postgres_connection import Connection
 from ._postgres_errors import open_error, store_error
 from ._postgres_link import Link
@@ -45,10 +45,12 @@ class Migration(Struct, frozen=True):
 
 
 class Version(Struct, frozen=True):
-    """What stands in the database; number 0 where there is nothing of ours."""
+    """What stands in the database; number 0 where there is nothing of ours. `read_only`: why this role may only
+    look."""
 
     number: int = 0
     compatible_from: int = 0
+    read_only: str = ""
 
 
 @cache
@@ -74,6 +76,11 @@ def open_schema(link: Link, parts: dict[str, str] | None = None) -> Version:
     `migrate=off`. Raises SchemaError."""
     known = migrations(statements() if parts is None else parts)
     found = version_of(link)
+    if found.number < len(known) and found.read_only:
+        raise SchemaError(
+            f"{link.where}, schema {link.schema!r} is at version {found.number}, this redrive reads {len(known)}, and "
+            f"{found.read_only}; let somebody who may write run `redrive store upgrade`"
+        )
     if found.number < len(known) and link.url.migrate:
         return _migrate(link, known)
     return _usable(link, found, len(known))
@@ -84,8 +91,10 @@ def upgrade(url: str) -> tuple[int, int]:
     link = Link(parse(url))
     try:
         link.open()
-        before = version_of(link).number
-        return before, _migrate(link, migrations(statements())).number
+        found = version_of(link)
+        if found.read_only:
+            raise ReadOnly(f"{link.where}: {found.read_only}; nothing was changed")
+        return found.number, _migrate(link, migrations(statements())).number
     finally:
         link.close()
 
@@ -106,6 +115,8 @@ def sql(url: str, *, since: int = 0) -> str:
     known = migrations(statements())
     head = f"-- redrive: schema {schema!r}, from version {since} to {len(known)}. A worker needs no more than:\n"
     head += "".join(f"--   {line}\n" for line in _GRANTS.replace("{s}", schema).splitlines())
+    head += "-- Who only looks at it (queue list, dlq list, job show, store doctor) needs no more than:\n"
+    head += "".join(f"--   {line}\n" for line in _GRANTS_TO_LOOK.replace("{s}", schema).splitlines())
     steps = "\n".join(
         "begin;\n" + (_SCHEMA + _META if m.number == 1 else "") + _script(m) + "commit;\n" for m in known[since:]
     )
@@ -120,14 +131,31 @@ _GRANTS = """grant usage on schema {s} to ROLE;
 grant select, insert, update, delete on all tables in schema {s} to ROLE;
 grant usage on all sequences in schema {s} to ROLE;
 grant execute on all functions in schema {s} to ROLE;"""
+_GRANTS_TO_LOOK = """grant usage on schema {s} to ROLE;
+grant select on all tables in schema {s} to ROLE;"""
+
+# A database or a server that is set to read only is fenced off for a while: that says nothing of the role.
+_VERSION = """select version, compatible_from, current_user::text,
+    has_table_privilege(to_regclass('{s}.message'), 'insert, update, delete'),
+    exists (select 1 from pg_settings where name = 'default_transaction_read_only' and setting = 'on'
+        and source in ('user', 'database user', 'client'))
+from {s}.meta"""
 
 
 def version_of(link: Link) -> Version:
     """Reads the version, without waiting for who migrates."""
     if link.look("select to_regclass(%s)", [f"{link.schema}.meta"])[0][0] is None:
         return Version()
-    rows = link.look(f"select version, compatible_from from {link.schema}.meta")
-    return Version(*rows[0]) if rows else Version()
+    rows = link.look(_VERSION.format(s=link.schema))
+    if not rows:
+        return Version()
+    number, compatible_from, role, may_write, is_set = rows[0]
+    why = ""
+    if may_write is False:
+        why = f"role {role!r} may only look: it has none of INSERT, UPDATE and DELETE on schema {link.schema!r}"
+    elif is_set:
+        why = f"role {role!r} only looks: its default_transaction_read_only is on"
+    return Version(number, compatible_from, why)
 
 
 def _usable(link: Link, found: Version, known: int) -> Version:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import redis
 from msgspec import Struct
 
-from ..errors import ConfigError, StoreUnavailable
+from ..errors import ConfigError, ReadOnly, StoreUnavailable
 from ._clock import Clock
 from ._pool import Pool
 from ._redis_connection import Connection, Place
@@ -26,6 +26,13 @@ T = TypeVar("T")
 Arg = bytes | int | str
 RETRY_FOR_S = 2.0  # less than a worker's own patience
 BACKOFF_S = (0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.4, 0.4, 0.4, 0.4)
+# What writes nothing.
+LOOKS = frozenset(
+    (
+        *("check", "counts", "failure_groups", "failures", "find", "group_names", "groups", "live", "look"),
+        *("look_probe", "paused", "queues", "read_cells", "resting", "scan"),
+    )
+)
 HOPS_MAX = 5  # how often a call follows MOVED at once before it waits between
 
 
@@ -77,6 +84,8 @@ class Link:
         self.root = b"{%s}:" % url.namespace.encode()
         self._seam, self._clock = seam, Clock()
         self._scripts: dict[str, Script] = {}
+        self.read_only = ""  # why nothing can be written: then only scripts of LOOKS are called
+        self._verb = "EVALSHA"
         self._opened = False  # whether the server ever answered
         self._nodes = Nodes(url)
         self._pool = Pool("Redis", lambda deadline_s: self.connect(), url.pool)
@@ -93,6 +102,8 @@ class Link:
         or the connection breaks; with `again=False`, not once it was sent. Once an answer was lost, it is called with
         the arguments that `repeated` makes, if that is given.
         """
+        if self.read_only and script not in LOOKS:
+            raise ReadOnly(f"{self.where}: {self.read_only}; nothing was changed")
         found = self._scripts.get(script) or self.add(script, script_text(script))
         lost = False
 
@@ -119,10 +130,14 @@ class Link:
         """A server does not know a script after SCRIPT FLUSH, a restart, or where it has just become the master. It is
         loaded rather than given to EVAL: newer servers forget what came by EVAL."""
         try:
-            return c.run("EVALSHA", script.sha, 1, self.root, *args)
+            return c.run(self._verb, script.sha, 1, self.root, *args)
         except redis.exceptions.NoScriptError:
             c.run("SCRIPT", "LOAD", script.text)
-            return c.run("EVALSHA", script.sha, 1, self.root, *args)
+            return c.run(self._verb, script.sha, 1, self.root, *args)
+
+    def only_look(self, why: str, *, verb: str) -> None:
+        """From now on call nothing but what reads, and that by `verb`."""
+        self.read_only, self._verb = why, verb
 
     def command(self, *words: Arg) -> Any:
         """The reply to a plain command that may be repeated."""

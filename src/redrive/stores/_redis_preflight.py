@@ -9,6 +9,14 @@ Least rights. A user of its own needs the namespace's keys and channels, and the
 append-only file is synced, and without `+cluster|slots` a cluster's other nodes must stand in the URL; the rest is
 needed. Redis 6.2 does not know all of these words: there it is `+script +config +cluster`, and
 `+subscribe +unsubscribe +publish`.
+
+Who only looks (queue list, dlq list, job show, store doctor) needs no more than this:
+
+    ACL SETUSER looker reset on >PASSWORD %R~{redrive}:* -@all +@read +@connection +time +evalsha_ro +script|load +info
+        +config|get +cluster|slots
+
+Redis 6.2 has neither `%R~` nor EVALSHA_RO: there it is `~{redrive}:*` and `+evalsha`, and what the scripts may call is
+what keeps it from writing.
 """
 
 from __future__ import annotations
@@ -20,8 +28,9 @@ import redis
 from msgspec import Struct
 from redis.utils import HIREDIS_AVAILABLE
 
-from ..errors import ConfigError, Refused, StoreUnavailable
+from ..errors import ConfigError, RedriveError, Refused, StoreUnavailable
 from ._redis_connection import Connection
+from ._redis_errors import code_of
 from ._redis_link import Link
 
 VERSION_LEAST = (6, 2)
@@ -35,6 +44,7 @@ _PROBE = """
 redis.call(redis.REDIS_VERSION_NUM and 'SPUBLISH' or 'PUBLISH', KEYS[1] .. 'x:', '')
 return redis.call('TIME')
 """
+_LOOK_PROBE = "return redis.call('TIME')"
 _warned: set[str] = set()  # servers whose lack of an append-only file this process has been told of
 _log = logging.getLogger("redrive.stores")
 
@@ -62,7 +72,11 @@ def preflight(link: Link) -> Server:
     what the URL says; StoreUnavailable for a replica, or if it cannot be reached.
     """
     link.add("probe", _PROBE)
-    link.call("probe", [])  # a call by the namespace's slot first: INFO is of the node that was found by that
+    try:
+        link.call("probe", [])  # a call by the namespace's slot first: INFO is of the node that was found by that
+    except ConfigError as error:
+        if not _only_looks(link, error):
+            raise
     server = look(link)
     if server.mode == "sentinel":
         raise ConfigError(f"{link.where}: this is a Sentinel; give the URL of the master it watches")
@@ -78,6 +92,35 @@ def preflight(link: Link) -> Server:
         _warned.add(link.where)
         _log.warning("%s: %s", link.where, NO_AOF)
     return server
+
+
+def _only_looks(link: Link, error: ConfigError) -> bool:
+    """Whether the user who was refused may look all the same, and write nothing."""
+    refused = error.__cause__
+    if not isinstance(refused, redis.RedisError) or code_of(refused) != "NOPERM" or _may_write(link):
+        return False
+    link.add("look_probe", _LOOK_PROBE)
+    for verb in ("EVALSHA_RO", "EVALSHA"):  # the first is of Redis 7
+        link.only_look(f"user {link.url.username or 'default'!r} may only look: it has no right to write", verb=verb)
+        try:
+            link.call("look_probe", [])
+        except RedriveError:
+            continue
+        return True
+    return False
+
+
+def _may_write(link: Link) -> bool:
+    def ask(c: Connection) -> bool:
+        try:
+            c.run("DEL", link.root + b"-")  # there is no such key
+        except redis.RedisError as error:
+            if code_of(error) == "NOPERM":
+                return False
+            raise
+        return True
+
+    return link.attempt(ask)
 
 
 def look(link: Link) -> Server:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..errors import StoreError, StoreFull, StoreUnavailable
+from ..errors import ReadOnly, StoreError, StoreFull, StoreUnavailable
 
 T = TypeVar("T")
 _OF_THE_CALLER = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError)
@@ -40,11 +40,14 @@ class Writer:
         self.waiting: deque[_Work] = deque()
         self._connection: sqlite3.Connection | None = None
         self.closed = False
+        self.read_only = ""  # why nothing can be written
 
     def run(self, do: Callable[[sqlite3.Connection], T], *, synced: bool = True) -> T:
         """`do`'s value, once what it wrote is committed and, if `synced`, on the disk. Raises what `do` raised, or
         StoreError; then nothing of it was written.
         """
+        if self.read_only:
+            raise ReadOnly(f"{self.read_only}; nothing was changed")
         work = _Work(do, synced)
         self.waiting.append(work)
         with self.lock:

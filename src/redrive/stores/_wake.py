@@ -31,9 +31,9 @@ def wake_dir(database: Path) -> Path:
 
 class Waiter:
     """One thread's wait: for nudges of this process, and, where it can have a socket in the folder, for `wake_all` of
-    others. `name` is that socket's; empty where it has none."""
+    others. `name` is that socket's; empty where it has none, or should have none (None)."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | None) -> None:
         self.name = ""
         self.nudges = 0  # how many of the store's nudges it has seen
         self._near, self._far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -41,8 +41,9 @@ class Waiter:
         self._far.setblocking(False)
         self._folder: Folder | None = None
         self._socket: socket.socket | None = None
-        with contextlib.suppress(OSError):
-            self._listen(folder)
+        if folder is not None:
+            with contextlib.suppress(OSError):
+                self._listen(folder)
         self._poll = select.poll()
         for heard in self._heard():
             self._poll.register(heard, select.POLLIN)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from msgspec.structs import replace
 
 from ..errors import StoreError
 from ..fault import Fault
@@ -89,10 +90,11 @@ class PostgresStore:
         self._st = Statements(prepared(self._link.schema), self._link.now_ms, clock_ms)
         try:
             preflight(self._link)
-            open_schema(self._link)
+            self._link.read_only = why = open_schema(self._link).read_only
         except BaseException:
             self._link.close()
             raise
+        self.traits = replace(type(self).traits, read_only=why)
         self._floors = Floors()
         self._exchanges = Exchanges(self._link, self._st, self._floors, self._at)
         self._listener = Listener(self._link, now_ms=self.now_ms, tick_s=TICK_S if clock_ms else inf)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from ..errors import Conflict, EnqueueError, Unsupported
 from ..fault import Fault
 from ..ids import is_id, new_id
@@ -97,6 +99,7 @@ class RedisStore:
         except BaseException:
             self.close()
             raise
+        self.traits = replace(type(self).traits, read_only=self._link.read_only)
         self._swept_ms = self.now_ms()
         self.cells: Cells = RedisCells(self)
 

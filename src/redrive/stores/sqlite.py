@@ -62,6 +62,7 @@ from ._sqlite_changes import Changes
 from ._sqlite_clock import StoreClock
 from ._sqlite_groups import Groups, to_group
 from ._sqlite_looks import grouped_by_index, page_of, to_failure_group, trend_of, where_of
+from ._sqlite_reading import TRIES, Reading, passes, require_schema, why_read_only
 from ._sqlite_rows import (
     COLUMNS,
     Row,
@@ -110,6 +111,9 @@ class SqliteStore:
                 "power loss)"
             )
         self.path = Path(path).absolute()
+        why = why_read_only(self.path)
+        self._reading = Reading(self.path) if why else None
+        self.traits = replace(type(self).traits, read_only=why)
         self.state_dir: Path | None = self.path.with_name(self.path.name + "-workers")
         self._synchronous = synchronous.lower()
         self._sql = _sqlite_schema.statements()
@@ -127,9 +131,14 @@ class SqliteStore:
         self._writer = Writer(self._connect, self._synchronous, lambda point: self.seam(point))
         self._reader: sqlite3.Connection | None = None
         try:
-            make_database(self.path, shared=is_shared())
+            if self._reading is None:
+                make_database(self.path, shared=is_shared())
             self._reader = reader = self._connect()
-            self._migrate(reader)
+            if self._reading is None:
+                self._migrate(reader)
+            else:
+                require_schema(reader, self.path, self.traits.read_only)
+                self._writer.read_only = self.traits.read_only
             self._clock.look(self._read)
         except BaseException as error:
             self._writer.close()
@@ -165,6 +174,8 @@ class SqliteStore:
         self._writer.lock.release()
 
     def _connect(self) -> sqlite3.Connection:
+        if self._reading is not None:
+            return self._reading.connect()
         c = sqlite3.connect(
             self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, cached_statements=64
         )
@@ -375,7 +386,7 @@ class SqliteStore:
     def _waiter(self) -> Waiter:
         me = threading.get_ident()
         if me not in self._waiters:
-            self._waiters[me] = Waiter(self._wake_folder)
+            self._waiters[me] = Waiter(None if self.traits.read_only else self._wake_folder)
         return self._waiters[me]
 
     def nudge(self) -> None:
@@ -389,11 +400,17 @@ class SqliteStore:
         with self._read_lock:
             if self._writer.closed:
                 raise StoreError("this SQLite store is closed; open another")
-            try:
-                self._reader = self._reader or self._connect()
-                return self._reader.execute(sql, args).fetchall()
-            except sqlite3.Error as error:
-                raise store_error(error, "SQLite could not read") from error
+            for left in reversed(range(TRIES)):
+                try:
+                    self._reader = self._reader or self._connect()
+                    rows = self._reader.execute(sql, args).fetchall()
+                    if self._reading is None or not self._reading.is_over():
+                        return rows
+                except sqlite3.Error as error:
+                    if self._reading is None or not left or not passes(error):
+                        raise store_error(error, "SQLite could not read") from error
+                self._disconnect_reader()
+            raise StoreUnavailable(f"{self.path} is being written, and was read {TRIES} times in vain; try again")
 
     def _disconnect_reader(self) -> None:
         reader, self._reader = self._reader, None
@@ -594,8 +611,10 @@ class SqliteStore:
         return [f"queue {queue!r}, group {row[0]!r}: a message is parked though a place is free" for row in stuck]
 
     def doctor(self) -> list[str]:
-        _, frames, carried = self._read("pragma wal_checkpoint(passive)")[0]
-        waiting = max(0, frames - carried) * int(self._read("pragma page_size")[0][0])
+        waiting = 0
+        if not self.traits.read_only:
+            _, frames, carried = self._read("pragma wal_checkpoint(passive)")[0]
+            waiting = max(0, frames - carried) * int(self._read("pragma page_size")[0][0])
         return [*findings(self.path, self._synchronous, waiting), *self._clock.findings()]
 
     def about(self) -> dict[str, str | int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import Unsupported
+from ..errors import ReadOnly, Unsupported
 from . import driver_of, engine_of, sqlite_path
 
 
@@ -53,14 +53,18 @@ def is_there(url: str) -> bool:
 def upgrade(url: str) -> Upgraded:
     """Bring the schema up to date, also where the URL says not to do that when it is opened.
 
-    Raises Unsupported for a store without a schema, SchemaError with the reason where it cannot be done, StoreError.
+    Raises Unsupported for a store without a schema, SchemaError with the reason where it cannot be done, ReadOnly,
+    StoreError.
     """
     match engine_of(url):
         case "sqlite":
+            from ._sqlite_reading import why_read_only
             from ._sqlite_schema import version_of
             from .sqlite import SqliteStore
 
             path = Path(sqlite_path(url)).absolute()
+            if why := why_read_only(path):
+                raise ReadOnly(f"{why}; nothing was changed")
             before = version_of(path)
             SqliteStore(path).close()
             return Upgraded(before, version_of(path))

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 def vet(app: App, store: Store, queues: Iterable[str]) -> None:
     """Raises Refused, with the fix, where the store says that it cannot carry this app's tasks on these queues."""
+    if store.traits.read_only:
+        raise Refused(f"a worker cannot work here: {store.traits.read_only}; run it as a user who may write")
     look = getattr(store, "vet", None)
     if look is not None:
         refused = look(works(app, queues))
