@@ -234,7 +234,7 @@ def test_what_is_revealed_is_whole_and_noted(scene: Scene, tmp_path: Path) -> No
     assert scene.watch.shown(scene("job", "show", scene.ids[1], "--reveal", "-o", "json").text)
     assert scene.watch.shown(scene("dlq", "list", "--reveal", "--why", "look", "-o", "jsonl").text)
     told = [
-        (each.action, each.actor, each.reason, each.count, each.ids[:1])
+        (each.action, each.claimed or each.actor, each.reason, each.count, each.ids[:1])
         for each in Audit(here)
         if each.action == "reveal"
     ]
