@@ -13,6 +13,7 @@ from ._version import __version__
 if TYPE_CHECKING:
     from ._context import Context, Wrap, context
     from .app import App
+    from .crypto.keys import Key, Keys
     from .errors import Quarantine, RedriveError, Reject, RetryAfter, Snooze
     from .flow.breaker import Breaker
     from .flow.budget import Budget
@@ -35,6 +36,8 @@ __all__ = [
     "Draft",
     "Gates",
     "Idempotency",
+    "Key",
+    "Keys",
     "Poison",
     "Quarantine",
     "Rate",
@@ -53,6 +56,7 @@ __all__ = [
 _HOMES = {
     "app": ["App"],
     "_context": ["Context", "Wrap", "context"],
+    "crypto.keys": ["Key", "Keys"],
     "errors": ["Quarantine", "RedriveError", "Reject", "RetryAfter", "Snooze"],
     "flow.breaker": ["Breaker"],
     "flow.budget": ["Budget"],
@@ -65,7 +69,7 @@ _HOMES = {
     "triage.gates": ["Gates"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = frozenset({"app", "errors", "events", "fault", "message", "policy", "store", "stores", "testing"})
+_MODULES = frozenset({"app", "crypto", "errors", "events", "fault", "message", "policy", "store", "stores", "testing"})
 
 
 def __getattr__(name: str) -> Any:

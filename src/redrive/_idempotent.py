@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from .errors import EncodeError, InProgress, KeyReused, LeaseLost, Unreadable
 from .flow.idempotency import (
+    HASH_BYTES,
     Busy,
     Finished,
     Granted,
@@ -27,8 +29,8 @@ from .flow.idempotency import (
     releasing,
     taking,
 )
-from .message import Swap, version_of
-from .store import Cells, Store
+from .message import ENVELOPE, Swap, version_of
+from .store import Store
 
 if TYPE_CHECKING:
     from ._context import Context
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 TRIES = 5  # of a claim that others move in between
 AGAIN_MS = 1_000
 LOST = "another claim"  # the owner, where somebody was quicker by less than could be seen
+_RESULT = "result of key", ""
 NOT_COMMITTED = "ctx.complete() was called, and its transaction not committed when the handler returned"
 
 
@@ -59,12 +62,15 @@ class Claim(Struct, eq=False):
     record: Record
     committed: bool = False
     done: Record | None = None  # what the cell said of that, once the run was over
+    box: Any = None  # what encrypts the result that it keeps
 
     @property
     def key(self) -> str:
         return self.wanted.key
 
     def completing(self, result: bytes | None, degraded: str | None, now_ms: int) -> Swap:
+        if self.box is not None and result is not None:
+            result = self.box.seal(result, *_RESULT, self.wanted.cell, "")
         done = completed(self.record, result, degraded, now_ms)
         return completing(self.wanted.cell, self.version, done, self.wanted.keep_ms)
 
@@ -82,7 +88,9 @@ def wanted(
     rule = task.idempotency
     assert rule is not None
     key = rule.key_of(tuple(args), dict(kwargs))
-    wish = Wish(owner, fence, payload_of(task.codec.canonical(args, kwargs)), task.version)
+    canonical, box = task.codec.canonical(args, kwargs), getattr(task.app.store, "box", None)
+    payload = payload_of(canonical) if box is None else box.digest(canonical, HASH_BYTES)
+    wish = Wish(owner, fence, payload, task.version)
     return Wanted(key, cell_of(task.name, key), wish, hold_ms, rule.keep_ms)
 
 
@@ -98,13 +106,13 @@ def acquire(store: Store, wishes: Sequence[Wanted], now_ms: int) -> list[Found]:
     left = list(range(len(wishes)))
     for _ in range(TRIES):
         store.cells.swap([taking(cell, v, record, now_ms) for cell, (v, record) in taken.items()], durable=durable)
-        versions, records = read_all(store.cells, list(dict.fromkeys(wishes[n].cell for n in left)))
+        versions, records = read_all(store, list(dict.fromkeys(wishes[n].cell for n in left)))
         mine, taken, again = taken, {}, []
         for n in left:
             w = wishes[n]
             record = records[w.cell]
             if record is not None and w.cell in mine and record == mine[w.cell][1] and w.wish.owner == record.owner:
-                found[n] = Claim(w, versions[w.cell], record)
+                found[n] = Claim(w, versions[w.cell], record, box=getattr(store, "box", None))
             elif isinstance(answer := claim(record, w.wish, now_ms, w.hold_ms), Granted):
                 taken[w.cell] = (versions[w.cell], answer.record)
                 records[w.cell] = answer.record  # so that those after it find it busy
@@ -117,13 +125,23 @@ def acquire(store: Store, wishes: Sequence[Wanted], now_ms: int) -> list[Found]:
     return found
 
 
-def read_all(cells: Cells, names: Sequence[str]) -> tuple[dict[str, int], dict[str, Record | None]]:
+def read_all(store: Store, names: Sequence[str]) -> tuple[dict[str, int], dict[str, Record | None]]:
     """The versions of these cells (0: there is none) and their records, by name. Raises StoreError."""
-    pairs = list(zip(names, cells.read(names), strict=True))
-    return (
-        {name: version_of(cell) for name, cell in pairs},
-        {name: read(None if cell is None else cell.value) for name, cell in pairs},
-    )
+    pairs = list(zip(names, store.cells.read(names), strict=True))
+    records = {name: read(None if cell is None else cell.value) for name, cell in pairs}
+    for name, record in records.items():
+        if record is not None and record.result is not None and record.result.startswith(ENVELOPE):
+            records[name] = replace(record, result=_opened(store, name, record.result))
+    return {name: version_of(cell) for name, cell in pairs}, records
+
+
+def _opened(store: Store, cell: str, result: bytes) -> bytes | None:
+    """None where it cannot be opened: then it is as one that could not be kept."""
+    box: Any = getattr(store, "box", None)
+    try:
+        return None if box is None else box.open(result, *_RESULT, cell, "")
+    except Unreadable:
+        return None
 
 
 # -- direct calls
@@ -187,7 +205,7 @@ class DirectCall:
             self._store.cells.swap([self._claim.releasing()])
 
     def _is_done(self, claim: Claim) -> bool:
-        _, records = read_all(self._store.cells, [claim.wanted.cell])
+        _, records = read_all(self._store, [claim.wanted.cell])
         return is_completed(claim, records[claim.wanted.cell])
 
     def _encoded(self, result: Any) -> bytes | None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .aws.ingest import Ingesting
     from .aws.lambda_handlers import LambdaHandler
     from .aws.sns import Topic
+    from .crypto import Box, Encrypt
     from .flow.breaker import Breaker
     from .flow.budget import Budget
     from .flow.dependency import Dependency
@@ -140,6 +141,10 @@ class App:
 
     `recycle_after`, `recycle_memory`: a child process of a task with `isolation="process"` is replaced after that many
     messages, or once it had that much resident memory, such as "1GiB" (default: the settings of these names; never).
+
+    `encrypt`: Keys, such as `Keys.from_env()`, or a function from a key's id to a Key (of None: to the one that
+    writes). Bodies, results, checkpoints and texts of faults are then encrypted before the store gets them. By default
+    they are not.
     """
 
     def __init__(
@@ -151,6 +156,7 @@ class App:
         blobs: str | None = None,
         recycle_after: int | None = None,
         recycle_memory: str | int | None = None,
+        encrypt: Encrypt | None = None,
     ) -> None:
         if url is not None and not isinstance(url, str):
             raise ConfigError(f"url={redact(repr(url))}: expected the store's URL as text, such as 'sqlite:///work.db'")
@@ -170,7 +176,8 @@ class App:
         self.events = Events()
         self.producer = f"{os.uname().nodename}:{os.getpid()}"
         self.blobs = blobs
-        self._store = None if store is None else _with_blobs(store, blobs)
+        self._box = None if encrypt is None else _box(encrypt)
+        self._store = None if store is None else _fronted(store, self._box, blobs)
         self._untold: set[str] = set()  # queues whose declared settings the store does not know yet
         self._lock = threading.Lock()
         self._batches: dict[int, Any] = {}
@@ -190,7 +197,7 @@ class App:
     def _opened(self) -> Store:
         with self._lock:
             if self._store is None:
-                self._store = _with_blobs(open_store(self.url or settings().url), self.blobs)
+                self._store = _fronted(open_store(self.url or settings().url), self._box, self.blobs)
             for name in sorted(self._untold):
                 if not self._store.traits.read_only:  # who only looks tells it nothing
                     self.queues[name].tell(self._store)
@@ -750,6 +757,21 @@ class App:
         sizes = queues if isinstance(queues, Mapping) else {}
         known = [self.queues.get(name) or Queue(name) for name in names]
         return [q if (n := sizes.get(q.name)) is None else replace(q, concurrency=n) for q in known]
+
+
+def _box(encrypt: Encrypt) -> Box:
+    from .crypto import Box
+
+    return Box(encrypt)
+
+
+def _fronted(store: Store, box: Box | None, blobs: str | None) -> Store:
+    """The store behind what encrypts, and that behind what keeps large bodies elsewhere."""
+    if box is not None:
+        from .crypto import sealed_by
+
+        store = sealed_by(store, box)
+    return _with_blobs(store, blobs)
 
 
 def _with_blobs(store: Store, url: str | None) -> Store:

@@ -12,10 +12,13 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from .errors import KeyMissing
 from .fault import Fault, Kind
 from .message import Ack, DeadLetter, Decision, Deferral, Message, Quarantine, RetryAt
 from .policy import CRASHES_MAX, Backoff, Retry, draw
 
+LOCKED = f"{KeyMissing.__module__}.{KeyMissing.__qualname__}"  # the error of the fault that says so
+LOCKED_LOOK_MS = 60_000  # how often at least an encrypted message looks for a worker that has its key
 PARK_LOOK_MS = 10_000  # how often a parked message looks for a worker that knows its task
 ASKED_SPREAD = 0.2  # what was asked to wait for r comes back within [r, 1.2·r]
 
@@ -60,6 +63,8 @@ class Signals(Struct, frozen=True):
     unreadable: str | None = None
     unroutable: str | None = None
     park_ms: int = 0
+    locked: str | None = None  # its key is not here: nothing is decided about it
+    tampered: str | None = None
     unfetched: str | None = None  # its blob cannot be read just now
     refusal: Refusal | None = None
 
@@ -72,6 +77,11 @@ def admit(message: Message, policy: Policy, signals: Signals, now_ms: int) -> Ru
     """What to do with a message that was just claimed. Every answer but Run gives the attempt back."""
     if message.cancel:
         return RetryAt(now_ms, "cancelled", counts=False)  # the store ends it: a cancelled message is never retried
+    if signals.locked is not None:
+        wait_ms = min(max(PARK_LOOK_MS, message.held_ms // 2), LOCKED_LOOK_MS)
+        return RetryAt(now_ms + wait_ms, "parked", counts=False, held=True)
+    if signals.tampered is not None:
+        return Quarantine(signals.tampered, reason="tampered", counts=False)
     if message.deadline_ms is not None and now_ms >= message.deadline_ms:
         why = f"its deadline passed {now_ms - message.deadline_ms} ms before it could run"
         return DeadLetter("deadline", why, counts=False)
@@ -110,11 +120,18 @@ def _parked(message: Message, why: str, park_ms: int, now_ms: int) -> RetryAt | 
 
 
 def parked_since_ms(message: Message) -> int | None:
-    """When it was first parked, if no run of it has failed since: the fault kept then says so."""
+    """When it was first parked, if no run of it has failed since: the fault kept then says so. That its key was missing
+    does not count."""
     last = next((fault for fault in reversed(message.faults) if fault.crash is None), None)
-    if last is None or last.kind is not Kind.UNROUTABLE or last.at_ms < message.life_ms:
+    if last is None or last.kind is not Kind.UNROUTABLE or last.at_ms < message.life_ms or last.error == LOCKED:
         return None
     return last.at_ms
+
+
+def is_told_locked(message: Message) -> bool:
+    """Whether the newest fault of this life says already that its key is missing."""
+    last = message.faults[-1] if message.faults else None
+    return last is not None and last.error == LOCKED and last.at_ms >= message.life_ms
 
 
 def decide(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decision:

@@ -103,6 +103,15 @@ class UnknownArguments(Unreadable):
     """A stored body names arguments that its task does not take in this program; a newer one may."""
 
 
+class KeyMissing(Unreadable):
+    """It is encrypted with a key that this process does not have. A message of that kind waits for a worker that has
+    it."""
+
+
+class Tampered(Unreadable):
+    """What is stored is not what was encrypted for this message: it was changed, cut, or taken from another one."""
+
+
 class StoreError(RedriveError):
     """The store refused or failed; what was asked was not done."""
 

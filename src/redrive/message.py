@@ -19,6 +19,8 @@ DEGRADED = "degraded"  # the reason of a kept message that was done without some
 RAW = "raw"  # the content of a message whose body no encoder of redrive's wrote
 ABSENT = "absent"  # the content of a message that was looked up where its body cannot be: it has none
 BLOB = "blob+json"  # the content of a message whose body is a reference to a blob
+SEALED = "sealed+"  # what the content of a message begins with whose body is encrypted
+ENVELOPE = b"\xd7rd1"  # what encrypted bytes begin with
 TREND_MS = 3_600_000  # how long the last while is by which the trend of a failure group is told
 SKIP_LOOKED = 1000  # how many due messages of a priority a claim with `skip` looks at
 FAULTS_KEPT_EACH_END = 10  # of a message's fault history: the first and the last ten
@@ -143,6 +145,13 @@ class Message(Struct, frozen=True, gc=False):
         if self.lane is Lane.READY and (self.parked or (self.due_ms or 0) > now_ms):
             return "scheduled"
         return "cancelled" if self.reason == "cancelled" else self.lane.value
+
+
+def is_closed(message: Message) -> bool:
+    """Whether what its handler needs, its body or its checkpoint, is still encrypted."""
+    if message.content.startswith(SEALED):
+        return True
+    return message.progress is not None and message.progress.startswith(ENVELOPE)
 
 
 class Receipt(NamedTuple):

@@ -148,7 +148,7 @@ class Batches:
         """The runs, in order: those that may not begin have their verdict."""
         known = self._app.queues.get(queue)
         ack = Ack() if known is None else known.retention.ack
-        gate = Gate(len(deliveries) or 1, Hall(len(deliveries) or 1), ack=ack, park_ms=self._park_ms)
+        gate = Gate(len(deliveries) or 1, Hall(len(deliveries) or 1), ack=ack, park_ms=self._park_ms, store=self._store)
         runs = [Run(delivery, gate, math.inf) for delivery in deliveries]
         left_s = max(0.001, end_s - time.monotonic())
         tasks = bounded(self._app.tasks, left_s)
@@ -247,7 +247,8 @@ class Batches:
 
     def _exchanged(self, outcomes: Sequence[Outcome]) -> None:
         now_ms = self._store.now_ms()
-        settlements = [with_verdict(o.delivery.message, o.settlement, now_ms) for o in outcomes]
+        texts = getattr(self._store, "box", None) is None
+        settlements = [with_verdict(o.delivery.message, o.settlement, now_ms, texts=texts) for o in outcomes]
         words = self._store.exchange(settlements, []).settled
         if self._app.events:
             pairs = zip(outcomes, words, strict=True)

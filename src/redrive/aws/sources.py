@@ -21,7 +21,9 @@ def sqs_of(store: Store) -> SqsStore:
     """The SQS store that this is, or that blob storage stands before. Raises Unsupported for another."""
     from ..stores.sqs import SqsStore
 
-    within: Any = getattr(store, "store", store)
+    within: Any = store
+    while not isinstance(within, SqsStore) and hasattr(within, "store"):
+        within = within.store
     if not isinstance(within, SqsStore):
         raise Unsupported(
             f"this store is {store.traits.name}, and the dead lie in it already; only an sqs:// store has dead-letter "

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..config import is_shared, near_miss, settings
 from ..errors import BlobsUnavailable, ConfigError
-from ..message import BLOB, RAW, Message
+from ..message import BLOB, RAW, SEALED, Message
 from ..store import Store
 from ..urls import shown
 from .claims import ClaimCheck, Reference, as_store, read_reference
@@ -77,11 +77,21 @@ def with_blobs(store: Store, url: str | None = None) -> Store:
     return as_store(
         ClaimCheck(
             store,
-            lambda place: open_blobs(where, place),
+            lambda place: _place(where, place, store),
             threshold=chosen.blob_threshold,
             blob_max=chosen.blob_max,
         )
     )
+
+
+def _place(url: str, place: str, store: Store) -> Blobs:
+    """The storage; where the store encrypts, its blobs are too."""
+    blobs, box = open_blobs(url, place), getattr(store, "box", None)
+    if box is None:
+        return blobs
+    from ..crypto import SealedBlobs
+
+    return SealedBlobs(blobs, box)
 
 
 def collect(store: object, older_than_ms: int) -> int:
@@ -100,7 +110,12 @@ def is_raw(message: Message) -> bool:
 
 
 def whole_body(store: object, message: Message) -> bytes:
-    """The message's body, fetched where it lies in a blob. Raises Unreadable, BlobsUnavailable."""
+    """The message's body, fetched where it lies in a blob. Raises Unreadable (KeyMissing, Tampered for one that could
+    not be opened), BlobsUnavailable."""
+    if message.content.startswith(SEALED):
+        from ..crypto import why_closed
+
+        raise why_closed(store, message)
     if isinstance(store, ClaimCheck):
         return store.body(message)
     if message.content == BLOB:

@@ -21,6 +21,7 @@ from ..ids import new_id
 from ..message import (
     ABSENT,
     BLOB,
+    SEALED,
     Discard,
     Draft,
     Exchange,
@@ -364,7 +365,7 @@ def _keys_of(message: Message) -> Iterator[str]:
 
 def _may_refer(message: Message, key: str) -> bool:
     if message.content != BLOB:
-        return message.content == ABSENT
+        return message.content in (ABSENT, SEALED + BLOB)  # an encrypted reference may be to any of its blobs
     try:
         return read_reference(message.body).blob == key
     except Unreadable:

@@ -42,6 +42,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "cost": "Tell what SQS bills for a month's messages.",
         "schema": "Export the JSON Schema of each task's arguments.",
         "aws": "Write the infrastructure of a deployment on AWS, and the zip of its Lambdas.",
+        "keys": "Make a key; see which keys what is stored still needs.",
         "store": "Check, describe and upgrade the store.",
         "config": "Show the settings, and where each comes from.",
         "completion": "Print the completion script of a shell.",

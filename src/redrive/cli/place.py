@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -109,7 +110,6 @@ def find(
     chosen: Settings, *, app_flag: bool = False, url_flag: bool = False, create: bool = False, absent: bool = False
 ) -> Place:
     """The place that flags and settings name: an app goes before a URL, unless only the URL is a flag."""
-    from ..stores import open_store
     from .warnings import tell_warnings
 
     tell_warnings()
@@ -124,7 +124,19 @@ def find(
         return Place(_existing(app, create), app, named)
     if not create:
         require(chosen.url, named=url_flag or _is_named("url"))
-    return Place(_with_blobs(open_store(chosen.url), chosen.blobs), None, shown(chosen.url))
+    return Place(_with_blobs(_open(chosen.url), chosen.blobs), None, shown(chosen.url))
+
+
+def _open(url: str) -> Store:
+    """Where no app is named, the keys of REDRIVE_KEYS read and write."""
+    from ..stores import open_store
+
+    if not os.environ.get("REDRIVE_KEYS", "").strip():
+        return open_store(url)
+    from ..crypto import Box, Keys, sealed_by
+
+    box = Box(Keys.from_env())  # first: where they cannot be read, no store is to be left open
+    return sealed_by(open_store(url), box)
 
 
 def url_of(chosen: Settings, *, app_flag: bool, url_flag: bool) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..blobs import read_reference
+from ..crypto import key_of, shown_text
 from ..duration import show
 from ..errors import Unreadable
 from ..fault import Fault
@@ -26,7 +27,10 @@ def time(ms: int | None) -> str | None:
 
 
 def as_json(found: bytes) -> Any:
-    """A body or a checkpoint as it is, if it is JSON; else `{"base64": …}`."""
+    """A body or a checkpoint as it is, if it is JSON; `{"encrypted": KEY}` where it could not be opened; else
+    `{"base64": …}`."""
+    if (key := key_of(found)) is not None:
+        return {"encrypted": key}
     try:
         msgspec.json.decode(found)
         found.decode()
@@ -127,13 +131,13 @@ def fault(fault: Fault) -> dict[str, Any]:
         "attempt": fault.attempt,
         "kind": str(fault.kind),
         "error": fault.error,
-        "text": fault.text,
+        "text": shown_text(fault.text),
         "fingerprint": fault.fingerprint,
         "errors": list(fault.errors),
         "retry_after_s": fault.retry_after_s,
         "delay_ms": fault.delay_ms,
         "worker": fault.worker,
-        "traceback": fault.traceback,
+        "traceback": shown_text(fault.traceback),
         "crash": None if fault.crash is None else msgspec.structs.asdict(fault.crash),
     }
 
@@ -145,7 +149,7 @@ def moment(found: Moment) -> dict[str, Any]:
         "at": time(found.at_ms),
         "after_s": None if found.after_ms is None else found.after_ms / 1000,
         "what": found.what,
-        "text": (fault.text if fault else found.text) or None,
+        "text": shown_text(fault.text if fault else found.text) or None,
         "kind": str(fault.kind) if fault else None,
         "error": fault.error if fault else None,
         "worker": (fault.worker or None) if fault else None,
@@ -185,7 +189,7 @@ def dead(message: Message) -> dict[str, Any]:
         "fingerprint": last.fingerprint if last else None,
         "kind": str(last.kind) if last else None,
         "error": last.error if last else None,
-        "text": last.text if last else None,
+        "text": shown_text(last.text) if last else None,
         "lane": str(message.lane),
         "enqueued_at": time(message.enqueued_ms),
         "died_at": time(message.rested_ms),
@@ -214,7 +218,7 @@ def group(found: FailureGroup) -> dict[str, Any]:
         "fingerprint": found.fingerprint,
         "task": found.task,
         "error": found.error,
-        "text": found.text,
+        "text": shown_text(found.text),
         "count": found.count,
         "trend": found.trend,
         "recent": found.recent,

@@ -89,7 +89,7 @@ class Engine:
         self.runs: list[Ran] = []
         self._flows: dict[int, Flow] = {}  # by id of the app
         self._keys = Keys(self.tasks, store, GRACE_S, LEASE_MS / 1000)
-        self._gate = Gate(1, Hall(1))
+        self._gate = Gate(1, Hall(1), store=store)
         self._redriving = KitRuns(store, clock, self.apps, lambda app: partial(self._tell, app), WORKER)
         self._busy = False
 

@@ -17,7 +17,7 @@ from ..blobs import is_raw, whole_body
 from ..codec import is_json, to_json
 from ..config import near_miss
 from ..duration import Duration, milliseconds
-from ..errors import ConfigError, Refused, Unreadable
+from ..errors import ConfigError, KeyMissing, Refused, Unreadable
 from ..ids import new_id
 from ..message import RAW, RESTING, Draft, Message, Replace
 from ..redact import Redactor
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..app import App
     from ..task import Task
 
+_UNTOLD = "what differs is not kept: payloads are encrypted"
 REPLACES = "redrive-replaces"
 Body = bytes | str | Mapping[str, Any]
 
@@ -126,7 +127,8 @@ class Editor:
         actor, reason = signed(actor, reason, f"edit of message {message.id}")
         new = prepared.draft.id or ""
         audit, verdict = Audit(self._store), Replace(prepared.draft, f"replaced by {new}")
-        entry = audit.entry("edit", actor, reason, prepared.diff, ids=[message.id, new], count=1)
+        told = prepared.diff if getattr(self._store, "box", None) is None else _UNTOLD
+        entry = audit.entry("edit", actor, reason, told, ids=[message.id, new], count=1)
         if audit.commit(entry, lambda swaps: self._store.triage([message.handle], verdict, swaps=swaps)) != [True]:
             raise Refused(f"message {message.id} has moved meanwhile; nothing was changed; look at it again")
         return Edited(new, message.id, prepared.diff)
@@ -135,6 +137,8 @@ class Editor:
         """The old body: where a whole new one is given, what cannot be read does not matter."""
         try:
             return self.body(message)
+        except KeyMissing:
+            raise  # what takes its place would be in the clear, or under a key that its readers lack
         except Unreadable:
             if body is None:
                 raise

@@ -23,10 +23,11 @@ from msgspec.structs import replace
 from ..blobs import read_reference, whole_body
 from ..codec import is_json
 from ..config import is_shared
+from ..crypto import key_of, key_of_text
 from ..errors import BlobsUnavailable, EnqueueError, Refused, Unreadable
 from ..fault import Fault
 from ..files import written
-from ..message import BLOB, RESTING, Message
+from ..message import BLOB, RESTING, SEALED, Message
 from ..redact import redact, redact_json, redact_value
 from ..store import Store
 from ..stores._door import admit_restored
@@ -241,24 +242,31 @@ def _export(store: Store, selection: Selection, out: IO[bytes], reveal: bool) ->
 def without_secrets(message: Message) -> Message:
     """The message with its secrets hidden; the same one where it has none."""
     told: dict[str, Any] = {
-        name: redact_json(value) for name in _BYTES if (value := getattr(message, name)) is not None
+        name: redact_json(value)
+        for name in _BYTES
+        if (value := getattr(message, name)) is not None and key_of(value) is None  # what is encrypted shows nothing
     }
     told |= {name: redact(value) for name in _TEXTS if (value := getattr(message, name)) is not None}
     told["headers"] = redact_value(message.headers)
+    if key_of_text(error := message.headers.get("redrive-dead-error", "")) is not None:
+        told["headers"] = {**told["headers"], "redrive-dead-error": error}
     told["faults"] = tuple(map(_fault, message.faults))
     changed = {name: value for name, value in told.items() if value != getattr(message, name)}
     return replace(message, **changed) if changed else message
 
 
 def _fault(fault: Fault) -> Fault:
-    told = {name: redact(getattr(fault, name)) for name in ("error", "text", "traceback")}
+    told = {
+        name: text if key_of_text(text := getattr(fault, name)) is not None else redact(text)
+        for name in ("error", "text", "traceback")
+    }
     return replace(fault, **told) if any(told[name] != getattr(fault, name) for name in told) else fault
 
 
 def _whole(store: Store, message: Message) -> Message | None:
     """With the body itself, also where it lies in a blob; None where that cannot be read."""
     if message.content != BLOB:
-        return message
+        return None if message.content == SEALED + BLOB else message
     try:
         return replace(message, body=whole_body(store, message), content=read_reference(message.body).content)
     except (Unreadable, BlobsUnavailable):

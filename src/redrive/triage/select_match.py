@@ -10,8 +10,10 @@ from typing import Any
 
 import msgspec
 
+from ..crypto import key_of_text, keys_in
+from ..errors import SelectorError
 from ..fault import Fault
-from ..message import BLOB, Message, Where
+from ..message import BLOB, SEALED, Message, Where
 from .select_terms import ARGS, NUMBERS, TIMES, Age, And, Node, Not, Number, Or, Pattern, Point, Term, Value, both
 
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -50,6 +52,8 @@ class Seen:
 
     def args(self) -> Any:
         """The body as JSON: None where it is none. Unknown.BODY where it lies in a blob that was not read."""
+        if self.message.content.startswith(SEALED):
+            raise _encrypted("args", "bodies", self.message)
         if not self._decoded and not isinstance(self.body, Unknown):
             self._decoded = True
             try:
@@ -92,6 +96,8 @@ def _fits(term: Term, seen: Seen) -> bool | None:
         body = seen.args()
         return None if body is Unknown.BODY else _argument_fits(body, field.split(".")[1:], term.values)
     if field == "text":
+        if any(key_of_text(f.text) is not None for f in message.faults):
+            raise _encrypted("text", "texts", message)
         return any(value.within(f.text) for f in message.faults for value in term.values if isinstance(value, Pattern))
     if field in TIMES:
         at_ms = message.enqueued_ms if field == "age" or message.rested_ms is None else message.rested_ms
@@ -100,6 +106,16 @@ def _fits(term: Term, seen: Seen) -> bool | None:
     if field in NUMBERS:
         return any(_number_fits(value, found) for value in term.values)
     return found is not None and _text_fits(term.values, str(found))
+
+
+def _encrypted(field: str, part: str, message: Message) -> SelectorError:
+    keys = " and ".join(sorted({repr(key) for of, key in keys_in(message) if of == part}))
+    what = "its body is" if part == "bodies" else "the text of a fault is"
+    return SelectorError(
+        f"{field} cannot be selected by: of message {message.id} {what} encrypted with key {keys}, which does not "
+        "open it here",
+        "expected the keys, by the app's encrypt= or REDRIVE_KEYS; select by task, error or fingerprint without them",
+    )
 
 
 def _text_fits(values: Iterable[Value], text: str) -> bool:

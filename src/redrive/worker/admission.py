@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..decide import NO_SIGNALS, Policy, Signals, admit, parked_since_ms
+from ..decide import NO_SIGNALS, Policy, Signals, admit, is_told_locked, parked_since_ms
 from ..decide import Run as Admitted
-from ..errors import RedriveError, UnknownArguments, Unreadable
+from ..errors import KeyMissing, RedriveError, Tampered, UnknownArguments, Unreadable
 from ..fault import Fault, Kind, classify
-from ..message import BLOB, RAW, Ack, DeadLetter, Message
+from ..message import BLOB, RAW, Ack, DeadLetter, Message, Quarantine, is_closed
 from .run import Run
 
 _NO_POLICY = Policy()
@@ -24,7 +24,9 @@ def admit_run(run: Run, tasks: Mapping[str, Any], now_ms: int) -> bool:
     message = run.delivery.message
     task = tasks.get(message.task)
     signals = NO_SIGNALS if run.refusal is None else Signals(refusal=run.refusal)
-    if task is None or message.version > task.version:
+    if is_closed(message):
+        signals = _closed(run, message)
+    elif task is None or message.version > task.version:
         signals = Signals(unroutable=_unroutable(message, task, tasks), park_ms=run.gate.park_ms)
         task = None
     elif run.task is None and has_nothing(run, task):
@@ -43,9 +45,20 @@ def admit_run(run: Run, tasks: Mapping[str, Any], now_ms: int) -> bool:
 def unread(error: Unreadable, run: Run) -> Signals:
     """What a body that cannot be decoded says against the run. One with arguments that are unknown here may be of a
     newer producer: it waits for a worker that knows them, as a newer version does."""
+    if isinstance(error, KeyMissing):
+        return Signals(locked=str(error))
+    if isinstance(error, Tampered):
+        return Signals(tampered=str(error))
     if isinstance(error, UnknownArguments):
         return Signals(unroutable=str(error), park_ms=run.gate.park_ms)
     return Signals(unreadable=str(error))
+
+
+def _closed(run: Run, message: Message) -> Signals:
+    """Why what its handler needs is still encrypted."""
+    from ..crypto import why_closed
+
+    return unread(why_closed(run.gate.store, message), run)
 
 
 def has_nothing(run: Run, task: Any) -> bool:
@@ -60,7 +73,7 @@ def has_nothing(run: Run, task: Any) -> bool:
 def may_run(message: Message, tasks: Mapping[str, Any], now_ms: int) -> bool:
     """Whether the message itself has nothing against its run: nothing shall be taken for one that will not."""
     task = tasks.get(message.task)
-    if task is None or message.version > task.version:
+    if task is None or message.version > task.version or is_closed(message):
         return False
     if not (message.crashes or message.faults or message.cancel or message.deadline_ms):
         return True  # as most: there is nothing that could be against it
@@ -74,8 +87,13 @@ def judge(run: Run, signals: Signals, now_ms: int) -> bool:
     if isinstance(verdict, Admitted):
         return True
     run.verdict = verdict
-    if isinstance(verdict, DeadLetter) or (verdict.why == "parked" and parked_since_ms(message) is None):
+    if signals.locked is not None:
+        if verdict.why == "parked" and not is_told_locked(message):
+            run.fault = classify(KeyMissing(signals.locked), ((KeyMissing, Kind.UNROUTABLE),))
+    elif isinstance(verdict, DeadLetter) or (verdict.why == "parked" and parked_since_ms(message) is None):
         run.fault = _fault(signals)
+    elif isinstance(verdict, Quarantine) and signals.tampered is not None:
+        run.fault = classify(Tampered(signals.tampered), ((Tampered, Kind.UNREADABLE),))
     return False
 
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from ..fault import Fault
-from ..message import Ack, Decision, Message, RetryAt, Settlement, Swap
+from ..message import SEALED, Ack, Decision, Message, RetryAt, Settlement, Swap
 
 KEPT_MS = 90 * 86_400_000  # where nobody counts it any more
 TEXT_MAX = 200
@@ -39,14 +39,16 @@ def decode(value: bytes) -> FirstRun:
     return msgspec.json.decode(value, type=FirstRun)
 
 
-def with_verdict(message: Message, settlement: Settlement, now_ms: int) -> Settlement:
-    """The settlement, with the verdict where it is the first that counts since a redrive run moved the message.
+def with_verdict(message: Message, settlement: Settlement, now_ms: int, *, texts: bool = True) -> Settlement:
+    """The settlement, with the verdict where it is the first that counts since a redrive run moved the message. It is
+    readable to all, so where payloads are encrypted it is to have no `texts`.
 
     Each life has one: an attempt is the first until a counted one has ended.
     """
     if message.run is None or verdict(message, settlement.decision) is None:
         return settlement
-    value = msgspec.json.encode(_first_run(settlement.decision, settlement.fault, now_ms))
+    told = _first_run(settlement.decision, settlement.fault, now_ms)
+    value = msgspec.json.encode(told if texts else msgspec.structs.replace(told, text=""))
     swap = Swap(cell_of(message.run, message.id), 0, value, KEPT_MS)
     return msgspec.structs.replace(settlement, swaps=(*settlement.swaps, swap))
 
@@ -64,7 +66,8 @@ def of_dead(message: Message) -> FirstRun:
     if not message.faults:
         return FirstRun(FAILED, message.reason or "", at_ms=at_ms)
     fault = message.faults[-1]
-    return FirstRun(FAILED, fault.kind.value, fault.error, fault.text[:TEXT_MAX], fault.fingerprint, at_ms)
+    text = "" if message.content.startswith(SEALED) else fault.text[:TEXT_MAX]
+    return FirstRun(FAILED, fault.kind.value, fault.error, text, fault.fingerprint, at_ms)
 
 
 def swap_of_dead(message: Message) -> Swap | None:

@@ -64,7 +64,7 @@ class Keys:
         won = self._store.cells.swap(
             [taking(c.wanted.cell, c.version, r, now_ms) for c, r in zip(claims, records, strict=True)]
         )
-        versions, found = read_all(self._store.cells, cells)
+        versions, found = read_all(self._store, cells)
         lost = []
         for run, claim, record, written in zip(old, claims, records, won, strict=True):
             if written and found[claim.wanted.cell] == record:
@@ -83,7 +83,7 @@ class Keys:
         claims = [run.claim for run in runs if run.claim is not None and (run.claim.committed or _died(run))]
         if not claims:
             return
-        _, records = read_all(self._store.cells, [claim.wanted.cell for claim in claims])
+        _, records = read_all(self._store, [claim.wanted.cell for claim in claims])
         for claim in claims:
             record = records[claim.wanted.cell]
             claim.done = record if is_completed(claim, record) else None

@@ -88,7 +88,12 @@ class Worker:
         self._hall, weighted = Hall(self._total), any(q.weight != 1 for q in queues)
         self._gates = {
             q.name: Gate(
-                q.concurrency, self._hall, q.weight if weighted else math.inf, q.retention.ack, park_ms=self._park_ms
+                q.concurrency,
+                self._hall,
+                q.weight if weighted else math.inf,
+                q.retention.ack,
+                park_ms=self._park_ms,
+                store=self._store,
             )
             for q in queues
         }
@@ -368,7 +373,8 @@ class Worker:
         if all(o.delivery.message.run is None for o in outcomes):
             return [o.settlement for o in outcomes]
         now_ms = self._store.now_ms()
-        return [with_verdict(o.delivery.message, o.settlement, now_ms) for o in outcomes]
+        texts = getattr(self._store, "box", None) is None
+        return [with_verdict(o.delivery.message, o.settlement, now_ms, texts=texts) for o in outcomes]
 
     def _settled(self, outcomes: Sequence[Outcome], words: Sequence[Settled]) -> None:
         for o in outcomes:

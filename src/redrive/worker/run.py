@@ -169,9 +169,12 @@ class Gate:
     equal shares, so always with infinite weights, to the one that was made first.
     """
 
-    def __init__(self, limit: int, hall: Hall, weight: float = math.inf, ack: Ack = Ack(), *, park_ms: int = 0) -> None:
+    def __init__(
+        self, limit: int, hall: Hall, weight: float = math.inf, ack: Ack = Ack(), *, park_ms: int = 0, store: Any = None
+    ) -> None:
         self._limit, self._hall, self._weight = limit, hall, weight
         self.park_ms = park_ms  # how long what no task here can take waits for a worker that knows better
+        self.store = store  # asked why a message that is encrypted does not open
         self.ack = ack  # of the queue: its retention may keep what is done
         self._running = 0
         self._waiting: deque[Run] = deque()

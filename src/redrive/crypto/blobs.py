@@ -1,0 +1,45 @@
+"""Blobs whose bytes are encrypted, each bound to its own key, which begins with the id of its message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from ..message import ENVELOPE as MAGIC
+from .box import OVERHEAD, Box
+
+_NAMES = "blob", ""
+
+
+class SealedBlobs:
+    """`Blobs` like those within. What was put before there was a key is read as it is."""
+
+    def __init__(self, blobs: Any, box: Box) -> None:
+        self.within, self._box = blobs, box
+
+    def make(self) -> None:
+        self.within.make()
+
+    def put(self, blobs: Mapping[str, bytes]) -> None:
+        self.within.put({key: self._box.seal(body, *_NAMES, key, "") for key, body in blobs.items()})
+
+    def get(self, key: str, bytes_max: int) -> bytes | None:
+        """As the place's. Raises KeyMissing, Tampered."""
+        found: bytes | None = self.within.get(key, bytes_max + OVERHEAD)
+        if found is None or not found.startswith(MAGIC):
+            return None if found is None else found[:bytes_max]
+        return self._box.open(found, *_NAMES, key, "")
+
+    def copy(self, key: str, to: str) -> bool:
+        """Sealed again: a copy is bound to its own message."""
+        found = self.get(key, 2**62)
+        if found is not None:
+            self.put({to: found})
+        return found is not None
+
+    def delete(self, keys: Iterable[str]) -> None:
+        self.within.delete(keys)
+
+    def listed(self) -> Iterator[str]:
+        found: Iterator[str] = self.within.listed()
+        return found

@@ -1,0 +1,167 @@
+"""Which parts of drafts, messages, faults and cells are encrypted. Pure, but for the keys.
+
+Encrypted are bodies, results, checkpoints, the text and traceback of faults, and the header by which an `on_dead` task
+learns the error. All else stays readable: flow control, triage and operators go by it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+
+from msgspec.structs import replace
+
+from ..errors import KeyMissing, Tampered
+from ..fault import Fault
+from ..ids import new_id
+from ..message import ENVELOPE as MAGIC
+from ..message import SEALED, Draft, Message
+from .box import Box, key_of
+
+TEXT = "sealed:"  # what a text begins with that is encrypted; an envelope in base64 follows
+_TOLD = {f"{error.__module__}.{error.__qualname__}" for error in (KeyMissing, Tampered)}
+ERROR_HEADER = "redrive-dead-error"
+
+
+def sealed_draft(box: Box, draft: Draft, now_ms: Callable[[], int]) -> Draft:
+    """As it goes to the store, under an id. One whose body could not be opened stays as it is."""
+    id = draft.id or new_id(now_ms())
+    headers = _header_sealed(box, draft.headers, id, draft.task)
+    if draft.content.startswith(SEALED):
+        return draft if headers is draft.headers else replace(draft, headers=headers)
+    body = box.seal(draft.body, "body", draft.content, id, draft.task)
+    return replace(draft, id=id, body=body, content=SEALED + draft.content, headers=headers)
+
+
+def _header_sealed(box: Box, headers: Mapping[str, str] | None, id: str, task: str) -> Mapping[str, str] | None:
+    if not headers or ERROR_HEADER not in headers or headers[ERROR_HEADER].startswith(TEXT):
+        return headers
+    return {**headers, ERROR_HEADER: _text(box, headers[ERROR_HEADER], "header", id, task)}
+
+
+def sealed_message(box: Box, message: Message) -> Message:
+    """As `restore` writes it: parts that are encrypted already stay as they are."""
+    content, body = message.content, message.body
+    if not content.startswith(SEALED):
+        body, content = box.seal(body, "body", content, message.id, message.task), SEALED + content
+    progress = message.progress
+    if progress is not None and not progress.startswith(MAGIC):
+        progress = box.seal(progress, "checkpoint", "", message.id, message.task)
+    faults = tuple(
+        [f if f.text.startswith(TEXT) else sealed_fault(box, f, message.id, message.task) for f in message.faults]
+    )
+    headers = _header_sealed(box, message.headers, message.id, message.task) or {}
+    return replace(message, body=body, content=content, progress=progress, faults=faults, headers=headers)
+
+
+def sealed_fault(box: Box, fault: Fault, id: str, task: str) -> Fault:
+    """With its text and traceback encrypted. How a process died is no secret of the message's, nor why it does not
+    open."""
+    if fault.error in _TOLD:
+        return fault
+    text, traceback = "" if fault.crash is not None else fault.text, fault.traceback
+    return replace(
+        fault,
+        text=_text(box, text, "text", id, task) if text else fault.text,
+        traceback=_text(box, traceback, "traceback", id, task) if traceback else traceback,
+    )
+
+
+def _text(box: Box, text: str, purpose: str, id: str, task: str) -> str:
+    return TEXT + base64.b64encode(box.seal(text.encode(), purpose, "", id, task)).decode()
+
+
+# -- opened
+
+
+def opened(box: Box, message: Message) -> Message:
+    """With all parts open that can be opened; the others stay encrypted."""
+    id, task, content, body = message.id, message.task, message.content, message.body
+    if content.startswith(SEALED):
+        inner = content.removeprefix(SEALED)
+        with contextlib.suppress(KeyMissing, Tampered):
+            body, content = box.open(body, "body", inner, id, task), inner
+    result = _opened_bytes(box, message.result, "result", id, task)
+    progress = _opened_bytes(box, message.progress, "checkpoint", id, task)
+    faults = message.faults
+    if faults:
+        faults = tuple([opened_fault(box, fault, id, task) for fault in faults])
+    headers = message.headers
+    if headers and headers.get(ERROR_HEADER, "").startswith(TEXT):
+        headers = {**headers, ERROR_HEADER: opened_text(box, headers[ERROR_HEADER], "header", id, task)}
+    return replace(
+        message, body=body, content=content, result=result, progress=progress, faults=faults, headers=headers
+    )
+
+
+def _opened_bytes(box: Box, found: bytes | None, purpose: str, id: str, task: str) -> bytes | None:
+    if found is None or not found.startswith(MAGIC):
+        return found
+    try:
+        return box.open(found, purpose, "", id, task)
+    except (KeyMissing, Tampered):
+        return found
+
+
+def opened_fault(box: Box, fault: Fault, id: str, task: str) -> Fault:
+    text = opened_text(box, fault.text, "text", id, task)
+    traceback = opened_text(box, fault.traceback, "traceback", id, task)
+    if text is fault.text and traceback is fault.traceback:
+        return fault
+    return replace(fault, text=text, traceback=traceback)
+
+
+def opened_text(box: Box, text: str, purpose: str, id: str, task: str) -> str:
+    if not text.startswith(TEXT):
+        return text
+    try:
+        return box.open(_envelope(text), purpose, "", id, task).decode()
+    except (KeyMissing, Tampered, ValueError):
+        return text
+
+
+def open_or_raise(box: Box, message: Message) -> None:
+    """Raises KeyMissing or Tampered, for what keeps the message closed."""
+    if message.content.startswith(SEALED):
+        box.open(message.body, "body", message.content.removeprefix(SEALED), message.id, message.task)
+    if message.progress is not None and message.progress.startswith(MAGIC):
+        box.open(message.progress, "checkpoint", "", message.id, message.task)
+
+
+# -- which keys
+
+
+def keys_in(message: Message) -> Iterator[tuple[str, str]]:
+    """(what, id of the key) for each part that is encrypted, of a message as stored."""
+    if message.content.startswith(SEALED) and (key := key_of(message.body)) is not None:
+        yield "bodies", key
+    for what, found in (("results", message.result), ("checkpoints", message.progress)):
+        if found is not None and (key := key_of(found)) is not None:
+            yield what, key
+    texts = [text for fault in message.faults for text in (fault.text, fault.traceback)]
+    for text in (*texts, message.headers.get(ERROR_HEADER, "")):
+        if (key := key_of_text(text)) is not None:
+            yield "texts", key
+
+
+def key_of_text(text: str) -> str | None:
+    """The id of the key that a text is encrypted with; None for one that is not."""
+    try:
+        return key_of(_envelope(text)) if text.startswith(TEXT) else None
+    except ValueError:
+        return None
+
+
+def shown_text(text: str) -> str:
+    """A text for people: what could not be opened is named, not printed."""
+    key = key_of_text(text)
+    return text if key is None else f"[encrypted with key {key}]"
+
+
+def _envelope(text: str) -> bytes:
+    try:
+        return base64.b64decode(text.removeprefix(TEXT), validate=True)
+    except binascii.Error as error:
+        raise ValueError(str(error)) from None

@@ -1,0 +1,92 @@
+"""Which keys are still needed to read what is stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from ..errors import Unsupported
+from ..message import Lane
+from ..store import Store
+from .box import OVERHEAD, key_of
+from .fields import keys_in
+from .store import box_of
+
+PAGE = 500
+PARTS = ("bodies", "results", "checkpoints", "texts", "blobs")
+
+
+class Use(Struct, frozen=True):
+    """How often a key encrypts what is stored, by part. `writes`: it encrypts what is written now; `here`: this process
+    has it."""
+
+    key: str
+    writes: bool
+    here: bool
+    parts: dict[str, int]
+
+    @property
+    def used(self) -> bool:
+        return any(self.parts.values())
+
+
+def used(store: Store) -> tuple[list[Use], list[str]]:
+    """The keys by id, those of this process included, and what could not be looked at, for people.
+
+    Looks through every message and blob: it takes a while on a large store. Raises StoreError.
+    """
+    counts: dict[str, dict[str, int]] = {}
+    unseen = _of_messages(store, counts) + _of_blobs(store, counts)
+    box = box_of(store)
+    if box is not None and (writes := box.writes()) is not None:
+        counts.setdefault(writes, {})
+        for id in getattr(box.keys, "ids", ()):
+            counts.setdefault(id, {})
+    else:
+        writes = None
+    return [
+        Use(id, id == writes, box is not None and box.has(id), {part: found.get(part, 0) for part in PARTS})
+        for id, found in sorted(counts.items())
+    ], unseen
+
+
+def _of_messages(store: Any, counts: dict[str, dict[str, int]]) -> list[str]:
+    while box_of(store) is not None:  # as they are stored, not as they are read
+        store = store.store
+    unseen = []
+    for lane in [None] if store.traits.finds else list(Lane):
+        try:
+            _of_lane(store, lane, counts)
+        except Unsupported:
+            unseen.append(f"lane {lane} of {store.traits.name} cannot be looked through")
+    return unseen
+
+
+def _of_lane(store: Any, lane: Lane | None, counts: dict[str, dict[str, int]]) -> None:
+    cursor = None
+    while True:
+        page = store.peek(lane, limit=PAGE, cursor=cursor)
+        for message in page.messages:
+            for part, key in keys_in(message):
+                _count(counts, key, part)
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
+def _of_blobs(store: Any, counts: dict[str, dict[str, int]]) -> list[str]:
+    if store.traits.blob_threshold is None:
+        return []
+    blobs = getattr(store.blobs, "within", store.blobs)
+    for name in blobs.listed():
+        begin = blobs.get(name, OVERHEAD)
+        key = None if begin is None else key_of(begin)
+        if key is not None:
+            _count(counts, key, "blobs")
+    return []
+
+
+def _count(counts: dict[str, dict[str, int]], key: str, part: str) -> None:
+    found = counts.setdefault(key, {})
+    found[part] = found.get(part, 0) + 1
