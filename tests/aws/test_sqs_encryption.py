@@ -1,0 +1,130 @@
+"""SQS behind encryption: its rules hold, queues and dead-letter queues show nothing, Lambda opens what it is given."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from tests.contract.encrypting import KEYS, SECRET, an_app, fill, forms_in
+
+from redrive import App, Keys
+from redrive.crypto import Box, sealed_by, used
+from redrive.crypto.kms import KmsKeys
+from redrive.message import Lane
+from redrive.store import Store
+from redrive.stores.memory import MemoryStore
+from redrive.stores.sqs import SqsStore
+from redrive.testing import ManualClock, StoreContract  # noqa: F401  # it has the assertions of its rules rewritten
+from redrive.testing._contract.base import Contract
+from redrive.testing._contract.leasing import LeaseRules
+from redrive.testing._contract.settling import SettleRules
+from redrive.testing._contract.triaging import TriageRules
+from redrive.testing.sqs import EventSource
+
+from .places import REGION, Ministack, Stand, client, lay
+
+
+@pytest.fixture(scope="module")
+def stand() -> Iterator[Stand]:
+    with Stand() as stand:
+        yield stand
+
+
+class Lasting(MemoryStore):
+    """Stands for a store on a server: it outlives the handles on it."""
+
+    def close(self) -> None:
+        pass
+
+
+class TestSqs(LeaseRules, SettleRules, TriageRules, Contract):
+    @pytest.fixture(autouse=True)
+    def _stand(self, stand: Stand) -> None:
+        self.stand, self.resting = stand, Lasting(stand.clock)
+
+    @pytest.fixture
+    def clock(self) -> ManualClock:
+        return self.stand.clock
+
+    def make_store(self, clock: ManualClock, place: Path) -> Store:
+        prefix = f"e{zlib.crc32(str(place).encode()):08x}"
+        lay(self.stand.server, f"{prefix}-default", f"{prefix}-q")
+        url = f"sqs://{REGION}/{prefix}?mode=visibility&poll=0&create=true&endpoint={self.stand.url}"
+        return sealed_by(SqsStore(url, clock_ms=clock, triage=self.resting), Box(KEYS))
+
+
+def queue_bytes(url: str, prefix: str) -> bytes:
+    """All that its queues give, body and attributes."""
+    sqs, found = client("sqs", url), []
+    for name in sqs.list_queues(QueueNamePrefix=prefix).get("QueueUrls", []):
+        for _ in range(5):
+            answer = sqs.receive_message(
+                QueueUrl=name, MaxNumberOfMessages=10, AttributeNames=["All"], MessageAttributeNames=["All"],
+                VisibilityTimeout=0,
+            )  # fmt: skip
+            found += answer.get("Messages", [])
+    return repr(found).encode()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keys", [KEYS, None], ids=["encrypted", "in the clear"])
+def test_queues_and_what_died_of_them_show_nothing(ministack: Ministack, tmp_path: Path, keys: Keys | None) -> None:
+    prefix = f"p{uuid4().hex[:10]}"
+    url = f"sqs://{REGION}/{prefix}?create=true&poll=1&endpoint={ministack.url}&triage=sqlite:///{tmp_path}/dead.db"
+    store, ran = SqsStore(url), list[str]()
+    app = an_app(store, ran, keys)
+    app.tasks["waits"].enqueue(SECRET)
+    queued = queue_bytes(ministack.url, prefix)
+    fill(app)
+    while not app.store.peek(Lane.DEAD).messages:
+        app.run_worker(["q"], burst=True)
+    (dead, *_) = app.store.peek(Lane.DEAD).messages
+    assert SECRET in dead.faults[-1].text and SECRET.encode() in dead.body
+    found = queued + queue_bytes(ministack.url, prefix)
+    found += b"".join(path.read_bytes() for path in tmp_path.glob("dead.db*") if path.is_file())
+    assert b"waits" in queued and b"ValueError" in found
+    assert forms_in(found) == [] if keys else forms_in(queued) and forms_in(found)
+    if keys:
+        uses, unseen = used(app.store)
+        assert {use.key for use in uses if use.used} == {"new"} and "ready" in " ".join(unseen)
+    app.store.close()
+
+
+def test_a_lambda_function_opens_what_it_is_given_and_parks_what_it_cannot(stand: Stand) -> None:
+    def function(keys: Keys | None) -> tuple[App, Any]:
+        cells = MemoryStore(stand.clock)
+        url = f"sqs://{REGION}/lam?endpoint={stand.url}&poll=0"
+        app = App(url, store=SqsStore(url, clock_ms=stand.clock, triage=cells), encrypt=keys)
+
+        @app.task(name="push", queue="q")
+        def push(card: str) -> None:
+            ran.append(card)
+
+        return app, app.lambda_handler(metrics=False)
+
+    ran: list[str] = []
+    lay(stand.server, "lam-q")
+    (app, handler), (keyless, blind) = function(KEYS), function(None)
+    app.tasks["push"].enqueue(SECRET)
+    source = EventSource(client("sqs", stand.url), app.store.places.of("q").url)  # type: ignore[attr-defined]
+    assert len(source.deliver(blind, seconds=30)) == 1 and ran == []
+    stand.passes(120)
+    assert source.deliver(handler, seconds=30) == [] and ran == [SECRET]
+    for each in (handler, blind):
+        each.close()
+    for opened in (app, keyless):
+        opened.store.close()
+
+
+@pytest.mark.slow
+def test_data_keys_come_from_kms_and_go_back_to_it(ministack: Ministack) -> None:
+    kms = client("kms", ministack.url)
+    kms.create_alias(AliasName="alias/redrive", TargetKeyId=kms.create_key()["KeyMetadata"]["KeyId"])
+    writes, reads = (Box(KmsKeys("alias/redrive", client=kms)) for _ in range(2))
+    place = "body", "json", "an id", "a task"
+    sealed = writes.seal(SECRET.encode(), *place)
+    assert reads.open(sealed, *place) == SECRET.encode() and SECRET.encode() not in sealed
