@@ -69,7 +69,8 @@ def sleep(seconds: float) -> None:
 
 def make_app(place: Path, journal: Journal, url: str = "") -> redrive.App:
     """The app both programs share. Every handler writes down its start and its end."""
-    app = redrive.App(url or url_of(place), park_for=0)
+    keys = redrive.Keys.from_env() if "REDRIVE_KEYS" in os.environ else None
+    app = redrive.App(url or url_of(place), park_for=0, encrypt=keys)
     soon = redrive.Retry(max_attempts=4, backoff=redrive.Backoff.fixed("30ms"))
     # Kills at random must convict nobody, also not one that ran alone in several processes that were hit at once.
     cut_off = redrive.Poison(10)
