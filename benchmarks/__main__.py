@@ -17,6 +17,7 @@ import msgspec
 import redrive
 
 from .dead import dead
+from .encryption import encryption
 from .engines import ENGINES
 from .fairness import fairness
 from .flow import flow
@@ -63,6 +64,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
         snapshot,
         late,
         redaction,
+        encryption,
         startup,
         testkit,
         sqs_requests,
