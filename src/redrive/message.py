@@ -12,6 +12,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from .fault import Fault
+from .fault.values import member_of
 
 PRIORITIES = (0, 1, 2, 3)  # 0 is served first
 NORMAL = 2
@@ -23,18 +24,23 @@ SEALED = "sealed+"  # what the content of a message begins with whose body is en
 ENVELOPE = b"\xd7rd1"  # what encrypted bytes begin with
 TREND_MS = 3_600_000  # how long the last while is by which the trend of a failure group is told
 SKIP_LOOKED = 1000  # how many due messages of a priority a claim with `skip` looks at
+DAMAGED = "damaged"  # the reason of a message that was set aside because its row cannot be read
 FAULTS_KEPT_EACH_END = 10  # of a message's fault history: the first and the last ten
 
 
 class Lane(StrEnum):
     """Where a message rests. Delayed, retrying and parked ones lie in `ready` with a due time ahead; counts call them
-    `scheduled`."""
+    `scheduled`. A word that is none of these is a newer version's: it is read and shown as it stands."""
 
     READY = "ready"
     LEASED = "leased"
     DEAD = "dead"
     QUARANTINE = "quarantine"
     DONE = "done"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Lane | None:
+        return member_of(cls, value)
 
 
 RESTING = (Lane.DEAD, Lane.QUARANTINE)
@@ -87,6 +93,14 @@ class Deferral(Struct, frozen=True):
     at_ms: int = 0
 
 
+class Damage(Struct, frozen=True, gc=False):
+    """Why a message's row cannot be read, and the row as it was: by column what there is in it, as its store would take
+    it back."""
+
+    why: str
+    raw: Mapping[str, str] = {}
+
+
 class Message(Struct, frozen=True, gc=False):
     """A message as stored.
 
@@ -133,6 +147,7 @@ class Message(Struct, frozen=True, gc=False):
     deferral: Deferral | None = None  # of its present wait; a claim leaves it, every settlement replaces it
     parked: bool = False  # it has no place in its group: it waits for its time, or its turn
     faults: tuple[Fault, ...] = ()  # oldest first; the first and last ten
+    damage: Damage | None = None  # its row cannot be read, or could not: what stands here is what of it could
 
     @property
     def handle(self) -> Handle:
@@ -289,12 +304,14 @@ class Exchange(Struct, frozen=True):
     """What an exchange gave: a word per settlement, in order, and the deliveries, in the asks' order.
 
     `clogged` are queues where an ask with `skip` found so many skipped ones in front that it looked no further: what
-    lies behind them is reached by asking without `skip`.
+    lies behind them is reached by asking without `skip`. `damaged` are messages whose rows could not be read: they were
+    set aside in the quarantine lane, and nothing else of the exchange was held up by them.
     """
 
     settled: list[Settled]
     deliveries: list[Delivery]
     clogged: frozenset[str] = frozenset()
+    damaged: tuple[Message, ...] = ()
 
 
 class Hold(StrEnum):

@@ -6,7 +6,7 @@ Stores are plain synchronous code and safe to call from many threads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -323,6 +323,11 @@ class Store(Protocol):
 
     def check(self) -> list[str]:
         """Look for damage; one line per problem, empty when all is well."""
+        ...
+
+    def repair(self, keep: Callable[[Message], None]) -> list[str]:
+        """Mend what `check` finds and can be mended; one line for each message. `keep` is given each of them, with its
+        row as it was, before anything of it is changed."""
         ...
 
     def doctor(self) -> list[str]:

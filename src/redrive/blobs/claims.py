@@ -365,7 +365,8 @@ def _keys_of(message: Message) -> Iterator[str]:
 
 def _may_refer(message: Message, key: str) -> bool:
     if message.content != BLOB:
-        return message.content in (ABSENT, SEALED + BLOB)  # an encrypted reference may be to any of its blobs
+        # An encrypted reference may be to any of its blobs, and so may what cannot be read.
+        return message.content in (ABSENT, SEALED + BLOB) or message.damage is not None
     try:
         return read_reference(message.body).blob == key
     except Unreadable:

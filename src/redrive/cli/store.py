@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from typing import IO
+
 import click
 import msgspec
 
 from ..config import settings
 from ..duration import milliseconds
 from ..errors import Unsupported
+from ..message import Damage, Message
 from ..urls import shown
-from .failure import DONE, FAILED, USAGE, Failure, command, note, program
+from .failure import DONE, FAILED, USAGE, Failure, command, note, onward, program
 from .main import Subcommands
 from .output import Output
 from .place import Place, app_option, at_store, output_option, require, url_of, url_option
@@ -22,9 +27,18 @@ def store() -> None:
 
 
 @store.command()
+@click.option("--repair", is_flag=True, help="mend what can be mended, once a copy of it is written")
+@click.option("--copy", metavar="FILE", help="where --repair writes it (default: redrive-repair-TIME.jsonl here)")
 @at_store()
-def check(place: Place, out: Output) -> int:
-    """Look for damage; exits 1 if there is any."""
+def check(place: Place, out: Output, repair: bool, copy: str | None) -> int:
+    """Look for damage; exits 1 if there is any.
+
+    It names each message that cannot be read, or that nothing would ever claim. With --repair a message that only
+    stands in the wrong place goes back to its queue; one that lost something of itself rests dead, with what is left of
+    it. What it cannot be without (its task, its body) is not made up: such a message stays in quarantine.
+    """
+    if repair:
+        return _repair(place, out, copy)
     problems = place.store.check()
     out.record({"ok": not problems, "problems": problems}, table=lambda: problems or ["ok"])
     if problems:
@@ -33,6 +47,50 @@ def check(place: Place, out: Output) -> int:
         return FAILED
     note(f"no damage found in {place.url}")
     return DONE
+
+
+def _repair(place: Place, out: Output, copy: str | None) -> int:
+    """Exits 1 where something is left that is damaged."""
+    path = Path(copy or f"redrive-repair-{place.store.now_ms()}.jsonl")
+    with Copies(path) as copies:
+        done = place.store.repair(copies.keep)
+    left = place.store.check()
+    out.record({"repaired": done, "problems": left}, table=lambda: [*done, *left] or ["ok"])
+    if done:
+        note(f"{len(done)} looked at; as they were they stand in {path}")
+    if left:
+        note(f"{len(left)} left that cannot be mended: {onward('dlq show ID')} shows what there is of one")
+    return FAILED if left else DONE
+
+
+class Copies:
+    """A file of rows as they were, a JSON object in each line; made when there is the first, and never over another."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> Copies:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def keep(self, message: Message) -> None:
+        """On the disk before this returns. Raises Failure."""
+        if self._file is None:
+            try:
+                fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            except OSError as error:
+                what = f"{self._path} cannot be made: {error.strerror}"
+                raise Failure(what, "nothing was repaired", f"{command()} --help") from error
+            self._file = os.fdopen(fd, "wb")
+        damage = message.damage or Damage("")
+        row = {"id": message.id, "queue": message.queue, "why": damage.why, "row": damage.raw}
+        self._file.write(msgspec.json.encode(row) + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
 
 
 def _keep(place: Place) -> str:

@@ -14,7 +14,7 @@ from ..crypto import key_of, shown_text
 from ..duration import show
 from ..errors import Unreadable
 from ..fault import Fault
-from ..message import ABSENT, BLOB, FailureGroup, Lane, Message
+from ..message import ABSENT, BLOB, DAMAGED, FailureGroup, Lane, Message
 from ..times import rfc3339
 from ..triage.timeline import Moment
 
@@ -45,7 +45,7 @@ def brief(message: Message, now_ms: int) -> dict[str, Any]:
         "id": message.id,
         "task": message.task,
         "queue": message.queue,
-        "state": message.state(now_ms),
+        "state": message.state(now_ms) if message.damage is None else DAMAGED,
         "attempt": message.attempt,
         "crashes": message.crashes,
         "redrives": message.redrives,
@@ -94,7 +94,14 @@ def full(message: Message, now_ms: int) -> dict[str, Any]:
         "result": None if message.result is None else as_json(message.result),
         "progress": None if message.progress is None else as_json(message.progress),
         "faults": [fault(f) for f in message.faults],
+        **_damage(message),
     }
+
+
+def _damage(message: Message) -> dict[str, Any]:
+    """Why its row cannot be read, and the row as it was."""
+    found = message.damage
+    return {} if found is None else {"damage": found.why, "row": dict(found.raw)}
 
 
 def _recorded(message: Message, now_ms: int) -> dict[str, Any]:
@@ -189,7 +196,7 @@ def dead(message: Message) -> dict[str, Any]:
         "fingerprint": last.fingerprint if last else None,
         "kind": str(last.kind) if last else None,
         "error": last.error if last else None,
-        "text": shown_text(last.text) if last else None,
+        "text": message.damage.why if message.damage else shown_text(last.text) if last else None,
         "lane": str(message.lane),
         "enqueued_at": time(message.enqueued_ms),
         "died_at": time(message.rested_ms),

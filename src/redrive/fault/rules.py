@@ -38,6 +38,8 @@ def _apply(rule: Rule, seen: Seen) -> Kind | None:
         matches = matcher.search(seen.text) is not None
     else:
         matches = matcher(seen.exception)
+    if matches and kind not in list(Kind):
+        raise ValueError(f"{kind!r} is no kind")  # and no newer version's word, as a stored one may be
     return Kind(kind) if matches else None
 
 

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
+from typing import TypeVar
 
 from msgspec import Struct
+
+S = TypeVar("S", bound=StrEnum)
+_WORD = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 
 TEXT_MAX = 2_000  # characters of Fault.text
 TRACEBACK_MAX = 8_000  # characters of Fault.traceback
 
 
+def member_of(words: type[S], value: object) -> S | None:
+    """A word that a newer version wrote, as if it were one of these; None for what is no word at all."""
+    if not isinstance(value, str) or not _WORD.fullmatch(value):
+        return None
+    member = str.__new__(words, value)
+    member._name_ = member._value_ = value
+    return member
+
+
 class Kind(StrEnum):
-    """What sort of failure it is; policies choose by it. `permanent`, `unreadable` and `unroutable` are not retried."""
+    """What sort of failure it is; policies choose by it. `permanent`, `unreadable` and `unroutable` are not retried. A
+    word that is none of these is a newer version's: it is read and kept as it stands."""
 
     TRANSIENT = "transient"
     THROTTLED = "throttled"
@@ -23,6 +38,10 @@ class Kind(StrEnum):
     UNREADABLE = "unreadable"
     UNROUTABLE = "unroutable"
     DEFAULT = "default"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Kind | None:
+        return member_of(cls, value)
 
 
 class Crash(Struct, frozen=True, gc=False, omit_defaults=True):

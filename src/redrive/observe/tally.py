@@ -101,7 +101,18 @@ SHAPES = (
 )
 
 REASONS = frozenset(
-    ("exhausted", "permanent", "elapsed", "deadline", "budget", "rejected", "unreadable", "unroutable", "crashed")
+    (
+        "exhausted",
+        "permanent",
+        "elapsed",
+        "deadline",
+        "budget",
+        "rejected",
+        "unreadable",
+        "unroutable",
+        "crashed",
+        "damaged",
+    )
 )
 CAUSES = frozenset(("signal", "exit", "hung", "timeout", "memory", "lease"))
 UNKNOWN = "unknown"

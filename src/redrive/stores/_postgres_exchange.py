@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
+from msgspec.structs import replace
 
 from ..ids import new_id
 from ..message import Ask, Delivery, Draft, Exchange, Lane, Message, Receipt, RetryAt, Settled, Settlement, Swap
@@ -37,9 +38,10 @@ from ._postgres_changes import (
     swap_all,
     words_of,
 )
+from ._postgres_damage import UNREADABLE, stand_in
 from ._postgres_floors import Floors, Looking
 from ._postgres_link import Link
-from ._postgres_rows import full_message, read_rare
+from ._postgres_rows import full_message, ids, ints, read_rare, texts
 from ._postgres_told import Told, spots_of
 
 GROUPS_SEEN_FOR_S = 60.0  # how long exchanges go on waking groups after one met a group
@@ -69,7 +71,26 @@ class Exchanges:
             for n, found in zip(left, again.deliveries, strict=True):
                 one.deliveries[n] = found
             one.clogged = one.clogged - {ask.queue for ask in again.asks} | again.clogged
-        return Exchange(one.words, [d for found in one.deliveries for d in found], frozenset(one.clogged))
+        found = [d for found in one.deliveries for d in found]
+        return Exchange(one.words, found, frozenset(one.clogged), self._set_aside(one.bad) if one.bad else ())
+
+    def _set_aside(self, bad: Sequence[tuple[Any, ...]]) -> tuple[Message, ...]:
+        """Claims that cannot be read, as rows of COLUMNS: out of the way of all others."""
+        found = [stand_in(row) for row in bad]
+        messages = [message for message, _ in found]
+        whys = [message.damage.why if message.damage else "" for message in messages]
+        names = {(m.queue, m.group) for m in messages if m.group is not None}
+        args = (ids([m.id for m in messages]), ints([row[3] for row in bad]), texts(whys))
+
+        def work(c: Connection) -> None:
+            now = self._st.now()
+            if names:
+                groups.lock(self._st, c, names, (), now)
+            self._st.do(c, "set_aside", *args, texts([",".join(wrong) for _, wrong in found]), now)
+            groups.admit(self._st, c, names, now)
+
+        self._link.run(work, wake={queue for queue, _ in names})
+        return tuple(replace(message, lane=Lane.QUARANTINE, due_ms=None) for message in messages)
 
     def _look_behind(self, looking: Looking) -> list[tuple[Any, ...]]:
         return self._link.read(lambda c: look_behind(self._st, c, looking).fetchall())
@@ -109,6 +130,7 @@ class _One:
         self.words: list[Settled] = []
         self.deliveries: list[list[Delivery]] = []  # of each ask
         self.clogged = set[str]()
+        self.bad: list[tuple[Any, ...]] = []  # rows of COLUMNS that cannot be read
         self.now_ms = 0
         self.kept_back = False  # whether a message waited to be woken
         self.groups_seen = bool(self._names)
@@ -209,7 +231,7 @@ class _One:
         for row in rows:
             id, task, priority, fence, attempt, enqueued, producer, group, body, rare, faults, seq = row
             mark = PLAIN
-            if rare is None and faults is None:  # the way of most messages: as few steps as there can be
+            if rare is None and faults is None and fence > 0:  # the way of most messages: as few steps as there can be
                 message = Message(
                     id,
                     task,
@@ -228,8 +250,15 @@ class _One:
                     group=group,
                 )
             else:
-                known = None if rare is None else read_rare(rare)
-                message = full_message(row, known, queue, leased, until, worker)
+                try:
+                    known = None if rare is None else read_rare(rare)
+                    message = full_message(row, known, queue, leased, until, worker)
+                except UNREADABLE:
+                    self.bad.append((*row[:11], queue, leased.value, until, worker))
+                    continue
+                if fence <= 0:
+                    self.bad.append((*row[:11], queue, leased.value, until, worker))
+                    continue
                 if message.key is not None:
                     mark = KEYED
             if group is not None:

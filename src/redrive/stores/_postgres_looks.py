@@ -213,7 +213,11 @@ def to_failure_group(
     earlier: int,
 ) -> FailureGroup:
     text = ""
-    if fingerprint and (died_of := _lifecycle.died_of(read_faults(faults), fingerprint, error)) is not None:
+    try:
+        listed = read_faults(faults)
+    except ValueError:  # the sample's row is damaged, the others of the group are not
+        listed = ()
+    if fingerprint and (died_of := _lifecycle.died_of(listed, fingerprint, error)) is not None:
         text = died_of.text
     return FailureGroup(fingerprint, task, error or "", text, count, first, last, sample, recent, earlier)
 
@@ -222,7 +226,8 @@ def to_counts(rows: list[tuple[str, int, int | None]]) -> Counts:
     found = dict.fromkeys(("ready", "scheduled", "leased", "dead", "quarantine", "done"), 0)
     oldest_ms = 0
     for lane, count, age_ms in rows:
-        found[lane] += count
+        if lane in found:  # a newer version may have more of them
+            found[lane] += count
         if lane == "ready":
             oldest_ms = age_ms or 0
     return Counts(**found, oldest_age_s=oldest_ms / 1000)

@@ -64,6 +64,9 @@ def judge(
 
 def _words(st: Statements, c: Connection, handles: Sequence[Handle], verdict: Verdict, now: int | None) -> list[bool]:
     places = {handle: at for at, handle in reversed([*enumerate(handles)]) if handle.lane in judged_lanes(verdict)}
+    if not isinstance(verdict, Discard | Replace) and any(handle.lane is Lane.QUARANTINE for handle in places):
+        aside = {id for id, _ in st.rows(c, "kept_before", ids([handle.id for handle in places]))}
+        places = {handle: at for handle, at in places.items() if handle.id not in aside}
     listed = sorted(places)
     if not listed:
         return [False] * len(handles)

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from ..fault import Fault
 from ..ids import is_id
-from ..message import TREND_MS, FailureGroup, Lane, Message, Page, Where
+from ..message import DAMAGED, TREND_MS, Damage, FailureGroup, Lane, Message, Page, Where
 from . import _door, _lifecycle
 from ._grouping import grouped
-from ._redis_rows import LETTERS, fatal_of, id_text, member_number, to_message
+from ._redis_rows import LETTERS, fatal_of, id_text, member_number, readable
 
 Call = Callable[..., Any]  # call(script, asked, *blobs)
 Place = tuple[int, bytes]  # when it came to rest (0: it does not rest), its member
@@ -47,10 +47,26 @@ def _placed(call: Call, ids: Sequence[bytes]) -> list[tuple[Place, Found] | None
             if message is None:
                 found.append(None)
                 continue
-            whole = to_message(id_text(id.hex()), message, state, *rest)
+            whole = readable(id_text(id.hex()), message, state, *rest)
             found.append(((whole.rested_ms or 0, message[4:10] + id), (whole, fatal_of(whole, state))))
         if len(found) >= len(ids):  # asked first: a closed store refuses even nothing
+            _tell_damage(call, ids, found)
             return found
+
+
+def _tell_damage(call: Call, ids: Sequence[bytes], found: list[tuple[Place, Found] | None]) -> None:
+    """What was set aside says why, and what its state was."""
+    aside = [n for n, one in enumerate(found) if one is not None and one[1][0].reason == DAMAGED]
+    if not aside:
+        return
+    for n, why, kept in zip(aside, *call("damage", None, b"".join(ids[n] for n in aside)), strict=True):
+        one = found[n]
+        if one is None or why is None:
+            continue
+        place, (message, fault) = one
+        raw = {} if message.damage is None else message.damage.raw
+        damage = Damage(why.decode(errors="backslashreplace"), {**raw, "state": (kept or b"")[22:].hex()})
+        found[n] = place, (replace(message, damage=damage), fault)
 
 
 class Looks:
@@ -64,7 +80,9 @@ class Looks:
         messages: list[Message] = []
         page = max(limit, PAGE) if _chooses(lane, where) else limit + 1
         for place, (message, fault) in self._candidates(lane, where, (since, _member(after)), page):
-            if lane not in (None, message.lane) or not _lifecycle.matches(message, fault, where):
+            if message.damage is None and (
+                lane not in (None, message.lane) or not _lifecycle.matches(message, fault, where)
+            ):
                 continue
             if len(messages) == limit:
                 return Page(messages, cursor)
@@ -104,7 +122,8 @@ class Looks:
         while True:
             places, looked = next_places(after)
             for place, found in zip(places, found_of(self._call, [member[6:] for _, member in places]), strict=True):
-                if found is not None and (found[0].rested_ms or 0) == place[0]:  # else it moved meanwhile
+                if found is not None and (found[0].damage is not None or (found[0].rested_ms or 0) == place[0]):
+                    # else it moved meanwhile
                     yield place, found
             if not places and looked is None:
                 return

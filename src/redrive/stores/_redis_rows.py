@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from ..fault import Fault
-from ..message import Delivery, Draft, Lane, Message, Receipt
+from ..message import DAMAGED, Damage, Delivery, Draft, Lane, Message, Receipt
 from ._door import draft_of
 from ._lifecycle import died_of
 from ._meta import encode, read_deferral
@@ -138,7 +139,7 @@ def _to_message(
     lane, attempt, crashes, alone, redrives, life, held = Lane.READY, 0, 0, 0, 0, 0, 0
     if state is not None:
         letter, fence, flags, attempt, crashes, alone, redrives, _, due, life, held = _HEAD.unpack_from(state)
-        lane = LANES[letter]
+        lane = LANES.get(letter) or Lane(f"lane-{letter.decode().lower()}")  # a newer version's
         if flags & COLD:
             cold = _cold(state[_HEAD.size :])
             worker = cold.worker
@@ -188,9 +189,53 @@ def _to_message(
     )
 
 
+UNREADABLE = (msgspec.MsgspecError, struct.error, ValueError, TypeError, KeyError, IndexError)
+
+
+def readable(
+    id: str,
+    message: bytes,
+    state: bytes | None,
+    faults: list[bytes] | None,
+    progress: bytes | None,
+    result: bytes | None = None,
+) -> Message:
+    """As `to_message`; of one that cannot be read what of it can be, with its damage."""
+    try:
+        return to_message(id, message, state, faults, progress, result)
+    except UNREADABLE as error:
+        return _stand_in(id, message, state, faults, progress, result, error)
+
+
+def _stand_in(
+    id: str,
+    message: bytes,
+    state: bytes | None,
+    faults: list[bytes] | None,
+    progress: bytes | None,
+    result: bytes | None,
+    error: Exception,
+) -> Message:
+    """What of it can be read: its parts one by one, each as if the others were not."""
+    raw = {"message": message.hex()} | ({} if state is None else {"state": state.hex()})
+    raw |= {f"fault {n}": repr(fault) for n, fault in enumerate(faults or ())}
+    found = Message(id, "", "", b"", id)
+    for part in ((message, state, None), (message, None, None), (_NOTHING_PUT, state, None)):
+        try:
+            found = to_message(id, part[0], part[1], part[2], progress, result)
+            break
+        except UNREADABLE:
+            continue
+    told = f"{type(error).__name__}: {error}"
+    return replace(found, reason=DAMAGED, damage=Damage(told, raw))
+
+
+_NOTHING_PUT = msgspec.msgpack.encode((0, 0, 2, 0, "", "", None, b""))
+
+
 def fatal_of(message: Message, state: bytes | None) -> Fault | None:
     """The fault that brought a message to rest, by which it is found and grouped."""
-    if state is None or not state[5] & COLD or not message.faults:
+    if message.damage is not None or state is None or not state[5] & COLD or not message.faults:
         return None
     cold = _cold(state[_HEAD.size :])
     fingerprint, of_error, error = (cold.error or "").partition("\0")
@@ -199,8 +244,29 @@ def fatal_of(message: Message, state: bytes | None) -> Fault | None:
     return died_of(message.faults, fingerprint, error)
 
 
+def claimed_of(
+    part: Sequence[Any], queue: str, worker: str, until: int
+) -> tuple[list[Delivery], list[tuple[bytes, str]]]:
+    """What a claim of one ask and priority gave: {ask, priority, members, messages, rare, faults}. And the members of
+    those that cannot be read, each with why."""
+    try:
+        return deliveries_of(part, queue, worker, until), []
+    except UNREADABLE:
+        pass
+    ask, priority, members, messages, rare, faults = part
+    known, found, bad = _known(rare, faults), list[Delivery](), list[tuple[bytes, str]]()
+    for n, message in enumerate(messages):
+        member = members[22 * n : 22 * n + 22]
+        mine = ([], []) if n not in known else ([0, known[n][0], len(known[n][1]), known[n][2]], known[n][1])
+        try:
+            found += deliveries_of((ask, priority, member, [message], *mine), queue, worker, until)
+        except UNREADABLE as error:
+            bad.append((member, f"{type(error).__name__}: {error}"))
+    return found, bad
+
+
 def deliveries_of(part: Sequence[Any], queue: str, worker: str, until: int) -> list[Delivery]:
-    """What a claim of one ask and priority gave: {ask, priority, members, messages, rare, faults}."""
+    """Raises one of UNREADABLE where one of them cannot be read."""
     _, priority, members, messages, rare, faults = part
     hexed, where = members.hex(), f"{priority}{queue}"
     rows = _rows(b"\xdd" + (len(members) // 22).to_bytes(4, "big") + b"".join(messages))

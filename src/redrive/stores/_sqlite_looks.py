@@ -135,5 +135,10 @@ def trend_of(now: int | None) -> tuple[str, tuple[int, ...]]:
 
 def to_failure_group(fingerprint: str, task: str, error: str | None, faults: str | None, *numbers: Any) -> FailureGroup:
     known = None if error is None else fingerprint
-    fault = died_of(read_faults(faults) if faults else (), known, error)
-    return FailureGroup(fingerprint, task, error or "", fault.text if fault else "", *numbers)
+    try:
+        fault = died_of(read_faults(faults) if faults else (), known, error)
+    except ValueError:  # the sample's row is damaged, the others of the group are not
+        fault = None
+    times = [ms if isinstance(ms, int) else 0 for ms in numbers[1:3]]  # a damaged row may hold anything
+    told: tuple[Any, ...] = (numbers[0], *times, *numbers[3:])
+    return FailureGroup(fingerprint, task, error or "", fault.text if fault else "", *told)

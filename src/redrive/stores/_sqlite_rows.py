@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -27,16 +27,22 @@ COLUMNS = f"""{", ".join(HOT)}, case when crashes + crashes_alone + redrives + s
  deferral, progress, result) is not null then json_array({", ".join(COLD)}) end"""
 
 
+# What a version of ours writes; anything else is damage, and is found while a row is read.
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+_Fence = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+_Priority = Annotated[int, msgspec.Meta(ge=0, le=3)]
+
+
 class _Cold(msgspec.Struct, array_like=True, gc=False):
     """The cold columns, in that order."""
 
-    crashes: int
-    crashes_alone: int
-    redrives: int
-    suspect: int
-    cancel: int
+    crashes: _Count
+    crashes_alone: _Count
+    redrives: _Count
+    suspect: _Count
+    cancel: _Count
     deadline_ms: int | None
-    attempts_allowed: int | None
+    attempts_allowed: _Count | None
     version: int
     key: str | None
     run: str | None
@@ -51,7 +57,25 @@ class _Cold(msgspec.Struct, array_like=True, gc=False):
 
 
 _Text = str | None
-Row = tuple[int, str, str, str, Lane, int, int | None, int, int, int, int, _Text, _Text, _Text, int, str, _Cold | None]
+Row = tuple[
+    int,
+    str,
+    str,
+    str,
+    Lane,
+    _Priority,
+    int | None,
+    _Fence,
+    _Count,
+    int,
+    int,
+    _Text,
+    _Text,
+    _Text,
+    int,
+    str,
+    _Cold | None,
+]
 
 
 read_rows = msgspec.json.Decoder(list[Row]).decode
@@ -83,10 +107,16 @@ def restored_row(message: Message) -> tuple[Any, ...]:
     )
 
 
+class Strange(ValueError):
+    """It is due, in a lane from which nothing is claimed."""
+
+
 def claimed_message(row: Row, fence: int, until: int, worker: str) -> Message:
-    """The message as the claim leaves it."""
+    """The message as the claim leaves it. Raises Strange."""
     _, id, task, queue, lane, priority, _, _, attempt, enqueued, life, _, producer, group, held, body, cold = row
     if lane is not Lane.LEASED:
+        if lane is not Lane.READY:
+            raise Strange(lane)
         attempt += 1
     elif cold is not None:
         cold.crashes += 1

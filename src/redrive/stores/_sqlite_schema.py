@@ -20,6 +20,12 @@ _TAKEN = (
     *("lane", "redrives", "queue", "reason", "rested_ms", "attempt", "crashes", "crashes_alone", "suspect", "life_ms"),
     *("held_ms", "deadline_ms", "attempts_allowed", "fingerprint", "error", "run", "expires_ms"),
 )
+# The statements that look for what is due, once more: a word of a newer version's in `lane` is left alone, what is no
+# word is looked at, and set aside.
+_BY_LANE = ("claimable", "claimable_but", "due", "due_but", "next_due", "next_due_but")
+_LEFT_ALONE = re.compile(r"due_ms (<= \?2|is not null)")
+_OURS = """(lane in ('ready', 'leased', 'dead', 'quarantine', 'done') or typeof(lane) <> 'text' or length(lane) > 40
+ or lane glob '[^a-z]*' or lane glob '*[^a-z0-9_-]*' or lane = '')"""
 _PAIRS = [f"'{name}', {name}" for name in _TAKEN]
 BEFORE = f"json_object({', '.join(_PAIRS)}, 'blocked', coalesce(turn = 0, 0))"
 
@@ -31,7 +37,8 @@ def statements() -> dict[str, str]:
     words = {"{columns}": COLUMNS, "{skip_looked}": str(SKIP_LOOKED), "{before}": BEFORE}
     for word, meant in words.items():
         parts = [part.replace(word, meant) for part in parts]
-    return {name: sql.strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
+    named = {name: sql.strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
+    return named | {f"{name}_by_lane": _LEFT_ALONE.sub(rf"\g<0> and {_OURS}", named[name]) for name in _BY_LANE}
 
 
 def version(c: sqlite3.Connection) -> int:

@@ -60,7 +60,8 @@ class Triage:
         wanted = [at for at in which if handles[at].lane in lanes]
         if not wanted:
             return []
-        (found,) = c.execute(self._sql["as_seen"], (text([handles[at] for at in wanted]),)).fetchone()
+        ends = isinstance(verdict, Discard | Replace)
+        (found,) = c.execute(self._sql["as_seen"], (text([handles[at] for at in wanted]), ends)).fetchone()
         seen = _read_seen(found)
         if isinstance(verdict, Return):
             (mine,) = c.execute(self._sql["can_return"], (text([one.seq for one in seen]), verdict.run)).fetchone()

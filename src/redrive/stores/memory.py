@@ -339,6 +339,9 @@ class MemoryStore:
                 if line.parked and len(line.taken) < tables.width(queue, name)
             ]
 
+    def repair(self, keep: Callable[[Message], None]) -> list[str]:
+        return []
+
     def doctor(self) -> list[str]:
         return []
 

@@ -21,10 +21,12 @@ from ..errors import StoreError
 from ..fault import Fault
 from ..ids import new_id
 from ..message import (
+    DAMAGED,
     Ask,
     Cancel,
     Cell,
     Counts,
+    Damage,
     Draft,
     Exchange,
     FailureGroup,
@@ -54,6 +56,7 @@ from . import _postgres_triage as triage
 from ._counts import total
 from ._meta import text
 from ._postgres_changes import Connection, Statements
+from ._postgres_damage import readable, stand_in, with_kept
 from ._postgres_doctor import doctor, preflight
 from ._postgres_exchange import Exchanges
 from ._postgres_floors import Floors
@@ -61,7 +64,7 @@ from ._postgres_link import Link
 from ._postgres_listen import Listener
 from ._postgres_looks import groups as find_groups
 from ._postgres_looks import page, to_counts, to_failure_group
-from ._postgres_rows import ids, ints, texts, to_message
+from ._postgres_rows import ids, ints, texts
 from ._postgres_schema import open_schema
 from ._postgres_statements import prepared
 from ._postgres_told import Told
@@ -70,6 +73,7 @@ from ._postgres_url import parse
 from ._seam import no_seam
 from ._state_dir import state_dir
 
+TOLD_MOST = 100
 SWEEP_EVERY_MS, SWEEP_MAX = 60_000, 1000
 NAMES_MAX = 2500  # bytes: a row of an index has 2,704 at most, of which numbers and heads take some
 TICK_S = 0.01  # how often a waiter looks at a clock that is set by hand
@@ -228,8 +232,17 @@ class PostgresStore:
         return self._link.read(lambda c: self._st.rows(c, name, *args))
 
     def find(self, ids_: Sequence[str]) -> list[Message | None]:
-        found = {row[0]: to_message(row) for row in self._look("find", ids(ids_))}
-        return [found.get(id) for id in ids_]
+        found = {row[0]: row for row in self._look("find", ids(ids_))}
+        messages = dict(zip(found, self._readable([*found.values()]), strict=True))
+        return [messages.get(id) for id in ids_]
+
+    def _readable(self, rows: Sequence[tuple[Any, ...]]) -> list[Message]:
+        messages = [readable(row) for row in rows]
+        aside = [message.id for message in messages if message.reason == DAMAGED and message.damage is None]
+        if not aside:
+            return messages
+        kept = dict(self._look("kept_before", ids(aside)))
+        return [with_kept(message, kept[message.id]) if message.id in kept else message for message in messages]
 
     def counts(self, queue: str | None = None) -> Counts:
         if queue is not None:
@@ -250,7 +263,7 @@ class PostgresStore:
         since, after = _door.read_cursor(cursor)
         rows = self._link.read(lambda c: page(c, self._link.schema, where, lane, (since, after), limit))
         more = f"{rows[-1][16] or 0}.{rows[-1][15]}" if rows and len(rows) == limit else None
-        return Page([to_message(row) for row in rows], more)
+        return Page(self._readable(rows), more)
 
     def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
         sql, lately = self._st.sql["failure_groups"].decode(), (self._st.now(),) if trend else None
@@ -399,9 +412,38 @@ class PostgresStore:
     def check(self) -> list[str]:
         found = [f"message {id} in lane {lane} stands where it should not" for id, lane in self._look("misplaced")]
         stuck = self._look("stuck_groups")
-        return found + [
-            f"queue {queue!r}, group {name!r}: a message is parked though a place is free" for queue, name in stuck
-        ]
+        told = "a message is parked though a place is free"
+        found += [f"queue {queue!r}, group {name!r}: {told}" for queue, name in stuck]
+        damaged = self._damaged()
+        found += [f"message {m.id}: {m.damage.why if m.damage else ''}" for m in damaged[:TOLD_MOST]]
+        return found + ([f"and {len(damaged) - TOLD_MOST:,} more messages"] if len(damaged) > TOLD_MOST else [])
+
+    def _damaged(self) -> list[Message]:
+        """The messages that cannot be read, or were set aside."""
+        page = self.peek(None, limit=1000)
+        found = [m for m in page.messages if m.damage is not None]
+        while page.cursor is not None:
+            page = self.peek(None, limit=1000, cursor=page.cursor)
+            found += [m for m in page.messages if m.damage is not None]
+        return found
+
+    def repair(self, keep: Callable[[Message], None]) -> list[str]:
+        told, now = [], self._st.now()
+        for message in self._damaged():
+            keep(message)
+            (row,) = self._look("find", ids([message.id]))
+            wrong = texts([*stand_in(row)[1]])
+            self._link.run(lambda c, id=message.id, wrong=wrong: self._st.do(c, "repair", id, wrong, now))  # type: ignore[misc]
+            told.append(f"message {message.id} is dead, as {DAMAGED}, without what could not be read of it")
+        for id, _ in self._look("misplaced"):
+            (found,) = self.find([id])
+            if found is None or found.lane not in (Lane.READY, Lane.LEASED):
+                continue
+            keep(replace(found, damage=Damage("it stands in no lane")))
+            queue = {found.queue}
+            if self._link.run(lambda c, id=id: self._st.rows(c, "put_back", id, now), wake=queue):  # type: ignore[misc]
+                told.append(f"message {id} is back in queue {found.queue!r}")
+        return told
 
     def doctor(self) -> list[str]:
         return doctor(self._link)

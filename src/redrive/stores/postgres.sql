@@ -589,7 +589,7 @@ select {columns} from {s}.message m where id = any($1::uuid[])
 -- name: counts
 -- $1 queue, $2 now: lane, how many, and of what is ready the longest due
 select case when lane = 'leased' then lane when due_ms <= {now $2} then 'ready' else 'scheduled' end, count(*), {now $2} - min(due_ms)
-from {s}.message where due_ms is not null and queue = $1::text group by 1
+from {s}.message where due_ms is not null and queue = $1::text and priority between 0 and 3 group by 1
 union all
 select 'scheduled', count(*), null from {s}.message where turn is not null and queue = $1::text
 union all
@@ -858,9 +858,37 @@ left join {s}.line l on l.queue = p.queue and l.name = p.grp left join {s}.queue
 where (select count(*) from {s}.message m where m.queue = p.queue and m.grp = p.grp and m.place is not null)
   < coalesce(l.width, (select a.width from {s}.line a where a.queue = p.queue and a.name = ''), q.group_width, 1)
 
+-- name: set_aside
+-- $1 ids, $2 fences, $3 why each cannot be read, $4 in which columns (names with commas), $5 now: claims that whoever made them cannot read
+update {s}.message m set
+  before = jsonb_build_object('damaged', to_jsonb(m) - 'before', 'why', r.why, 'wrong', r.wrong), lane = 'quarantine', reason = 'damaged',
+  rested_ms = {now $5}, due_ms = null, place = null, turn = null, wake_ms = null, parked_ms = null, deferral = null,
+  meta = case when 'meta' <> all(string_to_array(r.wrong, ',')) then m.meta end,
+  faults = case when 'faults' <> all(string_to_array(r.wrong, ',')) then m.faults end, fence = greatest(m.fence, 0)
+from unnest($1::uuid[], $2::int[], $3::text[], $4::text[]) r(id, fence, why, wrong)
+where m.id = r.id and m.fence = r.fence and m.lane = 'leased'
+
+-- name: kept_before
+-- $1 ids: what rows were that were set aside
+select id::text, before::text from {s}.message where id = any($1::uuid[]) and lane = 'quarantine' and reason = 'damaged' and before ? 'damaged'
+
+-- name: repair
+-- $1 id, $2 columns that cannot be read, $3 now: it rests dead, without them
+update {s}.message m set lane = 'dead', reason = 'damaged', rested_ms = coalesce(m.rested_ms, {now $3}), due_ms = null, place = null,
+  turn = null, wake_ms = null, parked_ms = null, before = null, deferral = null,
+  meta = case when 'meta' <> all($2::text[]) then m.meta end, faults = case when 'faults' <> all($2::text[]) then m.faults end,
+  fence = greatest(m.fence, 0)
+where m.id = $1::uuid
+
+-- name: put_back
+-- $1 id, $2 now: it could never have been claimed
+update {s}.message m set due_ms = {now $2}, priority = least(greatest(m.priority, 0), 3) where m.id = $1::uuid
+  and m.lane in ('ready', 'leased') and m.rested_ms is null
+  and (m.priority not between 0 and 3 or (m.due_ms is null and m.turn is null and m.wake_ms is null)) returning m.queue
+
 -- name: misplaced
--- messages that can become due and do not stand in a line, or rest and do
-select id::text, lane from {s}.message where case when rested_ms is not null then lane in ('ready', 'leased') or due_ms is not null
+-- messages that can become due and do not stand in a line, or rest and do, or have a priority that no claim looks at
+select id::text, lane from {s}.message where priority not between 0 and 3 or case when rested_ms is not null then lane in ('ready', 'leased') or due_ms is not null
   else lane not in ('ready', 'leased') or (due_ms is null and turn is null and wake_ms is null) end limit 100
 
 -- name: about

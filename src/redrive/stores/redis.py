@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from ..message import (
     Cancel,
     Cell,
     Counts,
+    Damage,
     Discard,
     Draft,
     Exchange,
@@ -59,7 +61,7 @@ from ._redis_rows import (
     LETTERS,
     NO_NAME,
     Arguments,
-    deliveries_of,
+    claimed_of,
     draft_rows,
     id_bytes,
     id_text,
@@ -73,6 +75,7 @@ from ._seam import no_seam
 from ._state_dir import state_dir
 
 SWEEP_EVERY_MS, SWEEP_MAX = 60_000, 1000
+SET_ASIDE_TOLD = TOLD_MOST = 100
 GROUPS_AT_ONCE = 500
 LOOK_EVERY_S = 0.01  # how often a waiter looks at a clock that the server does not know
 
@@ -168,16 +171,27 @@ class RedisStore:
         self.seam("claim")
         sent_s = time.monotonic()
         reply = self._told(self._link.call("exchange", settling.arguments.listed(self._now(), asked)), swaps)
-        now, stale, other, words, parts, clogged = reply
+        now, stale, other, words, parts, clogged, aside = reply
         self._saw_clock(now, sent_s)
         if parts:
             self._wake.busy()
         deliveries = []
         for part in parts:
             ask = asks[part[0]]
-            deliveries += deliveries_of(part, ask.queue, ask.worker, now + ask.lease_ms)
+            found, bad = claimed_of(part, ask.queue, ask.worker, now + ask.lease_ms)
+            deliveries += found
+            if bad:
+                asked = (ask.queue, part[1], [why for _, why in bad])
+                self._call("set_aside", asked, b"".join(member for member, _ in bad))
+                aside = [*aside, *(member[6:] for member, _ in bad)]
         self._sweep(now)
-        return Exchange(settling.words(stale, other, words), deliveries, frozenset(asks[at].queue for at in clogged))
+        clogged_queues = frozenset(asks[at].queue for at in clogged)
+        return Exchange(settling.words(stale, other, words), deliveries, clogged_queues, self._damaged(aside))
+
+    def _damaged(self, aside: Sequence[bytes]) -> tuple[Message, ...]:
+        if not aside:
+            return ()
+        return tuple(found[0] for found in found_of(self._call, aside[:SET_ASIDE_TOLD]) if found is not None)
 
     def _sweep(self, now: int) -> None:
         if now - self._swept_ms >= SWEEP_EVERY_MS:
@@ -393,7 +407,43 @@ class RedisStore:
         for n in range(0, len(stuck), 2):
             queue, group = stuck[n].decode(), stuck[n + 1].decode()
             found.append(f"queue {queue!r}, group {group!r}: a message is parked though a place is free")
-        return found
+        bad = self._bad()
+        found += [f"message {id_text(id.hex())}: {why}" for id, why in islice(bad.items(), TOLD_MOST)]
+        return found + ([f"and {len(bad) - TOLD_MOST:,} more messages"] if len(bad) > TOLD_MOST else [])
+
+    def _bad(self) -> dict[bytes, str]:
+        """The messages that cannot be read, that were set aside, or that stand in no lane, each with why."""
+        bad: dict[bytes, str] = {}
+        cursor = "0"
+        while True:
+            found, rows = self._call("verify", (cursor, False, None))
+            bad |= {rows[n]: rows[n + 1].decode(errors="backslashreplace") for n in range(0, len(rows), 3)}
+            cursor = found.decode()
+            if cursor == "0":
+                break
+        page = self.peek(None, limit=500)
+        while True:
+            for message in page.messages:
+                if message.damage is not None:
+                    bad.setdefault(id_bytes(message.id), message.damage.why)
+            if page.cursor is None:
+                return bad
+            page = self.peek(None, limit=500, cursor=page.cursor)
+
+    def repair(self, keep: Callable[[Message], None]) -> list[str]:
+        told = []
+        for id, why in self._bad().items():
+            (found,) = found_of(self._call, [id])
+            if found is None:
+                continue
+            message = found[0]
+            keep(message if message.damage is not None else replace(message, damage=Damage(why)))
+            done = ""
+            for _ in range(2):  # one that is met for the first time is set aside, and mended then
+                _, rows = self._call("verify", ("0", True, True), id)
+                done = rows[2].decode() if rows else done
+            told.append(f"message {message.id}: {done or 'it cannot be mended: ' + why}")
+        return told
 
     def doctor(self) -> list[str]:
         return list(findings(self._link))

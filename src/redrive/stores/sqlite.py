@@ -12,17 +12,20 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from ..config import is_shared
-from ..errors import ConfigError, StoreError, StoreUnavailable
+from ..errors import ConfigError, Conflict, StoreError, StoreFull, StoreUnavailable
 from ..fault import Fault
 from ..files import make_database
 from ..message import (
+    DAMAGED,
     Ack,
     Ask,
     Cancel,
@@ -60,12 +63,15 @@ from ._seam import no_seam
 from ._sharing import chosen
 from ._sqlite_changes import Changes
 from ._sqlite_clock import StoreClock
+from ._sqlite_damage import UNREADABLE, Damages, damage_of, raw_of, read_each
 from ._sqlite_groups import Groups, to_group
 from ._sqlite_looks import grouped_by_index, page_of, to_failure_group, trend_of, where_of
 from ._sqlite_reading import TRIES, Reading, passes, require_schema, why_read_only
+from ._sqlite_repair import Repairs, bad_rows
 from ._sqlite_rows import (
     COLUMNS,
     Row,
+    Strange,
     claimed_message,
     fences_of,
     read_places,
@@ -82,7 +88,9 @@ T = TypeVar("T")
 BUSY_TIMEOUT_S = 5.0
 LOOK_EVERY_S = 0.25  # how often an idle waiter looks whether another process changed the file without waking it
 SWEEP_EVERY_MS, SWEEP_MAX = 60_000, 1000
+SET_ASIDE_TOLD = TOLD_MOST = 100
 _tuple = tuple.__new__
+Seqs = Callable[[sqlite3.Connection], list[int]]
 
 
 class SqliteStore:
@@ -122,6 +130,9 @@ class SqliteStore:
         self._groups = Groups(self._sql)
         self._changes = Changes(self._sql, self._groups)
         self._triage = Triage(self._sql, self._groups, self._changes)
+        self._damages = Damages(self._sql, self._groups)
+        self._set_aside: list[Message] = []  # by other calls than exchange, which has yet to tell of it
+        self._by_lane = ""  # or the ending of those statements that leave alone lanes of newer versions
         self.seam: Callable[[str], None] = no_seam  # tests put a function here that kills or fails at a named point
         self._read_lock = threading.RLock()
         self._open()
@@ -133,7 +144,7 @@ class SqliteStore:
         try:
             if self._reading is None:
                 make_database(self.path, shared=is_shared())
-            self._reader = reader = self._connect()
+            self._reader = reader = self._connect_reader()
             if self._reading is None:
                 self._migrate(reader)
             else:
@@ -186,6 +197,12 @@ class SqliteStore:
         except BaseException:
             c.close()
             raise
+        return c
+
+    def _connect_reader(self) -> sqlite3.Connection:
+        """What is no UTF-8 is read too, with its odd bytes escaped: a list must go on past it."""
+        c = self._connect()
+        c.text_factory = _lenient
         return c
 
     def _make_wal(self, c: sqlite3.Connection) -> None:
@@ -255,8 +272,11 @@ class SqliteStore:
         if not plain:
             _door.admit((draft for s in settlements for draft in s.follow_ups), self.traits)
 
+        def seqs(c: sqlite3.Connection) -> list[int]:
+            return [int(s.receipt.handle) for s in settlements]
+
         def work(c: sqlite3.Connection) -> Exchange:
-            now = self._clock_ms()
+            now, found = self._clock_ms(), self._set_aside
             self._groups.admitted = 0
             grouped = self._groups.any(c)
             timed = settlements if plain else self._clock.timed_all(settlements)
@@ -265,56 +285,107 @@ class SqliteStore:
             self.seam("settled")
             deliveries: list[Delivery] = []
             clogged: frozenset[str] = frozenset()
+            damaged = [*found]
             for ask in asks:
                 if ask.limit > 0:
                     if grouped:
                         self._groups.wake(c, ask.queue, ask.limit, now)
-                    if self._claim(c, ask, now, deliveries):
+                    if self._claim(c, ask, now, deliveries, damaged):
                         clogged |= {ask.queue}
             self._sweep(c, now)
             self._sweep_cells(c, now)
             self._for_others = self._groups.admitted > len(deliveries)
-            return Exchange(settled, deliveries, clogged)
+            return Exchange(settled, deliveries, clogged, tuple(damaged))
 
         # A claim alone need not be synced: a power cut that takes it back takes the claimant with it, as all that use
         # the file are on this machine, and the message is ready again. What acknowledges anything is synced.
-        result = self._writer.run(work, synced=bool(settlements or swaps))
+        result = self._write(work, seqs, synced=bool(settlements or swaps))
+        if result.damaged:
+            self._set_aside = []
         # Whoever settles claims what comes of it, if it has room. Others, who may have, must be told.
         if self._for_others or any(s.follow_ups or type(s.decision) is RetryAt for s in settlements):
             waiter = self._waiters.get(threading.get_ident())
             self._waker.wake_all(but=None if waiter is None else waiter.name)
         return result
 
-    def _claim(self, c: sqlite3.Connection, ask: Ask, now: int, deliveries: list[Delivery]) -> bool:
-        """Adds to the deliveries. Whether more is due than it looked at, though it found less than it was to."""
+    def _write(self, work: Callable[[sqlite3.Connection], T], seqs: Seqs, *, synced: bool = True) -> T:
+        """As the writer. Where a row that cannot be read was in the way, among those that `seqs` names, it is set aside
+        first, and the work is done without it."""
+        try:
+            return self._writer.run(work, synced=synced)
+        except (StoreError, msgspec.MsgspecError, UnicodeError) as error:
+            if isinstance(error, StoreUnavailable | StoreFull | Conflict):
+                raise
+            found = self._writer.run(lambda c: self._damages.set_aside(c, seqs(c), self._clock_ms()))
+            if not found:
+                raise
+            self._set_aside = [*self._set_aside, *found][:SET_ASIDE_TOLD]
+        return self._writer.run(work, synced=synced)
+
+    def _of_ids(self, ids: Iterable[str]) -> Seqs:
+        listed = text(list(ids))
+        sql = "select seq from message where id in (select value from json_each(?))"
+        return lambda c: [row[0] for row in c.execute(sql, (listed,))]
+
+    def _claim(
+        self, c: sqlite3.Connection, ask: Ask, now: int, deliveries: list[Delivery], damaged: list[Message]
+    ) -> bool:
+        """Adds to the deliveries, and to what was set aside. Whether more is due than it looked at, though it found
+        less than it was to."""
+        until = now + ask.lease_ms
         try:
             rows = self._claimable(c, ask, now)
+            found = []
+            for row in rows:
+                fence = row[7] + 1
+                receipt = _tuple(Receipt, (row[0], fence))  # half the time that Receipt(…) takes
+                found.append(Delivery(claimed_message(row, fence, until, ask.worker), receipt, until))
         except sqlite3.DataError:  # together longer than SQLite takes for one value; a single one never is
             if ask.limit == 1:
                 raise
-            return self._claim(c, replace(ask, limit=ask.limit // 2), now, deliveries)
+            return self._claim(c, replace(ask, limit=ask.limit // 2), now, deliveries, damaged)
+        except UNREADABLE as error:
+            moved = self._damages.set_aside(c, self._due_seqs(c, ask, now), now)
+            damaged += moved
+            if not moved and not self._passes_by_lane(error):
+                raise
+            return self._claim(c, ask, now, deliveries, damaged)
+        if len(rows) < ask.limit and (odd := c.execute(self._sql["unclaimable"], (ask.queue,)).fetchall()):
+            damaged += self._damages.set_aside(c, [seq for (seq,) in odd], now)
         clogged = bool(ask.skip) and len(rows) < ask.limit and bool(self._one(c, "clogged", ask.queue, now))
         if not rows:
             return clogged
-        until = now + ask.lease_ms
         self.seam("claim")
         c.execute(self._sql["claim"], (until, ask.worker, text([row[0] for row in rows])))
         lapsed = [row[0] for row in rows if row[4] is Lane.LEASED]
         if lapsed:
             c.execute(self._sql["claim_lapsed"], (text(lapsed),))
-        for row in rows:
-            fence = row[7] + 1
-            receipt = _tuple(Receipt, (row[0], fence))  # half the time that Receipt(…) takes
-            deliveries.append(Delivery(claimed_message(row, fence, until, ask.worker), receipt, until))
+        deliveries += found
         return clogged
+
+    def _passes_by_lane(self, error: Exception) -> bool:
+        """From here on leave alone what a newer version keeps in lanes of its own, if that is what was met."""
+        if not isinstance(error, Strange) or self._by_lane:
+            return False
+        self._by_lane = "_by_lane"
+        return True
+
+    def _due_seqs(self, c: sqlite3.Connection, ask: Ask, now: int) -> list[int]:
+        """The numbers of all that a claim would look at."""
+        skip = (text(sorted(ask.skip)),) if ask.skip else ()
+        but, asked = ("_but" if skip else ""), (ask.queue, now, ask.limit)
+        found = read_places(self._one(c, f"due{but}{self._by_lane}", *asked, *skip))
+        if ask.retries:
+            found += read_places(self._one(c, f"retries_due{but}", *asked, *skip))
+        return [seq for _, seq in found]
 
     def _claimable(self, c: sqlite3.Connection, ask: Ask, now: int) -> list[Row]:
         skip = (text(sorted(ask.skip)),) if ask.skip else ()
         but, asked = ("_but" if skip else ""), (ask.queue, now)
         retries = ask.retries and self._one(c, f"retries_due{but}", *asked, min(ask.retries, ask.limit), *skip)
         if not retries or retries == "[]":
-            return read_rows(self._one(c, f"claimable{but}", *asked, ask.limit, *skip))
-        backlog = read_places(self._one(c, f"due{but}", *asked, ask.limit, *skip))
+            return read_rows(self._one(c, f"claimable{but}{self._by_lane}", *asked, ask.limit, *skip))
+        backlog = read_places(self._one(c, f"due{but}{self._by_lane}", *asked, ask.limit, *skip))
         seqs = chosen(read_places(retries), backlog, ask)
         return read_rows(self._one(c, "chosen", text(seqs)))
 
@@ -332,7 +403,7 @@ class SqliteStore:
                 for r in receipts
             ]
 
-        return self._writer.run(work, synced=False)
+        return self._write(work, lambda c: [int(r.handle) for r in receipts], synced=False)
 
     def release(self, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None) -> tuple[int, int]:
         def work(c: sqlite3.Connection) -> tuple[int, int]:
@@ -347,7 +418,10 @@ class SqliteStore:
                 lapsed = c.execute(self._sql["lapse_with"], (now, worker, text(fault))).rowcount
             return released, lapsed
 
-        result = self._writer.run(work)
+        def seqs(c: sqlite3.Connection) -> list[int]:
+            return [row[0] for row in c.execute("select seq from message where worker = ?", (worker,))]
+
+        result = self._write(work, seqs)
         self._waker.wake_all()
         return result
 
@@ -375,13 +449,13 @@ class SqliteStore:
 
     def _next_due_ms(self, asks: Sequence[Ask]) -> float:
         found = [
-            self._read(self._sql["next_due_but"], ask.queue, text(sorted(ask.skip)))[0][0]
+            self._read(self._sql[f"next_due_but{self._by_lane}"], ask.queue, text(sorted(ask.skip)))[0][0]
             if ask.skip
-            else self._read(self._sql["next_due"], ask.queue)[0][0]
+            else self._read(self._sql[f"next_due{self._by_lane}"], ask.queue)[0][0]
             for ask in asks
             if ask.limit
         ]
-        return min((due for due in found if due is not None), default=float("inf"))
+        return min((due for due in found if isinstance(due, int)), default=float("inf"))
 
     def _waiter(self) -> Waiter:
         me = threading.get_ident()
@@ -402,7 +476,7 @@ class SqliteStore:
                 raise StoreError("this SQLite store is closed; open another")
             for left in reversed(range(TRIES)):
                 try:
-                    self._reader = self._reader or self._connect()
+                    self._reader = self._reader or self._connect_reader()
                     rows = self._reader.execute(sql, args).fetchall()
                     if self._reading is None or not self._reading.is_over():
                         return rows
@@ -421,10 +495,23 @@ class SqliteStore:
         return c.execute(self._sql[name], args).fetchone()[0]
 
     def _messages(self, where: str, *args: Any) -> list[tuple[int, Message]]:
-        found = self._read(
-            f"select json_group_array(json_array({COLUMNS})) from (select * from message {where})", *args
-        )
-        return [(row[0], to_message(row)) for row in read_rows(found[0][0])]
+        sql = f"select json_group_array(json_array({COLUMNS})) from (select * from message {where})"
+        try:
+            found = [(row[0], to_message(row)) for row in read_rows(self._read(sql, *args)[0][0])]
+        except StoreUnavailable:
+            raise
+        except (StoreError, *UNREADABLE):
+            seqs = [row[0] for row in self._read(f"select seq from message {where}", *args)]
+            found = [*read_each(self._read, seqs)]
+        aside = [seq for seq, message in found if message.reason == DAMAGED and message.damage is None]
+        return self._with_damage(found, aside) if aside else found
+
+    def _with_damage(self, found: list[tuple[int, Message]], aside: Sequence[int]) -> list[tuple[int, Message]]:
+        """They with what is kept of the rows of those that were set aside."""
+        kept = dict(self._read(self._sql["kept_before"], text(list(aside))))
+        return [
+            (seq, replace(message, damage=damage_of(kept[seq])) if seq in kept else message) for seq, message in found
+        ]
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         found = {m.id: m for _, m in self._messages("where id in (select value from json_each(?))", text(list(ids)))}
@@ -449,10 +536,10 @@ class SqliteStore:
 
     def counts_by_queue(self) -> dict[str, Counts]:
         rows = self._read(self._sql["counts_by_queue"], self.now_ms())
-        return {queue: Counts(*numbers) for queue, *numbers in rows}
+        return {queue: Counts(*numbers) for queue, *numbers in rows if isinstance(queue, str)}
 
     def queues(self) -> list[str]:
-        return sorted(row[0] for row in self._read(self._sql["queues"]))
+        return sorted(row[0] for row in self._read(self._sql["queues"]) if isinstance(row[0], str))
 
     def peek(
         self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
@@ -463,6 +550,8 @@ class SqliteStore:
         which, args = page_of(self._read, lane, where, (since, after), limit)
         found = self._messages(which, *args)
         more = f"{found[-1][1].rested_ms or 0}.{found[-1][0]}" if len(found) == limit and found else None
+        if more is not None and found[-1][1].rested_ms is None and "rested_ms" in raw_of(found[-1][1]):
+            more = None  # behind all others: no place leads on from there
         return Page([message for _, message in found], more)
 
     def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
@@ -485,7 +574,7 @@ class SqliteStore:
                 _sqlite_cells.swap_all(c, self._sql, swaps, now)
             return moved
 
-        moved = self._writer.run(work)
+        moved = self._write(work, self._of_ids(handle.id for handle in handles))
         self._waker.wake_all()
         return moved
 
@@ -513,9 +602,9 @@ class SqliteStore:
             c.execute(self._sql["request_cancel"], (listed,))
             self._groups.admit(c, touched, now)
             _sqlite_cells.swap_all(c, self._sql, swaps, now)
-            return [_CANCEL[found.get(id)] for id in ids]
+            return [_CANCEL.get(found.get(id), Cancel.TOO_LATE) for id in ids]
 
-        cancelled = self._writer.run(work)
+        cancelled = self._write(work, self._of_ids(ids))
         self._waker.wake_all()  # it may have let others of its group in
         return cancelled
 
@@ -599,11 +688,23 @@ class SqliteStore:
         try:
             found = [row[0] for row in self._read("pragma integrity_check")]
             found += [stuck for queue in self.queues() for stuck in self._stuck_groups(queue)]
+            bad = bad_rows(self._read, self._sql)
+            found += [one.told for one in islice(bad, TOLD_MOST)]
+            if more := sum(1 for _ in bad):
+                found.append(f"and {more:,} more messages that are damaged")
         except StoreUnavailable:
             raise
         except StoreError as error:  # too damaged to be looked through
             return [str(error)]
         return [line for line in found if line != "ok"]
+
+    def repair(self, keep: Callable[[Message], None]) -> list[str]:
+        told, repairs = [], Repairs(self._damages)
+        for bad in [*bad_rows(self._read, self._sql)]:
+            keep(bad.message)
+            told.append(self._writer.run(lambda c, bad=bad: repairs.mend(c, bad, self._clock_ms())))  # type: ignore[misc]
+        self._waker.wake_all()
+        return told
 
     def _stuck_groups(self, queue: str) -> list[str]:
         width = self._read(self._sql["group_settings"], queue)[0][0]
@@ -660,6 +761,10 @@ os.register_at_fork(
     after_in_parent=lambda: _after_fork(child=False),
     after_in_child=lambda: _after_fork(child=True),
 )
+
+
+def _lenient(found: bytes) -> str:
+    return found.decode(errors="backslashreplace")
 
 
 class SqliteCells:

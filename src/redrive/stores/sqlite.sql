@@ -230,6 +230,19 @@ select json_group_array(json_array(priority, seq)) from (
 -- ?1 seqs (JSON), in their order
 select json_group_array(json_array({columns})) from (select value place from json_each(?1)) cross join message on seq = place
 
+-- name: unclaimable
+-- ?1 queue: those that stand in the index of what is due, where no claim looks: of another priority, or due at what is no number
+select seq from message where queue = ?1 and priority < 0 and due_ms is not null
+union all select seq from message where queue = ?1 and priority > 0 and priority < 1 and due_ms is not null
+union all select seq from message where queue = ?1 and priority > 1 and priority < 2 and due_ms is not null
+union all select seq from message where queue = ?1 and priority > 2 and priority < 3 and due_ms is not null
+union all select seq from message where queue = ?1 and priority > 3 and due_ms is not null
+union all select seq from message where queue = ?1 and priority = 0 and due_ms >= ''
+union all select seq from message where queue = ?1 and priority = 1 and due_ms >= ''
+union all select seq from message where queue = ?1 and priority = 2 and due_ms >= ''
+union all select seq from message where queue = ?1 and priority = 3 and due_ms >= ''
+limit 100
+
 -- name: clogged
 -- ?1 queue, ?2 now: whether more is due in some priority than a claim that skips looks at
 select not exists (select 1 from queue where name = ?1 and paused) and (0
@@ -392,10 +405,23 @@ where id in (select value from json_each(?2)) and lane = 'ready'
 update message set cancel = 1 where id in (select value from json_each(?1)) and lane = 'leased'
 
 -- name: as_seen
--- ?1 [[id, redrives, lane], …]: those that are still so, as [[which, seq, lane, queue, group, priority, turn], …]
+-- ?1 [[id, redrives, lane], …], ?2 whether also what was set aside as damaged: those that are still so, as [[which, seq, lane, queue, group, priority, turn], …]
 select json_group_array(json_array(j.key, m.seq, m.lane, m.queue, m.grp, m.priority, m.turn)) from json_each(?1) j
 cross join message m on m.id = json_extract(j.value, '$[0]')
 where m.redrives = json_extract(j.value, '$[1]') and m.lane = json_extract(j.value, '$[2]') and not (m.lane = 'done' and m.reason is 'cancelled')
+and (?2 or m.lane <> 'quarantine' or m.reason is not 'damaged')
+
+-- name: kept_before
+-- ?1 seqs (JSON): what rows were that were set aside
+select seq, before from message where seq in (select value from json_each(?1)) and lane = 'quarantine' and before is not null
+
+-- name: set_aside_among
+-- ?1 ?2 first and last seq
+select seq, before from message where seq between ?1 and ?2 and lane = 'quarantine' and reason = 'damaged' and before is not null
+
+-- name: stranded_among
+-- ?1 ?2 first and last seq: those that wait or run, and that nothing would ever claim
+select seq from message where seq between ?1 and ?2 and lane in ('ready', 'leased') and due_ms is null and turn is null and wake_ms is null
 
 -- name: can_return
 -- ?1 seqs (JSON) of ready ones, ?2 run: those that it moved and that were not run since

@@ -431,6 +431,9 @@ class SqsStore:
     def check(self) -> list[str]:
         return [] if self.triage_store is None else self.triage_store.check()
 
+    def repair(self, keep: Callable[[Message], None]) -> list[str]:
+        return [] if self.triage_store is None else self.triage_store.repair(keep)
+
     def doctor(self) -> list[str]:
         parts = [part for part in (self.triage_store, self._own_cells) if part is not None]
         return [*self._looks.doctor(), *(line for part in parts for line in part.doctor())]

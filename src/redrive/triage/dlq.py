@@ -172,12 +172,12 @@ class DeadLetters(Sayings, Mending):
         return Retried(done.ids, done.changed, done.unknown, len(held))
 
     def _free(self, messages: Iterator[Message], held: builtins.list[str]) -> Iterator[Message]:
-        """Those that no standing rule holds; the ids of the others join `held`."""
+        """Those that can be read and that no standing rule holds; the ids of those that one holds join `held`."""
         fingerprints = held_fingerprints(self._store)
         while some := builtins.list(islice(messages, PAGE)):
             ids = died_of(self._store, some, fingerprints)
             held += ids
-            yield from (message for message in some if message.id not in ids)
+            yield from (message for message in some if message.id not in ids and message.damage is None)
 
 
 def _resting(lane: Lane | str) -> Lane:

@@ -122,9 +122,12 @@ def read_line(line: bytes) -> Message:
         raise ValueError(f"there is no field {unknown[0][:100]!r}")
     fields |= {name: _decoded(value, Any, name) for name, value in record.items()}
     try:
-        return msgspec.convert(fields, Message)
+        message = msgspec.convert(fields, Message)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
+    if message.damage is not None:
+        raise ValueError(f"it was written from a row that cannot be read: {message.damage.why[:200]}")
+    return message
 
 
 def _written(name: str, value: bytes) -> dict[str, Any]:

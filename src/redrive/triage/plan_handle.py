@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..duration import Duration, milliseconds, show
 from ..errors import PlanRefused
-from ..message import Handle, Lane, Message
+from ..message import DAMAGED, Handle, Lane, Message
 from ..store import Store
 from .about import held_fingerprints
 from .actor import signed
@@ -73,7 +73,7 @@ class PlanHandle:
 
     @property
     def excluded(self) -> Mapping[str, int]:
-        """How many were left out, by why: quarantined, held, no such task, unread."""
+        """How many were left out, by why: quarantined, held, damaged, no such task, unread."""
         return self.plan.excluded
 
     @property
@@ -145,7 +145,9 @@ def _chosen(store: Store, selection: Selection, app: App | None, excluded: Count
     for some in chunks(selection):
         holds = died_of(store, some, held)
         for message in some:
-            if message.id in holds:
+            if message.damage is not None:
+                excluded[DAMAGED] += 1
+            elif message.id in holds:
                 excluded[HELD] += 1
             elif known is not None and message.task not in known:
                 excluded[NO_TASK] += 1

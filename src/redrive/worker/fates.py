@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ..decide import is_free
 from ..events import Fate
 from ..fault import Crash, Fault
-from ..message import Ack, DeadLetter, Message, Quarantine, RetryAt, Settled
+from ..message import DAMAGED, Ack, DeadLetter, Message, Quarantine, RetryAt, Settled
 from .first_runs import verdict
 from .outcomes import Outcome
 
@@ -91,6 +91,16 @@ def fate_of_crashed(message: Message, fault: Fault, worker: str) -> Fate:
         error=fault.error,
         text=fault.text,
         crash=fault.crash,
+    )
+
+
+def fate_of_damaged(message: Message, now_ms: int, worker: str) -> Fate:
+    """The fate of a message that was set aside unclaimed, since its row cannot be read."""
+    return replace(
+        fate_of_lost(message, now_ms, worker),
+        outcome="quarantined",
+        reason=DAMAGED,
+        text=None if message.damage is None else message.damage.why,
     )
 
 

@@ -27,7 +27,7 @@ from ..fault import STARTED_MAX, Crash
 from ..message import Ack, Ask, Delivery, Hold, Receipt, Settled, Settlement
 from .admission import admit_run
 from .company import ALONE_FROM, ANY, company_of, escapes
-from .fates import fate, fate_of_lost
+from .fates import fate, fate_of_damaged, fate_of_lost
 from .first_runs import with_verdict
 from .flow import Flow
 from .idempotent import Keys
@@ -357,6 +357,9 @@ class Worker:
         short = self._places.note(asks, result.deliveries, result.clogged)
         if self._flow is not None and self._burst:
             self._flow.noted(asks, short - result.clogged, bool(outcomes))
+        if result.damaged and self.app.events:
+            now_ms = self._store.now_ms()
+            self.app.events.emit([fate_of_damaged(message, now_ms, self.name) for message in result.damaged])
         if result.deliveries:
             self._hold(result.deliveries, before_s + self._lease_s)
 

@@ -1,5 +1,7 @@
 -- Claiming. A lease is a delay: leased messages stand by their leases' ends in sets of their own, so that the work of a
 -- claim does not grow with what is delayed; those that ran out are merged with what is due.
+local has_due, claim
+do -- (a script has 200 local names at most)
 local CLAIM_BYTES = 16 * 1024 * 1024 -- a claim stops when what it gives is longer together
 local CLAIM_CHUNK = 250 -- messages that are read together
 
@@ -14,32 +16,35 @@ local function tell(answer, i, id, state)
   rare[n + 4] = bit.band(byte(state, 6), HAS_PROGRESS) ~= 0 and call('HGET', PROGRESS, id)
 end
 
--- Lease these in the order given; how many were, and what to answer. `ask` is {queue, limit, lease, worker, skip, retries}.
-local function lease(ask, priority, members, first, last, answer)
-  local queue, untl, worker = ask[1], now + ask[3], ask[4]
-  local score, ends = text_of(untl), struct.pack('>I8', untl)
-  local n = last - first + 1
-  local ids, states, leases, fresh, again = {}, {}, {}, {}, {}
-  for i = 1, n do ids[i] = sub(members[first + i - 1], 7) end
-  local messages, packed = call('HMGET', MESSAGES, unpack(ids)), call('HMGET', STATES, unpack(ids))
-  for i = 1, n do
+-- What a lease makes of these messages: their states as fields and values, and those of them that had failed before.
+-- It writes nothing, and raises where one of them cannot be read.
+local function leased(messages, packed, ids, members, first, worker, untl, answer)
+  local ends = struct.pack('>I8', untl)
+  local states, fresh, again = {}, {}, {}
+  for i = 1, #ids do
     local state = packed[i]
+    if not messages[i] then error('what was put is gone') end
     if state and byte(state, 1) == 82 and byte(state, 6) < ALONE then -- 82: R; nothing of it is rare
       local fence, flags, attempt = struct.unpack('>I4BI4', state, 2)
+      if #state < TAIL - 1 then error('its state is cut off') end
       if attempt > 0 then again[#again + 1] = members[first + i - 1] end
       state = struct.pack('>c1I4BI4', LEASED, fence + 1, flags, attempt + 1) .. sub(state, 11, 23) .. ends
         .. sub(state, 32, 47) .. worker
       states[2 * i] = state
       tell(answer, i, ids[i], state)
     elseif state then
-      state = read_state(state)
+      local read, why = state_of(state)
+      if not read then error(why) end
+      state = read
       if state.lane == LEASED then -- it ran out: that is a crash, not an attempt
         state.crashes = state.crashes + 1
         if has(state, ALONE) then state.alone = state.alone + 1 end
         mark(state, SUSPECT)
-      else
+      elseif state.lane == READY then
         if state.attempt > 0 then again[#again + 1] = members[first + i - 1] end
         state.attempt = state.attempt + 1
+      else
+        error('it is due, though it rests')
       end
       unmark(state, ALONE)
       state.lane, state.fence, state.due, state.worker = LEASED, state.fence + 1, untl, worker
@@ -47,6 +52,7 @@ local function lease(ask, priority, members, first, last, answer)
       tell(answer, i, ids[i], states[2 * i])
     else
       local marks = byte(messages[i], 20)
+      if not marks then error('what was put is cut off') end
       if marks >= OWN then
         fresh[marks] = struct.pack(HEAD, LEASED, 1, flags_of(messages[i]) + COLD, 1, 0, 0, 0, 0, untl, 0, 0)
           .. cmsgpack.pack({w = worker, n = number_of(members[first + i - 1])})
@@ -56,8 +62,47 @@ local function lease(ask, priority, members, first, last, answer)
       states[2 * i] = fresh[marks]
     end
     states[2 * i - 1] = ids[i]
-    leases[2 * i - 1], leases[2 * i] = score, members[first + i - 1]
   end
+  return states, again
+end
+
+-- Those of these members that can be leased; the others are set aside.
+local function only_sound(ask, priority, members, first, last)
+  local sound = {}
+  for i = first, last do
+    local member, id = members[i], sub(members[i], 7)
+    local nothing = {rare = {}, fields = {}, count = 0}
+    local whole, why = pcall(leased, {call('HGET', MESSAGES, id)}, {call('HGET', STATES, id)}, {id}, {member}, 1, ask[4],
+      now + ask[3], nothing)
+    if whole then
+      sound[#sound + 1] = member
+    else
+      set_aside(member, ask[1], priority, (string.gsub(tostring(why), '^user_script:%d+: ', '')))
+    end
+  end
+  return sound
+end
+
+local lease
+-- Lease these in the order given; how many were, and what to answer. `ask` is {queue, limit, lease, worker, skip, retries}.
+function lease(ask, priority, members, first, last, answer)
+  local queue, untl, worker = ask[1], now + ask[3], ask[4]
+  local score = text_of(untl)
+  local n = last - first + 1
+  local ids, leases = {}, {}
+  for i = 1, n do ids[i] = sub(members[first + i - 1], 7) end
+  local messages, packed = call('HMGET', MESSAGES, unpack(ids)), call('HMGET', STATES, unpack(ids))
+  local rare, fields = #answer.rare, #answer.fields
+  local whole, states, again = pcall(leased, messages, packed, ids, members, first, worker, untl, answer)
+  if not whole then
+    for i = rare + 1, #answer.rare do answer.rare[i] = nil end
+    for i = fields + 1, #answer.fields do answer.fields[i] = nil end
+    local sound = only_sound(ask, priority, members, first, last)
+    if #sound == n then error(states) end
+    if #sound > 0 then lease(ask, priority, sound, 1, #sound, answer) end
+    return
+  end
+  for i = 1, n do leases[2 * i - 1], leases[2 * i] = score, members[first + i - 1] end
   spread(STATES)
   call('HSET', STATES, unpack(states))
   add_all(lease_key(priority, queue), leases)
@@ -125,7 +170,7 @@ local function claim_front(ask, priority, limit, answer)
 end
 
 -- Whether a message of this queue could be claimed now.
-local function has_due(queue)
+function has_due(queue)
   for priority = 0, 3 do
     if call('ZRANGEBYSCORE', due_key(priority, queue), '-inf', now, 'LIMIT', 0, 1)[1] then return true end
   end
@@ -134,7 +179,7 @@ end
 
 -- Appends to `answers` per ask and priority {position of the ask, priority, members, messages, rare, faults}, and to
 -- `clogged` the position where it did not look far enough.
-local function claim(ask, position, answers, clogged)
+function claim(ask, position, answers, clogged)
   if ask[2] <= 0 then return end
   wake(ask[1], ask[2])
   if rules(ask[1]).paused then return end
@@ -151,4 +196,5 @@ local function claim(ask, position, answers, clogged)
     end
   end
   if beyond and left > 0 then clogged[#clogged + 1] = position end
+end
 end

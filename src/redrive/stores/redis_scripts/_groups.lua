@@ -112,8 +112,14 @@ local function admit_to(queue, group)
     local first = call('ZPOPMIN', parked)[1]
     if not first then break end
     local id = sub(first, 7)
-    place({id = id, member = first, queue = queue, state = read_state(call('HGET', STATES, id))}, places)
-    taken = taken + 1
+    local state, why = state_of(call('HGET', STATES, id))
+    if state then
+      place({id = id, member = first, queue = queue, state = state}, places)
+      taken = taken + 1
+    else
+      count_parked(queue, -1)
+      set_aside(first, queue, nil, why)
+    end
   end
   if taken == 0 then call('SREM', names_key(queue), group) end
 end
@@ -144,11 +150,15 @@ local function wake(queue, limit)
   local number = next_numbers(#woken)
   for i, member in ipairs(woken) do
     local id = sub(member, 7)
-    local state = read_state(call('HGET', STATES, id))
-    state.cold.wk = nil
-    park({id = id, member = member, queue = queue, group = state.cold.g, priority = state.cold.pr, state = state},
-      number + i - 1)
-    call('HSET', STATES, id, write_state(state))
+    local state, why = state_of(call('HGET', STATES, id))
+    if state and state.cold.g then
+      state.cold.wk = nil
+      park({id = id, member = member, queue = queue, group = state.cold.g, priority = state.cold.pr, state = state},
+        number + i - 1)
+      call('HSET', STATES, id, write_state(state))
+    else
+      set_aside(member, queue, nil, why or 'its state names no group')
+    end
   end
   admit()
 end

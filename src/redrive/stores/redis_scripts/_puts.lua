@@ -40,7 +40,8 @@ local function holder(name)
   local lane, word = nil, 'done'
   local message = settled_lanes[id] ~= GONE and call('HGET', MESSAGES, id)
   if message then
-    local record = record_of(id, message, call('HGET', STATES, id))
+    local record = sound_of(id, message, call('HGET', STATES, id))
+    if not record then return id, 'quarantine' end -- damaged, and there
     -- Else it is another message, put later under the id of one that is gone.
     if record.rare.k and key_name(record.task, record.rare.k) == name then
       lane = settled_lanes[id] or record.state.lane

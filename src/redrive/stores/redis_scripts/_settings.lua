@@ -24,9 +24,13 @@ end
 local function each_record(queue, group, members, work)
   for _, member in ipairs(members) do
     local id = sub(member, 7)
-    local state = read_state(call('HGET', STATES, id))
-    local record = {id = id, member = member, queue = queue, group = group, state = state, priority = state.cold.pr}
-    if work(record, state, state.cold) then call('HSET', STATES, id, write_state(state)) end
+    local state, why = state_of(call('HGET', STATES, id))
+    if state and state.cold.pr then
+      local record = {id = id, member = member, queue = queue, group = group, state = state, priority = state.cold.pr}
+      if work(record, state, state.cold) then call('HSET', STATES, id, write_state(state)) end
+    else
+      set_aside(member, queue, nil, why or 'its state names no priority')
+    end
   end
 end
 

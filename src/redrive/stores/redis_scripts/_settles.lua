@@ -62,8 +62,13 @@ local function forget(id, packed, message)
   end
   drop_field(STATES, id)
   local flags = byte(packed, 6)
+  call('HDEL', root .. 'x', id)
+  call('HDEL', root .. 'xw', id)
   if flags % BESIDE == 0 then return end
-  if flags % 2 == KEY then free_key(id, read_message(message or call('HGET', MESSAGES, id))) end
+  if flags % 2 == KEY then
+    local whole, put = pcall(read_message, message or call('HGET', MESSAGES, id))
+    if whole and type(put.rare) == 'table' and put.rare.k then free_key(id, put) end
+  end
   for _, field in ipairs(fault_fields(id, byte(packed, 23))) do drop_field(FAULTS, field) end
   if bit.band(flags, HAS_PROGRESS) ~= 0 then
     drop_field(PROGRESS, id)
@@ -126,7 +131,7 @@ local function settle_move(move, id, member, packed)
     elseif kind == RETRY then
       state.lane, state.due = READY, math.min(move[4], TIME_MAX)
     else
-      record.task = read_message(call('HGET', MESSAGES, id)).task
+      record.task = task_of(call('HGET', MESSAGES, id) or '')
       rest(record, kind == DIE and DEAD or QUARANTINE, move[7], move[9])
     end
   end

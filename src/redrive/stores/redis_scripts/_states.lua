@@ -43,9 +43,11 @@ end
 -- message's before: of such a one the state knows the number, which stands in the member.
 local function is_current(packed, fence, member)
   if not packed or byte(packed, 1) ~= 76 or sub(packed, 2, 5) ~= fence then return false end -- 76: L
+  if #packed < TAIL - 1 then return false end
   if byte(packed, 6) < COLD then return true end
-  local number = cmsgpack.unpack(sub(packed, TAIL)).n
-  return not number or number == number_of(member)
+  local whole, cold = pcall(cmsgpack.unpack, sub(packed, TAIL))
+  if not whole or type(cold) ~= 'table' then return false end
+  return not cold.n or cold.n == number_of(member)
 end
 
 local function priority_of(message) return byte(message, 20) % 4 end
@@ -60,7 +62,8 @@ local function read_message(message)
 end
 
 local function task_of(message)
-  return (select(6, cmsgpack.unpack_limit(message, 5, 1)))
+  local whole, _, _, _, _, _, task = pcall(cmsgpack.unpack_limit, message, 5, 1)
+  return whole and type(task) == 'string' and task or ''
 end
 
 -- All that a script may need to know of one message.
@@ -73,9 +76,81 @@ local function record_of(id, message, packed)
     record.state = {lane = READY, fence = 0, flags = flags_of(message), attempt = 0, crashes = 0, alone = 0, redrives = 0,
       faults = 0, due = record.due, life = 0, held = 0, worker = '', cold = {}}
   end
+  record.put_queue = record.queue
   record.queue = record.state.cold.q or record.queue
   record.group = record.state.cold.g
   return record
+end
+
+-- Damage. Whatever reads a message before it writes anything asks first whether it can be read. One that cannot is set
+-- aside: it leaves every place it stands in for the quarantine lane, and its member and its state as it was are kept in a
+-- hash beside.
+local state_of, sound_of, set_aside, aside = nil, nil, nil, {}
+do
+local DAMAGED, WHY = root .. 'x', root .. 'xw'
+local TYPES = {g = 'string', q = 'string', w = 'string', r = 'string', fk = 'string', fp = 'string', t = 'number',
+  wk = 'number', rm = 'number', pk = 'number', pr = 'number', ex = 'number', n = 'number', b = 'table'}
+
+-- The state, or nil and why it cannot be read.
+function state_of(packed)
+  if not packed then return nil, 'it has no state' end
+  if #packed < TAIL - 1 then return nil, 'its state is cut off' end
+  local whole, state = pcall(read_state, packed)
+  if not whole or type(state.cold) ~= 'table' then return nil, 'what is rarely set of its state cannot be read' end
+  if not string.match(state.lane, '%u') then return nil, 'its state is in no lane' end -- a letter more is a newer version's
+  for name, kind in pairs(TYPES) do
+    local value = state.cold[name]
+    if value ~= nil and type(value) ~= kind then return nil, 'part ' .. name .. ' of its state is no ' .. kind end
+  end
+  if has(state, GROUP) and (state.cold.g == nil or state.cold.pr == nil) then return nil, 'its state names no group' end
+  return state
+end
+
+-- The record of a message, or nil and why it cannot be read.
+function sound_of(id, message, packed)
+  if not message then return nil, 'what was put is gone' end
+  if packed then
+    local state, why = state_of(packed)
+    if not state then return nil, why end
+  end
+  local whole, record = pcall(record_of, id, message, packed)
+  if not whole or type(record.task) ~= 'string' or type(record.queue) ~= 'string' or type(record.rare) ~= 'table' then
+    return nil, 'what was put cannot be read'
+  end
+  return record
+end
+
+-- It stood in `queue`, with this priority if that is known. Nothing is set aside of which nothing is left but its place.
+function set_aside(member, queue, priority, why)
+  local id = sub(member, 7)
+  local message, packed = call('HGET', MESSAGES, id), call('HGET', STATES, id)
+  local faults = packed and byte(packed, 23) or 0
+  for at = priority or 0, priority or 3 do
+    for _, key in ipairs({due_key(at, queue), retry_key(at, queue), lease_key(at, queue)}) do call('ZREM', key, member) end
+  end
+  call('ZREM', wait_key(queue), member)
+  for _, lane in ipairs({DEAD, QUARANTINE, DONE}) do call('ZREM', rest_key(lane, queue), member) end
+  if not message and not packed then return end
+  local whole, put = pcall(read_message, message)
+  local group = whole and type(put.rare) == 'table' and put.rare.g
+  if type(group) == 'string' then
+    local name = queue .. '\0' .. group
+    if call('ZREM', root .. 'p:' .. name, member) == 1 then call('HINCRBY', root .. 'pn', queue, -1) end
+    call('SREM', root .. 't:' .. name, member)
+    call('SADD', root .. 'ga', name) -- the next exchange lets in who waits for its place
+  end
+  call('HSETNX', DAMAGED, id, member .. (packed or ''))
+  call('HSET', WHY, id, why)
+  local state = {lane = QUARANTINE, fence = 0, flags = message and #message >= 20 and flags_of(message) % 2 or 0, attempt = 0, crashes = 0,
+    alone = 0, redrives = 0, faults = 0, due = 0, life = 0, held = 0, worker = '',
+    cold = {r = 'damaged', rm = now, q = queue}}
+  if faults > 0 and faults < 30 then state.faults, state.flags = faults, state.flags + HAS_FAULTS end
+  if call('HEXISTS', PROGRESS, id) == 1 then mark(state, HAS_PROGRESS) end
+  call('HSET', STATES, id, write_state(state))
+  call('ZADD', rest_key(QUARANTINE, queue), now, member)
+  call('SADD', root .. 'qs', queue)
+  aside[#aside + 1] = id
+end
 end
 
 -- A number as a command takes it. Redis would write each argument of its own, with the digits of a fraction.

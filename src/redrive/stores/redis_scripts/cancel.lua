@@ -7,9 +7,9 @@ local words, woken = {}, {}
 for i = 1, #ARGV[3] / 16 do
   local id = sub(ARGV[3], 16 * i - 15, 16 * i)
   local message = call('HGET', MESSAGES, id)
-  local record = message and record_of(id, message, call('HGET', STATES, id))
+  local record = message and sound_of(id, message, call('HGET', STATES, id))
   if not record then
-    words[i] = 0
+    words[i] = message and 3 or 0
   elseif record.state.lane == READY then
     leave_due(record.priority, record.queue, record.member)
     if record.group then leave(record) end

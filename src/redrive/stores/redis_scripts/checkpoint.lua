@@ -3,7 +3,8 @@
 local id = sub(ARGV[3], 7)
 local packed = call('HGET', STATES, id)
 if not is_current(packed, ARGV[4], ARGV[3]) then return 0 end
-local state = read_state(packed)
+local state = state_of(packed)
+if not state then return 0 end
 mark(state, HAS_PROGRESS)
 keep_state(id, state)
 keep_field(PROGRESS, id, ARGV[5])

@@ -5,10 +5,10 @@
 -- {keys, versions, ARGV index of the first value, times to live}; retries: the same and {due times,
 -- ARGV index of the first fault}; moves: see settle_move, with their members in ARGV[3] and fences in ARGV[4].
 -- The answer: {now, {ack, number in it, …} that are stale, the same and the word of retries, words of moves, claims,
--- positions of asks that were clogged}.
+-- positions of asks that were clogged, ids of what was set aside}.
 local acks, moves, zones, swaps, asks, retries = asked[1], asked[2], asked[3], asked[4], asked[5], asked[6]
 local stale, other, words, drafts, draft_ids = {}, {}, {}, {}, {}
-local acked, retried, moved, woken = {}, {}, {}, {}
+local acked, retried, moved, woken, damaged = {}, {}, {}, {}, {}
 
 local function members_in(text)
   local members, ids = {}, {}
@@ -25,14 +25,23 @@ for at, ack in ipairs(acks) do
   local swap = ack[5]
   if swap then read_cells(swap[1]) end
   for i, packed in ipairs(each('HMGET', STATES, ids)) do
-    if not is_current(packed, sub(fences, 4 * i - 3, 4 * i), members[i])
+    local current = is_current(packed, sub(fences, 4 * i - 3, 4 * i), members[i])
+    local flags = current and byte(packed, 6)
+    if current and flags % (2 * GROUP) >= GROUP then -- its group will be read
+      local state, why = state_of(packed)
+      if not state then
+        current = false
+        damaged[#damaged + 1] = {members[i], ack[2], ack[1], why}
+      end
+    end
+    if not current
       or (swap and not swap_cell(swap[1][i], swap[2][i], swap[3] + i - 1, swap[4][i])) then
       stale[#stale + 1] = at - 1
       stale[#stale + 1] = i - 1
     else
       n = n + 1
       plain.members[n], plain.ids[n] = members[i], ids[i]
-      if byte(packed, 6) % BESIDE ~= 0 then beside[#beside + 1] = {ids[i], members[i], packed} end
+      if flags % BESIDE ~= 0 then beside[#beside + 1] = {ids[i], members[i], packed} end
     end
   end
   acked[at] = {plain, beside}
@@ -47,8 +56,14 @@ for at, retry in ipairs(retries) do
       word = STALE
     elseif bit.band(byte(packed, 6), CANCEL + COLD) ~= 0 then
       local move = {RETRY, retry[2], retry[1], retry[5][i], true, false, nil, retry[6] + i - 1}
-      moved[#moved + 1] = {move, ids[i], members[i], packed}
-      word = bit.band(byte(packed, 6), CANCEL) ~= 0 and CANCELLED
+      local state, why = state_of(packed)
+      if state then
+        moved[#moved + 1] = {move, ids[i], members[i], packed}
+        word = bit.band(byte(packed, 6), CANCEL) ~= 0 and CANCELLED
+      else
+        damaged[#damaged + 1] = {members[i], retry[2], retry[1], why}
+        word = STALE
+      end
     else
       plan_retry(retry, i, ids[i], members[i], packed, into)
     end
@@ -70,7 +85,10 @@ for i, move in ipairs(moves) do
   local member = sub(ARGV[3], 22 * i - 21, 22 * i)
   local id = sub(member, 7)
   local packed = not seen[id] and packed_moves[i]
-  if not is_current(packed, sub(ARGV[4], 4 * i - 3, 4 * i), member) or not swap_together(move[11]) then
+  local current, why = is_current(packed, sub(ARGV[4], 4 * i - 3, 4 * i), member), nil
+  if current then current, why = state_of(packed) end
+  if why then damaged[#damaged + 1] = {member, move[2], move[3], why} end
+  if not current or not swap_together(move[11]) then
     words[i] = STALE
   else
     seen[id] = true
@@ -141,10 +159,11 @@ flush()
 write_puts(list)
 admit()
 finish_admitting()
+for _, one in ipairs(damaged) do set_aside(one[1], one[2], one[3], one[4]) end
 local answers, clogged = {}, {}
 for position, ask in ipairs(asks) do claim(ask, position - 1, answers, clogged) end
 for queue in pairs(admitted_to) do -- others may have room for those that were let in and are left
   if has_due(queue) then woken[queue] = true end
 end
 for queue in pairs(woken) do wake_waiters(queue) end
-return {now, stale, other, words, answers, clogged}
+return {now, stale, other, words, answers, clogged, aside}

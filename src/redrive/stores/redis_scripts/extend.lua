@@ -4,8 +4,9 @@ local untl, words, ids = math.min(now + asked[1], TIME_MAX), {}, {}
 for i = 1, #ARGV[3] / 22 do ids[i] = sub(ARGV[3], 22 * i - 15, 22 * i) end
 for i, packed in ipairs(each('HMGET', STATES, ids)) do
   local member = sub(ARGV[3], 22 * i - 21, 22 * i)
-  if is_current(packed, sub(ARGV[4], 4 * i - 3, 4 * i), member) then
-    local state, zone = read_state(packed), asked[3][asked[4][i] + 1]
+  local state = is_current(packed, sub(ARGV[4], 4 * i - 3, 4 * i), member) and state_of(packed)
+  if state then
+    local zone = asked[3][asked[4][i] + 1]
     state.due = untl
     if asked[2] then
       mark(state, ALONE)

@@ -6,7 +6,7 @@ for i, group in ipairs(asked[2]) do
   if rules(asked[1]).block then
     for _, member in ipairs(call('SMEMBERS', places)) do
       local id = sub(member, 7)
-      local lane = sub(call('HGET', STATES, id), 1, 1)
+      local lane = sub(call('HGET', STATES, id) or '', 1, 1)
       if (lane == DEAD or lane == QUARANTINE) and id > blocked then blocked = id end
     end
   end

@@ -7,16 +7,19 @@ local worker, priority, queue, known, started = asked[1], asked[2], asked[3], as
 for i = 1, #ARGV[3] / 20 do started[sub(ARGV[3], 20 * i - 19, 20 * i)] = true end
 local leases, released, lapsed = lease_key(priority, queue), 0, 0
 local page = call('ZSCAN', leases, asked[4], 'COUNT', 1000)
-local members, ids = {}, {}
+local members, ids, damaged = {}, {}, {}
 for i = 1, #page[2], 2 do
   members[#members + 1] = page[2][i]
   ids[#ids + 1] = sub(page[2][i], 7)
 end
 for i, packed in ipairs(each('HMGET', STATES, ids)) do
-  local state = read_state(packed)
-  if state.worker == worker and state.lane == LEASED then
+  local state, why = state_of(packed)
+  if not state then
+    damaged[#damaged + 1] = {members[i], why}
+  elseif state.worker == worker and state.lane == LEASED then
     local id, member = ids[i], members[i]
-    local life = state.life > 0 and state.life or enqueued_of(call('HGET', MESSAGES, id))
+    local message = call('HGET', MESSAGES, id) or ''
+    local life = state.life > 0 and state.life or #message >= 19 and enqueued_of(message) or now
     state.due = math.min(now, life)
     if known and not started[id .. sub(packed, 2, 5)] then
       state.lane, state.attempt = READY, state.attempt - 1
@@ -34,5 +37,6 @@ for i, packed in ipairs(each('HMGET', STATES, ids)) do
   end
 end
 flush()
+for _, one in ipairs(damaged) do set_aside(one[1], queue, priority, one[2]) end
 if released + lapsed > 0 then wake_waiters(queue) end
 return {page[1], released, lapsed}

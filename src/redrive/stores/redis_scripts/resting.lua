@@ -25,7 +25,8 @@ local function fits(packed)
   for i = 1, 3 do
     if wanted[i] and not mentions(packed, wanted[i]) and (i < 3 or byte(packed, 1) == 68) then return false end -- 68: D
   end
-  local state = read_state(packed)
+  local state = state_of(packed)
+  if not state then return false end
   local cold = state.cold
   local fingerprint, task = string.match(cold.fk or '', '^(%Z*)%z(.*)$')
   return (not wanted[1] or wanted[1][cold.r or false]) and (not wanted[2] or wanted[2][cold.fp or false])

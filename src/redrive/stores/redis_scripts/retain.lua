@@ -12,8 +12,12 @@ for n = 2, #asked do
   for _, member in ipairs(members) do
     local id = sub(member, 7)
     local packed = call('HGET', STATES, id)
-    local state = read_state(packed)
-    remove({id = id, member = member, queue = asked[1], group = state.cold.g, state = state}, packed)
+    local state, why = state_of(packed)
+    if state then
+      remove({id = id, member = member, queue = asked[1], group = state.cold.g, state = state}, packed)
+    else
+      set_aside(member, asked[1], nil, why)
+    end
   end
   flush()
   removed[#removed + 1] = #members

@@ -34,8 +34,15 @@ for _, member in ipairs(members) do
   end
   local id = sub(member, 7)
   local message, packed = call('HGET', MESSAGES, id), call('HGET', STATES, id)
-  bytes = bytes + #message
-  remove(record_of(id, message, packed), packed, message)
+  local record, why = sound_of(id, message, packed)
+  bytes = bytes + (message and #message or 0)
+  if record then
+    remove(record, packed, message)
+  else
+    call('ZREM', EXPIRIES, member)
+    local state = state_of(packed)
+    if state and state.cold.q then set_aside(member, state.cold.q, nil, why) end
+  end
 end
 flush()
 admit()
@@ -44,7 +51,8 @@ for _, name in ipairs(names) do
   local held = call('HGET', KEYS_OF, name)
   local id = held and sub(held, 1, 16)
   local message = id and call('HGET', MESSAGES, id)
-  local of = message and read_message(message)
+  local record = message and sound_of(id, message)
+  local of = record
   call('ZREM', KEYS_UNTIL, name)
   if of and of.rare.k and key_name(of.task, of.rare.k) == name then
     call('HSET', KEYS_OF, name, id .. struct.pack('>I8', 0)) -- held for its message's life alone from now on

@@ -15,7 +15,8 @@ local function error_of(record)
   if cold.er then return cold.er end
   local fields = fault_fields(record.id, state.faults)
   local fault = call('HGET', FAULTS, fields[#fields] or '')
-  return cold.fp .. '\0' .. (fault and cjson.decode(fault).error or '')
+  local whole, read = pcall(cjson.decode, fault or '{}')
+  return cold.fp .. '\0' .. (whole and type(read) == 'table' and read.error or '')
 end
 
 local function before(record)
@@ -134,15 +135,27 @@ local function may_judge(record)
   return lane == DEAD or lane == QUARANTINE
 end
 
+-- What can be said of a message that was set aside as what was put cannot be read.
+local function unread(id, packed)
+  local state = state_of(packed)
+  local kept = call('HGET', root .. 'x', id)
+  if not state or not state.cold.q or not kept then return end
+  return {id = id, member = sub(kept, 1, 22), queue = state.cold.q, state = state, rare = {}}
+end
+
 -- The record of a handle that is as it says; what it was read from.
 local function found(i)
   local id = sub(ARGV[3], 16 * i - 15, 16 * i)
   local message = call('HGET', MESSAGES, id)
   local packed = message and call('HGET', STATES, id)
   if not packed then return end
-  local record = record_of(id, message, packed)
+  local record = sound_of(id, message, packed) or (kind == 'discard' and unread(id, packed))
+  if not record then return end
   if record.state.lane ~= handles[i][2] or record.state.redrives ~= handles[i][1] then return end
-  record.task_queue = read_message(message).queue
+  if record.state.lane == QUARANTINE and record.state.cold.r == 'damaged' and kind ~= 'discard' and kind ~= 'replace' then
+    return
+  end
+  record.task_queue = record.put_queue
   if may_judge(record) then return record, packed, message end
 end
 
