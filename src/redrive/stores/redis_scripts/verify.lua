@@ -1,4 +1,4 @@
--- needs: full states groups
+-- needs: states groups
 -- {cursor, whether to mend, ids or nil}: a page of all messages: {cursor that leads on, {id, why, what was done, …}} of
 -- those that cannot be read, that were set aside, or that stand in no lane.
 local page, answer = nil, {}

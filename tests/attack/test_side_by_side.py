@@ -1,0 +1,94 @@
+"""Two versions work one store: what the newer writes, the other carries through."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+import redrive
+from redrive import Draft
+from redrive.message import Message
+from redrive.store import Store
+from redrive.stores.sqlite import SqliteStore
+
+MESSAGES = 2000
+PATIENCE_S = 120
+TASKS = """
+from redrive import App, Backoff, Context, Reject, Retry
+
+app = App("sqlite:///work.db")
+
+@app.task(name="work", ctx=True, retry=Retry(max_attempts=5, backoff=Backoff.fixed("10ms")))
+def work(ctx: Context, n: int) -> None:
+    if n % 3 == 0 and ctx.attempt < 3:
+        raise RuntimeError("not yet")
+    if n % 10 == 0:
+        raise Reject("never")
+"""
+FAULT = "class Fault(Struct, frozen=True, gc=False"
+CRASH = "    crash: Crash | None = None  # of a process"
+NEWER = (
+    ("fault/values.py", 'DEFAULT = "default"', 'DEFAULT = "cosmic"'),
+    ("fault/values.py", f"{FAULT}, omit_defaults=True):", f"{FAULT}):"),
+    ("fault/values.py", CRASH, f'    mood: str = "blue"\n{CRASH}'),
+    ("message.py", 'DEAD = "dead"', 'DEAD = "graveyard"'),
+)
+
+
+def newer_version(folder: Path) -> None:
+    """A copy of this version that writes a kind, a lane and a field which this one does not know."""
+    package = folder / "redrive"
+    shutil.copytree(Path(redrive.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, old, new in NEWER:
+        text = (package / name).read_text()
+        assert text.count(old) == 1, (name, old)
+        (package / name).write_text(text.replace(old, new))
+
+
+@pytest.mark.slow
+def test_versions_side_by_side_lose_and_damage_nothing(tmp_path: Path) -> None:
+    newer_version(tmp_path / "newer")
+    (tmp_path / "tasks.py").write_text(TASKS)
+    with closing(SqliteStore(tmp_path / "work.db")) as store:
+        store.put([Draft(task="work", body=b'{"n":%d}' % n) for n in range(MESSAGES)])
+    with ExitStack() as stack:
+        workers = []
+        for path in ("", str(tmp_path / "newer")):
+            env = {name: text for name, text in os.environ.items() if not name.startswith("REDRIVE_")}
+            env |= {"PYTHONPATH": os.pathsep.join(filter(None, (path, str(tmp_path))))}
+            words = [sys.executable, "-m", "redrive", "worker", "--app", "tasks:app", "--drain", "--log", "off"]
+            worker = stack.enter_context(
+                subprocess.Popen(
+                    words, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                )
+            )
+            stack.callback(worker.kill)
+            workers.append(worker)
+        told = [worker.communicate(timeout=PATIENCE_S)[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], told
+    with closing(SqliteStore(tmp_path / "work.db")) as store:
+        left = everything(store)
+        assert not any(message.damage for message in left)
+        lanes = Counter(str(message.lane) for message in left)
+        assert lanes.keys() == {"dead", "graveyard"}, lanes  # both did some of it
+        assert lanes.total() == MESSAGES // 10
+        assert any(fault.kind == "cosmic" for message in left for fault in message.faults)
+        (faults,) = store._read('select count(*) from message where faults like \'%"mood":"blue"%\'')
+        assert faults[0] > 0
+        assert store.check() == []
+
+
+def everything(store: Store) -> list[Message]:
+    page = store.peek(None, limit=500)
+    found = [*page.messages]
+    while page.cursor is not None:
+        page = store.peek(None, limit=500, cursor=page.cursor)
+        found += page.messages
+    return found
