@@ -238,8 +238,7 @@ class PostgresHost:
         return PostgresStore(self.url, clock_ms=clock_ms)
 
     def fields(self) -> Sequence[str]:
-        # A number in wake_ms says that a message waits for its group's turn: no garbage, but another message.
-        return [name for name in self._kinds() if name not in ("seq", "wake_ms")]
+        return [name for name in self._kinds() if name != "seq"]
 
     def close(self) -> None:
         if self._connection is not None:

@@ -731,7 +731,7 @@ insert into {s}.line as l (queue, name) select queue, name from (
   select * from unnest($1::text[], $2::text[]) g(queue, name)
   union
   select w.queue, late.grp from unnest($3::text[], $4::int[], $6::bigint[]) w(queue, many, low_ms) cross join lateral (
-    select grp from {s}.message m where m.queue = w.queue and wake_ms >= w.low_ms and wake_ms <= {now $5} and turn is null
+    select grp from {s}.message m where m.queue = w.queue and wake_ms >= w.low_ms and wake_ms <= {now $5} and turn is null and grp is not null
     order by wake_ms, seq limit w.many) late
   ) touched order by queue collate "C", name collate "C"
 on conflict (queue, name) do update set width = l.width where false
