@@ -146,6 +146,11 @@ class RedisHost:
             "fault",
         )
 
+    def parts(self) -> Sequence[str]:
+        """What else can be spoiled: a state that is gone, and each part of what is rarely set, by its name there."""
+        cold = ("g", "pr", "t", "wk", "pk", "q", "r", "rm", "fk", "fp", "ex", "n", "b", "w")
+        return ("state gone", *(f"cold {name}" for name in cold), "rare k", "rare g", "rare")
+
     def close(self) -> None:
         self._redis.close()
 
@@ -160,6 +165,8 @@ class RedisHost:
         rot = garbage if isinstance(garbage, bytes) else str(garbage).encode()
         message, state = self._get(b"m", key), self._get(b"s", key)
         assert message is not None
+        if field.startswith(("cold ", "rare")):
+            return self._spoil_part(key, message, state, field, garbage)
         if state is None and field in ("state head", "state tail", "state cut"):
             state = HEAD.pack(b"R", 0, 0, 0, 0, 0, 0, 0, 1, 0, 0)
         match field:
@@ -171,6 +178,8 @@ class RedisHost:
                 self._set(b"m", key, message[: len(message) // 2])
             case "message gone":
                 self._redis.hdel(self._root + b"m", key)
+            case "state gone":
+                return self._redis.hdel(self._root + b"s", key) == 1
             case "state":
                 self._set(b"s", key, rot)
             case "state head":
@@ -184,6 +193,26 @@ class RedisHost:
                 self._set(b"s", key, state[:30])
             case _:
                 self._set(b"f", key + b"\0", rot)
+        return True
+
+    def _spoil_part(self, key: bytes, message: bytes, state: bytes | None, field: str, value: Any) -> bool:
+        """It is sound msgpack, of another type or another range; the part is gone where the garbage is empty."""
+        name = field.partition(" ")[2]
+        if field.startswith("cold"):
+            if state is None or not state[5] & COLD:
+                return False
+            cold = msgspec.msgpack.decode(state[47:])
+            put_part(cold, name, value)
+            self._set(b"s", key, state[:47] + msgspec.msgpack.encode(cold))
+            return True
+        row = msgspec.msgpack.decode(message)
+        if name:
+            row[6] = row[6] or {}
+            put_part(row[6], name, value)
+        else:
+            row[6] = value
+        # The first three stand at fixed offsets.
+        self._set(b"m", key, message[:20] + b"".join(msgspec.msgpack.encode(part) for part in row[3:]))
         return True
 
     def strand(self, id: str) -> None:
@@ -224,6 +253,13 @@ class RedisHost:
 
     def _set(self, hash: bytes, field: bytes, value: bytes) -> None:
         self._redis.hset(self._root + hash, field, value)
+
+
+def put_part(parts: dict[str, Any], name: str, value: Any) -> None:
+    if value == "":
+        parts.pop(name, None)
+    else:
+        parts[name] = value
 
 
 class PostgresHost:

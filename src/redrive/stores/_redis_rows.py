@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ KEY, GROUP, HAS_PROGRESS, CANCEL, SUSPECT, COLD = 1, 2, 8, 16, 32, 128  # flags 
 PLACE = 0
 NO_NAME = "\0"  # the worker of a lease that was asked for without one; an empty one is nobody
 LANES = {b"R": Lane.READY, b"L": Lane.LEASED, b"D": Lane.DEAD, b"Q": Lane.QUARANTINE, b"K": Lane.DONE}
+_RESTING = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
 LETTERS = {lane: letter.decode() for letter, lane in LANES.items()}
 _HEAD = struct.Struct(">cIBIIIIBQQQ")
 _tuple = tuple.__new__
@@ -43,18 +44,21 @@ class Rare(msgspec.Struct, omit_defaults=True, gc=False):
     traceparent: str | None = msgspec.field(default=None, name="r")
 
 
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # as `_states.lua` checks it
+
+
 class Cold(msgspec.Struct, gc=False):
     """What a state rarely holds; the names are those of `_states.lua` and `_groups.lua`."""
 
     worker: str | None = msgspec.field(default=None, name="w")
     queue: str | None = msgspec.field(default=None, name="q")
     reason: str | None = msgspec.field(default=None, name="r")
-    rested_ms: int | None = msgspec.field(default=None, name="rm")
+    rested_ms: Count | None = msgspec.field(default=None, name="rm")
     run: str | None = None
     attempts_allowed: int | None = msgspec.field(default=None, name="aa")
     deadline_dropped: int = msgspec.field(default=0, name="dl")
-    turn: int | None = msgspec.field(default=None, name="t")
-    wake_ms: int | None = msgspec.field(default=None, name="wk")
+    turn: Count | None = msgspec.field(default=None, name="t")
+    wake_ms: Count | None = msgspec.field(default=None, name="wk")
     fingerprint: str | None = msgspec.field(default=None, name="fp")
     error: str | None = msgspec.field(
         default=None, name="er"
@@ -145,6 +149,8 @@ def _to_message(
             worker = cold.worker
         else:
             worker = state[_HEAD.size :].decode()
+        if lane in _RESTING and cold.rested_ms is None:
+            raise ValueError("its state does not say since when it rests")
         worker = None if not worker else "" if worker == NO_NAME else worker
     parked = lane is Lane.READY and rare.group is not None and cold.turn != PLACE
     return Message(

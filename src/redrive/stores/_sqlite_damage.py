@@ -216,6 +216,8 @@ class Damages:
         if message.group is not None:
             touched = {(message.queue, message.group)}
             self._groups.settled(c, [seq] if held else [], touched, now)
+        if found.wrong.keys() & {"queue", "grp", "turn"}:
+            self._groups.admit_everywhere(c, now)
         return msgspec.structs.replace(message, lane=Lane.QUARANTINE, due_ms=None, rested_ms=now, deferral=None)
 
 

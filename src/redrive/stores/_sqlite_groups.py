@@ -198,6 +198,11 @@ class Groups:
         width, order, on_dead, own = c.execute(self._sql["group_settings"], (queue,)).fetchone()
         refuse(queue, width, bool(own), GroupOrder(order), OnDead(on_dead))
 
+    def admit_everywhere(self, c: sqlite3.Connection, now: int) -> None:
+        """Where a row that cannot be read left a place free and does not say of which group."""
+        for queue in msgspec.json.decode(c.execute(self._sql["parked_queues"]).fetchone()[0]):
+            self._admit_all(c, queue, now)
+
     def _admit_all(self, c: sqlite3.Connection, queue: str, now: int) -> None:
         names = msgspec.json.decode(c.execute(self._sql["parked_groups"], (queue,)).fetchone()[0])
         self.admit(c, {(queue, name) for name in names}, now)

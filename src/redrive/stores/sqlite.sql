@@ -579,8 +579,9 @@ delete from group_width where queue = ?1 and name = ?2
 select exists (select 1 from message where turn is not null) or exists (select 1 from message where wake_ms is not null and turn is null)
 
 -- name: touched
--- ?1 seqs (JSON): the groups in which they hold places
-select json_group_array(distinct json_array(queue, grp)) from message where seq in (select value from json_each(?1)) and turn = 0
+-- ?1 seqs (JSON) of what is leased: the groups in which they hold places, though a damaged turn may not say so
+select json_group_array(distinct json_array(queue, grp)) from message where seq in (select value from json_each(?1))
+and turn is not null
 
 -- name: settled_in_groups
 -- ?1 now, ?2 seqs (JSON), ?3 queue, ?4 strict, ?5 block: what was settled keeps its place if its wait has no length, or if its group is
@@ -638,7 +639,10 @@ update message set turn = null where queue = ?1 and turn = 0 and rested_ms is no
 
 -- name: parked_groups
 -- ?1 queue
-select json_group_array(distinct grp) from message where queue = ?1 and turn > 0
+select json_group_array(distinct grp) from message where queue = ?1 and turn > 0 and typeof(grp) = 'text'
+
+-- name: parked_queues
+select json_group_array(distinct queue) from message where turn > 0 and typeof(queue) = 'text'
 
 -- name: resume
 update message set turn = null where queue = ?1 and grp = ?2 and turn = 0 and rested_ms is not null

@@ -36,6 +36,7 @@ local function leased(messages, packed, ids, members, first, worker, untl, answe
       local read, why = state_of(state)
       if not read then error(why) end
       state = read
+      if state.cold.n and state.cold.n ~= number_of(members[first + i - 1]) then error('its state is of another number') end
       if state.lane == LEASED then -- it ran out: that is a crash, not an attempt
         state.crashes = state.crashes + 1
         if has(state, ALONE) then state.alone = state.alone + 1 end

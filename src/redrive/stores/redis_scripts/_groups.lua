@@ -113,9 +113,12 @@ local function admit_to(queue, group)
     if not first then break end
     local id = sub(first, 7)
     local state, why = state_of(call('HGET', STATES, id))
-    if state then
+    local rests = state and (state.lane == DEAD or state.lane == QUARANTINE or state.lane == DONE)
+    if state and not rests then
       place({id = id, member = first, queue = queue, state = state}, places)
       taken = taken + 1
+    elseif state then -- it ended while its state named no turn
+      count_parked(queue, -1)
     else
       count_parked(queue, -1)
       set_aside(first, queue, nil, why)

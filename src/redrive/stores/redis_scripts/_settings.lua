@@ -45,7 +45,7 @@ local function reorder(queue, group, strict)
       cold.t = nil
       return true
     end
-    call('ZADD', line, turn_of(strict, record.priority, cold.t), record.member)
+    call('ZADD', line, turn_of(strict, record.priority, cold.t or number_of(record.member)), record.member)
   end)
   if strict then return end
   each_record(queue, group, call('SMEMBERS', places_key(queue, group)), function(record, state, cold)

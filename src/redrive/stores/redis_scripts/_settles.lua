@@ -51,13 +51,16 @@ local function drop_laid_aside(id)
   for _, field in ipairs({laid_aside(id)}) do drop_field(PROGRESS, field) end
 end
 
+local function free_key_of(id, message)
+  local whole, put = pcall(read_message, message or call('HGET', MESSAGES, id))
+  if whole and type(put.rare) == 'table' and type(put.rare.k) == 'string' then free_key(id, put) end
+end
+
 -- Forget what lies beside a message, and itself.
 local function forget(id, packed, message)
   drop_field(MESSAGES, id)
   if not packed then
-    if flags_of(message or call('HGET', MESSAGES, id)) % 2 == KEY then
-      free_key(id, read_message(message or call('HGET', MESSAGES, id)))
-    end
+    free_key_of(id, message)
     return
   end
   drop_field(STATES, id)
@@ -65,10 +68,7 @@ local function forget(id, packed, message)
   call('HDEL', root .. 'x', id)
   call('HDEL', root .. 'xw', id)
   if flags % BESIDE == 0 then return end
-  if flags % 2 == KEY then
-    local whole, put = pcall(read_message, message or call('HGET', MESSAGES, id))
-    if whole and type(put.rare) == 'table' and put.rare.k then free_key(id, put) end
-  end
+  if flags % 2 == KEY then free_key_of(id, message) end
   for _, field in ipairs(fault_fields(id, byte(packed, 23))) do drop_field(FAULTS, field) end
   if bit.band(flags, HAS_PROGRESS) ~= 0 then
     drop_field(PROGRESS, id)

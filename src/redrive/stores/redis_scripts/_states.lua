@@ -88,6 +88,7 @@ end
 local state_of, sound_of, set_aside, aside = nil, nil, nil, {}
 do
 local DAMAGED, WHY = root .. 'x', root .. 'xw'
+local RESTING = {[DEAD] = true, [QUARANTINE] = true, [DONE] = true}
 local TYPES = {g = 'string', q = 'string', w = 'string', r = 'string', fk = 'string', fp = 'string', t = 'number',
   wk = 'number', rm = 'number', pk = 'number', pr = 'number', ex = 'number', n = 'number', b = 'table'}
 
@@ -101,8 +102,17 @@ function state_of(packed)
   for name, kind in pairs(TYPES) do
     local value = state.cold[name]
     if value ~= nil and type(value) ~= kind then return nil, 'part ' .. name .. ' of its state is no ' .. kind end
+    if kind == 'number' and value and not (value >= 0 and value <= 2 ^ 53 and value % 1 == 0) then
+      return nil, 'part ' .. name .. ' of its state is out of its range'
+    end
   end
-  if has(state, GROUP) and (state.cold.g == nil or state.cold.pr == nil) then return nil, 'its state names no group' end
+  local cold = state.cold
+  if has(state, GROUP) then
+    if cold.g == nil or cold.pr == nil then return nil, 'its state names no group' end
+    if cold.pr > 3 then return nil, 'its state has no priority' end
+    if state.lane == LEASED and cold.t ~= PLACE then return nil, 'it is leased without a place in its group' end
+  end
+  if RESTING[state.lane] and not cold.rm then return nil, 'its state does not say since when it rests' end
   return state
 end
 
@@ -117,7 +127,37 @@ function sound_of(id, message, packed)
   if not whole or type(record.task) ~= 'string' or type(record.queue) ~= 'string' or type(record.rare) ~= 'table' then
     return nil, 'what was put cannot be read'
   end
+  local key, group = record.rare.k, record.rare.g
+  if (key and type(key) ~= 'string') or (group and type(group) ~= 'string') then
+    return nil, 'what was put cannot be read'
+  end
+  if not packed and has(record.state, GROUP) then return nil, 'it has no state' end
   return record
+end
+
+-- It stands in the line or holds a place of one of these groups no more; whether it did.
+local function left(member, queue, groups)
+  for _, group in pairs(groups) do
+    local name = queue .. '\0' .. group
+    local parked = call('ZREM', root .. 'p:' .. name, member)
+    if parked == 1 then call('HINCRBY', root .. 'pn', queue, -1) end
+    if parked + call('SREM', root .. 't:' .. name, member) > 0 then
+      call('SADD', root .. 'ga', name) -- the next exchange lets in who waits for its place
+      return true
+    end
+  end
+end
+
+-- It leaves its group: what was put or its state names that, or it is looked for where neither can be read.
+local function leave_group(member, queue, message, packed)
+  local groups = {}
+  local whole, put = pcall(read_message, message)
+  if whole and type(put.rare) == 'table' and type(put.rare.g) == 'string' then groups[1] = put.rare.g end
+  local read, state = pcall(read_state, packed)
+  if read and type(state.cold) == 'table' and type(state.cold.g) == 'string' then groups[#groups + 1] = state.cold.g end
+  local plain = whole and #message >= 20 and flags_of(message) < GROUP
+  if left(member, queue, groups) or plain then return end
+  left(member, queue, call('SMEMBERS', root .. 'gn:' .. queue))
 end
 
 -- It stood in `queue`, with this priority if that is known. Nothing is set aside of which nothing is left but its place.
@@ -130,15 +170,8 @@ function set_aside(member, queue, priority, why)
   end
   call('ZREM', wait_key(queue), member)
   for _, lane in ipairs({DEAD, QUARANTINE, DONE}) do call('ZREM', rest_key(lane, queue), member) end
+  leave_group(member, queue, message, packed)
   if not message and not packed then return end
-  local whole, put = pcall(read_message, message)
-  local group = whole and type(put.rare) == 'table' and put.rare.g
-  if type(group) == 'string' then
-    local name = queue .. '\0' .. group
-    if call('ZREM', root .. 'p:' .. name, member) == 1 then call('HINCRBY', root .. 'pn', queue, -1) end
-    call('SREM', root .. 't:' .. name, member)
-    call('SADD', root .. 'ga', name) -- the next exchange lets in who waits for its place
-  end
   call('HSETNX', DAMAGED, id, member .. (packed or ''))
   call('HSET', WHY, id, why)
   local state = {lane = QUARANTINE, fence = 0, flags = message and #message >= 20 and flags_of(message) % 2 or 0, attempt = 0, crashes = 0,

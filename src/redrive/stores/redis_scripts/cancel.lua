@@ -12,6 +12,7 @@ for i = 1, #ARGV[3] / 16 do
     words[i] = message and 3 or 0
   elseif record.state.lane == READY then
     leave_due(record.priority, record.queue, record.member)
+    drop(lease_key(record.priority, record.queue), record.member) -- its state may be gone
     if record.group then leave(record) end
     cancelled(record)
     keep_state(id, record.state)

@@ -13,6 +13,7 @@ for n = 2, #asked do
     local id = sub(member, 7)
     local packed = call('HGET', STATES, id)
     local state, why = state_of(packed)
+    if state and state.lane ~= lane then state, why = nil, 'its state is in another lane' end
     if state then
       remove({id = id, member = member, queue = asked[1], group = state.cold.g, state = state}, packed)
     else

@@ -24,6 +24,16 @@ local function sweep_cells()
   return cursor ~= '0' and 10 * #gone >= seen
 end
 
+-- The queue in which it is done; looked for where what was put does not say it.
+local function queue_where(member, message)
+  local whole, put = pcall(read_message, message)
+  local named = whole and type(put.queue) == 'string' and put.queue
+  if named and call('ZSCORE', rest_key(DONE, named), member) then return named end
+  for _, queue in ipairs(call('SMEMBERS', root .. 'qs')) do
+    if call('ZSCORE', rest_key(DONE, queue), member) then return queue end
+  end
+end
+
 local SWEEP_MAX, SWEEP_BYTES = 1000, 16 * 1024 * 1024
 local members = call('ZRANGEBYSCORE', EXPIRIES, '-inf', '(' .. now, 'LIMIT', 0, SWEEP_MAX)
 local bytes, more = 0, #members
@@ -36,12 +46,13 @@ for _, member in ipairs(members) do
   local message, packed = call('HGET', MESSAGES, id), call('HGET', STATES, id)
   local record, why = sound_of(id, message, packed)
   bytes = bytes + (message and #message or 0)
+  if record and record.state.lane ~= DONE then record, why = nil, 'it is to go, though it is not done' end
   if record then
     remove(record, packed, message)
   else
     call('ZREM', EXPIRIES, member)
-    local state = state_of(packed)
-    if state and state.cold.q then set_aside(member, state.cold.q, nil, why) end
+    local queue = queue_where(member, message)
+    if queue then set_aside(member, queue, nil, why) end
   end
 end
 flush()

@@ -73,7 +73,12 @@ end
 -- Ready, and not run since this run moved it.
 local function is_returned(record)
   local state, b = record.state, record.state.cold.b
-  return state.cold.run == verdict[2] and state.attempt == 0 and state.crashes == 0 and b and b.n == state.redrives - 1
+  if not b or b.n ~= state.redrives - 1 then return false end
+  for _, name in ipairs({'a', 'c', 'ca', 'lf', 'h', 'rm'}) do
+    if type(b[name]) ~= 'number' then return false end
+  end
+  if type(b.q) ~= 'string' or not ({D = true, Q = true, K = true})[b.l] then return false end
+  return state.cold.run == verdict[2] and state.attempt == 0 and state.crashes == 0
 end
 
 -- It rests just as it did. It leaves its group, unless it is still the head that blocks it.
