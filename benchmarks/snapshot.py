@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import NamedTuple
@@ -72,7 +73,8 @@ def on_postgres(options: Options) -> Iterator[Engine]:
     if options.engine.name == "postgres":
         yield options.engine
     else:
-        with ENGINES["postgres"](options.folder) as engine:
+        # As root the server runs as another user, who may not be able to enter the folder.
+        with ENGINES["postgres"](None if os.getuid() == 0 else options.folder) as engine:
             yield engine
 
 

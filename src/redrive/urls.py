@@ -16,6 +16,7 @@ ENCODED = "/ as %2F, ? as %3F, # as %23, @ as %40, : as %3A, % as %25, a space a
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.%]*\]|(?:[\w.-]|%[0-9A-Fa-f]{2})*)(?::\d{1,5})?")
 _OPTION = re.compile(r"[A-Za-z_][\w.-]{0,60}")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _NESTED_MAX = 4  # URLs within URLs that are shown
 
@@ -68,7 +69,7 @@ def _read(url: str) -> Parts | str:
     authority, slash, path = rest.partition("/")
     userinfo, at, hosts = authority.rpartition("@")
     user, colon, password = userinfo.partition(":")
-    if (at and "@" in path + query) or (not at and _hides_user(authority, path, query)):
+    if (at and ("@" in path or _loose(query))) or (not at and _hides_user(authority, path, query)):
         return f"its user or password holds a sign that ends them; write {ENCODED}"
     if _PERCENT.search(userinfo):
         return f"it cannot be read: a '%' of its user or password is no escape; write {ENCODED}"
@@ -82,6 +83,13 @@ def _read(url: str) -> Parts | str:
         slash + path,
         query,
     )
+
+
+def _loose(query: str) -> bool:
+    """Whether an '@' stands outside a URL that is an option's value, such as `listen=postgresql://app@server`: then it
+    may end a password with a raw '@' and '?'."""
+    pairs = (pair.partition("=") for pair in query.split("&") if "@" in pair)
+    return any(not (_OPTION.fullmatch(name) and _URL.match(value)) for name, _, value in pairs)
 
 
 def _hides_user(authority: str, path: str, query: str) -> bool:

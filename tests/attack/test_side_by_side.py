@@ -21,12 +21,19 @@ from redrive.stores.sqlite import SqliteStore
 MESSAGES = 2000
 PATIENCE_S = 120
 TASKS = """
+import os, time
+from pathlib import Path
+
 from redrive import App, Backoff, Context, Reject, Retry
 
 app = App("sqlite:///work.db")
 
 @app.task(name="work", ctx=True, retry=Retry(max_attempts=5, backoff=Backoff.fixed("10ms")))
 def work(ctx: Context, n: int) -> None:
+    Path(f"at-work-{os.getpid()}").touch()
+    while len(list(Path().glob("at-work-*"))) < 2:  # neither goes on before both have some of it
+        time.sleep(0.01)
+    time.sleep(0.002)
     if n % 3 == 0 and ctx.attempt < 3:
         raise RuntimeError("not yet")
     if n % 10 == 0:

@@ -42,7 +42,8 @@ def push(record_id: int = 1) -> None: ...
 CHANGES_NOTHING = {
     "audit export", "audit list", "audit verify", "aws package", "aws template", "completion", "config show", "cost",
     "deliver", "demo", "dlq audit", "dlq group", "dlq groups", "dlq list", "dlq plan", "dlq show", "enqueue",
-    "flow list", "flow show", "group list", "init", "job list", "job show", "metrics print", "metrics serve",
+    "flow list", "flow show", "group list", "init", "job list", "job show", "keys new", "keys status",
+    "metrics print", "metrics serve",
     "policy list", "policy preview", "queue list", "run failures", "run list", "run show", "run watch", "schedule list",
     "schedule next", "scheduler", "schema export", "store check", "store doctor", "store info", "store sql",
     "store upgrade", "version", "worker",

@@ -179,7 +179,7 @@ def decided(message: Message, fault: Fault, plan: Plan, now: int, policy: Policy
     lived_ms, lived_most_ms = tried(message, fault, plan, now)
     bound_ms = None if plan.elapsed_s is None else plan.elapsed_s * 1000
     again = retry(fault.kind.value, now + least_ms, now + most_ms)
-    snooze_ms = int((fault.retry_after_s or 0) * 1000)
+    snooze_ms = max(100, int((fault.retry_after_s or 0) * 1000))
     rows: list[tuple[bool, Fate]] = [
         (fault.kind is Kind.INTERRUPTED, retry("interrupted", now, counts=False)),
         (fault.steer == "snooze", retry("snooze", now + snooze_ms, counts=False)),
