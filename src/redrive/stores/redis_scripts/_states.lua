@@ -131,7 +131,6 @@ function sound_of(id, message, packed)
   if (key and type(key) ~= 'string') or (group and type(group) ~= 'string') then
     return nil, 'what was put cannot be read'
   end
-  if not packed and has(record.state, GROUP) then return nil, 'it has no state' end
   return record
 end
 

@@ -26,8 +26,9 @@ local function before(record)
     aa = cold.aa, fp = cold.fp, er = error_of(record), run = cold.run, bl = cold.t == PLACE, ex = cold.ex}
   if state.lane == DONE then
     local progress, result = laid_aside(record.id)
-    found.p, found.res = has(state, HAS_PROGRESS), cold.res
-    for field, value in pairs({[progress] = call('HGET', PROGRESS, record.id), [result] = call('HGET', RESULTS, record.id)}) do
+    local had = call('HGET', PROGRESS, record.id) -- its flag may be that of what an earlier run laid aside
+    found.p, found.res = had and true or false, cold.res
+    for field, value in pairs({[progress] = had, [result] = call('HGET', RESULTS, record.id)}) do
       if value then
         keep_field(PROGRESS, field, value)
         mark(state, HAS_PROGRESS)

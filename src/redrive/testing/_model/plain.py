@@ -260,7 +260,7 @@ class PlainStore(PlainStored):
         """Whether this run was the last to move it, and it was not run since. That it crashed, the store knows, though
         it need not tell how often."""
         moved = k.run == run and k.before is not None and k.before.redrives == k.redrives - 1
-        crashed = k.lost or k.crashes_alone > 0
+        crashed = k.lost or k.crashes > 0 or k.crashes_alone > 0
         return moved and k.lane is Lane.READY and k.attempt == 0 and not crashed
 
     def _may_judge(self, k: Kept, verdict: Verdict) -> bool:
