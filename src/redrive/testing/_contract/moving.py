@@ -155,6 +155,16 @@ class ReplayRules(Contract):
         store.exchange([], [])
         assert store.find([id]) == [None]
 
+    @takes("keeps_done")
+    def test_one_that_was_done_again_since_its_first_replay_can_be_returned(self, store: Store) -> None:
+        id = finish(store, 600_000)
+        assert store.triage([handle(store, id)], Redrive(run="first")) == [True]
+        settle(store, claim_one(store), Ack(keep_ms=600_000))
+        before = look(store, id)
+        assert store.triage([handle(store, id)], Redrive(run="second")) == [True]
+        assert store.triage([handle(store, id)], Return("second")) == [True]
+        assert look(store, id) == before
+
     @takes("unique", "keeps_done")
     def test_keys_are_not_looked_at(self, store: Store) -> None:
         id = finish(store, key="k")
