@@ -32,7 +32,8 @@ class TestMemory(StoreContract):
         return sealed_by(MemoryStore(clock), Box(KEYS))
 
 
-class TestSqlite(StoreContract):
+@pytest.mark.soak
+class TestSqliteWhole(StoreContract):
     def make_store(self, clock: ManualClock, place: Path) -> Store:
         return sealed_by(SqliteStore(place / "work.db", clock_ms=clock), Box(KEYS))
 
@@ -51,6 +52,11 @@ def schema(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[str]:
     yield f"{postgres_server.url}?schema={name}&synchronous_commit=off"
     with psycopg.connect(postgres_server.url, autocommit=True) as c:
         c.execute(f"drop schema if exists {name} cascade".encode())
+
+
+class TestSqlite(Payloads):
+    def make_store(self, clock: ManualClock, place: Path) -> Store:
+        return sealed_by(SqliteStore(place / "work.db", clock_ms=clock), Box(KEYS))
 
 
 class TestPostgres(Payloads):

@@ -12,7 +12,7 @@ from redrive import App
 from redrive.crypto import Keys, keys_in, used
 from redrive.message import Lane
 
-from .children import Child, balanced, run
+from .children import Child, balanced, mostly_sqlite, run
 from .ledger import url_of
 from .programs import Plan
 
@@ -33,6 +33,7 @@ def env(ids: str) -> dict[str, str]:
 
 @pytest.mark.fault("keys are rotated under load, with kill -9 of workers and producers")
 @pytest.mark.slow
+@mostly_sqlite()
 def test_a_rotation_under_load_and_kills_loses_nothing(
     seed: int, place: Path, monkeypatch: pytest.MonkeyPatch, record_property: pytest.RecordProperty
 ) -> None:
