@@ -30,7 +30,7 @@ from .flow.idempotency import (
     taking,
 )
 from .message import ENVELOPE, Swap, version_of
-from .store import Store
+from .store import Store, box_of
 
 if TYPE_CHECKING:
     from ._context import Context
@@ -88,7 +88,7 @@ def wanted(
     rule = task.idempotency
     assert rule is not None
     key = rule.key_of(tuple(args), dict(kwargs))
-    canonical, box = task.codec.canonical(args, kwargs), getattr(task.app.store, "box", None)
+    canonical, box = task.codec.canonical(args, kwargs), box_of(task.app.store)
     payload = payload_of(canonical) if box is None else box.digest(canonical, HASH_BYTES)
     wish = Wish(owner, fence, payload, task.version)
     return Wanted(key, cell_of(task.name, key), wish, hold_ms, rule.keep_ms)
@@ -112,7 +112,7 @@ def acquire(store: Store, wishes: Sequence[Wanted], now_ms: int) -> list[Found]:
             w = wishes[n]
             record = records[w.cell]
             if record is not None and w.cell in mine and record == mine[w.cell][1] and w.wish.owner == record.owner:
-                found[n] = Claim(w, versions[w.cell], record, box=getattr(store, "box", None))
+                found[n] = Claim(w, versions[w.cell], record, box=box_of(store))
             elif isinstance(answer := claim(record, w.wish, now_ms, w.hold_ms), Granted):
                 taken[w.cell] = (versions[w.cell], answer.record)
                 records[w.cell] = answer.record  # so that those after it find it busy
@@ -137,7 +137,7 @@ def read_all(store: Store, names: Sequence[str]) -> tuple[dict[str, int], dict[s
 
 def _opened(store: Store, cell: str, result: bytes) -> bytes | None:
     """None where it cannot be opened: then it is as one that could not be kept."""
-    box: Any = getattr(store, "box", None)
+    box = box_of(store)
     try:
         return None if box is None else box.open(result, *_RESULT, cell, "")
     except Unreadable:

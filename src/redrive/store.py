@@ -342,3 +342,9 @@ class Store(Protocol):
     def close(self) -> None:
         """Give back files, sockets and threads. The store cannot be used afterwards."""
         ...
+
+
+def box_of(store: Any) -> Any:
+    """What encrypts the payloads of a store (a `crypto.Box`), also behind blob storage; None where nothing does. It
+    is asked for here, so that what does not encrypt needs no package for that."""
+    return getattr(store, "box", None)

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from redrive import App, Context, Idempotency, Retry
-from redrive.crypto import Keys, box_of, used
+from redrive.crypto import Keys, used
 from redrive.decide import LOCKED
 from redrive.errors import ConfigError, KeyMissing, KeyReused, SelectorError
 from redrive.message import Ask, Draft, Lane
+from redrive.store import box_of
 from redrive.stores.memory import MemoryStore
 from redrive.stores.sqlite import SqliteStore
 from redrive.testing import ManualClock

@@ -19,6 +19,7 @@ from ..config import settings
 from ..errors import ConfigError, EnqueueError, Refused, StoreError, StoreUnavailable, Unsupported
 from ..events import Notice
 from ..message import Ack, Delivery, Hold
+from ..store import box_of
 from ..worker.admission import admit_run
 from ..worker.fates import fate
 from ..worker.first_runs import with_verdict
@@ -247,7 +248,7 @@ class Batches:
 
     def _exchanged(self, outcomes: Sequence[Outcome]) -> None:
         now_ms = self._store.now_ms()
-        texts = getattr(self._store, "box", None) is None
+        texts = box_of(self._store) is None
         settlements = [with_verdict(o.delivery.message, o.settlement, now_ms, texts=texts) for o in outcomes]
         words = self._store.exchange(settlements, []).settled
         if self._app.events:

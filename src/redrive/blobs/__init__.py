@@ -8,7 +8,7 @@ from pathlib import Path
 from ..config import is_shared, near_miss, settings
 from ..errors import BlobsUnavailable, ConfigError
 from ..message import BLOB, RAW, SEALED, Message
-from ..store import Store
+from ..store import Store, box_of
 from ..urls import shown
 from .claims import ClaimCheck, Reference, as_store, read_reference
 from .cleaner import Cleaner
@@ -86,7 +86,7 @@ def with_blobs(store: Store, url: str | None = None) -> Store:
 
 def _place(url: str, place: str, store: Store) -> Blobs:
     """The storage; where the store encrypts, its blobs are too."""
-    blobs, box = open_blobs(url, place), getattr(store, "box", None)
+    blobs, box = open_blobs(url, place), box_of(store)
     if box is None:
         return blobs
     from ..crypto import SealedBlobs

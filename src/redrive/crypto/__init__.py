@@ -11,7 +11,7 @@ from .box import Box, key_of
 from .fields import key_of_text, keys_in, shown_text
 from .keys import Encrypt, Key, KeyFunction, Keys
 from .status import Use, used
-from .store import Sealed, box_of, sealed_by, why_closed
+from .store import Sealed, sealed_by, why_closed
 
 __all__ = [
     "Box",
@@ -22,7 +22,6 @@ __all__ = [
     "Sealed",
     "SealedBlobs",
     "Use",
-    "box_of",
     "key_of",
     "key_of_text",
     "keys_in",

@@ -8,10 +8,9 @@ from msgspec import Struct
 
 from ..errors import Unsupported
 from ..message import Lane
-from ..store import Store
+from ..store import Store, box_of
 from .box import OVERHEAD, key_of
 from .fields import keys_in
-from .store import box_of
 
 PAGE = 500
 PARTS = ("bodies", "results", "checkpoints", "texts", "blobs")

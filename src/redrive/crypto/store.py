@@ -29,7 +29,7 @@ from ..message import (
     Verdict,
     Where,
 )
-from ..store import Store, Traits
+from ..store import Store, Traits, box_of
 from ..stores._door import admit
 from .box import OVERHEAD, Box
 from .fields import (
@@ -159,12 +159,6 @@ def _smaller(traits: Traits) -> Traits:
 def sealed_by(store: Store, box: Box) -> Store:
     """The store with encryption before it."""
     return cast(Store, Sealed(store, box))
-
-
-def box_of(store: Any) -> Box | None:
-    """The box of a store that encrypts, also behind blob storage."""
-    box: Box | None = getattr(store, "box", None)
-    return box
 
 
 def why_closed(store: object, message: Message) -> Unreadable:

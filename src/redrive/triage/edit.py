@@ -21,7 +21,7 @@ from ..errors import ConfigError, KeyMissing, Refused, Unreadable
 from ..ids import new_id
 from ..message import RAW, RESTING, Draft, Message, Replace
 from ..redact import Redactor
-from ..store import Store
+from ..store import Store, box_of
 from .actor import signed
 from .audit import Audit
 
@@ -127,7 +127,7 @@ class Editor:
         actor, reason = signed(actor, reason, f"edit of message {message.id}")
         new = prepared.draft.id or ""
         audit, verdict = Audit(self._store), Replace(prepared.draft, f"replaced by {new}")
-        told = prepared.diff if getattr(self._store, "box", None) is None else _UNTOLD
+        told = prepared.diff if box_of(self._store) is None else _UNTOLD
         entry = audit.entry("edit", actor, reason, told, ids=[message.id, new], count=1)
         if audit.commit(entry, lambda swaps: self._store.triage([message.handle], verdict, swaps=swaps)) != [True]:
             raise Refused(f"message {message.id} has moved meanwhile; nothing was changed; look at it again")

@@ -25,6 +25,7 @@ from ..errors import EnqueueError, StoreError, Unsupported
 from ..events import Notice
 from ..fault import STARTED_MAX, Crash
 from ..message import Ack, Ask, Delivery, Hold, Receipt, Settled, Settlement
+from ..store import box_of
 from .admission import admit_run
 from .company import ALONE_FROM, ANY, company_of, escapes
 from .fates import fate, fate_of_damaged, fate_of_lost
@@ -376,7 +377,7 @@ class Worker:
         if all(o.delivery.message.run is None for o in outcomes):
             return [o.settlement for o in outcomes]
         now_ms = self._store.now_ms()
-        texts = getattr(self._store, "box", None) is None
+        texts = box_of(self._store) is None
         return [with_verdict(o.delivery.message, o.settlement, now_ms, texts=texts) for o in outcomes]
 
     def _settled(self, outcomes: Sequence[Outcome], words: Sequence[Settled]) -> None:
