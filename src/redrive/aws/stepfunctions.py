@@ -1,6 +1,6 @@
 """Step Functions: a state machine that drives dead messages back, and what its states call.
 
-`definition()` generates the machine (machine.py draws it), `check_machine()` looks whether a definition holds together.
+`definition()` generates the machine (machine.py draws it).
 The functions below are the handlers of its Lambda functions; their environment:
 
 - REDRIVE_DLQ_URL, REDRIVE_QUEUE_URL, REDRIVE_POISON_URL: the dead-letter queue, the queue that its messages came from,
@@ -26,12 +26,11 @@ import msgspec
 from ..errors import ConfigError
 from ..stores import _aws, open_cells
 from .machine import Machine, definition
-from .machine_check import check_machine
 from .machine_tasks import Tasks
 from .moving import settings_of
 from .sending import calls
 
-__all__ = ["Machine", "approve", "check_breaker", "check_machine", "definition", "fetch", "isolate", "redrive"]
+__all__ = ["Machine", "approve", "check_breaker", "definition", "fetch", "isolate", "redrive"]
 
 _OVER = ("TaskTimedOut", "TaskDoesNotExist", "InvalidToken")
 
