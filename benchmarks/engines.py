@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from redrive.testing.servers import PostgresServer, RedisServer, Server
+from tests.support.servers import PostgresServer, RedisServer, Server
 
 from .processes import cpu_s
 

@@ -17,10 +17,9 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from tests.support.servers import PostgresServer, RedisServer, memory_disk
 
 import redrive
-from redrive.testing import PostgresServer, RedisServer
-from redrive.testing.servers import memory_disk
 
 # No deadline: the machine is shared, and a slow example is not a wrong one.
 settings.register_profile("gate", deadline=None, print_blob=True, max_examples=40)

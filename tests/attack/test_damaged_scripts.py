@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.support.servers import RedisServer
 
 from redrive.message import (
     DAMAGED,
@@ -28,7 +29,7 @@ from redrive.message import (
     Where,
 )
 from redrive.stores.redis import SWEEP_EVERY_MS, RedisStore
-from redrive.testing import ManualClock, RedisServer
+from redrive.testing import ManualClock
 
 from .hosts import RedisHost, garbage
 from .test_damaged_rows import claim, everything, settle

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from tests.crash.test_full import mounted
+from tests.support.servers import PostgresServer, RedisServer
 
 from redrive import App, Draft, Retry
 from redrive.cli.main import run
@@ -31,7 +32,6 @@ from redrive.stores._redis_link import LOOKS, Link
 from redrive.stores._wake import wake_dir
 from redrive.stores.sqlite import SqliteStore
 from redrive.stores.upkeep import upgrade
-from redrive.testing import PostgresServer, RedisServer
 
 from .hosts import RedisHost
 from .users import ALICE, BOB, acting_as, begin, common_ground, home_of, needs_root

@@ -16,10 +16,10 @@ from typing import Any, Self
 
 import boto3
 from botocore.config import Config
+from tests.support.servers import free_ports
 
 from redrive.stores._sqs_url import RECEIVES
 from redrive.testing.clock import ManualClock
-from redrive.testing.servers import free_ports
 from redrive.testing.sqs import SqsServer
 from redrive.testing.sqs.queues import Queue
 

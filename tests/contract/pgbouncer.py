@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from redrive.testing.servers import HOST, PostgresServer, free_ports
+from tests.support.servers import HOST, PostgresServer, free_ports
 
 READY_WITHIN_S = 20.0
 

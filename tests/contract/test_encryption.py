@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 import redis as redis_py
+from tests.support.servers import PostgresServer, RedisServer
 
 from redrive.crypto import Box, sealed_by
 from redrive.store import Store
@@ -17,7 +18,7 @@ from redrive.stores.memory import MemoryStore
 from redrive.stores.postgres import PostgresStore
 from redrive.stores.redis import RedisStore
 from redrive.stores.sqlite import SqliteStore
-from redrive.testing import ManualClock, PostgresServer, RedisServer, StoreContract
+from redrive.testing import ManualClock, StoreContract
 from redrive.testing._contract.base import Contract
 from redrive.testing._contract.leasing import LeaseRules
 from redrive.testing._contract.mending import ReplaceRules, RestoreRules

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
+from tests.support.servers import PostgresServer, RedisServer
 from tests.unit.idempotent import kept
 from tests.unit.test_idempotency import (  # noqa: F401 # run here too, with the apps of this module
     test_a_completed_duplicate_is_done_with_the_stored_result_and_is_not_run,
@@ -25,7 +26,6 @@ from tests.unit.test_idempotency import (  # noqa: F401 # run here too, with the
 from tests.unit.test_idempotency_direct import test_a_direct_call_runs_once_for_its_key  # noqa: F401
 
 from redrive import App, Context, Idempotency
-from redrive.testing import PostgresServer, RedisServer
 
 SCHEMA = "idem"
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from tests.support.servers import PostgresServer
 
 from redrive.message import SKIP_LOOKED, Ack, Ask, Draft, RetryAt, Settled, Settlement, Swap
 from redrive.store import Store
 from redrive.stores._postgres_groups import STEP
 from redrive.stores.postgres import PostgresStore
 from redrive.testing import ManualClock, StoreContract
-from redrive.testing.servers import PostgresServer
 
 
 def schema_of(place: Path) -> str:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import psycopg
 import pytest
+from tests.support.servers import PostgresServer
 
 from redrive.errors import StoreUnavailable
 from redrive.message import Ack, Ask, DeadLetter, Draft, Handle, Lane, Redrive, RetryAt, Settlement
@@ -20,7 +21,6 @@ from redrive.stores._postgres_floors import Floors, Looking
 from redrive.stores._postgres_told import payload, read
 from redrive.stores.postgres import PostgresStore
 from redrive.testing import ManualClock, StoreContract
-from redrive.testing.servers import PostgresServer
 
 from .test_postgres import schema_of
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.support.servers import PostgresServer
 
 from redrive.errors import ConfigError, StoreError, StoreFull, StoreUnavailable
 from redrive.stores._postgres_link import Clock, Link
 from redrive.stores._postgres_url import parse
-from redrive.testing.servers import PostgresServer
 
 Open = Callable[..., Link]
 

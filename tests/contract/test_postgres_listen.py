@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
+from tests.support.servers import PostgresServer
 
 from redrive.stores import _postgres_listen
 from redrive.stores._postgres_link import Link
 from redrive.stores._postgres_listen import Listener
 from redrive.stores._postgres_url import parse
-from redrive.testing.servers import PostgresServer
 
 FAR_MS = 60_000
 PATIENCE_S = 20.0

@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.support.servers import PostgresServer
 
 from redrive.errors import StoreUnavailable
 from redrive.message import Ack, Ask, Draft, RetryAt, Settled, Settlement
@@ -20,7 +21,6 @@ from redrive.stores._postgres_listen import Listener
 from redrive.stores._postgres_url import parse
 from redrive.stores.postgres import PostgresStore
 from redrive.testing import ManualClock, StoreContract
-from redrive.testing.servers import PostgresServer
 
 from .pgbouncer import pgbouncer
 

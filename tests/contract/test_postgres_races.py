@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 import psycopg
 import pytest
 from tests.contract.test_postgres import schema  # noqa: F401 - a fixture
+from tests.support.servers import PostgresServer
 
 from redrive.errors import Conflict, EnqueueError, StoreUnavailable
 from redrive.fault import Fault, Kind
@@ -44,7 +45,6 @@ from redrive.message import (
 )
 from redrive.stores._door import KEY_BYTES_MAX, NAME_MAX
 from redrive.stores.postgres import PostgresStore
-from redrive.testing.servers import PostgresServer
 
 PATIENCE_S = 20.0
 FAULT = Fault(Kind.DEFAULT, "ValueError", "boom", "f" * 16)

@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.support.servers import PostgresServer
 
 from redrive.errors import Refused, SchemaError, StoreUnavailable
 from redrive.message import (
@@ -40,7 +41,6 @@ from redrive.stores._postgres_link import Link
 from redrive.stores._postgres_schema import Version, migrations, open_schema, sql, statements, upgrade, version_of
 from redrive.stores._postgres_url import parse
 from redrive.stores.postgres import PostgresStore
-from redrive.testing.servers import PostgresServer
 
 ONE = {"migration_1": "-- compatible from 1\ncreate table {s}.message (n int);"}
 TWO = ONE | {"migration_2": "-- compatible from 1\nalter table {s}.message add column m int default 7;"}

@@ -13,11 +13,11 @@ import pytest
 from psycopg.rows import dict_row
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
+from tests.support.servers import PostgresServer
 
 from redrive.errors import EnqueueError, StoreUnavailable, Unsupported
 from redrive.message import Ask, Draft, Swap
 from redrive.stores.postgres import PostgresStore
-from redrive.testing.servers import PostgresServer
 
 from .pgbouncer import pgbouncer
 

@@ -17,6 +17,7 @@ import psycopg
 import pytest
 from tests.contract.test_postgres import schema  # noqa: F401 - a fixture
 from tests.contract.test_redis import redis_url
+from tests.support.servers import PostgresServer
 
 from redrive.errors import Conflict
 from redrive.fault import Fault, Kind
@@ -45,7 +46,6 @@ from redrive.message import (
 from redrive.store import Store
 from redrive.stores import open_store
 from redrive.testing._contract.base import in_threads
-from redrive.testing.servers import PostgresServer
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 20.0

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.servers import RedisServer
 
 from redrive.errors import EnqueueError
 from redrive.ids import new_id
@@ -33,7 +34,6 @@ from redrive.message import (
 from redrive.store import Store
 from redrive.stores.redis import RedisStore
 from redrive.testing import ManualClock, StoreContract
-from redrive.testing.servers import RedisServer
 
 
 def redis_url(place: Path, server: RedisServer) -> str:

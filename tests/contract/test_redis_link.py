@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.proxy import FaultProxy
+from tests.support.servers import RedisServer
 
 from redrive.errors import ConfigError, StoreError, StoreFull, StoreUnavailable
 from redrive.stores._redis_link import Link
 from redrive.stores._redis_url import RedisUrl
-from redrive.testing import FaultProxy, RedisServer
 
 Open = Callable[..., Link]
 ADD = "return redis.call('INCRBY', KEYS[1] .. 'n', ARGV[1])"

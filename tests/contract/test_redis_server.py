@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.servers import RedisServer
 
 from redrive.errors import ConfigError, Refused, StoreFull, StoreUnavailable
 from redrive.message import Ack, Ask, Cancel, Counts, DeadLetter, Draft, Hold, RetryAt, Settled, Settlement
 from redrive.stores import _redis_preflight, open_store
 from redrive.stores.redis import RedisStore
-from redrive.testing import RedisServer
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.proxy import FaultProxy
+from tests.support.servers import RedisServer
 
 from redrive.errors import StoreUnavailable
 from redrive.message import Ack, Ask, Draft, RetryAt, Settlement
 from redrive.stores._redis_wake import Waiter
 from redrive.stores.redis import RedisStore
-from redrive.testing import FaultProxy, RedisServer
 
 Open = Callable[..., RedisStore]
 LONG_MS = 60_000

@@ -13,11 +13,10 @@ from pathlib import Path
 import msgspec
 import psycopg
 import pytest
+from tests.support.servers import PostgresServer, RedisServer, memory_disk
 
 from redrive.errors import StoreFull, StoreUnavailable
 from redrive.message import Draft
-from redrive.testing import PostgresServer, RedisServer
-from redrive.testing.servers import memory_disk
 
 from .children import Child, balanced, fill, records, run, until
 from .ledger import Journal, Ledger, handled, produced

@@ -9,13 +9,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.support.proxy import FaultProxy
 
 from redrive.errors import EnqueueError
 from redrive.ids import new_id
 from redrive.message import Ack, Ask, Draft, Settlement, Swap
 from redrive.store import Store
 from redrive.stores import open_store
-from redrive.testing import FaultProxy
 
 from .children import SERVER_ENGINES, until
 from .ledger import opened, url_of

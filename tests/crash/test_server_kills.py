@@ -9,9 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from redrive.testing import PostgresServer, RedisServer
-from redrive.testing.servers import Server, memory_disk
+from tests.support.servers import PostgresServer, RedisServer, Server, memory_disk
 
 from .loads import Load, pause
 

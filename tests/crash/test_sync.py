@@ -11,11 +11,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from tests.support.servers import PostgresServer, RedisServer
 
 from redrive import App
 from redrive.message import Draft
 from redrive.stores import open_store
-from redrive.testing import PostgresServer, RedisServer
 
 from .children import strace, until
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from redrive.testing import PostgresServer, RedisServer
+from tests.support.servers import PostgresServer, RedisServer
 
 POSTGRES, REDIS = "db.example.com", "cache.example.com"
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.support.servers import PostgresServer, RedisServer
 
 from redrive import App, Backoff, Retry
 from redrive.events import Notice
-from redrive.testing import PostgresServer, RedisServer
 
 pytestmark = pytest.mark.slow
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.servers import PostgresServer, RedisServer
 
 import redrive
 from redrive import App, Backoff, Retry
 from redrive.message import Lane, Message
-from redrive.testing import PostgresServer, RedisServer
 
 pytestmark = pytest.mark.slow
 WAIT_S = 0.7  # of real time: servers have clocks of their own

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.servers import PostgresServer, RedisServer
 
 from redrive import App
 from redrive.cli.main import run
 from redrive.message import Ask
 from redrive.stores import open_store
 from redrive.stores.upkeep import is_there
-from redrive.testing import PostgresServer, RedisServer
 from redrive.worker.crashes import hold
 
 ENGINES = ("sqlite", "postgres", "redis")

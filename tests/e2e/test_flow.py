@@ -9,8 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from redrive.testing import PostgresServer, RedisServer
+from tests.support.servers import PostgresServer, RedisServer
 
 from .shop import DOWN, UP, Call, Reply, Scene, Shop, most_within, scene
 

@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-
-from redrive.testing import FaultProxy, RedisServer
+from tests.support.proxy import FaultProxy
+from tests.support.servers import RedisServer
 
 PATIENCE_S = 60.0
 SHORT_S = 0.1  # in which nothing comes

@@ -16,12 +16,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.support.servers import PostgresServer, RedisServer
 
 from redrive import App, Backoff, Breaker, Context, Retry
 from redrive.fault import Fault, Kind
 from redrive.message import Ask, DeadLetter, Draft, Lane, Message, Settlement
 from redrive.stores.sqlite import SqliteStore
-from redrive.testing import PostgresServer, RedisServer
 
 from .endpoint import Answer, Endpoint
 

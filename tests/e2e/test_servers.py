@@ -14,9 +14,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from tests.support import guard
+from tests.support.servers import PostgresServer, RedisCluster, RedisServer
 
 from redrive.errors import ConfigError
-from redrive.testing import PostgresServer, RedisCluster, RedisServer, _guard
 
 pytestmark = pytest.mark.slow
 PATIENCE_S = 60.0
@@ -45,10 +46,10 @@ def test_postgres_is_there_again_with_its_data_after_a_kill_and_a_stop() -> None
             connection.execute("create table kept as select 7 as number")
             assert connection.execute("show max_connections").fetchone() == ("20",)
             assert connection.execute("show fsync").fetchone() == ("on",)
-            processes = _guard.tree(server.pid)
+            processes = guard.tree(server.pid)
             assert len(processes) > 3
             server.kill()
-            assert not server.running and not any(map(_guard.alive, processes))
+            assert not server.running and not any(map(guard.alive, processes))
             with pytest.raises(psycopg.OperationalError):
                 connection.execute("select 1")
         for end in (server.kill, server.stop):
@@ -101,7 +102,7 @@ def test_cluster_serves_every_slot_after_a_node_was_killed_and_restarted() -> No
 
 OWNER = """
 import json, sys, time
-from redrive.testing import PostgresServer, RedisServer
+from tests.support.servers import PostgresServer, RedisServer
 servers = [PostgresServer().start(), RedisServer().start()]
 servers[1].pause()
 print(json.dumps([[server.pid, str(server.folder)] for server in servers]), flush=True)
@@ -114,11 +115,11 @@ def test_no_server_is_left_behind_by_a_test_process_that_is_killed() -> None:
     assert owner.stdout is not None
     with owner.stdout:
         servers = json.loads(owner.stdout.readline())
-    processes = [process for pid, _ in servers for process in _guard.tree(pid)]
-    assert len(processes) > 4 and all(map(_guard.alive, processes))
+    processes = [process for pid, _ in servers for process in guard.tree(pid)]
+    assert len(processes) > 4 and all(map(guard.alive, processes))
     owner.kill()
     owner.wait()
-    until(lambda: not any(map(_guard.alive, processes)))
+    until(lambda: not any(map(guard.alive, processes)))
     until(lambda: not any(Path(folder).exists() for _, folder in servers))
 
 
@@ -126,7 +127,7 @@ def test_a_server_and_its_folder_are_gone_after_the_block(redis: RedisServer) ->
     with redis as server:
         pid, folder = server.pid, server.folder
         assert folder.is_dir()
-    assert not _guard.alive(pid) and not folder.exists()
+    assert not guard.alive(pid) and not folder.exists()
 
 
 def test_a_missing_program_names_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 from hypothesis import Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
+from tests.support.store_model import StoreModel
+from tests.support.store_model.walk import Walk, take_walk
 from tests.turning import in_turn
 
 from redrive.store import Store
 from redrive.stores.memory import MemoryStore
-from redrive.testing import ManualClock, StoreModel
-from redrive.testing._model.walk import Walk, take_walk
+from redrive.testing import ManualClock
 
 from . import bugs_exchange, bugs_fate, bugs_groups, bugs_store
 from .bug import Bug

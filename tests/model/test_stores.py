@@ -11,6 +11,8 @@ from tests.contract.test_contract import ModestStore
 from tests.contract.test_postgres import schema_of
 from tests.contract.test_postgres_floor import always as always
 from tests.contract.test_redis import redis_url
+from tests.support.servers import PostgresServer, RedisServer
+from tests.support.store_model import StoreModel
 
 from redrive.store import Store
 from redrive.stores import _postgres_floor
@@ -18,8 +20,7 @@ from redrive.stores.memory import MemoryStore
 from redrive.stores.postgres import PostgresStore
 from redrive.stores.redis import RedisStore
 from redrive.stores.sqlite import SqliteStore
-from redrive.testing import ManualClock, StoreModel
-from redrive.testing.servers import PostgresServer, RedisServer
+from redrive.testing import ManualClock
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]  # Hypothesis takes its time to shrink a failure
 

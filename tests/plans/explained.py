@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 
+from tests.support.servers import PostgresServer
+
 from redrive.stores.postgres import PostgresStore
-from redrive.testing.servers import PostgresServer
 
 _SETTINGS = {
     "session_preload_libraries": "auto_explain",

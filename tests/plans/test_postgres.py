@@ -10,6 +10,7 @@ from itertools import islice
 
 import psycopg
 import pytest
+from tests.support.servers import PostgresServer
 
 from redrive.fault import Fault, Kind
 from redrive.message import (
@@ -37,7 +38,6 @@ from redrive.stores import _postgres_looks as looks
 from redrive.stores._postgres_floor import FIRST, NEVER_MS, Aim, Floor, Look, Pieces
 from redrive.stores._postgres_floors import WAKE, Looking
 from redrive.stores.postgres import PostgresStore
-from redrive.testing.servers import PostgresServer
 
 from . import filling
 from .explained import OPTIONS, Explained, Plan

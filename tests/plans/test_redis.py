@@ -12,6 +12,7 @@ from itertools import islice, takewhile
 from typing import Any
 
 import pytest
+from tests.support.servers import RedisServer
 
 from redrive.fault import Fault, Kind
 from redrive.message import (
@@ -30,7 +31,6 @@ from redrive.message import (
     Where,
 )
 from redrive.stores.redis import RedisStore
-from redrive.testing.servers import RedisServer
 
 from . import filling
 from .filling import DAY_MS, FINGERPRINTS, HOUR_MS, LATER, LINES, MAIN, SMALL

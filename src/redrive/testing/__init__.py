@@ -1,8 +1,7 @@
 """For the tests of programs that use redrive, and of stores: the `rd` fixture's Kit, a manual clock, the contracts that
-stores and cells keep, random calls on a store compared with a plain model, private servers to be killed and paused, and
-a proxy that fails as networks do.
+stores and cells keep.
 
-Needs pytest (StoreModel: Hypothesis too), which nothing else in redrive imports. The names below are imported when
+Needs pytest, which nothing else in redrive imports. The names below are imported when
 they are first used: pytest imports this package in every run, for the plugin beside it.
 """
 
@@ -16,34 +15,21 @@ if TYPE_CHECKING:
     from .contract import CellsContract, StoreContract
     from .kit import Kit
     from .kit_faults import Crash
-    from .model import StoreModel
-    from .proxy import FaultProxy
-    from .servers import PostgresServer, RedisCluster, RedisServer
 
 __all__ = [
     "CellsContract",
     "Crash",
-    "FaultProxy",
     "Kit",
     "ManualClock",
-    "PostgresServer",
-    "RedisCluster",
-    "RedisServer",
     "StoreContract",
-    "StoreModel",
 ]
 
 _HOME = {
     "CellsContract": "contract",
     "Crash": "kit_faults",
-    "FaultProxy": "proxy",
     "Kit": "kit",
     "ManualClock": "clock",
-    "PostgresServer": "servers",
-    "RedisCluster": "servers",
-    "RedisServer": "servers",
     "StoreContract": "contract",
-    "StoreModel": "model",
 }
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ...errors import Conflict, EnqueueError, Unsupported
-from ...fault import Fault
-from ...message import (
+from redrive.errors import Conflict, EnqueueError, Unsupported
+from redrive.fault import Fault
+from redrive.message import (
     Ack,
     Ask,
     Cancel,
@@ -39,6 +39,7 @@ from ...message import (
     Swap,
     Verdict,
 )
+
 from .kept import Kept
 from .stored import SENT, Given, PlainStored
 

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...errors import ConfigError
-from ...message import RESTING, Group, GroupOrder, Lane, OnDead
+from redrive.errors import ConfigError
+from redrive.message import RESTING, Group, GroupOrder, Lane, OnDead
+
 from .kept import Kept
 
 Name = tuple[str, str]

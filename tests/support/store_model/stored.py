@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import NamedTuple, Self
 
-from ...message import (
+from redrive.message import (
     Ask,
     Counts,
     Delivery,
@@ -15,7 +15,8 @@ from ...message import (
     Message,
     Where,
 )
-from ...store import Traits
+from redrive.store import Traits
+
 from .cells import PlainCells
 from .kept import Kept
 from .lines import PlainLines

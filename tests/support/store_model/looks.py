@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ...message import Lane, Message, Where
+from redrive.message import Lane, Message, Where
+
 from . import draws
 from .world import REMEMBERED, Draw, World
 

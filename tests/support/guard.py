@@ -1,4 +1,4 @@
-"""Keeps a server of the tests, and ends it when the tests are gone: run as `python -I -S _guard.py` by servers.py.
+"""Keeps a server of the tests, and ends it when the tests are gone: run as `python -I -S guard.py` by servers.py.
 
 The guard is the servers' parent and does not die with the tests: when its standard input ends, or its own parent is
 another than at its start, it kills what it started with all descendants and removes the folders. So nothing is left

@@ -8,7 +8,21 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from ...message import Draft, Exchange, Handle, Lane, Put, Readmit, Redrive, Replace, Return, Started, Swap, Verdict
+from redrive.message import (
+    Draft,
+    Exchange,
+    Handle,
+    Lane,
+    Put,
+    Readmit,
+    Redrive,
+    Replace,
+    Return,
+    Started,
+    Swap,
+    Verdict,
+)
+
 from . import draws
 from .draws import BEFORE, Ended, Exchanged, Wanted
 from .kept import Kept

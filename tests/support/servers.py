@@ -28,8 +28,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from ..errors import ConfigError
-from . import _guard
+from redrive.errors import ConfigError
+
+from . import guard
 
 READY_WITHIN_S = 60.0
 STOPPED_WITHIN_S = 20.0
@@ -72,13 +73,13 @@ class Server(ABC):
     def kill(self) -> None:
         """SIGKILL to the whole server, its children too; gone when this returns. The data stay for `restart`."""
         if self._pid is not None:
-            self._gone(_guard.kill_tree(self._pid))
+            self._gone(guard.kill_tree(self._pid))
 
     def stop(self) -> None:
         """Ask it to end, and wait until it has; the data stay for `restart`."""
         if self._pid is not None:
             self.resume()
-            pids = _guard.tree(self._pid)
+            pids = guard.tree(self._pid)
             os.kill(self._pid, self._stop_signal)
             self._gone(pids)
 
@@ -91,13 +92,13 @@ class Server(ABC):
     def pause(self) -> None:
         """SIGSTOP to the whole server: its connections stay open, and nothing answers."""
         pid = self.pid
-        _guard.send([pid], signal.SIGSTOP)
-        self._paused = _guard.tree(pid)
-        _guard.send(self._paused, signal.SIGSTOP)
+        guard.send([pid], signal.SIGSTOP)
+        self._paused = guard.tree(pid)
+        guard.send(self._paused, signal.SIGSTOP)
 
     def resume(self) -> None:
         """SIGCONT to what `pause` stopped."""
-        _guard.send(reversed(self._paused), signal.SIGCONT)
+        guard.send(reversed(self._paused), signal.SIGCONT)
         self._paused = []
 
     def close(self) -> None:
@@ -145,7 +146,7 @@ class Server(ABC):
     @property
     def running(self) -> bool:
         """Whether its main process lives."""
-        return self._pid is not None and _guard.alive(self._pid)
+        return self._pid is not None and guard.alive(self._pid)
 
     @property
     def folder(self) -> Path:
@@ -182,7 +183,7 @@ class Server(ABC):
     def _open(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="redrive-test-", dir=self._parent))
         self._guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", _guard.__file__],
+            [sys.executable, "-I", "-S", guard.__file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -234,7 +235,7 @@ class Server(ABC):
     def _gone(self, pids: Sequence[int]) -> None:
         """Once they are gone it does not run; those that do not go are killed."""
         assert self._pid is not None
-        if not _guard.wait_gone(pids, STOPPED_WITHIN_S) and not _guard.wait_gone(_guard.kill_tree(self._pid)):
+        if not guard.wait_gone(pids, STOPPED_WITHIN_S) and not guard.wait_gone(guard.kill_tree(self._pid)):
             raise ServerFailed(f"{type(self).__name__} ({self._pid}) does not end, not even by SIGKILL")
         self._pid, self._paused = None, []
 
@@ -352,7 +353,7 @@ class PostgresServer(Server):
         """What its pid file says: `ready` in the eighth line, once it takes connections."""
         with contextlib.suppress(OSError):
             lines = (self.data / "postmaster.pid").read_text().splitlines()
-            return len(lines) >= 8 and lines[7].strip() == "ready" and int(lines[0]) in _guard.tree(self.pid)
+            return len(lines) >= 8 and lines[7].strip() == "ready" and int(lines[0]) in guard.tree(self.pid)
         return False
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
-from ...fault import Fault, Kind
-from ...message import (
+from redrive.fault import Fault, Kind
+from redrive.message import (
     Ack,
     DeadLetter,
     Decision,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ...message import Cell, Swap
+from redrive.message import Cell, Swap
 
 UNKNOWN = -1
 

@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable
 from functools import cache
 
-from ...message import Lane
+from redrive.message import Lane
+
 from . import draws
 from .calls import Calls
 from .draws import Pool

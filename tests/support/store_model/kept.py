@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...fault import Fault
-from ...message import Deferral, Draft, Lane
+from redrive.fault import Fault
+from redrive.message import Deferral, Draft, Lane
 
 
 @dataclass(slots=True)

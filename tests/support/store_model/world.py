@@ -8,10 +8,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ...errors import ConfigError, Conflict, EnqueueError, StoreError, Unsupported
-from ...message import Ask, Draft, Lane, Message, Settlement, Swap
-from ...store import Store
-from ..clock import ManualClock
+from redrive.errors import ConfigError, Conflict, EnqueueError, StoreError, Unsupported
+from redrive.message import Ask, Draft, Lane, Message, Settlement, Swap
+from redrive.store import Store
+from redrive.testing import ManualClock
+
 from .draws import QUEUES, Ended, Exchanged, Pool, Sent, Wanted
 from .kept import Kept
 from .plain import PlainStore

@@ -25,13 +25,14 @@ try:
     from hypothesis import HealthCheck, Phase, settings
     from hypothesis.stateful import run_state_machine_as_test
 except ImportError as error:
-    raise ImportError("redrive.testing.StoreModel needs Hypothesis: pip install hypothesis") from error
+    raise ImportError("StoreModel needs Hypothesis: pip install hypothesis") from error
 
-from ..store import Store
-from ._model.machine import StoreMachine
-from ._model.walk import take_walk
-from ._model.world import OpenStore
-from .clock import ManualClock
+from redrive.store import Store
+from redrive.testing import ManualClock
+
+from .machine import StoreMachine
+from .walk import take_walk
+from .world import OpenStore
 
 
 class StoreModel(ABC):
