@@ -12,7 +12,7 @@ from redrive.ids import new_id
 from redrive.message import Discard, Handle, Lane, Message, Redrive, Return, Where
 from redrive.store import Store
 from redrive.stores import open_store
-from redrive.stores.postgres import PostgresStore
+from redrive.stores.postgres.store import PostgresStore
 
 from .harness import PUT_AT_ONCE, Options, Reading, fresh
 

@@ -18,7 +18,7 @@ import msgspec
 
 from redrive import errors, presets
 from redrive.cli.main import COMMANDS, cli
-from redrive.config import _SETTINGS, _VARIABLES, sources
+from redrive.config.resolve import _SETTINGS, _VARIABLES, sources
 from redrive.duration import show
 
 _MADE = re.compile(r"^<!-- made: (\w+) -->$", re.MULTILINE)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from ._context import Context, Wrap, context
     from .app import App
     from .crypto.keys import Key, Keys
     from .errors import Quarantine, RedriveError, Reject, RetryAfter, Snooze
@@ -20,10 +19,11 @@ if TYPE_CHECKING:
     from .flow.idempotency import Idempotency
     from .flow.limits import Aimd, Rate
     from .message import Draft
-    from .policy import Backoff, Poison, Retry, presets
-    from .retention import Retention
-    from .triage.auto import AutoRedrive
-    from .triage.gates import Gates
+    from .policy.policies import Backoff, Poison, Retry, presets
+    from .policy.retention import Retention
+    from .run_context import Context, Wrap, context
+    from .triage.auto.auto_redrive import AutoRedrive
+    from .triage.redrive.gates import Gates
 
 __all__ = [
     "Aimd",
@@ -55,7 +55,7 @@ __all__ = [
 
 _HOMES = {
     "app": ["App"],
-    "_context": ["Context", "Wrap", "context"],
+    "run_context": ["Context", "Wrap", "context"],
     "crypto.keys": ["Key", "Keys"],
     "errors": ["Quarantine", "RedriveError", "Reject", "RetryAfter", "Snooze"],
     "flow.breaker": ["Breaker"],
@@ -63,10 +63,10 @@ _HOMES = {
     "flow.limits": ["Aimd", "Rate"],
     "flow.idempotency": ["Idempotency"],
     "message": ["Draft"],
-    "policy": ["Backoff", "Poison", "Retry", "presets"],
-    "retention": ["Retention"],
-    "triage.auto": ["AutoRedrive"],
-    "triage.gates": ["Gates"],
+    "policy.policies": ["Backoff", "Poison", "Retry", "presets"],
+    "policy.retention": ["Retention"],
+    "triage.auto.auto_redrive": ["AutoRedrive"],
+    "triage.redrive.gates": ["Gates"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = frozenset({"app", "crypto", "errors", "events", "fault", "message", "policy", "store", "stores", "testing"})

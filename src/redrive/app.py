@@ -10,27 +10,28 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from ._context import Context, Wrap, refuse_loop
-from .config import settings, some_size
+from .codec.routing import Route, Routes, check_route
+from .config.resolve import settings, some_size
 from .decide import Policy
 from .duration import Duration, milliseconds, seconds
 from .errors import ConfigError
 from .events import Events, Notify, Observer
 from .fault import check_rules
 from .message import Counts, Draft, GroupOrder, Message, OnDead
-from .policy import Poison, Retry, presets
+from .policy.policies import Poison, Retry, presets
+from .policy.retention import Retention
 from .redact import redact
-from .retention import Retention
-from .routes import Route, Routes, check_route
+from .run_context import Context, Wrap, refuse_loop
 from .store import Store
 from .stores import open_store
-from .stores._door import word
+from .stores.validation import word
 from .task import Ref, Task, as_text
 
 if TYPE_CHECKING:
-    from .aws.ingest import Ingesting
+    from .audit.log import Audit
+    from .aws.dead_letters.ingest import Ingesting
     from .aws.lambda_handlers import LambdaHandler
-    from .aws.sns import Topic
+    from .aws.sns.topic import Topic
     from .crypto import Box, Encrypt
     from .flow.breaker import Breaker
     from .flow.budget import Budget
@@ -39,14 +40,13 @@ if TYPE_CHECKING:
     from .flow.limits import Aimd, Rate
     from .observe.alerts import Alert
     from .schedule import Schedule, Scheduler
-    from .triage.audit import Audit
-    from .triage.auto import AutoRedrive
-    from .triage.carrying import Carrying
+    from .triage.auto.auto_redrive import AutoRedrive
     from .triage.controls import Controls
     from .triage.dlq import DeadLetters
-    from .triage.health import Healths
-    from .worker.loop import Worker
-    from .worker.wraps import Opener
+    from .triage.redrive.health import Healths
+    from .triage.redrive.service import Carrying
+    from .worker.middleware import Opener
+    from .worker.store_loop import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -340,7 +340,7 @@ class App:
         success. Async handlers take sync and async wraps, sync handlers only sync ones: ConfigError otherwise, here or
         where the task is declared. A direct call of a task runs no wraps.
         """
-        from .worker.wraps import Opener
+        from .worker.middleware import Opener
 
         wraps = [*self._wraps, Opener(fn)]
         for task in self.tasks.values():  # all checked before any is changed
@@ -352,7 +352,7 @@ class App:
 
     def _surround(self, task: Task[Any, Any], wraps: Sequence[Opener]) -> None:
         if wraps:
-            from .worker.wraps import around
+            from .worker.middleware import around
 
             self._refuse_wraps(task, wraps)
             task.entry = around(task.handler, task.is_async, wraps)
@@ -510,7 +510,7 @@ class App:
 
     async def aenqueue_many(self, drafts: Iterable[Draft], *, tx: Any = None) -> list[Ref]:
         """As `enqueue_many`, for asyncio code; concurrent calls share a commit."""
-        from .batching import batch_of
+        from .enqueue_batch import batch_of
 
         listed = list(drafts)
         if tx is not None:  # here and now: nothing is committed, and what it writes to belongs to this thread
@@ -527,7 +527,7 @@ class App:
         topic; or its ARN. With `create=true` in the app's URL it is made. `bytes_max` is the topic's own bound on an
         event with its attributes (`MaximumMessageSize`, 1 MiB at most). Raises ConfigError.
         """
-        from .aws.sns import topic_of
+        from .aws.sns.topic import topic_of
 
         return topic_of(self, name, bytes_max)
 
@@ -572,7 +572,7 @@ class App:
     def audit(self) -> Audit:
         """Who changed what, when and why: iterating yields the entries, the newest first; `verify` finds changed
         ones."""
-        from .triage.audit import Audit
+        from .audit.log import Audit
 
         return Audit(self.store)
 
@@ -593,7 +593,7 @@ class App:
     @property
     def healths(self) -> Healths:
         """The health checks that gates ask: `app.dlq.health` adds one."""
-        from .triage.health import Healths
+        from .triage.redrive.health import Healths
 
         with self._lock:
             if self._healths is None:
@@ -658,9 +658,9 @@ class App:
         be meant, Refused where the store says that it cannot carry these tasks (SQS: maxReceiveCount, retention, FIFO,
         cells).
         """
-        from .worker.loop import Worker
-        from .worker.origin import refuse_in_child
-        from .worker.vetting import vet
+        from .worker.executors.app_import import refuse_in_child
+        from .worker.preflight import vet
+        from .worker.store_loop import Worker
 
         refuse_in_child("app.worker()")
         for task in self.tasks.values():
@@ -697,7 +697,7 @@ class App:
         """Work until SIGTERM or SIGINT; options as `worker`. `burst=True` returns when nothing is due or leased, but
         for what an open breaker or a cool-down holds; `drain=True` also waits for that and for scheduled ones.
         """
-        from .worker.alone import run
+        from .worker.process import run
 
         refuse_loop("run_worker()", "async with app.worker(…)")
         run(self.worker(queues, **options))
@@ -732,19 +732,19 @@ class App:
 
     def run_scheduler(self) -> None:
         """Enqueue the ticks of `app.schedules` until SIGTERM or SIGINT. Any number may run: each tick comes once."""
-        from .schedule.runner import run
+        from .schedule.scheduler import run
 
         refuse_loop("run_scheduler()", "async with app.scheduler()")
         run(self.scheduler())
 
     def _carrying(self, owner: str, notice: Notify) -> Carrying:
-        from .triage.carrying import Carrying
+        from .triage.redrive.service import Carrying
 
         return Carrying(self, owner, notice)
 
     def _ingesting(self, queues: Sequence[str], notice: Notify) -> Ingesting:
-        from .aws.ingest import Ingesting
-        from .aws.sources import ingest_of, sources, sqs_of
+        from .aws.dead_letters.ingest import Ingesting
+        from .aws.dead_letters.sources import ingest_of, sources, sqs_of
 
         store = sqs_of(self.store)
         return Ingesting(ingest_of(store), sources(store, queues), notice)
@@ -806,7 +806,7 @@ def _retry(retry: Retry | str | None) -> Retry:
 
 
 def _check_auto(queue: str, given: object) -> None:
-    from .triage.auto import AutoRedrive
+    from .triage.auto.auto_redrive import AutoRedrive
 
     if not isinstance(given, AutoRedrive):
         raise ConfigError(f"queue {queue!r}: auto_redrive={given!r}; expected an AutoRedrive, such as AutoRedrive()")

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from .fault import Crash
 from .redact import redact
-from .visible import many_lines
+from .redact.visible import many_lines
 
 
 class Fate(Struct, frozen=True, kw_only=True):

@@ -11,15 +11,23 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, ParamSpec, Ty
 
 import msgspec
 
-from ._context import Context, context, current, enter, leave, progress_of, refuse_loop
-from .codec import Codec, Upcast
-from .config import near_miss
+from .codec.codec import Codec, Upcast
+from .config.resolve import near_miss
 from .decide import Policy
 from .duration import Duration, milliseconds, seconds, show
 from .errors import ConfigError, NotDone, Unsupported
 from .ids import new_id
 from .message import ABSENT, NORMAL, PRIORITIES, RESTING, Draft, Lane, Message
-from .stores._door import admit as check_drafts
+from .run_context import (
+    Context,
+    context,
+    current,
+    enter,
+    leave,
+    progress_of,
+    refuse_loop,
+)
+from .stores.validation import admit as check_drafts
 
 if TYPE_CHECKING:
     from .app import App
@@ -236,7 +244,7 @@ class Task(Generic[P, R]):
         token = enter(made)
         try:
             if self.idempotency is not None:
-                from ._idempotent import call
+                from .idempotent import call
 
                 return call(self, made, args, kwargs)  # type: ignore[no-any-return]
             return self.handler(*self._with_context(args), **kwargs)
@@ -248,7 +256,7 @@ class Task(Generic[P, R]):
         token = enter(made)
         try:
             if self.idempotency is not None:
-                from ._idempotent import acall
+                from .idempotent import acall
 
                 return await acall(self, made, args, kwargs)
             return await self.handler(*self._with_context(args), **kwargs)  # type: ignore[misc]

@@ -16,9 +16,9 @@ import psycopg
 import redis
 
 from redrive.store import Store
-from redrive.stores.postgres import PostgresStore
-from redrive.stores.redis import RedisStore
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.postgres.store import PostgresStore
+from redrive.stores.redis.store import RedisStore
+from redrive.stores.sqlite.store import SqliteStore
 
 CHOSEN: Sequence[Any] = (
     "garbage",

@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 
 from redrive import App
+from redrive.audit.actor import user
+from redrive.audit.log import CHUNK_MAX, HEAD, KEPT_MS, Audit
 from redrive.cli.main import run
 from redrive.errors import ConfigError, Conflict
 from redrive.message import Swap, version_of
 from redrive.store import Store
 from redrive.stores import open_store
-from redrive.stores.memory import MemoryStore
+from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
 from redrive.testing.sqs import SqsServer
-from redrive.triage.actor import user
-from redrive.triage.audit import CHUNK_MAX, HEAD, KEPT_MS, Audit
 from redrive.triage.pauses import pause
 
 COUNT = 2 * CHUNK_MAX + 20  # two whole cells, and some in the head
@@ -319,7 +319,7 @@ def test_no_environment_variable_and_no_flag_says_who_acts(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_who_became_another_user_acts_as_that_one() -> None:
-    code = "import os; from redrive.triage.actor import user; import pwd; os.setuid(65534); print(user())"
+    code = "import os; from redrive.audit.actor import user; import pwd; os.setuid(65534); print(user())"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert told.strip().rpartition("/")[2] == f"nobody@{os.uname().nodename}"
 

@@ -28,7 +28,7 @@ from redrive.message import (
     Settled,
     Where,
 )
-from redrive.stores.redis import SWEEP_EVERY_MS, RedisStore
+from redrive.stores.redis.store import SWEEP_EVERY_MS, RedisStore
 from redrive.testing import ManualClock
 
 from .hosts import RedisHost, garbage

@@ -20,19 +20,19 @@ from redrive import App, Draft, Retry
 from redrive.blobs.files import FileBlobs
 from redrive.blobs.place import new_key
 from redrive.cli.main import cli
+from redrive.deliver import spool
+from redrive.deliver.run import _alone
+from redrive.deliver.spool import InputError, readable
 from redrive.errors import BlobsUnavailable, ConfigError, Refused
 from redrive.events import Event, Notice
 from redrive.files import Folder, NotOurs, create, make_folder, open_file, rewrite, written
-from redrive.http import spool
-from redrive.http.run import _alone
-from redrive.http.spool import InputError, readable
 from redrive.ids import new_id
 from redrive.message import Ask
 from redrive.observe.shared_tally import SharedCounting
 from redrive.observe.tally import Counting
-from redrive.stores._wake import wake_dir
-from redrive.stores.sqlite import SqliteStore
-from redrive.worker.crashes import hold, left_behind
+from redrive.stores.sqlite.store import SqliteStore
+from redrive.stores.sqlite.wake import wake_dir
+from redrive.worker.crash.ledger import hold, left_behind
 
 from .users import ALICE, acting_as, common_ground, home_of, needs_root
 

@@ -16,10 +16,11 @@ import pytest
 from redrive import Draft
 from redrive.errors import StoreUnavailable
 from redrive.message import Ack, Ask, Settlement
-from redrive.stores import _wake, sqlite
-from redrive.stores._wake import Waiter, wake_dir
-from redrive.stores.sqlite import SqliteStore
-from redrive.worker.crashes import hold, left_behind
+from redrive.stores.sqlite import store as sqlite
+from redrive.stores.sqlite import wake
+from redrive.stores.sqlite.store import SqliteStore
+from redrive.stores.sqlite.wake import Waiter, wake_dir
+from redrive.worker.crash.ledger import hold, left_behind
 from redrive.worker.identity import identity
 
 from .users import ALICE, ANNE, BEN, BOB, TEAM, User, acting_as, begin, common_ground, home_of, needs_root, team_folder
@@ -119,7 +120,7 @@ def begin_thread(work: Callable[[], object]) -> Callable[[], None]:
 def test_path_that_is_too_long_for_a_socket_leaves_waiters_looking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_wake, "_HAS_DESCRIPTORS", False)  # as where there is no /proc
+    monkeypatch.setattr(wake, "_HAS_DESCRIPTORS", False)  # as where there is no /proc
     path = tmp_path / ("d" * 100) / "work.db"
     path.parent.mkdir()
     with closing(SqliteStore(path)) as waiting:

@@ -22,6 +22,7 @@ from tests.e2e.endpoint import Answer, Endpoint
 from tests.unit.test_alerts import Hook, hook
 
 from redrive import App, Draft, Reject, Retry
+from redrive.audit.log import Audit
 from redrive.aws.cloudwatch import Emf
 from redrive.events import Fate, Notice
 from redrive.fault import Fault, Kind
@@ -29,12 +30,11 @@ from redrive.message import Ack, Ask, DeadLetter, Quarantine, Settlement
 from redrive.observe.alerts import Alert
 from redrive.observe.logs import JsonLog, TextLog
 from redrive.observe.webhook import notify
-from redrive.stores._clock import wall_ms
-from redrive.stores.sqlite import SqliteStore
-from redrive.triage.audit import Audit
-from redrive.triage.carrier import Carrier
-from redrive.triage.lines import import_lines
-from redrive.worker.first_runs import with_verdict
+from redrive.stores.clock import wall_ms
+from redrive.stores.sqlite.store import SqliteStore
+from redrive.triage.export import import_lines
+from redrive.triage.redrive.runner import Carrier
+from redrive.worker.redrive_outcome import with_verdict
 
 __all__ = ["hook"]
 

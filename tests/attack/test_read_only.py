@@ -26,11 +26,12 @@ from redrive.cli.main import run
 from redrive.errors import ConfigError, ReadOnly, Refused, SchemaError, StoreError, StoreUnavailable
 from redrive.message import Ack, Ask, DeadLetter, Lane, Settlement, Swap, Where
 from redrive.store import Store
-from redrive.stores import _redis_preflight, open_store
-from redrive.stores._postgres_schema import sql
-from redrive.stores._redis_link import LOOKS, Link
-from redrive.stores._wake import wake_dir
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores import open_store
+from redrive.stores.postgres.schema import sql
+from redrive.stores.redis import preflight
+from redrive.stores.redis.session import LOOKS, Link
+from redrive.stores.sqlite.store import SqliteStore
+from redrive.stores.sqlite.wake import wake_dir
 from redrive.stores.upkeep import upgrade
 
 from .hosts import RedisHost
@@ -451,7 +452,7 @@ def looker(redis_server: RedisServer) -> Iterator[Callable[[str, str], str]]:
 
 def rights_of_a_reader() -> str:
     """As the documents have them."""
-    return (_redis_preflight.__doc__ or "").partition("ACL SETUSER looker")[2].partition("\n\n")[0]
+    return (preflight.__doc__ or "").partition("ACL SETUSER looker")[2].partition("\n\n")[0]
 
 
 @pytest.mark.parametrize("version", ["7", "6.2"])

@@ -16,7 +16,7 @@ import redrive
 from redrive import Draft
 from redrive.message import Message
 from redrive.store import Store
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.sqlite.store import SqliteStore
 
 MESSAGES = 2000
 PATIENCE_S = 120
@@ -42,9 +42,9 @@ def work(ctx: Context, n: int) -> None:
 FAULT = "class Fault(Struct, frozen=True, gc=False"
 CRASH = "    crash: Crash | None = None  # of a process"
 NEWER = (
-    ("fault/values.py", 'DEFAULT = "default"', 'DEFAULT = "cosmic"'),
-    ("fault/values.py", f"{FAULT}, omit_defaults=True):", f"{FAULT}):"),
-    ("fault/values.py", CRASH, f'    mood: str = "blue"\n{CRASH}'),
+    ("fault/model.py", 'DEFAULT = "default"', 'DEFAULT = "cosmic"'),
+    ("fault/model.py", f"{FAULT}, omit_defaults=True):", f"{FAULT}):"),
+    ("fault/model.py", CRASH, f'    mood: str = "blue"\n{CRASH}'),
     ("message.py", 'DEAD = "dead"', 'DEAD = "graveyard"'),
 )
 

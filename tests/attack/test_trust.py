@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import pytest
 
-from redrive import App, trust
+from redrive import App
 from redrive.cli.code import _guard
 from redrive.cli.main import run
-from redrive.config import settings, unknown_variables
+from redrive.config import trust
+from redrive.config.resolve import settings, unknown_variables
 from redrive.errors import ConfigError, Refused
 
 from .users import ALICE, ANNE, BOB, TEAM, User, acting_as, common_ground, home_of, needs_root

@@ -10,7 +10,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from redrive.aws.infrastructure import Settings, template, text
+from redrive.aws.cloudformation.template import Settings, template, text
 
 from .places import REGION, client
 

@@ -18,7 +18,7 @@ import boto3
 from botocore.config import Config
 from tests.support.servers import free_ports
 
-from redrive.stores._sqs_url import RECEIVES
+from redrive.stores.sqs.url import RECEIVES
 from redrive.testing.clock import ManualClock
 from redrive.testing.sqs import SqsServer
 from redrive.testing.sqs.queues import Queue

@@ -10,9 +10,9 @@ from unittest.mock import patch
 
 import boto3
 
-from redrive.aws.access import iam_actions
-from redrive.aws.infrastructure import Settings, template
-from redrive.stores._aws_quick import QuickCalls
+from redrive.aws.cloudformation.access import iam_actions
+from redrive.aws.cloudformation.template import Settings, template
+from redrive.awsapi.http import QuickCalls
 
 PREFIX, QUEUE = "shop", "orders"
 KINDS = {"": "queue", "-dlq": "dlq", "-poison": "poison", "-work": "work"}

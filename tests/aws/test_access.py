@@ -16,11 +16,12 @@ from tests.turning import in_turn
 
 import redrive
 from redrive import App, Backoff, Quarantine, Reject, Retry
-from redrive.aws import lambda_handlers, stepfunctions
-from redrive.aws.access import EVENT_SOURCE
-from redrive.aws.move_tasks import DeadQueue
-from redrive.aws.sns import Topic
-from redrive.aws.sources import ingest_of, sources, sqs_of
+from redrive.aws import lambda_handlers
+from redrive.aws.cloudformation.access import EVENT_SOURCE
+from redrive.aws.dead_letters.move_tasks import DeadQueue
+from redrive.aws.dead_letters.sources import ingest_of, sources, sqs_of
+from redrive.aws.sns.topic import Topic
+from redrive.aws.stepfunctions import handlers
 from redrive.testing.sqs import EventSource, SqsServer
 
 from .places import REGION, Stand, client
@@ -132,7 +133,7 @@ def test_the_states_of_the_machine(
     def call(name: str, event: Any) -> Any:
         forget()
         with recorded(fifo=fifo) as seen:
-            answer = getattr(stepfunctions, name)(event, None)
+            answer = getattr(handlers, name)(event, None)
         used[name] |= seen
         return answer
 
@@ -156,8 +157,8 @@ def role_of(handler: str) -> str:
 
 def forget() -> None:
     """The handlers make their clients anew."""
-    stepfunctions._client.cache_clear()
-    stepfunctions._tasks.cache_clear()
+    handlers._client.cache_clear()
+    handlers._tasks.cache_clear()
 
 
 # -- programs that run on the store

@@ -16,7 +16,7 @@ from redrive.blobs.s3 import DELETES_MAX, S3Blobs
 from redrive.errors import BlobsUnavailable, Unsupported
 from redrive.ids import new_id
 from redrive.message import BLOB
-from redrive.stores.memory import MemoryStore
+from redrive.stores.memory.store import MemoryStore
 from redrive.testing.clock import ManualClock
 
 from .places import REGION, Ministack, client

@@ -16,7 +16,7 @@ from redrive.errors import ConfigError, Conflict, StoreError, StoreUnavailable
 from redrive.message import Swap
 from redrive.store import OpenCells
 from redrive.stores import open_cells
-from redrive.stores.dynamodb import KEEP_S, DynamoCells
+from redrive.stores.dynamodb.store import KEEP_S, DynamoCells
 from redrive.testing import CellsContract, ManualClock
 
 from .places import REGION, Ministack, client

@@ -11,21 +11,21 @@ import pytest
 from botocore import xform_name
 from msgspec.structs import replace
 
-from redrive.aws.ingest import HIDDEN_S, Counts, Ingest, Source
+from redrive.aws.dead_letters.ingest import HIDDEN_S, Counts, Ingest, Source
+from redrive.awsapi import client as aws
+from redrive.codec.routing import Routes
 from redrive.errors import StoreFull, StoreUnavailable
 from redrive.fault import Fault, Kind
 from redrive.ids import new_id
 from redrive.message import Draft, Lane, Message, Redrive, Swap
-from redrive.routes import Routes
 from redrive.store import Store
-from redrive.stores import _aws
-from redrive.stores._lifecycle import enqueued
-from redrive.stores._sqs_envelope import read, write
-from redrive.stores._sqs_kept import Kept, encode
-from redrive.stores._sqs_outbox import UNROUTED, Outbox
-from redrive.stores._sqs_verbatim import SOURCE, VERBATIM
-from redrive.stores.sqlite import SqliteStore
-from redrive.worker import first_runs
+from redrive.stores.lifecycle import enqueued
+from redrive.stores.sqlite.store import SqliteStore
+from redrive.stores.sqs.envelope import read, write
+from redrive.stores.sqs.message_state import Kept, encode
+from redrive.stores.sqs.outbox import UNROUTED, Outbox
+from redrive.stores.sqs.verbatim import SOURCE, VERBATIM
+from redrive.worker import redrive_outcome
 
 from .places import REGION, Stand, client
 
@@ -36,13 +36,13 @@ class Calls:
     """SQS by boto3."""
 
     def __init__(self, url: str) -> None:
-        self._client = _aws.client("sqs", region=REGION, endpoint=url)
+        self._client = aws.client("sqs", region=REGION, endpoint=url)
 
     def call(self, action: str, **parameters: Any) -> dict[str, Any]:
         try:
             answer: dict[str, Any] = getattr(self._client, xform_name(action))(**parameters)
-        except _aws.errors() as error:
-            raise _aws.failure(error, action) from error
+        except aws.errors() as error:
+            raise aws.failure(error, action) from error
         return answer
 
     def close(self) -> None:
@@ -273,8 +273,8 @@ def test_a_run_hears_of_what_died_without_a_worker(scene: Scene) -> None:
     scene.send_message(scene.queue, told)
     scene.dies_of_receives()
     scene.ingest()
-    cells = scene.triage.cells.read([first_runs.cell_of("r1", row.id) for row in scene.rows()])
-    words = {row.id: cell and first_runs.decode(cell.value) for row, cell in zip(scene.rows(), cells, strict=True)}
+    cells = scene.triage.cells.read([redrive_outcome.cell_of("r1", row.id) for row in scene.rows()])
+    words = {row.id: cell and redrive_outcome.decode(cell.value) for row, cell in zip(scene.rows(), cells, strict=True)}
     assert words.pop(told.id) is None  # its first run had a verdict of its own
     [first] = words.values()
     assert first is not None

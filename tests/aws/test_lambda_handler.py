@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 from redrive import App, AutoRedrive, Backoff, Idempotency, Reject, Retry, Snooze, context
-from redrive.aws import moving as redriving
-from redrive.aws.lambda_events import answer, queue_named, queues_of, raw_of, records_of
+from redrive.aws.lambda_.events import answer, queue_named, queues_of, raw_of, records_of
 from redrive.aws.lambda_handlers import LambdaHandler, redrive
-from redrive.aws.redriver import Work
-from redrive.aws.sending import calls
+from redrive.aws.redriver import moving as redriving
+from redrive.aws.redriver.redriver import Work
+from redrive.aws.redriver.sending import calls
+from redrive.awsapi.client import client
 from redrive.errors import ConfigError
-from redrive.stores._aws import client
-from redrive.stores.memory import MemoryStore
-from redrive.stores.sqs import SqsStore
+from redrive.stores.memory.store import MemoryStore
+from redrive.stores.sqs.store import SqsStore
 from redrive.testing.sqs import EventSource
 from redrive.testing.sqs.event_source import Remaining
 

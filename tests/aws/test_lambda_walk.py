@@ -12,17 +12,17 @@ import pytest
 
 from redrive import App, Backoff, Reject, Retry, Snooze
 from redrive.aws.lambda_handlers import redrive
-from redrive.aws.moving import Settings
-from redrive.aws.pacing import Known
-from redrive.aws.redriver import Work
-from redrive.aws.sending import Call, calls
+from redrive.aws.redriver.moving import Settings
+from redrive.aws.redriver.pacing import Known
+from redrive.aws.redriver.redriver import Work
+from redrive.aws.redriver.sending import Call, calls
+from redrive.awsapi.client import client
 from redrive.errors import ConfigError, StoreError
-from redrive.stores._aws import client
-from redrive.stores._cells import CellsOfStore
-from redrive.stores.memory import MemoryStore
-from redrive.stores.sqs import SqsStore
+from redrive.stores.cells import CellsOfStore
+from redrive.stores.memory.store import MemoryStore
+from redrive.stores.sqs.store import SqsStore
 from redrive.testing.sqs import EventSource
-from redrive.triage.auto import AutoRedrive
+from redrive.triage.auto.auto_redrive import AutoRedrive
 
 from .places import REGION, Stand
 

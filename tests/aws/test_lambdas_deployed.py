@@ -15,10 +15,10 @@ from uuid import uuid4
 import pytest
 
 from redrive import App
-from redrive.aws.infrastructure import Settings
-from redrive.aws.moving import ATTEMPT
-from redrive.aws.package import package
-from redrive.aws.slots import decode
+from redrive.aws.bundle import package
+from redrive.aws.cloudformation.template import Settings
+from redrive.aws.redriver.moving import ATTEMPT
+from redrive.aws.redriver.slots import decode
 from redrive.stores import open_cells
 
 from .deployed import Deployed

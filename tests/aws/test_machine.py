@@ -15,17 +15,17 @@ import pytest
 from tests.unit.test_gates import endpoint
 
 from redrive import Gates
-from redrive.aws import machine_tasks
-from redrive.aws.machine import TASKS, Machine, batches_max, definition, events_of_turn
-from redrive.aws.machine_pages import Pages
-from redrive.aws.machine_tasks import HIDE_MAX_S, Tasks
-from redrive.aws.moving import ATTEMPT, Settings, settings_of
-from redrive.aws.sending import calls
+from redrive.aws.redriver.moving import ATTEMPT, Settings, settings_of
+from redrive.aws.redriver.sending import calls
+from redrive.aws.stepfunctions import tasks
+from redrive.aws.stepfunctions.machine import TASKS, Machine, batches_max, definition, events_of_turn
+from redrive.aws.stepfunctions.pages import Pages
+from redrive.aws.stepfunctions.tasks import HIDE_MAX_S, Tasks
 from redrive.errors import ConfigError, StoreUnavailable
 from redrive.flow import breaker, dependency
 from redrive.message import Swap, version_of
-from redrive.stores.memory import MemoryStore
-from redrive.triage.auto import AutoRedrive
+from redrive.stores.memory.store import MemoryStore
+from redrive.triage.auto.auto_redrive import AutoRedrive
 
 from .asl import Execution, Failed
 from .places import Stand, client
@@ -99,7 +99,7 @@ class Bench:
 
 @pytest.fixture
 def stand(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
-    monkeypatch.setattr(machine_tasks, "POLL_S", 0)  # a long poll on a clock that stands still takes true time
+    monkeypatch.setattr(tasks, "POLL_S", 0)  # a long poll on a clock that stands still takes true time
     with Stand() as stand:
         yield stand
 
@@ -472,8 +472,8 @@ def test_fifo_groups_keep_their_order(stand: Stand) -> None:
 
 
 def test_what_sqs_hands_out_twice_is_sent_once(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, once = Bench(stand), machine_tasks.receive
-    monkeypatch.setattr(machine_tasks, "receive", lambda *given, **named: once(*given, **named) * 2)
+    bench, once = Bench(stand), tasks.receive
+    monkeypatch.setattr(tasks, "receive", lambda *given, **named: once(*given, **named) * 2)
     bench.put("a", "b")
     assert bench.execution().run({})["redriven"] == 2
     assert sorted(body for _, body, _ in bench.sent) == ["a", "b"]

@@ -16,12 +16,12 @@ import pytest
 from tests.turning import in_turn
 
 import redrive
-from redrive.aws.machine import TASKS, Machine, batches_max, definition, events_of_turn
-from redrive.aws.moving import ATTEMPT
+from redrive.aws.redriver.moving import ATTEMPT
+from redrive.aws.stepfunctions.machine import TASKS, Machine, batches_max, definition, events_of_turn
 from redrive.flow import breaker, dependency
 from redrive.message import Swap, version_of
 from redrive.stores import open_cells
-from redrive.triage.auto import AutoRedrive
+from redrive.triage.auto.auto_redrive import AutoRedrive
 
 from .places import REGION, Ministack, client
 
@@ -38,7 +38,7 @@ def package() -> bytes:
     with zipfile.ZipFile(data, "w") as file:
         lines = ["import sys", f"sys.path[:0] = {paths!r}"]
         names = ", ".join([*HANDLERS.values(), "approve"])
-        file.writestr("handlers.py", "\n".join([*lines, f"from redrive.aws.stepfunctions import {names}", ""]))
+        file.writestr("handlers.py", "\n".join([*lines, f"from redrive.aws.stepfunctions.handlers import {names}", ""]))
     return data.getvalue()
 
 

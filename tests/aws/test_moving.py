@@ -9,14 +9,23 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from redrive.aws import moving
-from redrive.aws.moving import ATTEMPT, FIRST, KEPT, Move, Settings, entry_of, next_step, settings_of
-from redrive.aws.sending import Call, calls, hide, receive, send
+from redrive.aws.redriver import moving
+from redrive.aws.redriver.moving import (
+    ATTEMPT,
+    FIRST,
+    KEPT,
+    Move,
+    Settings,
+    entry_of,
+    next_step,
+    settings_of,
+)
+from redrive.aws.redriver.sending import Call, calls, hide, receive, send
+from redrive.codec.routing import Routes
 from redrive.errors import ConfigError, StoreUnavailable
 from redrive.message import Isolate, Lane, Message
-from redrive.routes import Routes
-from redrive.stores import _sqs_envelope
-from redrive.triage.auto import AutoRedrive
+from redrive.stores.sqs import envelope
+from redrive.triage.auto.auto_redrive import AutoRedrive
 
 from .places import Stand, client
 
@@ -86,21 +95,21 @@ def test_what_a_worker_reads_has_the_redrives_that_were_counted() -> None:
         id="01975a2b-3c4d-7e5f-8a6b-9c0d1e2f3a4b", task="push", queue="q", body=b"[1]", correlation_id="c",
         lane=Lane.DEAD, attempt=8, redrives=1, reason="exhausted", enqueued_ms=5, rested_ms=9,
     )  # fmt: skip
-    body, attributes = _sqs_envelope.write(message, prefix="p")
+    body, attributes = envelope.write(message, prefix="p")
     dead = raw(body) | {"MessageAttributes": attributes}
     step = next_step(dead, NOW_MS, AUTO)
     assert step == Move(120, 2)
     moved = dead | entry_of(dead, step, "q", NOW_MS, AUTO)
-    found, kept = _sqs_envelope.read(moved, queue="q", routes=Routes())
+    found, kept = envelope.read(moved, queue="q", routes=Routes())
     assert (found.id, found.redrives, found.attempt, found.life_ms, found.reason) == (message.id, 2, 0, NOW_MS, None)
     assert kept.redrives == 2
 
 
 def test_a_strangers_message_that_dies_in_a_worker_keeps_its_count() -> None:
     moved = raw('{"order": 7}') | entry_of(raw('{"order": 7}'), Move(480, 4), "q", NOW_MS, AUTO)
-    found, _ = _sqs_envelope.read(moved, queue="q", routes=Routes())
+    found, _ = envelope.read(moved, queue="q", routes=Routes())
     assert found.redrives == 4
-    body, attributes = _sqs_envelope.write(replace(found, lane=Lane.DEAD, reason="exhausted"), prefix="p")
+    body, attributes = envelope.write(replace(found, lane=Lane.DEAD, reason="exhausted"), prefix="p")
     assert moving.redrives(raw(body) | {"MessageAttributes": attributes}) == 4
 
 

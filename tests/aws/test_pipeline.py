@@ -22,7 +22,7 @@ from tests.turning import in_turn
 
 import redrive
 from redrive import App, Backoff, Reject, Retry
-from redrive.aws.infrastructure import Settings
+from redrive.aws.cloudformation.template import Settings
 
 from .deployed import Deployed
 from .places import REGION, client

@@ -18,11 +18,11 @@ from botocore.auth import SigV4Auth, _host_from_url
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from redrive.awsapi import http
+from redrive.awsapi.http import host_of
+from redrive.awsapi.sigv4 import Signer
 from redrive.errors import ConfigError, StoreError, StoreUnavailable
-from redrive.stores import _aws_quick
-from redrive.stores._aws_quick import host_of
-from redrive.stores._aws_sign import Signer
-from redrive.stores._sqs_client import Sqs
+from redrive.stores.sqs.client import Sqs
 from redrive.testing.sqs import SqsServer
 
 from .places import REGION
@@ -87,7 +87,7 @@ def service() -> Iterator[Service]:
 def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")
-    monkeypatch.setattr(_aws_quick, "PAUSE_MAX_S", 0.0)
+    monkeypatch.setattr(http, "PAUSE_MAX_S", 0.0)
 
 
 @pytest.fixture

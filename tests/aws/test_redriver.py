@@ -14,16 +14,16 @@ from tests.unit.test_gates import endpoint
 
 from redrive import Gates
 from redrive.aws.lambda_handlers import redrive
-from redrive.aws.moving import ATTEMPT, Settings
-from redrive.aws.redriver import FAN_OUT, Work
-from redrive.aws.sending import Call, calls
+from redrive.aws.redriver.moving import ATTEMPT, Settings
+from redrive.aws.redriver.redriver import FAN_OUT, Work
+from redrive.aws.redriver.sending import Call, calls
+from redrive.awsapi.client import client
 from redrive.errors import ConfigError
 from redrive.flow import breaker as breakers
 from redrive.flow import dependency as flow
 from redrive.message import Swap
-from redrive.stores._aws import client
-from redrive.stores.memory import MemoryStore
-from redrive.triage.auto import AutoRedrive
+from redrive.stores.memory.store import MemoryStore
+from redrive.triage.auto.auto_redrive import AutoRedrive
 
 from .places import REGION, Stand
 

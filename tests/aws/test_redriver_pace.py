@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from redrive.aws._template_lambdas import AT_ONCE
+from redrive.aws.cloudformation.lambdas import AT_ONCE
 from redrive.aws.lambda_handlers import redrive
-from redrive.aws.moving import ATTEMPT
-from redrive.aws.pacing import AHEAD_S, Known
+from redrive.aws.redriver.moving import ATTEMPT
+from redrive.aws.redriver.pacing import AHEAD_S, Known
 from redrive.errors import StoreUnavailable
-from redrive.triage.auto import AutoRedrive
+from redrive.triage.auto.auto_redrive import AutoRedrive
 
 from .places import Stand
 from .test_redriver import ALARM, WORK, Deployment

@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.aws.slots import Slots, Wish, as_text, current, decode, encode, merged, of_text, room, take
+from redrive.aws.redriver.slots import (
+    Slots,
+    Wish,
+    as_text,
+    current,
+    decode,
+    encode,
+    merged,
+    of_text,
+    room,
+    take,
+)
 
 NOW_S = 1_750_000_000
 seconds = st.integers(NOW_S, NOW_S + 50)

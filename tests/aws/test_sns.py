@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from redrive import App, Draft, context
-from redrive.aws.sns import BYTES_MAX, Event, Topic
-from redrive.aws.subscriptions import filter_policy
+from redrive.aws.sns.subscriptions import filter_policy
+from redrive.aws.sns.topic import BYTES_MAX, Event, Topic
+from redrive.codec.routing import Routes
 from redrive.errors import ConfigError, EncodeError, EnqueueError, PublishFailed, TooLarge
 from redrive.ids import is_id
 from redrive.message import Message
-from redrive.routes import Routes
-from redrive.stores._sqs_envelope import copy_id, read
+from redrive.stores.sqs.envelope import copy_id, read
 
 from .places import REGION, Ministack, client
 

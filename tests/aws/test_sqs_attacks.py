@@ -28,9 +28,9 @@ from redrive.message import (
     Settlement,
     Swap,
 )
-from redrive.stores._sqs_client import Sqs
-from redrive.stores.memory import MemoryStore
-from redrive.stores.sqs import SqsStore
+from redrive.stores.memory.store import MemoryStore
+from redrive.stores.sqs.client import Sqs
+from redrive.stores.sqs.store import SqsStore
 from redrive.testing.clock import ManualClock
 
 from .places import lay
@@ -87,7 +87,7 @@ def opened(world: World, options: str = "") -> tuple[SqsStore, Cells]:
 def test_what_is_settled_is_told_so_though_nothing_can_be_claimed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.stores._sqs_pauses.EVERY_S", 0)
+    monkeypatch.setattr("redrive.stores.sqs.pauses.EVERY_S", 0)
     store, cells = opened(world)
     put(store)
     [delivery] = claim(store)

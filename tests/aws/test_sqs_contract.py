@@ -10,18 +10,18 @@ import pytest
 from tests.turning import in_turn
 
 from redrive.store import Store
-from redrive.stores.memory import MemoryStore
-from redrive.stores.sqs import SqsStore
+from redrive.stores.memory.store import MemoryStore
+from redrive.stores.sqs.store import SqsStore
 from redrive.testing import ManualClock, StoreContract
-from redrive.testing._contract.base import Contract
-from redrive.testing._contract.claiming import ClaimRules
-from redrive.testing._contract.deferring import CrashRules, DeferRules
-from redrive.testing._contract.leasing import LeaseRules
-from redrive.testing._contract.mending import ReplaceRules, RestoreRules
-from redrive.testing._contract.putting import PutRules
-from redrive.testing._contract.settling import SettleRules
-from redrive.testing._contract.swapping import SettledSwapRules
-from redrive.testing._contract.triaging import TriageRules
+from redrive.testing.contract.base import Contract
+from redrive.testing.contract.claiming import ClaimRules
+from redrive.testing.contract.deferring import CrashRules, DeferRules
+from redrive.testing.contract.leasing import LeaseRules
+from redrive.testing.contract.mending import ReplaceRules, RestoreRules
+from redrive.testing.contract.putting import PutRules
+from redrive.testing.contract.settling import SettleRules
+from redrive.testing.contract.swapping import SettledSwapRules
+from redrive.testing.contract.triaging import TriageRules
 
 from .places import REGION, Stand, client, lay
 

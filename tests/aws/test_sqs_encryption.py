@@ -16,13 +16,13 @@ from redrive.crypto import Box, sealed_by, used
 from redrive.crypto.kms import KmsKeys
 from redrive.message import Lane
 from redrive.store import Store
-from redrive.stores.memory import MemoryStore
-from redrive.stores.sqs import SqsStore
+from redrive.stores.memory.store import MemoryStore
+from redrive.stores.sqs.store import SqsStore
 from redrive.testing import ManualClock, StoreContract  # noqa: F401  # it has the assertions of its rules rewritten
-from redrive.testing._contract.base import Contract
-from redrive.testing._contract.leasing import LeaseRules
-from redrive.testing._contract.settling import SettleRules
-from redrive.testing._contract.triaging import TriageRules
+from redrive.testing.contract.base import Contract
+from redrive.testing.contract.leasing import LeaseRules
+from redrive.testing.contract.settling import SettleRules
+from redrive.testing.contract.triaging import TriageRules
 from redrive.testing.sqs import EventSource
 
 from .places import REGION, Ministack, Stand, client, lay

@@ -11,8 +11,8 @@ import pytest
 
 from redrive import App, Backoff, Idempotency, Retry
 from redrive.errors import ConfigError, Refused
-from redrive.stores.sqs import SqsStore
-from redrive.worker.vetting import advice
+from redrive.stores.sqs.store import SqsStore
+from redrive.worker.preflight import advice
 
 from .places import REGION, Stand, client
 

@@ -11,7 +11,7 @@ from benchmarks.sqs import per_message
 from benchmarks.sqs_roles import our_app, ours_at
 
 from redrive import App
-from redrive.stores.sqs import SqsStore
+from redrive.stores.sqs.store import SqsStore
 from redrive.testing.sqs import SqsServer
 
 MESSAGES = 1000

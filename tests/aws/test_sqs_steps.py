@@ -32,9 +32,9 @@ from redrive.message import (
     Settlement,
     Swap,
 )
-from redrive.stores._cells import CellsOfStore
-from redrive.stores.memory import MemoryStore
-from redrive.stores.sqs import SqsStore
+from redrive.stores.cells import CellsOfStore
+from redrive.stores.memory.store import MemoryStore
+from redrive.stores.sqs.store import SqsStore
 from redrive.testing import ManualClock
 from redrive.testing.sqs import SqsServer
 

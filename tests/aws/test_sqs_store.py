@@ -13,6 +13,8 @@ import pytest
 from tests.turning import in_turn
 
 from redrive import App
+from redrive.awsapi import client as aws
+from redrive.awsapi.client import client
 from redrive.errors import ConfigError, StoreUnavailable, Unsupported
 from redrive.fault import Fault, Kind
 from redrive.message import (
@@ -29,10 +31,9 @@ from redrive.message import (
     Settlement,
     Swap,
 )
-from redrive.stores import _aws, open_cells
-from redrive.stores._aws import client
-from redrive.stores.memory import MemoryStore
-from redrive.stores.sqs import SqsStore
+from redrive.stores import open_cells
+from redrive.stores.memory.store import MemoryStore
+from redrive.stores.sqs.store import SqsStore
 from redrive.testing.clock import ManualClock
 from redrive.testing.sqs import SqsServer
 
@@ -531,8 +532,8 @@ def test_a_queue_that_answers_at_once_with_nothing_is_not_asked_again_at_once(wo
 
 
 def test_near_the_cap_a_retry_goes_as_a_copy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.stores._sqs_crowds.IN_FLIGHT_MAX", 5)
-    monkeypatch.setattr("redrive.stores._sqs_crowds.CROWD_RECEIVED", 0)
+    monkeypatch.setattr("redrive.stores.sqs.in_flight_limit.IN_FLIGHT_MAX", 5)
+    monkeypatch.setattr("redrive.stores.sqs.in_flight_limit.CROWD_RECEIVED", 0)
     store = world.open()
     store.put([Draft(task="push") for _ in range(6)])
     deliveries = claim(store, 6)
@@ -616,10 +617,10 @@ def test_a_server_on_this_machine_needs_no_credentials_however_it_is_named(
 ) -> None:
     nobody(monkeypatch)
     if how == "argument":
-        _aws.client("sqs", region="eu-central-1", endpoint=world.server.url).list_queues()
+        aws.client("sqs", region="eu-central-1", endpoint=world.server.url).list_queues()
     else:
         monkeypatch.setenv("AWS_ENDPOINT_URL", world.server.url)
-        _aws.client("sqs", region="eu-central-1").list_queues()
+        aws.client("sqs", region="eu-central-1").list_queues()
 
 
 def test_who_has_no_credentials_is_told_where_they_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from redrive.cli import views
+from redrive.cli.terminal import views
 from redrive.errors import ConfigError, StoreError, StoreUnavailable
 from redrive.message import (
     ABSENT,
@@ -29,10 +29,10 @@ from redrive.message import (
     Settlement,
     Swap,
 )
-from redrive.stores import _sqs_keys
-from redrive.stores._cells import CellsOfStore
-from redrive.stores.memory import MemoryStore
-from redrive.stores.sqs import SqsStore
+from redrive.stores.cells import CellsOfStore
+from redrive.stores.memory.store import MemoryStore
+from redrive.stores.sqs import keys as sqs_keys
+from redrive.stores.sqs.store import SqsStore
 
 from .places import REGION, Stand
 
@@ -90,7 +90,7 @@ def stand() -> Iterator[Stand]:
 
 @pytest.fixture
 def shop(stand: Stand, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    monkeypatch.setattr(_sqs_keys, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(sqs_keys, "PATIENCE_S", 0.0)
     shop = Shop(stand, f"t{abs(hash(request.node.name)):x}"[:20])
     yield shop
     for store in shop.opened:
@@ -188,7 +188,7 @@ def test_a_put_that_failed_holds_no_key(shop: Shop) -> None:
 @pytest.mark.parametrize("rival", [False, True])
 def test_of_putters_that_race_for_a_key_one_sends(shop: Shop, monkeypatch: pytest.MonkeyPatch, rival: bool) -> None:
     """Of several processes; with `rival`, one that was killed as it put had held it before."""
-    monkeypatch.setattr(_sqs_keys, "PATIENCE_S", 30.0)
+    monkeypatch.setattr(sqs_keys, "PATIENCE_S", 30.0)
     if rival:
         with pytest.raises(Killed):
             dying(shop.open(), "tracked").put([keyed()])

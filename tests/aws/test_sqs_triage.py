@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from redrive import App, AutoRedrive, Backoff, Retry
-from redrive.aws import ingest as ingesting
-from redrive.aws.move_tasks import DeadQueue
-from redrive.aws.sources import ingest_of, source_of, sources, sqs_of
+from redrive.aws.dead_letters import ingest as ingesting
+from redrive.aws.dead_letters.move_tasks import DeadQueue
+from redrive.aws.dead_letters.sources import ingest_of, source_of, sources, sqs_of
 from redrive.cli.main import run as run_command
 from redrive.errors import ConfigError, Refused, Unsupported
 from redrive.message import Lane

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from redrive.aws.ingest import HIDDEN_S
+from redrive.aws.dead_letters.ingest import HIDDEN_S
 from redrive.message import Lane
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.sqlite.store import SqliteStore
 from redrive.testing.clock import ManualClock
 from redrive.testing.sqs import SqsServer
 
@@ -26,8 +26,8 @@ KILLS = 5
 INGEST = """
 from redrive.aws import ingest
 ingest.EMPTY_S = 0
-from redrive.aws.sources import ingest_of, sources
-from redrive.stores.sqs import SqsStore
+from redrive.aws.dead_letters.sources import ingest_of, sources
+from redrive.stores.sqs.store import SqsStore
 import sys
 store = SqsStore(sys.argv[1])
 print("ready", flush=True)
@@ -38,7 +38,7 @@ PUMP = """
 from redrive.stores import _sqs_outbox
 _sqs_outbox.LEASE_MS, _sqs_outbox.BATCH = 1000, 50
 from redrive.message import Lane, Redrive
-from redrive.stores.sqs import SqsStore
+from redrive.stores.sqs.store import SqsStore
 import sys, time
 store = SqsStore(sys.argv[1])
 print("ready", flush=True)

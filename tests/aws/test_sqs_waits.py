@@ -15,17 +15,17 @@ import pytest
 
 import redrive
 from redrive import App, Backoff, Retry, presets
-from redrive.aws.moving import Settings
-from redrive.aws.redriver import Redriver, Work
-from redrive.aws.sending import calls as sqs_calls
+from redrive.aws.redriver.moving import Settings
+from redrive.aws.redriver.redriver import Redriver, Work
+from redrive.aws.redriver.sending import calls as sqs_calls
+from redrive.awsapi.client import client
 from redrive.errors import Refused
-from redrive.stores._aws import client
-from redrive.stores._cells import CellsOfStore
-from redrive.stores.memory import MemoryStore
-from redrive.stores.sqs import SqsStore
+from redrive.stores.cells import CellsOfStore
+from redrive.stores.memory.store import MemoryStore
+from redrive.stores.sqs.store import SqsStore
 from redrive.testing import ManualClock
 from redrive.testing.sqs import SqsServer
-from redrive.triage.auto import AutoRedrive
+from redrive.triage.auto.auto_redrive import AutoRedrive
 
 from .places import REGION
 

@@ -23,8 +23,8 @@ from redrive.message import (
     Settled,
     Settlement,
 )
-from redrive.stores.memory import MemoryStore
-from redrive.stores.sqs import SqsStore
+from redrive.stores.memory.store import MemoryStore
+from redrive.stores.sqs.store import SqsStore
 
 from .places import REGION, Stand
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from redrive.aws.infrastructure import Settings
+from redrive.aws.cloudformation.template import Settings
 
 from .deployed import Deployed
 from .places import client

@@ -47,8 +47,8 @@ from redrive.message import (
     Where,
 )
 from redrive.store import Traits
-from redrive.stores import _door, _lifecycle
-from redrive.stores.memory import MemoryStore
+from redrive.stores import lifecycle, validation
+from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
 
 TICK_MS = 1000
@@ -96,7 +96,7 @@ class QueueLikeStore:
         if any(draft.key is not None for draft in drafts):
             raise Unsupported("this store knows no unique keys")
         self._check(swaps)
-        _door.admit(drafts, self.traits)
+        validation.admit(drafts, self.traits)
         with self._lock:
             puts = self._flow.put([self._plain(draft) for draft in drafts], tx=tx)
             self._keep(drafts, puts)
@@ -104,7 +104,7 @@ class QueueLikeStore:
         return puts
 
     def _plain(self, draft: Draft) -> Draft:
-        due_ms = self._tick(_lifecycle.later(self._clock(), draft.delay_ms) if draft.due_ms is None else draft.due_ms)
+        due_ms = self._tick(lifecycle.later(self._clock(), draft.delay_ms) if draft.due_ms is None else draft.due_ms)
         return replace(draft, due_ms=due_ms, priority=3 - draft.priority, group=None)
 
     def _keep(self, drafts: Sequence[Draft], puts: Sequence[Put]) -> None:
@@ -129,7 +129,7 @@ class QueueLikeStore:
     ) -> Exchange:
         if any(draft.key is not None for s in settlements for draft in s.follow_ups):
             raise Unsupported("this store knows no unique keys")
-        _door.admit((draft for s in settlements for draft in s.follow_ups), self.traits)
+        validation.admit((draft for s in settlements for draft in s.follow_ups), self.traits)
         with self._lock:
             self._check(swaps)
             settled = [self._settle(settlement) for settlement in settlements]
@@ -159,7 +159,7 @@ class QueueLikeStore:
         plain = [self._plain(draft) for draft in settlement.follow_ups]
         decision = self._decision(settlement.decision)
         if not isinstance(decision, Ack | RetryAt):
-            message = _lifecycle.decided(self._whole(held), decision, settlement.fault, self._clock())
+            message = lifecycle.decided(self._whole(held), decision, settlement.fault, self._clock())
             self._bury(message)
             decision = Ack()
         done = Settlement(settlement.receipt, decision, settlement.fault, tuple(plain))
@@ -224,8 +224,8 @@ class QueueLikeStore:
     def peek(
         self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
     ) -> Page:
-        lane = _door.lane_of(lane)
-        _door.read_cursor(cursor)
+        lane = validation.lane_of(lane)
+        validation.read_cursor(cursor)
         if lane not in RESTING:
             raise Unsupported("what waits or runs cannot be listed here")
         return self._rest.peek(lane, where=where, limit=limit, cursor=cursor)
@@ -254,7 +254,7 @@ class QueueLikeStore:
         on_dead: OnDead | str | None = None,
         swaps: Sequence[Swap] = (),
     ) -> None:
-        _door.admit_width(group_width, 1)
+        validation.admit_width(group_width, 1)
         if group_width is not None or group_order is not None or on_dead is not None:
             raise Unsupported("this store has no widths and orders of groups")
         self._check(swaps)
@@ -262,8 +262,8 @@ class QueueLikeStore:
         self._swap(swaps)
 
     def configure_group(self, queue: str, group: str | None, *, width: int | None = None, resume: bool = False) -> None:
-        _door.admit_width(width, 0)
-        _door.admit_group(group)
+        validation.admit_width(width, 0)
+        validation.admit_group(group)
         raise Unsupported("this store has no widths of groups")
 
     def groups(self, queue: str) -> list[Group]:
@@ -347,7 +347,7 @@ class BareStore(QueueLikeStore):
     def peek(
         self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
     ) -> Page:
-        _door.read_cursor(cursor)
+        validation.read_cursor(cursor)
         self._no_triage()
 
     failure_groups: Callable[..., list[FailureGroup]] = _no_triage

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from redrive import App, Breaker, Draft
+from redrive.audit.log import Audit, Entry
 from redrive.errors import Conflict, StoreUnavailable
 from redrive.message import Ask, DeadLetter, Settlement
 from redrive.store import Store
-from redrive.stores.memory import MemoryStore
+from redrive.stores.memory.store import MemoryStore
 from redrive.testing.sqs import SqsServer
-from redrive.triage.audit import Audit, Entry
 from redrive.triage.pauses import pause, resume
 from redrive.triage.purge import purge
 

@@ -35,10 +35,10 @@ from redrive.message import (
     version_of,
 )
 from redrive.store import Store
-from redrive.stores.memory import MemoryStore
+from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock, StoreContract
-from redrive.testing._contract import deferring, waiting
-from redrive.testing._contract.cells import let_forget
+from redrive.testing.contract import deferring, waiting
+from redrive.testing.contract.cells import let_forget
 
 
 class ModestStore(MemoryStore):

@@ -14,16 +14,16 @@ from tests.support.servers import PostgresServer, RedisServer
 
 from redrive.crypto import Box, sealed_by
 from redrive.store import Store
-from redrive.stores.memory import MemoryStore
-from redrive.stores.postgres import PostgresStore
-from redrive.stores.redis import RedisStore
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.memory.store import MemoryStore
+from redrive.stores.postgres.store import PostgresStore
+from redrive.stores.redis.store import RedisStore
+from redrive.stores.sqlite.store import SqliteStore
 from redrive.testing import ManualClock, StoreContract
-from redrive.testing._contract.base import Contract
-from redrive.testing._contract.leasing import LeaseRules
-from redrive.testing._contract.mending import ReplaceRules, RestoreRules
-from redrive.testing._contract.settling import SettleRules
-from redrive.testing._contract.triaging import TriageRules
+from redrive.testing.contract.base import Contract
+from redrive.testing.contract.leasing import LeaseRules
+from redrive.testing.contract.mending import ReplaceRules, RestoreRules
+from redrive.testing.contract.settling import SettleRules
+from redrive.testing.contract.triaging import TriageRules
 
 from .encrypting import KEYS, SECRET, an_app, dumped, entropy, fill, forms_in
 

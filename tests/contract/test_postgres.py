@@ -14,8 +14,8 @@ from tests.support.servers import PostgresServer
 
 from redrive.message import SKIP_LOOKED, Ack, Ask, Draft, RetryAt, Settled, Settlement, Swap
 from redrive.store import Store
-from redrive.stores._postgres_groups import STEP
-from redrive.stores.postgres import PostgresStore
+from redrive.stores.postgres.groups import STEP
+from redrive.stores.postgres.store import PostgresStore
 from redrive.testing import ManualClock, StoreContract
 
 

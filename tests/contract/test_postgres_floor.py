@@ -16,10 +16,10 @@ from tests.support.servers import PostgresServer
 from redrive.errors import StoreUnavailable
 from redrive.message import Ack, Ask, DeadLetter, Draft, Handle, Lane, Redrive, RetryAt, Settlement
 from redrive.store import Store
-from redrive.stores import _postgres_floor as floor
-from redrive.stores._postgres_floors import Floors, Looking
-from redrive.stores._postgres_told import payload, read
-from redrive.stores.postgres import PostgresStore
+from redrive.stores.postgres import floor
+from redrive.stores.postgres.floors import Floors, Looking
+from redrive.stores.postgres.store import PostgresStore
+from redrive.stores.postgres.told import payload, read
 from redrive.testing import ManualClock, StoreContract
 
 from .test_postgres import schema_of

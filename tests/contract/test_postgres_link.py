@@ -14,8 +14,8 @@ import pytest
 from tests.support.servers import PostgresServer
 
 from redrive.errors import ConfigError, StoreError, StoreFull, StoreUnavailable
-from redrive.stores._postgres_link import Clock, Link
-from redrive.stores._postgres_url import parse
+from redrive.stores.postgres.session import Clock, Link
+from redrive.stores.postgres.url import parse
 
 Open = Callable[..., Link]
 

@@ -11,10 +11,10 @@ import psycopg
 import pytest
 from tests.support.servers import PostgresServer
 
-from redrive.stores import _postgres_listen
-from redrive.stores._postgres_link import Link
-from redrive.stores._postgres_listen import Listener
-from redrive.stores._postgres_url import parse
+from redrive.stores.postgres import listen
+from redrive.stores.postgres.listen import Listener
+from redrive.stores.postgres.session import Link
+from redrive.stores.postgres.url import parse
 
 FAR_MS = 60_000
 PATIENCE_S = 20.0
@@ -102,7 +102,7 @@ def test_every_thread_that_waits_is_woken_though_one_reads(open_listener: Open) 
 
 
 def test_when_the_reading_thread_leaves_another_one_reads(open_listener: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_postgres_listen, "LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(listen, "LOOK_EVERY_S", 3600.0)
     _, listener = open_listener()
     other, _ = open_listener()
     first = Waiting(listener, "first")
@@ -116,7 +116,7 @@ def test_when_the_reading_thread_leaves_another_one_reads(open_listener: Open, m
 def test_what_is_put_between_listening_and_sleeping_is_not_missed(
     open_listener: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_postgres_listen, "LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(listen, "LOOK_EVERY_S", 3600.0)
     _, listener = open_listener()
     other, _ = open_listener()
     for _ in range(20):
@@ -191,7 +191,7 @@ def test_listening_may_go_another_way(open_listener: Open, postgres_server: Post
 
 
 def test_notifications_are_taken_though_nobody_waits(open_listener: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_postgres_listen, "TEND_EVERY_S", 0.02)
+    monkeypatch.setattr(listen, "TEND_EVERY_S", 0.02)
     _, listener = open_listener()
     other, _ = open_listener()
     listener.wait({"q"}, never, 200)

@@ -16,10 +16,10 @@ from tests.support.servers import PostgresServer
 from redrive.errors import StoreUnavailable
 from redrive.message import Ack, Ask, Draft, RetryAt, Settled, Settlement
 from redrive.store import Store
-from redrive.stores._postgres_link import Link
-from redrive.stores._postgres_listen import Listener
-from redrive.stores._postgres_url import parse
-from redrive.stores.postgres import PostgresStore
+from redrive.stores.postgres.listen import Listener
+from redrive.stores.postgres.session import Link
+from redrive.stores.postgres.store import PostgresStore
+from redrive.stores.postgres.url import parse
 from redrive.testing import ManualClock, StoreContract
 
 from .pgbouncer import pgbouncer

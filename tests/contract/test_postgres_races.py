@@ -43,8 +43,8 @@ from redrive.message import (
     Swap,
     Verdict,
 )
-from redrive.stores._door import KEY_BYTES_MAX, NAME_MAX
-from redrive.stores.postgres import PostgresStore
+from redrive.stores.postgres.store import PostgresStore
+from redrive.stores.validation import KEY_BYTES_MAX, NAME_MAX
 
 PATIENCE_S = 20.0
 FAULT = Fault(Kind.DEFAULT, "ValueError", "boom", "f" * 16)

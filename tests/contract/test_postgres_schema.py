@@ -35,12 +35,20 @@ from redrive.message import (
     Swap,
     Verdict,
 )
-from redrive.stores import _postgres_schema
-from redrive.stores._postgres_doctor import doctor, preflight
-from redrive.stores._postgres_link import Link
-from redrive.stores._postgres_schema import Version, migrations, open_schema, sql, statements, upgrade, version_of
-from redrive.stores._postgres_url import parse
-from redrive.stores.postgres import PostgresStore
+from redrive.stores.postgres import schema as postgres_schema
+from redrive.stores.postgres.doctor import doctor, preflight
+from redrive.stores.postgres.schema import (
+    Version,
+    migrations,
+    open_schema,
+    sql,
+    statements,
+    upgrade,
+    version_of,
+)
+from redrive.stores.postgres.session import Link
+from redrive.stores.postgres.store import PostgresStore
+from redrive.stores.postgres.url import parse
 
 ONE = {"migration_1": "-- compatible from 1\ncreate table {s}.message (n int);"}
 TWO = ONE | {"migration_2": "-- compatible from 1\nalter table {s}.message add column m int default 7;"}
@@ -129,10 +137,10 @@ def test_a_role_that_may_only_use_its_schema_can_make_the_tables(link: Link, ope
 
 _OPEN = """
 import sys
-from redrive.stores._postgres_link import Link
-from redrive.stores._postgres_schema import open_schema
-from redrive.stores._postgres_url import parse
-from redrive.stores.postgres import PostgresStore
+from redrive.stores.postgres.session import Link
+from redrive.stores.postgres.schema import open_schema
+from redrive.stores.postgres.url import parse
+from redrive.stores.postgres.store import PostgresStore
 sys.stdin.readline()
 print(open_schema(Link(parse(sys.argv[1])), {"migration_1": sys.argv[2]}).number)
 """
@@ -191,7 +199,7 @@ def test_workers_go_on_while_a_migration_runs(link: Link, open_link: Open, schem
         for worker in workers:
             worker.join()
     assert errors == []
-    assert max(slowest) < _postgres_schema.LOCK_TIMEOUT_S + 4
+    assert max(slowest) < postgres_schema.LOCK_TIMEOUT_S + 4
     assert len(slowest) > 20
     holder.drop()
 
@@ -199,8 +207,8 @@ def test_workers_go_on_while_a_migration_runs(link: Link, open_link: Open, schem
 def test_a_migration_gives_up_on_a_table_that_is_never_free(
     link: Link, open_link: Open, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_postgres_schema, "LOCK_TRIES", 2)
-    monkeypatch.setattr(_postgres_schema, "LOCK_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(postgres_schema, "LOCK_TRIES", 2)
+    monkeypatch.setattr(postgres_schema, "LOCK_TIMEOUT_S", 0.1)
     open_schema(link, ONE)
     holder = open_link()._pool.take(time.monotonic() + 60)
     holder.execute(f"begin; select from {schema}.message limit 1")
@@ -267,9 +275,9 @@ def test_the_doctor_names_what_is_wrong_and_what_to_do(
 
 
 def test_the_doctor_finds_what_holds_back_vacuum(open_link: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    from redrive.stores import _postgres_doctor
+    from redrive.stores.postgres import doctor as postgres_doctor
 
-    monkeypatch.setattr(_postgres_doctor, "_OLD", _postgres_doctor._OLD.replace("300 s", "0 s"))
+    monkeypatch.setattr(postgres_doctor, "_OLD", postgres_doctor._OLD.replace("300 s", "0 s"))
     link, other = open_link(), open_link()
     open_schema(link, ONE)
     link.run(lambda c: c.execute(f"alter table {link.schema}.message set (autovacuum_enabled = false)"))

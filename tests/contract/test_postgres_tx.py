@@ -17,7 +17,7 @@ from tests.support.servers import PostgresServer
 
 from redrive.errors import EnqueueError, StoreUnavailable, Unsupported
 from redrive.message import Ask, Draft, Swap
-from redrive.stores.postgres import PostgresStore
+from redrive.stores.postgres.store import PostgresStore
 
 from .pgbouncer import pgbouncer
 
@@ -230,7 +230,7 @@ def test_another_driver_is_told_what_works(store: PostgresStore) -> None:
 def test_the_callers_commit_wakes_who_waits_and_not_before(
     store: PostgresStore, connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.stores._postgres_listen.LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr("redrive.stores.postgres.listen.LOOK_EVERY_S", 3600.0)
     woken = threading.Event()
 
     def wait() -> None:
@@ -258,7 +258,7 @@ settings.configure(DATABASES={"default": database}, USE_TZ=True)
 from django.db import connection, transaction
 from redrive.errors import EnqueueError
 from redrive.message import Draft
-from redrive.stores.postgres import PostgresStore
+from redrive.stores.postgres.store import PostgresStore
 
 store = PostgresStore(f"{url}?schema=tx")
 try:

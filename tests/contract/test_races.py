@@ -45,7 +45,7 @@ from redrive.message import (
 )
 from redrive.store import Store
 from redrive.stores import open_store
-from redrive.testing._contract.base import in_threads
+from redrive.testing.contract.base import in_threads
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 20.0

@@ -32,7 +32,7 @@ from redrive.message import (
     Swap,
 )
 from redrive.store import Store
-from redrive.stores.redis import RedisStore
+from redrive.stores.redis.store import RedisStore
 from redrive.testing import ManualClock, StoreContract
 
 

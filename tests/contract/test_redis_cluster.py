@@ -15,7 +15,7 @@ from tests.support.servers import RedisCluster, RedisServer
 from redrive.errors import ConfigError, StoreUnavailable
 from redrive.message import Ack, Ask, Counts, Draft, Settled, Settlement
 from redrive.store import Store
-from redrive.stores.redis import RedisStore
+from redrive.stores.redis.store import RedisStore
 from redrive.testing import ManualClock, StoreContract
 
 AS_NODE = {"cluster-enabled": "yes", "cluster-node-timeout": 500, "repl-diskless-sync-delay": 0}

@@ -16,8 +16,8 @@ from tests.support.proxy import FaultProxy
 from tests.support.servers import RedisServer
 
 from redrive.errors import ConfigError, StoreError, StoreFull, StoreUnavailable
-from redrive.stores._redis_link import Link
-from redrive.stores._redis_url import RedisUrl
+from redrive.stores.redis.session import Link
+from redrive.stores.redis.url import RedisUrl
 
 Open = Callable[..., Link]
 ADD = "return redis.call('INCRBY', KEYS[1] .. 'n', ARGV[1])"

@@ -11,8 +11,9 @@ from tests.support.servers import RedisServer
 
 from redrive.errors import ConfigError, Refused, StoreFull, StoreUnavailable
 from redrive.message import Ack, Ask, Cancel, Counts, DeadLetter, Draft, Hold, RetryAt, Settled, Settlement
-from redrive.stores import _redis_preflight, open_store
-from redrive.stores.redis import RedisStore
+from redrive.stores import open_store
+from redrive.stores.redis import preflight
+from redrive.stores.redis.store import RedisStore
 
 
 @pytest.fixture(scope="module")
@@ -61,14 +62,14 @@ def test_the_policy_is_known_where_config_is_forbidden(fragile: RedisServer) -> 
 def test_a_server_without_an_append_only_file_is_warned_of_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_redis_preflight, "_warned", set())
+    monkeypatch.setattr(preflight, "_warned", set())
     with RedisServer() as server, caplog.at_level(logging.WARNING):
         for _ in range(2):
             store = RedisStore(server.url)
             assert any("CONFIG SET appendonly yes" in line for line in store.doctor())
             store.close()
     assert [record.message for record in caplog.records if "append-only" in record.message] == [
-        f"{server.url}: {_redis_preflight.NO_AOF}"
+        f"{server.url}: {preflight.NO_AOF}"
     ]
 
 
@@ -98,7 +99,7 @@ def test_a_replica_is_refused_with_its_master(fragile: RedisServer, redis_server
 
 def test_a_user_with_the_least_rights_can_do_everything(fragile: RedisServer) -> None:
     """The rule is the one that the module's docstring gives to users."""
-    text = (_redis_preflight.__doc__ or "").partition("ACL SETUSER redrive")[2].partition("\n\n")[0]
+    text = (preflight.__doc__ or "").partition("ACL SETUSER redrive")[2].partition("\n\n")[0]
     fragile.command("ACL", "SETUSER", "redrive", *text.replace("PASSWORD", "pw").split())
     url = fragile.url.replace("//", "//redrive:pw@")
     store = RedisStore(url)

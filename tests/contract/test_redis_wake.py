@@ -15,8 +15,8 @@ from tests.support.servers import RedisServer
 
 from redrive.errors import StoreUnavailable
 from redrive.message import Ack, Ask, Draft, RetryAt, Settlement
-from redrive.stores._redis_wake import Waiter
-from redrive.stores.redis import RedisStore
+from redrive.stores.redis.store import RedisStore
+from redrive.stores.redis.wake import Waiter
 
 Open = Callable[..., RedisStore]
 LONG_MS = 60_000

@@ -37,9 +37,11 @@ from redrive.message import (
     Verdict,
     Where,
 )
-from redrive.stores import _sqlite_schema, _sqlite_upkeep, open_store, sqlite
-from redrive.stores._wake import wake_dir
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores import open_store
+from redrive.stores.sqlite import schema, upkeep
+from redrive.stores.sqlite import store as sqlite
+from redrive.stores.sqlite.store import SqliteStore
+from redrive.stores.sqlite.wake import wake_dir
 from redrive.stores.upkeep import ddl, upgrade
 from redrive.testing import ManualClock
 
@@ -204,7 +206,7 @@ CHILD = """
 import sys, time
 from redrive.message import *
 from redrive.stores import sqlite
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.sqlite.store import SqliteStore
 ASK = Ask("default", 10, 30_000, worker="w")
 """
 
@@ -451,7 +453,7 @@ def test_an_empty_file_is_migrated(path: Path, open_sqlite: Opener, exists: bool
         path.touch()
     open_sqlite().put([draft()])
     with sqlite3.connect(path) as c:
-        assert c.execute("pragma user_version").fetchone() == (len(_sqlite_schema.MIGRATIONS),)
+        assert c.execute("pragma user_version").fetchone() == (len(schema.MIGRATIONS),)
     c.close()
 
 
@@ -547,7 +549,7 @@ def test_urls_name_relative_and_absolute_paths(tmp_path: Path, monkeypatch: pyte
 
 def plan(path: Path, name: str, args: int) -> list[str]:
     c = sqlite3.connect(path)
-    sql = _sqlite_schema.statements()[name]
+    sql = schema.statements()[name]
     details = [row[3] for row in c.execute(f"explain query plan {sql}", ["[]"] * args)]
     c.close()
     return details
@@ -853,7 +855,7 @@ def on_file_system(kind: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> 
     """As if `folder` were a mount of that kind, below one that lies on a disk."""
     mounts = folder / "mounts"
     mounts.write_text(f"/dev/sda / ext4 rw 0 0\nx /nowhere nfs4 rw 0 0\nx {folder} {kind} rw 0 0\n")
-    monkeypatch.setattr(_sqlite_upkeep, "MOUNTS", mounts)
+    monkeypatch.setattr(upkeep, "MOUNTS", mounts)
 
 
 @pytest.mark.parametrize(
@@ -872,7 +874,7 @@ def test_less_than_full_sync_and_a_full_disk_are_findings(
     open_sqlite: Opener, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     on_file_system("ext4", monkeypatch, tmp_path)
-    monkeypatch.setattr(_sqlite_upkeep, "FREE_LEAST", 2**70)
+    monkeypatch.setattr(upkeep, "FREE_LEAST", 2**70)
     sync, free = open_sqlite(synchronous="normal").doctor()
     assert sync.startswith("synchronous=normal") and "are free on the disk" in free
 
@@ -881,7 +883,7 @@ def test_a_log_that_a_reader_holds_up_is_a_finding_and_a_large_one_is_not(
     store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     on_file_system("ext4", monkeypatch, tmp_path)
-    monkeypatch.setattr(_sqlite_upkeep, "WAL_MOST", 100_000)
+    monkeypatch.setattr(upkeep, "WAL_MOST", 100_000)
     store.put([draft(body=bytes(300_000))])
     assert store.doctor() == []
     reader = sqlite3.connect(path, isolation_level=None)
@@ -906,18 +908,18 @@ def test_the_statements_that_are_shown_make_the_schema(path: Path, store: Sqlite
 
 def test_an_upgrade_says_from_where_to_where(path: Path) -> None:
     c = sqlite3.connect(path)
-    for statement in _sqlite_schema._split(_sqlite_schema.statements()["migration_1"]):
+    for statement in schema._split(schema.statements()["migration_1"]):
         c.execute(statement)
     c.execute("pragma user_version=1")
     c.close()
-    latest = len(_sqlite_schema.MIGRATIONS)
+    latest = len(schema.MIGRATIONS)
     assert upgrade(f"sqlite:///{path}") == (1, latest) and upgrade(f"sqlite:///{path}") == (latest, latest)
 
 
 def test_a_file_of_an_older_schema_gets_the_indexes_that_pages_are_read_off(path: Path) -> None:
     with closing(sqlite3.connect(path)) as c:
         for name in ("migration_1", "migration_2"):
-            for statement in _sqlite_schema._split(_sqlite_schema.statements()[name]):
+            for statement in schema._split(schema.statements()[name]):
                 c.execute(statement)
         c.execute("pragma user_version=2")
         c.commit()
@@ -931,8 +933,8 @@ def test_a_file_of_an_older_schema_gets_the_indexes_that_pages_are_read_off(path
 
 def test_a_file_of_an_older_schema_forgets_the_cells_that_were_deleted(path: Path, open_sqlite: Opener) -> None:
     with closing(sqlite3.connect(path)) as c:
-        for name in _sqlite_schema.MIGRATIONS[:3]:
-            for statement in _sqlite_schema._split(_sqlite_schema.statements()[name]):
+        for name in schema.MIGRATIONS[:3]:
+            for statement in schema._split(schema.statements()[name]):
                 c.execute(statement)
         c.execute("insert into cell values ('deleted', 7, null, null), ('there', 3, x'01', null)")
         c.execute("pragma user_version=3")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from redrive.errors import StoreError
 from redrive.message import Ack, Ask, Draft, Hold, RetryAt, Settlement, Swap
-from redrive.stores._held_clock import (
+from redrive.stores.sqlite.held_clock import (
     AWAY_MS,
     KEY,
     QUIET_EVERY_MS,
@@ -26,7 +26,7 @@ from redrive.stores._held_clock import (
     next_mark,
     read,
 )
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.sqlite.store import SqliteStore
 
 NOON = 1_700_000_000_000
 HOUR, MINUTE, SECOND = 3_600_000, 60_000, 1000

@@ -10,8 +10,9 @@ import pytest
 from redrive.fault import Fault, Kind
 from redrive.ids import new_id
 from redrive.message import FailureGroup, Lane, Message, Where
-from redrive.stores import _lifecycle, _sqlite_looks
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores import lifecycle
+from redrive.stores.sqlite import search
+from redrive.stores.sqlite.store import SqliteStore
 
 KINDS = ("a", "a", "a", "a", "b", "b", "c", "d")  # some are frequent
 WAYS = {"as it is": {}, "many": {"FEW": 0, "MANY": 0}, "some listed": {"FEW": 0, "MANY": 30}, "all listed": {"FEW": 0}}
@@ -59,8 +60,8 @@ def test_each_way_to_a_page_finds_the_same(
 ) -> None:
     store, messages = filled
     for name, value in WAYS[way].items():
-        monkeypatch.setattr(_sqlite_looks, name, value)
-    monkeypatch.setattr(_sqlite_looks, "VALUES_MAX", 2)
+        monkeypatch.setattr(search, name, value)
+    monkeypatch.setattr(search, "VALUES_MAX", 2)
     for where in _wheres(store.now_ms()):
         meant = [m for m in messages if m.lane is lane and _meant(m, where)]
         found, cursor = [], None
@@ -94,7 +95,7 @@ def test_groups_off_their_index_are_those_of_the_messages(filled: tuple[SqliteSt
 
 
 def _meant(message: Message, where: Where) -> bool:
-    return _lifecycle.matches(message, message.faults[-1] if message.faults else None, where)
+    return lifecycle.matches(message, message.faults[-1] if message.faults else None, where)
 
 
 def _name(message: Message) -> str:

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from redrive.errors import EnqueueError, StoreUnavailable, Unsupported
 from redrive.message import Ask, Draft, Swap
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.sqlite.store import SqliteStore
 
 DRAFT = Draft(task="push")
 

@@ -10,8 +10,8 @@ import pytest
 
 from redrive.message import Ack, Ask, Counts, Draft, Settlement
 from redrive.store import Store
-from redrive.stores.memory import MemoryStore
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.memory.store import MemoryStore
+from redrive.stores.sqlite.store import SqliteStore
 from redrive.testing import ManualClock, StoreContract
 
 

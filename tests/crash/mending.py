@@ -15,7 +15,7 @@ from redrive.ids import new_id
 from redrive.message import Ask, DeadLetter, Draft, Lane, Quarantine, Settlement, Swap
 from redrive.store import Store
 from redrive.triage.dlq import DeadLetters
-from redrive.triage.lines import write_line
+from redrive.triage.export import write_line
 
 from .ledger import Journal, handled, url_of
 from .programs import Plan, hook

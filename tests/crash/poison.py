@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import redrive
-from redrive.worker.alone import run
+from redrive.worker.process import run
 from redrive.worker.supervisor import supervise
 
 from .ledger import Journal, handled, url_of

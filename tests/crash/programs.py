@@ -31,7 +31,7 @@ from redrive.events import Event, Fate, Notice
 from redrive.ids import new_id
 from redrive.message import Draft, Lane, Message, Started
 from redrive.store import Store
-from redrive.worker.crashes import left_behind
+from redrive.worker.crash.ledger import left_behind
 
 from .ledger import Journal, handled, produced, read, url_of
 

@@ -20,8 +20,8 @@ from redrive import Context
 from redrive.fault import Fault, Kind
 from redrive.message import Ask, DeadLetter, Draft, Lane, Settlement
 from redrive.store import Store
-from redrive.triage.run import Run
-from redrive.worker import first_runs
+from redrive.triage.redrive.run import Run
+from redrive.worker import redrive_outcome
 
 from .children import records
 from .ledger import Journal, handled, url_of
@@ -91,7 +91,7 @@ def _of_runs(app: redrive.App, ids_of_runs: Sequence[str], ids: Sequence[str]) -
 
 
 def _verdicts(store: Store, run: str, ids: Sequence[str]) -> list[object]:
-    return [cell for cell in store.cells.read([first_runs.cell_of(run, id) for id in ids]) if cell is not None]
+    return [cell for cell in store.cells.read([redrive_outcome.cell_of(run, id) for id in ids]) if cell is not None]
 
 
 def _of_messages(store: Store, runs: Sequence[str], ids: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from redrive.stores._wake import wake_dir
+from redrive.stores.sqlite.wake import wake_dir
 
 from .children import Child, balanced, fill, records, until
 from .ledger import Journal, database, handled, opened, produced

@@ -16,7 +16,7 @@ import pytest
 from redrive import App, Draft
 from redrive.errors import StoreUnavailable
 from redrive.message import Counts
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.sqlite.store import SqliteStore
 
 from .children import Child, balanced, fill, records, run, strace, until
 from .ledger import Ledger, database, produced, read

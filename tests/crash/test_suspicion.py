@@ -13,7 +13,7 @@ import pytest
 
 import redrive
 from redrive.message import Draft, Lane
-from redrive.worker.company import ALONE_FROM
+from redrive.worker.crash.company import ALONE_FROM
 
 from .children import mostly_sqlite, records, stored, until
 from .ledger import url_of

@@ -18,7 +18,7 @@ import msgspec
 import redrive
 from redrive import App, Retry
 from redrive.events import Event, Notice
-from redrive.worker.alone import run
+from redrive.worker.process import run
 from redrive.worker.supervisor import PARENT_FD, supervise
 
 

@@ -22,8 +22,8 @@ from redrive import Aimd, App, Backoff, Breaker, Budget, Context, Retry
 from redrive.events import Event, Notice
 from redrive.message import Counts
 from redrive.store import Store
-from redrive.stores.memory import MemoryStore
-from redrive.worker.alone import run
+from redrive.stores.memory.store import MemoryStore
+from redrive.worker.process import run
 
 PATIENCE_S = 120.0
 

@@ -10,7 +10,7 @@ from tests.unit.test_alerts import Hook, hook
 from tests.unit.working import PATIENCE_S
 
 from redrive import Draft
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.sqlite.store import SqliteStore
 
 TASKS = """
 import time

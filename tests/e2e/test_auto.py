@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from redrive import App
+from redrive.audit.log import Audit
 from redrive.message import Lane
-from redrive.triage.audit import Audit
 
 pytestmark = pytest.mark.slow
 

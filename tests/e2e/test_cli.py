@@ -19,7 +19,7 @@ import pytest
 from redrive import Draft, Reject
 from redrive.fault import classify
 from redrive.message import Ask, DeadLetter, GroupOrder, OnDead, Settlement
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.sqlite.store import SqliteStore
 
 COMMAND = [sys.executable, "-m", "redrive"]
 TASKS = """
@@ -136,7 +136,7 @@ def test_help_imports_nothing_that_only_commands_need(home: Path) -> None:
         cwd=home, env=environment(), capture_output=True, text=True, check=True,
     )  # fmt: skip
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time")}
-    heavy = {"rich", "httpx", "asyncio", "sqlite3", "uvloop", "redrive.cli.worker", "redrive.worker.loop"}
+    heavy = {"rich", "httpx", "asyncio", "sqlite3", "uvloop", "redrive.cli.worker", "redrive.worker.store_loop"}
     assert "click" in imported and not heavy & imported
 
 

@@ -23,14 +23,14 @@ from msgspec.structs import replace
 from tests.e2e.endpoint import Answer, Endpoint, Request
 
 from redrive.decide import Policy, decide
+from redrive.deliver.retry import PATIENT, read_retry
 from redrive.errors import ConfigError
 from redrive.fault import Fault, Kind
 from redrive.flow.limits import read_rate
-from redrive.http.retry import PATIENT, read_retry
 from redrive.message import Counts, DeadLetter, Discard, Handle, Lane, Message
-from redrive.policy import Retry
-from redrive.stores.sqlite import SqliteStore
-from redrive.worker.crashes import left_behind
+from redrive.policy.policies import Retry
+from redrive.stores.sqlite.store import SqliteStore
+from redrive.worker.crash.ledger import left_behind
 
 SECRET = "whsec_" + base64.b64encode(b"a key of some bytes").decode()
 

@@ -22,7 +22,7 @@ from redrive.demo.endpoint import Seen
 from redrive.demo.ledger import Sent, judge
 from redrive.demo.plan import FOR_GOOD, LASTING, PASSING, draw, event_ids
 from redrive.message import Discard, Handle, Lane
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.sqlite.store import SqliteStore
 
 pytestmark = pytest.mark.xdist_group("demo")  # one run of the demo serves all tests of its ledger
 

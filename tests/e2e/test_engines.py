@@ -18,7 +18,7 @@ from redrive.cli.main import run
 from redrive.message import Ask
 from redrive.stores import open_store
 from redrive.stores.upkeep import is_there
-from redrive.worker.crashes import hold
+from redrive.worker.crash.ledger import hold
 
 ENGINES = ("sqlite", "postgres", "redis")
 TASKS = """

@@ -18,7 +18,7 @@ from tests.e2e.test_cli import home as home
 from tests.e2e.test_cli import redrive as redrive
 
 from redrive import App, Draft
-from redrive.worker.crashes import all_beats
+from redrive.worker.crash.ledger import all_beats
 
 PATIENCE_S = 60.0
 

@@ -26,7 +26,7 @@ from tests.unit.working import until
 from redrive import App
 from redrive.contrib.starlette import lifespan
 from redrive.events import Event, Notice
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.sqlite.store import SqliteStore
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SITE = EXAMPLES / "django_site"

@@ -21,7 +21,7 @@ from tests.support.servers import PostgresServer, RedisServer
 from redrive import App, Backoff, Breaker, Context, Retry
 from redrive.fault import Fault, Kind
 from redrive.message import Ask, DeadLetter, Draft, Lane, Message, Settlement
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.sqlite.store import SqliteStore
 
 from .endpoint import Answer, Endpoint
 

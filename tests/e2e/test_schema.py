@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from redrive import App
-from redrive.cli.schema import schema_of
+from redrive.cli.admin.schema import schema_of
 
 from ..unit.bodies import EVERY
 

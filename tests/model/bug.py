@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from redrive.message import Lane, Message
-from redrive.stores._tables import Tables
+from redrive.stores.memory.tables import Tables
 
 
 @dataclass(frozen=True)

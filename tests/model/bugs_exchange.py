@@ -15,9 +15,10 @@ from redrive.message import (
     RetryAt,
     Settled,
 )
-from redrive.stores import _lifecycle, memory
-from redrive.stores._tables import Tables
-from redrive.stores.memory import MemoryStore
+from redrive.stores import lifecycle
+from redrive.stores.memory import store as memory
+from redrive.stores.memory.store import MemoryStore
+from redrive.stores.memory.tables import Tables
 
 from .bug import Bugs, any_fence
 
@@ -27,7 +28,7 @@ BUGS = bug = Bugs()
 # -- put
 
 
-@bug(_lifecycle, "later", "a delay is a millisecond short")
+@bug(lifecycle, "later", "a delay is a millisecond short")
 def _(right: Any, now: int, delay_ms: int) -> Any:
     return now + delay_ms - (delay_ms > 0)
 
@@ -103,12 +104,12 @@ def _(right: Any, store: MemoryStore, settlements: Any, asks: Any, **parts: Any)
     return memory.Exchange(right(store, settlements, [], **parts).settled, deliveries)
 
 
-@bug(_lifecycle, "leased", "the fence is not raised")
+@bug(lifecycle, "leased", "the fence is not raised")
 def _(right: Any, message: Any, *args: Any) -> Any:
     return replace(right(message, *args), fence=max(1, message.fence))
 
 
-@bug(_lifecycle, "leased", "a lost lease counts as an attempt")
+@bug(lifecycle, "leased", "a lost lease counts as an attempt")
 def _(right: Any, message: Any, *args: Any) -> Any:
     moved = right(message, *args)
     return replace(moved, attempt=moved.attempt + moved.crashes - message.crashes, crashes=message.crashes)
@@ -176,84 +177,84 @@ def _(right: Any, store: MemoryStore, settlements: Any, *args: Any, **parts: Any
     return right(store, kept, *args, **parts)
 
 
-@bug(_lifecycle, "decided", "a retry is due a millisecond early")
+@bug(lifecycle, "decided", "a retry is due a millisecond early")
 def _(right: Any, *args: Any) -> Any:
     moved = right(*args)
     return moved if moved.due_ms is None else replace(moved, due_ms=moved.due_ms - 1)
 
 
-@bug(_lifecycle, "decided", "what does not count is counted")
+@bug(lifecycle, "decided", "what does not count is counted")
 def _(right: Any, message: Any, decision: Any, *args: Any) -> Any:
     return right(message, replace(decision, counts=True), *args)
 
 
-@bug(_lifecycle, "decided", "a quarantine that does not count is counted")
+@bug(lifecycle, "decided", "a quarantine that does not count is counted")
 def _(right: Any, message: Any, decision: Any, *args: Any) -> Any:
     counted = isinstance(decision, Quarantine)
     return right(message, replace(decision, counts=True) if counted else decision, *args)
 
 
-@bug(_lifecycle, "decided", "the deferral is not kept")
+@bug(lifecycle, "decided", "the deferral is not kept")
 def _(right: Any, message: Any, decision: Any, *args: Any) -> Any:
     return replace(right(message, decision, *args), deferral=None)
 
 
-@bug(_lifecycle, "decided", "an earlier deferral stays")
+@bug(lifecycle, "decided", "an earlier deferral stays")
 def _(right: Any, message: Any, *args: Any) -> Any:
     moved = right(message, *args)
     return moved if moved.lane is not Lane.READY else replace(moved, deferral=moved.deferral or message.deferral)
 
 
-@bug(_lifecycle, "rested", "what rests keeps its deferral")
+@bug(lifecycle, "rested", "what rests keeps its deferral")
 def _(right: Any, message: Any, *args: Any) -> Any:
     return replace(right(message, *args), deferral=message.deferral)
 
 
-@bug(_lifecycle, "done", "what is done keeps its deferral")
+@bug(lifecycle, "done", "what is done keeps its deferral")
 def _(right: Any, message: Any, *args: Any) -> Any:
     return replace(right(message, *args), deferral=message.deferral)
 
 
-@bug(_lifecycle, "leased", "a claim takes the deferral away")
+@bug(lifecycle, "leased", "a claim takes the deferral away")
 def _(right: Any, *args: Any) -> Any:
     return replace(right(*args), deferral=None)
 
 
-@bug(_lifecycle, "_again", "a crash that is told is a plain retry")
+@bug(lifecycle, "_again", "a crash that is told is a plain retry")
 def _(right: Any, message: Any, retry: Any, now: int) -> Any:
     return right(message, replace(retry, crashed=False), now)
 
 
-@bug(_lifecycle, "rested", "the crash that convicts is not counted")
+@bug(lifecycle, "rested", "the crash that convicts is not counted")
 def _(right: Any, message: Any, lane: Any, *args: Any) -> Any:
     crashed = lane is Lane.QUARANTINE and message.crashes_alone > 0
     less = replace(message, crashes=message.crashes - 1, crashes_alone=message.crashes_alone - 1)
     return right(less if crashed else message, lane, *args)
 
 
-@bug(_lifecycle, "_crashed", "a crash that is told is not one alone")
+@bug(lifecycle, "_crashed", "a crash that is told is not one alone")
 def _(right: Any, message: Any, *args: Any) -> Any:
     return replace(right(message, *args), crashes_alone=message.crashes_alone)
 
 
-@bug(_lifecycle, "_crashed", "a crash in company is one alone")
+@bug(lifecycle, "_crashed", "a crash in company is one alone")
 def _(right: Any, message: Any, decision: Any) -> Any:
     return right(message, replace(decision, in_company=False))
 
 
-@bug(_lifecycle, "_crashed", "a crash that is told makes no suspect")
+@bug(lifecycle, "_crashed", "a crash that is told makes no suspect")
 def _(right: Any, message: Any, *args: Any) -> Any:
     return replace(right(message, *args), suspect=message.suspect)
 
 
-@bug(_lifecycle, "decided", "a crash that is told uses up the attempt")
+@bug(lifecycle, "decided", "a crash that is told uses up the attempt")
 def _(right: Any, message: Any, decision: Any, *args: Any) -> Any:
     moved = right(message, decision, *args)
     crashed = isinstance(decision, RetryAt) and decision.crashed
     return replace(moved, attempt=message.attempt - (not decision.counts)) if crashed else moved
 
 
-@bug(_lifecycle, "_again", "a deferral is lost with a second one")
+@bug(lifecycle, "_again", "a deferral is lost with a second one")
 def _(right: Any, message: Any, retry: Any, now: int) -> Any:
     return right(message, replace(retry, deferral=None) if message.deferral else retry, now)
 
@@ -263,23 +264,23 @@ def _(right: Any, tables: Tables, ask: Any, *args: Any) -> Any:
     return right(tables, ask, *args) or bool(ask.skip)
 
 
-@bug(_lifecycle, "decided", "time held is not added")
+@bug(lifecycle, "decided", "time held is not added")
 def _(right: Any, message: Any, decision: Any, *args: Any) -> Any:
     return replace(right(message, decision, *args), held_ms=message.held_ms)
 
 
-@bug(_lifecycle, "decided", "a cancelled message is retried")
+@bug(lifecycle, "decided", "a cancelled message is retried")
 def _(right: Any, message: Any, decision: Any, *args: Any) -> Any:
     retried = isinstance(decision, RetryAt)
     return right(replace(message, cancel=message.cancel and not retried), decision, *args)
 
 
-@bug(_lifecycle, "decided", "only the last fault is kept")
+@bug(lifecycle, "decided", "only the last fault is kept")
 def _(right: Any, message: Any, decision: Any, fault: Any, now: int) -> Any:
     return right(replace(message, faults=()) if fault else message, decision, fault, now)
 
 
-@bug(_lifecycle, "decided", "the reason of a death is lost")
+@bug(lifecycle, "decided", "the reason of a death is lost")
 def _(right: Any, message: Any, decision: Any, *args: Any) -> Any:
     moved = right(message, decision, *args)
     return replace(moved, reason="") if moved.lane is Lane.DEAD else moved
@@ -295,7 +296,7 @@ def _(right: Any, message: Any, ack: Any, result: Any, now: int) -> Any:
     return right(message, replace(ack, keep_ms=86_000_000) if ack.keep_ms is None else ack, result, now)
 
 
-@bug(_lifecycle, "done", "what it had to do without is not told")
+@bug(lifecycle, "done", "what it had to do without is not told")
 def _(right: Any, message: Any, ack: Any, *args: Any) -> Any:
     return right(message, replace(ack, degraded=None), *args)
 

@@ -12,10 +12,11 @@ from redrive.message import (
     Lane,
     OnDead,
 )
-from redrive.stores import _tables, memory
-from redrive.stores._groups import PLACE
-from redrive.stores._tables import Tables
-from redrive.stores.memory import MemoryStore
+from redrive.stores.memory import store as memory
+from redrive.stores.memory import tables
+from redrive.stores.memory.groups import PLACE
+from redrive.stores.memory.store import MemoryStore
+from redrive.stores.memory.tables import Tables
 
 from .bug import Bugs
 
@@ -25,7 +26,7 @@ BUGS = bug = Bugs()
 # -- groups
 
 
-@bug(_tables, "free_places", "the width is ignored")
+@bug(tables, "free_places", "the width is ignored")
 def _(right: Any, line: Any, width: Any) -> Any:
     return right(line, lambda: 100)
 
@@ -40,28 +41,28 @@ def _(right: Any, tables: Tables, queue: str) -> Any:
     return tables.rules_said(queue)
 
 
-@bug(_tables, "admitted", "an admitted one is due when it was put")
+@bug(tables, "admitted", "an admitted one is due when it was put")
 def _(right: Any, message: Any, *args: Any) -> Any:
     return replace(right(message, *args), due_ms=message.enqueued_ms)
 
 
-@bug(_tables, "admitted", "the wait for a place counts as elapsed")
+@bug(tables, "admitted", "the wait for a place counts as elapsed")
 def _(right: Any, message: Any, *args: Any) -> Any:
     return replace(right(message, *args), held_ms=message.held_ms)
 
 
-@bug(_tables, "joined", "priority is ignored in line")
+@bug(tables, "joined", "priority is ignored in line")
 def _(right: Any, message: Any, settings: Any, number: int, *args: Any) -> Any:
     joined, turn = right(message, settings, number, *args)
     return joined, turn and number
 
 
-@bug(_tables, "joined", "the last in line goes first")
+@bug(tables, "joined", "the last in line goes first")
 def _(right: Any, message: Any, settings: Any, number: int, *args: Any) -> Any:
     return right(message, settings, 1_000_000 - number, *args)
 
 
-@bug(_tables, "joined", "who is delayed stands in line")
+@bug(tables, "joined", "who is delayed stands in line")
 def _(right: Any, message: Any, settings: Any, *args: Any) -> Any:
     return right(message, replace(settings, order=GroupOrder.STRICT), *args)
 
@@ -153,7 +154,7 @@ def _(right: Any, store: MemoryStore, queue: str, group: Any, *, width: Any = No
         tables.admit(now)
 
 
-@bug(_tables, "refuse", "settings that contradict each other are taken")
+@bug(tables, "refuse", "settings that contradict each other are taken")
 def _(right: Any, *args: Any) -> Any:
     return None
 

@@ -14,9 +14,10 @@ from redrive.message import (
     Lane,
     Started,
 )
-from redrive.stores import _lifecycle, memory
-from redrive.stores._tables import Tables
-from redrive.stores.memory import MemoryCells, MemoryStore
+from redrive.stores import lifecycle
+from redrive.stores.memory import store as memory
+from redrive.stores.memory.store import MemoryCells, MemoryStore
+from redrive.stores.memory.tables import Tables
 
 from .bug import Bugs, any_fence
 
@@ -51,12 +52,12 @@ def _(right: Any, tables: Tables, receipt: Any, until_ms: int, alone: bool) -> A
     return word
 
 
-@bug(_lifecycle, "leased", "a crash alone is not counted")
+@bug(lifecycle, "leased", "a crash alone is not counted")
 def _(right: Any, message: Any, ask: Any, alone: bool, now: int) -> Any:
     return right(message, ask, False, now)
 
 
-@bug(_lifecycle, "decided", "a free outcome clears the suspicion")
+@bug(lifecycle, "decided", "a free outcome clears the suspicion")
 def _(right: Any, *args: Any) -> Any:
     return replace(right(*args), suspect=False)
 
@@ -84,12 +85,12 @@ def _(right: Any, store: MemoryStore, worker: str, started: Any, **parts: Any) -
     return right(store, worker, started and [Started(m.id, m.fence) for m in found if m is not None], **parts)
 
 
-@bug(_lifecycle, "lapsed", "how its worker died is not kept")
+@bug(lifecycle, "lapsed", "how its worker died is not kept")
 def _(right: Any, message: Any, fault: Any, now: int) -> Any:
     return right(message, None, now)
 
 
-@bug(_lifecycle, "lapsed", "how its worker died takes the place of what was before")
+@bug(lifecycle, "lapsed", "how its worker died takes the place of what was before")
 def _(right: Any, message: Any, fault: Any, now: int) -> Any:
     return right(replace(message, faults=()) if fault else message, fault, now)
 
@@ -105,17 +106,17 @@ def _(right: Any, store: MemoryStore, worker: str, started: Any, *, fault: Any =
     return counted
 
 
-@bug(_lifecycle, "given_back", "the deferral goes with the claim")
+@bug(lifecycle, "given_back", "the deferral goes with the claim")
 def _(right: Any, *args: Any) -> Any:
     return replace(right(*args), deferral=None)
 
 
-@bug(_lifecycle, "given_back", "the attempt is not given back")
+@bug(lifecycle, "given_back", "the attempt is not given back")
 def _(right: Any, message: Any, now: int) -> Any:
     return replace(right(message, now), attempt=message.attempt)
 
 
-@bug(_lifecycle, "lapsed", "released twice, it goes back free")
+@bug(lifecycle, "lapsed", "released twice, it goes back free")
 def _(right: Any, message: Any, *args: Any) -> Any:
     return replace(right(message, *args), worker=message.worker)
 
@@ -126,7 +127,7 @@ def _(right: Any, store: MemoryStore, receipt: Any, state: bytes) -> Any:
     return right(store, receipt if message is None else receipt._replace(fence=message.fence), state)
 
 
-@bug(_lifecycle, "decided", "the checkpoint is lost with the attempt")
+@bug(lifecycle, "decided", "the checkpoint is lost with the attempt")
 def _(right: Any, *args: Any) -> Any:
     return replace(right(*args), progress=None)
 
@@ -179,12 +180,12 @@ def _(right: Any, store: MemoryStore, lane: Any, *, cursor: str | None = None, *
     return replace(page, cursor=f"{rested}.{seq - 1}")
 
 
-@bug(_lifecycle, "matches", "until is inclusive")
+@bug(lifecycle, "matches", "until is inclusive")
 def _(right: Any, message: Any, fault: Any, where: Any) -> Any:
     return right(message, fault, replace(where, until_ms=where.until_ms and where.until_ms + 1))
 
 
-@bug(_lifecycle, "matches", "the error is not looked at")
+@bug(lifecycle, "matches", "the error is not looked at")
 def _(right: Any, message: Any, fault: Any, where: Any) -> Any:
     return right(message, fault, replace(where, error=None))
 
@@ -231,7 +232,7 @@ def _(right: Any, tables: Tables, handle: Any, verdict: Any, *args: Any) -> Any:
 def redriven(what: str, **kept: str) -> None:
     """What a redrive shall begin anew stays as it was."""
 
-    @bug(_lifecycle, "redriven", what)
+    @bug(lifecycle, "redriven", what)
     def _(right: Any, message: Any, *args: Any) -> Any:
         return replace(right(message, *args), **{name: getattr(message, old) for name, old in kept.items()})
 
@@ -250,7 +251,7 @@ redriven("the reason is kept", reason="reason")
 def returned(what: str, *names: str) -> None:
     """What a return shall give back stays as it is."""
 
-    @bug(_lifecycle, "returned", what)
+    @bug(lifecycle, "returned", what)
     def _(right: Any, message: Any, before: Any) -> Any:
         return replace(right(message, before), **{name: getattr(message, name) for name in names})
 
@@ -272,7 +273,7 @@ def _(right: Any, kept: Any, verdict: Any) -> Any:
     return right(kept._replace(message=replace(kept.message, reason=None)), verdict)
 
 
-@bug(_lifecycle, "readmitted", "the reason of the isolation stays")
+@bug(lifecycle, "readmitted", "the reason of the isolation stays")
 def _(right: Any, message: Any, before: Any) -> Any:
     return right(message, None)
 
@@ -298,7 +299,7 @@ def _(right: Any, tables: Tables, message: Any, now: int) -> Any:
     return word
 
 
-@bug(_lifecycle, "isolated", "the time of rest stays")
+@bug(lifecycle, "isolated", "the time of rest stays")
 def _(right: Any, message: Any, *args: Any) -> Any:
     return replace(right(message, *args), rested_ms=message.rested_ms)
 
@@ -314,7 +315,7 @@ def _(right: Any, tables: Tables, id: str, now: int) -> Any:
     message = tables.message(id)
     if message is None or message.lane is not Lane.DEAD:
         return right(tables, id, now)
-    tables.change(tables.seqs[id], _lifecycle.cancelled(message, now))
+    tables.change(tables.seqs[id], lifecycle.cancelled(message, now))
     return Cancel.CANCELLED
 
 

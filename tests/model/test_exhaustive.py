@@ -40,9 +40,10 @@ from redrive.message import (
     Settlement,
     Started,
 )
-from redrive.policy import Backoff, Retry
-from redrive.stores import _lifecycle, memory
-from redrive.stores._tables import Tables
+from redrive.policy.policies import Backoff, Retry
+from redrive.stores import lifecycle
+from redrive.stores.memory import store as memory
+from redrive.stores.memory.tables import Tables
 from redrive.testing import ManualClock
 
 ID = "0197716a-5800-7abc-8def-0123456789ab"
@@ -404,16 +405,16 @@ def _decided_though_cancelled(message: Message, *args: Any) -> Message:
     return DECIDED(msgspec.structs.replace(message, cancel=False), *args)
 
 
-LEASED, DECIDED = _lifecycle.leased, _lifecycle.decided
+LEASED, DECIDED = lifecycle.leased, lifecycle.decided
 
 
 @pytest.mark.parametrize(
     ("place", "name", "wrong", "words"),
     [
         (Tables, "held", _held_by_any_receipt, "a stale receipt"),
-        (_lifecycle, "given_back", _given_back_with_its_attempt, "never started"),
-        (_lifecycle, "leased", _leased_without_a_fence, "the fence did not rise"),
-        (_lifecycle, "decided", _decided_though_cancelled, "retried or dead though cancelled"),
+        (lifecycle, "given_back", _given_back_with_its_attempt, "never started"),
+        (lifecycle, "leased", _leased_without_a_fence, "the fence did not rise"),
+        (lifecycle, "decided", _decided_though_cancelled, "retried or dead though cancelled"),
         (decide, "admit", lambda *_: decide.RUN, "run all the same"),
         (decide, "decide", lambda message, fault, policy, now_ms: RetryAt(now_ms), "more attempts than"),
     ],

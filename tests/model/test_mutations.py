@@ -18,7 +18,7 @@ from tests.support.store_model.walk import Walk, take_walk
 from tests.turning import in_turn
 
 from redrive.store import Store
-from redrive.stores.memory import MemoryStore
+from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
 
 from . import bugs_exchange, bugs_fate, bugs_groups, bugs_store

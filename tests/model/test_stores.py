@@ -15,11 +15,11 @@ from tests.support.servers import PostgresServer, RedisServer
 from tests.support.store_model import StoreModel
 
 from redrive.store import Store
-from redrive.stores import _postgres_floor
-from redrive.stores.memory import MemoryStore
-from redrive.stores.postgres import PostgresStore
-from redrive.stores.redis import RedisStore
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.memory.store import MemoryStore
+from redrive.stores.postgres import floor
+from redrive.stores.postgres.store import PostgresStore
+from redrive.stores.redis.store import RedisStore
+from redrive.stores.sqlite.store import SqliteStore
 from redrive.testing import ManualClock
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]  # Hypothesis takes its time to shrink a failure
@@ -62,8 +62,8 @@ class TestPostgresWithFloors(TestPostgres):
 
     @pytest.fixture(autouse=True)
     def _untold(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(_postgres_floor, "SHARE", 0.0)
-        monkeypatch.setattr(_postgres_floor, "SAVED_MS", 0.0)
+        monkeypatch.setattr(floor, "SHARE", 0.0)
+        monkeypatch.setattr(floor, "SAVED_MS", 0.0)
 
 
 class TestRedis(StoreModel):

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from tests.support.servers import PostgresServer
 
-from redrive.stores.postgres import PostgresStore
+from redrive.stores.postgres.store import PostgresStore
 
 _SETTINGS = {
     "session_preload_libraries": "auto_explain",
@@ -107,7 +107,7 @@ class Explained:
         self._names = {sql.decode(): name for name, sql in self.store._st.sql.items()}
 
     def plans(self, do: Callable[[], object]) -> dict[str, Plan]:
-        """Of each statement that `do` ran, by its name in postgres.sql, the plan: of one that ran more than once, the
+        """Of each statement that `do` ran, by its name in statements.sql, the plan: of one that ran more than once, the
         one that read most. `peek` is a page of `peek`, `counted` what is counted to choose the way to it."""
         begin = self._log.stat().st_size
         do()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.sqlite.store import SqliteStore
 
 STEPS = 10  # of SQLite's virtual machine, for which it calls once
 

@@ -34,10 +34,17 @@ from redrive.message import (
     Swap,
     Where,
 )
-from redrive.stores import _postgres_looks as looks
-from redrive.stores._postgres_floor import FIRST, NEVER_MS, Aim, Floor, Look, Pieces
-from redrive.stores._postgres_floors import WAKE, Looking
-from redrive.stores.postgres import PostgresStore
+from redrive.stores.postgres import search as looks
+from redrive.stores.postgres.floor import (
+    FIRST,
+    NEVER_MS,
+    Aim,
+    Floor,
+    Look,
+    Pieces,
+)
+from redrive.stores.postgres.floors import WAKE, Looking
+from redrive.stores.postgres.store import PostgresStore
 
 from . import filling
 from .explained import OPTIONS, Explained, Plan

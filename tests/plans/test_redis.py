@@ -30,7 +30,7 @@ from redrive.message import (
     Swap,
     Where,
 )
-from redrive.stores.redis import RedisStore
+from redrive.stores.redis.store import RedisStore
 
 from . import filling
 from .filling import DAY_MS, FINGERPRINTS, HOUR_MS, LATER, LINES, MAIN, SMALL

@@ -31,10 +31,10 @@ from redrive.message import (
     Swap,
     Verdict,
 )
-from redrive.stores._lifecycle import rested
-from redrive.stores._sqs_outbox import Outbox, bury
+from redrive.stores.lifecycle import rested
+from redrive.stores.sqs.outbox import Outbox, bury
 from redrive.testing.clock import ManualClock
-from redrive.worker import first_runs
+from redrive.worker import redrive_outcome
 
 from .interleaved import BAD, Books, Interleaved
 
@@ -146,7 +146,7 @@ class InterleavedApart(Interleaved):
             [Ack(), Ack(), DeadLetter("exhausted"), RetryAt(now_ms + 50), RetryAt(now_ms, counts=False)]
         )
         settlement = Settlement(delivery.receipt, decision, None if isinstance(decision, Ack) else BAD)
-        settlement = first_runs.with_verdict(message, settlement, now_ms)
+        settlement = redrive_outcome.with_verdict(message, settlement, now_ms)
         killed_at = self.rng.choice([0, 1, 2]) if self.rng.random() < 0.1 else None
         after = replace(message, lane=Lane.READY, faults=(*message.faults, BAD))
         self.store.leased.discard(number)
@@ -183,7 +183,7 @@ class InterleavedApart(Interleaved):
             assert swap.value is not None
             [told] = self.store.cells.swap([swap])  # a duplicate's is told already, and is no harm
             if told:
-                self.verdicts.setdefault((message.run, message.id), first_runs.decode(swap.value).outcome)
+                self.verdicts.setdefault((message.run, message.id), redrive_outcome.decode(swap.value).outcome)
 
     def _dies_unsettled(self) -> None:
         """Of the queue's own bound on receives; somebody finds it in the dead-letter queue."""
@@ -193,9 +193,9 @@ class InterleavedApart(Interleaved):
         number = self.rng.choice(free)
         message = self.store.copies[number]
         died = rested(replace(message, faults=(*message.faults, NATIVE)), Lane.DEAD, "exhausted", self.store.now_ms())
-        swap = first_runs.swap_of_dead(died) if died.attempt == 0 else None
+        swap = redrive_outcome.swap_of_dead(died) if died.attempt == 0 else None
         if swap is not None and message.run is not None and self.store.cells.swap([swap]) == [True]:
-            self.verdicts.setdefault((message.run, message.id), first_runs.FAILED)
+            self.verdicts.setdefault((message.run, message.id), redrive_outcome.FAILED)
         if self.rng.random() < 0.1:
             self.again.add(message.id)
             return  # killed: somebody finds it again, if it is not delivered again before

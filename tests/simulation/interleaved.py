@@ -37,15 +37,15 @@ from redrive.message import (
     Swap,
     Verdict,
 )
-from redrive.stores.memory import MemoryStore
+from redrive.stores.memory.store import MemoryStore
 from redrive.testing.clock import ManualClock
-from redrive.triage import plan as plans
-from redrive.triage import runs
-from redrive.triage.carrier import Carrier
-from redrive.triage.run import Run
-from redrive.triage.run_state import FINAL, RunState, Status
-from redrive.triage.settings import read_settings
-from redrive.worker import first_runs
+from redrive.triage.redrive import plan as plans
+from redrive.triage.redrive import runs
+from redrive.triage.redrive.run import Run
+from redrive.triage.redrive.run_state import FINAL, RunState, Status
+from redrive.triage.redrive.runner import Carrier
+from redrive.triage.redrive.settings import read_settings
+from redrive.worker import redrive_outcome
 
 BAD = Fault(Kind.DEFAULT, "ValueError", "bad", "f-bad")
 PATIENCE = 2000  # rounds in which all must be over
@@ -264,11 +264,11 @@ class Interleaved:
         ]
         decision = self.rng.choice(ends)
         settlement = Settlement(delivery.receipt, decision, None if isinstance(decision, Ack) else BAD)
-        settlement = first_runs.with_verdict(message, settlement, now_ms)
+        settlement = redrive_outcome.with_verdict(message, settlement, now_ms)
         said = self.store.exchange([settlement], []).settled[0]
         if said is not Settled.STALE and settlement.swaps:
             assert message.run is not None and settlement.swaps[0].value is not None
-            self.verdicts[message.run, message.id] = first_runs.decode(settlement.swaps[0].value).outcome
+            self.verdicts[message.run, message.id] = redrive_outcome.decode(settlement.swaps[0].value).outcome
 
     def _person(self) -> None:
         run, id = self.rng.choice(self.runs), self.rng.choice(self.ids)

@@ -9,7 +9,7 @@ from redrive.flow.breaker import Breaker
 from redrive.flow.budget import Budget
 from redrive.flow.dependency import Dependency
 from redrive.flow.limits import Aimd
-from redrive.policy import Backoff, Retry
+from redrive.policy.policies import Backoff, Retry
 
 from .endpoints import Fragile, Queueing
 from .world import START_MS, World

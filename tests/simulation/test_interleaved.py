@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from redrive.message import Lane
-from redrive.triage.plan import CHUNK, chunk_cell
-from redrive.triage.run import Run
-from redrive.triage.run_state import FAILURES_MAX, marks_cell
-from redrive.worker import first_runs
+from redrive.triage.redrive.plan import CHUNK, chunk_cell
+from redrive.triage.redrive.run import Run
+from redrive.triage.redrive.run_state import FAILURES_MAX, marks_cell
+from redrive.worker import redrive_outcome
 
 from .interleaved import Interleaved
 
@@ -46,7 +46,7 @@ def wrong(scene: Interleaved, run: Run) -> list[str]:
     moved = {id for id in ids if scene.store.moved[run.id, id]}
     returned = {id for id in ids if scene.store.returned[run.id, id]}
     verdicts = {id: scene.verdicts[run.id, id] for id in ids if (run.id, id) in scene.verdicts}
-    done = {id for id, word in verdicts.items() if word == first_runs.DONE}
+    done = {id for id, word in verdicts.items() if word == redrive_outcome.DONE}
     failed = verdicts.keys() - done
     # What was returned, and driven on by somebody before that was written, cannot be told from what a person ended.
     seen = {id for id in returned if sum(n for (_, other), n in scene.store.moved.items() if other == id) == 1}
@@ -68,7 +68,7 @@ def wrong(scene: Interleaved, run: Run) -> list[str]:
         "ended": all(marks[id] in "sc" for id in ended & moved),
         "as many changed": counts["changed"] == list(marks.values()).count("c"),
         "all": counts["moved"] + counts["changed"] + counts["skipped"] == counts["planned"],
-        "verdicts are taken": scene.store.cells.read([first_runs.cell_of(run.id, id) for id in ids])
+        "verdicts are taken": scene.store.cells.read([redrive_outcome.cell_of(run.id, id) for id in ids])
         == [None] * len(ids),
     }
     return [f"run {run.id}: {what}: {counts}, {state.returned} returned" for what, holds in checks.items() if not holds]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from redrive.message import Lane
-from redrive.stores import _sqs_outbox
-from redrive.stores._sqs_outbox import sent_cell
-from redrive.triage.run import Run
-from redrive.worker import first_runs
+from redrive.stores.sqs import outbox
+from redrive.stores.sqs.outbox import sent_cell
+from redrive.triage.redrive.run import Run
+from redrive.worker import redrive_outcome
 
 from .apart import InterleavedApart
 from .test_interleaved import letters, planned
@@ -16,7 +16,7 @@ from .test_interleaved import letters, planned
 
 @pytest.fixture(autouse=True)
 def nobody_waits_in_true_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_sqs_outbox, "SETTLE_S", 0.0)
+    monkeypatch.setattr(outbox, "SETTLE_S", 0.0)
 
 
 def problems(scene: InterleavedApart) -> list[str]:
@@ -37,14 +37,14 @@ def wrong(scene: InterleavedApart, run: Run) -> list[str]:
     returned = {id for id in ids if scene.store.returned[run.id, id]}
     verdicts = {id: scene.verdicts[run.id, id] for id in ids if (run.id, id) in scene.verdicts}
     unsure = {id for id in ids if (run.id, id) in scene.doubtful}
-    letter_of = {first_runs.DONE: "d", first_runs.FAILED: "f"}
+    letter_of = {redrive_outcome.DONE: "d", redrive_outcome.FAILED: "f"}
     twice = {id for id, _ in (key for key, n in scene.store.sent.items() if n > 1)}
     kept = [
         id
         for id, mark, verdict in zip(
             ids,
             scene.store.cells.read([sent_cell(run.id, id) for id in ids]),
-            scene.store.cells.read([first_runs.cell_of(run.id, id) for id in ids]),
+            scene.store.cells.read([redrive_outcome.cell_of(run.id, id) for id in ids]),
             strict=True,
         )
         if mark is not None or verdict is not None

@@ -33,8 +33,8 @@ from redrive.events import Event, Fate, Notice
 from redrive.fault import Fault, classify, parse_retry_after
 from redrive.message import Counts, DeadLetter, Decision, Message, Put, RetryAt
 from redrive.store import Store
-from redrive.stores.memory import MemoryStore
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.memory.store import MemoryStore
+from redrive.stores.sqlite.store import SqliteStore
 from redrive.task import Bound, Ref, Task
 
 app = App("sqlite:///work.db")

@@ -12,13 +12,13 @@ import redrive
 from redrive import AutoRedrive
 from redrive.fault import Fault, Kind
 from redrive.message import Ack, Ask, DeadLetter, Decision, Delivery, Draft, Lane, Message, Settlement
-from redrive.stores.memory import MemoryStore
+from redrive.stores.memory.store import MemoryStore
 from redrive.testing.clock import ManualClock
-from redrive.triage import runs
-from redrive.triage.auto_machine import LEASE_MS, Autos
-from redrive.triage.auto_state import Machine, machines
-from redrive.triage.carrier import Carrier
-from redrive.worker.first_runs import with_verdict
+from redrive.triage.auto.machine import LEASE_MS, Autos
+from redrive.triage.auto.state import Machine, machines
+from redrive.triage.redrive import runs
+from redrive.triage.redrive.runner import Carrier
+from redrive.worker.redrive_outcome import with_verdict
 
 Ends = Callable[[Delivery], Decision]
 

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 import redrive
 from redrive.fault import Fault, Kind
 from redrive.message import Ack, Ask, DeadLetter, Decision, Delivery, Draft, Lane, Message, RetryAt, Settlement
-from redrive.stores.memory import MemoryStore
+from redrive.stores.memory.store import MemoryStore
 from redrive.testing.clock import ManualClock
-from redrive.triage import plan as plans
-from redrive.triage import runs
-from redrive.triage.carrier import Carrier
-from redrive.triage.run import Run
-from redrive.triage.settings import read_settings
-from redrive.worker.first_runs import with_verdict
+from redrive.triage.redrive import plan as plans
+from redrive.triage.redrive import runs
+from redrive.triage.redrive.run import Run
+from redrive.triage.redrive.runner import Carrier
+from redrive.triage.redrive.settings import read_settings
+from redrive.worker.redrive_outcome import with_verdict
 
 BAD = Fault(Kind.DEFAULT, "ValueError", "bad", "f-bad")
 Ends = Callable[[Delivery], Decision]

@@ -5,12 +5,20 @@ from __future__ import annotations
 import pytest
 
 from redrive import AutoRedrive, Gates
+from redrive.audit.actor import user
+from redrive.audit.log import Audit
 from redrive.errors import ConfigError
-from redrive.stores.memory import MemoryStore
+from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
-from redrive.triage.about import NOTHING, RULES_MAX, About, Rule, Sayings, abouts, rules
-from redrive.triage.actor import user
-from redrive.triage.audit import Audit
+from redrive.triage.annotations import (
+    NOTHING,
+    RULES_MAX,
+    About,
+    Rule,
+    Sayings,
+    abouts,
+    rules,
+)
 
 FP = "a1097e748bbaf6be"
 

@@ -21,7 +21,7 @@ from redrive.events import Event, Fate, Notice
 from redrive.message import Cell, Swap
 from redrive.observe.alerts import NAMES, Alert, Watch
 from redrive.observe.webhook import Webhook, notify
-from redrive.stores.memory import MemoryStore
+from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
 
 MINUTE_MS = 60_000

@@ -21,9 +21,9 @@ import redrive
 from redrive import App, Backoff, Context, Draft, Reject, Retry
 from redrive.errors import ConfigError, EncodeError, EnqueueError, StoreUnavailable
 from redrive.message import Ask, DeadLetter, Delivery, Lane, Message, Put, RetryAt, Settlement, Swap
-from redrive.stores.memory import MemoryStore
+from redrive.stores.memory.store import MemoryStore
 from redrive.task import Ref
-from redrive.worker.alone import YOUNG_OBJECTS_MAX
+from redrive.worker.process import YOUNG_OBJECTS_MAX
 
 UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 

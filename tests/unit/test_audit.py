@@ -8,12 +8,19 @@ from collections.abc import Callable
 import pytest
 
 from redrive import Draft
+from redrive.audit.actor import signed, user
+from redrive.audit.log import (
+    CHUNK_MAX,
+    IDS_MAX,
+    KEPT_MS,
+    TEXT_MAX,
+    TRIES,
+    Audit,
+)
 from redrive.errors import ConfigError, Conflict
 from redrive.message import Swap
-from redrive.stores.memory import MemoryStore
+from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
-from redrive.triage.actor import signed, user
-from redrive.triage.audit import CHUNK_MAX, IDS_MAX, KEPT_MS, TEXT_MAX, TRIES, Audit
 
 
 @pytest.fixture
@@ -71,7 +78,7 @@ def test_the_commit_is_tried_again_where_another_entry_came_first(store: MemoryS
 
 
 def test_the_commit_gives_up_after_a_hundred_conflicts(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.triage.audit.PAUSE_S", 0.0)
+    monkeypatch.setattr("redrive.audit.log.PAUSE_S", 0.0)
     audit, tried = Audit(store), []
 
     def write(swaps: list[Swap]) -> None:

@@ -10,8 +10,8 @@ import pytest
 from tests.unit.commanding import Call
 
 from redrive import App, AutoRedrive, Gates
-from redrive.stores.sqlite import SqliteStore
-from redrive.triage.auto_machine import Autos
+from redrive.stores.sqlite.store import SqliteStore
+from redrive.triage.auto.machine import Autos
 
 
 @pytest.fixture

@@ -12,14 +12,15 @@ from msgspec.structs import replace
 from tests.unit.autodriving import World, dies, works
 
 from redrive import AutoRedrive, Breaker, Gates
+from redrive.audit.log import Audit
 from redrive.errors import ConfigError, Refused
 from redrive.message import Ack, DeadLetter, Decision, Delivery, Discard, Handle, Lane, Swap
-from redrive.triage import auto_look, auto_state, run_state, runs
-from redrive.triage.about import Sayings
-from redrive.triage.audit import Audit
-from redrive.triage.auto_machine import Autos
-from redrive.triage.health import Healths
-from redrive.triage.run import Run
+from redrive.triage.annotations import Sayings
+from redrive.triage.auto import look, state
+from redrive.triage.auto.machine import Autos
+from redrive.triage.redrive import run_state, runs
+from redrive.triage.redrive.health import Healths
+from redrive.triage.redrive.run import Run
 
 SOON = AutoRedrive(base="10s", cap="40s", max_redrives=5, jitter=0)
 
@@ -71,7 +72,7 @@ def test_137_dead_messages_are_all_redriven_or_isolated_in_batches_and_none_is_l
 ) -> None:
     if small:  # so that it looks in many steps, and remembers few
         for name, few in (("PAGE", 7), ("LOOKED_MAX", 20), ("POISON_MAX", 5), ("KNOWN_MAX", 10)):
-            monkeypatch.setattr(auto_look, name, few)
+            monkeypatch.setattr(look, name, few)
     world = World(AutoRedrive(base="60s", cap="2m", max_redrives=2, batch=10, concurrency=5, jitter=0))
     ids = world.bury(137)
     hopeless = set(ids[::3])
@@ -284,7 +285,7 @@ def test_messages_whose_breaker_is_open_wait_and_the_others_go() -> None:
 
 
 def test_many_whose_breaker_is_open_do_not_keep_those_behind_them_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auto_look, "LOOKED_MAX", 100)
+    monkeypatch.setattr(look, "LOOKED_MAX", 100)
     world = World(AutoRedrive(base="1s"))
     for task, count in (("stripe", 1000), ("crm", 5)):
         world.app.dependency(task)
@@ -413,7 +414,7 @@ def test_a_rule_discards_in_batches_what_is_dead_and_what_dies_later_each_with_i
 
 
 def test_many_held_messages_in_front_do_not_keep_the_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auto_look, "LOOKED_MAX", 200)
+    monkeypatch.setattr(look, "LOOKED_MAX", 200)
     world = World(AutoRedrive(base="1s"))
     world.bury(700, task="1")
     world.clock.advance("1s")
@@ -464,9 +465,9 @@ def test_a_machine_whose_cell_was_altered_does_not_stop_the_others() -> None:
     world = World(AutoRedrive(base="1s"))
     world.app.queue("mail", auto_redrive=AutoRedrive(base="1s"))
     world.turn()
-    (cell,) = world.store.cells.read([auto_state.state_cell("queue/crm")])
+    (cell,) = world.store.cells.read([state.state_cell("queue/crm")])
     assert cell is not None
-    world.store.cells.swap([Swap(auto_state.state_cell("queue/crm"), cell.version, b"{")])
+    world.store.cells.swap([Swap(state.state_cell("queue/crm"), cell.version, b"{")])
     world.bury(1)
     world.bury(2, queue="mail")
     for _ in range(10):
@@ -522,7 +523,7 @@ def test_a_kill_at_any_commit_leaves_nothing_undone_and_does_nothing_twice(after
 
         def over(world: World = world) -> bool:
             counts = world.store.counts()
-            begun = auto_state.machines(world.store)
+            begun = state.machines(world.store)
             return bool(begun) and not counts.dead and not counts.ready and not begun[0].run
 
         world.mortal.left, world.mortal.after = n, after
@@ -543,7 +544,7 @@ def test_it_survives_being_killed_again_and_again() -> None:
 
     def over() -> bool:
         counts = world.store.counts()
-        begun = auto_state.machines(world.store)
+        begun = state.machines(world.store)
         return bool(begun) and not counts.dead and not counts.ready and not begun[0].run
 
     n = 0

@@ -21,7 +21,7 @@ from redrive import App, Backoff, Context, Draft, Reject, Retry, context
 from redrive.blobs import Blobs, ClaimCheck, Cleaner, FileBlobs, open_blobs, read_reference, whole_body, with_blobs
 from redrive.blobs.claims import SWEEP_EVERY_MS, SWEPT_CELL
 from redrive.blobs.place import is_key, new_key, owner, written_ms
-from redrive.config import settings
+from redrive.config.resolve import settings
 from redrive.errors import BlobsUnavailable, ConfigError, Conflict, EnqueueError, TooLarge, Unreadable
 from redrive.ids import new_id
 from redrive.message import (
@@ -41,8 +41,8 @@ from redrive.message import (
     Swap,
 )
 from redrive.store import Store, Traits
-from redrive.stores.memory import MemoryStore
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.memory.store import MemoryStore
+from redrive.stores.sqlite.store import SqliteStore
 from redrive.testing.clock import ManualClock
 
 from .working import SOON, Heard, stored
@@ -374,7 +374,7 @@ def test_enqueue_in_a_transaction_holds_with_it_and_leaves_an_orphan_where_it_is
 def test_first_large_body_ever_in_a_transaction_is_refused_with_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.stores.sqlite.BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("redrive.stores.sqlite.store.BUSY_TIMEOUT_S", 0.05)
     app = App(f"sqlite:///{tmp_path}/db", blobs=f"file://{tmp_path}/blobs")
     taking(app)
     app.counts()

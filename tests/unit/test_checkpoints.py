@@ -14,7 +14,7 @@ from redrive import App, Context
 from redrive.errors import EncodeError, LeaseLost, TooLarge
 from redrive.message import Ask
 from redrive.store import Traits
-from redrive.stores.memory import MemoryStore
+from redrive.stores.memory.store import MemoryStore
 
 from .working import SOON, Heard, stored, until
 

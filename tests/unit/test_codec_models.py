@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, RootModel, SecretStr, field_validator
 
-from redrive.codec import Codec
+from redrive.codec.codec import Codec
 from redrive.errors import ConfigError, EncodeError, Unreadable
 
 T = TypeVar("T")
@@ -366,6 +366,6 @@ def test_no_bytes_make_a_model_fail_otherwise(body: bytes) -> None:
 
 
 def test_pydantic_is_not_imported_by_redrive() -> None:
-    code = "import sys, redrive, redrive.codec, redrive.app; sys.exit('pydantic' in sys.modules)"
+    code = "import sys, redrive, redrive.codec.codec, redrive.app; sys.exit('pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     assert pydantic.VERSION.startswith("2.")

@@ -21,7 +21,16 @@ from redrive.boot import boot_id
 from redrive.fault import Crash, Kind, crash_fault
 from redrive.ids import new_id
 from redrive.message import Ask, Lane
-from redrive.worker.crashes import _SLOT, Death, Slots, all_beats, hold, left_behind, note_death, place
+from redrive.worker.crash.ledger import (
+    _SLOT,
+    Death,
+    Slots,
+    all_beats,
+    hold,
+    left_behind,
+    note_death,
+    place,
+)
 
 IDS = [new_id(n) for n in range(4)]
 

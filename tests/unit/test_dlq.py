@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from tests.support.servers import PostgresServer, RedisServer
 
+from redrive.audit.actor import user
 from redrive.errors import ConfigError
 from redrive.fault import Fault, Kind
 from redrive.message import Ask, DeadLetter, Draft, Handle, Lane, Message, Quarantine, Settlement, Swap, Verdict, Where
 from redrive.stores import open_store
-from redrive.stores.memory import MemoryStore
-from redrive.triage.actor import user
+from redrive.stores.memory.store import MemoryStore
 from redrive.triage.dlq import PAGE, DeadLetters, Retried
 
 

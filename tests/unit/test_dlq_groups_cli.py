@@ -13,7 +13,7 @@ from redrive import Draft
 from redrive.cli.main import run
 from redrive.fault import Fault, Kind
 from redrive.message import Ask, DeadLetter, Settlement
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.sqlite.store import SqliteStore
 
 FP, OTHER = "5adb8c5d5d8d7435", "5adbffffffffffff"
 Cli = Callable[..., tuple[int, str, str]]

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from redrive import Draft
+from redrive.audit.actor import user
 from redrive.cli.main import run
 from redrive.fault import Fault, Kind
 from redrive.message import Ask, DeadLetter, Lane, Settlement
-from redrive.stores.sqlite import SqliteStore
-from redrive.triage.actor import user
+from redrive.stores.sqlite.store import SqliteStore
 
 Cli = Callable[..., tuple[int, str, str]]
 TASKS = """

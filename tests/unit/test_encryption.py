@@ -16,8 +16,8 @@ from redrive.decide import LOCKED
 from redrive.errors import ConfigError, KeyMissing, KeyReused, SelectorError
 from redrive.message import Ask, Draft, Lane
 from redrive.store import box_of
-from redrive.stores.memory import MemoryStore
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.memory.store import MemoryStore
+from redrive.stores.sqlite.store import SqliteStore
 from redrive.testing import ManualClock
 
 from .working import SOON, store_in

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from redrive.cli import failure
+from redrive.cli.terminal import failure
 
 ROOT = Path(__file__).parents[2]
 DECLARED: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from redrive.cli.views import full
+from redrive.cli.terminal.views import full
 from redrive.events import Fate
 from redrive.fault import Crash, Fault, Kind, crash_fault
 from redrive.message import (
@@ -19,8 +19,8 @@ from redrive.message import (
     Settled,
     Settlement,
 )
-from redrive.worker.fates import fate
-from redrive.worker.outcomes import Outcome
+from redrive.worker.delivery_events import fate
+from redrive.worker.settlement import Outcome
 
 NOW_MS = 1_000_000
 

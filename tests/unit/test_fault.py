@@ -487,7 +487,7 @@ def run_as(filename: str, exception: Exception) -> Exception:
 
 def test_frames_of_the_worker_are_left_out_and_no_others() -> None:
     package = Path(redrive.__file__).parent
-    own = classify(run_as(str(package / "worker" / "loop.py"), ValueError("x")))
+    own = classify(run_as(str(package / "worker" / "worker/store_loop.py"), ValueError("x")))
     assert "in run" not in own.traceback
     assert "in handler" in own.traceback
     assert "in run" in classify(run_as(str(package / "context.py"), ValueError("x"))).traceback
@@ -495,7 +495,7 @@ def test_frames_of_the_worker_are_left_out_and_no_others() -> None:
 
 
 def test_a_fault_of_the_worker_itself_keeps_its_frames() -> None:
-    error = run_as(str(Path(redrive.__file__).parent / "worker" / "loop.py"), ValueError("x"))
+    error = run_as(str(Path(redrive.__file__).parent / "worker" / "worker/store_loop.py"), ValueError("x"))
     assert error.__traceback__ is not None
     error.__traceback__.tb_next = None
     assert "in run" in classify(error).traceback

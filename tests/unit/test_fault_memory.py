@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from redrive.fault import Kind, classify
 from redrive.fault.fingerprints import _steps
-from redrive.fault.looks import Looks
+from redrive.fault.inspection import Looks
 from redrive.fault.stack import STACKS_MAX, _stacks, stack_of
 
 

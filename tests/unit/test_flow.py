@@ -206,7 +206,7 @@ def test_what_cannot_be_meant_is_refused(said: dict[str, object]) -> None:
 
 
 def test_a_rate_with_a_key_of_its_own_is_a_control_of_its_own() -> None:
-    from redrive.worker.guards import controls
+    from redrive.worker.flow.local_state import controls
 
     app = App("memory://")
 

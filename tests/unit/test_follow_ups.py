@@ -15,7 +15,7 @@ from redrive.errors import ConfigError, EncodeError, EnqueueError, StoreUnavaila
 from redrive.ids import is_id
 from redrive.message import Ask, Exchange, Lane, Settlement, Swap
 from redrive.store import Traits
-from redrive.stores.memory import MemoryStore
+from redrive.stores.memory.store import MemoryStore
 from redrive.task import Ref
 
 from .working import SOON, Heard, stored, until
@@ -185,7 +185,7 @@ def print_nothing() -> None: ...
 
 
 def test_a_run_bounds_its_follow_ups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive._context.FOLLOW_UPS_MAX", 3)
+    monkeypatch.setattr("redrive.run_context.FOLLOW_UPS_MAX", 3)
     app = App(store=MemoryStore())
 
     @app.task(ctx=True)

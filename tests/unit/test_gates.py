@@ -19,12 +19,12 @@ from redrive.errors import ConfigError
 from redrive.flow import breaker as breakers
 from redrive.flow.dependency import Dependency, State
 from redrive.flow.limits import CoolDown
-from redrive.stores.memory import MemoryStore
+from redrive.stores.memory.store import MemoryStore
 from redrive.testing.clock import START_MS, ManualClock
-from redrive.triage.gates import PROBE_WAIT_MS, closed, held, shut
-from redrive.triage.health import FRESH_S, GOOD_S, Healths
-from redrive.triage.plan import Plan
-from redrive.triage.settings import Settings, read_settings
+from redrive.triage.redrive.gates import PROBE_WAIT_MS, closed, held, shut
+from redrive.triage.redrive.health import FRESH_S, GOOD_S, Healths
+from redrive.triage.redrive.plan import Plan
+from redrive.triage.redrive.settings import Settings, read_settings
 
 
 class Run(NamedTuple):

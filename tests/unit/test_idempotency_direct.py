@@ -14,7 +14,7 @@ from redrive.errors import ConfigError, InProgress, KeyReused, LeaseLost, StoreU
 from redrive.fault import classify
 from redrive.flow.idempotency import cell_of
 from redrive.message import Lane, Swap
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.sqlite.store import SqliteStore
 
 from .idempotent import kept
 from .working import SOON, Heard, stored, until

@@ -72,7 +72,7 @@ def test_a_worker_ends_where_it_cannot_learn_what_was_committed(
     async def work() -> None:
         async with app.worker(["default"], grace=0):
             await until(Path(f"{file}-paid").exists)
-            monkeypatch.setattr("redrive.worker.idempotent.read_all", failing)
+            monkeypatch.setattr("redrive.worker.idempotency.read_all", failing)
 
     with pytest.raises(StoreUnavailable):
         asyncio.run(asyncio.wait_for(work(), 20))

@@ -18,10 +18,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.aws._yaml import dump
+from redrive.aws.cloudformation.template import INLINE_MAX, PROFILES, Settings, template, text
+from redrive.aws.cloudformation.yaml_text import dump
 from redrive.aws.cloudwatch import NAMESPACE, UNITS
-from redrive.aws.infrastructure import INLINE_MAX, PROFILES, Settings, template, text
-from redrive.aws.moving import settings_of
+from redrive.aws.redriver.moving import settings_of
 from redrive.cli.main import cli, run
 from redrive.errors import ConfigError
 
@@ -434,9 +434,9 @@ def test_the_command_writes_what_was_asked_for(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_making_it_needs_no_library_of_aws() -> None:
-    asked = "import redrive.aws.infrastructure as i, sys; i.text(i.template(i.Settings())); print(*sys.modules)"
+    asked = "import redrive.aws.cloudformation as i, sys; i.text(i.template(i.Settings())); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", asked], check=True, capture_output=True, text=True).stdout.split()
-    assert "redrive.aws.infrastructure" in loaded and not {"boto3", "botocore", "yaml"} & set(loaded)
+    assert "redrive.aws.cloudformation.template" in loaded and not {"boto3", "botocore", "yaml"} & set(loaded)
 
 
 def test_the_longest_names_fit() -> None:

@@ -16,8 +16,8 @@ from redrive import App, Draft
 from redrive.errors import ConfigError, Refused
 from redrive.fault import Crash, Fault, Kind, classify
 from redrive.message import BLOB, Ask, DeadLetter, Lane, Message, Quarantine, RetryAt, Settlement
-from redrive.stores.memory import MemoryStore
-from redrive.triage.lines import Damaged, Importer, read_line, write_line
+from redrive.stores.memory.store import MemoryStore
+from redrive.triage.export import Damaged, Importer, read_line, write_line
 
 ID = "0199f3a1-0000-7000-8000-000000000001"
 WHY = "to find out why"
@@ -215,8 +215,8 @@ def test_nothing_is_imported_where_a_line_is_damaged_unless_that_is_said(app: Ap
 
 def test_a_line_that_the_store_would_refuse_is_named(app: App) -> None:
     (message, *_) = put_dead(app)
-    lines = [write_line(message), write_line(replace(message, id="7")), write_line(replace(message, priority=9))]
-    with Importer(MemoryStore(), io.BytesIO(b"".join(lines))) as importer:
+    export = [write_line(message), write_line(replace(message, id="7")), write_line(replace(message, priority=9))]
+    with Importer(MemoryStore(), io.BytesIO(b"".join(export))) as importer:
         looked = importer.look()
     assert looked.count == 1 and [each.line for each in looked.damaged] == [2, 3]
     assert "is not a UUIDv7" in looked.damaged[0].why and "priority is 9" in looked.damaged[1].why
@@ -224,9 +224,9 @@ def test_a_line_that_the_store_would_refuse_is_named(app: App) -> None:
 
 
 def test_large_files_go_in_batches(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    from redrive.triage import lines
+    from redrive.triage import export
 
-    monkeypatch.setattr(lines, "BATCH", 2)
+    monkeypatch.setattr(export, "BATCH", 2)
     put_dead(app)
     out = io.BytesIO()
     app.dlq.export("lane:(dead,quarantine)", out)

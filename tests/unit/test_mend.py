@@ -10,8 +10,8 @@ from redrive import App, Draft
 from redrive.errors import ConfigError, EnqueueError, Refused, Unreadable
 from redrive.fault import Fault, Kind
 from redrive.message import Ask, DeadLetter, Lane, Message, Quarantine, Settlement
+from redrive.triage.actions import BATCH
 from redrive.triage.edit import difference
-from redrive.triage.mend import BATCH
 
 WHY = "by hand"
 

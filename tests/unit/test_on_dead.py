@@ -10,7 +10,7 @@ import redrive
 from redrive import App, Context, Draft, Quarantine, Reject, RetryAfter, Snooze
 from redrive.errors import ConfigError
 from redrive.message import Ask, Lane, Message
-from redrive.stores.memory import MemoryStore
+from redrive.stores.memory.store import MemoryStore
 
 from .test_follow_ups import Picky
 from .working import SOON, Heard, stored
@@ -154,7 +154,7 @@ def test_a_compensation_that_the_store_refuses_does_not_hold_up_the_death(monkey
         raise Reject("no")
 
     ref = pay.enqueue()
-    monkeypatch.setattr("redrive.worker.outcomes.Draft", lambda **fields: Draft(**fields, key="bad"))
+    monkeypatch.setattr("redrive.worker.settlement.Draft", lambda **fields: Draft(**fields, key="bad"))
     app.run_worker(["pay"], burst=True)
     assert stored(app, ref.id).reason == "rejected" and heard.outcomes == ["dead"] and waiting(app) == []
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.errors import ConfigError, StopError
-from redrive.triage.pace import (
+from redrive.triage.redrive.pacing import (
     GO_ON,
     MAX_PER_S,
     WAIT,
@@ -23,7 +23,7 @@ from redrive.triage.pace import (
     percent,
     rested,
 )
-from redrive.triage.settings import estimate_s, read_settings
+from redrive.triage.redrive.settings import estimate_s, read_settings
 
 T0 = 1_760_000_000_123
 

@@ -10,7 +10,7 @@ from platform import machine
 
 import pytest
 
-from redrive.aws.package import MACHINES, Packaged, package
+from redrive.aws.bundle import MACHINES, Packaged, package
 from redrive.errors import ConfigError
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -11,14 +11,21 @@ from redrive import App
 from redrive.errors import ConfigError, PlanRefused
 from redrive.fault import Fault, Kind
 from redrive.message import Ack, Ask, DeadLetter, Decision, Draft, Handle, Lane, Quarantine, Settlement, Swap
-from redrive.stores.memory import MemoryStore
+from redrive.stores.memory.store import MemoryStore
 from redrive.testing.clock import ManualClock
-from redrive.triage import plan as planning
-from redrive.triage.plan import chunk_cell, draw_up, keep, plan_cell, read_chunk, read_plan
-from redrive.triage.plan_handle import PlanHandle
-from redrive.triage.run_state import state_cell
-from redrive.triage.select import Selection
-from redrive.triage.settings import Settings, estimate_s, read_settings
+from redrive.triage.redrive import plan as planning
+from redrive.triage.redrive.plan import (
+    chunk_cell,
+    draw_up,
+    keep,
+    plan_cell,
+    read_chunk,
+    read_plan,
+)
+from redrive.triage.redrive.plan_handle import PlanHandle
+from redrive.triage.redrive.run_state import state_cell
+from redrive.triage.redrive.settings import Settings, estimate_s, read_settings
+from redrive.triage.select.selector import Selection
 
 HOUR_S, DAY_S = 3600, 86_400
 

@@ -11,9 +11,9 @@ from tests.unit.commanding import Call
 
 from redrive import App
 from redrive.message import Ask, DeadLetter, Draft, Quarantine, Settlement, Swap
-from redrive.stores.sqlite import SqliteStore
-from redrive.triage.plan import plan_cell
-from redrive.triage.run_state import state_cell
+from redrive.stores.sqlite.store import SqliteStore
+from redrive.triage.redrive.plan import plan_cell
+from redrive.triage.redrive.run_state import state_cell
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from redrive.stores._postgres_floor import (
+from redrive.stores.postgres.floor import (
     BEHIND_EVERY_S,
     FIRST,
     FREE_MS,

@@ -8,8 +8,8 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from redrive.errors import ConfigError
-from redrive.stores._postgres_link import Link
-from redrive.stores._postgres_url import parse, shown
+from redrive.stores.postgres.session import Link
+from redrive.stores.postgres.url import parse, shown
 
 BASE = "postgresql://ann:hunter2@db.example:5433/work"
 

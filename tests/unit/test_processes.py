@@ -18,8 +18,15 @@ from redrive import App, Draft
 from redrive.errors import ConfigError
 from redrive.events import Notice
 from redrive.message import Ask, Lane
-from redrive.stores.memory import MemoryStore
-from redrive.worker.frames import Ended, Inbox, Keep, Stop, ToWorker, pack
+from redrive.stores.memory.store import MemoryStore
+from redrive.worker.executors.ipc import (
+    Ended,
+    Inbox,
+    Keep,
+    Stop,
+    ToWorker,
+    pack,
+)
 
 from . import isolated
 from .working import Heard, store_in, stored, until
@@ -342,7 +349,7 @@ def test_poison_is_quarantined_with_evidence_and_nothing_else_is_harmed(tmp_path
             assert fault.crash.peak_bytes is not None and fault.crash.peak_bytes > 10_000_000
             if poison[n] in ("loop", "segfault"):
                 assert re.search(r'isolated.py", line \d+, in die$', fault.traceback, re.MULTILINE), fault.traceback
-                assert "child.py" not in fault.traceback
+                assert "executors/child_main.py" not in fault.traceback
             if poison[n] == "memory":
                 assert "kept.append" in fault.traceback and fault.crash.peak_bytes > 100_000_000
     app.store.close()

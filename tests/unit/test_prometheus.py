@@ -24,10 +24,10 @@ from redrive.observe.logs import JsonLog, TextLog
 from redrive.observe.prometheus import Depths, Metrics
 from redrive.observe.shared_tally import SharedCounting, read
 from redrive.observe.tally import ATTEMPTS, DELAY_S, DONE_S, RUN_S, SHAPES, Counting, Series
-from redrive.stores.memory import MemoryStore
+from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
-from redrive.triage.run_state import Status
-from redrive.worker.metering import Meter
+from redrive.triage.redrive.run_state import Status
+from redrive.worker.request_meter import Meter
 
 LABELS = {
     "queue",

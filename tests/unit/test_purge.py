@@ -9,7 +9,7 @@ import pytest
 
 from redrive import Draft
 from redrive.message import Ask, Cancel, DeadLetter, Lane, Page, Quarantine, Settlement
-from redrive.stores.memory import MemoryStore
+from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
 from redrive.triage.purge import PAGE, Purged, PurgeNote, purge, purge_behind
 

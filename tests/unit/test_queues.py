@@ -14,7 +14,7 @@ from redrive.errors import ConfigError, StoreUnavailable
 from redrive.events import Notice
 from redrive.message import Ack, Ask, GroupOrder, Keep, Lane, OnDead
 from redrive.store import Store
-from redrive.stores.memory import MemoryStore
+from redrive.stores.memory.store import MemoryStore
 from redrive.testing import Kit, ManualClock
 
 from .working import Heard, store_in

@@ -8,7 +8,7 @@ import pytest
 
 from redrive import App, Idempotency
 from redrive.message import Lane
-from redrive.stores.memory import MemoryStore
+from redrive.stores.memory.store import MemoryStore
 
 RAN: list[int] = []
 

@@ -16,7 +16,7 @@ from redrive import App, Context, Quarantine, Reject, Retry
 from redrive.errors import ConfigError, NotDone
 from redrive.message import Ask, Lane, Message
 from redrive.store import Traits
-from redrive.stores.memory import MemoryStore
+from redrive.stores.memory.store import MemoryStore
 from redrive.task import Ref
 from redrive.testing import ManualClock
 

@@ -12,7 +12,7 @@ from redrive import App, Backoff, Retry
 from redrive.app import Queue
 from redrive.message import Ask, Delivery, Message, Receipt
 from redrive.store import Store
-from redrive.worker.places import Places
+from redrive.worker.capacity import Places
 
 from .working import store_in
 

@@ -14,16 +14,24 @@ import pytest
 from tests.e2e.test_cli import on_terminal
 from tests.unit.commanding import Call
 
-from redrive.cli.run import COUNTS
+from redrive.cli.dlq.run import COUNTS
 from redrive.fault import Fault, Kind
 from redrive.message import Ask, DeadLetter, Draft, Settlement, Swap
-from redrive.stores.sqlite import SqliteStore
-from redrive.triage import plan as plans
-from redrive.triage import runs
-from redrive.triage.gates import Gates
-from redrive.triage.run_state import Failure, Line, RunState, Status, failures_cell, state_cell, story_cell
-from redrive.triage.select import Selection
-from redrive.triage.settings import read_settings
+from redrive.stores.sqlite.store import SqliteStore
+from redrive.triage.redrive import plan as plans
+from redrive.triage.redrive import runs
+from redrive.triage.redrive.gates import Gates
+from redrive.triage.redrive.run_state import (
+    Failure,
+    Line,
+    RunState,
+    Status,
+    failures_cell,
+    state_cell,
+    story_cell,
+)
+from redrive.triage.redrive.settings import read_settings
+from redrive.triage.select.selector import Selection
 
 PATIENCE_S = 30.0
 

@@ -25,11 +25,11 @@ from redrive.message import (
     RetryAt,
     Swap,
 )
-from redrive.triage import carrier, run_state, runs, tally
-from redrive.triage import plan as plans
-from redrive.triage.carrying import Carrying
-from redrive.triage.run import Run
-from redrive.triage.settings import Settings, read_settings
+from redrive.triage.redrive import plan as plans
+from redrive.triage.redrive import progress, run_state, runner, runs
+from redrive.triage.redrive.run import Run
+from redrive.triage.redrive.service import Carrying
+from redrive.triage.redrive.settings import Settings, read_settings
 
 from .redriving import Scene, dies, fails_once, works
 
@@ -275,9 +275,9 @@ def test_two_of_the_same_name_carry_a_run_and_take_up_what_the_other_moved(scene
 def test_what_a_person_cancels_is_found_in_each_chunk(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, every_s: float
 ) -> None:
-    for module in (plans, carrier, tally):
+    for module in (plans, runner, progress):
         monkeypatch.setattr(module, "CHUNK", 10)
-    monkeypatch.setattr(tally, "LOOKED", 4)
+    monkeypatch.setattr(progress, "LOOKED", 4)
     ids = scene.bury(50)
     run = scene.start(delay="1h")
     scene.move(50)

@@ -20,10 +20,10 @@ from redrive.errors import ConfigError, Conflict, EnqueueError, StoreUnavailable
 from redrive.events import Notice
 from redrive.message import Message, Put, Swap
 from redrive.schedule import Missed, Scheduler, State
-from redrive.schedule.runner import STEP_MS, Due
+from redrive.schedule.scheduler import STEP_MS, Due
 from redrive.schedule.turn import TAKE_OVER_MS
-from redrive.stores.memory import MemoryStore
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.memory.store import MemoryStore
+from redrive.stores.sqlite.store import SqliteStore
 from redrive.task import Task
 from redrive.testing import ManualClock
 

@@ -17,7 +17,7 @@ import pytest
 
 from redrive.cli.main import run
 from redrive.message import Message
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.sqlite.store import SqliteStore
 
 PATIENCE_S = 30.0
 TASKS = """

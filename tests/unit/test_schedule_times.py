@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.errors import ConfigError
-from redrive.schedule.times import Cron, Every, latest, next_after, times
+from redrive.schedule.cron import Cron, Every, latest, next_after, times
 
 
 def ms(text: str) -> int:

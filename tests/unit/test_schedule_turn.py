@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.schedule.times import times
+from redrive.schedule.cron import times
 from redrive.schedule.turn import (
     AHEAD_MAX_MS,
     MISSED_MAX,

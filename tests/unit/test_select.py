@@ -16,12 +16,12 @@ from redrive.errors import ConfigError, SelectorError
 from redrive.fault import Fault, Kind
 from redrive.message import Ask, DeadLetter, Draft, FailureGroup, Lane, Message, Page, Settlement, Where
 from redrive.store import Store
-from redrive.stores.memory import MemoryStore
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.memory.store import MemoryStore
+from redrive.stores.sqlite.store import SqliteStore
 from redrive.testing.clock import ManualClock
 from redrive.triage import pages
 from redrive.triage.dlq import DeadLetters
-from redrive.triage.select import Selection, as_node
+from redrive.triage.select.selector import Selection, as_node
 
 
 @pytest.fixture(params=["memory", "sqlite"], scope="module")

@@ -16,9 +16,9 @@ import pytest
 from redrive import App
 from redrive.fault import Crash, crash_fault
 from redrive.message import Ask, Lane, Message
-from redrive.worker import processes
-from redrive.worker import suspects as suspects_module
-from redrive.worker.memory import available_bytes, fits, resident_of
+from redrive.worker.crash import suspects as suspects_module
+from redrive.worker.executors import processes
+from redrive.worker.executors.memory import available_bytes, fits, resident_of
 
 from . import isolated
 from .working import Heard, store_in, stored, until
@@ -59,7 +59,7 @@ def children_now() -> int:
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            found += parent == os.getpid() and b"redrive.worker.child" in (path / "cmdline").read_bytes()
+            found += parent == os.getpid() and b"redrive.worker.executors.child_main" in (path / "cmdline").read_bytes()
     return found
 
 
@@ -285,7 +285,7 @@ def test_where_no_child_can_begin_suspects_run_in_the_worker(
     monkeypatch.setattr(processes, "PAUSE_S", (0.01, 0.01))
     monkeypatch.setattr(app, "tasks", {name: app.tasks[name] for name in ("meets", "ameets")})
     monkeypatch.setattr(app, "spec", "tests.unit.nowhere:app")
-    monkeypatch.setattr("redrive.worker.origin._names_of", lambda app: iter(["tests.unit.nowhere:app"]))
+    monkeypatch.setattr("redrive.worker.executors.app_import._names_of", lambda app: iter(["tests.unit.nowhere:app"]))
     refs = suspects(app, *[("ameets", place, 3)] * 3)
     heard = Heard(app)
     app.run_worker({"default": 5}, drain=True)

@@ -4,8 +4,8 @@ import base64
 
 import pytest
 
+from redrive.deliver.signing import read_secret, sign, webhook_headers
 from redrive.errors import ConfigError
-from redrive.http.signing import read_secret, sign, webhook_headers
 
 # Published by the libraries of Standard Webhooks and by Svix: secret, id, time, body, signature.
 VECTORS = [

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from redrive.http import spool
+from redrive.deliver import spool
 
 MB = 1024 * 1024
 
@@ -46,7 +46,7 @@ def test_a_bomb_ends_in_bounded_memory_and_disk(tmp_path: Path) -> None:
     member = gzip.compress(bytes(16 * MB))
     bomb.write_bytes(member * 1000)  # 16 GB in 16 MB
     program = (
-        "import resource, sys; from redrive.http import spool; from pathlib import Path\n"
+        "import resource, sys; from redrive.deliver import spool; from pathlib import Path\n"
         f"resource.setrlimit(resource.RLIMIT_DATA, ({400 * MB}, {400 * MB}))\n"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({300 * MB}, {300 * MB}))\n"
         "try: spool.readable(sys.argv[1], Path(sys.argv[2]))\n"

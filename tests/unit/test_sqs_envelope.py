@@ -15,13 +15,22 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from redrive.codec.routing import Routes
 from redrive.demo.plan import DATA
 from redrive.fault import Fault, Kind
 from redrive.ids import is_id, new_id
 from redrive.message import Deferral, Lane, Message
-from redrive.routes import Routes
-from redrive.stores._sqs_envelope import ANY_BODY_MAX, BYTES_MAX, ENVELOPE_BYTES, FRESH, own, read, size_of, write
-from redrive.stores._sqs_kept import Kept
+from redrive.stores.sqs.envelope import (
+    ANY_BODY_MAX,
+    BYTES_MAX,
+    ENVELOPE_BYTES,
+    FRESH,
+    own,
+    read,
+    size_of,
+    write,
+)
+from redrive.stores.sqs.message_state import Kept
 from redrive.testing.sqs.messages import check_body
 
 NOW_MS = 1_800_000_000_123

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redrive import App, Draft, Idempotency, Retry
-from redrive.codec import Codec
+from redrive.codec.codec import Codec
+from redrive.codec.routing import UNROUTED, Route, Routes
 from redrive.errors import ConfigError, Unreadable
 from redrive.fault import Fault, Kind
 from redrive.ids import is_id
 from redrive.message import Counts, Message
-from redrive.routes import UNROUTED, Route, Routes
-from redrive.stores._door import unstorable
-from redrive.stores._sqs_envelope import read, write
+from redrive.stores.sqs.envelope import read, write
+from redrive.stores.validation import unstorable
 
 SENT_MS = 1_800_000_000_123
 S3_EVENT = {

@@ -14,9 +14,16 @@ from redrive.fault import Fault, Kind
 from redrive.ids import new_id
 from redrive.message import Ask, Draft, Handle, Lane, Message, Redrive, Return, Swap
 from redrive.store import Store
-from redrive.stores._sqs_outbox import LEASE_MS, OWNER, UNROUTED, Outbox, bury, sent_cell
-from redrive.stores.memory import MemoryStore
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.memory.store import MemoryStore
+from redrive.stores.sqlite.store import SqliteStore
+from redrive.stores.sqs.outbox import (
+    LEASE_MS,
+    OWNER,
+    UNROUTED,
+    Outbox,
+    bury,
+    sent_cell,
+)
 from redrive.testing.clock import ManualClock
 
 FAULT = Fault(Kind.DEFAULT, "ValueError", "bad", "f-bad")

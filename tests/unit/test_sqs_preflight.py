@@ -11,11 +11,18 @@ from msgspec.structs import replace
 from redrive import App, Backoff, Budget, Idempotency, Retry
 from redrive.cli.main import run
 from redrive.errors import Refused
-from redrive.policy import Poison, presets
+from redrive.policy.policies import Poison, presets
 from redrive.store import Work
-from redrive.stores._sqs_preflight import QueueFacts, receives, redrive_policy, refusals, sent_by_sns, warnings
-from redrive.stores.memory import MemoryStore
-from redrive.worker.vetting import work_of, works
+from redrive.stores.memory.store import MemoryStore
+from redrive.stores.sqs.preflight import (
+    QueueFacts,
+    receives,
+    redrive_policy,
+    refusals,
+    sent_by_sns,
+    warnings,
+)
+from redrive.worker.preflight import work_of, works
 
 FACTS = QueueFacts(
     queue="crm", name="acme-crm", receives_max=100, retention_s=1_209_600, visibility_s=300, dead="acme-crm-dlq",

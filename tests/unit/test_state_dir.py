@@ -10,8 +10,8 @@ import pytest
 from redrive import App
 from redrive.events import Event, Notice
 from redrive.store import Traits
-from redrive.stores._state_dir import state_dir
-from redrive.stores.memory import MemoryStore
+from redrive.stores.memory.store import MemoryStore
+from redrive.stores.state_dir import state_dir
 
 
 @pytest.fixture(autouse=True)

@@ -18,8 +18,8 @@ from redrive.errors import ConfigError
 from redrive.fault import Crash, crash_fault
 from redrive.message import Ask, Hold, Lane, Receipt, RetryAt, Settlement
 from redrive.store import Store
-from redrive.stores.memory import MemoryStore
-from redrive.worker import suspects
+from redrive.stores.memory.store import MemoryStore
+from redrive.worker.crash import suspects
 
 from .working import SOON, Crowd, Heard, store_in, until
 

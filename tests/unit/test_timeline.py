@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from redrive import App, Draft
+from redrive.audit.log import Audit, Entry
 from redrive.fault import Fault, Kind
 from redrive.message import Ask, DeadLetter, Lane, Message, Settlement
-from redrive.stores.memory import MemoryStore
+from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
-from redrive.triage.audit import Audit, Entry
 from redrive.triage.timeline import by_hand, ended_by, timeline
 
 ID = "0199f3a1-0000-7000-8000-000000000001"

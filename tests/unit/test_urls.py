@@ -12,9 +12,9 @@ import pytest
 from redrive.blobs import open_blobs
 from redrive.errors import ConfigError
 from redrive.stores import open_store, sqlite_path
-from redrive.stores._redis_url import RedisUrl
-from redrive.stores._sqs_url import SqsUrl
-from redrive.stores._state_dir import state_dir
+from redrive.stores.redis.url import RedisUrl
+from redrive.stores.sqs.url import SqsUrl
+from redrive.stores.state_dir import state_dir
 from redrive.urls import ENCODED, shown, split
 
 SIGNS = "/@:#%?&=+ "
@@ -138,7 +138,7 @@ def test_the_folder_of_workers_is_named_without_user_and_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REDRIVE_STATE_DIR", str(tmp_path))
-    from redrive.stores.sqs import _place
+    from redrive.stores.sqs.store import _place
 
     assert _place("http://ann:hunter2@127.0.0.1:4566/x") == "127.0.0.1:4566"
     for password in ("p@ss-word", "hun:ter2"):

@@ -10,7 +10,7 @@ import pytest
 from redrive import App, Draft, Idempotency, Retry
 from redrive.errors import ConfigError
 from redrive.message import Lane, Message
-from redrive.stores.memory import MemoryStore
+from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
 
 from .working import SOON, Heard, stored

@@ -20,8 +20,8 @@ import redrive
 from redrive import App, Backoff, Context, Retry
 from redrive.errors import Cancelled, LeaseLost, StoreUnavailable
 from redrive.message import Ask, Lane
-from redrive.stores import sqlite
-from redrive.worker.crashes import hold
+from redrive.stores.sqlite import store as sqlite
+from redrive.worker.crash.ledger import hold
 
 from .working import SOON, Crowd, Heard, Watched, stored, until
 

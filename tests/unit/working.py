@@ -14,8 +14,8 @@ from redrive.errors import StoreUnavailable
 from redrive.events import Event, Fate, Notice
 from redrive.message import Ask, Counts, Exchange, Hold, Message, Receipt, Settled, Settlement, Swap
 from redrive.store import Store
-from redrive.stores.memory import MemoryStore
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.memory.store import MemoryStore
+from redrive.stores.sqlite.store import SqliteStore
 
 PATIENCE_S = 30.0  # long, for a busy machine: what is waited for comes at once or never
 SOON = Retry(max_attempts=3, backoff=Backoff.fixed("10ms"))

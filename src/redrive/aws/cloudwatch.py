@@ -39,7 +39,7 @@ import msgspec
 from ..duration import Duration, seconds
 from ..events import Event, Fate, Notice
 from ..redact import redact, redact_value
-from ..visible import in_json
+from ..redact.visible import in_json
 
 if TYPE_CHECKING:
     from ..app import App

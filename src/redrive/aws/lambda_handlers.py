@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
 from .cloudwatch import Emf, redriver_line
-from .moving import Settings, settings_of
-from .pacing import Known
-from .redriver import FAN_OUT, Carried, Redriver, Work
-from .sending import Call, calls
-from .triggers import trigger_of
+from .redriver.moving import Settings, settings_of
+from .redriver.pacing import Known
+from .redriver.redriver import FAN_OUT, Carried, Redriver, Work
+from .redriver.sending import Call, calls
+from .redriver.triggers import trigger_of
 
 if TYPE_CHECKING:
     from ..app import App
     from ..store import Cells
-    from .lambda_batch import Batches
+    from .lambda_.batch import Batches
 
 MARGIN_S = 10.0  # before the end of a Lambda's time: from then on nothing new is begun
 ALONE_S = 60.0  # how long to take where nobody says how long it may be
@@ -33,7 +33,7 @@ class LambdaHandler:
     kept for the next ones; `close` ends its threads, which Lambda never asks for."""
 
     def __init__(self, app: App, *, concurrency: int | None, margin_s: float, metrics: bool) -> None:
-        from .lambda_batch import Batches  # when the function's module is imported; the re-driver needs none of it
+        from .lambda_.batch import Batches  # when the function's module is imported; the re-driver needs none of it
 
         self._make = Batches
         self._app, self._concurrency, self._margin_s, self._metrics = app, concurrency, margin_s, metrics
@@ -150,7 +150,7 @@ def _region() -> str:
 
 @cache
 def _call(region: str) -> Call:
-    from ..stores._aws import client
+    from ..awsapi.client import client
 
     return calls(client("sqs", region=region))
 

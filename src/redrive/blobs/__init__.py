@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..config import is_shared, near_miss, settings
+from ..config.resolve import is_shared, near_miss, settings
 from ..errors import BlobsUnavailable, ConfigError
 from ..message import BLOB, RAW, SEALED, Message
 from ..store import Store, box_of

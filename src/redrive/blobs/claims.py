@@ -35,9 +35,9 @@ from ..message import (
     version_of,
 )
 from ..store import Store
-from ..stores._door import admit as check_drafts
-from ..stores._door import admit_restored, admit_verdict
-from ..stores._seam import no_seam
+from ..stores.failpoints import no_seam
+from ..stores.validation import admit as check_drafts
+from ..stores.validation import admit_restored, admit_verdict
 from .place import Blobs, is_key, new_key, owner, written_ms
 
 PLACE_CELL = "redrive:blobs:place"  # names the part of the blob storage that is this store's

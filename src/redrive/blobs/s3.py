@@ -11,8 +11,8 @@ from itertools import islice
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote
 
+from ..awsapi import client as aws
 from ..errors import BlobsUnavailable, ConfigError
-from ..stores import _aws
 from ..urls import option_shown, shown
 from .place import is_key
 
@@ -37,7 +37,7 @@ class S3Blobs:
 
     @cached_property
     def _made(self) -> Any:
-        return _aws.client("s3", region=self._region, endpoint=self._endpoint, pool=AT_ONCE)
+        return aws.client("s3", region=self._region, endpoint=self._endpoint, pool=AT_ONCE)
 
     @property
     def _client(self) -> Any:
@@ -73,10 +73,10 @@ class S3Blobs:
             try:
                 answer = self._client.get_object(Bucket=self.bucket, Key=name, Range=f"bytes=0-{max(bytes_max, 1) - 1}")
                 found: bytes = answer["Body"].read(bytes_max)
-            except _aws.errors() as error:
-                if _aws.code_of(error) == _EMPTY:
+            except aws.errors() as error:
+                if aws.code_of(error) == _EMPTY:
                     return b""
-                if _aws.code_of(error) in _ABSENT:
+                if aws.code_of(error) in _ABSENT:
                     return None
                 raise
         return found
@@ -86,8 +86,8 @@ class S3Blobs:
         with self._told(f"cannot copy blob {key}"):
             try:
                 self._client.copy_object(Bucket=self.bucket, Key=self._name(to), CopySource=source)
-            except _aws.errors() as error:
-                if _aws.code_of(error) in _ABSENT:
+            except aws.errors() as error:
+                if aws.code_of(error) in _ABSENT:
                     return False
                 raise
         return True
@@ -129,12 +129,12 @@ class S3Blobs:
         except ConfigError as error:  # no client: no region, or no such profile
             raise BlobsUnavailable(f"{self._place}: {what}: {error}") from error
         except _told_errors() as error:
-            raise BlobsUnavailable(str(_aws.failure(error, f"{self._place}: {what}"))) from error
+            raise BlobsUnavailable(str(aws.failure(error, f"{self._place}: {what}"))) from error
 
 
 def _told_errors() -> tuple[type[Exception], ...]:
     """All that a call may raise, also while the bytes come in."""
-    return _aws.errors() if importlib.util.find_spec("boto3") else (OSError,)
+    return aws.errors() if importlib.util.find_spec("boto3") else (OSError,)
 
 
 def from_url(url: str, parts: SplitResult, place: str) -> S3Blobs:

@@ -8,7 +8,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 
-from .. import trust
+from ..config import trust
 
 
 class Distrusted(ImportError):

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
-from .failure import USAGE, Failure, note
+from .terminal.failure import USAGE, Failure, note
 
 _SHELLS = {
     "bash": 'eval "$(redrive completion bash)"   # in ~/.bashrc',

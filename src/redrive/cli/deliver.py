@@ -11,16 +11,27 @@ import click
 
 from ..redact import redact
 from ..urls import shown
-from .failure import DONE, FAILED, INTERRUPTED, PARTIAL, REFUSED, USAGE, Failure, note, program, typed
-from .output import Column, Output
 from .place import Place, at_store
-from .types import DURATION
+from .terminal.failure import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    PARTIAL,
+    REFUSED,
+    USAGE,
+    Failure,
+    note,
+    program,
+    typed,
+)
+from .terminal.output import Column, Output
+from .terminal.types import DURATION
 
 if TYPE_CHECKING:
-    from ..http.deliver import Target
-    from ..http.ingest import Ledger, Record
-    from ..http.run import Delivery, Options
-    from ..http.summary import Summary
+    from ..deliver.ingest import Ledger, Record
+    from ..deliver.run import Delivery, Options
+    from ..deliver.sending import Target
+    from ..deliver.summary import Summary
 
 QUOTED_MIN = 6  # characters of a header's value that is hidden where an answer quotes it: less is found in any text
 _COLUMNS = (
@@ -73,7 +84,7 @@ def deliver(place: Place, output: Output, file: str, **given: Any) -> int:
 
     Exit codes: 0 all delivered, 5 some were not, 1 bad input, 130 interrupted.
     """
-    from ..http.summary import spool_folder
+    from ..deliver.summary import spool_folder
 
     target = _target(given)
     _options(given, int)  # what is misspelt is said before a large file is read
@@ -94,7 +105,7 @@ class _Command:
     def __init__(
         self, place: Place, output: Output, file: str, given: dict[str, Any], target: Target, folder: Path
     ) -> None:
-        from ..http.lines import LINE_MAX
+        from ..deliver.lines import LINE_MAX
 
         self.store, self.output, self.file, self.given = place.store, output, file, given
         self.target, self.folder = target, folder
@@ -104,9 +115,9 @@ class _Command:
 
     def run(self) -> int:
         """Do it; returns the exit code. Spooled input is kept for as long as lines of it are still to be sent."""
-        from ..http.lines import check
-        from ..http.progress import Bar
-        from ..http.spool import readable, spool_path
+        from ..deliver.lines import check
+        from ..deliver.progress import Bar
+        from ..deliver.spool import readable, spool_path
 
         self.path = readable(self.file, self.folder)
         with Bar() as bar, self.path.open("rb") as opened:
@@ -118,8 +129,8 @@ class _Command:
                 spool_path(self.folder, self.checked.digest).unlink(missing_ok=True)
 
     def _run(self) -> int:
-        from ..http.deliver import show_url
-        from ..http.ingest import Ledger, first_record, record_key
+        from ..deliver.ingest import Ledger, first_record, record_key
+        from ..deliver.sending import show_url
 
         key = record_key(self.checked.digest, self.target.url)
         ledger = Ledger(self.store, key)
@@ -138,9 +149,9 @@ class _Command:
         return self._deliver(ledger, start)
 
     def _deliver(self, ledger: Ledger, start: Record) -> int:
-        from ..http.progress import Bar
-        from ..http.run import Delivery
-        from ..http.summary import close, summarize
+        from ..deliver.progress import Bar
+        from ..deliver.run import Delivery
+        from ..deliver.summary import close, summarize
 
         if ledger.record is not None:
             before = summarize(self.store, ledger.record)
@@ -174,7 +185,7 @@ class _Command:
 
     def _judge_bad_lines(self) -> None:
         """Raise Failure if there are bad lines; where they may be left out, write them into their file instead."""
-        from ..http.lines import write_bad
+        from ..deliver.lines import write_bad
 
         bad, first, target = self.checked.bad, self.checked.first_bad, self.given["skip_bad"]
         if not bad:
@@ -192,7 +203,7 @@ class _Command:
             note(f"{_lines(bad)} left out, and written to {target}")
 
     def _dry_run(self, record: Record) -> int:
-        from ..http.summary import summarize
+        from ..deliver.summary import summarize
 
         self.output.record(
             {
@@ -210,7 +221,7 @@ class _Command:
         return DONE
 
     def _forget(self, ledger: Ledger) -> int:
-        from ..http.summary import remove, summarize
+        from ..deliver.summary import remove, summarize
         from ..triage.pauses import tell
 
         if ledger.record is None:
@@ -258,8 +269,8 @@ class _Command:
 
 
 def _target(given: dict[str, Any]) -> Target:
-    from ..http.deliver import Target, check_url
-    from ..http.signing import read_secret
+    from ..deliver.sending import Target, check_url
+    from ..deliver.signing import read_secret
 
     keys = tuple(read_secret(text) for text in given["secrets"])
     headers = dict(_headers(given["headers"]))
@@ -307,7 +318,7 @@ def _fits(name: str, text: str) -> bool:
 
 
 def _admitted(name: str, shown: str) -> str:
-    from ..http.deliver import OWN_HEADERS
+    from ..deliver.sending import OWN_HEADERS
 
     if name.lower() in OWN_HEADERS:
         why = "it says which line this is, or what it holds, and stays the same through every retry"
@@ -316,10 +327,10 @@ def _admitted(name: str, shown: str) -> str:
 
 
 def _options(given: dict[str, Any], now_ms: Any) -> Options:
-    from ..config import settings
+    from ..config.resolve import settings
+    from ..deliver.retry import read_retry
+    from ..deliver.run import Options
     from ..flow.limits import read_rate
-    from ..http.retry import read_retry
-    from ..http.run import Options
 
     chosen = settings({"concurrency": given["concurrency"]})
     return Options(

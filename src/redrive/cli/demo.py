@@ -8,7 +8,14 @@ import shlex
 import click
 
 from ..redact import redact
-from .failure import DONE, FAILED, INTERRUPTED, Failure, note, program
+from .terminal.failure import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    Failure,
+    note,
+    program,
+)
 
 
 @click.command()

@@ -12,17 +12,17 @@ import click
 import msgspec
 
 from ..app import App
-from ..config import near_miss
+from ..config.resolve import near_miss
 from ..duration import milliseconds
 from ..errors import Unreadable
 from ..message import NORMAL, PRIORITIES, Draft
 from ..redact import clip
+from ..redact.visible import one_line
 from ..task import Bound, Task
-from ..visible import one_line
-from .failure import USAGE, Failure, note, program, typed
-from .output import Output
 from .place import Place, at_store
-from .types import DURATION, TIME
+from .terminal.failure import USAGE, Failure, note, program, typed
+from .terminal.output import Output
+from .terminal.types import DURATION, TIME
 
 SHOWN, SHOWN_FROM = 60, 20_000  # characters of arguments that an error quotes, and what they are taken from
 

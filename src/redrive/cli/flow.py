@@ -9,16 +9,16 @@ from typing import Any
 
 import click
 
-from ..config import near_miss
+from ..config.resolve import near_miss
 from ..duration import show as show_duration
+from ..redact.visible import one_line
 from ..triage.controls import Control, Controls
-from ..visible import one_line
-from . import views
-from .failure import REFUSED, Failure, note, program, typed
 from .main import Subcommands
-from .output import Column, Output, fields
 from .place import Place, at_store
 from .selecting import signature
+from .terminal import views
+from .terminal.failure import REFUSED, Failure, note, program, typed
+from .terminal.output import Column, Output, fields
 
 
 def _some(counts: dict[str, int]) -> str:

@@ -7,11 +7,11 @@ import msgspec
 
 from ..message import Group
 from ..triage import pauses
-from .failure import REFUSED, Failure, note, program, typed
 from .main import Subcommands
-from .output import Column, Output
 from .place import Place, at_store, note_unknown_queues
 from .selecting import signature
+from .terminal.failure import REFUSED, Failure, note, program, typed
+from .terminal.output import Column, Output
 
 _COLUMNS = (
     Column("group", shrinks=True),

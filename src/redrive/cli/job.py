@@ -12,17 +12,25 @@ import msgspec
 from ..blobs import whole_body
 from ..duration import show as show_duration
 from ..message import ABSENT, Cancel, Lane, Message, Where
+from ..redact.visible import one_line
 from ..triage.purge import purge_behind
 from ..triage.timeline import by_hand, ended_by, timeline
-from ..visible import one_line
-from . import views
-from .failure import DONE, FAILED, PARTIAL, Failure, note, onward, typed
 from .main import Subcommands
-from .output import Column, Output, fields
 from .place import Place, at_store
 from .revealing import Reveal, reveal_option
 from .selecting import signature
-from .types import PAST
+from .terminal import views
+from .terminal.failure import (
+    DONE,
+    FAILED,
+    PARTIAL,
+    Failure,
+    note,
+    onward,
+    typed,
+)
+from .terminal.output import Column, Output, fields
+from .terminal.types import PAST
 
 STATES = ("ready", "scheduled", "leased", "dead", "quarantine", "done", "cancelled")
 _LANES = {"scheduled": Lane.READY, "cancelled": Lane.DONE}

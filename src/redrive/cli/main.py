@@ -12,9 +12,20 @@ from typing import Any, NoReturn
 import click
 
 from .._version import __version__
-from .failure import BROKEN_PIPE, CALLED, DONE, INTERRUPTED, USAGE, Failure, block, failure_of, is_help, tell
+from .terminal.failure import (
+    BROKEN_PIPE,
+    CALLED,
+    DONE,
+    INTERRUPTED,
+    USAGE,
+    Failure,
+    block,
+    failure_of,
+    is_help,
+    tell,
+)
 
-# By what one is about: name, what it does. Each lives in the module of its name here.
+# By what one is about: name, what it does. Each is in the module of its name here, or of a folder.
 COMMANDS: dict[str, dict[str, str]] = {
     "Start": {
         "init": "Write a small app that runs, and its settings.",
@@ -50,6 +61,17 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
 }
 _HELP = {name: help for section in COMMANDS.values() for name, help in section.items()}
+_FOLDERS = {
+    "run": "dlq",
+    "cost": "aws",
+    **dict.fromkeys(("audit", "config", "init", "keys", "metrics", "schema", "store"), "admin"),
+}
+
+
+def _home(name: str) -> str:
+    """The module of a command."""
+    folder = _FOLDERS.get(name)
+    return f"{folder}.{name}" if folder else name
 
 
 class Subcommands(click.Group):
@@ -80,7 +102,7 @@ class Commands(Subcommands):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _HELP:
             return None
-        found: click.Command = getattr(import_module(f".{name}", __package__), name)
+        found: click.Command = getattr(import_module(f".{_home(name)}", __package__), name)
         return found
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:

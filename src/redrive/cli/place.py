@@ -13,12 +13,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from .. import trust
-from ..config import OUTPUTS, Settings, near_miss, settings, sources
+from ..config import trust
+from ..config.resolve import OUTPUTS, Settings, near_miss, settings, sources
 from ..urls import shown
 from .code import Distrusted, look_in
-from .failure import AT, REFUSED, UNREACHABLE, USAGE, Failure, command, note, program, typed
-from .output import Output
+from .terminal.failure import (
+    AT,
+    REFUSED,
+    UNREACHABLE,
+    USAGE,
+    Failure,
+    command,
+    note,
+    program,
+    typed,
+)
+from .terminal.output import Output
 
 if TYPE_CHECKING:
     from ..app import App
@@ -101,7 +111,7 @@ def _refuse_unseen(place: Place) -> None:
     group = context.parent.info_name if context.parent is not None else None
     if place.store.traits.triages or group not in ("dlq", "run") or context.info_name == "move":
         return
-    from ..stores._sqs_resting import need
+    from ..stores.sqs.dead_letters import need
 
     need(None)
 
@@ -110,7 +120,7 @@ def find(
     chosen: Settings, *, app_flag: bool = False, url_flag: bool = False, create: bool = False, absent: bool = False
 ) -> Place:
     """The place that flags and settings name: an app goes before a URL, unless only the URL is a flag."""
-    from .warnings import tell_warnings
+    from .terminal.warnings import tell_warnings
 
     tell_warnings()
     if chosen.app is not None and (app_flag or not url_flag):

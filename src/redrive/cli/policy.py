@@ -9,14 +9,21 @@ from typing import Any
 
 import click
 
-from ..config import near_miss, settings
+from ..config.resolve import near_miss, settings
 from ..duration import show
-from ..policy import KINDS, Backoff, Preview, Retry, Step, presets
-from ..policy import preview as preview_of
-from .failure import USAGE, Failure, program, typed
+from ..policy.policies import (
+    KINDS,
+    Backoff,
+    Preview,
+    Retry,
+    Step,
+    presets,
+)
+from ..policy.policies import preview as preview_of
 from .main import Subcommands
-from .output import Column, Output
 from .place import app_option, load_app, output_option
+from .terminal.failure import USAGE, Failure, program, typed
+from .terminal.output import Column, Output
 
 STEPS_MAX = 1000
 _PLOT_CELLS = 30

@@ -10,12 +10,21 @@ import click
 
 from ..message import Counts
 from ..redact import redact
-from ..visible import one_line
-from .failure import DONE, FAILED, REFUSED, Failure, command, note, program, typed
+from ..redact.visible import one_line
 from .main import Subcommands
-from .output import Column, Output, age, bar
 from .place import Place, at_store, declared_queues, note_unknown_queues
 from .selecting import signature
+from .terminal.failure import (
+    DONE,
+    FAILED,
+    REFUSED,
+    Failure,
+    command,
+    note,
+    program,
+    typed,
+)
+from .terminal.output import Column, Output, age, bar
 
 _LANES = ("ready", "scheduled", "leased", "dead", "quarantine", "done")
 _COLUMNS = (
@@ -40,7 +49,7 @@ def list_(place: Place, out: Output, limit: int | None) -> None:
     `scheduled` are delayed and retrying messages; `oldest` is how long the first of the ready ones has been due. On SQS
     a retry that waits hidden counts as leased, and how old the oldest is cannot be told.
     """
-    from .dlq_sqs import note_outside
+    from .dlq.sqs import note_outside
 
     paused, declared = place.store.paused(), declared_queues(place)
     found = dict.fromkeys(declared, Counts())
@@ -110,7 +119,7 @@ def purge(
 
     Refused on SQS, where nobody can list what waits.
     """
-    from ..triage.actor import signed
+    from ..audit.actor import signed
     from ..triage.purge import Purged, admit, purge
 
     actor, reason = signed(actor, reason, "purge", needed=False)

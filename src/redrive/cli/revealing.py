@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from ..triage.reveal import reveal
-from .failure import command
-from .output import Output
 from .place import Place
 from .selecting import actor_option
+from .terminal.failure import command
+from .terminal.output import Output
 
 REVEALS = "show secrets as they are; the audit log says who did, and why"
 

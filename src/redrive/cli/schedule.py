@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..config import near_miss, settings
-from ..visible import one_line
-from . import views
-from .failure import USAGE, Failure, note, program
+from ..config.resolve import near_miss, settings
+from ..redact.visible import one_line
 from .main import Subcommands
-from .output import Column, Output, age
 from .place import Place, app_option, at_store, load_app, output_option
 from .selecting import signature
-from .types import TIME
+from .terminal import views
+from .terminal.failure import USAGE, Failure, note, program
+from .terminal.output import Column, Output, age
+from .terminal.types import TIME
 
 if TYPE_CHECKING:
     from ..app import App

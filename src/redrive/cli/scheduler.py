@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..config import LOGS, settings
+from ..config.resolve import LOGS, settings
 from ..observe.logs import JsonLog, TextLog
-from .failure import REFUSED, USAGE, Failure, note, program, typed
 from .place import app_option, load_app, move, one_app, url_option
-from .warnings import tell_warnings
+from .terminal.failure import (
+    REFUSED,
+    USAGE,
+    Failure,
+    note,
+    program,
+    typed,
+)
+from .terminal.warnings import tell_warnings
 
 if TYPE_CHECKING:
     from ..app import App

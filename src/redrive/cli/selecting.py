@@ -15,15 +15,26 @@ from click.core import ParameterSource
 from ..errors import ConfigError, Misread
 from ..message import Lane, Where
 from ..redact import redact
-from ..triage.mend import Mended
-from ..triage.select import Selection, as_node
-from ..triage.select_parser import parse
-from ..triage.select_terms import ALL, Node, both
-from ..visible import one_line
-from .failure import DONE, FAILED, PARTIAL, REFUSED, USAGE, Failure, again, block, command, note
-from .output import Column, Output
+from ..redact.visible import one_line
+from ..triage.actions import Mended
+from ..triage.select.parser import parse
+from ..triage.select.selector import Selection, as_node
+from ..triage.select.terms import ALL, Node, both
 from .place import Place
-from .types import PAST
+from .terminal.failure import (
+    DONE,
+    FAILED,
+    PARTIAL,
+    REFUSED,
+    USAGE,
+    Failure,
+    again,
+    block,
+    command,
+    note,
+)
+from .terminal.output import Column, Output
+from .terminal.types import PAST
 
 
 def filters(command: Callable[..., Any]) -> Callable[..., Any]:

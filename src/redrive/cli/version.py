@@ -7,9 +7,9 @@ import platform
 import click
 
 from .._version import __version__
-from ..config import settings
-from .output import Output
+from ..config.resolve import settings
 from .place import output_option
+from .terminal.output import Output
 
 
 @click.command()

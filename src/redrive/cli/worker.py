@@ -10,14 +10,14 @@ from typing import Any
 
 import click
 
-from .. import trust
 from ..app import App, Queue
-from ..config import LOGS, Settings, near_miss, settings
+from ..config import trust
+from ..config.resolve import LOGS, Settings, near_miss, settings
 from ..worker.supervisor import supervise
-from .failure import USAGE, Failure, note, program
 from .place import app_option, load_app, move, one_app, url_option
 from .scheduler import warn_without_schedules, write_log
-from .warnings import tell_warnings
+from .terminal.failure import USAGE, Failure, note, program
+from .terminal.warnings import tell_warnings
 
 
 @click.command()
@@ -145,7 +145,7 @@ def worker(
     if child or not found.store.traits.shared:
         return _work(found, chosen, metrics_dir, child)
     _warn(found, chosen)
-    from ..worker.vetting import vet
+    from ..worker.preflight import vet
 
     vet(found, found.store, [queue.name for queue in found._worked(_sizes(found, chosen.queues))])
     return _supervise(found, chosen, url)
@@ -159,7 +159,7 @@ def _supervise(app: App, chosen: Settings, url: str | None) -> int:
         if chosen.metrics is None:
             store.close()
         else:
-            from .metrics import serve_workers
+            from .admin.metrics import serve_workers
 
             ending.callback(store.close)
             directory = ending.enter_context(serve_workers(app, chosen.metrics))
@@ -208,7 +208,7 @@ def _child(app: App, chosen: Settings, url: str | None, metrics_dir: Path | None
 
 def _share(suspect_processes: int | None, processes: int) -> int:
     """How many of them each worker process may have."""
-    from ..worker.processes import suspects_max
+    from ..worker.executors.processes import suspects_max
 
     return max(1, (suspect_processes or suspects_max()) // processes)
 
@@ -220,7 +220,7 @@ def _work(app: App, chosen: Settings, metrics_dir: str | None, child: bool) -> i
 
             share(app, Path(metrics_dir))
         elif chosen.metrics is not None and not child:  # a store in this process's memory: no parent, no child
-            from .metrics import serve_app
+            from .admin.metrics import serve_app
 
             ending.enter_context(serve_app(app, chosen.metrics))
         if chosen.emf:
@@ -235,7 +235,7 @@ def _work(app: App, chosen: Settings, metrics_dir: str | None, child: bool) -> i
 
 
 def _run(app: App, chosen: Settings) -> int:
-    from ..worker.alone import run
+    from ..worker.process import run
 
     write_log(app, chosen.log)
     worker = app.worker(

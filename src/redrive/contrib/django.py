@@ -36,12 +36,12 @@ from django.db import close_old_connections
 from django.utils import timezone
 from django.utils.module_loading import autodiscover_modules
 
-from .._context import Context
 from ..app import App
 from ..duration import Duration
 from ..errors import ConfigError, Reject
 from ..message import Draft
-from ..policy import Retry
+from ..policy.policies import Retry
+from ..run_context import Context
 from ._django_results import (
     BaseTaskBackend,
     Task,

@@ -30,7 +30,7 @@ from ..message import (
     Where,
 )
 from ..store import Store, Traits, box_of
-from ..stores._door import admit
+from ..stores.validation import admit
 from .box import OVERHEAD, Box
 from .fields import (
     TEXT,

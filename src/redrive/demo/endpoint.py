@@ -20,7 +20,7 @@ from email.utils import formatdate
 
 import msgspec
 
-from ..http.signing import read_secret, sign
+from ..deliver.signing import read_secret, sign
 from .plan import FOR_GOOD, Plan, draw, event_ids
 
 LATENCY_S = (0.005, 0.030)

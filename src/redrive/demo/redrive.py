@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from ..deliver.pace import Pacer
+from ..deliver.run import Options
+from ..deliver.sending import Poster, Target, delivery_app, new_client
 from ..duration import show
 from ..events import Observer
-from ..http.deliver import Poster, Target, delivery_app, new_client
-from ..http.pace import Pacer
-from ..http.run import Options
 from ..store import Store
 from ..times import rfc3339
 from ..triage.dlq import DeadLetters
-from ..triage.plan_handle import PlanHandle
-from ..triage.run import Run
-from ..triage.run_state import FINAL
+from ..triage.redrive.plan_handle import PlanHandle
+from ..triage.redrive.run import Run
+from ..triage.redrive.run_state import FINAL
 from .view import Report
 
 ACTOR = "demo"

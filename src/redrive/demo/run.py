@@ -17,20 +17,20 @@ from urllib.parse import quote
 import msgspec
 from rich.console import Console
 
-from .. import trust
+from ..config import trust
+from ..deliver.ingest import Ingest, Ledger, Record, first_record, record_key
+from ..deliver.lines import LINE_MAX, Checked, check
+from ..deliver.run import Delivery, Options
+from ..deliver.sending import Target
+from ..deliver.signing import read_secret
+from ..deliver.spool import readable
+from ..deliver.summary import Summary, close, remove, summarize
 from ..duration import show
 from ..errors import RedriveError, Unsupported
-from ..http.deliver import Target
-from ..http.ingest import Ingest, Ledger, Record, first_record, record_key
-from ..http.lines import LINE_MAX, Checked, check
-from ..http.run import Delivery, Options
-from ..http.signing import read_secret
-from ..http.spool import readable
-from ..http.summary import Summary, close, remove, summarize
 from ..observe.logs import JsonLog
-from ..policy import Backoff, Retry
+from ..policy.policies import Backoff, Retry
 from ..stores import open_store
-from ..triage.plan_handle import PlanHandle
+from ..triage.redrive.plan_handle import PlanHandle
 from .ledger import Sent, Verdict, messages_of
 from .plan import DATA, FOR_GOOD, LASTING, PASSING, Plan, draw, event_ids
 from .redrive import Came, Redrives

@@ -12,10 +12,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ..deliver.run import Delivery
+from ..deliver.summary import DeadGroup
 from ..duration import show
 from ..events import Event, Fate
-from ..http.run import Delivery
-from ..http.summary import DeadGroup
 from .ledger import Verdict
 
 LINE_EVERY_S = 1.0

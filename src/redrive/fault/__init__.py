@@ -9,11 +9,11 @@ fingerprint taken (`fingerprints`). A process that died raised nothing: `crashes
 """
 
 from .classifier import classify
-from .crashes import STARTED_MAX, crash_fault
+from .crash import STARTED_MAX, crash_fault
 from .fingerprints import fingerprint
+from .model import TEXT_MAX, TRACEBACK_MAX, Crash, Fault, Kind
 from .retry_after import RETRY_AFTER_MAX_S, parse_retry_after
 from .rules import Matcher, Rule, check_rules
-from .values import TEXT_MAX, TRACEBACK_MAX, Crash, Fault, Kind
 
 __all__ = [
     "RETRY_AFTER_MAX_S",

@@ -10,10 +10,10 @@ from typing import TypeAlias
 
 from .classes import HTTP, SQL, Known
 from .foreign import NAME_MAX, call, get, integer, is_exception, item, string
+from .known_errors import BY_AWS_CODE, BY_ERRNO, BY_SQLITE, BY_SQLSTATE, kind_of_status
+from .model import Kind
 from .retry_after import RETRY_AFTER_MAX_S, http_date, parse_retry_after, whole_seconds
-from .tables import BY_AWS_CODE, BY_ERRNO, BY_SQLITE, BY_SQLSTATE, kind_of_status
-from .values import Kind
-from .words import over_quota
+from .text_patterns import over_quota
 
 HEADER_MAX = 256
 BODY_MAX = 4_096  # bytes of a response looked at

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from ..errors import Steer
 from .foreign import call, flags_of, is_builtin, mro_of, name_of, namespace_of
-from .tables import BY_CLASS, PROGRAM_ERRORS
-from .values import Kind
+from .known_errors import BY_CLASS, PROGRAM_ERRORS
+from .model import Kind
 
 CLASSES_MAX = 64  # names in Fault.errors
 _CACHED_MAX = 4_096

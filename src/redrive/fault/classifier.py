@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from .fingerprints import fingerprint_of
-from .looks import Looks
+from .inspection import Looks
+from .model import Fault, Kind
 from .rules import Rule
 from .stack import stack_of
-from .story import story
-from .values import Fault, Kind
+from .traceback import story
 from .verdict import judge
 
 

@@ -8,9 +8,9 @@ from functools import cache, lru_cache
 from typing import TypeAlias
 
 from .foreign import members_of, message_of, storable
-from .looks import DEPTH_MAX, MEMBERS_MAX, Looks, Seen
+from .inspection import DEPTH_MAX, MEMBERS_MAX, Looks, Seen
+from .model import TEXT_MAX
 from .stack import Stack, stack_of
-from .values import TEXT_MAX
 
 NORMALIZED_FROM_MAX = 1_000  # characters of a text that are normalized
 NORMALIZED_MAX = 400  # characters of the result that count: the end moves with the length of what was replaced

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
-from .values import TEXT_MAX
+from .model import TEXT_MAX
 
 NAME_MAX = 200  # characters of a class's qualified name, of a service's code
 WORD_MAX = 500  # characters of a word that is left out rather than cut

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 from ..errors import ConfigError
 from .foreign import call, shown
-from .looks import Seen
-from .values import Kind
+from .inspection import Seen
+from .model import Kind
 
 Matcher: TypeAlias = type[BaseException] | Callable[[BaseException], object] | re.Pattern[str] | str
 Rule: TypeAlias = tuple[Matcher, Kind | str]

@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from ..errors import Quarantine, Reject, RetryAfter, Snooze
 from .foreign import members_of
-from .looks import DEPTH_MAX, MEMBERS_MAX, Looks, Seen
+from .inspection import DEPTH_MAX, MEMBERS_MAX, Looks, Seen
+from .model import Kind
 from .rules import Rule, ruled
-from .values import Kind
-from .words import kind_of_text
+from .text_patterns import kind_of_text
 
 
 class Verdict(Struct, frozen=True):

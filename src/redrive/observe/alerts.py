@@ -26,17 +26,17 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..config import near_miss
+from ..config.resolve import near_miss
 from ..duration import Duration, milliseconds
 from ..errors import ConfigError
 from ..events import Event, Fate, Notice
 from ..message import Swap, Where
 from ..redact import clip, redact
+from ..redact.visible import many_lines, one_line
 from ..times import rfc3339
-from ..triage.about import NOTHING, abouts
-from ..triage.select import as_node
+from ..triage.annotations import NOTHING, abouts
+from ..triage.select.selector import as_node
 from ..urls import shown
-from ..visible import many_lines, one_line
 
 if TYPE_CHECKING:
     from ..app import App

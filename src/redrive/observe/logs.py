@@ -17,8 +17,8 @@ from ..duration import show
 from ..events import Event, Fate
 from ..fault import Crash
 from ..redact import clip, redact
+from ..redact.visible import in_json, one_line
 from ..times import rfc3339
-from ..visible import in_json, one_line
 
 TEXT_MAX = 500  # characters of a fault's text that a line holds; `redrive job show` has all of it
 _encode_lines = msgspec.json.Encoder().encode_lines

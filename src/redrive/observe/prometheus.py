@@ -54,10 +54,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import ConfigError
 from ..message import Counts, Lane, Where
 from ..redact import redact
-from ..triage import runs
+from ..redact.visible import one_line
 from ..triage.controls import Control, Controls
-from ..triage.run_state import RunState, Status, read_state, state_cell
-from ..visible import one_line
+from ..triage.redrive import runs
+from ..triage.redrive.run_state import RunState, Status, read_state, state_cell
 from .tally import SHAPES, Counting, Labels, Series, done_by_attempt, empty
 
 if TYPE_CHECKING:

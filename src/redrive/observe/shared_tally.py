@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..config import is_shared
+from ..config.resolve import is_shared
 from ..errors import Refused
 from ..events import Event, Notice
 from ..files import NotOurs, make_folder, open_file, read_regular, rewrite

@@ -15,8 +15,8 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import msgspec
 
 from .._version import __version__
-from ..config import hidden_url
-from ..visible import in_json
+from ..config.resolve import hidden_url
+from ..redact.visible import in_json
 from .alerts import NAMES, Alert, NotTold, Watch
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from .declare import Schedule, periodic
-from .runner import Scheduler
+from .scheduler import Scheduler
 from .turn import Missed, State, Turn, turn
 
 __all__ = ["Missed", "Schedule", "Scheduler", "State", "Turn", "periodic", "turn"]

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from .._context import refuse_loop
-from ..config import near_miss
+from ..config.resolve import near_miss
 from ..duration import Duration, milliseconds
 from ..errors import ConfigError, EnqueueError
 from ..ids import new_id
 from ..message import Cell, Draft, Swap
+from ..run_context import refuse_loop
 from ..task import Ref, Task
 from ..times import rfc3339
-from .times import Cron, Every, times
+from .cron import Cron, Every, times
 from .turn import Missed, State, resumed
 
 if TYPE_CHECKING:
     from ..app import App
-    from ..triage.audit import Entry
+    from ..audit.log import Entry
 
 NAME_HEADER, TICK_HEADER = "redrive-schedule", "redrive-tick"
 _to_state = msgspec.json.Decoder(State).decode

@@ -11,7 +11,7 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .times import Cron, Every, latest, next_after
+from .cron import Cron, Every, latest, next_after
 
 MISSED_MAX = 1000  # ticks that `all` makes up for; of more, the oldest are left out
 ON_TIME_MS = 5_000  # a tick is missed when it is later than that, or when the next one has come

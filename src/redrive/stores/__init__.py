@@ -30,18 +30,18 @@ def open_store(url: str) -> Store:
             return _sqlite(url)
         case "postgres":
             with driver_of("PostgreSQL", "postgres"):
-                from .postgres import PostgresStore
+                from .postgres.store import PostgresStore
             return PostgresStore(url)
         case "redis":
             with driver_of("Redis", "redis"):
-                from .redis import RedisStore
+                from .redis.store import RedisStore
             return RedisStore(url)
         case "sqs":
-            from .sqs import SqsStore
+            from .sqs.store import SqsStore
 
             return SqsStore(url)
         case _:
-            from .memory import MemoryStore
+            from .memory.store import MemoryStore
 
             if url != "memory://":
                 raise ConfigError(f"store URL {shown(url)!r}: expected memory:// and nothing more")
@@ -55,10 +55,10 @@ def open_cells(url: str) -> OpenCells:
     Raises ConfigError for a URL it does not know or a driver that is not installed, SchemaError, StoreUnavailable.
     """
     if url.partition("://")[0] == "dynamodb":
-        from .dynamodb import DynamoCells
+        from .dynamodb.store import DynamoCells
 
         return DynamoCells(url)
-    from ._cells import CellsOfStore
+    from .cells import CellsOfStore
 
     return CellsOfStore(open_store(url))
 
@@ -73,7 +73,7 @@ def driver_of(engine: str, extra: str) -> Iterator[None]:
 
 
 def _sqlite(url: str) -> Store:
-    from .sqlite import SqliteStore
+    from .sqlite.store import SqliteStore
 
     path = sqlite_path(url)
     options = {name: unquote(value) for name, value in split(url).options()}

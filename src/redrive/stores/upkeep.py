@@ -23,12 +23,12 @@ def ddl(url: str) -> str:
     """
     match engine_of(url):
         case "sqlite":
-            from ._sqlite_schema import ddl as of_sqlite
+            from .sqlite.schema import ddl as of_sqlite
 
             return of_sqlite()
         case "postgres":
             with driver_of("PostgreSQL", "postgres"):
-                from ._postgres_schema import sql
+                from .postgres.schema import sql
 
             return sql(url)
         case engine:
@@ -43,7 +43,7 @@ def is_there(url: str) -> bool:
             return Path(sqlite_path(url)).exists()
         case "postgres":
             with driver_of("PostgreSQL", "postgres"):
-                from ._postgres_schema import version
+                from .postgres.schema import version
 
             return version(url) > 0
         case _:
@@ -58,9 +58,9 @@ def upgrade(url: str) -> Upgraded:
     """
     match engine_of(url):
         case "sqlite":
-            from ._sqlite_reading import why_read_only
-            from ._sqlite_schema import version_of
-            from .sqlite import SqliteStore
+            from .sqlite.reading import why_read_only
+            from .sqlite.schema import version_of
+            from .sqlite.store import SqliteStore
 
             path = Path(sqlite_path(url)).absolute()
             if why := why_read_only(path):
@@ -70,7 +70,7 @@ def upgrade(url: str) -> Upgraded:
             return Upgraded(before, version_of(path))
         case "postgres":
             with driver_of("PostgreSQL", "postgres"):
-                from ._postgres_schema import upgrade as of_postgres
+                from .postgres.schema import upgrade as of_postgres
 
             return Upgraded(*of_postgres(url))
         case engine:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .clock import ManualClock
     from .contract import CellsContract, StoreContract
-    from .kit import Kit
-    from .kit_faults import Crash
+    from .kit import Crash, Kit
 
 __all__ = [
     "CellsContract",
@@ -26,7 +25,7 @@ __all__ = [
 
 _HOME = {
     "CellsContract": "contract",
-    "Crash": "kit_faults",
+    "Crash": "kit",
     "Kit": "kit",
     "ManualClock": "clock",
     "StoreContract": "contract",
@@ -41,7 +40,7 @@ def __getattr__(name: str) -> Any:
         import pytest
 
         # Before they are imported, else a failing assert in them would say nothing but AssertionError.
-        pytest.register_assert_rewrite("redrive.testing._contract")
+        pytest.register_assert_rewrite("redrive.testing.contract")
     value = globals()[name] = getattr(import_module(f".{_HOME[name]}", __name__), name)
     return value
 

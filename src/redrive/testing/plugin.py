@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from .kit import Kit
+    from .kit.kit import Kit
 
 APP = "redrive_app"
 
@@ -27,7 +27,7 @@ def rd(request: pytest.FixtureRequest) -> Iterator[Kit]:
 
     The ini option `redrive_app = "module:app"` puts that app in it; else call `rd.use(app)`.
     """
-    from .kit import Kit
+    from .kit.kit import Kit
 
     with Kit() as kit:
         spec = request.config.getini(APP)

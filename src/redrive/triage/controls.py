@@ -10,7 +10,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..config import near_miss
+from ..audit.actor import signed
+from ..audit.log import Audit, again
+from ..config.resolve import near_miss
 from ..errors import ConfigError
 from ..flow import breaker as breakers
 from ..flow import budget as budgets
@@ -19,11 +21,9 @@ from ..flow import limits, ramp, window
 from ..flow.breaker import Breaker, Word
 from ..flow.dependency import Dependency, State
 from ..message import Lane, Swap, Where, version_of
-from ..worker.flow import NAMES
-from ..worker.guards import controls, is_rate
-from ..worker.transitions import Transition, note, read
-from .actor import signed
-from .audit import Audit, again
+from ..worker.flow.controller import NAMES
+from ..worker.flow.local_state import controls, is_rate
+from ..worker.flow.transitions import Transition, note, read
 
 if TYPE_CHECKING:
     from ..app import App

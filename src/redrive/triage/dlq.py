@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ..audit.actor import signed
 from ..duration import Duration, milliseconds
 from ..errors import ConfigError
 from ..message import RESTING, FailureGroup, Lane, Message, Page, Redrive, Where
 from ..store import Store
-from . import auto_state
-from .about import Sayings, held_fingerprints
-from .actor import signed
-from .auto_state import Machine
+from .actions import Batches, Mended, Mending
+from .annotations import Sayings, held_fingerprints
+from .auto import state
+from .auto.state import Machine
 from .deaths import died_of
-from .mend import Batches, Mended, Mending
 from .pages import PAGE, pages
-from .select import Selection, as_node
+from .select.selector import Selection, as_node
 
 if TYPE_CHECKING:
     from ..app import App
-    from .health import Check
-    from .plan_handle import PlanHandle
-    from .run import Run, RunView
+    from .redrive.health import Check
+    from .redrive.plan_handle import PlanHandle
+    from .redrive.run import Run, RunView
 
 
 class Retried(Mended, frozen=True):
@@ -62,13 +62,13 @@ class DeadLetters(Sayings, Mending):
     def plan(self, id: str) -> PlanHandle:
         """A plan that was drawn up before, by `select(…).plan(…)` or `redrive dlq plan`. Raises PlanRefused where there
         is none of this id; one that nobody applies is kept for 7 days."""
-        from .plan_handle import PlanHandle
+        from .redrive.plan_handle import PlanHandle
 
         return PlanHandle.find(self._store, id, self._app)
 
     def run(self, id: str) -> Run:
         """The run of this id, which is its plan's. Raises ConfigError where there is none."""
-        from .run import Run
+        from .redrive.run import Run
 
         run = Run(self._store, id, self._app)
         run.view()
@@ -76,7 +76,7 @@ class DeadLetters(Sayings, Mending):
 
     def runs(self, limit: int = 50) -> Sequence[RunView]:
         """The last runs, those that are under way first, each the newest first."""
-        from .run import views
+        from .redrive.run import views
 
         return views(self._store, limit)
 
@@ -104,16 +104,16 @@ class DeadLetters(Sayings, Mending):
 
         A scope is `queue/NAME` or `fingerprint/FP`; the name alone will do. Raises ConfigError for one that has none.
         """
-        return auto_state.machines(self._store, scope)
+        return state.machines(self._store, scope)
 
     def pause_auto(self, scope: str, *, reason: str, actor: str | None = None) -> Machine:
         """Let a machine begin nothing until it is resumed, in every process; a run that is under way goes on. Raises
         ConfigError where there is no such machine, or no reason."""
-        return auto_state.pause(self._store, scope, reason=reason, actor=actor)
+        return state.pause(self._store, scope, reason=reason, actor=actor)
 
     def resume_auto(self, scope: str, *, reason: str, actor: str | None = None) -> Machine:
         """Let it go on. Raises as `pause_auto`."""
-        return auto_state.resume(self._store, scope, reason=reason, actor=actor)
+        return state.resume(self._store, scope, reason=reason, actor=actor)
 
     def health(self, name: str, check: Check) -> None:
         """Let gates ask `check` by this name, in every process that may carry a redrive: `Gates(health="crm-up")`.

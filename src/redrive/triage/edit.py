@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
+from ..audit.actor import signed
+from ..audit.log import Audit
 from ..blobs import is_raw, whole_body
-from ..codec import is_json, to_json
-from ..config import near_miss
+from ..codec.codec import is_json, to_json
+from ..config.resolve import near_miss
 from ..duration import Duration, milliseconds
 from ..errors import ConfigError, KeyMissing, Refused, Unreadable
 from ..ids import new_id
 from ..message import RAW, RESTING, Draft, Message, Replace
 from ..redact import Redactor
 from ..store import Store, box_of
-from .actor import signed
-from .audit import Audit
 
 if TYPE_CHECKING:
     from ..app import App

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..audit.log import Audit
 from ..message import Cancel
 from ..store import Store
-from .audit import Audit
 
 
 def pause(store: Store, queue: str, *, actor: str | None = None, reason: str = "") -> None:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Struct
 
+from ..audit.log import Audit
 from ..errors import Unsupported
 from ..message import Cancel, Lane, Message, Swap, Where
 from ..store import Store
-from .audit import Audit
 from .pages import fitting
 
 PAGE = 500  # messages that are cancelled in one commit

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..audit.actor import signed
+from ..audit.log import Audit
 from ..store import Store
-from .actor import signed
-from .audit import Audit
 
 
 def reveal(

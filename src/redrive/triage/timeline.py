@@ -7,10 +7,10 @@ from itertools import islice
 
 from msgspec import Struct
 
+from ..audit.log import Audit, Entry
 from ..fault import Fault
 from ..message import FAULTS_KEPT_EACH_END, Message
 from ..store import Store
-from .audit import Audit, Entry
 from .edit import REPLACES
 
 LOOKED_MAX = 20_000  # entries of the audit log that are looked through

@@ -10,7 +10,7 @@ from ..decide import Run as Admitted
 from ..errors import KeyMissing, RedriveError, Tampered, UnknownArguments, Unreadable
 from ..fault import Fault, Kind, classify
 from ..message import BLOB, RAW, Ack, DeadLetter, Message, Quarantine, is_closed
-from .run import Run
+from .execution import Run
 
 _NO_POLICY = Policy()
 

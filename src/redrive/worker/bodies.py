@@ -12,7 +12,7 @@ from ..decide import NO_SIGNALS, Signals
 from ..errors import BlobsUnavailable, LeaseLost, Unreadable
 from ..events import Notice
 from .admission import judge, unread
-from .run import Run
+from .execution import Run
 
 READERS = 8  # blobs that one worker reads at once for async handlers
 

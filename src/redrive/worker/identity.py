@@ -7,7 +7,7 @@ import secrets
 from typing import NamedTuple
 
 from ..store import Store
-from .crashes import Slots, hold
+from .crash.ledger import Slots, hold
 
 
 class Identity(NamedTuple):

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..redact import redact
-from ..visible import many_lines
-from .crashes import Beats, Death, all_beats, note_death, signal_name
+from ..redact.visible import many_lines
+from .crash.ledger import Beats, Death, all_beats, note_death, signal_name
 
 if TYPE_CHECKING:
-    from .loop import Worker
+    from .store_loop import Worker
 
 PARENT_FD = "REDRIVE_PARENT_FD"
 DRAIN, RELEASE = b"d", b"r"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from ...stores._clock import wall_ms
+from ...stores.clock import wall_ms
 from .actions import Account
 from .faults import Faults
 from .messages import SqsError

@@ -1,0 +1,244 @@
+"""Alarms for people, the alarm that wakes the re-driver, and the dashboard. Names of metrics are those of
+`cloudwatch.py`, and of AWS/SQS, AWS/Lambda and AWS/States."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from ...errors import ConfigError
+from ..cloudwatch import NAMESPACE
+from .names import (
+    Json,
+    Named,
+    Resources,
+    ref,
+    sub,
+    tls_only,
+    with_key,
+)
+from .queues import UNDELIVERED, topic_policy
+
+MINUTE_S = 60
+_ALARM_RUNS = 20  # in five minutes: below, one failure would be too large a share
+_URL = "sqs://${AWS::Region}/${Prefix}"
+_INGEST = f"redrive dlq ingest --url '{_URL}?triage=URL' moves them to a triage store"
+_SAYS = {  # what each alarm means and what to do, for whoever is woken
+    "Deep": "Too many messages wait in QUEUE: start more workers.",
+    "Old": "The first message of QUEUE waits too long. SQS does not count those received three times: what keeps "
+    "failing shows in the dead-letter alarms.",
+    "ManyDead": f"Many messages of QUEUE are dead. {_INGEST}, where redrive dlq groups says what died of what.",
+    "Poison": f"A message of QUEUE is poison. {_INGEST}, where redrive dlq list --quarantine shows it.",
+    "Undelivered": "The topic could not deliver to QUEUE: look at its policy.",
+    "RedriveFailed": "The re-driver of QUEUE could not move messages: see its log.",
+    "Failing": "Too many runs of QUEUE fail. The workers' log has each failure; redrive dlq groups has those that are "
+    "dead, in a triage store.",
+    "Dead": "Messages of QUEUE are dead: what drives them back is called.",
+}
+_WAKES = {"ComparisonOperator": "GreaterThanOrEqualToThreshold"}
+_DEPTH, _OLDEST = "ApproximateNumberOfMessagesVisible", "ApproximateAgeOfOldestMessage"
+
+
+def shared() -> Resources:
+    """Where alarms for people go, and their mail."""
+    mail = {"TopicArn": ref("Alarms"), "Protocol": "email", "Endpoint": ref("AlarmEmail")}
+    return {
+        "Alarms": {
+            "Type": "AWS::SNS::Topic",
+            "Properties": {"TopicName": sub("${Prefix}-alarms"), "KmsMasterKeyId": with_key(ref("KmsKey"))},
+        },
+        "AllowAlarms": from_alarms("Alarms"),
+        "MailAlarms": {"Type": "AWS::SNS::Subscription", "Condition": "HasEmail", "Properties": mail},
+    }
+
+
+def alarms(of: Named) -> Resources:
+    """The alarms of one queue, by logical name."""
+    alarms = {
+        "Deep": _sqs(of, "", _DEPTH, ref("DepthThreshold"), minutes=5),
+        "Old": _sqs(of, "", _OLDEST, ref("OldestThreshold"), minutes=5),
+        "ManyDead": _sqs(of, "-dlq", _DEPTH, ref("DeadLetterThreshold")),
+        "Poison": _sqs(of, "-poison", _DEPTH, 0),
+        "Undelivered": _sqs(of, UNDELIVERED, _DEPTH, 0),
+        "RedriveFailed": _own(of, "RedriveFailures"),
+        "Failing": _error_rate(of),
+        "Dead": _sqs(of, "-dlq", _DEPTH, 1) | _WAKES | {"AlarmActions": [ref(f"{of.id}Redrive")]},
+    }
+    found = {f"{of.id}{name}Alarm": _alarm(of, name, _SAYS[name], given) for name, given in alarms.items()}
+    found[f"{of.id}FailingAlarm"]["Condition"] = "HasErrorRate"
+    return found
+
+
+def _sqs(of: Named, suffix: str, metric: str, above: Json | int, *, minutes: int = 1) -> Json:
+    """A metric of one of its SQS queues stays above a bound for so many minutes."""
+    return {
+        "Namespace": "AWS/SQS",
+        "MetricName": metric,
+        "Dimensions": [{"Name": "QueueName", "Value": sub(of.sqs(suffix))}],
+        "Statistic": "Maximum",
+        "Period": MINUTE_S,
+        "EvaluationPeriods": minutes,
+        "ComparisonOperator": "GreaterThanThreshold",
+        "Threshold": above,
+    }
+
+
+def _own(of: Named, metric: str) -> Json:
+    """A metric of ours is above 0 in five minutes."""
+    return {
+        "Namespace": NAMESPACE,
+        "MetricName": metric,
+        "Dimensions": _dimensions(of),
+        "Statistic": "Sum",
+        "Period": 5 * MINUTE_S,
+        "EvaluationPeriods": 1,
+        "ComparisonOperator": "GreaterThanThreshold",
+        "Threshold": 0,
+    }
+
+
+def _error_rate(of: Named) -> Json:
+    """100 · Failures / Runs, over five minutes in which enough ran."""
+    share = {
+        "Id": "share",
+        "Expression": f"IF(runs >= {_ALARM_RUNS}, 100 * failures / runs, 0)",
+        "Label": "failing runs, %",
+        "ReturnData": True,
+    }
+    return {
+        "Metrics": [share, _part(of, "failures", "Failures"), _part(of, "runs", "Runs")],
+        "EvaluationPeriods": 1,
+        "ComparisonOperator": "GreaterThanThreshold",
+        "Threshold": ref("ErrorRateThreshold"),
+    }
+
+
+def _part(of: Named, id: str, metric: str) -> Json:
+    stat = {
+        "Metric": {"Namespace": NAMESPACE, "MetricName": metric, "Dimensions": _dimensions(of)},
+        "Period": 5 * MINUTE_S,
+        "Stat": "Sum",
+    }
+    return {"Id": id, "MetricStat": stat, "ReturnData": False}
+
+
+def _alarm(of: Named, name: str, says: str, given: Json) -> Json:
+    """To people, unless it says to whom."""
+    people = [ref("Alarms")]
+    properties = {
+        "AlarmName": sub(f"${{Prefix}}-{of.queue}.{_dashed(name)}"),
+        "AlarmDescription": sub(says.replace("QUEUE", of.queue)),
+        **({} if "AlarmActions" in given else {"AlarmActions": people, "OKActions": people}),
+        "TreatMissingData": "notBreaching",
+    }
+    return {"Type": "AWS::CloudWatch::Alarm", "Properties": properties | given}
+
+
+def any_above(of: Named, id: str, metric: tuple[str, str, str, str], text: str) -> Resources:
+    """The alarm on any of what a function or machine counts; `metric`: its namespace, its name, and the dimension and
+    the logical name of whose it is."""
+    namespace, name, dimension, resource = metric
+    properties = {
+        "Namespace": namespace,
+        "MetricName": name,
+        "Dimensions": [{"Name": dimension, "Value": ref(resource)}],
+        "Statistic": "Sum",
+        "Period": 5 * MINUTE_S,
+        "EvaluationPeriods": 1,
+        "ComparisonOperator": "GreaterThanThreshold",
+        "Threshold": 0,
+    }
+    return {f"{of.id}{id}Alarm": _alarm(of, id, text, properties) | {"Condition": "HasCode"}}
+
+
+def from_alarms(topic: str) -> Json:
+    """CloudWatch may publish there, for alarms of this account."""
+    allow = {
+        "Sid": "FromAlarms",
+        "Effect": "Allow",
+        "Principal": {"Service": "cloudwatch.amazonaws.com"},
+        "Action": "sns:Publish",
+        "Resource": ref(topic),
+        "Condition": {"StringEquals": {"aws:SourceAccount": ref("AWS::AccountId")}},
+    }
+    return topic_policy(topic, [allow, tls_only("sns:Publish", ref(topic))])
+
+
+# -- the dashboard
+
+
+def dashboard(queues: Sequence[Named]) -> Resources:
+    """One dashboard, a row of graphs for each queue. Raises ConfigError where CloudWatch would refuse it."""
+    widgets = [widget for n, of in enumerate(queues) for widget in _row(of, n)]
+    if len(widgets) > 500:
+        raise ConfigError(f"{len(queues)} queues make {len(widgets)} graphs; CloudWatch takes 500 on a dashboard")
+    body = json.dumps({"widgets": widgets}, separators=(",", ":"))
+    properties = {"DashboardName": sub("${Prefix}"), "DashboardBody": sub(body)}
+    return {"Dashboard": {"Type": "AWS::CloudWatch::Dashboard", "Properties": properties}}
+
+
+def _row(of: Named, n: int) -> Iterator[Json]:
+    """The graphs of one queue: a heading and two lines of four."""
+    name, y = of.queue, 13 * n
+    yield {
+        "type": "text",
+        "x": 0,
+        "y": y,
+        "width": 24,
+        "height": 1,
+        "properties": {"markdown": f"## {name}: {_URL}"},
+    }
+    queue = [["AWS/SQS", m, "QueueName", of.sqs()] for m in (_DEPTH, "ApproximateNumberOfMessagesNotVisible")]
+    queue.append(["AWS/SQS", "ApproximateNumberOfMessagesDelayed", "QueueName", of.sqs()])
+    rest = [["AWS/SQS", _DEPTH, "QueueName", of.sqs(s), {"label": s[1:]}] for s in ("-dlq", "-poison", UNDELIVERED)]
+    graphs = [
+        ("waiting, running, delayed", queue, "Maximum"),
+        ("dead, poison, undelivered", rest, "Maximum"),
+        ("oldest, s", [["AWS/SQS", _OLDEST, "QueueName", of.sqs()]], "Maximum"),
+        ("runs and failures", [_own_metric(of, m) for m in ("Runs", "Failures", "Done", "Retries", "Dead")], "Sum"),
+        ("failing runs, %", _share(of), "Sum"),
+        ("run time, ms", [_own_metric(of, "RunTime", stat=s) for s in ("p50", "p99")], "p50"),
+        ("to done, ms", [_own_metric(of, "TimeToDone", stat=s) for s in ("p50", "p99")], "p50"),
+        (
+            "redriven",
+            [_own_metric(of, m) for m in ("SuccessfulRedrives", "PoisonPillsIsolated", "RedriveFailures")],
+            "Sum",
+        ),
+    ]
+    for i, (title, metrics, stat) in enumerate(graphs):
+        properties = {
+            "title": title,
+            "region": "${AWS::Region}",
+            "metrics": metrics,
+            "stat": stat,
+            "period": MINUTE_S,
+        }
+        at = {"x": 6 * (i % 4), "y": y + 1 + 6 * (i // 4), "width": 6, "height": 6}
+        yield {"type": "metric", **at, "properties": properties}
+
+
+def _own_metric(of: Named, metric: str, **options: object) -> list[object]:
+    [dimension] = _plain_dimensions(of)
+    return [NAMESPACE, metric, *dimension, *([options] if options else [])]
+
+
+def _share(of: Named) -> list[list[object]]:
+    share = {"expression": "100 * failures / runs", "label": "%", "id": "share"}
+    parts = [_own_metric(of, m, id=m.lower(), visible=False) for m in ("Failures", "Runs")]
+    return [[share], *parts]
+
+
+def _plain_dimensions(of: Named) -> list[tuple[str, str]]:
+    return [("Queue", of.sqs(fifo=False))]
+
+
+def _dimensions(of: Named) -> list[Json]:
+    return [{"Name": name, "Value": sub(value)} for name, value in _plain_dimensions(of)]
+
+
+def _dashed(name: str) -> str:
+    """
+    >>> _dashed("ManyDead")
+    'many-dead'
+    """
+    return "".join(f"-{c.lower()}" if c.isupper() else c for c in name).lstrip("-")

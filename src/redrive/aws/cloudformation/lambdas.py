@@ -1,0 +1,222 @@
+"""The Lambdas of one redrive queue, each with its role and log, and what calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .access import EVENT_SOURCE, grants
+from .alarms import any_above, from_alarms
+from .names import (
+    NOTHING,
+    Json,
+    Named,
+    Resources,
+    att,
+    either,
+    ref,
+    sub,
+    with_key,
+)
+
+TIMEOUT_S = 120
+MEMORY_MIB = 256
+AT_ONCE = 5  # re-drivers that work on one queue at once
+_OF = {"queue": "Queue", "dlq": "Dlq", "poison": "Poison", "work": "Work"}  # logical names, behind the queue's
+
+
+def redriver(of: Named) -> Resources:
+    """The re-driver: woken by the alarm, called again by a rule, and going on through its work queue."""
+    id = of.id
+    name = f"{id}Redriver"
+    statements = merged([*statements_of("redriver", of), allow(EVENT_SOURCE, att(f"{id}Work"))])
+    handler = "redrive.aws.lambda_handlers.redriver"
+    variables = {**environment(of, WAITS, PACE, GATE), "REDRIVE_WORK_QUEUE_URL": ref(f"{id}Work")}
+    found = function(of, "Redriver", "HasCode", handler, "drives dead messages back", statements, variables)
+    named = {"TopicName": sub(f"${{Prefix}}-{of.queue}-redrive"), "KmsMasterKeyId": with_key(ref("KmsKey"))}
+    topic = {"Type": "AWS::SNS::Topic", "Properties": named}
+    woken = {"TopicArn": ref(f"{id}Redrive"), "Protocol": "lambda", "Endpoint": att(name)}
+    again = {
+        "Description": f"Calls the re-driver of {of.queue} again while the alarm stays, as that acts only on a change",
+        "ScheduleExpression": "rate(5 minutes)",
+        "State": either("RedriveByLambda", "ENABLED", "DISABLED"),
+        "Targets": [{"Id": "redriver", "Arn": att(name)}],
+    }
+    work = {
+        "FunctionName": ref(name),
+        "EventSourceArn": att(f"{id}Work"),
+        "BatchSize": 1,
+        "ScalingConfig": {"MaximumConcurrency": AT_ONCE},
+        "FunctionResponseTypes": ["ReportBatchItemFailures"],
+    }
+    return {
+        f"{id}Redrive": topic,
+        f"{id}RedriveAllowed": from_alarms(f"{id}Redrive"),
+        **found,
+        f"{id}RedriverWoken": when("RedriveByLambda", "AWS::SNS::Subscription", woken),
+        f"{id}RedriverMayBeWoken": _may_call(name, "sns.amazonaws.com", ref(f"{id}Redrive"), "RedriveByLambda"),
+        f"{id}RedriverAgain": when("HasCode", "AWS::Events::Rule", again),
+        f"{id}RedriverMayBeCalled": _may_call(name, "events.amazonaws.com", att(f"{id}RedriverAgain"), "HasCode"),
+        f"{id}RedriverGoesOn": when("HasCode", "AWS::Lambda::EventSourceMapping", work),
+        **any_above(
+            of,
+            "RedriverErrors",
+            ("AWS/Lambda", "Errors", "FunctionName", name),
+            f"The re-driver of {of.queue} failed: see its log.",
+        ),
+    }
+
+
+def consumer(of: Named, at_once: int) -> Resources:
+    """A Lambda that works the queue, where its handler is named; so many invocations at once, at most."""
+    id = of.id
+    statements = merged([*statements_of("worker", of), allow(EVENT_SOURCE, att(f"{id}Queue"))])
+    variables = {"REDRIVE_URL": url()}
+    handler = ref("ConsumerHandler")
+    found = function(of, "Consumer", "HasConsumer", handler, "works its messages", statements, variables)
+    properties = found[f"{id}Consumer"]["Properties"]
+    properties["Code"]["S3Key"] = ref("ConsumerKey")
+    properties["Timeout"] = ref("ConsumerTimeout")
+    source = {
+        "FunctionName": ref(f"{id}Consumer"),
+        "EventSourceArn": att(f"{id}Queue"),
+        "BatchSize": 10,
+        "ScalingConfig": {"MaximumConcurrency": at_once},
+        "FunctionResponseTypes": ["ReportBatchItemFailures"],
+    }
+    return found | {f"{id}ConsumerSource": when("HasConsumer", "AWS::Lambda::EventSourceMapping", source)}
+
+
+def url() -> Any:
+    """The URL of the deployed store."""
+    return sub("sqs://${AWS::Region}/${Prefix}?cells=dynamodb://${Cells}")
+
+
+def function(
+    of: Named,
+    name: str,
+    condition: str,
+    handler: str | Json,
+    does: str,
+    statements: Sequence[Json],
+    variables: Mapping[str, Any],
+) -> Resources:
+    """A Lambda with a log and a role of its own, which may write that log and do what `statements` say."""
+    id = f"{of.id}{name}"
+    log = {
+        "LogGroupName": sub(f"/redrive/${{Prefix}}/{of.queue}/{name.lower()}"),
+        "RetentionInDays": ref("LogRetention"),
+        "KmsKeyId": with_key(ref("KmsKey")),
+    }
+    properties = {
+        "Description": f"redrive, queue {of.queue}: {does}",
+        "Handler": handler,
+        "Runtime": ref("Runtime"),
+        "Architectures": [ref("Architecture")],
+        "Code": {"S3Bucket": ref("CodeBucket"), "S3Key": ref("CodeKey")},
+        "Timeout": TIMEOUT_S,
+        "MemorySize": MEMORY_MIB,
+        "Role": att(f"{id}Role"),
+        "ReservedConcurrentExecutions": either("HasReserved", ref("ReservedConcurrency"), NOTHING),
+        "LoggingConfig": {"LogGroup": ref(f"{id}Log"), "LogFormat": "Text"},  # JSON would wrap the metrics' lines
+        **({"Environment": {"Variables": variables}} if variables else {}),
+    }
+    writes = allow(("logs:CreateLogStream", "logs:PutLogEvents"), att(f"{id}Log"))
+    return {
+        f"{id}Log": when(condition, "AWS::Logs::LogGroup", log),
+        f"{id}Role": role(condition, "lambda.amazonaws.com", [writes, *statements, USES_KEY]),
+        id: when(condition, "AWS::Lambda::Function", properties),
+    }
+
+
+def role(condition: str, service: str, statements: Sequence[Json]) -> Json:
+    """A role for a service of AWS, with one policy."""
+    assume = {"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}
+    document = {"Version": "2012-10-17", "Statement": list(statements)}
+    properties = {
+        "AssumeRolePolicyDocument": {"Version": "2012-10-17", "Statement": [assume]},
+        "Policies": [{"PolicyName": "only-what-it-calls", "PolicyDocument": document}],
+    }
+    return when(condition, "AWS::IAM::Role", properties)
+
+
+def statements_of(role: str, of: Named, *, approval: bool = False) -> list[Json]:
+    """What the table of access grants a role on this queue's things."""
+    return [allow(actions, _arn(of, on)) for on, actions in grants(role, fifo=of.fifo, approval=approval).items()]
+
+
+def merged(statements: Sequence[Json]) -> list[Json]:
+    """One statement for each thing, its actions once."""
+    found: dict[str, Json] = {}
+    for one in statements:
+        key = repr(one.get("Resource", one))
+        if key in found and "Action" in one:
+            actions = found[key]["Action"]
+            found[key] = found[key] | {"Action": [*actions, *(a for a in one["Action"] if a not in actions)]}
+        else:
+            found[key] = one
+    return list(found.values())
+
+
+def gathered(statements: Sequence[Json]) -> list[Json]:
+    """One statement for all things on which the same actions are allowed."""
+    found: dict[tuple[str, ...], list[Any]] = {}
+    for one in statements:
+        found.setdefault(tuple(one["Action"]), []).append(one["Resource"])
+    return [allow(actions, on[0] if len(on) == 1 else on) for actions, on in found.items()]
+
+
+# What is encrypted by the stack's key can be read and written with these rights on the key.
+USES_KEY = with_key({"Effect": "Allow", "Action": ["kms:Decrypt", "kms:GenerateDataKey"], "Resource": ref("KmsKey")})
+WAITS, PACE, GATE = "waits", "pace", "gate"  # what a handler that redrives may go by
+
+
+def environment(of: Named, *parts: str) -> dict[str, Any]:
+    """The variables of a handler that redrives: what all need, and those of these parts."""
+    id = of.id
+    found: dict[str, Any] = {
+        "REDRIVE_QUEUE_URL": ref(f"{id}Queue"),
+        "REDRIVE_DLQ_URL": ref(f"{id}Dlq"),
+        "REDRIVE_POISON_URL": ref(f"{id}Poison"),
+        "REDRIVE_TABLE": ref("Cells"),
+    }
+    if WAITS in parts:
+        found |= {
+            "REDRIVE_MAX_REDRIVES": ref("MaxRedrives"),
+            "REDRIVE_BASE_S": ref("RedriveBase"),
+            "REDRIVE_CAP_S": ref("RedriveCap"),
+        }
+    if PACE in parts:
+        found |= {"REDRIVE_RATE": ref("RedriveRate"), "REDRIVE_JITTER": ref("RedriveJitter")}
+    if GATE in parts:
+        found |= {
+            "REDRIVE_DEPENDENCY": either("HasDependency", ref("Dependency"), NOTHING),
+            "REDRIVE_HEALTH_URL": either("HasHealthUrl", ref("RedriveHealthUrl"), NOTHING),
+        }
+    return found
+
+
+def _arn(of: Named, on: str) -> Any:
+    if on == "plain":
+        return of.arn(fifo=False)
+    if on == "topic":
+        return ref("Topic")
+    return att("Cells") if on == "cells" else att(f"{of.id}{_OF[on]}")
+
+
+def allow(actions: Sequence[str], resource: Any) -> Json:
+    return {"Effect": "Allow", "Action": list(actions), "Resource": resource}
+
+
+def _may_call(function: str, service: str, source: Json, condition: str) -> Json:
+    properties = {
+        "FunctionName": ref(function),
+        "Action": "lambda:InvokeFunction",
+        "Principal": service,
+        "SourceArn": source,
+    }
+    return when(condition, "AWS::Lambda::Permission", properties)
+
+
+def when(condition: str, kind: str, properties: Any) -> Json:
+    return {"Type": kind, "Condition": condition, "Properties": properties}

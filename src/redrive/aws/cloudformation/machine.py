@@ -1,0 +1,129 @@
+"""The state machine of one redrive queue, the Lambdas of its states, and the rule that starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...triage.auto.auto_redrive import AutoRedrive
+from ..stepfunctions.machine import BATCHES_MAX, TASKS, Machine, definition
+from .alarms import any_above
+from .lambdas import (
+    GATE,
+    PACE,
+    WAITS,
+    allow,
+    environment,
+    function,
+    role,
+    statements_of,
+    when,
+)
+from .names import (
+    Json,
+    Named,
+    Resources,
+    att,
+    either,
+    ref,
+    sub,
+)
+
+TIMEOUT_S = 60  # of the functions: what stepfunctions/handlers.py asks for
+_HANDLERS = "redrive.aws.stepfunctions.handlers"
+_ROLES = {"CheckBreaker": "check_breaker", "Fetch": "fetch", "Redrive": "redrive", "Isolate": "isolate"}
+_GOES_BY = {"CheckBreaker": (GATE,), "Fetch": (WAITS, PACE), "Redrive": (WAITS, GATE), "Isolate": (WAITS,)}
+_DOES = {
+    "CheckBreaker": "begins a turn of the state machine",
+    "Fetch": "receives dead messages for the state machine",
+    "Redrive": "sends a batch back",
+    "Isolate": "sends a batch to the poison queue",
+}
+
+
+def machine(of: Named, approval: bool, partition: str) -> Resources:
+    """The machine; its functions, each with a role of its own; the rule on the alarm. One execution works at a time:
+    others that are started end at once, by the lock that its first state takes."""
+    id = of.id
+    # A page's size bounds how long an execution's history may grow. MaxRedrives is a parameter, so the largest counts.
+    chosen = Machine(auto=AutoRedrive(max_redrives=BATCHES_MAX), approval="sns" if approval else None)
+    failed = ("AWS/States", "ExecutionsFailed", "StateMachineArn", f"{id}Machine")
+    text = f"An execution of the state machine of {of.queue} failed: look at its history."
+    return {
+        **_functions(of, chosen),
+        f"{id}MachineRole": role("HasCode", "states.amazonaws.com", _calls(of, approval)),
+        f"{id}Machine": when("HasCode", "AWS::StepFunctions::StateMachine", _machine(of, chosen, partition)),
+        **_start(of),
+        **any_above(of, "MachineFailed", failed, text),
+    }
+
+
+def _functions(of: Named, chosen: Machine) -> Resources:
+    asks, found = dict[str, Any](), dict[str, Json]()
+    if chosen.approval is not None:
+        asks = {"REDRIVE_APPROVAL_S": chosen.environment["REDRIVE_APPROVAL_S"]}
+        answers = [allow(("states:SendTaskSuccess",), _arn(of))]
+        found = _function(of, "Approve", "approve", "answers an execution that asks for approval", answers, {})
+    for state in TASKS:
+        statements = statements_of(_ROLES[state], of, approval=chosen.approval is not None)
+        variables = environment(of, *_GOES_BY[state]) | (asks if state == "CheckBreaker" else {})
+        found |= _function(of, state, _ROLES[state], _DOES[state], statements, variables)
+    return found
+
+
+def _function(
+    of: Named, state: str, handler: str, does: str, statements: Sequence[Json], variables: Mapping[str, Any]
+) -> Resources:
+    name = f"Machine{state}"
+    found = function(of, name, "HasCode", f"{_HANDLERS}.{handler}", does, statements, variables)
+    found[f"{of.id}{name}"]["Properties"]["Timeout"] = TIMEOUT_S
+    return found
+
+
+def _machine(of: Named, chosen: Machine, partition: str) -> Json:
+    arns = {f"{state}Arn": att(f"{of.id}Machine{state}") for state in TASKS}
+    asked = {} if chosen.approval is None else {"ApprovalTarget": ref("Alarms")}
+    return {
+        "StateMachineName": sub(_name(of)),
+        "RoleArn": att(f"{of.id}MachineRole"),
+        "Definition": definition(chosen, partition=partition),
+        "DefinitionSubstitutions": arns | asked,
+    }
+
+
+def _start(of: Named) -> Resources:
+    """The rule that starts it when the alarm on dead messages begins."""
+    id = of.id
+    target = {"Id": "machine", "Arn": ref(f"{id}Machine"), "RoleArn": att(f"{id}MachineStartRole"), "Input": "{}"}
+    rule = {
+        "Description": f"Starts the state machine of {of.queue} when messages are dead",
+        "EventPattern": {
+            "source": ["aws.cloudwatch"],
+            "detail-type": ["CloudWatch Alarm State Change"],
+            "resources": [att(f"{id}DeadAlarm")],
+            "detail": {"state": {"value": ["ALARM"]}},
+        },
+        "State": either("RedriveByMachine", "ENABLED", "DISABLED"),
+        "Targets": [target],
+    }
+    start = allow(("states:StartExecution",), ref(f"{id}Machine"))
+    return {
+        f"{id}MachineStartRole": role("HasCode", "events.amazonaws.com", [start]),
+        f"{id}MachineStart": when("HasCode", "AWS::Events::Rule", rule),
+    }
+
+
+def _calls(of: Named, approval: bool) -> list[Json]:
+    """What the machine itself does: call its functions, go on as a new execution, ask a person."""
+    functions = [att(f"{of.id}Machine{state}") for state in TASKS]
+    found = [allow(("lambda:InvokeFunction",), functions), allow(("states:StartExecution",), _arn(of))]
+    return [*found, allow(("sns:Publish",), ref("Alarms"))] if approval else found
+
+
+def _name(of: Named) -> str:
+    return f"${{Prefix}}-{of.queue}-redrive"
+
+
+def _arn(of: Named) -> Any:
+    """The machine's ARN where a reference to it would go in circles."""
+    return sub(f"arn:${{AWS::Partition}}:states:${{AWS::Region}}:${{AWS::AccountId}}:stateMachine:{_name(of)}")

@@ -1,0 +1,111 @@
+"""What things in the template are called: functions of CloudFormation, and the names of one queue's resources."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from ...errors import ConfigError
+
+Json = dict[str, Any]
+Resources = dict[str, Json]
+PREFIX_MAX = 40
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_SQS_NAME_MAX = 80
+SUFFIXES = ("-dlq", "-poison", "-undelivered", "-work")
+_FIFO = ".fifo"
+_SPARE = _SQS_NAME_MAX - len("-") - len(f"-undelivered{_FIFO}")  # for prefix and queue
+
+
+class Named(Struct, frozen=True):
+    """One redrive queue in the template: `id` begins the logical names of its resources."""
+
+    queue: str
+    fifo: bool
+    filter: Mapping[str, Any]
+    filter_scope: str
+
+    @property
+    def id(self) -> str:
+        """Its name in letters and digits, as logical names must be.
+
+        >>> Named("bulk-orders_2", False, {}, "").id
+        'BulkOrders2'
+        """
+        return "".join(part[:1].upper() + part[1:] for part in re.split(r"[_-]+", self.queue))
+
+    def sqs(self, suffix: str = "", *, fifo: bool | None = None) -> str:
+        """The name of one of its SQS queues, for `Fn::Sub`."""
+        return f"${{Prefix}}-{self.queue}{suffix}" + (".fifo" if (self.fifo if fifo is None else fifo) else "")
+
+    def arn(self, suffix: str = "", *, fifo: bool | None = None) -> Any:
+        """The ARN of one of its SQS queues, where a reference to it would go in circles."""
+        return sub(f"arn:${{AWS::Partition}}:sqs:${{AWS::Region}}:${{AWS::AccountId}}:{self.sqs(suffix, fifo=fifo)}")
+
+
+def named(queues: Sequence[str], fifo: bool, filters: Mapping[str, Mapping[str, Any]], scope: str) -> list[Named]:
+    """The queues, their names checked. Raises ConfigError."""
+    if not fifo and any(queue.endswith(_FIFO) for queue in queues):
+        raise ConfigError(f"queues {list(queues)}: with a FIFO queue all are, and their topic is; say so by --fifo")
+    plain = [queue.removesuffix(_FIFO) for queue in queues]
+    of = {queue.removesuffix(_FIFO): (filter, scope) for queue, filter in filters.items()}
+    found = [Named(name, fifo, *of.get(name, ({"queue": [name]}, "attributes"))) for name in plain]
+    for one in found:
+        if not _NAME.fullmatch(one.queue) or prefix_max([one]) < 1:
+            raise ConfigError(f"queue {one.queue!r}: expected 1 to {_SPARE - 1} of the characters A-Z a-z 0-9 _ -")
+    ids = [one.id for one in found]
+    for n, id in enumerate(ids):
+        if not id or id in ids[:n]:
+            raise ConfigError(f"queues {list(queues)}: {queues[n]!r} and another have the same logical name {id!r}")
+    if not found:
+        raise ConfigError("no queue is named; expected one at least")
+    names = {one.queue for one in found}
+    for one in found:
+        if taken := [suffix for suffix in SUFFIXES if f"{one.queue}{suffix}" in names]:
+            raise ConfigError(f"queue '{one.queue}{taken[0]}' would be called as what belongs to queue {one.queue!r}")
+    return found
+
+
+def prefix_max(found: Sequence[Named]) -> int:
+    """How long a prefix may be, for the longest name of an SQS queue to be one."""
+    return min(PREFIX_MAX, _SPARE - max(len(one.queue) for one in found))
+
+
+def ref(name: str) -> Json:
+    return {"Ref": name}
+
+
+def att(name: str, attribute: str = "Arn") -> Json:
+    return {"Fn::GetAtt": [name, attribute]}
+
+
+def sub(text: str) -> Any:
+    """The text with the values of its `${…}`; itself where it has none."""
+    return {"Fn::Sub": text} if "${" in text else text
+
+
+def either(condition: str, this: Any, that: Any) -> Json:
+    return {"Fn::If": [condition, this, that]}
+
+
+NOTHING = ref("AWS::NoValue")
+
+
+def with_key(value: Any, other: Any = NOTHING) -> Json:
+    """A property that counts only where the stack has a KMS key of its own."""
+    return either("HasKmsKey", value, other)
+
+
+def tls_only(actions: str, resource: Any) -> Json:
+    """Whoever calls without TLS is refused, whatever else they are granted."""
+    return {
+        "Sid": "TlsOnly",
+        "Effect": "Deny",
+        "Principal": "*",
+        "Action": actions,
+        "Resource": resource,
+        "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+    }

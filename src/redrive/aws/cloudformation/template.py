@@ -1,0 +1,184 @@
+"""The infrastructure of a deployment as a CloudFormation template: `redrive aws template` writes it.
+
+For each queue: the SQS queue with its dead-letter and poison queue, named so that `sqs://REGION/PREFIX` finds them, a
+filtered subscription to the topic, alarms, the re-driver and the state machine. Shared: the topic, the table of cells,
+a dashboard, policies for workers and producers. Plain values, made without any library of AWS.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from ..._version import __version__
+from ...config.resolve import near_miss
+from ...errors import ConfigError
+from . import alarms, lambdas, queues
+from . import machine as machines
+from .names import (
+    Json,
+    Named,
+    Resources,
+    att,
+    named,
+    prefix_max,
+    ref,
+    sub,
+)
+from .parameters import PROFILES, conditions, parameters
+from .yaml_text import dump
+
+RESOURCES_MAX = 500  # of a template, by CloudFormation
+INLINE_MAX = 51_200  # bytes of a template that is given as text; a larger one goes through a bucket
+BYTES_MAX = 1_048_576
+PARTITIONS = ("aws", "aws-cn", "aws-us-gov")
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What the template is made for.
+
+    - `profile`: standard, high-volume or critical.
+    - `filters`: SNS filter policies by queue (default: attribute `queue` is the queue's name). `filter_scope` says what
+      they look at: attributes, data or body, as in `Topic.subscribe`. `topic`: its name after the prefix.
+    - `keep`: queues and table outlive the stack (default: as the profile says).
+    - `approval`: the state machine asks a person, through the topic of alarms, before it moves anything.
+    - `partition`: of AWS, for the services that the machine calls.
+    - `consumers`: invocations of a queue's consumer Lambda that run at once, at most: 2 to 1,000.
+    """
+
+    prefix: str = "redrive"
+    queues: Sequence[str] = ("default",)
+    profile: str = "standard"
+    fifo: bool = False
+    filters: Mapping[str, Mapping[str, Any]] = {}
+    filter_scope: str = "attributes"
+    topic: str = "events"
+    keep: bool | None = None
+    approval: bool = False
+    partition: str = "aws"
+    consumers: int = 50
+
+
+def template(settings: Settings) -> dict[str, Any]:
+    """The template as plain values: dicts, lists, texts, numbers; no None. Raises ConfigError."""
+    _check(settings)
+    profile = PROFILES[settings.profile]
+    found = named(settings.queues, settings.fifo, settings.filters, settings.filter_scope)
+    return {
+        "AWSTemplateFormatVersion": "2010-09-09",
+        "Description": f"redrive {__version__}: queues {', '.join(one.queue for one in found)}"[:1024],
+        "Parameters": parameters(settings.prefix, _prefix_max(settings.prefix, found), profile),
+        "Conditions": conditions(),
+        "Resources": _resources(found, settings, profile.keep if settings.keep is None else settings.keep),
+        "Outputs": _outputs(found),
+    }
+
+
+def text(template: Mapping[str, Any], form: str = "yaml") -> str:
+    """The template as `yaml` or `json`. Raises ConfigError where it is larger than CloudFormation takes."""
+    found = dump(template) if form == "yaml" else json.dumps(template, indent=2, ensure_ascii=False) + "\n"
+    if len(found.encode()) > BYTES_MAX:
+        raise ConfigError(f"the template has {len(found.encode()):,} bytes, and CloudFormation takes {BYTES_MAX:,}")
+    return found
+
+
+def _check(settings: Settings) -> None:
+    if settings.profile not in PROFILES:
+        near = near_miss(settings.profile, PROFILES)
+        meant = f"; did you mean {near!r}?" if near else ""
+        raise ConfigError(f"profile {settings.profile!r}: expected one of {', '.join(PROFILES)}{meant}")
+    if not re.fullmatch("[A-Za-z0-9_-]{1,100}", settings.topic):
+        raise ConfigError(f"topic {settings.topic!r}: expected 1 to 100 of the characters A-Z a-z 0-9 _ -")
+    if settings.partition not in PARTITIONS:
+        raise ConfigError(f"partition {settings.partition!r}: expected one of {', '.join(PARTITIONS)}")
+    if not 2 <= settings.consumers <= 1000:
+        raise ConfigError(f"consumers={settings.consumers}: expected 2 to 1,000 invocations at once, as Lambda takes")
+    for queue in settings.filters:
+        if queue not in settings.queues:
+            raise ConfigError(f"a filter is for queue {queue!r}, which is none of {', '.join(settings.queues)}")
+
+
+def _prefix_max(prefix: str, found: Sequence[Named]) -> int:
+    most = prefix_max(found)
+    if not re.fullmatch(f"[A-Za-z0-9-]{{1,{most}}}", prefix):
+        raise ConfigError(
+            f"prefix {prefix!r}: expected 1 to {most} letters, digits and hyphens, as the name of an SQS queue has at "
+            "most 80 characters"
+        )
+    return most
+
+
+def _resources(found: Sequence[Named], settings: Settings, keep: bool) -> Resources:
+    resources = queues.shared(settings.topic, settings.fifo, keep) | alarms.shared()
+    for of in found:
+        own = queues.queues(of, keep) | queues.subscription(of, keep)
+        own |= lambdas.redriver(of) | lambdas.consumer(of, settings.consumers) | alarms.alarms(of)
+        own |= machines.machine(of, settings.approval, settings.partition)
+        if taken := own.keys() & resources.keys():
+            raise ConfigError(f"queue {of.queue!r}: {min(taken)} is the logical name of another resource; rename it")
+        resources |= own
+    resources |= {f"{name}Access": _policy(name.lower(), found) for name in ("Worker", "Producer", "Triage")}
+    resources |= alarms.dashboard(found)
+    if len(resources) > RESOURCES_MAX:
+        raise ConfigError(
+            f"{len(found)} queues make {len(resources)} resources, and CloudFormation takes {RESOURCES_MAX}; make "
+            "several stacks, each with a prefix of its own"
+        )
+    return resources
+
+
+def _policy(role: str, found: Sequence[Named]) -> Json:
+    """A policy to attach to whatever role runs such a program; AWS takes one of 6,144 characters."""
+    statements = lambdas.gathered(lambdas.merged([one for of in found for one in lambdas.statements_of(role, of)]))
+    properties = {
+        "Description": f"What a redrive {role} calls, and no more",
+        "PolicyDocument": {"Version": "2012-10-17", "Statement": [*statements, lambdas.USES_KEY]},
+    }
+    return {"Type": "AWS::IAM::ManagedPolicy", "Properties": properties}
+
+
+def _outputs(found: Sequence[Named]) -> Json:
+    outputs = {
+        "Url": _output("url", "The store's URL, for redrive worker and others", lambdas.url()),
+        "TopicArn": _output("topic", "Publish here", ref("Topic")),
+        "AlarmsArn": _output("alarms", "Alarms for people come from here", ref("Alarms")),
+        "CellsTable": _output("cells", "The table of cells", ref("Cells")),
+        "WorkerAccess": _output("worker-access", "Attach to the role of workers", ref("WorkerAccess")),
+        "ProducerAccess": _output("producer-access", "Attach to roles that enqueue", ref("ProducerAccess")),
+        "TriageAccess": _output("triage-access", "Attach to the role of dlq ingest and redrives", ref("TriageAccess")),
+    }
+    for of in found:
+        outputs |= _outputs_of(of)
+    return outputs
+
+
+def _outputs_of(of: Named) -> Json:
+    id = of.id
+    kinds = {"Queue": "The queue", "Dlq": "Its dead-letter queue", "Poison": "Its poison queue"}
+    found: Json = {}
+    for kind, text in kinds.items():
+        key = f"{_dashed(of.queue)}-{kind.lower()}"
+        found[f"{id}{kind}Url"] = _output(f"{key}-url", f"{text}: URL", ref(f"{id}{kind}"))
+        found[f"{id}{kind}Arn"] = _output(f"{key}-arn", f"{text}: ARN", att(f"{id}{kind}"))
+    found[f"{id}RedriverArn"] = _output(
+        f"{_dashed(of.queue)}-redriver", "The re-driver Lambda", att(f"{id}Redriver"), "HasCode"
+    )
+    key = f"{_dashed(of.queue)}-machine"
+    found[f"{id}MachineArn"] = _output(key, "Its state machine", ref(f"{id}Machine"), "HasCode")
+    return found
+
+
+def _output(key: str, text: str, value: Json, condition: str | None = None) -> Json:
+    found = {"Description": text, "Value": value, "Export": {"Name": sub(f"${{AWS::StackName}}-{key}")}}
+    return found if condition is None else {"Condition": condition, **found}
+
+
+def _dashed(queue: str) -> str:
+    return queue.replace("_", "-")  # the names of exports take no underscores
+
+
+__all__ = ["PROFILES", "Settings", "template", "text"]

@@ -1,0 +1,1 @@
+"""Dead-letter queues of SQS: read, drained into a triage store, moved back by SQS itself."""

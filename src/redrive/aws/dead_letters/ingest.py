@@ -1,0 +1,243 @@
+"""Draining SQS dead-letter queues into a triage store: received in tens, written there, and only then deleted.
+
+A kill anywhere leaves a message in the queue, in the store, or in both: it is received again, and known by its id. So
+the store may be full or out of reach at any time; then nothing is deleted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from ...codec.routing import Routes
+from ...errors import StoreError
+from ...message import Lane, Message
+from ...store import Cells, Store
+from ...stores.sqs.message_state import Kept, decode
+from ...stores.sqs.outbox import Laid, lay
+from ...worker.redrive_outcome import swap_of_dead
+from .message import dead_letter
+
+HIDDEN_S = 120  # how long what was received is hidden from others, while it is written
+THREADS = 4  # that drain one queue at once
+EMPTY_S = 3  # how long a queue is polled before it is taken for empty
+POLL_S = 20  # at most
+PAUSE_S = (1.0, 60.0)  # the first and the longest pause of a queue that cannot be drained
+CLOSE_S = 1.0  # how long the end waits for a thread
+RECORDS = "sqs/m/"  # cells, by SQS's id of a message
+
+
+class Calls(Protocol):
+    """How SQS is called."""
+
+    def call(self, action: str, **parameters: Any) -> dict[str, Any]:
+        """Raises StoreUnavailable, StoreError, ConfigError."""
+        ...
+
+
+class Source(Struct, frozen=True):
+    """A queue of SQS that is drained: what lies in it rests in `lane`, as messages of redrive's queue `queue`."""
+
+    queue: str
+    url: str
+    lane: Lane = Lane.DEAD
+
+    @property
+    def name(self) -> str:
+        """SQS's name of it."""
+        return self.url.rpartition("/")[2]
+
+
+class Counts(Struct):
+    """What came of the messages of a source: those `received` are `written` (new in the store, or in place of an older
+    death), `known` (there already), or `left` in the queue, as the store does not take them now."""
+
+    received: int = 0
+    written: int = 0
+    known: int = 0
+    left: int = 0
+
+    def add(self, other: Counts) -> None:
+        self.received += other.received
+        self.written += other.written
+        self.known += other.known
+        self.left += other.left
+
+
+class Ingest:
+    """Drains sources into one triage store. Used by any number of threads and processes at once."""
+
+    def __init__(
+        self, sqs: Calls, triage: Store, routes: Routes, cells: Cells | None = None, *, under: str = ""
+    ) -> None:
+        """`cells`: where the records of messages lie that wait for their retries in SQS. `under`: what SQS's names of
+        redrive's queues begin with, so that each message of a shared dead-letter queue goes to its own."""
+        self._under = under
+        self._sqs, self._triage, self._routes, self._cells = sqs, triage, routes, cells
+
+    def once(self, source: Source, wait_s: int | None = None, *, wanted: Callable[[], bool] = lambda: True) -> Counts:
+        """Up to ten of what lies there: none where it is empty for `wait_s` (None: EMPTY_S).
+
+        Raises StoreError where SQS or the triage store cannot be used, ConfigError where the queue is not there: then
+        what was received stays in the queue.
+        """
+        raws = self._receive(source, EMPTY_S if wait_s is None else wait_s)
+        if raws and not wanted():  # somebody ended it meanwhile
+            self._show_again(source, raws)
+            return Counts()
+        if not raws:
+            return Counts()
+        try:
+            words = self._lay(source, raws)
+        except BaseException:
+            self._show_again(source, raws)
+            raise
+        safe = [raw for raw, word in zip(raws, words, strict=True) if word is not Laid.LEFT]
+        self._delete(source, safe)
+        written = sum(word in (Laid.NEW, Laid.REPLACED) for word in words)
+        return Counts(len(raws), written, words.count(Laid.KNOWN), words.count(Laid.LEFT))
+
+    def drain(self, source: Source, said: Callable[[Counts], object] = lambda counts: None) -> Counts:
+        """All that lies there, by some threads; `said` hears of each ten. Raises as `once`."""
+        counts, lock, errors = Counts(), threading.Lock(), list[BaseException]()
+
+        def work() -> None:
+            try:
+                while not errors and (some := self.once(source)).received:
+                    with lock:
+                        counts.add(some)
+                        said(some)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, name="redrive-ingest", daemon=True) for _ in range(THREADS - 1)]
+        for thread in threads:
+            thread.start()
+        work()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        return counts
+
+    def _receive(self, source: Source, wait_s: int) -> list[dict[str, Any]]:
+        answer = self._sqs.call(
+            "ReceiveMessage",
+            QueueUrl=source.url,
+            MaxNumberOfMessages=10,
+            WaitTimeSeconds=wait_s,
+            VisibilityTimeout=HIDDEN_S,
+            MessageSystemAttributeNames=["All"],
+            MessageAttributeNames=["All"],
+        )
+        return list(answer.get("Messages") or ())
+
+    def _lay(self, source: Source, raws: Sequence[dict[str, Any]]) -> list[Laid]:
+        now_ms = self._triage.now_ms()
+        letters = [
+            dead_letter(raw, queue=source.queue, lane=source.lane, routes=self._routes, now_ms=now_ms, record=record)
+            for raw, record in zip(raws, self._records(raws), strict=True)
+        ]
+        self._tell_runs([letter.message for letter in letters if letter.untold])
+        return lay(self._triage, [letter.message for letter in letters])
+
+    def _queue_of(self, raw: dict[str, Any], source: Source) -> str:
+        """The queue that it died in, where SQS says so."""
+        arn = str((raw.get("Attributes") or {}).get("DeadLetterQueueSourceArn") or "")
+        name = arn.rpartition(":")[2].removesuffix(".fifo")
+        mine = name.removeprefix(self._under) if self._under and name.startswith(self._under) else ""
+        return source.queue if mine in ("", source.queue.removesuffix(".fifo")) else mine
+
+    def _records(self, raws: Sequence[dict[str, Any]]) -> list[Kept | None]:
+        """What was written of those that had waited for a retry where they lay."""
+        if self._cells is None:
+            return [None] * len(raws)
+        cells = self._cells.read([RECORDS + str(raw.get("MessageId")) for raw in raws])
+        return [None if cell is None else decode(cell.value) for cell in cells]
+
+    def _tell_runs(self, messages: Iterable[Message]) -> None:
+        """What a run had moved and no worker settled has failed: its run hears of it before anybody drives it on."""
+        swaps = [swap for message in messages if (swap := swap_of_dead(message)) is not None]
+        if swaps:
+            self._triage.cells.swap(swaps)  # one that is not written was told before
+
+    def _delete(self, source: Source, raws: Sequence[dict[str, Any]]) -> None:
+        """What cannot be deleted now comes again, and is known."""
+        entries = [{"Id": str(n), "ReceiptHandle": raw["ReceiptHandle"]} for n, raw in enumerate(raws)]
+        if entries:
+            self._sqs.call("DeleteMessageBatch", QueueUrl=source.url, Entries=entries)
+
+    def _show_again(self, source: Source, raws: Sequence[dict[str, Any]]) -> None:
+        """At once, for whoever tries next; else they would be hidden for a while."""
+        entries = [
+            {"Id": str(n), "ReceiptHandle": raw["ReceiptHandle"], "VisibilityTimeout": 0} for n, raw in enumerate(raws)
+        ]
+        try:
+            self._sqs.call("ChangeMessageVisibilityBatch", QueueUrl=source.url, Entries=entries)
+        except Exception:
+            return  # they come by themselves
+
+
+class Ingesting:
+    """Drains sources beside a worker, until it is closed: a thread for some of them each."""
+
+    def __init__(self, ingest: Ingest, sources: Sequence[Source], tell: Callable[[str, str, str, int], object]) -> None:
+        self._ingest, self._sources, self._tell = ingest, list(sources), tell
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def begin(self) -> None:
+        count = min(THREADS, len(self._sources))
+        for n in range(count):
+            thread = threading.Thread(
+                target=self._work, args=(self._sources[n::count],), name="redrive-ingest", daemon=True
+            )
+            thread.start()
+            self._threads.append(thread)
+
+    def close(self) -> None:
+        """Stop; what was received is written first. A poll that is under way may outlast it, and gives back what it
+        gets."""
+        self._stop.set()
+        end_s = monotonic() + CLOSE_S
+        for thread in self._threads:
+            thread.join(max(0.0, end_s - monotonic()))
+
+    def _work(self, sources: Sequence[Source]) -> None:
+        wait_s = max(1, POLL_S // len(sources))
+        pauses = dict.fromkeys((source.url for source in sources), 0.0)
+        again_s = dict.fromkeys((source.url for source in sources), 0.0)
+        while not self._stop.is_set():
+            due = [source for source in sources if monotonic() >= again_s[source.url]]
+            if not due:
+                self._stop.wait(max(0.01, min(again_s.values()) - monotonic()))
+            for source in due:
+                if self._stop.is_set():
+                    return
+                try:
+                    self._all_of(source, wait_s)
+                    pauses[source.url] = 0.0
+                except Exception as error:
+                    if not pauses[source.url]:
+                        self._tell("ingest_unavailable", f"{source.name}: {error}", "", 1)
+                    pauses[source.url] = min(max(2 * pauses[source.url], PAUSE_S[0]), PAUSE_S[1])
+                    again_s[source.url] = monotonic() + pauses[source.url]
+                    if not isinstance(error, StoreError | ValueError):
+                        raise
+
+    def _all_of(self, source: Source, wait_s: int) -> None:
+        counts = Counts()
+        while not self._stop.is_set():
+            some = self._ingest.once(source, wait_s, wanted=lambda: not self._stop.is_set())
+            counts.add(some)
+            if some.received < 10:
+                break
+        if counts.left:
+            text = f"{counts.left:,} of {source.name}: the store does not take them now"
+            self._tell("ingest_left", text, source.queue, counts.left)
+        if counts.written:
+            self._tell("ingested", f"{counts.written:,} of {source.name}", source.queue, counts.written)

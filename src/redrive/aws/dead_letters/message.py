@@ -1,0 +1,128 @@
+"""What a message in an SQS dead-letter queue says of its death, as the message that rests in a triage store. Pure.
+
+Our own dead letters say all of it. What the queue's redrive policy moved there, or another consumer put there, says
+only how often SQS had delivered it, when first, and from where it came.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from ...codec.routing import Routes
+from ...fault import TEXT_MAX, Fault, Kind, fingerprint
+from ...message import Lane, Message
+from ...stores.sqs.envelope import read
+from ...stores.sqs.foreign import FIRST_RECEIVED, MESSAGE_ID, RECEIVES
+from ...stores.sqs.message_state import Kept, revived, with_kept
+from ...stores.sqs.verbatim import SOURCE, as_it_came
+from ..redriver.moving import ATTEMPT
+
+TOO_OFTEN = "ReceivedTooOften"  # the error of what a redrive policy moved
+PUT_THERE = "DeadLettered"  # of what some program put there without saying why
+_SAID = (
+    ("ErrorCode", "ErrorMessage"),
+    ("error", "error_message"),
+    ("exception", "message"),
+)  # Lambda's, and usual ones
+
+Raw = Mapping[str, Any]
+
+
+class Letter(NamedTuple):
+    """A message as it rests. `untold`: no counted run of its present life was settled, so nobody has said yet what
+    became of it."""
+
+    message: Message
+    untold: bool
+
+
+def dead_letter(raw: Raw, *, queue: str, lane: Lane, routes: Routes, now_ms: int, record: Kept | None = None) -> Letter:
+    """One entry of ReceiveMessage's answer, with all attributes, as it rests in `lane`. Never raises. `record`: what a
+    cell has of it, where it had waited for a retry in its queue."""
+    message, kept = read(raw, queue=queue, routes=routes)
+    if record is not None:
+        message, kept = with_kept(message, record), record
+    if kept.reason is not None and _source(raw):  # a move task had brought it back, and it died again
+        kept = revived(kept, now_ms)
+        message = with_kept(message, kept)
+    message = replace(message, queue=queue, lane=lane, due_ms=None, redrives=max(kept.redrives, _redrives(raw)))
+    reason = kept.reason or ("" if _source(raw) else _text(raw, "reason"))
+    if message.headers.get(MESSAGE_ID) == raw.get("MessageId"):  # nobody of ours wrote it
+        message = as_it_came(message, raw)
+        headers = {**message.headers, **_about(raw)}
+        message = replace(message, headers=headers)
+    if reason:
+        return Letter(replace(message, reason=reason, rested_ms=message.rested_ms or now_ms), False)
+    fault = _fault(raw, message, now_ms)
+    since = max(1, receives(raw) - 1 - kept.receives)  # what ended without a word
+    message = replace(
+        message,
+        reason="exhausted" if lane is Lane.DEAD else "poison",
+        rested_ms=now_ms,  # nothing in SQS says when it died
+        attempt=kept.attempt + since,
+        faults=(*message.faults, fault),
+    )
+    return Letter(message, kept.attempt == 0)
+
+
+def receives(raw: Raw) -> int:
+    """How often SQS has delivered it in all, this time too."""
+    return _whole(_system(raw).get("ApproximateReceiveCount"))
+
+
+def _fault(raw: Raw, message: Message, now_ms: int) -> Fault:
+    source, count = _source(raw), receives(raw) - 1
+    first_ms = _whole(_system(raw).get("ApproximateFirstReceiveTimestamp"))
+    told = next((pair for pair in _SAID if _text(raw, pair[1]) or _text(raw, pair[0])), None)
+    if told is not None:
+        error, text = _text(raw, told[0]) or PUT_THERE, _text(raw, told[1])
+        return Fault(Kind.DEFAULT, error[:200], text[:TEXT_MAX], fingerprint(error, text), (error[:200],), at_ms=now_ms)
+    if source:
+        often = f"{count:,} times" if count > 0 else "too often"
+        text = f"queue {source} delivered it {often}, and no consumer deleted it"
+        if first_ms:
+            text += f"; the first time at {_time(first_ms)}"
+        kind = Kind.DEFAULT if MESSAGE_ID in message.headers else Kind.CRASHED  # ours settle whatever they survive
+        return Fault(kind, TOO_OFTEN, text, fingerprint(TOO_OFTEN, source), (TOO_OFTEN,), at_ms=now_ms, attempt=count)
+    text = "a program put it into the dead-letter queue, and says not why"
+    return Fault(Kind.DEFAULT, PUT_THERE, text, fingerprint(PUT_THERE, text), (PUT_THERE,), at_ms=now_ms)
+
+
+def _about(raw: Raw) -> dict[str, str]:
+    about = {RECEIVES: str(receives(raw)), SOURCE: str(_system(raw).get("DeadLetterQueueSourceArn") or "")}
+    first_ms = _whole(_system(raw).get("ApproximateFirstReceiveTimestamp"))
+    if first_ms:
+        about[FIRST_RECEIVED] = _time(first_ms)
+    return {name: text for name, text in about.items() if text}
+
+
+def _source(raw: Raw) -> str:
+    """The name of the queue that it died in; empty where no redrive policy moved it."""
+    return str(_system(raw).get("DeadLetterQueueSourceArn") or "").rpartition(":")[2]
+
+
+def _redrives(raw: Raw) -> int:
+    text = _text(raw, ATTEMPT)
+    return int(text) if re.fullmatch("[0-9]{1,9}", text, re.ASCII) else 0
+
+
+def _system(raw: Raw) -> Mapping[str, str]:
+    return raw.get("Attributes") or {}
+
+
+def _text(raw: Raw, name: str) -> str:
+    value = (raw.get("MessageAttributes") or {}).get(name) or {}
+    return str(value.get("StringValue") or "").encode(errors="replace").decode().replace("\0", "?")
+
+
+def _whole(text: Any) -> int:
+    return int(text) if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 16 else 0
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(min(ms, 2**47) / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

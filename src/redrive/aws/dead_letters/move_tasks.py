@@ -1,0 +1,105 @@
+"""SQS's own way back: a task that moves all of a dead-letter queue to the queue it serves, at a fixed rate.
+
+It chooses nothing, counts no redrives and waits for no verdict. Where that is enough it needs no triage store.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from ...errors import ConfigError, Refused, StoreError
+from ...message import Lane
+from .sources import sources_served
+
+if TYPE_CHECKING:
+    from ...stores.sqs.store import SqsStore
+
+RATE_MAX = 500  # messages a second, of SQS
+RUNNING = "RUNNING"
+
+
+class MoveTask(Struct, frozen=True, kw_only=True):
+    """A move task as SQS tells of it. `handle` is there while it runs; the numbers are approximate."""
+
+    queue: str
+    source: str
+    to: str | None = None
+    status: str = RUNNING
+    moved: int = 0
+    to_move: int | None = None
+    per_s: int | None = None
+    started_ms: int = 0
+    why: str = ""  # it failed
+    handle: str | None = None
+
+
+class DeadQueue:
+    """The dead-letter queue of one queue of the store. Raises ConfigError where there is none."""
+
+    def __init__(self, store: SqsStore, queue: str) -> None:
+        self._store = store
+        self.place, self.dead = store.places.of(queue), store.places.resting(queue, Lane.DEAD)
+        self._arn = self._arn_of(self.dead.url)
+
+    def begin(self, rate: int | None = None) -> MoveTask:
+        """Let SQS move all of it to its queue, at `rate` messages a second, or as fast as SQS likes.
+
+        Raises Refused where a move task is not enough, or one runs already; nothing is moved then.
+        """
+        served = sources_served(self._store, self.dead.url)
+        if self.place.name not in served:
+            raise Refused(
+                f"{self.dead.name} is not the dead-letter queue of {self.place.name} by a redrive policy, so SQS moves "
+                "nothing out of it; use redrive dlq ingest and redrive dlq plan"
+            )
+        if len(served) > 1:
+            raise Refused(
+                f"{self.dead.name} serves {len(served)} queues ({', '.join(served)}), and one move task would send all "
+                f"of it to {self.place.name}; use redrive dlq ingest and redrive dlq plan"
+            )
+        if any(task.status == RUNNING for task in self.tasks()):
+            raise Refused(f"a move task of {self.dead.name} runs already; redrive dlq move {self.place.queue} --watch")
+        given: dict[str, Any] = {} if rate is None else {"MaxNumberOfMessagesPerSecond": rate}
+        self._call("StartMessageMoveTask", SourceArn=self._arn, DestinationArn=self._arn_of(self.place.url), **given)
+        return self.tasks()[0]
+
+    def tasks(self) -> list[MoveTask]:
+        """Its last move tasks, the newest first."""
+        answer = self._call("ListMessageMoveTasks", SourceArn=self._arn, MaxResults=10)
+        return [self._told(told) for told in answer.get("Results") or ()]
+
+    def cancel(self) -> MoveTask:
+        """End the task that runs; what it has moved stays moved. Raises Refused where none runs."""
+        task = next((task for task in self.tasks() if task.status == RUNNING and task.handle), None)
+        if task is None:
+            raise Refused(f"no move task of {self.dead.name} runs; nothing was changed")
+        self._call("CancelMessageMoveTask", TaskHandle=task.handle)
+        return self.tasks()[0]
+
+    def _call(self, action: str, **parameters: Any) -> dict[str, Any]:
+        try:
+            return self._store.sqs.call(action, **parameters)
+        except (StoreError, ConfigError) as error:
+            if "InvalidAction" in str(error) or "UnsupportedOperation" in str(error):
+                raise Refused(f"this endpoint has no move tasks ({action}); AWS itself does") from error
+            raise
+
+    def _arn_of(self, url: str) -> str:
+        return self._store.places.attributes(url, "QueueArn")["QueueArn"]
+
+    def _told(self, told: dict[str, Any]) -> MoveTask:
+        to = told.get("DestinationArn")
+        return MoveTask(
+            queue=self.place.queue,
+            source=self.dead.name,
+            to=None if to is None else str(to).rpartition(":")[2],
+            status=str(told.get("Status", RUNNING)),
+            moved=int(told.get("ApproximateNumberOfMessagesMoved") or 0),
+            to_move=told.get("ApproximateNumberOfMessagesToMove"),
+            per_s=told.get("MaxNumberOfMessagesPerSecond"),
+            started_ms=int(told.get("StartedTimestamp") or 0),
+            why=str(told.get("FailureReason") or ""),
+            handle=told.get("TaskHandle"),
+        )

@@ -1,0 +1,113 @@
+"""Which queues of SQS hold the dead letters of an sqs:// store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ConfigError, StoreError, StoreUnavailable, Unsupported
+from ...message import Lane
+from .ingest import Ingest, Source
+
+if TYPE_CHECKING:
+    from ...store import Store
+    from ...stores.sqs.store import SqsStore
+
+FIFO = ".fifo"
+
+
+def sqs_of(store: Store) -> SqsStore:
+    """The SQS store that this is, or that blob storage stands before. Raises Unsupported for another."""
+    from ...stores.sqs.store import SqsStore
+
+    within: Any = store
+    while not isinstance(within, SqsStore) and hasattr(within, "store"):
+        within = within.store
+    if not isinstance(within, SqsStore):
+        raise Unsupported(
+            f"this store is {store.traits.name}, and the dead lie in it already; only an sqs:// store has dead-letter "
+            "queues"
+        )
+    return within
+
+
+def ingest_of(store: SqsStore) -> Ingest:
+    """What drains dead-letter queues into this store's triage store. Raises Unsupported where it has none."""
+    if store.triage_store is None:
+        raise Unsupported(
+            "there is no store to take dead letters; name one in the URL, a PostgreSQL, a Redis or a file: "
+            "sqs://REGION/PREFIX?triage=sqlite:///dead.db"
+        )
+    store.outbox.own()
+    return Ingest(store.sqs, store.triage_store, store.routes, store.cells, under=f"{store.at.prefix}-")
+
+
+def sources(store: SqsStore, queues: Iterable[str]) -> list[Source]:
+    """Where the dead of these queues lie: each one's dead-letter queue, by its redrive policy and by its name, and its
+    poison queue. Raises ConfigError for a queue that is not there, StoreUnavailable."""
+    found: dict[str, Source] = {}
+    for queue in queues:
+        place = store.places.of(queue)
+        policy = store.places.attributes(place.url, "RedrivePolicy").get("RedrivePolicy")
+        if policy:
+            name = str(json.loads(policy).get("deadLetterTargetArn", "")).rpartition(":")[2]
+            url = url_of(store, name)
+            found.setdefault(url, Source(queue, url))
+        for lane in (Lane.DEAD, Lane.QUARANTINE):
+            try:
+                url = store.places.resting(queue, lane).url
+            except ConfigError:
+                continue  # it has none
+            found.setdefault(url, Source(queue, url, lane))
+    return [*found.values()]
+
+
+def source_of(store: SqsStore, name_or_url: str, queue: str | None) -> Source:
+    """A dead-letter queue by its own name or URL. `queue`: whose messages lie there; None: the one queue of this prefix
+    that it serves. Raises ConfigError."""
+    url = name_or_url if "://" in name_or_url else url_of(store, name_or_url)
+    if queue is not None:
+        store.places.of(queue)
+        return Source(queue, url)
+    names = sources_served(store, url)
+    mine = [name for n in names if (name := redrives_name(store.at.prefix, n))]
+    if len(mine) != 1:
+        served = ", ".join(names) or "none"
+        raise ConfigError(
+            f"whose dead letters are in {url.rpartition('/')[2]}? It serves {served}, of which "
+            f"{'none is' if not mine else 'several are'} under {store.at.prefix}-; say it by --queue"
+        )
+    return Source(mine[0], url)
+
+
+def sources_served(store: SqsStore, url: str) -> list[str]:
+    """SQS's names of the queues whose redrive policy leads to this one."""
+    found, more = list[str](), dict[str, str]()
+    while True:
+        try:
+            answer = store.sqs.call("ListDeadLetterSourceQueues", QueueUrl=url, MaxResults=1000, **more)
+        except (StoreError, ConfigError) as error:
+            if isinstance(error, StoreUnavailable):
+                raise
+            name = url.rpartition("/")[2]
+            raise ConfigError(
+                f"SQS does not say whose dead letters are in {name} ({error}); say it by --queue"
+            ) from error
+        found += [each.rpartition("/")[2] for each in answer.get("queueUrls") or ()]
+        if not answer.get("NextToken"):
+            return sorted(found)
+        more = {"NextToken": answer["NextToken"]}
+
+
+def url_of(store: SqsStore, name: str) -> str:
+    """Raises ConfigError where there is none."""
+    try:
+        return str(store.sqs.call("GetQueueUrl", QueueName=name)["QueueUrl"])
+    except ConfigError as error:
+        raise ConfigError(f"SQS gives no queue {name!r} in {store.at.region}; {error}") from error
+
+
+def redrives_name(prefix: str, name: str) -> str | None:
+    """Redrive's name of a queue of SQS; None for one that is not under the prefix."""
+    return name.removeprefix(f"{prefix}-").removesuffix(FIFO) if name.startswith(f"{prefix}-") else None

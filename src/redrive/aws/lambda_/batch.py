@@ -1,0 +1,296 @@
+"""Messages of SQS in a Lambda function: claimed, admitted, run, decided and settled as by a worker, an event at a time.
+
+Lambda receives the messages and deletes those that it is not told of. So an ack is left to it, and everything else is
+sent or hidden here first; who is named as failed is not deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from msgspec.structs import replace
+
+from ...config.resolve import settings
+from ...errors import (
+    ConfigError,
+    EnqueueError,
+    Refused,
+    StoreError,
+    StoreUnavailable,
+    Unsupported,
+)
+from ...events import Notice
+from ...message import Ack, Delivery, Hold
+from ...store import box_of
+from ...worker.admission import admit_run
+from ...worker.delivery_events import fate
+from ...worker.execution import Gate, Hall, Run
+from ...worker.flow.controller import Flow
+from ...worker.idempotency import Keys
+from ...worker.preflight import works
+from ...worker.redrive_outcome import with_verdict
+from ...worker.settlement import Outcome, outcome, refused, released
+from ..cloudwatch import prefix_of
+from .events import (
+    Record,
+    answer,
+    queue_named,
+    queues_of,
+    raw_of,
+    records_of,
+)
+from .runs import Runner, bounded, never_began
+
+if TYPE_CHECKING:
+    from ...app import App
+
+AGAIN_S = 0.2  # how soon to try again what the store did not take
+
+
+class Adopting(Protocol):
+    """What a store has that takes messages in which somebody else received."""
+
+    def adopt(
+        self, queue: str, raws: Sequence[dict[str, Any]], *, lease_ms: int, worker: str = ""
+    ) -> list[Delivery]: ...
+
+    def let_go(self, handles: Collection[str]) -> set[str]: ...
+
+    def delete_adopted(self, handles: Collection[str]) -> set[str]: ...
+
+
+class Batches:
+    """Works the events of one function. Made at its first event, and kept for the next ones."""
+
+    def __init__(self, app: App, concurrency: int | None) -> None:
+        self._app, self._store = app, app.store
+        if not hasattr(self._store, "adopt"):
+            raise ConfigError(
+                f"a Lambda function works messages of SQS, and this app's store is {self._store.traits.name}; give "
+                "the app a URL such as sqs://eu-central-1/shop"
+            )
+        self._adopting = cast(Adopting, self._store)
+        isolated = sorted(task.name for task in app.tasks.values() if task.isolation is not None)
+        if isolated:
+            raise ConfigError(
+                f"task {isolated[0]!r} has isolation='process', and Lambda gives one process; leave it out, as each "
+                "function is a process of its own, or work its queue with `redrive worker`"
+            )
+        for task in app.tasks.values():
+            task.check_on_dead()
+        self._prefix = prefix_of(app.url)
+        self._concurrency = concurrency
+        park_s = settings().park_for_s if app.park_for_s is None else app.park_for_s
+        self._park_ms = math.ceil(park_s * 1000)
+        self.name = worker_name()
+        self._flow = Flow(app, self._store, self.name, self._tell)
+        self._runners: dict[int, Runner] = {}
+        self._vetted: set[str] = set()
+
+    def handle(self, event: Any, left_s: Callable[[], float]) -> dict[str, Any]:
+        """Work an event; `left_s` says how many seconds that may still take. What Lambda is to be told."""
+        records = records_of(event)
+        failed: list[Record] = []
+        for name, mine in queues_of(records).items():
+            queue = self._called(name)
+            self._vet(queue, left_s())
+            done = self._of_queue(queue, mine, name.endswith(".fifo"), left_s)
+            failed += [record for record in mine if record["receiptHandle"] not in done]
+        return answer(failed)
+
+    def close(self) -> None:
+        """End its threads."""
+        for runner in self._runners.values():
+            runner.close()
+
+    def _called(self, name: str) -> str:
+        """redrive's name of an SQS queue: as the app says, which may have named a FIFO queue outright."""
+        queue = queue_named(name, self._prefix)
+        named = {task.queue for task in self._app.tasks.values()} | self._app.queues.keys()
+        return f"{queue}.fifo" if name.endswith(".fifo") and f"{queue}.fifo" in named else queue
+
+    def _vet(self, queue: str, function_s: float) -> None:
+        """As a worker's start does, at the first event of a queue. Raises Refused."""
+        look = getattr(self._store, "vet", None)
+        if queue in self._vetted or look is None:
+            return
+        with contextlib.suppress(StoreUnavailable):  # the next event looks again
+            for refused in look(works(self._app, [queue]), function_s=function_s):
+                raise Refused(refused)
+            self._vetted.add(queue)
+
+    # -- one queue's messages
+
+    def _of_queue(self, queue: str, records: Sequence[Record], fifo: bool, left_s: Callable[[], float]) -> set[str]:
+        """The receipt handles of those that Lambda is to delete."""
+        left_at_first_s = left_s()
+        end_s = time.monotonic() + left_at_first_s
+        handles = [record["receiptHandle"] for record in records]
+        lease_ms = max(1000, math.ceil(left_at_first_s * 1000))
+        raws = [raw_of(record) for record in records]
+        try:
+            runs = self._admitted(queue, self._adopting.adopt(queue, raws, lease_ms=lease_ms, worker=self.name), end_s)
+            lanes = _lanes(raws, runs) if fifo else [[run] for run in runs]
+            return self._worked(queue, runs, lanes, handles, end_s) | self._adopting.let_go(handles)
+        except BaseException:
+            self._adopting.let_go(handles)
+            raise
+
+    def _worked(
+        self, queue: str, runs: Sequence[Run], lanes: list[list[Run]], handles: Sequence[str], end_s: float
+    ) -> set[str]:
+        """Run and settle them; the receipt handles of those that were deleted already."""
+        odd = [lane for lane in lanes if any(run.delivery.message.suspect for run in lane)]
+        self._work(queue, [lane for lane in lanes if lane not in odd] if odd else lanes, end_s)
+        in_lanes = {id(run) for lane in lanes for run in lane}
+        self._settle([run for run in runs if id(run) not in in_lanes], [], end_s)
+        if not odd:
+            return set()
+        gone = self._adopting.delete_adopted(handles)  # what may kill this process loses nothing else by that
+        try:
+            for lane in odd:
+                self._alone(queue, lane, end_s)
+        except StoreError as error:  # the others are settled
+            self._tell("store_unavailable", f"messages that may be poison come again, as {error}", "")
+        return gone
+
+    def _admitted(self, queue: str, deliveries: Sequence[Delivery], end_s: float) -> list[Run]:
+        """The runs, in order: those that may not begin have their verdict."""
+        known = self._app.queues.get(queue)
+        ack = Ack() if known is None else known.retention.ack
+        gate = Gate(len(deliveries) or 1, Hall(len(deliveries) or 1), ack=ack, park_ms=self._park_ms, store=self._store)
+        runs = [Run(delivery, gate, math.inf) for delivery in deliveries]
+        left_s = max(0.001, end_s - time.monotonic())
+        tasks = bounded(self._app.tasks, left_s)
+        going = Keys(tasks, self._store, 0.0, 0.0).claim(runs)
+        self._flow.admit(going)
+        now_ms = self._store.now_ms()
+        for run in runs:
+            if not run.over:
+                admit_run(run, tasks, now_ms)
+        return runs
+
+    def _work(self, queue: str, lanes: Sequence[Sequence[Run]], end_s: float) -> None:
+        left_behind = self._runner(queue).run(lanes, end_s)
+        self._settle([run for lane in lanes for run in lane], left_behind, end_s)
+
+    def _alone(self, queue: str, lane: Sequence[Run], end_s: float) -> None:
+        """Run a lane with suspects when nothing else runs, and nothing waits to be settled."""
+        marked = [run for run in lane if run.verdict is None and not run.over and run.delivery.message.suspect]
+        lease_ms = max(1000, math.ceil((end_s - time.monotonic()) * 1000))
+        words = self._store.extend([run.delivery.receipt for run in marked], lease_ms=lease_ms, alone=True)
+        for run, word in zip(marked, words, strict=True):
+            run.alone = word is not Hold.LOST
+        self._work(queue, [lane], end_s)
+
+    def _runner(self, queue: str) -> Runner:
+        known = self._app.queues.get(queue)
+        limit = self._concurrency or (10 if known is None else known.concurrency)
+        if limit not in self._runners:
+            self._runners[limit] = Runner(limit)
+        return self._runners[limit]
+
+    # -- settling
+
+    def _settle(self, runs: Sequence[Run], left_behind: Sequence[Run], end_s: float) -> None:
+        """Settle all of them; what the store does not take comes back when its visibility ends."""
+        if not runs:
+            return
+        now_ms = self._store.now_ms()
+        for run in runs:
+            if run.guards:
+                self._flow.ended(run)
+                self._flow.left(run)
+        self._flow.tick()
+        self._flow.close()
+        with contextlib.suppress(StoreError):  # then its fate is what its run came to
+            Keys(self._app.tasks, self._store, 0.0, 0.0).look_committed(runs)
+        outcomes = self._deposited([self._outcome(run, run in left_behind, now_ms) for run in runs])
+        most = self._store.traits.batch_max  # an event may have ten thousand messages
+        for at in range(0, len(outcomes), most):
+            self._exchange(outcomes[at : at + most], end_s)
+
+    def _outcome(self, run: Run, left_behind: bool, now_ms: int) -> Outcome:
+        if never_began(run):
+            return released(run, now_ms)
+        ended = outcome(run, now_ms, self.name)
+        if run.complaint is not None:
+            self._tell("result_dropped", f"{run.delivery.message.id} is done without result: {run.complaint}", "")
+        if left_behind and run.claim is not None:  # its key is not another's yet: it may be running still
+            return replace(ended, settlement=replace(ended.settlement, swaps=()))
+        return ended
+
+    def _deposited(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """With the large bodies of follow-ups in blob storage."""
+        deposit = getattr(self._store, "deposit", None)
+        return [self._with_blobs(o, deposit) if deposit and o.settlement.follow_ups else o for o in outcomes]
+
+    def _with_blobs(self, o: Outcome, deposit: Callable[..., Any]) -> Outcome:
+        try:
+            follow_ups = tuple(deposit(o.settlement.follow_ups))
+        except (EnqueueError, StoreError) as error:
+            return self._refused(o, error)
+        return replace(o, settlement=replace(o.settlement, follow_ups=follow_ups))
+
+    def _refused(self, o: Outcome, error: EnqueueError | StoreError) -> Outcome:
+        return refused(o, error, self._app.tasks[o.delivery.message.task], self._store.now_ms(), self.name)
+
+    def _exchange(self, outcomes: Sequence[Outcome], end_s: float) -> None:
+        while True:
+            try:
+                self._exchanged(outcomes)
+                return
+            except (EnqueueError, Unsupported) as error:
+                if len(outcomes) > 1:  # one of them has a follow-up that no store takes
+                    for o in outcomes:
+                        self._exchange([o], end_s)
+                    return
+                if not outcomes[0].settlement.follow_ups:
+                    self._tell("store_unavailable", f"a message comes again, as {error}", "")
+                    return
+                outcomes = [self._refused(outcomes[0], error)]
+            except StoreError as error:
+                if time.monotonic() + AGAIN_S >= end_s:
+                    self._tell("store_unavailable", f"{len(outcomes)} messages come again, as {error}", "")
+                    return
+                time.sleep(AGAIN_S)
+
+    def _exchanged(self, outcomes: Sequence[Outcome]) -> None:
+        now_ms = self._store.now_ms()
+        texts = box_of(self._store) is None
+        settlements = [with_verdict(o.delivery.message, o.settlement, now_ms, texts=texts) for o in outcomes]
+        words = self._store.exchange(settlements, []).settled
+        if self._app.events:
+            pairs = zip(outcomes, words, strict=True)
+            self._app.events.emit([fate(o, word, now_ms, self.name) for o, word in pairs])
+
+    def _tell(self, name: str, text: str, about: str) -> None:
+        if self._app.events:
+            now_ms = self._store.now_ms()
+            self._app.events.emit([Notice(name=name, worker=self.name, at_ms=now_ms, text=text, about=about)])
+
+
+def _lanes(raws: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[list[Run]]:
+    """The runs of each group of a FIFO queue, up to a message of it that has to wait on: those behind it wait too."""
+    of_handle = {run.delivery.receipt.handle: run for run in runs}
+    lanes: dict[str, list[Run]] = {}
+    blocked = set[str]()
+    for raw in raws:
+        group, run = str(raw["Attributes"].get("MessageGroupId", "")), of_handle.get(raw["ReceiptHandle"])
+        if run is None:
+            blocked.add(group)
+        elif group not in blocked:
+            lanes.setdefault(group, []).append(run)
+    return [*lanes.values()]
+
+
+def worker_name() -> str:
+    """Who works: the function, and which of its environments."""
+    function = os.environ.get("AWS_LAMBDA_FUNCTION_NAME", "lambda")
+    stream = os.environ.get("AWS_LAMBDA_LOG_STREAM_NAME", str(os.getpid())).rpartition("]")[2]
+    return f"{function}:{stream[:12]}"

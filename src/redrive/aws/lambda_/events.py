@@ -1,0 +1,71 @@
+"""What Lambda hands to a function for messages of SQS, and what it wants to hear of them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ...errors import ConfigError
+
+Record = Mapping[str, Any]
+_VALUES = {"stringValue": "StringValue", "binaryValue": "BinaryValue", "dataType": "DataType"}
+
+
+def records_of(event: Any) -> list[Record]:
+    """The records of an event of SQS. Raises ConfigError for any other event."""
+    records = event.get("Records") if isinstance(event, Mapping) else None
+    if not isinstance(records, list) or any(r.get("eventSource") != "aws:sqs" for r in records):
+        raise ConfigError(
+            "this function takes messages of SQS, and this event holds none; give it an event source mapping of a "
+            "queue, with ReportBatchItemFailures"
+        )
+    return records
+
+
+def raw_of(record: Record) -> dict[str, Any]:
+    """A record as ReceiveMessage would have told of the message."""
+    attributes = record.get("messageAttributes") or {}
+    return {
+        "MessageId": record["messageId"],
+        "ReceiptHandle": record["receiptHandle"],
+        "Body": record.get("body") or "",
+        "Attributes": dict(record.get("attributes") or {}),
+        "MessageAttributes": {name: _value(value) for name, value in attributes.items()},
+    }
+
+
+def queues_of(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """The records by the name of their SQS queue; a function may have several event sources, though not in one
+    event."""
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        found.setdefault(str(record.get("eventSourceARN", "")).rpartition(":")[2], []).append(record)
+    return found
+
+
+def queue_named(name: str, prefix: str) -> str:
+    """redrive's name of an SQS queue. Raises ConfigError for one that is not under the prefix."""
+    queue = name.removesuffix(".fifo").removeprefix(f"{prefix}-")
+    if not name.startswith(f"{prefix}-") or not queue:
+        raise ConfigError(
+            f"a message came from queue {name!r}, and the app's URL names those that begin with '{prefix}-'; let the "
+            "event source be one of them, or the URL sqs://REGION/PREFIX have its prefix"
+        )
+    return queue
+
+
+def answer(failed: Iterable[Record]) -> dict[str, Any]:
+    """What Lambda is told: these are not done, all others are to be deleted."""
+    return {"batchItemFailures": [{"itemIdentifier": record["messageId"]} for record in failed]}
+
+
+def _value(given: Mapping[str, Any]) -> dict[str, Any]:
+    value = {name: given[key] for key, name in _VALUES.items() if given.get(key) is not None}
+    if isinstance(value.get("BinaryValue"), str):
+        try:
+            value["BinaryValue"] = base64.b64decode(value["BinaryValue"], validate=True)
+        except binascii.Error:
+            value["BinaryValue"] = value["BinaryValue"].encode()
+    return value

@@ -1,0 +1,142 @@
+"""Runs of one invocation: the worker's own executors, within the time that Lambda leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from ...message import RetryAt
+from ...worker.execution import Run
+from ...worker.executors.tasks import TaskExecutor
+from ...worker.executors.threads import ThreadExecutor
+from ...worker.settlement import fault_of
+
+UNWIND_S = 0.3  # how long what was told to end may take to end; then it is left behind
+
+
+class Bounded:
+    """A task in all but its timeout, which is no longer than what is left of the invocation."""
+
+    def __init__(self, task: Any, left_s: float) -> None:
+        self._task = getattr(task, "_task", task)
+        self.policy = replace(self._task.policy, timeout_s=max(0.001, min(self._task.policy.timeout_s, left_s)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+
+def bounded(tasks: Mapping[str, Any], left_s: float) -> dict[str, Any]:
+    """All of these, with so much time."""
+    return {name: Bounded(task, left_s) for name, task in tasks.items()}
+
+
+class Runner:
+    """Runs what is given to it on an event loop of its own, at most `limit` at once; the loop and the threads are kept
+    from one invocation to the next."""
+
+    def __init__(self, limit: int) -> None:
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # with a factory it sets no global loop
+        self._limit = limit
+        self._ends: dict[int, asyncio.Future[None]] = {}  # by id of the run
+        self._current: list[Run] = []
+        self._longest_s = 0.0
+        loop = self._runner.get_loop()
+        self._loop = loop
+        self._threads = self._new_threads()
+        self._tasks = TaskExecutor(loop, self._ended, _nobody, lambda: self._current, None, 0.5)
+
+    def run(self, lanes: Sequence[Sequence[Run]], end_s: float) -> list[Run]:
+        """Run lanes beside each other, the runs of a lane one after the other: after one that failed, or had no time to
+        begin, the rest of its lane is left. Returns when all have ended, or `end_s` (of time.monotonic) is over: what
+        runs then has the fault of a timeout, and may be going on; which those are."""
+        return self._runner.run(self._all(lanes, end_s))
+
+    async def _all(self, lanes: Sequence[Sequence[Run]], end_s: float) -> list[Run]:
+        self._current, self._longest_s = [run for lane in lanes for run in lane], 0.0
+        places = asyncio.Semaphore(self._limit)
+        self._tasks.watch()
+        working = [self._loop.create_task(self._lane(lane, places, end_s)) for lane in lanes]
+        try:
+            if working:
+                await asyncio.wait(working, timeout=max(0.0, end_s - time.monotonic()) + UNWIND_S)
+        finally:
+            for task in working:
+                task.cancel()
+            left = [run for run in self._current if run.started_s and not run.finished_s]
+            for run in left:
+                _leave_behind(run)
+            if any(run.place == "thread" for run in left):  # they keep their threads, maybe for ever
+                self._threads.close()
+                self._threads = self._new_threads()
+            self._current, self._ends = [], {}
+        return left
+
+    async def _lane(self, lane: Sequence[Run], places: asyncio.Semaphore, end_s: float) -> None:
+        for run in lane:
+            if run.over or run.verdict is not None or run.fault is not None:  # it ended before it began
+                if _failed(run):
+                    return
+                continue
+            async with places:
+                left_s = end_s - time.monotonic()
+                if left_s <= 0 or left_s < min(run.task.policy.timeout_s, self._longest_s):
+                    return  # it would be cut off, as far as the others tell
+                run.task = Bounded(run.task, left_s)
+                await self._one(run)
+            if _failed(run):
+                return
+
+    async def _one(self, run: Run) -> None:
+        end = self._ends[id(run)] = self._loop.create_future()
+        (self._tasks if run.place == "loop" else self._threads).start(run)
+        await end
+        self._longest_s = max(self._longest_s, run.finished_s - (run.started_s or run.finished_s))
+
+    def _new_threads(self) -> ThreadExecutor:
+        return ThreadExecutor(self._limit, self._told, _nobody, None)
+
+    def _told(self, runs: Sequence[Run]) -> None:
+        """As `_ended`, from any thread; at an end that nobody waited for the loop may rest."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._ended, runs)
+
+    def _ended(self, runs: Sequence[Run]) -> None:
+        for run in runs:
+            end = self._ends.pop(id(run), None)
+            if end is not None and not end.done():
+                end.set_result(None)
+
+    def close(self) -> None:
+        """End the threads and the loop."""
+        self._threads.close()
+        self._tasks.close()
+        self._runner.close()
+
+
+def never_began(run: Run) -> bool:
+    """Whether it has neither begun nor come to an end without that."""
+    return not run.started_s and run.verdict is None and run.fault is None and not run.over
+
+
+def _failed(run: Run) -> bool:
+    """Whether what stands behind it in its group has to wait."""
+    if run.verdict is not None:
+        return isinstance(run.verdict, RetryAt)
+    return run.fault is not None
+
+
+def _leave_behind(run: Run) -> None:
+    """It was told to end and did not. Nobody waits for it; what it does from here on is lost or done twice."""
+    run.end("timeout")
+    run.cause = "timeout"
+    run.fault = fault_of(run, TimeoutError())
+    run.finished_s = time.monotonic()
+
+
+def _nobody(_: Run) -> None:
+    """Nothing is waiting to take the place of a run that ended: lanes see to that."""

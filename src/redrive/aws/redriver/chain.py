@@ -1,0 +1,120 @@
+"""What the messages of the work queue say, by which one call of the re-driver leads to the next.
+
+Without cells one re-driver works a dead-letter queue at a time, and its work queue shows that: the one at work has a
+message there, the one that called it, or one that it sent before it moved anything. A call that finds others there
+leaves the work to them, and has a later look make sure that they did it. What the one at work knows of its rate goes on
+with the message that calls the next, until all seconds that it gave are past.
+
+This is as exact as SQS's counts, which lag: two that are called in the same moment may both find themselves alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ...errors import StoreError
+from ...ids import new_id
+from ...policy.policies import draw
+from . import slots
+from .moving import DELAY_MAX_S
+from .pacing import Known
+from .sending import Call
+from .slots import Slots
+
+GO_ON, LOOK = "go on", "look"
+LOOKS = 3  # that found others who will look: one alone may go by a count that lags
+TRIES = 3  # of a message to the work queue
+_COUNTS = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
+
+
+class Said(Struct, frozen=True):
+    """What called a re-driver, where that was its work queue. `look`: it goes on only where no other does, after
+    `looks` that found others; `slots` are those that the ones before it gave."""
+
+    look: bool = False
+    looks: int = 0
+    slots: Slots = {}
+
+
+NOTHING = Said()
+
+
+class Others(Struct, frozen=True):
+    """Others are in the work queue. `come`: one of them is still to come, and does not only end."""
+
+    come: bool
+
+
+class Chain:
+    """The work queue `url` of a re-driver, if it has one. What is `known` of the rate goes along."""
+
+    def __init__(self, call: Call, url: str | None, now_ms: Callable[[], int], known: Known | None) -> None:
+        self._call, self._url, self._now_ms, self._known = call, url, now_ms, known
+
+    def others(self, own: int) -> Others | None:
+        """Who else is there, beside so many messages of its own. Raises StoreError."""
+        if self._url is None:
+            return None
+        seen, held, delayed = count(self._call, self._url)
+        return Others(seen + delayed > 0) if seen + held + delayed > own else None
+
+    def call_another(self, delay_s: int, why: str, word: str = GO_ON, looks: int = 0) -> None:
+        """Have one called in so many seconds, where there is a work queue. Raises StoreError."""
+        if self._url is None:
+            return
+        given = self._known.to_come(self._now_ms() // 1000) if self._known is not None and word == GO_ON else {}
+        entry: dict[str, Any] = {"Id": "0", "MessageBody": body(word, why, looks, given)}
+        if delay_s:
+            entry["DelaySeconds"] = min(delay_s, DELAY_MAX_S)
+        failed: Sequence[Any] = ()
+        for _ in range(TRIES):
+            failed = self._call("SendMessageBatch", QueueUrl=self._url, Entries=[entry]).get("Failed") or ()
+            if not failed:
+                return
+        said = f"{failed[0].get('Code')} {failed[0].get('Message')}"
+        raise StoreError(f"the work queue {self._url} took no message: {said}")
+
+    def some_s(self, least_s: int) -> int:
+        """That long or up to twice that, by chance: so that two do not find each other again and again."""
+        return least_s + int(draw(new_id(self._now_ms()), 0, 0) * least_s)
+
+
+def count(call: Call, url: str) -> tuple[int, int, int]:
+    """How many messages of a queue are visible, held and delayed. Raises StoreError."""
+    told = call("GetQueueAttributes", QueueUrl=url, AttributeNames=list(_COUNTS))["Attributes"]
+    seen, held, delayed = (int(told.get(name, 0)) for name in _COUNTS)
+    return seen, held, delayed
+
+
+class _Body(Struct):
+    redrive: str = ""
+    looks: int = 0
+    slots: str = ""
+
+
+def body(word: str, why: str, looks: int, given: Slots) -> str:
+    """The text of a message to the work queue: GO_ON or LOOK, and what is told along."""
+    more = ({"looks": looks} if looks else {}) | ({"slots": slots.as_text(given)} if given else {})
+    return json.dumps({"redrive": word, "why": why, **more})
+
+
+def said(texts: Sequence[str]) -> Said:
+    """What these messages say together. Never raises: what is not understood is a wish to go on."""
+    found = [_read(text) for text in texts]
+    known: Slots = {}
+    for each in found:
+        known = slots.merged(known, slots.of_text(each.slots))
+    look = bool(found) and all(each.redrive == LOOK for each in found)
+    return Said(look, max((each.looks for each in found), default=0), known)
+
+
+def _read(text: str) -> _Body:
+    try:
+        return msgspec.json.decode(text, type=_Body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError):
+        return _Body()

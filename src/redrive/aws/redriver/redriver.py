@@ -1,0 +1,252 @@
+"""The re-driver: moves what lies in a dead-letter queue back to its queue, or to the poison queue, in batches of ten.
+
+Each batch is sent first and deleted after (see `sending`), at the seconds that its pace gives (see `pacing`). What
+cannot be moved in time, or not yet, goes on through a message in the work queue: an alarm acts only on its change of
+state, so a re-driver that it woke sees to it that nothing is left waiting.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ...errors import StoreError
+from .chain import GO_ON, LOOK, LOOKS, NOTHING, Chain, Said, count
+from .holding import Gate, Shut
+from .moving import Move, Raw, Settings, Step, group_of, next_step
+from .pacing import ROOM_S, Known, Pace, Shared
+from .sending import BATCH_MAX, Call, Outcome, hide, receive, send
+
+if TYPE_CHECKING:
+    from ...store import Cells
+
+HOLD_S = 60  # for how long a received message is this run's
+EACH = 100  # dead messages for which one trigger sets one more Lambda to work
+AGAIN_S = 15  # how soon the next one looks for what this one had no time for; the queue's counts lag a little
+AFTER_S = 30  # how long after the end of the one at work its first message to the work queue comes
+QUIET_S = 300  # after which an alarm has noticed that nothing is dead, so that the next death changes its state
+GATE_MS = 10_000  # how often the gate is asked while messages are moved
+FAN_OUT = 5
+_OTHERS = "another re-driver is at work, or comes"
+
+
+class Work(Struct, frozen=True):
+    """How the re-driver goes on: through the work queue `url`, one trigger in at most `fan_out` Lambdas at once."""
+
+    url: str | None = None
+    fan_out: int = FAN_OUT
+
+
+class Carried(Struct):
+    """What one run of the re-driver came to. `again_s`: another one goes on in so many seconds, None where nothing is
+    left; `why` says what for."""
+
+    redriven: int = 0
+    isolated: int = 0
+    failed: int = 0
+    again_s: int | None = None
+    why: str = ""
+
+
+class Redriver:
+    """One run. `call` makes a call of SQS, `left_s()` says how many seconds it may still take, `now_ms()` what time it
+    is. The seconds that its rate gives are kept in `cells`; without these in `known`, and in what is `said` by the
+    message that called it."""
+
+    def __init__(
+        self,
+        call: Call,
+        settings: Settings,
+        work: Work,
+        cells: Cells | None,
+        left_s: Callable[[], float],
+        now_ms: Callable[[], int],
+        *,
+        known: Known | None = None,
+        said: Said = NOTHING,
+    ) -> None:
+        self._call, self._settings, self._work, self._said = call, settings, work, said
+        self._left_s, self._now_ms = left_s, now_ms
+        known = known or Known()
+        self._known = known if cells is None else None  # None: the cells know
+        self._pace = Pace(settings.auto, known if cells is None else Shared(cells, settings.dead))
+        self._chain = Chain(call, work.url, now_ms, self._known)
+        self._gate, self._asked_ms = Gate(settings, cells, now_ms), 0
+        self._later: Shut | None = None  # what keeps it from moving more now
+        self.carried = Carried()
+
+    def run(self, *, trigger: bool) -> Carried:
+        """Move until nothing is left or the time is over, and see to it that what is left is gone on with. `trigger`:
+        it was not called by the work queue, so it may call more. Raises StoreError, ConfigError."""
+        if self._known is not None:
+            self._known.learn(self._said.slots)
+            if self._left_to_others(trigger):
+                return self.carried
+        self._later = self._shut()
+        if self._later is None:
+            if trigger and self._known is None:
+                self._fan_out()
+            if not self._drain(first=trigger):
+                return self.carried
+        elif trigger and not self._any_dead():
+            return self.carried
+        if self._later is None or self._known is not None or not self._left_to_others(trigger):
+            self._look_back()
+        return self.carried
+
+    # -- whether, and by how many
+
+    def _shut(self) -> Shut | None:
+        self._asked_ms = self._now_ms()
+        try:
+            return self._gate.shut()
+        except StoreError as error:
+            return Shut(ROOM_S, f"whether its breaker is open is not known: {error}")
+
+    def _any_dead(self) -> bool:
+        """Whether there is anything to come again for: visible by a poll that asks all of SQS's servers, or held."""
+        dead = self._settings.dead
+        return bool(receive(self._call, dead, 1, visibility_s=0)) or any(count(self._call, dead))
+
+    def _left_to_others(self, trigger: bool) -> bool:
+        """Whether others in the work queue go on, so that this one, which was not called to go on itself, need not: as
+        one is enough, or as nothing can be moved now. Some looks later make sure that they did."""
+        others = self._chain.others(0 if trigger else 1) if trigger or self._said.look else None
+        if others is None:
+            return False
+        self.carried.why = _OTHERS
+        looks = self._said.looks + others.come
+        if looks < LOOKS:
+            self._go_on(self._chain.some_s(AGAIN_S), _OTHERS, LOOK, looks)
+        return True
+
+    def _alone(self) -> bool:
+        """Whether no other began in the same moment: of those that are in the work queue none goes on but the last."""
+        after_s = math.ceil(max(0, self._left_s())) + AFTER_S
+        self._go_on(after_s, "it looks after the one at work", LOOK)
+        if not self._chain.others(1):
+            return True
+        self.carried.why = _OTHERS
+        return False
+
+    def _fan_out(self) -> None:
+        """Call more Lambdas, one for each hundred dead messages, less those that are under way."""
+        if self._work.url is None:
+            return
+        dead = count(self._call, self._settings.dead)[0]
+        more = min(self._work.fan_out, -(-dead // EACH)) - 1
+        for _ in range(more - sum(count(self._call, self._work.url)) if more > 0 else 0):
+            self._chain.call_another(0, "fan-out")
+
+    def _look_back(self) -> None:
+        """What is left: held back by gate or rate, unseen for want of time, held by others (who may have died), not
+        moved by a failure; or what is yet to come while the alarm still rings of this, and so is not told."""
+        if self._later is not None:
+            self._go_on(self._later.wait_s, self._later.why)
+            return
+        seen, held, delayed = count(self._call, self._settings.dead)
+        if self._left_s() <= 0:
+            self._go_on(0 if seen else AGAIN_S, "its time is over")
+        elif seen:
+            self._go_on(AGAIN_S, f"{seen} are visible still")
+        elif held or delayed:
+            self._go_on(HOLD_S, f"{held + delayed} are held, or wait")
+        elif self.carried.redriven or self.carried.isolated:
+            self._go_on(QUIET_S, "nothing is left; what dies before the alarm is quiet again changes no state")
+        elif self._known is not None and (left_s := self._known.lasts_s(self._now_ms() // 1000)):
+            self._go_on(min(left_s, QUIET_S), "nothing is left; what it sent comes until then")
+
+    def _go_on(self, delay_s: int, why: str, word: str = GO_ON, looks: int = 0) -> None:
+        self.carried.again_s, self.carried.why = delay_s, why
+        self._chain.call_another(delay_s, why, word, looks)
+
+    # -- batches
+
+    def _drain(self, *, first: bool) -> bool:
+        """Move batch after batch. False where that is left to others, or they know what is to come."""
+        while self._left_s() > 0:
+            if self._now_ms() - self._asked_ms >= GATE_MS and (shut := self._shut()):
+                self._later = shut
+                break
+            found = receive(self._call, self._settings.dead, BATCH_MAX, visibility_s=HOLD_S)
+            if not found:
+                break
+            if first and self._known is not None and self._work.url is not None and not self._alone():
+                return False
+            first = False
+            if not self._move(found):
+                break
+        return True
+
+    def _move(self, found: Sequence[Raw]) -> bool:
+        """Whether anything moved, or may yet: where all of a batch fails, so will the next one."""
+        now_ms, auto = self._now_ms(), self._settings.auto
+        steps: list[tuple[Raw, Step]] = [(raw, next_step(raw, now_ms, auto)) for raw in found]
+        try:
+            steps = self._waited(steps, now_ms) if self._settings.fifo else self._placed(steps, now_ms)
+        except StoreError as error:  # of the cells
+            self._later = Shut(ROOM_S, f"how much room its rate has is not known: {error}")
+            return False
+        done = send(self._call, self._settings, steps, now_ms) if steps else Outcome()
+        self.carried.redriven += done.redriven
+        self.carried.isolated += done.isolated
+        self.carried.failed += len(done.failures)
+        return len(done.failures) < len(found) and self._later is None
+
+    def _placed(self, steps: Sequence[tuple[Raw, Step]], now_ms: int) -> list[tuple[Raw, Step]]:
+        """Those for which the rate has room. The others are seen again when they are no longer held."""
+        placed = self._pace.placed(steps, now_ms)
+        if any(step is None for _, step in placed):
+            self._later = Shut(self._pace.room_s, self._pace.full)
+        return [(raw, step) for raw, step in placed if step is not None]
+
+    def _waited(self, steps: Sequence[tuple[Raw, Step]], now_ms: int) -> list[tuple[Raw, Step]]:
+        """Those that have waited where they died, as a FIFO queue delays no single message, and for which the rate has
+        room now. The others are hidden for the rest of it, and hold up their groups, which keeps the order."""
+        going: list[tuple[Raw, Step]] = []
+        waiting: dict[str, int] = {}
+        hidden: list[Raw] = []
+        for raw, step in steps:
+            if isinstance(step, Move) and group_of(raw) not in waiting:
+                left_s = _left_s(raw, self._pace.wait_s(raw, step), now_ms)
+                if left_s:
+                    waiting[group_of(raw)] = left_s
+                else:
+                    step = Move(0, step.attempt)
+            if group_of(raw) in waiting:
+                hidden.append(raw)
+            else:
+                going.append((raw, step))
+        going, late = self._with_room(going, now_ms)
+        waits_s = [waiting[group_of(raw)] for raw in hidden] + [self._pace.next_s] * len(late)
+        hide(self._call, self._settings.dead, hidden + late, waits_s)
+        return going
+
+    def _with_room(self, going: Sequence[tuple[Raw, Step]], now_ms: int) -> tuple[list[tuple[Raw, Step]], list[Raw]]:
+        """Those that go right now, and those that are too many; of a group none goes after one of these."""
+        free = self._pace.go_now(sum(isinstance(step, Move) for _, step in going), now_ms)
+        stuck: set[str] = set()
+        gone: list[tuple[Raw, Step]] = []
+        late: list[Raw] = []
+        for raw, step in going:
+            if isinstance(step, Move) and group_of(raw) not in stuck:
+                if free:
+                    free -= 1
+                else:
+                    stuck.add(group_of(raw))
+            if group_of(raw) in stuck:
+                late.append(raw)
+            else:
+                gone.append((raw, step))
+        if late:
+            self._later = Shut(self._pace.next_s, self._pace.full)
+        return gone, late
+
+
+def _left_s(raw: Raw, wait_s: int, now_ms: int) -> int:
+    """How long it still has to wait; a FIFO dead-letter queue knows when it came there."""
+    died_ms = int((raw.get("Attributes") or {}).get("SentTimestamp", now_ms))
+    return max(0, -(-(died_ms + wait_s * 1000 - now_ms) // 1000))

@@ -1,0 +1,206 @@
+"""Messages of an SQS dead-letter queue are sent where `moving` says, in batches, and deleted after.
+
+Cut off in between, a message is there twice, and never lost. The second is recognised: on FIFO queues by its
+deduplication id, elsewhere by the id that redrive's own messages carry, and that `Idempotency` goes by.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from ...awsapi import client as aws
+from ...errors import StoreError
+from ...message import Isolate
+from .moving import BYTES_MAX, Move, Raw, Settings, Step, entry_of, group_of, size_of
+
+BATCH_MAX = 10
+_REFUSED = ("InvalidMessageContents", "InvalidParameterValue", "InvalidAttributeValue", "MessageTooLong")
+
+Call = Callable[..., dict[str, Any]]  # call("SendMessageBatch", QueueUrl=…, Entries=…); raises StoreError, ConfigError
+
+
+class Failure(Struct, frozen=True):
+    """A message that is left in the dead-letter queue, and why. `sent`: a copy is out, only its delete failed."""
+
+    raw: Raw
+    step: Step
+    why: str
+    sent: bool = False
+
+
+class Outcome(Struct, frozen=True):
+    """What became of some messages: how many went back, how many were isolated, which were left."""
+
+    redriven: int = 0
+    isolated: int = 0
+    failures: tuple[Failure, ...] = ()
+
+    def __add__(self, other: Outcome) -> Outcome:
+        failures = (*self.failures, *other.failures)
+        return Outcome(self.redriven + other.redriven, self.isolated + other.isolated, failures)
+
+
+def receive(call: Call, url: str, limit: int, *, visibility_s: int, wait_s: int = 1) -> list[Raw]:
+    """At most ten messages, with all that `moving` needs. A wait of one second asks all of SQS's servers."""
+    answer = call(
+        "ReceiveMessage",
+        QueueUrl=url,
+        MaxNumberOfMessages=min(limit, BATCH_MAX),
+        VisibilityTimeout=visibility_s,
+        WaitTimeSeconds=wait_s,
+        MessageSystemAttributeNames=["All"],
+        MessageAttributeNames=["All"],
+    )
+    return list(answer.get("Messages") or ())
+
+
+def send(call: Call, settings: Settings, steps: Sequence[tuple[Raw, Step]], now_ms: int) -> Outcome:
+    """Send each message where its step says, then delete from the dead-letter queue what was sent.
+
+    What its queue refuses for what it is goes to the poison queue. Of a FIFO group nothing overtakes what failed. What
+    is left comes again when its visibility ends.
+    """
+    if not settings.fifo:
+        return _send(call, settings, steps, now_ms)
+    done = Outcome()
+    for wave in _waves(steps):
+        stuck = {group_of(failure.raw) for failure in done.failures}
+        late = tuple(
+            Failure(*step, "one before it in its group was left") for step in wave if group_of(step[0]) in stuck
+        )
+        done += Outcome(failures=late)
+        done += _send(call, settings, [step for step in wave if group_of(step[0]) not in stuck], now_ms)
+    return done
+
+
+def delete(call: Call, url: str, sent: Sequence[tuple[Raw, Step]]) -> Outcome:
+    """Delete what was sent."""
+    done = Outcome()
+    for at in range(0, len(sent), BATCH_MAX):
+        done += _delete(call, url, sent[at : at + BATCH_MAX])
+    return done
+
+
+def hide(call: Call, url: str, raws: Sequence[Raw], seconds: Sequence[int]) -> None:
+    """Let each be visible again in so many seconds from now. Where that fails it stays hidden as long as it was."""
+    for at in range(0, len(raws), BATCH_MAX):
+        entries = [
+            {"Id": str(n), "ReceiptHandle": raws[n]["ReceiptHandle"], "VisibilityTimeout": seconds[n]}
+            for n in range(at, min(at + BATCH_MAX, len(raws)))
+        ]
+        call("ChangeMessageVisibilityBatch", QueueUrl=url, Entries=entries)
+
+
+def hold(call: Call, url: str, raws: Sequence[Raw], seconds: int) -> list[Raw]:
+    """Those that are still in the queue and this receiver's, hidden for so many seconds more. What was deleted, or is
+    visible again, is not among them. Raises StoreUnavailable."""
+    held: list[Raw] = []
+    for at in range(0, len(raws), BATCH_MAX):
+        batch = raws[at : at + BATCH_MAX]
+        entries = [
+            {"Id": str(n), "ReceiptHandle": raw["ReceiptHandle"], "VisibilityTimeout": seconds}
+            for n, raw in enumerate(batch)
+        ]
+        answer = call("ChangeMessageVisibilityBatch", QueueUrl=url, Entries=entries)
+        held += [batch[int(entry["Id"])] for entry in answer.get("Successful") or ()]
+    return held
+
+
+def calls(client: Any) -> Call:
+    """The calls of a boto3 client by the names of their actions, with redrive's errors."""
+
+    def call(action: str, **parameters: Any) -> dict[str, Any]:
+        method = getattr(client, re.sub("(?<!^)(?=[A-Z])", "_", action).lower())
+        try:
+            answer: dict[str, Any] = method(**parameters)
+        except aws.errors() as error:
+            raise aws.failure(error, f"{action} of {parameters.get('QueueUrl', 'AWS')}") from error
+        return answer
+
+    return call
+
+
+_Entry = tuple[Raw, Step, dict[str, Any]]
+
+
+def _send(call: Call, settings: Settings, steps: Sequence[tuple[Raw, Step]], now_ms: int) -> Outcome:
+    done = Outcome()
+    for url, poison in ((settings.queue, False), (settings.poison, True)):
+        chosen = [(raw, step) for raw, step in steps if isinstance(step, Isolate) is poison]
+        entries = [(raw, step, entry_of(raw, step, url, now_ms, settings.auto)) for raw, step in chosen]
+        for batch in _batches(entries):
+            done += _pass(call, settings, url, batch, now_ms)
+    return done
+
+
+def _pass(call: Call, settings: Settings, url: str, batch: Sequence[_Entry], now_ms: int) -> Outcome:
+    """One batch on its way. Cut off after the send, all of it comes again; after the delete, nothing does."""
+    failed = _call(call, "SendMessageBatch", url, [entry for _, _, entry in batch])
+    unfit = [
+        (raw, Isolate(f"its queue refuses it: {failed[n].why}"))
+        for n, (raw, step, _) in enumerate(batch)
+        if n in failed and failed[n].unfit and isinstance(step, Move)
+    ]
+    given_up = {id(raw) for raw, _ in unfit}
+    failures = tuple(
+        Failure(raw, step, failed[n].why)
+        for n, (raw, step, _) in enumerate(batch)
+        if n in failed and id(raw) not in given_up
+    )
+    sent = [(raw, step) for n, (raw, step, _) in enumerate(batch) if n not in failed]
+    done = Outcome(failures=failures) + delete(call, settings.dead, sent)
+    return done + _send(call, settings, unfit, now_ms) if unfit else done
+
+
+def _delete(call: Call, url: str, sent: Sequence[tuple[Raw, Step]]) -> Outcome:
+    failed = _call(call, "DeleteMessageBatch", url, [{"ReceiptHandle": raw["ReceiptHandle"]} for raw, _ in sent])
+    isolated = sum(isinstance(step, Isolate) for n, (_, step) in enumerate(sent) if n not in failed)
+    failures = tuple(Failure(*step, failed[n].why, sent=True) for n, step in enumerate(sent) if n in failed)
+    return Outcome(len(sent) - len(failed) - isolated, isolated, failures)
+
+
+class _Failed(Struct, frozen=True):
+    why: str
+    unfit: bool = False  # for what it is: no second try would help
+
+
+def _call(call: Call, action: str, url: str, entries: Sequence[dict[str, Any]]) -> dict[int, _Failed]:
+    """Which entries failed, by their number; all of them where the call did."""
+    try:
+        answer = call(action, QueueUrl=url, Entries=[{"Id": str(n), **entry} for n, entry in enumerate(entries)])
+    except StoreError as error:
+        return dict.fromkeys(range(len(entries)), _Failed(str(error)))
+    return {int(found["Id"]): _failed(action, found) for found in answer.get("Failed") or ()}
+
+
+def _failed(action: str, found: dict[str, Any]) -> _Failed:
+    code = str(found.get("Code", "")).rpartition("#")[2]
+    unfit = bool(found.get("SenderFault")) and code in _REFUSED
+    return _Failed(f"{action}: {code} {found.get('Message', '')}".strip(), unfit)
+
+
+def _waves(steps: Sequence[tuple[Raw, Step]]) -> Iterator[list[tuple[Raw, Step]]]:
+    """The first message of each FIFO group, then the second of each, and so on."""
+    groups: dict[str, list[tuple[Raw, Step]]] = {}
+    for step in steps:
+        groups.setdefault(group_of(step[0]), []).append(step)
+    for n in range(max((len(group) for group in groups.values()), default=0)):
+        yield [group[n] for group in groups.values() if n < len(group)]
+
+
+def _batches(entries: Sequence[_Entry]) -> Iterator[list[_Entry]]:
+    batch: list[_Entry] = []
+    size = 0
+    for entry in entries:
+        more = size_of(entry[2]["MessageBody"], entry[2].get("MessageAttributes", {}))
+        if batch and (len(batch) == BATCH_MAX or size + more > BYTES_MAX):
+            yield batch
+            batch, size = [], 0
+        batch.append(entry)
+        size += more
+    if batch:
+        yield batch

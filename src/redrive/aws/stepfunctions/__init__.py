@@ -1,0 +1,8 @@
+"""Step Functions: a state machine that drives dead messages back, and the Lambda handlers of its states."""
+
+from __future__ import annotations
+
+from .handlers import approve, check_breaker, fetch, isolate, redrive
+from .machine import Machine, definition
+
+__all__ = ["Machine", "approve", "check_breaker", "definition", "fetch", "isolate", "redrive"]

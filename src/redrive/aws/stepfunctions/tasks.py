@@ -1,0 +1,289 @@
+"""What the states of the machine do: look at the breaker, fetch a page of dead messages, move or isolate a batch.
+
+Between states travels a `State`; each task takes it and gives the next one. A message is hidden in the dead-letter
+queue for as long as the machine may need until it is sent, and looked at again right before that: what is gone, or
+another's, is not sent.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from ...message import Swap, version_of
+from ...store import Cells
+from ..cloudwatch import redriver_line
+from ..redriver.holding import Gate
+from ..redriver.moving import (
+    Move,
+    Raw,
+    Settings,
+    Step,
+    group_of,
+    next_step,
+)
+from ..redriver.sending import (
+    BATCH_MAX,
+    Call,
+    Outcome,
+    hide,
+    hold,
+    receive,
+    send,
+)
+from .batches import (
+    Chunk,
+    Unit,
+    chunks,
+    ends_s,
+    gap_s,
+    spaced,
+)
+from .machine import RETRIES, TASK_S, batches_max
+from .pages import Pages
+from .state import Batch, Result, State, state_of
+
+PAGE_MAX = 500  # messages
+PAGE_BYTES = 8 * 1024 * 1024
+POLL_S = 1  # a long poll asks all of SQS's servers
+MARGIN_S = (RETRIES + 1) * TASK_S + 240  # for a batch's task with all its retries, and what lies between
+HIDE_MAX_S = 43_200 - 2 * TASK_S  # of SQS, from the receive on
+WAIT_MAX_S = HIDE_MAX_S // 2  # of a message in a machine; for longer it waits in the queue
+LOOK_S = 900  # how often the queue is looked at while what is left waits in it
+BREAKER_MIN_S, BREAKER_MAX_S = 5, 300  # how long to wait for a breaker
+IDLE_MAX = 8  # looks, 1 to 15 minutes apart, at a queue where all is held, perhaps by somebody else
+_COUNTS = {"seen": "ApproximateNumberOfMessages", "hidden": "ApproximateNumberOfMessagesNotVisible"}
+
+
+class Tasks:
+    """The tasks of one machine. `approval_s`: how long a person is waited for, if one is asked."""
+
+    def __init__(
+        self, call: Call, cells: Cells, settings: Settings, now_ms: Callable[[], int], approval_s: int = 0
+    ) -> None:
+        self._call, self._cells, self._settings, self._now_ms = call, cells, settings, now_ms
+        self._approval_s = approval_s
+        self._pages = Pages(cells)
+        self._gate = Gate(settings, cells, now_ms)
+
+    def check_breaker(self, event: Mapping[str, Any]) -> State:
+        """Begin a turn: take up what the last one came to, and say whether this one may move anything."""
+        known = state_of(event)
+        state = replace(
+            known,
+            chain=known.chain or str(event.get("execution", "")),
+            turns=known.turns + 1,
+            redriven=known.redriven + sum(result.redriven for result in known.results),
+            isolated=known.isolated + sum(result.isolated for result in known.results),
+            failed=known.failed + sum(result.failed for result in known.results),
+            takeover=False,
+            open=False,
+            why="",
+            wait_s=0,
+            count=0,
+            batches=[],
+            results=[],
+        )
+        asks = bool(self._approval_s) and not state.approved
+        if not self._hold_lock(state.chain, (self._approval_s if asks else 0) + MARGIN_S, force=known.takeover):
+            return replace(state, busy=True)
+        shut = self._gate.shut()
+        if shut is not None:
+            wait_s = min(max(shut.wait_s, BREAKER_MIN_S), BREAKER_MAX_S)
+            self._hold_lock(state.chain, wait_s + MARGIN_S)
+            return replace(state, open=True, why=shut.why, wait_s=wait_s, checks=state.checks + 1)
+        return replace(state, checks=0, dead=self._counts()["seen"] if asks else 0)
+
+    def fetch(self, event: Mapping[str, Any]) -> State:
+        """Receive a page, decide for each message, and lay batches with one wait each aside."""
+        state = state_of(event)
+        raws = self._receive()
+        now_ms = self._now_ms()
+        units, held_ms = self._units(raws, now_ms)
+        batches, lasts_s = self._lay(units, now_ms)
+        known_ms = [ms for ms in (state.held_until_ms, held_ms) if ms > now_ms]
+        state = replace(state, batches=batches, count=len(batches), held_until_ms=min(known_ms, default=0), wait_s=0)
+        if batches:
+            self._hold_lock(state.chain, lasts_s + MARGIN_S)
+            return replace(state, idle=0)
+        return self._wait(state, now_ms, found=bool(raws))
+
+    def redrive(self, batch: Mapping[str, Any]) -> Result:
+        """Send a batch back to its queue, now that it has waited; if breaker or health URL hold it now, let it be."""
+        return self._carry(batch, gated=True)
+
+    def isolate(self, batch: Mapping[str, Any]) -> Result:
+        """Send a batch to the poison queue."""
+        return self._carry(batch, gated=False)
+
+    # -- a turn
+
+    def _hold_lock(self, chain: str, seconds: int, *, force: bool = False) -> bool:
+        """One chain of executions at a time: its lock runs out where it was stopped. False if another one has it."""
+        for _ in range(3):
+            cell = self._cells.read([self._lock])[0]
+            if cell is not None and cell.value != chain.encode() and not force:
+                return False
+            swap = Swap(self._lock, version_of(cell), chain.encode(), seconds * 1000)
+            if self._cells.swap([swap], durable=False)[0]:
+                return True
+        return False
+
+    def _unlock(self, chain: str) -> None:
+        cell = self._cells.read([self._lock])[0]
+        if cell is not None and cell.value == chain.encode():
+            self._cells.swap([Swap(self._lock, cell.version, None)], durable=False)
+
+    @property
+    def _lock(self) -> str:
+        return f"redriver/lock/{self._settings.dead.rpartition('/')[2]}"
+
+    def _counts(self) -> dict[str, int]:
+        told = self._call("GetQueueAttributes", QueueUrl=self._settings.dead, AttributeNames=list(_COUNTS.values()))[
+            "Attributes"
+        ]
+        return {word: int(told.get(name, 0)) for word, name in _COUNTS.items()}
+
+    def _wait(self, state: State, now_ms: int, *, found: bool) -> State:
+        """There is nothing to move now: how long until the next look, or 0, as all is done."""
+        if state.held_until_ms or found:
+            wait_s = min(max(-(-(state.held_until_ms - now_ms) // 1000), 1), LOOK_S)
+        elif state.idle < IDLE_MAX and any(self._counts().values()):
+            wait_s = min(60 * 2**state.idle, LOOK_S)
+            state = replace(state, idle=state.idle + 1)
+        else:
+            self._unlock(state.chain)
+            return state
+        self._hold_lock(state.chain, wait_s + MARGIN_S)
+        return replace(state, wait_s=wait_s)
+
+    # -- a page
+
+    def _receive(self) -> list[Raw]:
+        most = min(self._settings.auto.at_once, PAGE_MAX)
+        raws: dict[str, Raw] = {}  # SQS may hand one out twice; the last receipt is the good one
+        while len(raws) < most and sum(len(raw["Body"]) for raw in raws.values()) < PAGE_BYTES:
+            limit = min(BATCH_MAX, most - len(raws))
+            more = receive(self._call, self._settings.dead, limit, visibility_s=MARGIN_S, wait_s=POLL_S)
+            if not more:
+                break
+            raws |= {raw["MessageId"]: raw for raw in more}
+        return list(raws.values())
+
+    def _units(self, raws: Sequence[Raw], now_ms: int) -> tuple[list[Unit], int]:
+        """What can go through the machine now, soonest first; and when the next one comes due of what cannot yet, which
+        waits in the queue (0: none does)."""
+        steps = self._long_waits([(raw, next_step(raw, now_ms, self._settings.auto)) for raw in raws], now_ms)
+        groups: dict[str, list[tuple[Raw, Step]]] = {}
+        for raw, step in steps:
+            groups.setdefault(group_of(raw) if self._settings.fifo else raw["ReceiptHandle"], []).append((raw, step))
+        units = [Unit(max(_wait_s(step) for _, step in group), group) for group in groups.values()]
+        far = [unit for unit in units if unit.wait_s > WAIT_MAX_S]
+        self._hide([(raw, min(unit.wait_s, HIDE_MAX_S)) for unit in far for raw, _ in unit.steps])
+        held_ms = min((now_ms + 1000 * min(unit.wait_s, HIDE_MAX_S) for unit in far), default=0)
+        return sorted((u for u in units if u.wait_s <= WAIT_MAX_S), key=lambda u: (u.wait_s, u.word)), held_ms
+
+    def _long_waits(self, steps: list[tuple[Raw, Step]], now_ms: int) -> list[tuple[Raw, Step]]:
+        """Waits that may be too long for one receipt count from the first time the message was seen, which a cell
+        knows; and none is so long that SQS would delete the message before."""
+        auto = self._settings.auto
+        if auto.delay_s(auto.max_redrives) <= WAIT_MAX_S or not steps:
+            return steps
+        known = self._call(
+            "GetQueueAttributes", QueueUrl=self._settings.dead, AttributeNames=["MessageRetentionPeriod"]
+        )
+        kept_s = int(known["Attributes"]["MessageRetentionPeriod"])
+        names = [f"redriver/due/{raw['MessageId']}" for raw, _ in steps]
+        found, swaps = [], []
+        for (raw, step), name, cell in zip(steps, names, self._cells.read(names), strict=True):
+            if isinstance(step, Move):
+                sent_ms = int((raw.get("Attributes") or {}).get("SentTimestamp", now_ms))
+                last_ms = sent_ms + 1000 * max(0, kept_s - HIDE_MAX_S)
+                due_ms = int(cell.value) if cell else min(now_ms + 1000 * step.delay_s, max(last_ms, now_ms))
+                if cell is None:
+                    swaps.append(Swap(name, 0, str(due_ms).encode(), 1000 * kept_s))
+                step = replace(step, delay_s=max(0, -(-(due_ms - now_ms) // 1000)))
+            found.append((raw, step))
+        if swaps:
+            self._cells.swap(swaps)
+        return found
+
+    def _lay(self, units: Sequence[Unit], now_ms: int) -> tuple[list[Batch], int]:
+        """Batches of what has one wait, in the order in which the Map takes them up; and how long the last one takes.
+        What would not be reached in time goes back to the queue."""
+        auto, cell = self._settings.auto, self._cells.read([self._gap])[0]
+        found = spaced(chunks(units, auto.batch), auto, int(cell.value) if cell else 0)
+        ends = ends_s([chunk.wait_s for chunk in found], auto.concurrency)
+        hidden, batches, laid = [], list[Batch](), list[Chunk]()
+        for n, (chunk, end_s) in enumerate(zip(found, ends, strict=True)):
+            raws = chunk.raws
+            fits = n < batches_max(auto) and end_s + 2 * MARGIN_S <= HIDE_MAX_S
+            hidden += [(raw, end_s + MARGIN_S if fits else 0) for raw in raws]
+            if fits:
+                key = self._pages.write(raws, now_ms, 1000 * (end_s + MARGIN_S))
+                batches.append(Batch(key=key, step=chunk.word, wait_s=chunk.wait_s, count=len(raws)))
+                laid.append(chunk)
+        self._hide(hidden)
+        lasts_s = max(ends[: len(batches)], default=0)
+        self._keep_gap(laid, lasts_s, version_of(cell))
+        return batches, lasts_s
+
+    def _keep_gap(self, laid: Sequence[Chunk], lasts_s: int, version: int) -> None:
+        """How long the next page waits at least once this one is over, as its last batch has just gone then."""
+        gap = math.ceil(gap_s(laid[-1], self._settings.auto)) if laid else 0
+        if gap:
+            self._cells.swap([Swap(self._gap, version, str(gap).encode(), 1000 * (lasts_s + gap))], durable=False)
+
+    @property
+    def _gap(self) -> str:
+        return f"redriver/gap/{self._settings.dead.rpartition('/')[2]}"
+
+    def _hide(self, raws: Sequence[tuple[Raw, int]]) -> None:
+        hide(self._call, self._settings.dead, [raw for raw, _ in raws], [seconds for _, seconds in raws])
+
+    # -- a batch
+
+    def _carry(self, event: Mapping[str, Any], *, gated: bool) -> Result:
+        batch = msgspec.convert(event, Batch)
+        raws = self._pages.read(batch.key)
+        result = Result(key=batch.key)
+        if raws and gated and self._gate.shut() is not None:
+            self._hide([(raw, 0) for raw in raws])
+            result = replace(result, put_back=len(raws))
+        elif raws:
+            # A task that is tried again after its function died finds out here what was sent and deleted already.
+            ours = hold(self._call, self._settings.dead, raws, MARGIN_S)
+            result = self._result(batch.key, self._send(ours))
+        self._pages.remove(batch.key)
+        return result
+
+    def _send(self, raws: Sequence[Raw]) -> Outcome:
+        now_ms, auto = self._now_ms(), self._settings.auto
+        steps = [(raw, next_step(raw, now_ms, auto)) for raw in raws]
+        waited = [(raw, replace(step, delay_s=0) if isinstance(step, Move) else step) for raw, step in steps]
+        return send(self._call, self._settings, waited, now_ms)
+
+    def _result(self, key: str, done: Outcome) -> Result:
+        result = Result(key=key, redriven=done.redriven, isolated=done.isolated, failed=len(done.failures))
+        whys = sorted({failure.why for failure in done.failures})[:5]
+        line = redriver_line(
+            self._settings.queue,
+            result.redriven,
+            result.isolated,
+            result.failed,
+            namespace=self._settings.namespace,
+            at_ms=self._now_ms(),
+            **({"failures": whys} if whys else {}),
+        )
+        sys.stdout.write(line.decode())
+        sys.stdout.flush()
+        return result
+
+
+def _wait_s(step: Step) -> int:
+    return step.delay_s if isinstance(step, Move) else 0

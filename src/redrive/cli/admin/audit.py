@@ -1,0 +1,86 @@
+"""`redrive audit`: who changed what, when and why; and whether the log still says what was written."""
+
+from __future__ import annotations
+
+import sys
+from typing import IO
+
+import click
+import msgspec
+
+from ...audit.log import Audit
+from ...errors import ConfigError
+from ..dlq.groups import audit as list_
+from ..main import Subcommands
+from ..place import Place, at_store
+from ..terminal import views
+from ..terminal.failure import (
+    DONE,
+    FAILED,
+    USAGE,
+    Failure,
+    command,
+    note,
+    onward,
+)
+from ..terminal.output import Output
+
+OUTSIDE_SHOWN = 20
+
+
+@click.group(cls=Subcommands)
+def audit() -> None:
+    """List, verify and export the audit log."""
+
+
+audit.add_command(list_, "list")
+
+
+@audit.command()
+@click.option("--anchor", default="", metavar="SEQ:HASH", help="the head of an earlier look: it must still hold")
+@at_store()
+def verify(place: Place, out: Output, anchor: str) -> int:
+    """Find entries that were changed, removed or moved since they were written; exits 1 if there are any.
+
+    Each entry holds the hash of the one before, and the head that of the last. Who may write to the store can also
+    write the whole log anew: keep the `head` that this prints somewhere else, and give it as --anchor next time.
+
+    Entries of versions before the chain have no hashes: they are counted as `outside`, and the first are named.
+    """
+    log = Audit(place.store)
+    try:
+        found = log.verify(anchor)
+    except ConfigError as error:
+        raise Failure("--anchor is no SEQ:HASH", str(error), f"{command()} --help", USAGE) from error
+    record = {"ok": not found.problems, **msgspec.structs.asdict(found)}
+    told = {name: value for name, value in record.items() if name not in ("problems", "ok")}
+    out.record(
+        record,
+        table=lambda: [*(found.problems or ["ok"]), *(f"{name}: {value}" for name, value in told.items() if value)],
+    )
+    for _, entry in zip(range(OUTSIDE_SHOWN), log.outside(), strict=False):
+        note(f"outside the chain: {entry.action} by {entry.actor} at {views.time(entry.at_ms)}")
+    if found.outside > OUTSIDE_SHOWN:
+        note(f"and {found.outside - OUTSIDE_SHOWN:,} more: {onward('audit export')}")
+    if found.problems:
+        note(f"the audit log of {place.url} does not hold what was written")
+        return FAILED
+    return DONE
+
+
+@audit.command()
+@click.option("-f", "--file", type=click.File("wb", atomic=True), help="write here, whole or not at all [stdout]")
+@at_store()
+def export(place: Place, out: Output, file: IO[bytes] | None) -> None:
+    """Write the whole log as JSON lines, the oldest first, as it is stored: {"hash": …, "entry": {…}}.
+
+    `hash` is the SHA-256 of the bytes of `entry`, and `prev` in it is the hash of the line before. What corrects an
+    entry is one of its own (`amends`). Entries outside the chain come first, with an empty hash.
+    """
+    log, stream = Audit(place.store), file or sys.stdout.buffer
+    count = 0
+    for line in log.lines():
+        stream.write(line + b"\n")
+        count += 1
+    stream.flush()
+    note(f"{count:,} entries exported" + (f" to {file.name}" if file is not None else ""))

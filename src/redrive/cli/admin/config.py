@@ -1,0 +1,38 @@
+"""`redrive config`: what holds here, and who says so."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from ...config.resolve import settings, sources, unknown_variables
+from ...redact import redact
+from ..main import Subcommands
+from ..place import app_option, output_option, url_option
+from ..terminal.failure import note
+from ..terminal.output import Column, Output
+
+
+@click.group(cls=Subcommands)
+def config() -> None:
+    """Show the settings, and where each comes from."""
+
+
+@config.command()
+@app_option
+@url_option
+@output_option
+def show(app: str | None, url: str | None, output: str | None) -> None:
+    """Show every setting, its value and its source: a flag, a REDRIVE_… variable, a file, or the default."""
+    flags = {"app": app, "url": url, "output": output}
+    out = Output(settings(flags).output)
+    rows = [{"name": s.name, "value": _plain(s.value), "source": s.source} for s in sources(flags)]
+    out.rows(rows, (Column("name"), Column("value"), Column("source")), id="name", limit=0)
+    for variable, meant in unknown_variables():
+        note(f"{variable} is set and is no setting; did you mean {meant}?")
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, str):
+        return redact(value)
+    return value if isinstance(value, int | float | None) else msgspec.json.encode(value).decode()

@@ -1,0 +1,79 @@
+"""`redrive keys`: the keys that payloads are encrypted with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ...config.resolve import settings
+from ..main import Subcommands
+from ..place import Place, at_store, output_option
+from ..terminal.failure import DONE, FAILED, note
+from ..terminal.output import Column, Output
+
+_COLUMNS = (
+    Column("key", shrinks=True),
+    Column("state"),
+    Column("bodies"),
+    Column("results"),
+    Column("checkpoints"),
+    Column("texts"),
+    Column("blobs"),
+)
+
+
+@click.group(cls=Subcommands)
+def keys() -> None:
+    """Make a key; see which keys what is stored still needs."""
+
+
+@keys.command()
+@click.argument("id")
+@output_option
+def new(output: str | None, id: str) -> None:
+    """Print a fresh random key of that id, as REDRIVE_KEYS takes it.
+
+    Put it first to write with it: REDRIVE_KEYS=NEW:…,OLD:…. It is printed once and kept nowhere.
+    """
+    from ...crypto.keys import Key, new_secret
+
+    Key(id, bytes(32))
+    out = Output(settings({"output": output}).output)
+    secret = new_secret()
+    if out.form in ("table", "tsv"):
+        click.echo(f"{id}:{secret}")
+        return
+    out.record({"id": id, "key": secret})
+
+
+@keys.command()
+@at_store()
+def status(place: Place, out: Output) -> int:
+    """Show which keys encrypt what is stored. Exits 1 if one of them is not here.
+
+    A key whose line counts nothing, and which does not write, can be removed once every process writes with a newer
+    one, and results of idempotency keys that it encrypted have expired: those are not counted. It looks through every
+    message and blob.
+    """
+    from ...crypto import used
+
+    found, unseen = used(place.store)
+    rows: list[dict[str, Any]] = [
+        {"key": use.key, "state": _state(use.writes, use.here, use.used), **use.parts} for use in found
+    ]
+    out.rows(rows, _COLUMNS, id="key", limit=0)
+    for line in unseen:
+        note(f"{line}: keep a key for as long as messages may wait there")
+    missing = [use.key for use in found if use.used and not use.here]
+    if missing:
+        note(f"not here: {', '.join(missing)}; what they encrypt waits for a worker that has them")
+    return FAILED if missing else DONE
+
+
+def _state(writes: bool, here: bool, used: bool) -> str:
+    if writes:
+        return "writes"
+    if not here:
+        return "missing"
+    return "in use" if used else "unused"

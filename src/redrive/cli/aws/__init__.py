@@ -1,0 +1,8 @@
+"""`redrive aws` and `redrive cost`."""
+
+from __future__ import annotations
+
+from .commands import aws
+from .cost import cost
+
+__all__ = ["aws", "cost"]

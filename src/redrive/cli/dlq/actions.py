@@ -1,0 +1,212 @@
+"""`redrive dlq discard|quarantine|readmit|export|import`: put what died where it belongs."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import IO
+
+import click
+
+from ...audit.actor import signed
+from ...message import Lane, Where
+from ...triage.actions import Mending
+from ...triage.export import Exported, Importer, Looked, export
+from ...triage.select.selector import Selection, as_node
+from ...triage.select.terms import Or
+from ..place import Place, at_store
+from ..revealing import REVEALS, Reveal
+from ..selecting import chosen_words, confirmed, note_unread, signature, stated, write_mended
+from ..terminal.failure import (
+    DONE,
+    FAILED,
+    PARTIAL,
+    REFUSED,
+    Failure,
+    again,
+    command,
+    note,
+    onward,
+)
+from ..terminal.output import Column, Output, bar
+
+DAMAGED_SHOWN = 20
+every_option = click.option(
+    "--all",
+    "every",
+    is_flag=True,
+    help="every dead message; quarantined ones only by id or lane:quarantine",
+)
+words_argument = click.argument("words", nargs=-1, metavar="[ID…|SELECTOR…]")
+
+
+@click.command()
+@words_argument
+@every_option
+@click.option("--yes", is_flag=True, help="do not ask")
+@signature()
+@at_store()
+def discard(
+    place: Place, out: Output, words: tuple[str, ...], every: bool, yes: bool, actor: str | None, reason: str
+) -> int:
+    """Remove dead messages for good. Their unique keys are free again.
+
+    Give ids, or a selector as for `dlq list`, or --all. Asks first, with their number. Each batch of 500 is one commit,
+    with its entry in the audit log; cut off, the same command does the rest.
+    """
+    stated(reason)
+    ids, selected = chosen_words(place, words, every)
+    count = len(set(ids)) if selected is None else selected.count()
+    if selected is not None:
+        note_unread(selected)
+    if not count:
+        note("nothing dead matches")
+        return DONE
+    what = f"{count:,} dead messages would be discarded" if count > 1 else "a dead message would be discarded"
+    asked = f"Discard {count:,} dead {'messages' if count > 1 else 'message'} of {place.url} for good?"
+    if not confirmed(asked, what, yes, words=words or ("--all",), reason=reason):
+        note("nothing was discarded")
+        return FAILED
+    with bar(count, "discarding") as tick:
+        done = Mending(place.store).discard(ids or None, select=selected, reason=reason, actor=actor, tick=tick)
+    return write_mended(out, done, "discarded", named=bool(ids))
+
+
+@click.command()
+@words_argument
+@every_option
+@signature()
+@at_store()
+def quarantine(place: Place, out: Output, words: tuple[str, ...], every: bool, actor: str | None, reason: str) -> int:
+    """Move dead messages to the quarantine lane, out of reach of bulk redrives. `dlq readmit` brings them back."""
+    stated(reason)
+    ids, selected = chosen_words(place, words, every)
+    done = Mending(place.store).quarantine(ids or None, select=selected, reason=reason, actor=actor)
+    if selected is not None:
+        note_unread(selected)
+    return write_mended(out, done, "quarantined", named=bool(ids))
+
+
+@click.command()
+@words_argument
+@click.option("--all", "every", is_flag=True, help="every quarantined message")
+@signature()
+@at_store()
+def readmit(place: Place, out: Output, words: tuple[str, ...], every: bool, actor: str | None, reason: str) -> int:
+    """Move quarantined messages to the dead lane, from where they can be redriven.
+
+    Give ids, or a selector that chooses among what is in quarantine, or --all.
+    """
+    stated(reason)
+    ids, selected = chosen_words(place, words, every, lane=Lane.QUARANTINE)
+    done = Mending(place.store).readmit(ids or None, select=selected, reason=reason, actor=actor)
+    if selected is not None:
+        note_unread(selected)
+    return write_mended(out, done, "readmitted", named=bool(ids))
+
+
+# -- carried elsewhere
+
+
+@click.command("export")
+@words_argument
+@every_option
+@click.option("-f", "--file", metavar="FILE", help="write here, whole or not at all (default: stdout)")
+@click.option("--reveal", is_flag=True, help=REVEALS)
+@signature(required=False)
+@at_store()
+def export_(
+    place: Place,
+    out: Output,
+    words: tuple[str, ...],
+    every: bool,
+    file: str | None,
+    reveal: bool,
+    actor: str | None,
+    reason: str,
+) -> int:
+    """Write dead messages as JSON lines, with all that is kept of them.
+
+    They stay where they are, and the audit log says who took them.
+
+    Secrets in them are hidden, and a message that held one is marked: it can be read, but not imported. --reveal writes
+    them as they are.
+
+    \b
+      redrive dlq export queue:crm -f dead.jsonl --reveal --reason "to find out why"
+      redrive dlq import dead.jsonl --url sqlite:///here.db --reason "to find out why"
+    """
+    ids, selected = chosen_words(place, words, every)
+    chosen = selected if selected is not None else _of_any_lane(place, ids)
+    if reveal:
+        Reveal(reveal, reason, actor).note(place, "" if ids else str(chosen), ids=ids, count=chosen.count())
+    if file in (None, "-"):
+        done = export(place.store, chosen, sys.stdout.buffer, reveal=reveal, actor=actor, reason=reason)
+    else:
+        try:
+            done = export(place.store, chosen, str(file), reveal=reveal, actor=actor, reason=reason)
+        except OSError as error:
+            what = f"{file} cannot be written: {error.strerror or error}"
+            raise Failure(what, "nothing was exported", f"{command()} --help") from error
+    note_unread(chosen)
+    note(f"{done.count:,} exported" + (f" to {file}" if file not in (None, "-") else ""))
+    if done.hidden:
+        note(f"{done.hidden:,} of them with secrets hidden: they cannot be imported; --reveal writes them as they are")
+    return _export_verdict(done, len(set(ids)))
+
+
+def _of_any_lane(place: Place, ids: tuple[str, ...]) -> Selection:
+    where = Where(ids=tuple(dict.fromkeys(ids)))
+    return Selection(place.store, Or((as_node(where), as_node(where, Lane.QUARANTINE))))
+
+
+def _export_verdict(done: Exported, named: int) -> int:
+    if done.unread:
+        more = f"{len(done.unread):,} carry a reference: their bodies lie in blob storage and could not be read"
+        note(f"{more}, such as {done.unread[0]}")
+    if named > done.count:
+        note(f"{named - done.count:,} are not dead, or unknown")
+    return FAILED if named and not done.count else PARTIAL if done.unread or named > done.count else DONE
+
+
+@click.command("import")
+@click.argument("file", type=click.File("rb"))
+@click.option("--skip-damaged", is_flag=True, help="import the other lines where some are damaged (default: nothing)")
+@signature()
+@at_store(create=True)
+def import_(place: Place, out: Output, file: IO[bytes], skip_damaged: bool, actor: str | None, reason: str) -> int:
+    """Import dead messages that `dlq export` wrote: FILE, or '-' for stdin.
+
+    They keep their ids and histories and rest as they did, until you retry them here. What the store has already stays
+    as it is, and so does what another message holds the unique key of. Exit 5 if some were not imported.
+    """
+    actor, reason = signed(actor, stated(reason), "import")
+    with Importer(place.store, file) as importer:
+        looked = importer.look()
+        _tell_damaged(looked)
+        if looked.bad and not skip_damaged:
+            what = f"{looked.bad:,} of {looked.bad + looked.count:,} lines of {importer.name} are damaged"
+            next = again(shlex.join([importer.name, "--reason", reason, "--skip-damaged"]))
+            raise Failure(f"{what}; nothing was imported", "each is named above", next, REFUSED)
+        done = importer.write(actor=actor, reason=reason)
+    rows = [{"id": id, "result": result} for ids, result in ((done.ids, "imported"), (done.held, "held")) for id in ids]
+    out.rows(rows[: len(done)] if out.form == "ids" else rows, (Column("id"), Column("result")), id="id")
+    told = [f"{len(done):,} imported"]
+    if done.held:
+        told.append(f"{len(done.held):,} held: in the store already, or their unique key is")
+    if looked.bad:
+        told.append(f"{looked.bad:,} damaged")
+    note("; ".join(told))
+    if len(done):
+        note(f"they are dead here too: {onward('dlq list')}")
+    return DONE if not done.held and not looked.bad else PARTIAL if len(done) else FAILED
+
+
+def _tell_damaged(looked: Looked) -> None:
+    for each in looked.damaged[:DAMAGED_SHOWN]:
+        note(f"line {each.line}: {each.why}")
+    if looked.bad > DAMAGED_SHOWN:
+        note(f"and {looked.bad - DAMAGED_SHOWN:,} more")
+
+
+COMMANDS = (discard, quarantine, readmit, export_, import_)

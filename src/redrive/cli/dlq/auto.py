@@ -1,0 +1,135 @@
+"""`redrive dlq auto`: the machines that drive dead messages back by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import chain
+from typing import Any
+
+import click
+
+from ...duration import show
+from ...triage.auto import state
+from ...triage.auto.state import Machine
+from ..place import Place, at_store
+from ..selecting import signature, stated, understood
+from ..terminal import views
+from ..terminal.failure import (
+    USAGE,
+    Failure,
+    command,
+    note,
+    onward,
+    program,
+)
+from ..terminal.output import Column, Output, fields
+
+
+def _columns(now_ms: int) -> tuple[Column, ...]:
+    def ahead(time: str | None) -> str:
+        left_ms = 0.0 if time is None else datetime.fromisoformat(time).timestamp() * 1000 - now_ms
+        return "–" if time is None else f"in {show(left_ms / 1000)}" if left_ms > 0 else "now"
+
+    return (
+        Column("scope", shrinks=True),
+        Column("phase"),
+        Column("why", shrinks=True),
+        Column("next_at", "looks again", ahead),
+        Column("run", spare=True),
+        Column("redriven"),
+        Column("done"),
+        Column("failed"),
+        Column("isolated"),
+        Column("discarded", spare=True),
+    )
+
+
+@click.command()
+@click.argument("scope", required=False)
+@click.option("--pause", is_flag=True, help="begin nothing until it is resumed; a run under way goes on")
+@click.option("--resume", is_flag=True, help="go on")
+@signature(required=False)
+@at_store()
+def auto(
+    place: Place, out: Output, scope: str | None, pause: bool, resume: bool, actor: str | None, reason: str
+) -> None:
+    """List what drives dead messages back by itself; or show one with its story, pause it, resume it.
+
+    SCOPE is `queue/NAME`, as an app declares it by auto_redrive=, or `fingerprint/FP`, by a standing rule; the name
+    alone will do. --pause and --resume need a --reason.
+    """
+    if pause and resume:
+        raise click.UsageError("give --pause or --resume, not both")
+    if scope is None:
+        if pause or resume:
+            raise Failure("no SCOPE is given", "one is paused at a time", f"{command()}", USAGE)
+        _list(place, out)
+        return
+    if pause or resume:
+        act = state.pause if pause else state.resume
+        with understood(onward("dlq auto")):
+            found = act(place.store, scope, reason=stated(reason), actor=actor)
+    else:
+        with understood(onward("dlq auto")):
+            (found,) = state.machines(place.store, scope)
+    record = _record(found, place.store.now_ms())
+    out.record(record, id="scope", table=lambda: _lines(out.hidden(record), out))
+
+
+COMMANDS = (auto,)
+
+
+def _list(place: Place, out: Output) -> None:
+    now_ms = place.store.now_ms()
+    rows = [_row(machine, now_ms) for machine in state.machines(place.store)]
+    if not out.rows(rows, _columns(now_ms), id="scope"):
+        note(f"nothing drives dead messages of {place.url} back by itself: no worker with an auto_redrive= was there")
+    if any(not row["worked"] and row["phase"] != "ended" for row in rows):
+        note(f"some are worked by nobody now: is a worker of their app running? {program()} worker --help")
+
+
+def _row(machine: Machine, now_ms: int) -> dict[str, Any]:
+    ahead = machine.phase == "asleep" and machine.worked(now_ms)
+    return {
+        "scope": machine.scope,
+        "phase": machine.phase,
+        "why": machine.why or None,
+        "next_at": views.time(machine.next_ms) if ahead else None,
+        "run": machine.run or None,
+        "redriven": machine.redriven,
+        "done": machine.done,
+        "failed": machine.failed,
+        "changed": machine.changed,
+        "isolated": machine.isolated,
+        "discarded": machine.discarded,
+        "worked": machine.worked(now_ms),
+    }
+
+
+def _record(machine: Machine, now_ms: int) -> dict[str, Any]:
+    auto = machine.auto
+    return {
+        **_row(machine, now_ms),
+        "auto": None
+        if auto is None
+        else {
+            **views.auto(auto), "batch": auto.batch, "concurrency": auto.concurrency,
+            "health": auto.gates.health, "approval": auto.gates.approval, "window": auto.gates.window,
+            "breaker": auto.gates.breaker, **views.pace(auto),
+        },
+        "worked_by": machine.owner if machine.worked(now_ms) else None,
+        "story": [{"at": views.time(line.at_ms), "text": line.text} for line in machine.story],
+    }  # fmt: skip
+
+
+def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
+    shown = {n: v for n, v in record.items() if n not in ("story", "auto", "worked") and v not in (None, 0)}
+    if record["auto"] is not None:
+        shown["auto"] = ", ".join(
+            f"{name.replace('_', ' ')} {value:g}" if isinstance(value, float) else f"{name.replace('_', ' ')} {value}"
+            for name, value in record["auto"].items()
+            if value is not None and not isinstance(value, bool)
+        )
+    named = {name.replace("_", " "): value for name, value in shown.items()}
+    return chain(fields(named), (f"{out.dim(line['at'])}  {line['text']}" for line in record["story"]))

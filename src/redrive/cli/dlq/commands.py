@@ -1,0 +1,197 @@
+"""`redrive dlq`: what died, why, and back to work with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ...message import RESTING, Lane
+from ...triage.dlq import DeadLetters
+from ...triage.select.selector import as_node
+from ...triage.select.terms import ALL, Node
+from ..job import body_option, found, write_message
+from ..main import Subcommands
+from ..place import Place, at_store
+from ..revealing import Reveal, reveal_option
+from ..selecting import (
+    actor_option,
+    chosen_words,
+    filters,
+    not_blank,
+    note_unread,
+    selection,
+    selector_argument,
+    write_mended,
+)
+from ..terminal import views
+from ..terminal.failure import Failure, note, onward, typed
+from ..terminal.output import Column, Output
+from ..terminal.types import DURATION
+from . import actions, auto, edit, plan, sqs
+from . import groups as group_commands
+
+_COLUMNS = (
+    Column("id"),
+    Column("task", shrinks=True),
+    Column("queue", shrinks=True),
+    Column("reason"),
+    Column("attempt"),
+    Column("redrives", spare=True),
+    Column("fingerprint", spare=True),
+    Column("error", shrinks=True, spare=True),
+    Column("text", shrinks=True),
+    Column("died_at", spare=True),
+)
+_GROUPS = (
+    Column("count"),
+    Column("trend"),
+    Column("fingerprint"),
+    Column("task", shrinks=True),
+    Column("error", shrinks=True),
+    Column("text", shrinks=True),
+    Column("last_at", "last died at", spare=True),
+    Column("sample_id", spare=True),
+)
+
+
+_SIGNS = {"rising": "↑", "steady": "→", "falling": "↓"}
+_GROUPS_TSV = (*_GROUPS[:2], Column("recent"), Column("earlier"), *_GROUPS[2:])
+
+
+@click.group(cls=Subcommands)
+def dlq() -> None:
+    """List, show, group, mend and retry dead messages; plan redrives and apply them."""
+
+
+for each in (
+    *plan.COMMANDS,
+    *edit.COMMANDS,
+    *actions.COMMANDS,
+    *group_commands.COMMANDS,
+    *auto.COMMANDS,
+    *sqs.COMMANDS,
+):
+    dlq.add_command(each)
+
+
+@dlq.command("list")
+@selector_argument
+@filters
+@click.option("--quarantine", is_flag=True, help="list the quarantine lane instead: messages that killed their worker")
+@click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
+@reveal_option("--why")
+@at_store()
+def list_(
+    place: Place,
+    out: Output,
+    selector: tuple[str, ...],
+    chosen: Node,
+    quarantine: bool,
+    limit: int | None,
+    reveal: Reveal,
+) -> None:
+    """List dead messages, the longest dead first. Secrets in their texts are hidden, unless --reveal says so.
+
+    SELECTOR says which: `'queue:crm failed:<6h -error:*Timeout'`. Fields: task queue error reason fingerprint key group
+    id text age failed attempt redrives crashes lane args.PATH.
+    """
+    lane = Lane.QUARANTINE if quarantine else Lane.DEAD
+    found = selection(place, selector, chosen, as_node(lane=lane))
+    if reveal.asked:
+        reveal.of(place, out, str(found.node), count=found.count())
+    if not out.rows((views.dead(m) for m in found), _COLUMNS, id="id", limit=limit):
+        plain = found.node == as_node(lane=lane)
+        note(f"the {lane} lane of {place.url} is empty" if plain else "nothing dead matches")
+        sqs.note_outside(place)
+    note_unread(found)
+
+
+@dlq.command()
+@click.argument("id")
+@body_option
+@reveal_option()
+@at_store()
+def show(place: Place, out: Output, id: str, body: bool, reveal: Reveal) -> None:
+    """Show a dead message: what happened to it, its body and every fault kept.
+
+    Secrets in it are hidden, unless --reveal says so.
+    """
+    message = found(place, id)
+    if message.lane not in RESTING:
+        state = message.state(place.store.now_ms())
+        raise Failure(f"message {id} is not dead", f"it is {state}", onward(f"job show {typed(id)}"))
+    reveal.of(place, out, ids=[message.id])
+    write_message(place, out, message, body=body, story=True)
+
+
+@dlq.command()
+@selector_argument
+@filters
+@click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
+@reveal_option("--why")
+@at_store()
+def groups(
+    place: Place, out: Output, selector: tuple[str, ...], chosen: Node, limit: int | None, reveal: Reveal
+) -> None:
+    """List failure groups: dead messages that failed alike, the largest group first. SELECTOR: as for `dlq list`.
+
+    `trend` counts the deaths of the last hour, and compares them with those of the hour before: ↑ rising, → steady,
+    ↓ falling, – quiet, where there were none.
+    """
+    found = selection(place, selector, chosen)
+    rows = group_commands.said(place, [views.group(each) for each in found.groups(trend=True)])
+    reveal.of(place, out, f"groups of {found.node}", count=len(rows))
+    columns = group_commands.with_said(_GROUPS if out.is_table else _GROUPS_TSV, rows, out)
+    if out.is_table:
+        rows = [{**row, "trend": _trend(row)} for row in rows]
+    if not out.rows(rows, columns, id="fingerprint", limit=limit):
+        note("nothing dead matches" if found.node != ALL else f"nothing is dead in {place.url}")
+        sqs.note_outside(place)
+    note_unread(found)
+
+
+def _trend(row: dict[str, Any]) -> str:
+    sign = _SIGNS.get(row["trend"])
+    return "–" if sign is None else f"{sign} {row['recent']:,}/h"
+
+
+@dlq.command()
+@click.argument("words", nargs=-1, metavar="[ID…|SELECTOR…]")
+@click.option(
+    "--all", "every", is_flag=True, help="every dead message that matches the filters; quarantined ones must be named"
+)
+@filters
+@click.option("--to-queue", metavar="QUEUE", help="another queue than its own")
+@click.option("--delay", type=DURATION, default="0s", help="run no earlier than this from now")
+@click.option("--attempts", type=click.IntRange(1), help="how many attempts the new life has (default: the policy's)")
+@click.option("--why", default="", callback=not_blank, help="for those who look later, in the audit log")
+@actor_option
+@at_store()
+def retry(
+    place: Place,
+    out: Output,
+    words: tuple[str, ...],
+    every: bool,
+    chosen: Node,
+    to_queue: str | None,
+    delay: float,
+    attempts: int | None,
+    why: str,
+    actor: str | None,
+) -> int:
+    """Send dead messages back to their queues, for a fresh life of attempts.
+
+    Give ids, or a selector as for `dlq list`, or --all with filters. `-o ids` prints those that went back. Exit 5 if
+    some had changed or were unknown, 1 if all had.
+    """
+    ids, found = chosen_words(place, words, every, chosen)
+    letters = DeadLetters(place.store)
+    result = letters.retry(
+        ids or None, select=found, to_queue=to_queue, delay=delay, attempts=attempts, reason=why, actor=actor
+    )
+    if found is not None:
+        note_unread(found)
+    if result.held:
+        note(f"left out: {result.held:,} that a standing rule holds ({onward('dlq rule')}); name them by id")
+    return write_mended(out, result, "retried", named=bool(ids))

@@ -1,0 +1,189 @@
+"""`redrive dlq edit`: put a mended message in the place of a dead one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import IO, Any, NamedTuple
+
+import click
+import msgspec
+
+from ...codec.codec import is_json
+from ...errors import ConfigError, Refused
+from ...message import RESTING, Message
+from ...redact import redact_json
+from ...triage.edit import Editor, Prepared
+from ...triage.reveal import reveal
+from ..job import found
+from ..place import Place, at_store
+from ..selecting import signature, stated
+from ..terminal.failure import (
+    DONE,
+    FAILED,
+    REFUSED,
+    USAGE,
+    Failure,
+    again,
+    block,
+    command,
+    note,
+    onward,
+    typed,
+)
+from ..terminal.output import Output
+from ..terminal.types import DURATION
+
+
+@click.command()
+@click.argument("id")
+@click.option(
+    "--set", "sets", multiple=True, metavar="NAME=JSON", help="an argument's new value; text that is no JSON is text"
+)
+@click.option("--unset", "unsets", multiple=True, metavar="NAME", help="take an argument away")
+@click.option("--body", type=click.File("rb"), metavar="FILE", help="the whole body, from a file ('-' is stdin)")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="a header; with nothing after = it goes")
+@click.option("--delay", type=DURATION, default="0s", help="run no earlier than this from now")
+@click.option("--unchecked", is_flag=True, help="put it without looking whether it fits its task")
+@click.option("--dry-run", is_flag=True, help="show what would differ; change nothing")
+@click.option("--yes", is_flag=True, help="do not ask")
+@signature(required=False)
+@at_store()
+def edit(
+    place: Place,
+    out: Output,
+    id: str,
+    sets: tuple[str, ...],
+    unsets: tuple[str, ...],
+    body: IO[bytes] | None,
+    headers: tuple[str, ...],
+    delay: float,
+    unchecked: bool,
+    dry_run: bool,
+    yes: bool,
+    actor: str | None,
+    reason: str,
+) -> int:
+    """Put a message with another body or headers in the place of a dead one, and run it.
+
+    Without --set, --unset, --body or --header the body opens in your editor. The body must fit the task, so --app must
+    name it. The new message has an id of its own and names the original, which is discarded with it: both or neither.
+    Its group, unique key, priority and correlation stay; a deadline goes. Needs a --reason.
+
+    \b
+      redrive dlq edit ID --set record_id=42 --reason "typo in the import, CRM-77"
+    """
+    if not dry_run:
+        stated(reason)
+    show = "dlq" if found(place, id).lane in RESTING else "job"
+    editor = Editor(place.store, place.app)
+    given = _given(sets, unsets, body, headers)
+    options: dict[str, Any] = {"delay": delay, "unchecked": unchecked}
+    try:
+        message = editor.find(id)
+        prepared = editor.prepared(message, **given, **options) if any(given.values()) else None
+        prepared = prepared or _in_editor(editor, message, options, _Noting(place, reason, actor))
+    except (Refused, ConfigError) as error:
+        raise _refused(id, error, show) from error
+    if prepared is None:
+        note("nothing was changed")
+        return FAILED
+    if out.form == "table" or not yes:
+        block(prepared.diff)
+    if dry_run:
+        note("dry run: nothing was changed")
+        return DONE
+    if sys.stdin.isatty() and sys.stderr.isatty() and not yes and not click.confirm("Put this in its place?", err=True):
+        note("nothing was changed")
+        return FAILED
+    try:
+        done = editor.commit(message, prepared, reason=reason, actor=actor)
+    except Refused as error:
+        raise _refused(id, error, show) from error
+    record = {"id": done.id, "replaces": done.replaces, "diff": done.diff}
+    out.record(record, id="id", table=lambda: [f"{done.id} takes the place of {done.replaces}"])
+    return DONE
+
+
+def _refused(id: str, error: Refused | ConfigError, show: str) -> Failure:
+    """What is wrong with an edit, and where to look."""
+    text = str(error)
+    what, _, why = text.partition("; " if "; " in text else ": ")
+    code = REFUSED if isinstance(error, Refused) else USAGE
+    if "unchecked" in why:
+        return Failure(what, why, f"{command()} {typed(id)} --app MODULE:APP …, or --unchecked", code)
+    return Failure(what, why, onward(f"{show} show {typed(id)}"), code)
+
+
+def _given(
+    sets: Sequence[str], unsets: Sequence[str], body: IO[bytes] | None, headers: Sequence[str]
+) -> dict[str, Any]:
+    args: dict[str, Any] = {name: _value(text) for name, text in map(_pair, sets)}
+    args |= dict.fromkeys(unsets, msgspec.UNSET)
+    if args and body is not None:
+        raise click.UsageError("give --set and --unset, which change some arguments, or --body, which is the whole")
+    named = {name: text or None for name, text in map(_pair, headers)}
+    return {"args": args or None, "body": None if body is None else body.read(), "headers": named or None}
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise click.UsageError(f"'{text}' has no name before an =; expected NAME=VALUE")
+    return name, value
+
+
+def _value(text: str) -> Any:
+    return msgspec.Raw(text.encode()) if is_json(text) else text
+
+
+class _Noting(NamedTuple):
+    """Who gets to see a body in an editor, and why."""
+
+    place: Place
+    reason: str
+    actor: str | None
+
+    def note(self, message: Message, body: bytes) -> None:
+        """Note in the audit log that the secrets of a body are seen, where it has any. Raises StoreError."""
+        if redact_json(body) != body:
+            reason = self.reason or f"opened by {command()}"
+            reveal(self.place.store, "", reason=reason, actor=self.actor, ids=[message.id])
+
+
+def _in_editor(editor: Editor, message: Message, options: Mapping[str, Any], noting: _Noting) -> Prepared | None:
+    """The edit that a person makes; None where the editor was left without one. A body that does not fit can be edited
+    again. Raises Failure where there is nobody."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        why = "without a terminal there is no editor"
+        raise Failure("nothing is said of what to change", why, again(f"{typed(message.id)} --set NAME=JSON …"), USAGE)
+    body = editor.body(message)
+    text = _for_editor(message, body)
+    noting.note(message, body)
+    while True:
+        edited = click.edit(text, extension=".json", require_save=True)
+        if edited is None or edited == text:
+            return None
+        try:
+            msgspec.json.decode(edited)
+            return editor.prepared(message, body=_compact(edited), **options)
+        except (msgspec.DecodeError, Refused) as error:
+            block(str(error) if isinstance(error, Refused) else f"it is not JSON: {error}")
+            if not click.confirm("Edit it again?", default=True, err=True):
+                return None
+            text = edited
+
+
+def _for_editor(message: Message, body: bytes) -> str:
+    if not is_json(body):
+        why = "an editor would not keep its bytes"
+        next = again(f"{typed(message.id)} --body FILE …")
+        raise Failure(f"the body of message {message.id} is no JSON", why, next, REFUSED)
+    return msgspec.json.format(body, indent=2).decode() + "\n"
+
+
+def _compact(text: str) -> bytes:
+    return bytes(msgspec.json.format(text.encode(), indent=-1))
+
+
+COMMANDS = (edit,)

@@ -1,0 +1,335 @@
+"""`redrive dlq group|note|own|mute|rule|audit`: what people say of failure groups, and what they did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...audit.log import Audit, Entry
+from ...message import Where
+from ...triage.annotations import (
+    NOTHING,
+    About,
+    Rule,
+    Sayings,
+    abouts,
+    rules,
+)
+from ...triage.select.selector import as_node
+from ..place import Place, at_store
+from ..selecting import confirmed, selection, signature, stated, understood
+from ..terminal import views
+from ..terminal.failure import (
+    FAILED,
+    REFUSED,
+    USAGE,
+    Failure,
+    again,
+    note,
+    onward,
+    typed,
+)
+from ..terminal.output import Column, Output, fields
+from ..terminal.types import DURATION, PAST
+
+if TYPE_CHECKING:
+    from ...triage.auto.auto_redrive import AutoRedrive
+
+PREFIX_MIN = 4  # hexadecimal digits of a fingerprint that name it
+LAST = 10  # entries of the audit log that a group shows
+_AUDIT = (
+    Column("at"),
+    Column("actor", shrinks=True),
+    Column("claimed", shrinks=True),
+    Column("action"),
+    Column("count"),
+    Column("about", shrinks=True),
+    Column("reason", shrinks=True),
+    Column("text", shrinks=True, spare=True),
+)
+_RULES = (
+    Column("fingerprint"), Column("rule"), Column("by"), Column("at"), Column("reason", shrinks=True),
+    Column("auto", shrinks=True, spare=True),
+)  # fmt: skip
+_SAID = (
+    Column("note", shrinks=True, spare=True), Column("owner", shrinks=True, spare=True), Column("rule"),
+    Column("muted_until", "muted until", spare=True),
+)  # fmt: skip
+
+
+@click.command()
+@click.argument("fingerprint")
+@at_store()
+def group(place: Place, out: Output, fingerprint: str) -> None:
+    """Show a failure group: what is said of it, what lies in it, and what was done to it.
+
+    FINGERPRINT may be its first four digits or more.
+    """
+    fingerprint = _named(place, fingerprint)
+    about, now_ms = abouts(place.store, [fingerprint]).get(fingerprint, NOTHING), place.store.now_ms()
+    found = selection(place, (), as_node(Where(fingerprint=fingerprint))).groups(trend=True)
+    log = [e for _, e in zip(range(LAST), (e for e in Audit(place.store) if e.about == fingerprint), strict=False)]
+    record = {
+        "fingerprint": fingerprint,
+        "dead": sum(each.count for each in found),
+        **_said(about, now_ms),
+        "by_task": [views.group(each) for each in found],
+        "log": [_entry(entry) for entry in log],
+    }
+    out.record(record, id="fingerprint", table=lambda: _lines(out.hidden(record), out))
+
+
+@click.command("note")
+@click.argument("fingerprint")
+@click.argument("text", nargs=-1)
+@click.option("--clear", is_flag=True, help="take the note away")
+@signature(required=False)
+@at_store()
+def note_(
+    place: Place, out: Output, fingerprint: str, text: tuple[str, ...], clear: bool, actor: str | None, reason: str
+) -> None:
+    """Say what is known of a failure group: a ticket, a cause, what not to do."""
+    if bool(text) == clear:
+        raise click.UsageError("give a TEXT, or --clear")
+    fingerprint = _named(place, fingerprint)
+    about = Sayings(place.store).note(fingerprint, " ".join(text), actor=actor, reason=reason)
+    _write(place, out, fingerprint, about)
+
+
+@click.command()
+@click.argument("fingerprint")
+@click.argument("owner", required=False)
+@click.option("--clear", is_flag=True, help="nobody owns it any more")
+@signature(required=False)
+@at_store()
+def own(
+    place: Place, out: Output, fingerprint: str, owner: str | None, clear: bool, actor: str | None, reason: str
+) -> None:
+    """Say who looks after a failure group: a person or a team."""
+    if bool(owner) == clear:
+        raise click.UsageError("give an OWNER, or --clear")
+    fingerprint = _named(place, fingerprint)
+    _write(place, out, fingerprint, Sayings(place.store).own(fingerprint, owner or "", actor=actor, reason=reason))
+
+
+@click.command()
+@click.argument("fingerprint")
+@click.argument("for_", metavar="DURATION", type=DURATION, required=False)
+@click.option("--off", is_flag=True, help="no longer")
+@signature(required=False)
+@at_store()
+def mute(
+    place: Place, out: Output, fingerprint: str, for_: float | None, off: bool, actor: str | None, reason: str
+) -> None:
+    """Let alerts be silent about a failure group for a while, such as 4h. Its messages are kept all the same.
+
+    Needs a --reason.
+    """
+    if (for_ is None) != off:
+        raise click.UsageError("give a DURATION, or --off")
+    fingerprint = _named(place, fingerprint)
+    reason = reason if off else stated(reason)
+    with understood():
+        about = Sayings(place.store).mute(fingerprint, for_ or 0, actor=actor, reason=reason)
+    _write(place, out, fingerprint, about)
+
+
+@click.command()
+@click.argument("fingerprint", required=False)
+@click.argument("kind", type=click.Choice(("hold", "auto", "discard", "none")), required=False)
+@click.option("--base", type=DURATION, help="auto: the wait after a death before the first redrive [60s]")
+@click.option("--factor", type=float, help="auto: how much longer each further wait is [2]")
+@click.option("--cap", type=DURATION, help="auto: the longest wait [15m]")
+@click.option("--max-redrives", type=click.IntRange(1), help="auto: after so many it is poison [5]")
+@click.option("--attempts", type=click.IntRange(1), help="auto: of each new life (default: the policy's)")
+@click.option("--rate", metavar="RATE", help="auto: at most so many go back: 20/s, 600/m [10/s]")
+@click.option("--jitter", type=float, help="auto: the share by which each wait is longer or shorter [0.2]")
+@click.option("--yes", is_flag=True, help="discard: do not ask")
+@signature(required=False)
+@at_store()
+def rule(
+    place: Place,
+    out: Output,
+    fingerprint: str | None,
+    kind: str | None,
+    yes: bool,
+    actor: str | None,
+    reason: str,
+    **auto: Any,
+) -> int | None:
+    """Give a failure group a standing rule, or list the rules.
+
+    `hold`: plans and bulk retries leave its messages out. `auto`: workers drive them back by themselves, each wait
+    longer than the last. `discard`: workers remove them, those of now and those to come. `none` takes the rule away.
+    Needs a --reason.
+    """
+    if fingerprint is None:
+        _list_rules(place, out)
+        return None
+    if kind is None:
+        raise click.UsageError("give a rule: hold, auto, discard or none")
+    fingerprint = _named(place, fingerprint)
+    stated(reason)
+    settings = {name: value for name, value in auto.items() if value is not None}
+    if settings and kind != "auto":
+        raise click.UsageError(f"--{next(iter(settings)).replace('_', '-')} is for the rule auto")
+    if kind == "discard":
+        count = selection(place, (), as_node(Where(fingerprint=fingerprint))).count()
+        dead = f"{count:,} dead {'message' if count == 1 else 'messages'}"
+        asked = f"Let workers discard the {dead} of {fingerprint}, and all to come?"
+        what = f"workers would discard {dead}, and all to come"
+        if not confirmed(asked, what, yes, words=(fingerprint, "discard"), reason=reason):
+            note("no rule was set")
+            return FAILED
+    with understood():
+        made = _auto(settings) if kind == "auto" else None
+    said = Sayings(place.store)
+    _write(
+        place, out, fingerprint,
+        said.rule(fingerprint, None if kind == "none" else kind, auto=made, actor=actor, reason=reason),
+    )  # fmt: skip
+    return None
+
+
+@click.command()
+@click.option("--since", type=PAST, help="only since then: 6h, or 2026-01-31T15:04:05Z")
+@click.option("--about", help="only what was done to this selector, fingerprint or run")
+@click.option("--id", help="only what was done to this message")
+@click.option("--actor", help="only what this person did")
+@click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
+@at_store()
+def audit(
+    place: Place,
+    out: Output,
+    since: int | None,
+    about: str | None,
+    id: str | None,
+    actor: str | None,
+    limit: int | None,
+) -> None:
+    """List who changed what, when and why, the newest first."""
+    rows = (
+        _entry(entry)
+        for entry in Audit(place.store).entries(since_ms=since or 0)
+        if (about is None or entry.about == about)
+        and (id is None or id in entry.ids)
+        and (actor is None or actor in (entry.actor, entry.claimed))
+    )
+    if not out.rows(rows, _AUDIT, limit=limit):
+        note("nothing that was done matches" if since or about or id or actor else f"nothing was done in {place.url}")
+
+
+COMMANDS = (group, note_, own, mute, rule, audit)
+
+
+def with_said(columns: Sequence[Column], rows: Sequence[dict[str, Any]], out: Output) -> tuple[Column, ...]:
+    """The columns of a list of groups and those of what is said of them: in a table only where something is, and before
+    those that may be spared."""
+    if not out.is_table:
+        return (*columns, *_SAID)
+    some = [column for column in _SAID if any(row[column.name] is not None for row in rows)]
+    at = next((i for i, column in enumerate(columns) if column.spare), len(columns))
+    return (*columns[:at], *some, *columns[at:])
+
+
+def said(place: Place, groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Groups in a list, with what is said of each."""
+    about = abouts(place.store, list(dict.fromkeys(each["fingerprint"] for each in groups if each["fingerprint"])))
+    now_ms = place.store.now_ms()
+    told = [_said(about.get(each["fingerprint"], NOTHING), now_ms) for each in groups]
+    return [
+        {**each, **{column.name: of[column.name] for column in _SAID}} for each, of in zip(groups, told, strict=True)
+    ]
+
+
+def _said(about: About, now_ms: int) -> dict[str, Any]:
+    standing = about.rule
+    return {
+        "note": about.note or None,
+        "owner": about.owner or None,
+        "muted_until": views.time(about.muted_until_ms) if about.muted(now_ms) else None,
+        "rule": None if standing is None else standing.kind,
+        "rule_by": None if standing is None else f"{standing.by}: {standing.reason}",
+        "rule_auto": None if standing is None else _auto_record(standing),
+    }
+
+
+def _auto_record(rule: Rule) -> dict[str, Any] | None:
+    return None if rule.auto is None else views.auto(rule.auto) | views.pace(rule.auto)
+
+
+def _auto(settings: dict[str, Any]) -> AutoRedrive:
+    from ...triage.auto.auto_redrive import AutoRedrive
+
+    return AutoRedrive(**settings)
+
+
+def _list_rules(place: Place, out: Output) -> None:
+    rows = (
+        {
+            "fingerprint": fingerprint, "rule": each.kind, "by": each.by, "at": views.time(each.at_ms),
+            "reason": each.reason, "auto": _auto_record(each),
+        }
+        for fingerprint, each in rules(place.store).items()
+    )  # fmt: skip
+    if not out.rows(rows, _RULES, id="fingerprint"):
+        note(f"no failure group has a standing rule in {place.url}")
+
+
+def _write(place: Place, out: Output, fingerprint: str, about: About) -> None:
+    told = _said(about, place.store.now_ms())
+    record = {"fingerprint": fingerprint, **{n: v for n, v in told.items() if v is not None or out.form != "table"}}
+    out.record(record, id="fingerprint")
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    return {
+        "at": views.time(entry.at_ms),
+        "actor": entry.actor,
+        "claimed": entry.claimed or None,
+        "action": entry.action,
+        "count": entry.count or None,
+        "about": entry.about or (entry.ids[0] if entry.ids and entry.count == 1 else None),
+        "reason": entry.reason,
+        "text": entry.text or None,
+        "ids": list(entry.ids),
+    }
+
+
+def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
+    more = ("by_task", "log")
+    shown = {name: value for name, value in record.items() if name not in more and value is not None}
+    yield from fields(shown)
+    for each in record["by_task"]:
+        yield ""
+        yield f"{out.dim('task')} {each['task']}: {each['count']:,} dead, {each['first_at']} to {each['last_at']}"
+        yield from (f"  {line}" for line in fields({"error": each["error"], "text": each["text"]}))
+        yield f"  {out.dim('for example')} " + onward(f"dlq show {typed(each['sample_id'])}")
+    for entry in record["log"]:
+        yield from chain([""] if entry is record["log"][0] else [], [f"{out.dim(entry['at'])} {told(entry)}"])
+
+
+def told(entry: dict[str, Any]) -> str:
+    """An entry of the audit log in a line."""
+    text = f" {entry['text']!r}" if entry["text"] and entry["action"] in ("rule", "own") else ""
+    return f"{entry['action']}{text} by {entry['claimed'] or entry['actor']}: {entry['reason']}"
+
+
+def _named(place: Place, given: str) -> str:
+    """The fingerprint that these digits name. Raises Failure where they name none or several."""
+    given = given.strip().lower()
+    if len(given) >= 16 or not given.isalnum():
+        return given
+    known = {each.fingerprint for each in place.store.failure_groups()} | rules(place.store).keys()
+    found = sorted(each for each in known if each.startswith(given) and each) if len(given) >= PREFIX_MIN else []
+    if given in known or len(found) == 1:
+        return given if given in known else found[0]
+    if found:
+        raise Failure(
+            f"'{given}' names {len(found)} failure groups", ", ".join(found[:5]), again(typed(found[0])), USAGE
+        )
+    why = f"give at least {PREFIX_MIN} of its digits" if len(given) < PREFIX_MIN else "no dead message has such a one"
+    raise Failure(f"there is no failure group '{given}'", why, onward("dlq groups"), REFUSED)

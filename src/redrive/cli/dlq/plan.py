@@ -1,0 +1,290 @@
+"""`redrive dlq plan` and `dlq apply`: what a redrive would move, and then its run."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from ...config.resolve import is_shared
+from ...duration import show as show_duration
+from ...errors import PlanRefused
+from ...files import written
+from ...ids import is_id
+from ...redact.visible import one_line
+from ...triage.dlq import DeadLetters
+from ...triage.select.terms import Node
+from ..place import Place, at_store
+from ..selecting import filters, selection, selector_argument, signature, understood
+from ..terminal import views
+from ..terminal.failure import (
+    DONE,
+    REFUSED,
+    USAGE,
+    Failure,
+    again,
+    note,
+    onward,
+    program,
+)
+from ..terminal.output import Output, fields
+from ..terminal.types import DURATION
+
+if TYPE_CHECKING:  # a help text needs none of what plans are made with
+    from ...triage.redrive.gates import Gates
+    from ...triage.redrive.plan import Plan
+    from ...triage.redrive.plan_handle import PlanHandle
+    from ...triage.redrive.settings import Settings
+
+_FILE_MAX = 1_000_000  # bytes
+
+
+@click.command()
+@selector_argument
+@filters
+@click.option("--rate", metavar="RATE", help="move at most so many: 20/s, 5000/h (default: 500/s)")
+@click.option(
+    "--canary", type=click.IntRange(0), default=0, metavar="N", help="so many first, and wait for what they come to"
+)
+@click.option("--slow-start", is_flag=True, help="begin with 1/s and go twice as fast each 10 s")
+@click.option("--halve-on-failures", is_flag=True, help="half as fast after a second in which more than a tenth failed")
+@click.option("--stop-if", metavar="RULE", help="'failed>20%' or 'failed>100' (default with a canary: failed>20%)")
+@click.option("--attempts", type=click.IntRange(1), help="how many attempts the new lives have (default: the policy's)")
+@click.option("--to-queue", metavar="QUEUE", help="another queue than their own")
+@click.option("--delay", type=DURATION, default="0s", help="run no earlier than this after the move")
+@click.option("--spread", type=DURATION, default="0s", help="and up to this much later, each by its own draw")
+@click.option("--keep-deadline", is_flag=True, help="a deadline that a message has still counts")
+@click.option("--ignore-breaker", is_flag=True, help="move also while the breaker of what they call is open")
+@click.option("--health", metavar="URL|NAME", help="wait while this does not answer well")
+@click.option("--approval", metavar="NAME", help="wait until this person, or 'anyone', has approved it")
+@click.option("--window", metavar="TIMES", help="move at this time of day only: '22:00-06:00 Europe/Zurich'")
+@click.option("--note", "told", default="", help="words to go with it")
+@click.option("--out", "file", type=click.Path(dir_okay=False, path_type=Path), help="write the plan to this file, too")
+@at_store()
+def plan(
+    place: Place,
+    out: Output,
+    selector: tuple[str, ...],
+    chosen: Node,
+    file: Path | None,
+    ignore_breaker: bool,
+    health: str | None,
+    approval: str | None,
+    window: str | None,
+    told: str,
+    **how: Any,
+) -> None:
+    """Say what a redrive would move, and how long it would take; move nothing.
+
+    The plan freezes exactly which messages, and how. `redrive dlq apply PLAN --reason TEXT` carries it out within 24 h.
+    SELECTOR: as for `dlq list`; without one all that is dead. `lane:done task:crm.push age:<6h` plans to run kept done
+    messages again. `-o ids` prints the id of the plan.
+
+    \b
+      redrive dlq plan 'queue:crm failed:<6h' --rate 20/s --canary 5 --slow-start --halve-on-failures
+    """
+    from ...triage.redrive.gates import Gates, is_url
+
+    found = selection(place, selector, chosen)
+    with understood():
+        gates = Gates(not ignore_breaker, health, approval, window)
+        made = found.plan(gates=None if gates == Gates() else gates, note=told, **how)
+    if file is not None:
+        _write_file(file, made.plan)
+    out.record(record(made.plan), id="id", table=lambda: _lines(made.plan))
+    if health and not is_url(health) and place.app is not None and health not in place.app.healths:
+        note(f"the app knows no health check '{health}': no worker of it would carry the run on")
+    _note_next(made, file)
+
+
+@click.command()
+@click.argument("plan", metavar="PLAN|FILE")
+@signature(required=False)
+@click.option("--max-age", type=DURATION, help="refuse a plan that is older (default: 24h)")
+@click.option("--watch", is_flag=True, help="watch the run until it is over, as `run watch` does")
+@at_store()
+def apply(
+    place: Place, out: Output, plan: str, reason: str, actor: str | None, max_age: float | None, watch: bool
+) -> int:
+    """Carry a plan out: start its run, which any worker of the app carries on.
+
+    PLAN is its id, or the file that `dlq plan --out` wrote. Exit 4, and nothing is moved, where the plan was altered,
+    applied before or drawn up too long ago, and without a reason. Single messages that have changed since are left
+    alone, and listed as `changed`. With --watch, exit 1 where the run stopped itself or was cancelled.
+    """
+    from ...triage.redrive.plan_handle import MAX_AGE
+
+    with _refusing(place, plan):
+        handle = _found(place, plan)
+    with _refusing(place, plan, handle.id):
+        started = handle.start(reason=reason, actor=actor, max_age=MAX_AGE if max_age is None else max_age)
+    if watch:
+        from .run import watched
+
+        return watched(place, out, started)
+    view = started.view()
+    out.record({"id": view.id, "state": view.state, **view.counts, "selector": view.selector}, id="id")
+    note("started: any worker of the app carries it on; see: " + onward(f"run watch {view.id}"))
+    return DONE
+
+
+COMMANDS = (plan, apply)
+
+
+def record(plan: Plan) -> dict[str, Any]:
+    """A plan as `-o json` and its file have it."""
+    return {
+        "id": plan.id,
+        "selector": plan.selector,
+        "made_at": views.time(plan.made_ms),
+        "total": plan.total,
+        "by_queue": dict(plan.by_queue),
+        "by_task": dict(plan.by_task),
+        "by_age": dict(plan.by_age),
+        "excluded": dict(plan.excluded),
+        "eta_s": plan.eta_s,
+        "settings": _settings(plan.settings),
+        "dependencies": dict(plan.dependencies),
+        "digest": plan.digest,
+    }
+
+
+def _settings(s: Settings) -> dict[str, Any]:
+    from ...triage.redrive.gates import Gates
+
+    return {
+        "rate_per_s": s.rate,
+        "canary": s.canary,
+        "slow_start": s.slow_start,
+        "halve_on_failures": s.halve_on_failures,
+        "stop_if": s.stop_if or None,
+        "attempts": s.attempts,
+        "to_queue": s.to_queue,
+        "delay_s": s.delay_ms / 1000,
+        "spread_s": s.spread_ms / 1000,
+        "keep_deadline": s.keep_deadline,
+        "gates": msgspec.structs.asdict(s.gates or Gates()),
+        "note": s.note or None,
+    }
+
+
+def _lines(plan: Plan) -> Iterator[str]:
+    """For a terminal: what would move, what would not, how, and for how long."""
+    shown = {"plan": plan.id, "chosen by": plan.selector or "all that is dead"}
+    shown["would move"] = f"{plan.total:,} in about {show_duration(plan.eta_s)}" if plan.total else "nothing"
+    some = {"queues": plan.by_queue, "tasks": plan.by_task, "at rest for": plan.by_age, "left out": plan.excluded}
+    shown |= {name: _some(counts) for name, counts in some.items() if counts}
+    shown["how"] = "; ".join(_how(plan.settings))
+    if plan.dependencies:
+        shown["calls"] = ", ".join(sorted(set(plan.dependencies.values())))
+    if plan.settings.note:
+        shown["note"] = plan.settings.note
+    yield from fields({name: one_line(text) for name, text in shown.items()})
+
+
+def _how(s: Settings) -> Iterator[str]:
+    yield f"{s.rate:.6g}/s" if s.rate else "at full speed"
+    if s.canary:
+        yield f"canary of {s.canary:,}"
+    if s.slow_start:
+        yield "slow start"
+    if s.halve_on_failures:
+        yield "half as fast on failures"
+    if s.stop_if:
+        yield f"stops if {s.stop_if}"
+    yield "attempts as the policy says" if s.attempts is None else f"{s.attempts} attempts each"
+    if s.to_queue:
+        yield f"to queue {s.to_queue}"
+    if s.delay_ms or s.spread_ms:
+        spread = f" to {show_duration((s.delay_ms + s.spread_ms) / 1000)}" if s.spread_ms else ""
+        yield f"after {show_duration(s.delay_ms / 1000)}{spread}"
+    if s.keep_deadline:
+        yield "deadlines kept"
+    if s.gates is not None:
+        yield from _waits(s.gates)
+
+
+def _waits(gates: Gates) -> Iterator[str]:
+    if not gates.breaker:
+        yield "whatever breakers say"
+    if gates.health:
+        yield f"while {gates.health} is well"
+    if gates.approval:
+        yield f"once approved by {gates.approval}"
+    if gates.window:
+        yield f"at {gates.window}"
+
+
+def _some(counts: Mapping[str, int], most: int = 5) -> str:
+    shown = ", ".join(f"{name} {count:,}" for name, count in list(counts.items())[:most])
+    return f"{shown} and {len(counts) - most:,} more" if len(counts) > most else shown
+
+
+def _write_file(file: Path, plan: Plan) -> None:
+    try:
+        with written(file, shared=is_shared()) as handle, os.fdopen(os.dup(handle), "wb") as out:
+            out.write(msgspec.json.format(msgspec.json.encode(record(plan)), indent=2) + b"\n")
+    except OSError as error:
+        what = f"{file} cannot be written: {error.strerror or error}"
+        raise Failure(what, f"the plan is kept all the same, as {plan.id}", onward(_apply(plan.id))) from error
+
+
+def _apply(plan: str) -> str:
+    return f"dlq apply {shlex.quote(plan)} --reason '…'"
+
+
+def _note_next(made: PlanHandle, file: Path | None) -> None:
+    if made.total:
+        note("nothing was moved; next: " + onward(_apply(str(file or made.id))))
+    else:
+        note("nothing to plan")
+
+
+@contextmanager
+def _refusing(place: Place, plan: str, id: str = "") -> Iterator[None]:
+    """A refusal in three lines, of the plan that was named so and has this id."""
+    try:
+        yield
+    except PlanRefused as error:
+        next, what, why = f"{program()} dlq plan --help", error.what, error.why
+        if error.word == "unknown":
+            what, why = f"{what} in {place.url}", f"one drawn up in another store is not known here, and {why}"
+        elif error.word == "reason":
+            next = again(f"{shlex.quote(plan)} --reason 'the CRM is up again'")
+        elif error.word == "applied":
+            next = onward(f"run show {id}")
+        raise Failure(what, why, next, REFUSED) from error
+
+
+def _found(place: Place, plan: str) -> PlanHandle:
+    if not is_id(plan):
+        return _of_file(place, plan)
+    return DeadLetters(place.store, place.app).plan(plan)
+
+
+def _of_file(place: Place, given: str) -> PlanHandle:
+    """The plan that a file is of, if all that the file says is as it was drawn up."""
+    file = Path(given)
+    try:
+        told = msgspec.json.decode(file.read_bytes()[:_FILE_MAX], type=dict[str, Any])
+        id, _ = told["id"], told["digest"]
+    except OSError as error:
+        why = f"there is neither a plan of this id nor a file that can be read: {error.strerror or error}"
+        raise Failure(f"which plan is {given}?", why, f"{program()} dlq plan --help", USAGE) from error
+    except (ValueError, KeyError) as error:
+        raise PlanRefused(
+            f"{file} is no plan, or was altered", "it is not as dlq plan --out writes it", "altered"
+        ) from error
+    handle = DeadLetters(place.store, place.app).plan(str(id))
+    own = msgspec.json.decode(msgspec.json.encode(record(handle.plan)))
+    altered = [name for name, value in told.items() if own.get(name, ...) != value]
+    if altered:
+        why = f"{', '.join(altered)} is not as the plan has it; draw up another, to change one"
+        raise PlanRefused(f"{file} was altered", why, "altered")
+    return handle

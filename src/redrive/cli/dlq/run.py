@@ -1,0 +1,291 @@
+"""`redrive run`: redrive runs, looked at and steered."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any
+
+import click
+
+from ...duration import show as show_duration
+from ...errors import Refused
+from ...redact.visible import one_line
+from ...triage.redrive import runs
+from ...triage.redrive.run import Run, RunView
+from ...triage.redrive.run import views as views_of
+from ...triage.redrive.run_state import Failure as Failed
+from ...triage.redrive.run_state import Line
+from ..main import Subcommands
+from ..place import Place, at_store
+from ..revealing import Reveal, reveal_option
+from ..selecting import signature, stated
+from ..terminal import views
+from ..terminal.failure import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    REFUSED,
+    TIMED_OUT,
+    Failure,
+    note,
+    onward,
+    program,
+    typed,
+)
+from ..terminal.output import Column, Output, fields
+from ..terminal.types import DURATION
+from .run_watch import follow
+
+LISTED = 10_000
+COUNTS = ("planned", "moved", "done", "failed", "waiting", "changed", "skipped")
+_COLUMNS = (
+    Column("id"),
+    Column("state"),
+    *(Column(name) for name in COUNTS[:5]),
+    *(Column(name, spare=True) for name in COUNTS[5:]),
+    Column("started_at", "started at", spare=True),
+    Column("selector", shrinks=True, spare=True),
+    Column("why", shrinks=True),
+)
+_FAILURES = (
+    Column("id"),
+    Column("kind"),
+    Column("fingerprint", spare=True),
+    Column("error", shrinks=True),
+    Column("text", shrinks=True),
+    Column("at", "failed at", spare=True),
+)
+
+
+@click.group(cls=Subcommands)
+def run() -> None:
+    """Look at redrive runs, watch them, pause, cancel and undo them.
+
+    A run is a plan that was applied (`redrive dlq plan`, then `redrive dlq apply`), and has its id. Any worker of the
+    app carries it on.
+    """
+
+
+@run.command("list")
+@click.option("--open", "open_only", is_flag=True, help="only those that somebody still has to carry")
+@click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
+@at_store(absent=True)
+def list_(place: Place, out: Output, open_only: bool, limit: int | None) -> None:
+    """List runs: those that are open, and the last 200 that are not, each the newest first."""
+    rows = [row(view) for view in views_of(place.store, LISTED) if not (open_only and view.closed)]
+    if not out.rows(rows, _COLUMNS, id="id", limit=limit):
+        note(f"no run {'is open' if open_only else 'is known'} in {place.url}")
+
+
+@run.command()
+@click.argument("id")
+@at_store()
+def show(place: Place, out: Output, id: str) -> None:
+    """Show a run: its counts, what it waits for or why it ended, and its story."""
+    found = _known(place, id)
+    view = found.view()
+    record = {**full(view), "story": [{"at": views.time(line.at_ms), "text": line.text} for line in found.story()]}
+    out.record(record, id="id", table=lambda: _lines(view, found.story(), out))
+    _lead_on(view)
+
+
+@run.command()
+@click.argument("id")
+@click.option("--timeout", type=DURATION, help="stop watching after this; the run goes on (default: never)")
+@at_store()
+def watch(place: Place, out: Output, id: str, timeout: float | None) -> int:
+    """Watch a run until it is over: a bar on a terminal, a line a second elsewhere, and at the end its counts.
+
+    Watching carries nothing and needs no app. Exit codes: 0 the run is done, 1 it stopped itself or was cancelled,
+    124 the timeout is over, 130 Ctrl-C; the run goes on in the last two cases.
+    """
+    return watched(place, out, _known(place, id), timeout)
+
+
+def watched(place: Place, out: Output, found: Run, timeout: float | None = None) -> int:
+    """Watch a run until it is over, write what it came to, and give the exit code. Raises Failure where it was not
+    done."""
+    again = onward(f"run watch {found.id}")
+    try:
+        view = follow(found, place.store.now_ms, timeout)
+    except KeyboardInterrupt:
+        note(f"not watched any more; the run goes on: {again}")
+        return INTERRUPTED
+    except TimeoutError as error:
+        raise Failure(str(error), "the run goes on", again, TIMED_OUT) from None
+    out.record(full(view), id="id", table=lambda: fields(_told(view)))
+    if view.state == "done":
+        _lead_on(view)
+        return DONE
+    next = onward(f"run {'failures' if view.counts['failed'] else 'show'} {view.id}")
+    what = "stopped itself" if view.state == "stopped" else "was cancelled"
+    raise Failure(f"run {view.id} {what}", view.why or "its story says more", next, FAILED)
+
+
+def steering(word: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Options and arguments of a command that steers a run: which one, who and why."""
+
+    def wrap(act: Callable[..., Any]) -> Callable[..., Any]:
+        @run.command(word)
+        @click.argument("id")
+        @signature()
+        @at_store()
+        @functools.wraps(act)
+        def steer(place: Place, out: Output, id: str, reason: str, actor: str | None) -> None:
+            found = _known(place, id)
+            reason = stated(reason)
+            try:
+                told = act(found, reason=reason, actor=actor)
+            except Refused as error:
+                what, _, why = str(error).partition(": ")
+                why = why or "its plan says whose approval it waits for"
+                raise Failure(what, why, onward(f"run show {typed(id)}"), REFUSED) from error
+            view = found.view()
+            out.record(full(view), id="id", table=lambda: fields(_told(view)))
+            note(told)
+
+        return act
+
+    return wrap
+
+
+@steering("pause")
+def _pause(found: Run, **by: Any) -> str:
+    """Move nothing more until it is resumed. What it moved already runs on."""
+    found.pause(**by)
+    return "paused; go on by: " + onward(f"run resume {found.id} --reason '…'")
+
+
+@steering("resume")
+def _resume(found: Run, **by: Any) -> str:
+    """Go on after a pause."""
+    found.resume(**by)
+    return "resumed; see: " + onward(f"run watch {found.id}")
+
+
+@steering("cancel")
+def _cancel(found: Run, **by: Any) -> str:
+    """End a run: what it has not moved stays where it is, what it moved runs on."""
+    found.cancel(**by)
+    undo = onward(f"run undo {found.id} --reason '…'")
+    return f"cancelled; what it moved and has not run yet can be taken back: {undo}"
+
+
+@steering("undo")
+def _undo(found: Run, **by: Any) -> str:
+    """End a run, and take back what it moved and what has not run yet, to where it lay.
+
+    What has run, or runs now, stays as it is.
+    """
+    returned = found.undo(**by)
+    return f"{returned:,} are back where they lay; {found.counts['moved']:,} that it moved had begun to run"
+
+
+@steering("approve")
+def _approve(found: Run, **by: Any) -> str:
+    """Let a run begin that waits for your approval."""
+    found.approve(**by)
+    return "approved; see: " + onward(f"run watch {found.id}")
+
+
+@run.command()
+@click.argument("id")
+@click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
+@reveal_option()
+@at_store()
+def failures(place: Place, out: Output, id: str, limit: int | None, reveal: Reveal) -> None:
+    """List the messages that a run moved and that failed again, with what they failed of: the first thousand."""
+    found = _known(place, id)
+    kept = found.failures()
+    reveal.of(place, out, id, ids=[each.id for each in kept])
+    if not out.rows(map(_failure, kept), _FAILURES, id="id", limit=limit):
+        note(f"nothing that run {id} moved has failed")
+    elif (failed := found.counts["failed"]) > len(kept):
+        note(f"{failed:,} failed in all; of the first {len(kept):,} it is kept what they failed of")
+
+
+# -- how a run is written
+
+
+def row(view: RunView) -> dict[str, Any]:
+    """A run in a list."""
+    return {
+        "id": view.id,
+        "state": view.state,
+        **{name: view.counts[name] for name in COUNTS},
+        "started_at": views.time(view.started_ms),
+        "selector": view.selector,
+        "why": view.why or None,
+    }
+
+
+def full(view: RunView) -> dict[str, Any]:
+    """All that is known of a run but its story."""
+    return {
+        **row(view),
+        "phase": view.phase,
+        "reason": view.reason or None,
+        "actor": view.actor,
+        "cause": view.cause or None,
+        "over_at": views.time(view.over_ms or None),
+        "per_s": None if view.per_s is None else round(view.per_s, 3),
+        "returned": view.returned,
+        "carried_by": view.carried_by or None,
+    }
+
+
+def _told(view: RunView) -> dict[str, Any]:
+    """For a terminal: what is set at all."""
+    record = {name.replace("_", " "): value for name, value in full(view).items()}
+    kept = {name: value for name, value in record.items() if value not in (None, "") and name not in (*COUNTS, "phase")}
+    if view.state == "running":
+        kept["state"] = f"running: {view.phase}"
+    if not view.returned:
+        del kept["returned"]
+    took_ms = view.over_ms - view.started_ms if view.over_ms else None
+    return {
+        "id": kept.pop("id"),
+        "state": kept.pop("state"),
+        **({"why": kept.pop("why")} if "why" in kept else {}),
+        "messages": ", ".join(f"{view.counts[name]:,} {name}" for name in COUNTS if view.counts[name]) or "none",
+        **kept,
+        **({} if took_ms is None else {"took": show_duration(took_ms / 1000) or "0s"}),
+    }
+
+
+def _lines(view: RunView, story: Any, out: Output) -> Iterator[str]:
+    return chain(fields(_told(view)), (story_line(line, out) for line in story))
+
+
+def story_line(line: Line, out: Output) -> str:
+    return f"{out.dim(views.time(line.at_ms) or '')}  {one_line(line.text)}"
+
+
+def _failure(failed: Failed) -> dict[str, Any]:
+    return {
+        "id": failed.id,
+        "kind": failed.kind,
+        "error": failed.error,
+        "text": failed.text,
+        "fingerprint": failed.fingerprint,
+        "at": views.time(failed.at_ms or None),
+    }
+
+
+def _lead_on(view: RunView) -> None:
+    if view.counts["failed"]:
+        note(f"{view.counts['failed']:,} failed again: " + onward(f"run failures {view.id}"))
+    elif view.phase == "awaiting approval":
+        note("it waits for approval: " + onward(f"run approve {view.id} --reason '…'"))
+    if view.state == "running" and not view.carried_by:
+        note(f"nobody carries it now: a worker of its app does ({program()} worker MODULE:APP)")
+
+
+def _known(place: Place, id: str) -> Run:
+    """The run of this id. Raises Failure where there is none."""
+    if runs.state_of(place.store, id) is None:
+        why = "the id is wrong, its plan was not applied, or it was over more than a month ago"
+        raise Failure(f"there is no run {id} in {place.url}", why, onward("run list"))
+    return Run(place.store, id, place.app)

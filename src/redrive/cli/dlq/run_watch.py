@@ -1,0 +1,139 @@
+"""Watching a redrive run: a bar on a terminal, a line a second elsewhere; both on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from ...duration import show
+from ...redact.visible import one_line
+from ...times import rfc3339
+from ...triage.redrive.run import Run, RunView
+from ...triage.redrive.run_state import FINAL
+from ..terminal.failure import note, program
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from ...triage.redrive.run_state import Line
+
+LOOK_S = 0.25  # how often the run is looked at
+LINE_S = 1.0  # how often a line says how it stands
+LONELY_S = 5.0  # after which it is told that nobody carries it
+
+
+def follow(run: Run, now_ms: Callable[[], int], timeout: float | None = None) -> RunView:
+    """Show a run until it is over; what it came to. Raises TimeoutError after `timeout` seconds, StoreError."""
+    began_s = time.monotonic()
+    with ExitStack() as ending:
+        screen: Bar | Lines = ending.enter_context(Bar()) if sys.stderr.isatty() else Lines()
+        told: Line | None = None
+        lonely_s = began_s
+        while True:
+            view, now_s = run.view(), time.monotonic()
+            for line in _after(run.story(), told):
+                screen.say(f"{rfc3339(line.at_ms)[11:19]}  {one_line(line.text)}")
+                told = line
+            screen.show(view, now_ms())
+            if view.state in FINAL:
+                return view
+            if view.carried_by or view.state == "paused":
+                lonely_s = now_s
+            elif now_s - lonely_s >= LONELY_S:
+                screen.say(f"nobody carries it now: a worker of its app does ({program()} worker MODULE:APP)")
+                lonely_s = float("inf")
+            if timeout is not None and now_s - began_s >= timeout:
+                raise TimeoutError(f"run {run.id} is {view.state} ({view.phase}) after {show(timeout)}")
+            time.sleep(LOOK_S)
+
+
+def _after(story: Sequence[Line], told: Line | None) -> Sequence[Line]:
+    """The lines behind the last one told; a long story loses lines of its middle."""
+    at = next((n for n in range(len(story), 0, -1) if story[n - 1] == told), 0)
+    return story[at:]
+
+
+def states(view: RunView) -> str:
+    """How a run stands, in a few words."""
+    c = view.counts
+    words = [f"{c['moved']:,} of {c['planned']:,} moved"]
+    words += [f"{c[name]:,} {name}" for name in ("done", "failed", "waiting", "changed", "skipped") if c[name]]
+    return ", ".join(words)
+
+
+def doing(view: RunView) -> str:
+    """What it does at the moment."""
+    what = view.phase if view.state == "running" else view.state
+    return f"{what} at {view.per_s:,.3g}/s" if view.per_s else what
+
+
+def settled(view: RunView) -> int:
+    """Messages of which it is known what becomes of them."""
+    c = view.counts
+    return min(c["planned"], c["done"] + c["failed"] + c["changed"] + c["skipped"])
+
+
+class Lines:
+    """A line where something changed, at most one a second, and each line of the story."""
+
+    def __init__(self) -> None:
+        self._last, self._at_s = "", -LINE_S
+
+    def say(self, text: str) -> None:
+        note(text)
+
+    def show(self, view: RunView, now_ms: int) -> None:
+        text = f"{doing(view)}: {states(view)}" + (f" ({one_line(view.why)})" if view.why else "")
+        if text == self._last or (time.monotonic() - self._at_s < LINE_S and view.state not in FINAL):
+            return
+        self._last, self._at_s = text, time.monotonic()
+        note(f"{max(0, now_ms - view.started_ms) / 1000:6.0f} s  {text}")
+
+
+class Bar:
+    """A bar below the lines of the story. Use it as a context."""
+
+    def __init__(self) -> None:
+        self._progress = _new_progress()
+        self._task = self._progress.add_task("", total=None, visible=False, states="", elapsed="")
+
+    def __enter__(self) -> Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._progress.stop()
+
+    def say(self, text: str) -> None:
+        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, view: RunView, now_ms: int) -> None:
+        end_ms = view.over_ms or now_ms
+        self._progress.update(
+            self._task,
+            visible=True,
+            description=doing(view) + (f": {one_line(view.why)}" if view.phase == "waiting" and view.why else ""),
+            total=view.counts["planned"],
+            completed=settled(view),
+            states=states(view),
+            elapsed=show(max(0, end_ms - view.started_ms) // 1000) or "0s",
+        )
+
+
+def _new_progress() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.table import Column
+
+    return Progress(
+        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, ratio=1)),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[states]}", markup=False, table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[elapsed]}", markup=False, table_column=Column(no_wrap=True)),
+        console=Console(stderr=True),
+        refresh_per_second=8,
+        expand=False,
+    )

@@ -1,0 +1,252 @@
+"""`redrive dlq ingest` and `redrive dlq move`: the dead-letter queues of SQS."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...errors import ConfigError, StoreError
+from ...triage.pauses import tell
+from ..place import Place, at_store, declared_queues
+from ..terminal import views
+from ..terminal.failure import (
+    DONE,
+    PARTIAL,
+    USAGE,
+    Failure,
+    note,
+    onward,
+)
+from ..terminal.output import Column, Output, bar
+
+if TYPE_CHECKING:
+    from ...aws.dead_letters.ingest import Counts, Ingest, Source
+    from ...aws.dead_letters.move_tasks import DeadQueue, MoveTask
+    from ...stores.sqs.store import SqsStore
+
+WATCH_S = 1.0
+AT_ONCE = 8  # queues that are drained at once
+_INGESTED = (
+    Column("queue", shrinks=True),
+    Column("from", shrinks=True),
+    Column("received"),
+    Column("written"),
+    Column("known"),
+    Column("left"),
+)
+
+
+def note_outside(place: Place) -> None:
+    """Say what lies in dead-letter queues of SQS, where nobody has ingested it; nothing where that may not be asked."""
+    if place.store.traits.name != "sqs":
+        return
+    from ...aws.dead_letters.sources import sources, sqs_of
+
+    store = sqs_of(place.store)
+    with suppress(StoreError, ConfigError):
+        names = sorted(declared_queues(place)) or store.places.names()
+        count = sum(sum(store.places.counts(source.url)) for source in sources(store, names))
+        if count:
+            way = f"take them in: {onward('dlq ingest')}"
+            if not store.traits.triages:
+                way = "to look at them name a store in the URL, triage=sqlite:///dead.db"
+            note(f"about {count:,} lie in dead-letter queues of SQS; {way}")
+
+
+@click.command()
+@click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="Q",
+    help="whose dead letters (default: of all its queues)",
+)
+@click.option(
+    "--from", "origin", metavar="URL|NAME", help="this queue of SQS, whatever it is called; --queue says whose it is"
+)
+@click.option("--once", is_flag=True, help="end when they are empty (the default)")
+@click.option("--follow", is_flag=True, help="go on until Ctrl-C, and take what comes")
+@at_store(create=True)
+def ingest(place: Place, out: Output, queues: tuple[str, ...], origin: str | None, once: bool, follow: bool) -> int:
+    """Take the dead letters out of SQS, into the store that triage= names.
+
+    Drains the dead-letter queue and the poison queue of each queue. A message is deleted from SQS once it is written;
+    the same one twice is one. So any number may run at once, beside workers with --ingest too.
+
+    Exit 5 if some were left in SQS, 3 if SQS or the store could not be reached.
+    """
+    from ...aws.dead_letters.sources import ingest_of, source_of, sources, sqs_of
+
+    if once and follow:
+        raise click.UsageError("give --once or --follow, not both")
+    if origin is not None and len(queues) > 1:
+        raise Failure("whose dead letters are these?", "--from is one queue's", onward("dlq ingest --help"), USAGE)
+    store = sqs_of(place.store)
+    work = ingest_of(store)
+    if origin is not None:
+        found = [source_of(store, origin, queues[0] if queues else None)]
+    else:
+        found = sources(store, queues) if queues else _of_all(place, store)
+    if not found:
+        note(f"no queue under {place.url} has a dead-letter queue")
+        return DONE
+    return _followed(work, found) if follow else _drained(store, work, found, out)
+
+
+def _of_all(place: Place, store: SqsStore) -> list[Source]:
+    """Of the queues that the app names, or of all under the prefix, where that may be asked."""
+    from ...aws.dead_letters.sources import sources
+
+    declared = sorted(declared_queues(place))
+    found: list[Source] = []
+    for queue in declared:
+        try:
+            found += sources(store, [queue])
+        except ConfigError as error:
+            note(f"queue {queue!r} is left out: {error}")
+    if declared:
+        return found
+    names = store.places.names()
+    if not names:
+        raise ConfigError(f"SQS has no queue whose name begins with {store.at.prefix}-; is the prefix right?")
+    return sources(store, names)
+
+
+def _total(store: SqsStore, found: Sequence[Source]) -> int:
+    """About how many wait; 0 where that may not be asked."""
+    try:
+        return sum(store.places.counts(source.url)[0] for source in found)
+    except ConfigError:
+        return 0
+
+
+def _drained(store: SqsStore, work: Ingest, found: Sequence[Source], out: Output) -> int:
+    from concurrent.futures import ThreadPoolExecutor, wait
+
+    from ...aws.dead_letters.ingest import Counts
+
+    total = _total(store, found) if sys.stderr.isatty() else 0
+    told = {source: Counts() for source in found}
+    with bar(total, "ingesting") as moved, ThreadPoolExecutor(min(len(found), AT_ONCE)) as pool:
+
+        def drained(source: Source) -> None:
+            def said(some: Counts) -> None:
+                told[source].add(some)
+                moved(some.received)
+
+            work.drain(source, said)
+
+        ends = [pool.submit(drained, source) for source in found]
+        wait(ends)
+    rows = [_row(source, counts) for source, counts in told.items()]
+    for row in rows:
+        if row["written"]:
+            tell(store, "ingest", f"queue/{row['queue']}", text=f"from {row['from']}", count=row["written"])
+    out.rows(rows, _INGESTED, id="queue")  # what was done, also where it could not go on
+    for end in ends:
+        end.result()
+    left = sum(row["left"] for row in rows)
+    written, known = (sum(row[name] for row in rows) for name in ("written", "known"))
+    note(f"{written:,} written" + (f", {known:,} known already" if known else ""))
+    if left:
+        note(f"{left:,} stay in SQS: the triage store does not take them now; they can be received again in a while")
+    return PARTIAL if left else DONE
+
+
+def _row(source: Source, counts: Counts) -> dict[str, Any]:
+    return {
+        "queue": source.queue,
+        "from": source.name,
+        "received": counts.received,
+        "written": counts.written,
+        "known": counts.known,
+        "left": counts.left,
+    }
+
+
+def _followed(work: Ingest, found: Sequence[Source]) -> int:
+    from ...aws.dead_letters.ingest import Ingesting
+
+    def tell(name: str, text: str, about: str = "", /, count: int = 1) -> None:
+        note(f"{name.replace('_', ' ')}: {text}")
+
+    ingesting = Ingesting(work, found, tell)
+    note(f"draining {', '.join(source.name for source in found)}; Ctrl-C ends it")
+    ingesting.begin()
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        return DONE
+    finally:
+        ingesting.close()
+    return DONE
+
+
+@click.command()
+@click.argument("queue")
+@click.option(
+    "--rate", type=click.IntRange(1, 500), metavar="N", help="messages a second, at most 500 (default: SQS's)"
+)
+@click.option("--watch", is_flag=True, help="show the task until it is over; begin one where none runs")
+@click.option("--cancel", is_flag=True, help="end the task that runs; what it has moved stays moved")
+@at_store(create=True)
+def move(place: Place, out: Output, queue: str, rate: int | None, watch: bool, cancel: bool) -> int:
+    """Let SQS itself move all of QUEUE's dead-letter queue back, by a move task.
+
+    It takes everything, in no order, at a fixed rate: no selection, no canary, no verdicts. For these use
+    `dlq ingest` and `dlq plan`. Needs no triage=; what rests in the triage store is not moved.
+    """
+    from ...aws.dead_letters.move_tasks import RUNNING, DeadQueue
+    from ...aws.dead_letters.sources import sqs_of
+
+    if cancel and (watch or rate is not None):
+        raise click.UsageError("give --cancel alone")
+    dead = DeadQueue(sqs_of(place.store), queue)
+    if cancel:
+        ended = dead.cancel()
+        tell(place.store, "move cancel", f"queue/{queue}", text=f"from {ended.source}", count=ended.moved)
+        return _shown(out, ended)
+    task = next((task for task in dead.tasks() if task.status == RUNNING), None) if watch else None
+    if task is None:
+        task = dead.begin(rate)
+        tell(place.store, "move", f"queue/{queue}", text=f"from {task.source}", count=task.to_move or 0)
+    return _shown(out, _watched(dead, task) if watch else task)
+
+
+def _watched(dead: DeadQueue, task: MoveTask) -> MoveTask:
+    from ...aws.dead_letters.move_tasks import RUNNING
+
+    done = 0
+    with bar(task.to_move or 0, f"moving {task.source}") as moved:
+        while True:
+            moved(task.moved - done)
+            done = task.moved
+            if task.status not in (RUNNING, "CANCELLING"):
+                return task
+            time.sleep(WATCH_S)
+            task = next((t for t in dead.tasks() if t.started_ms == task.started_ms), task)
+
+
+def _shown(out: Output, task: MoveTask) -> int:
+    record = {
+        "queue": task.queue,
+        "from": task.source,
+        "to": task.to,
+        "status": task.status.lower(),
+        "moved": task.moved,
+        "to_move": task.to_move,
+        "per_s": task.per_s,
+        "started_at": views.time(task.started_ms) if task.started_ms else None,
+        "why": task.why or None,
+    }
+    out.record(record, id="queue")
+    return 1 if task.status == "FAILED" else DONE
+
+
+COMMANDS = (ingest, move)

@@ -1,0 +1,186 @@
+"""How a command fails: three lines on stderr (what, why, next command) and an exit code; never a traceback."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import traceback
+
+import click
+
+from ...redact import clip, redact
+from ...redact.visible import many_lines, one_line
+
+DONE, FAILED, USAGE, UNREACHABLE, REFUSED, PARTIAL = 0, 1, 2, 3, 4, 5
+TIMED_OUT, INTERRUPTED, BROKEN_PIPE = 124, 130, 141
+CALLED = "redrive.called"  # in a click context: the command's path, also once its own context is gone
+AT = "redrive.at"  # there: the flags that named app and store, for the commands that lead on
+_EXTRAS = {
+    "httpx": "http",
+    "psycopg": "postgres",
+    "redis": "redis",
+    "boto3": "aws",
+    "prometheus_client": "prometheus",
+}
+
+
+class Failure(click.ClickException):
+    """A failure with its three lines. Any command may raise it."""
+
+    def __init__(self, what: str, why: str, next: str, code: int = FAILED) -> None:
+        super().__init__(what)
+        self.what, self.why, self.next = what, why, next
+        self.exit_code = code  # type: ignore[misc]  # click reads it from the instance too
+
+
+def program() -> str:
+    """What the user types for `redrive`."""
+    context = click.get_current_context(silent=True)
+    return (context.find_root().info_name if context is not None else None) or "redrive"
+
+
+def command() -> str:
+    """The command that runs, as the user typed its words."""
+    context = click.get_current_context(silent=True)
+    return str(context.meta.get(CALLED, context.command_path)) if context is not None else program()
+
+
+def onward(words: str) -> str:
+    """A command that leads on, where this one works: with its --app and --url, ready to be pasted."""
+    return f"{program()} {words}{_at()}"
+
+
+def again(words: str) -> str:
+    """The command that runs, with other words, where it works."""
+    return f"{command()} {words}{_at()}"
+
+
+def _at() -> str:
+    context = click.get_current_context(silent=True)
+    return str(context.meta.get(AT, "")) if context is not None else ""
+
+
+def typed(*words: str) -> str:
+    """Words of a command as a shell takes them."""
+    return shlex.join(words)
+
+
+def note(text: str) -> None:
+    """Say something beside the data, in one line."""
+    click.echo(one_line(redact(text)), err=True)
+
+
+def block(text: str) -> None:
+    """Say something of several lines beside the data."""
+    click.echo(many_lines(redact(text)), err=True)
+
+
+def tell(failure: Failure) -> None:
+    """Write the three lines."""
+    for word, text in (("error", failure.what), ("why", failure.why), ("next", failure.next)):
+        click.echo(f"{word}: {one_line(redact(' '.join(text.split())))}", err=True)
+
+
+def is_help(error: Exception) -> bool:
+    """Whether its text is a group's help: click 8.2 and later raise that where a subcommand is missing."""
+    return type(error).__name__ == "NoArgsIsHelpError"
+
+
+def failure_of(error: Exception) -> Failure:
+    """The three lines for any exception that ended a command."""
+    if isinstance(error, Failure):
+        return error
+    if isinstance(error, click.UsageError):
+        return _usage(error)
+    if isinstance(error, click.ClickException):
+        what, _, why = error.format_message().partition("\n")
+        return Failure(what, why or "the command could not go on", f"{program()} --help", error.exit_code)
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in _EXTRAS:
+        name = (error.name or "").partition(".")[0]
+        install = f"{sys.executable} -m pip install 'redrive[{_EXTRAS[name]}]'"
+        return Failure(f"this command needs {name}", "it comes with an extra that is not installed", install)
+    return _ours(error) or _unexpected(error)
+
+
+def _usage(error: click.UsageError) -> Failure:
+    path = error.ctx.command_path if error.ctx is not None else program()
+    usage = error.ctx.get_usage().partition(" ")[2] if error.ctx is not None else f"{path} [OPTIONS]"
+    what, _, why = error.format_message().rstrip(".").partition("; expected ")
+    what = what.replace("is not a valid integer range", "is not a whole number")  # click names its type there
+    return Failure(what[:1].lower() + what[1:], f"expected: {why or usage}", f"{path} --help", USAGE)
+
+
+def _ours(error: Exception) -> Failure | None:
+    """By what the caller can do about it."""
+    from ...config.trust import NotTrusted
+    from ...errors import (
+        ConfigError,
+        EnqueueError,
+        ReadOnly,
+        RedriveError,
+        Refused,
+        SchemaError,
+        StoreError,
+        StoreFull,
+        StoreUnavailable,
+        Unsupported,
+    )
+
+    help, settings = f"{command()} --help", f"{program()} config show"
+    what, _, why = str(error).partition("; ")
+    match error:
+        case ConfigError() if why.startswith("pip install "):
+            return Failure(what, "it comes with an extra that is not installed", f"{sys.executable} -m {why}", USAGE)
+        case ConfigError():
+            return Failure(what, why or "a setting or declaration is wrong", _mend(what) or settings, USAGE)
+        case SchemaError():
+            return Failure(what, why or "its schema is of another version", _mend_schema(str(error)), REFUSED)
+        case NotTrusted():
+            return Failure(what, why, f"{error.fix} {command()}", REFUSED)
+        case Refused():
+            return Failure(what, why or "a safety check says no", settings, REFUSED)
+        case ReadOnly():
+            return Failure(what, why or "nothing was changed", f"run {command()} as a user who may write", REFUSED)
+        case Unsupported():
+            return Failure(what, why or "this store does not do that", help, REFUSED)
+        case StoreFull():
+            return Failure("the store is full; nothing was written", what, f"{program()} store doctor", UNREACHABLE)
+        case StoreUnavailable():
+            return Failure("the store cannot be reached or written now", what, settings, UNREACHABLE)
+        case StoreError():
+            next = f"{program()} store sql" if "store sql" in why else settings
+            return Failure(what, why or "the store cannot be used now", next, UNREACHABLE)
+        case EnqueueError():
+            return Failure(what, why or "nothing was written", help, FAILED)
+        case RedriveError():
+            return Failure(what, why or type(error).__name__, help, FAILED)
+        case TimeoutError():
+            return Failure(what or "timed out", why or "it took longer than was allowed", help, TIMED_OUT)
+        case _:
+            return None
+
+
+def _mend_schema(text: str) -> str:
+    if "upgrade redrive" in text:  # the schema is the newer one
+        return f"{sys.executable} -m pip install --upgrade redrive"
+    return f"{program()} store {'sql' if 'store upgrade' not in text and 'store sql' in text else 'upgrade'}"
+
+
+def _mend(what: str) -> str | None:
+    """Where a setting stands that was refused: `config` begins its texts with that."""
+    if what.startswith("--"):
+        return f"{command()} --help"
+    place = what.partition(" = ")[0].partition(": ")[0]
+    if place.startswith("REDRIVE_"):
+        return f"unset {place}"
+    return f"edit {place}" if place.endswith(".toml") else None
+
+
+def _unexpected(error: Exception) -> Failure:
+    if os.environ.get("REDRIVE_TRACEBACK"):
+        block("".join(traceback.format_exception(error)).rstrip())
+    place = traceback.extract_tb(error.__traceback__)[-1:]
+    where = f"at {place[0].filename}:{place[0].lineno}" if place else "at an unknown place"
+    what = f"unexpected {type(error).__name__}: {clip(str(error), 20_000, 500) or 'no text'}"
+    return Failure(what, f"a mistake in redrive or in the app, {where}", "set REDRIVE_TRACEBACK=1 and run it again")

@@ -1,0 +1,55 @@
+"""What options take, beyond text and numbers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import click
+
+from ...duration import seconds
+from ...times import parse_time
+
+
+class DurationType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3
+    """Seconds, from text such as 15m."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return seconds(value)
+        except (ValueError, TypeError) as error:
+            why = str(error).removeprefix("duration ").partition("; expected")[0]
+            self.fail(f"{why}; expected a number and its unit, such as 500ms, 15m or 1h30m", param, ctx)
+
+
+class TimeType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3
+    """A point in time, from RFC 3339 text."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        try:
+            return value if isinstance(value, datetime) else parse_time(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class PastType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3
+    """Milliseconds since the epoch, from a point in time or from a duration before now."""
+
+    name = "time or age"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        import time
+
+        if isinstance(value, int):
+            return value
+        try:
+            return int((time.time() - seconds(value)) * 1000)
+        except ValueError:
+            return round(TIME.convert(value, param, ctx).timestamp() * 1000)
+
+
+DURATION, TIME, PAST = DurationType(), TimeType(), PastType()

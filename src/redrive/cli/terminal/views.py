@@ -1,0 +1,243 @@
+"""Messages and faults as commands write them: one name for each field, times in RFC 3339."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...blobs import read_reference
+from ...crypto import key_of, shown_text
+from ...duration import show
+from ...errors import Unreadable
+from ...fault import Fault
+from ...message import (
+    ABSENT,
+    BLOB,
+    DAMAGED,
+    FailureGroup,
+    Lane,
+    Message,
+)
+from ...times import rfc3339
+from ...triage.timeline import Moment
+
+if TYPE_CHECKING:
+    from ...triage.auto.auto_redrive import AutoRedrive
+
+
+def time(ms: int | None) -> str | None:
+    return None if ms is None else rfc3339(ms)
+
+
+def as_json(found: bytes) -> Any:
+    """A body or a checkpoint as it is, if it is JSON; `{"encrypted": KEY}` where it could not be opened; else
+    `{"base64": …}`."""
+    if (key := key_of(found)) is not None:
+        return {"encrypted": key}
+    try:
+        msgspec.json.decode(found)
+        found.decode()
+    except (ValueError, RecursionError):
+        return {"base64": base64.b64encode(found).decode()}
+    return msgspec.Raw(found)  # not decoded: no digit or repeated key is lost
+
+
+def brief(message: Message, now_ms: int) -> dict[str, Any]:
+    """A message in a list."""
+    return {
+        "id": message.id,
+        "task": message.task,
+        "queue": message.queue,
+        "state": message.state(now_ms) if message.damage is None else DAMAGED,
+        "attempt": message.attempt,
+        "crashes": message.crashes,
+        "redrives": message.redrives,
+        "due_at": time(message.due_ms),
+        "enqueued_at": time(message.enqueued_ms),
+        "correlation_id": message.correlation_id,
+    }
+
+
+def size(message: Message) -> dict[str, Any]:
+    """How long the body is, and where it lies: inline, or in which blob."""
+    if message.content == BLOB:
+        with contextlib.suppress(Unreadable):
+            reference = read_reference(message.body)
+            return {"content": reference.content, "bytes": reference.bytes, "body_in": f"blob {reference.blob}"}
+    return {"content": message.content, "bytes": len(message.body), "body_in": "inline"}
+
+
+def full(message: Message, now_ms: int) -> dict[str, Any]:
+    """All that is known of a message. The body of one that lies in a blob is its reference."""
+    if message.content == ABSENT:
+        return _recorded(message, now_ms)
+    return {
+        **brief(message, now_ms),
+        "reason": message.reason,
+        "rested_at": time(message.rested_ms),
+        "life_began_at": time(message.life_ms),
+        "deadline_at": time(message.deadline_ms),
+        "priority": message.priority,
+        "key": message.key,
+        "group": message.group,
+        "fence": message.fence,
+        "crashes_alone": message.crashes_alone,
+        "suspect": message.suspect,
+        "cancel_requested": message.cancel,
+        "deferral": deferral(message),
+        "attempts_allowed": message.attempts_allowed,
+        "worker": message.worker,
+        "producer": message.producer,
+        "causation_id": message.causation_id,
+        "traceparent": message.traceparent,
+        "version": message.version,
+        "headers": dict(message.headers),
+        **size(message),
+        "body": as_json(message.body),
+        "result": None if message.result is None else as_json(message.result),
+        "progress": None if message.progress is None else as_json(message.progress),
+        "faults": [fault(f) for f in message.faults],
+        **_damage(message),
+    }
+
+
+def _damage(message: Message) -> dict[str, Any]:
+    """Why its row cannot be read, and the row as it was."""
+    found = message.damage
+    return {} if found is None else {"damage": found.why, "row": dict(found.raw)}
+
+
+def _recorded(message: Message, now_ms: int) -> dict[str, Any]:
+    """What its record says of a message that cannot be looked at, and nothing that it does not say."""
+    ended = message.lane is Lane.DONE
+    return {
+        **brief(message, now_ms),
+        "known": "by its record, without its body" + ("" if ended else "; once it is due it may run"),
+        "reason": message.reason,
+        "rested_at": time(message.rested_ms),
+        "life_began_at": time(message.life_ms),
+        "key": message.key,
+        "group": message.group,
+        "cancel_requested": message.cancel,
+        "deferral": None,
+        "body": None,
+        "result": None,
+        "progress": None,
+        "faults": [],
+    }
+
+
+def deferral(message: Message) -> dict[str, Any] | None:
+    """Why flow control holds it, whose control that is, and until when."""
+    held = message.deferral
+    if held is None or message.lane is not Lane.READY:  # a claim leaves it, but its wait is over
+        return None
+    return {"why": held.why, "by": held.by or None, "until": time(message.due_ms)}
+
+
+def fault(fault: Fault) -> dict[str, Any]:
+    return {
+        "at": time(fault.at_ms),
+        "attempt": fault.attempt,
+        "kind": str(fault.kind),
+        "error": fault.error,
+        "text": shown_text(fault.text),
+        "fingerprint": fault.fingerprint,
+        "errors": list(fault.errors),
+        "retry_after_s": fault.retry_after_s,
+        "delay_ms": fault.delay_ms,
+        "worker": fault.worker,
+        "traceback": shown_text(fault.traceback),
+        "crash": None if fault.crash is None else msgspec.structs.asdict(fault.crash),
+    }
+
+
+def moment(found: Moment) -> dict[str, Any]:
+    """A line of a timeline: an attempt with its fault, what a person did, or what became of the message."""
+    fault, entry = found.fault, found.entry
+    return {
+        "at": time(found.at_ms),
+        "after_s": None if found.after_ms is None else found.after_ms / 1000,
+        "what": found.what,
+        "text": shown_text(fault.text if fault else found.text) or None,
+        "kind": str(fault.kind) if fault else None,
+        "error": fault.error if fault else None,
+        "worker": (fault.worker or None) if fault else None,
+        "delay_ms": fault.delay_ms if fault else None,
+        "actor": entry.actor if entry else None,
+        "claimed": (entry.claimed or None) if entry else None,
+        "reason": (entry.reason or None) if entry else None,
+    }
+
+
+def told(moment: Mapping[str, Any]) -> str:
+    """The same for people, after its time."""
+    parts = [moment["what"]]
+    if moment["kind"] is not None:
+        parts[0] += f" on {moment['worker']}" if moment["worker"] else ""
+        parts.append(f"{moment['kind']}, {moment['error']}: {moment['text'] or ''}".rstrip(": "))
+        if moment["delay_ms"] is not None:
+            parts.append(f"again in {show(moment['delay_ms'] / 1000)}")
+        return f"{parts[0]}: {'; '.join(parts[1:])}"
+    if moment["actor"] is not None:
+        who = f"{moment['claimed']} ({moment['actor']})" if moment["claimed"] else moment["actor"]
+        return f"{moment['what']} by {who}" + (f": {moment['reason']}" if moment["reason"] else "")
+    return f"{moment['what']}: {moment['text']}" if moment["text"] else str(moment["what"])
+
+
+def dead(message: Message) -> dict[str, Any]:
+    """A resting message in a list, with the fault that brought it there."""
+    last = message.faults[-1] if message.faults else None
+    return {
+        "id": message.id,
+        "task": message.task,
+        "queue": message.queue,
+        "reason": message.reason,
+        "attempt": message.attempt,
+        "crashes": message.crashes,
+        "redrives": message.redrives,
+        "fingerprint": last.fingerprint if last else None,
+        "kind": str(last.kind) if last else None,
+        "error": last.error if last else None,
+        "text": message.damage.why if message.damage else shown_text(last.text) if last else None,
+        "lane": str(message.lane),
+        "enqueued_at": time(message.enqueued_ms),
+        "died_at": time(message.rested_ms),
+        "correlation_id": message.correlation_id,
+    }
+
+
+def auto(found: AutoRedrive) -> dict[str, Any]:
+    """How dead messages are driven back by themselves."""
+    return {
+        "base": show(found.base),
+        "factor": found.factor,
+        "cap": show(found.cap),
+        "max_redrives": found.max_redrives,
+        "attempts": found.attempts,
+    }
+
+
+def pace(found: AutoRedrive) -> dict[str, Any]:
+    """How fast they go back, and how far their waits are spread."""
+    return {"rate": f"{found.rate:.6g}/s", "jitter": found.jitter}
+
+
+def group(found: FailureGroup) -> dict[str, Any]:
+    return {
+        "fingerprint": found.fingerprint,
+        "task": found.task,
+        "error": found.error,
+        "text": shown_text(found.text),
+        "count": found.count,
+        "trend": found.trend,
+        "recent": found.recent,
+        "earlier": found.earlier,
+        "first_at": time(found.first_ms),
+        "last_at": time(found.last_ms),
+        "sample_id": found.sample_id,
+    }

@@ -1,0 +1,1 @@
+"""Arguments to bytes and back."""

@@ -1,0 +1,366 @@
+"""Arguments to bytes and back, by the handler's annotations. JSON only; nothing in a body names code.
+
+A body is a JSON object of arguments by name, so that it can be read, searched, edited and lifted to a later version.
+Where JSON repeats a key, the last one wins. A handler's result is written in the same way, by its return annotation.
+
+Besides plain JSON an annotation may name dataclasses, msgspec Structs, pydantic models, TypedDicts, NamedTuples, enums
+of text or of whole numbers, `datetime`, `date`, `time`, `timedelta`, `Decimal` (kept digit by digit), `UUID`, `bytes`
+and `bytearray` (as base64), `Path`, `set`, `frozenset`, `tuple`, `Literal`, and any of them inside another. A union may
+hold what JSON tells apart. UTC offsets are kept to the minute, whole numbers to 4,300 digits.
+
+A body that others wrote names the arguments in the same way, or is taken as `_strangers` says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ..errors import ConfigError, EncodeError, UnknownArguments, Unreadable
+from .foreign import is_s3_test, s3_arguments, whole, whole_name
+from .pydantic import dump, load, opened, unvalidated
+
+NAMED_MAX = 5  # unknown arguments that are named
+
+Upcast = Callable[[dict[str, Any]], dict[str, Any]]
+
+_to_json = msgspec.json.Encoder(decimal_format="string", enc_hook=dump).encode
+_to_sorted_json = msgspec.json.Encoder(decimal_format="string", enc_hook=dump, order="sorted").encode
+_to_object = msgspec.json.Decoder(dict[str, Any]).decode
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Codec:
+    """Encodes and decodes the arguments and the result of one handler.
+
+    `skip_first` leaves out a leading Context parameter. `version` is what `encode` writes: a body of an older version
+    is lifted to it by the functions given to `upcast`, one step after another, each time it is decoded; the stored
+    bytes stay as they are. `upcasts` maps the version a step starts from to its function.
+    """
+
+    def __init__(self, handler: Callable[..., Any], name: str, *, skip_first: bool = False, version: int = 1) -> None:
+        given: object = version
+        if not isinstance(given, int) or given < 1:
+            raise ConfigError(f"task {name!r}: version={version!r}; expected a whole number from 1 up")
+        self.name, self.version = name, version
+        self.upcasts: dict[int, Upcast] = {}
+        self._handler = handler
+        parameters = list(inspect.signature(handler).parameters.values())
+        if skip_first and not (parameters and parameters.pop(0).kind in _POSITIONAL):
+            raise ConfigError(f"task {name!r}: with ctx=True its first parameter takes the Context; it has none")
+        for p in parameters:
+            if p.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+                raise ConfigError(
+                    f"task {name!r}: parameter *{p.name} has no name in the stored body; declare each argument by name"
+                )
+        self.signature = inspect.Signature(parameters)
+        self._positional = tuple(p.name for p in parameters if p.kind in _POSITIONAL)
+        self._only_positional = tuple(p.name for p in parameters if p.kind is inspect.Parameter.POSITIONAL_ONLY)
+        self._names = frozenset(p.name for p in parameters)
+        self._required = frozenset(p.name for p in parameters if p.default is inspect.Parameter.empty)
+        self.kinds = _kinds(handler, parameters)
+        self.struct = _struct(name, parameters, self.kinds)
+        self._decode = msgspec.json.Decoder(self.struct, dec_hook=load).decode
+        self._fields = self.struct.__struct_fields__
+        self._all_required = len(self._required) == len(parameters)
+
+    def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+        """The body for a call with these arguments. Raises TypeError for those that do not fit the handler, by name or
+        by annotation, EncodeError for what JSON cannot hold."""
+        if not kwargs and len(args) == len(self._positional) == len(self._fields):
+            named = dict(zip(self._positional, args, strict=False))
+        else:
+            named = self._named(args, kwargs)
+        try:
+            body = _to_json(named)
+            if b"null" in body:
+                _refuse_nan(named)
+        except Exception as error:  # a model's own code may fail in any way
+            raise self._unwritable("an argument", error) from error
+        try:
+            self._decode(body)
+        except Exception as error:  # said here, to who wrote the call, and not hours later by the dead lane
+            if type(error) is msgspec.DecodeError:  # no JSON at all: a model wrote its part in its own way
+                raise self._unwritable("an argument", error) from error
+            raise TypeError(f"task {self.name!r}: {_printable(error)}; it takes {self.signature}") from None
+        return body
+
+    def _unwritable(self, what: str, error: Exception) -> EncodeError:
+        return EncodeError(f"task {self.name!r}: {what} cannot be written as JSON: {_printable(error)}")
+
+    def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        if len(args) <= len(self._positional) and not self._only_positional:
+            named = dict(zip(self._positional, args, strict=False))
+            named.update(kwargs)
+            if len(named) == len(args) + len(kwargs) and self._required <= named.keys() <= self._names:
+                return named
+        return self._bind(args, kwargs)
+
+    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return dict(self.signature.bind(*args, **kwargs).arguments)
+        except TypeError as error:
+            raise TypeError(f"task {self.name!r}: {error}; it takes {self.signature}") from None
+
+    def canonical(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+        """One and the same for calls that mean the same: JSON of the arguments by name, sorted, without those that are
+        as their default. Raises TypeError and EncodeError as `encode`, though it looks at no annotation."""
+        named = self._named(args, kwargs)
+        if not self._all_required:
+            named = {name: value for name, value in named.items() if not self._is_default(name, value)}
+        try:
+            return _to_sorted_json(named)
+        except Exception as error:
+            raise self._unwritable("an argument", error) from error
+
+    def _is_default(self, name: str, value: Any) -> bool:
+        default = self.signature.parameters[name].default
+        try:
+            return value is default or (type(value) is type(default) and bool(value == default))
+        except Exception:  # of values that will not be compared
+            return False
+
+    def decode(
+        self, body: bytes, version: int | None = None, *, raw: bool = False
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments to call the handler with, from a body of `version` (None: the codec's own). `raw`: none of our
+        encoders wrote it, so it need not name them.
+
+        An older body goes through `upcasts` first, step by step. Raises Unreadable, whatever the bytes and the steps
+        are; also for a newer version, which the caller parks before it comes here. It is UnknownArguments where the
+        body has all that is required, and arguments that the handler does not take.
+        """
+        given, lifted = body, b""
+        try:
+            if version is not None and version != self.version:
+                body = self._lifted(body, version)
+            lifted = body
+            fields = self._decode(body)
+        except Exception as error:  # the bytes may also make a dataclass's own code fail, in any way
+            taken = self._taken(given) if raw and (version or 1) <= self.version else None
+            if taken is not None:
+                return taken
+            if isinstance(error, Unreadable):
+                raise
+            old = "" if version in (None, self.version) else f" of version {version}, lifted to {self.version},"
+            told = f"body{old} does not fit {self.name}{self.signature}"
+            if unknown := self._unknown(given, lifted):
+                raise UnknownArguments(f"{told}: no argument {unknown} is known here") from None
+            raise Unreadable(f"{told}: {_printable(error)}") from None
+        if self._all_required and len(self._positional) == len(self._fields):
+            return msgspec.structs.astuple(fields), {}
+        return self._called_with(fields)
+
+    def _unknown(self, given: bytes, lifted: bytes) -> str:
+        """The names of arguments that the handler does not take, of a body that has all that is required: else it is no
+        call of this handler, of whatever release. Of a lifted body those count that it came with."""
+        try:
+            found = _to_object(lifted).keys()
+            names = _to_object(given).keys() & found - self._names
+        except Exception:  # what is no object names nothing
+            return ""
+        if not self._required <= found:
+            return ""
+        named = " or ".join(f"{name[:100]!a}" for name in sorted(names)[:NAMED_MAX])
+        return named + (f" or {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else "")
+
+    def _called_with(self, fields: msgspec.Struct) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        named = {name: value for name in self._fields if (value := getattr(fields, name)) is not msgspec.UNSET}
+        return self._leading(named), named
+
+    def has_nothing(self, body: bytes) -> bool:
+        """Whether a body that others wrote holds nothing for this handler, which takes the objects of S3's events: S3's
+        test event."""
+        return "key" in self._names and is_s3_test(body)
+
+    def _taken(self, body: bytes) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """The arguments from a body that does not name them; None if it has none for this handler."""
+        name = whole_name(self._fields)
+        try:
+            if name is not None:
+                return self._called_with(self.struct(**{name: whole(body, name, self.kinds[name], load)}))
+            if "key" not in self._names:
+                return None
+            found = {name: value for name, value in s3_arguments(body).items() if name in self._names}
+            return self._called_with(self._decode(_to_json(found)))
+        except Exception:  # what it says of itself by name is the better story
+            return None
+
+    # -- versions
+
+    def upcast(self, version: int, step: Upcast) -> None:
+        """Let `step` lift bodies of `version` to `version + 1`: it gets the arguments by name as plain JSON values, to
+        change or replace, and returns the next version's. Raises ConfigError for a step that could never run."""
+        where = f"task {self.name!r}: @task.upcast({version!r})"
+        if version not in range(1, self.version):
+            known = f"from 1 to {self.version - 1}" if self.version > 1 else "none, as the task has version=1"
+            raise ConfigError(f"{where}: no body has that version and needs lifting; expected {known}")
+        if version in self.upcasts:
+            raise ConfigError(f"{where} is given twice; one step leads from {version} to {version + 1}")
+        given: object = step
+        if not callable(given) or inspect.iscoroutinefunction(step):
+            raise ConfigError(f"{where}: expected a plain function from dict to dict, got {step!r}")
+        self.upcasts[version] = step
+
+    def lifted(self, body: bytes, version: int) -> bytes:
+        """A body of an older version as one of the codec's own. Raises Unreadable, whatever the bytes and the steps
+        are."""
+        try:
+            return self._lifted(body, version)
+        except Unreadable:
+            raise
+        except Exception as error:
+            raise Unreadable(f"body of version {version} cannot be lifted: {_printable(error)}") from None
+
+    def _lifted(self, body: bytes, version: int) -> bytes:
+        if version > self.version:
+            raise Unreadable(f"body of version {version} is newer than {self.name}, which takes {self.version} here")
+        named = _to_object(body)
+        for at in range(version, self.version):
+            try:
+                named = self._step(at, named)
+            except Exception as error:
+                step = f"{self.name} from version {at} to {at + 1}"
+                raise Unreadable(f"body cannot be lifted for {step}: {_printable(error)}") from error
+        lifted = _to_json(named)
+        if b"null" in lifted:
+            _refuse_nan(named)
+        return lifted
+
+    def _step(self, at: int, named: dict[str, Any]) -> dict[str, Any]:
+        step = self.upcasts.get(at)
+        if step is None:
+            raise LookupError(f"no function is declared for that step; add one with @task.upcast({at})")
+        try:
+            lifted = step(named)
+        except Exception as error:
+            raise ValueError(f"@task.upcast({at}) raised {type(error).__name__}: {_printable(error)}") from error
+        if not isinstance(lifted, dict):
+            raise TypeError(f"@task.upcast({at}) returned {type(lifted).__name__}, expected a dict of arguments")
+        return lifted
+
+    # -- results
+
+    def encode_result(self, value: Any) -> bytes:
+        """What the handler returned, as JSON. Raises EncodeError for what JSON cannot hold."""
+        return b"null" if value is None else to_json(value, f"task {self.name!r}: its result")
+
+    def decode_result(self, written: bytes) -> Any:
+        """The result by the handler's return annotation; plain JSON values where there is none, or none that JSON can
+        be read by. Raises Unreadable where the two do not fit."""
+        try:
+            return self._result(written)
+        except Exception as error:
+            raise Unreadable(f"result does not fit what {self.name} returns: {_printable(error)}") from None
+
+    @functools.cached_property
+    def _result(self) -> Callable[[bytes], Any]:
+        annotation = inspect.signature(self._handler).return_annotation
+        hints = {} if annotation is inspect.Signature.empty else _hints(self._handler, {"return": annotation})
+        try:
+            return msgspec.json.Decoder(hints.get("return", Any), dec_hook=load).decode
+        except (TypeError, ValueError):  # not refused earlier: most results are never stored
+            return msgspec.json.Decoder().decode
+
+    def _leading(self, named: dict[str, Any]) -> tuple[Any, ...]:
+        """Take the positional-only arguments out. One that is missing before another needs its default: it cannot be
+        skipped."""
+        count = max((at for at, name in enumerate(self._only_positional, 1) if name in named), default=0)
+        return tuple(named.pop(name, self.signature.parameters[name].default) for name in self._only_positional[:count])
+
+
+def is_json(text: bytes | str) -> bool:
+    """Whether it can be read as JSON."""
+    try:
+        msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def to_json(value: Any, what: str) -> bytes:
+    """Any value that an annotation could name, as JSON. Raises EncodeError, which begins with `what`."""
+    try:
+        written = _to_json(value)
+        if b"null" in written:
+            _refuse_nan(value)
+    except Exception as error:  # a model's own code may fail in any way
+        raise EncodeError(f"{what} cannot be written as JSON: {_printable(error)}") from error
+    return written
+
+
+def _refuse_nan(value: Any) -> None:
+    """JSON has no NaN: the encoder writes null for it, and the handler would get something else than was sent."""
+    todo: list[Any] = [msgspec.to_builtins(value, enc_hook=opened)]  # opens models and enums: it may hide in any
+    while todo:
+        value = todo.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"it holds {value}, which JSON has no word for; send None or text instead")
+        if isinstance(value, Mapping):
+            todo.extend(value.values())  # as a key it is written as text, and read back
+        elif isinstance(value, list | tuple):
+            todo.extend(value)
+
+
+def _printable(error: Exception) -> str:
+    try:
+        text = str(error)
+    except Exception:  # its own code fails too
+        text = type(error).__name__
+    return " ".join(text[:300].encode(errors="replace").decode().split())
+
+
+def _kinds(handler: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> dict[str, Any]:
+    """Each argument's type; Any where none is known."""
+    hints = _hints(handler, {p.name: p.annotation for p in parameters if p.annotation is not inspect.Parameter.empty})
+    return {p.name: hints.get(p.name, Any) for p in parameters}
+
+
+def _struct(name: str, parameters: Sequence[inspect.Parameter], kinds: Mapping[str, Any]) -> type[msgspec.Struct]:
+    fields: list[Any] = []
+    for p in parameters:
+        kind = kinds[p.name]
+        if odd := unvalidated(kind):
+            raise ConfigError(
+                f"task {name!r}: {odd.__name__} is a pydantic dataclass, whose validation would not run here; "
+                "make it a BaseModel or a plain dataclass"
+            )
+        if p.default is inspect.Parameter.empty:
+            fields.append((p.name, kind))
+        else:  # the handler's own default applies at the call, so it need not be a JSON value
+            fields.append((p.name, Any if kind is Any else kind | msgspec.UnsetType, msgspec.UNSET))
+    try:
+        struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True, gc=False)
+        msgspec.json.Decoder(struct)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"task {name!r}: its annotations cannot be read from JSON: {error}") from error
+    return struct
+
+
+def _hints(handler: Callable[..., Any], annotations: Mapping[str, Any]) -> dict[str, Any]:
+    scope = _scope(handler)
+    hints: dict[str, Any] = {}
+    for name, annotation in annotations.items():
+        # One by one: a name only known to type checkers makes its own argument plain JSON, and no other.
+        with contextlib.suppress(NameError, AttributeError):
+            one = types.SimpleNamespace(__annotations__={name: annotation})
+            hints |= typing.get_type_hints(one, scope, include_extras=True)
+    return hints
+
+
+def _scope(handler: Any) -> dict[str, Any]:
+    """Where the names in the handler's annotations are looked up: the module that it was written in."""
+    while isinstance(inspect.unwrap(handler), functools.partial):
+        handler = inspect.unwrap(handler).func
+    handler = inspect.unwrap(handler)
+    function = handler if hasattr(handler, "__globals__") else type(handler).__call__
+    scope: dict[str, Any] = getattr(function, "__globals__", {})
+    return scope

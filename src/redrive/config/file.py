@@ -1,0 +1,102 @@
+"""Where settings are read from: the file that `REDRIVE_CONFIG` names, or the nearest one upwards, if it is to be
+trusted."""
+
+from __future__ import annotations
+
+import functools
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import ConfigError
+from . import trust
+
+CONFIG = "REDRIVE_CONFIG"  # unlike a file that is found, the one it names is taken whoever owns it
+OURS, PYPROJECT = "redrive.toml", "pyproject.toml"
+_Stamp = tuple[int, ...]
+
+
+class File(NamedTuple):
+    """A settings file. `here`: it lies in the working directory."""
+
+    path: Path
+    stamp: _Stamp  # which file it is; changes with its contents
+    here: bool
+
+
+def settings_file() -> File | None:
+    """The file that is named, or else the nearest one with settings. Raises NotTrusted for one that is found and that
+    somebody else owns or may write, ConfigError."""
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # somebody removed it
+        return None
+    if named := os.environ.get(CONFIG):
+        return _named(Path(named).expanduser().absolute(), here)
+    for folder in (here, *here.parents):
+        for name in (OURS, PYPROJECT):
+            path = folder / name
+            stamp = _stamp(path)
+            if stamp is not None and (name == OURS or _document(path, stamp) is not None):
+                _vet(path, stamp)
+                return File(path, stamp, folder == here)
+    return None
+
+
+def table_of(file: File) -> Mapping[str, Any]:
+    """The settings in it. Raises ConfigError for what cannot be read."""
+    return _document(file.path, file.stamp) or {}
+
+
+def _named(path: Path, here: Path) -> File:
+    stamp = _stamp(path)
+    if stamp is None:
+        raise ConfigError(f"{CONFIG} = {str(path)!r} is refused: there is no such file; expected a TOML file")
+    return File(path, stamp, path.parent == here)
+
+
+def _vet(path: Path, stamp: _Stamp) -> None:
+    why = trust.why_not(path)
+    if why is None and _stamp(path) != stamp:
+        why = "it was changed while it was looked at"
+    if why is not None:
+        what = f"the settings in {path}, which choose the store and the code that runs as you, are not taken"
+        raise trust.NotTrusted(what, why, path.parent)
+
+
+def _stamp(path: Path) -> _Stamp | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+
+
+@functools.lru_cache(maxsize=64)
+def _document(path: Path, stamp: _Stamp) -> Mapping[str, Any] | None:
+    """The settings in this file, as they are written; None for a pyproject.toml that has none."""
+    import tomllib
+
+    try:
+        document = tomllib.loads(_read(path, stamp))
+    except (OSError, ValueError) as error:
+        if path.name == PYPROJECT:  # a broken one is for other tools to say
+            return None
+        raise ConfigError(f'{path} cannot be read: {error}; expected TOML, such as lease = "30s"') from None
+    table: Mapping[str, Any] | None = document
+    if path.name == PYPROJECT:
+        table = document.get("tool", {}).get("redrive")
+    return table
+
+
+def _read(path: Path, stamp: _Stamp) -> str:
+    """The text of that very file; a pipe in its place does not hold us up. Raises OSError, ValueError."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError("it is not a regular file")
+        if (found.st_dev, found.st_ino) != stamp[:2]:
+            raise ValueError("it was replaced while it was read")
+        return file.read().decode()

@@ -1,0 +1,136 @@
+"""Whose files may say what runs here: this user's and root's, and those that a person names.
+
+Settings choose the store, and the code that is imported. So a file of theirs is not taken from somebody else, as git
+takes no configuration from a repository of another user (safe.directory): neither one that another user owns, nor one
+that another may write, or could put another in the place of. With `sudo`, the user who called it counts as this user.
+`REDRIVE_TRUST` names exceptions: files and folders, with all below them, separated by colons; `*` is everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import stat
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+from ..errors import Refused
+from ..files import user
+
+VARIABLE = "REDRIVE_TRUST"
+
+
+class NotTrusted(Refused):
+    """A file is not taken because somebody else owns it or may write it. `fix` is the variable that would let it."""
+
+    def __init__(self, what: str, why: str, folder: Path) -> None:
+        self.what, self.why, self.folder = what, why, folder
+        self.fix = f"{VARIABLE}={shlex.quote(str(folder))}"
+        super().__init__(
+            f"{what}: {why}; let file and folder be yours alone, or set {self.fix} if you trust all who may write there"
+        )
+
+    def __reduce__(self) -> tuple[type[NotTrusted], tuple[object, ...]]:
+        return NotTrusted, (self.what, self.why, self.folder)
+
+
+def why_not(path: Path) -> str | None:
+    """Why a file is not trusted; None if it is. Raises OSError where it cannot be looked at."""
+    if is_named(path):
+        return None
+    found = path.lstat()
+    why = _of_folder(path.parent)
+    if why is None and stat.S_ISLNK(found.st_mode):
+        why = _owner(found, "it is a link that")
+        path = path.resolve()
+        found = path.stat()
+        why = why or _of_folder(path.parent)
+    return why or _owner(found, "it") or _writers(path, found, "it")
+
+
+def why_not_folder(path: Path) -> str | None:
+    """Why code is not looked for in a folder; None if it is. A sticky bit does not help: anybody may add to it."""
+    if is_named(path):
+        return None
+    found = path.stat()
+    return _owner(found, "it") or _writers(path, found, "it")
+
+
+def is_named(path: Path) -> bool:
+    """Whether a person said that it is trusted."""
+    named = [name for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
+    if not named:
+        return False
+    places = {path.absolute(), path.resolve()}
+    return "*" in named or any(
+        place.is_relative_to(known)
+        for name in named
+        for known in (Path(name).expanduser().absolute(), Path(name).expanduser().resolve())
+        for place in places
+    )
+
+
+def python() -> list[str]:
+    """The command that runs this Python again, for `-m`: without the working directory among the places that modules
+    come from, unless redrive itself does."""
+    with contextlib.suppress(FileNotFoundError):  # somebody removed it
+        if Path(__file__).parents[1] == Path.cwd():
+            return [sys.executable]
+    return [sys.executable, "-P"]
+
+
+def _of_folder(path: Path) -> str | None:
+    """Why a file in this folder may be another one next time. In a sticky one only its owner can be rid of it."""
+    found = path.stat()
+    why = _owner(found, f"its folder {path}")
+    return why or (None if found.st_mode & stat.S_ISVTX else _writers(path, found, f"its folder {path}"))
+
+
+def _owner(found: os.stat_result, what: str) -> str | None:
+    if found.st_uid in _ours():
+        return None
+    return f"{what} belongs to {user(found.st_uid)}" + ("" if os.geteuid() else ", and you are root")
+
+
+def _writers(path: Path, found: os.stat_result, what: str) -> str | None:
+    mode = found.st_mode
+    if not mode & (stat.S_IWGRP | stat.S_IWOTH) or os.statvfs(path).f_flag & os.ST_RDONLY:
+        return None
+    if not mode & stat.S_IWOTH and _is_alone(found.st_gid, _ours()):
+        return None
+    who = "everybody" if mode & stat.S_IWOTH else _group(found.st_gid)
+    return f"{who} may write {'in ' if stat.S_ISDIR(mode) else ''}{what}"
+
+
+def _ours() -> frozenset[int]:
+    """The users who are taken for this one."""
+    me, by = os.geteuid(), os.environ.get("SUDO_UID", "")
+    sudo = {int(by)} if me == 0 and by.isascii() and by.isdigit() else set()
+    return frozenset({0, me} | sudo)
+
+
+@lru_cache(maxsize=64)
+def _is_alone(gid: int, ours: frozenset[int]) -> bool:
+    """Whether a group has no other members: such as the one of their own that many systems give to each user. A group
+    that is not listed may have any."""
+    import grp
+    import pwd
+
+    try:
+        names = set(grp.getgrgid(gid).gr_mem)
+    except KeyError:
+        return False
+    members = {one.pw_uid for one in pwd.getpwall() if one.pw_gid == gid or one.pw_name in names}
+    known = {one.pw_name for one in pwd.getpwall()}
+    return bool(members) and members <= ours and names <= known
+
+
+def _group(gid: int) -> str:
+    import grp
+
+    try:
+        return f"group {grp.getgrgid(gid).gr_name} ({gid})"
+    except KeyError:
+        return f"group {gid}"

@@ -1,0 +1,202 @@
+"""One delivery from start to end: a worker sends what lies in the queue while a thread still puts the rest there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..app import App
+from ..config.resolve import is_shared
+from ..errors import Refused, StoreError
+from ..events import Observer
+from ..files import make_folder, open_file
+from ..policy.policies import Retry
+from ..store import Store
+from ..worker.store_loop import Worker
+from .ingest import Ingest, Ledger, Record
+from .lines import Stamp
+from .pace import Pacer
+from .sending import Poster, Target, delivery_app, new_client
+from .tally import Tally
+
+TICK_S = 0.1
+LOOK_EVERY_S = 2.0  # how often the store is asked whether this process has lost count
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """How a delivery runs. `rate` is requests per second, retries included; None: as fast as they are answered."""
+
+    retry: Retry
+    concurrency: int = 10
+    rate: float | None = None
+    lease_s: float = 30.0
+
+
+class Delivery:
+    """Sends every line that `ledger`'s record says is still to be sent; `tick` hears of it a few times a second.
+
+    The same delivery does not run twice at once on one machine. Its worker's identity is that of its queue: run again,
+    it takes back at once what a killed one had leased.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        ledger: Ledger,
+        start: Record,
+        target: Target,
+        options: Options,
+        tick: Callable[[Delivery], Any] = bool,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self.store, self.target, self.options, self.tally = store, target, options, Tally()
+        self._ledger, self._start, self._tick = ledger, start, tick
+        self._observers: tuple[Observer, ...] = (self.tally, *observers)
+        self.stopping = 0  # times it was asked to stop
+
+    @property
+    def record(self) -> Record:
+        return self._ledger.record or self._start
+
+    def run(self, path: Path, stamp: Stamp, limit: int) -> bool:
+        """Until all lines have ended: True. False when it was interrupted. Raises StoreError, Refused, FileChanged."""
+        with _alone(self.store.state_dir, self.record.queue):
+            return _run(self._run(path, stamp, limit))
+
+    def stop(self) -> None:
+        """Send nothing more and wait for what is under way; called again: cut it off."""
+        self.stopping += 1
+        self._pacer.stop()
+        self._ingest.stop()
+        self._worker.drain()
+
+    def session(self) -> dict[str, int]:
+        """What this run did, as far as it came."""
+        return {"requests": self.poster.requests, "retries": self.tally.retries, "saved": self.tally.delivered_later}
+
+    async def _run(self, path: Path, stamp: Stamp, limit: int) -> bool:
+        self._pacer = Pacer(self.options.rate)
+        async with new_client(self.target, self.options.concurrency) as client:
+            self.poster = Poster(client, self.target, self._pacer)
+            self._worker = self._new_worker()
+            self._open_record()
+            self._ingest = Ingest(self.store, self._ledger, path, stamp, limit, self._told)
+            with _signals(self.stop):
+                self._worker.start()
+                over = asyncio.create_task(self._worker.wait())
+                try:
+                    await self._until_over(over)
+                finally:
+                    if not self.stopping:
+                        self._worker.drain()
+                    await over
+                    self._tick(self)
+        return not self.stopping
+
+    def _new_worker(self) -> Worker:
+        queue, size = self.record.queue, self.options.concurrency
+        wait_s = self._pacer.wait_max_s(2 * size)
+        app: App = delivery_app(self.store, queue, self.poster, self.options.retry, self.target.timeout_s + wait_s)
+        for observer in self._observers:
+            app.subscribe(observer)
+        # The grace is the request's own timeout: an answer that comes in it spares the endpoint a duplicate.
+        return app.worker({queue: size}, lease=self.options.lease_s, grace=self.target.timeout_s + 1, name=queue)
+
+    def _open_record(self) -> None:
+        """Only from here on the record is this process's own."""
+        self._ledger.read()
+        if self._ledger.record is None:
+            self._ledger.write(self._start)
+        waiting, resting = self._waiting()
+        self.tally.correct(waiting)
+        self._ledger.write(reopened(self.record, waiting + resting))
+
+    def _told(self, put: int) -> None:
+        self.tally.put += put
+
+    async def _until_over(self, worker: asyncio.Task[None]) -> None:
+        ingest = asyncio.create_task(asyncio.to_thread(self._ingest.run))
+        looked_s = 0.0
+        try:
+            while not worker.done():
+                await asyncio.wait({worker}, timeout=TICK_S)
+                self._tick(self)
+                if ingest.done():
+                    ingest.result()
+                    late = time.monotonic() - looked_s > LOOK_EVERY_S
+                    if (self.tally.waiting <= 0 or late) and await asyncio.to_thread(self._is_empty):
+                        return
+                    looked_s = time.monotonic() if late else looked_s
+        finally:
+            self._ingest.stop()
+            await asyncio.wait({ingest})
+
+    def _is_empty(self) -> bool:
+        try:
+            waiting = self._waiting()[0]
+        except StoreError:
+            return False  # the worker waits for the store to come back, so does this
+        self.tally.correct(waiting)
+        return waiting == 0
+
+    def _waiting(self) -> tuple[int, int]:
+        """Messages of this delivery that have not ended, and that lie dead."""
+        c = self.store.counts(self.record.queue)
+        return c.ready + c.scheduled + c.leased, c.dead + c.quarantine
+
+
+def reopened(record: Record, held: int) -> Record:
+    """The record as a run begins: what lay dead when the last one ended and is gone from the `held` ones was removed
+    by hand."""
+    gone = 0 if record.resting is None else max(0, record.resting - held)
+    return replace(record, resting=None, removed=record.removed + gone)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path | None, queue: str) -> Iterator[None]:
+    """Hold the delivery's lock; the kernel gives it back however this process ends. Raises Refused."""
+    if folder is None:  # no place on this machine: the record's versions keep two from enqueueing a line twice
+        yield
+        return
+    try:
+        make_folder(folder, shared=is_shared())
+        lock = open_file(folder / f"{queue}.lock", os.O_RDWR | os.O_CREAT, shared=is_shared())
+    except OSError as error:
+        raise Refused(f"cannot lock this delivery: {error}") from error
+    with os.fdopen(lock, "r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Refused("this delivery runs already; wait for it, or stop it and run the command again") from None
+        yield
+
+
+@contextlib.contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+def _run(main: Any) -> bool:
+    try:
+        import uvloop
+    except ImportError:
+        return bool(asyncio.run(main))
+    return bool(uvloop.run(main))

@@ -1,0 +1,188 @@
+"""The task that POSTs one line, and the app that holds it.
+
+Each message's body is a line as it came. An answer of 2xx is success; anything else is raised as
+httpx.HTTPStatusError, so that the fault classifier reads its status and its Retry-After header.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import httpx
+from msgspec import Struct
+
+from .._version import __version__
+from ..app import App
+from ..codec.codec import Codec
+from ..errors import ConfigError
+from ..fault import Kind
+from ..policy.policies import Retry
+from ..redact import HIDDEN
+from ..run_context import Context
+from ..store import Store
+from ..urls import ENCODED, shown
+from .connections import Lanes
+from .ingest import TASK
+from .pace import Pacer
+from .signing import webhook_headers
+
+EXCERPT_MAX = 4096  # bytes kept of an answer that is no success
+ANSWER_MAX = 256 * 1024  # bytes read of an answer, to keep its connection; a longer one is cut off
+NOTE_MAX = 300
+OWN_HEADERS = frozenset(
+    {"idempotency-key", "webhook-id", "webhook-timestamp", "webhook-signature", "host", "content-length"}
+)
+_MARGIN_S = 60.0
+
+
+class Target(Struct, frozen=True, kw_only=True):
+    """Where lines go, and how one request looks. `timeout_s` bounds a request from its first byte to the answer's
+    last."""
+
+    url: str
+    headers: Mapping[str, str] = {}
+    keys: tuple[bytes, ...] = ()
+    timeout_s: float = 30.0
+    secrets: tuple[str, ...] = ()  # values of headers that no answer may carry into a fault
+
+    def __repr__(self) -> str:
+        return f"Target({show_url(self.url)!r}, headers={sorted(self.headers)})"
+
+    def hide(self, said: bytes) -> bytes:
+        """An answer without the secrets that were sent: some services quote what they refuse."""
+        for secret in self.secrets:
+            said = said.replace(secret.encode(), HIDDEN.encode())
+        return said
+
+
+class Verbatim(Codec):
+    """Bodies that are passed to the handler as the bytes they are."""
+
+    def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+        (body,) = args
+        return bytes(body)
+
+    def decode(
+        self, body: bytes, version: int | None = None, *, raw: bool = True
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return (body,), {}
+
+
+class Poster:
+    """Sends bodies to one target through one client."""
+
+    def __init__(self, client: httpx.AsyncClient, target: Target, pacer: Pacer) -> None:
+        self._client, self._target, self._pacer = client, target, pacer
+        self._shown = show_url(target.url)
+        self.requests = 0
+
+    async def post(self, ctx: Context, body: bytes) -> None:
+        """POST the body. Raises httpx.HTTPError, or TimeoutError when there is no complete answer in time."""
+        await self._pacer.slot()
+        self.requests += 1
+        headers = webhook_headers(ctx.message_id, int(time.time()), body, self._target.keys)
+        headers["Idempotency-Key"] = ctx.idempotency_key
+        try:
+            async with asyncio.timeout(self._target.timeout_s):
+                answer = await self._send(body, headers)
+        except TimeoutError:
+            raise TimeoutError(f"no complete answer from {self._shown} within {self._target.timeout_s:g} s") from None
+        if not answer.is_success:
+            raise _failure(answer, self._shown)
+
+    async def _send(self, body: bytes, headers: dict[str, str]) -> httpx.Response:
+        async with self._client.stream("POST", self._target.url, content=body, headers=headers) as answer:
+            excerpt = b""
+            size = 0
+            async for part in answer.aiter_raw():
+                excerpt += part[: EXCERPT_MAX - len(excerpt)]
+                size += len(part)
+                if size > ANSWER_MAX:
+                    break
+        # A response made of what was read: later code may look at its text without touching the network.
+        kept = [(name, value) for name, value in answer.headers.items() if name in ("retry-after", "date", "location")]
+        content = self._target.hide(excerpt)
+        return httpx.Response(answer.status_code, headers=kept, content=content, request=answer.request)
+
+
+def delivery_app(store: Store, queue: str, poster: Poster, retry: Retry, timeout_s: float) -> App:
+    """An app whose one task is the poster's, on `queue`."""
+    app = App(store=store)
+    rules = [(_is_redirect, Kind.PERMANENT)]
+    task = app.task(name=TASK, queue=queue, timeout=timeout_s + _MARGIN_S, retry=retry, rules=rules, ctx=True)(
+        poster.post
+    )
+    task.codec = Verbatim(poster.post, TASK, skip_first=True)
+    return app
+
+
+def new_client(target: Target, concurrency: int) -> httpx.AsyncClient:
+    """One client for all requests: HTTP/1.1, connections kept alive, as many as requests at once. Proxies of the
+    environment are used,
+    but not towards this machine. Redirects are not followed: a POST would turn into a GET."""
+    own = {"Content-Type": "application/json", "User-Agent": f"redrive/{__version__}", "Accept-Encoding": "identity"}
+    headers = httpx.Headers(own)
+    headers.update(target.headers)
+    trusted, proxy = httpx.create_ssl_context(), _proxy(target.url)
+    limits = httpx.Limits(max_connections=1, max_keepalive_connections=1)
+    lanes = Lanes(concurrency, lambda: httpx.AsyncHTTPTransport(verify=trusted, limits=limits, proxy=proxy))
+    return httpx.AsyncClient(
+        headers=headers, timeout=None, transport=lanes
+    )  # timeout: the whole request is timed instead
+
+
+def check_url(url: str) -> str:
+    """The URL, if it can be POSTed to. Raises ConfigError."""
+    try:
+        parts = httpx.URL(url)
+        port_fits = parts.port is None or 0 < parts.port < 65536
+    except (httpx.InvalidURL, ValueError):  # whose words may quote a password
+        raise ConfigError(f"--to {shown(url)!r} is no URL; in a user or password write {ENCODED}") from None
+    if parts.scheme not in ("http", "https") or not parts.host or not port_fits:
+        raise ConfigError(f"--to {shown(url)!r}: expected http://HOST/PATH or https://HOST/PATH")
+    return url
+
+
+def show_url(url: str) -> str:
+    """The URL without what may be secret in it: user, password and query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _failure(answer: httpx.Response, shown: str) -> httpx.HTTPStatusError:
+    text = f"HTTP {answer.status_code} {answer.reason_phrase} from {shown}"
+    if answer.has_redirect_location:
+        text += f", which points to {show_url(answer.headers['location'])}"
+    error = httpx.HTTPStatusError(text, request=answer.request, response=answer)
+    said = " ".join(answer.content.decode("utf-8", "replace").split())
+    if said:  # beside the text, not in it: failures are grouped by their text
+        error.add_note(f"The answer said: {said[:NOTE_MAX]}")
+    return error
+
+
+def _is_redirect(error: BaseException) -> bool:
+    return isinstance(error, httpx.HTTPStatusError) and 300 <= error.response.status_code < 400
+
+
+def _proxy(url: str) -> str | None:
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if _is_here(host) or proxy_bypass(host):
+        return None
+    proxies = getproxies()
+    return proxies.get(parts.scheme) or proxies.get("all")
+
+
+def _is_here(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,80 @@
+"""What a text says of its failure: the last thing looked at, since texts are written for people."""
+
+from __future__ import annotations
+
+import re
+
+from .known_errors import kind_of_status
+from .model import Kind
+
+# Patterns are kept as texts and compiled at first use by `re`, which remembers them: imports stay cheap.
+_QUOTA = r"(?i)quota[ _-]?(?:\w+ ){0,3}exceeded|exceeded [^.\n]{0,40}quota|(?:insufficient|over)[ _-]?quota"
+_STATUS = r"(?i)\b(?:http|status)(?:/\d(?:\.\d)?)?(?:[ _-]?(?:code|error|status))?\W{1,3}([45]\d\d)\b"
+_TOO_MUCH = (
+    r"(?i)too many requests|\brate[ _-]?limit(?:ed|ing|er|[ _-]?exceeded|[ _-]?reached)?\b|\bthrottl(?:ed|ing)\b"
+)
+# A bare 429 is a status where the words around it speak of one, and else a count or part of a name.
+_BARE_429 = (
+    r"(?i)(?:^\W*|(?:error|\b(?:errors|code|response|returned|returns|responded|replied|answered|received|got|gave|failed"
+    r"|refused|rejected))\W{1,3}(?:(?:a|an|with|by|code|error|status)\W{1,2}){0,2})429"
+    r"(?=\W*$|\s*[:;)\]}>\"'(\[{!?-](?!\d)|[.,](?:\s|$)(?!\s*\d)"
+    r"|\s(?:errors?|responses?|status|client|from|by|on|when|while|after|again|too|resource_exhausted"
+    r"|for (?:url|http|/|get|post|put))\b)"
+)
+_TOO_LATE = r"(?i)\btimed?[ -]?out\b|\bdeadline exceeded\b"
+_PASSING = (
+    r"(?i)\bconnection (?:\w+ ){0,2}(?:reset|refused|aborted|closed|lost|dropped)\b|\bbroken pipe\b|\bgone away\b"
+    r"|\b(?:temporary|transient) (?:failure|error)\b|\btemporarily unavailable\b|\btry again later\b|\bbad gateway\b"
+    r"|\b(?:service|server) (?:\w+ )?unavailable\b|\b(?:database|table)(?: \w+)? is locked\b"
+    r"|\bdeadlock (?:found|detected)\b|\b(?:host|network) (?:is )?unreachable\b|\bno route to host\b"
+)
+# What will fail again in the same way: a server's phrase by itself, with no more than plain words before it. Who says
+# which one was not found may have looked too early, and what is part of a network comes back.
+_NETWORK = "hosts?|hostname|server|node|address|domain|name|peer|route|leader|master|primary|replica|shard|broker|lock"
+_PLAIN = rf"(?!(?:[a-z]+ ){{0,5}}(?:{_NETWORK})\b)(?:[a-z]+ ){{0,5}}"
+_FOR_GOOD = (
+    r"(?i)\bunauthori[sz]ed\b"
+    r"|(?:^|[:;,.!?()\[\]{}<>=]|\s[–—-])\s*[\"']?(?:4\d\d )?"
+    rf"(?:validation (?:error|failed)\b|{_PLAIN}not[ -]found(?=\s*(?:$|[:;,.!?()\[\]{{}}<>=\"'–—-])))"
+)
+# A pattern runs only where its stem occurs: most texts have none, and a substring is found 50 times faster.
+_BY_TEXT: tuple[tuple[str, str, Kind], ...] = (
+    ("quota", _QUOTA, Kind.QUOTA),
+    ("too many", _TOO_MUCH, Kind.THROTTLED),
+    ("rate", _TOO_MUCH, Kind.THROTTLED),
+    ("throttl", _TOO_MUCH, Kind.THROTTLED),
+    ("429", _BARE_429, Kind.THROTTLED),
+    ("out", _TOO_LATE, Kind.TIMEOUT),
+    ("deadline", _TOO_LATE, Kind.TIMEOUT),
+    ("connection", _PASSING, Kind.TRANSIENT),
+    ("tempor", _PASSING, Kind.TRANSIENT),
+    ("transient", _PASSING, Kind.TRANSIENT),
+    ("unavailable", _PASSING, Kind.TRANSIENT),
+    ("unreachable", _PASSING, Kind.TRANSIENT),
+    ("gateway", _PASSING, Kind.TRANSIENT),
+    ("away", _PASSING, Kind.TRANSIENT),
+    ("again", _PASSING, Kind.TRANSIENT),
+    ("locked", _PASSING, Kind.TRANSIENT),
+    ("deadlock", _PASSING, Kind.TRANSIENT),
+    ("pipe", _PASSING, Kind.TRANSIENT),
+    ("route", _PASSING, Kind.TRANSIENT),
+    ("not found", _FOR_GOOD, Kind.PERMANENT),
+    ("validation", _FOR_GOOD, Kind.PERMANENT),
+    ("unauthori", _FOR_GOOD, Kind.PERMANENT),
+)
+
+
+def kind_of_text(text: str) -> Kind | None:
+    """The kind that an HTTP status or a well-known phrase within the text means, or None."""
+    low = text.lower()
+    if ("http" in low or "status" in low) and (match := re.search(_STATUS, text)):
+        return Kind.QUOTA if over_quota(text) else kind_of_status(int(match[1]), None)
+    for stem, pattern, kind in _BY_TEXT:
+        if stem in low and re.search(pattern, text):
+            return kind
+    return None
+
+
+def over_quota(text: str) -> bool:
+    """Whether it says, in upper or lower case, that a quota is used up."""
+    return "quota" in text.lower() and re.search(_QUOTA, text) is not None

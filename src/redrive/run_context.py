@@ -1,0 +1,314 @@
+"""What a running handler can know about its message, and be told: `redrive.context()`, or the first argument with
+`ctx=True`."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from .codec.codec import to_json
+from .errors import Cancelled, ConfigError, Conflict, EnqueueError, LeaseLost, TooLarge
+from .message import Draft, Message, Receipt
+from .store import Traits
+
+if TYPE_CHECKING:
+    from .idempotent import Claim
+    from .task import Bound, Ref, Task
+
+P = ParamSpec("P")
+R = TypeVar("R")
+WHY_MAX = 500  # characters of what a partial result had to do without
+FOLLOW_UPS_MAX = 10_000  # of one run: they are kept in memory, and written in one commit
+_LOCAL = Traits(name="a direct call")
+_making = threading.Lock()
+
+
+class Extras(Struct, eq=False):
+    """What a handler said beside its return value. Made when there is something to say."""
+
+    follow_ups: list[Draft] = []
+    progress: bytes | None = None  # the last checkpoint
+    degraded: str | None = None  # why the result is partial
+    partial: Any = None  # that result
+    completed: bool = False  # in a transaction of the handler's own, with the follow-ups so far
+
+
+class Context(Struct, eq=False):
+    """The run of one message. Made by the worker; a direct call of a task gets a local one."""
+
+    message: Message
+    _deadline_s: float = float("inf")  # time.monotonic() when its timeout ends
+    _task: Any = None  # the Task that runs
+    _receipt: Receipt | None = None  # None in a direct call
+    _stop: str | None = None  # "cancel" | "lease" | "drain"
+    _over: bool = False
+    _extras: Extras | None = None
+    _claim: Claim | None = None  # of its idempotency key
+
+    def __repr__(self) -> str:
+        return f"<redrive context of message {self.message.id}>"
+
+    @property
+    def message_id(self) -> str:
+        """The message's id, the same through every retry and redrive."""
+        return self.message.id
+
+    @property
+    def attempt(self) -> int:
+        """The counted run this is, from 1."""
+        return self.message.attempt
+
+    @property
+    def crashes(self) -> int:
+        """How often a worker died, or lost its lease, while holding this message."""
+        return self.message.crashes
+
+    @property
+    def fence(self) -> int:
+        """Rises with every claim: hand it to systems that can refuse an older one."""
+        return self.message.fence
+
+    @property
+    def correlation_id(self) -> str:
+        """What this message shares with the work that caused it, and passes on to its follow-ups."""
+        return self.message.correlation_id
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same through every retry and redrive of this message: hand it to the service you call. The task's own
+        key where it has `idempotency=`, else the message's id."""
+        claim = self._claim
+        return self.message.id if claim is None else claim.key
+
+    @property
+    def progress(self) -> Any:
+        """The last checkpoint's state, this run's or an earlier attempt's, as plain JSON values; None if there is none.
+        What is no JSON comes as bytes."""
+        extras = self._extras
+        kept = None if extras is None else extras.progress
+        return progress_of(self.message.progress if kept is None else kept)
+
+    def checkpoint(self, state: Any) -> None:
+        """Keep `state`, any JSON value, with the message: once this returns the next attempt finds it in `progress`,
+        however this one ends. Each replaces the one before.
+
+        For sync handlers and threads; in a coroutine use `await ctx.acheckpoint(state)`. A direct call keeps it in this
+        context only. Raises LeaseLost when the message is no longer this worker's, EncodeError or TooLarge for a state
+        that cannot be kept, StoreError when the store failed, RuntimeError inside a running event loop.
+        """
+        refuse_loop("ctx.checkpoint()", "await ctx.acheckpoint(…)")
+        self._keep(self._state(state))
+
+    async def acheckpoint(self, state: Any) -> None:
+        """As `checkpoint`, without holding up the event loop."""
+        import asyncio
+
+        written = self._state(state)
+        await asyncio.to_thread(self._keep, written)
+
+    def _state(self, state: Any) -> bytes:
+        written = to_json(state, f"a checkpoint of message {self.message.id}")
+        most = self._state_bytes_max
+        if len(written) > most:
+            raise TooLarge(
+                f"a checkpoint of message {self.message.id} has {len(written)} bytes; this store takes {most}"
+            )
+        return written
+
+    def _keep(self, state: bytes) -> None:
+        if self._receipt is not None and not self._written(self._receipt, state):
+            self._stop = self._stop or "lease"
+            raise LeaseLost(f"message {self.message.id} is no longer leased to this worker: its checkpoint is not kept")
+        self._said().progress = state
+
+    def _written(self, receipt: Receipt, state: bytes) -> bool:
+        written: bool = self._task.app.store.checkpoint(receipt, state)
+        return written
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until this run's timeout, never below 0. A direct call has the timeout too, but nothing ends it."""
+        return max(0.0, self._deadline_s - time.monotonic())
+
+    @property
+    def cancelled(self) -> bool:
+        """True once this run should end: a cancel was asked for, its timeout is over, its lease is lost or the worker
+        stops."""
+        return self._stop is not None or time.monotonic() >= self._deadline_s
+
+    def check(self) -> None:
+        """Raise if this run should end (see `cancelled`): TimeoutError, LeaseLost or Cancelled."""
+        if self._stop == "lease":
+            raise LeaseLost(f"message {self.message.id} is no longer leased to this worker")
+        if time.monotonic() >= self._deadline_s:
+            raise TimeoutError("the run's timeout is over")
+        if self._stop is not None:
+            raise Cancelled(f"message {self.message.id}: {self._stop} was asked for")
+
+    def enqueue(self, task: Task[P, Any] | Bound[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Ref:
+        """Enqueue a follow-up with this message's ack: both or neither. From coroutines and any thread of the handler.
+
+        `task` is a task of the same app, or `task.using(…)`. The follow-up is written when the handler has returned
+        and its message is settled as done, and is dropped if the run fails or its lease is lost: a retry makes its
+        own. The ref has its id at once, though nothing is stored under it until then; where the follow-up's key is
+        held by then, it is dropped as a duplicate. In a direct call nothing is queued: look into `follow_ups`. Raises
+        TypeError or EnqueueError for what cannot be enqueued, RuntimeError once the run is over.
+        """
+        make = getattr(task, "_follow_up", None)
+        if make is None:
+            raise TypeError(f"ctx.enqueue({task!r}, …): expected a task, or task.using(…), before its arguments")
+        draft: Draft
+        ref: Ref
+        draft, ref = make(self, args, kwargs)
+        extras = self._said()
+        if extras.completed:
+            raise RuntimeError("ctx.enqueue() comes too late after ctx.complete(): follow-ups go with its transaction")
+        follow_ups = extras.follow_ups
+        if len(follow_ups) >= FOLLOW_UPS_MAX:
+            raise EnqueueError(
+                f"message {self.message.id} has {FOLLOW_UPS_MAX} follow-ups, as many as one commit may carry; "
+                "enqueue fewer, each of which enqueues its part"
+            )
+        follow_ups.append(draft)
+        self._refuse_over("a follow-up")  # looked at last: what was appended before the end is part of it
+        return ref
+
+    @property
+    def follow_ups(self) -> tuple[Draft, ...]:
+        """What `enqueue` collected so far, in order."""
+        extras = self._extras
+        return () if extras is None else tuple(extras.follow_ups)
+
+    def partial(self, result: R, why: str) -> R:
+        """Say that this run does what it can, though not all: `return ctx.partial(result, "no prices")`.
+
+        Once the handler returns, the message is done as ever, only degraded: its fate event says `why` (the first 500
+        characters), metrics count it, and where it is kept its reason is `degraded`. Returns `result`; it is the run's
+        result also where the handler returns None. Without effect if the run fails.
+        """
+        said = self._said()
+        text = str(why).encode(errors="backslashreplace").decode()  # half a surrogate pair could not be written
+        said.partial, said.degraded = result, text[:WHY_MAX] or "partial"
+        return result
+
+    def complete(self, result: R, *, tx: Any) -> R:
+        """Complete the idempotency key in a transaction of yours, with the effect: `return ctx.complete(result, tx=…)`.
+
+        `tx`: a connection or session of yours on the store's own database, as in `using(tx=…)`. Once you commit, the
+        key is done with this result, and the follow-ups enqueued so far are there; if the run fails or its worker dies
+        after that, the message is done all the same when it comes again. Commit before the handler returns: a run
+        whose completion was not committed has failed. Where you roll back instead, nothing was said. Raises
+        ConfigError where the task has no `idempotency=`, LeaseLost where another one has the key by now, EncodeError
+        or TooLarge for a result that cannot be stored, EnqueueError, Unsupported or StoreError as `using(tx=…)`.
+        """
+        claim = self._claim
+        if claim is None:
+            raise ConfigError("ctx.complete(…) has no key to complete: the task needs idempotency=Idempotency(key=…)")
+        self._refuse_over("a completion")
+        store, extras = self._task.app.store, self._said()
+        swap = claim.completing(self._stored(result), extras.degraded, store.now_ms())
+        follow_ups = () if self._receipt is None else tuple(extras.follow_ups)
+        try:
+            store.put(follow_ups, swaps=[swap], tx=tx)
+        except Conflict:
+            self._stop = self._stop or "lease"
+            raise LeaseLost(
+                f"message {self.message.id} no longer holds idempotency key {claim.key!r}: roll back; its run took too "
+                "long and another one has taken it over, or it is complete already"
+            ) from None
+        claim.committed = True
+        extras.completed = True
+        return result
+
+    def _stored(self, result: Any) -> bytes:
+        written: bytes = self._task.codec.encode_result(result)
+        most = self._traits().state_bytes_max
+        if len(written) > most:
+            raise TooLarge(f"task {self._task.name!r}: its result has {len(written)} bytes; this store takes {most}")
+        return written
+
+    def _said(self) -> Extras:
+        extras = self._extras
+        if extras is None:
+            with _making:
+                extras = self._extras  # another thread of the handler may have been quicker
+                if extras is None:
+                    extras = self._extras = Extras()
+        return extras
+
+    def _refuse_over(self, what: str) -> None:
+        if self._over:
+            raise RuntimeError(f"the run of message {self.message.id} is over: {what} can no longer go with its end")
+
+    def _traits(self) -> Traits:
+        """What the store takes that this run's follow-ups go to."""
+        traits: Traits = _LOCAL if self._receipt is None else self._task.app.store.traits
+        return traits
+
+    @property
+    def _state_bytes_max(self) -> int:
+        """How many bytes a checkpoint or a result of this run may have."""
+        return self._traits().state_bytes_max
+
+    def _now_ms(self) -> int:
+        now_ms: int = time.time_ns() // 1_000_000 if self._receipt is None else self._task.app.store.now_ms()
+        return now_ms
+
+    def stop(self, why: str) -> None:
+        """Tell the handler to end: the worker's call."""
+        self._stop = why
+
+    def end(self) -> Extras | None:
+        """What the handler said, now that it has ended: the worker's call. Nothing can be said after it."""
+        self._over = True
+        return self._extras
+
+
+#: What `app.wrap` takes: a generator function of the Context that yields once, sync or async, as it is or with
+#: contextlib's decorator.
+Wrap = (
+    Callable[[Context], Iterator[None]]
+    | Callable[[Context], AsyncIterator[None]]
+    | Callable[[Context], AbstractContextManager[None]]
+    | Callable[[Context], AbstractAsyncContextManager[None]]
+)
+
+_current: ContextVar[Context | None] = ContextVar("redrive_context", default=None)
+current = _current.get
+enter = _current.set
+leave = _current.reset
+
+
+def context() -> Context:
+    """The context of the message being handled here. Raises RuntimeError outside of a handler."""
+    found = _current.get()
+    if found is None:
+        raise RuntimeError(
+            f"no redrive message is being handled in this task or thread ({threading.current_thread().name})"
+        )
+    return found
+
+
+def progress_of(kept: bytes | None) -> Any:
+    """A checkpoint as plain JSON values, or as it is where it is no JSON."""
+    try:
+        return None if kept is None else msgspec.json.decode(kept)
+    except (ValueError, RecursionError):
+        return kept
+
+
+def refuse_loop(what: str, instead: str) -> None:
+    """What blocks would hold up every coroutine on a running loop. asyncio is not imported for the sake of asking."""
+    events = sys.modules.get("asyncio.events")
+    if events is not None and events._get_running_loop() is not None:
+        raise RuntimeError(
+            f"{what} was called inside a running event loop, which it would block; use `{instead}` there"
+        )

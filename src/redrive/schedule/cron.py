@@ -1,0 +1,160 @@
+"""When the ticks of a schedule are: cron expressions in a time zone, and plain intervals.
+
+Times are integer milliseconds since the epoch. Ticks depend on nothing but the expression, so that every scheduler
+sees the same ones.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
+from itertools import count, takewhile
+from zoneinfo import ZoneInfo, available_timezones
+
+from cronsim import CronSim, CronSimError
+from msgspec import Struct
+
+from ..config.resolve import near_miss
+from ..duration import Duration, milliseconds, show
+from ..errors import ConfigError
+
+ALIASES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+EVERY_MIN_MS = 100
+_EXPECTED = f"five fields (minute hour day month weekday), six with seconds first, or one of {', '.join(ALIASES)}"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+_LOOK_BACK_MS = 60_000  # how far back ticks are looked for first; eight times as far each time
+_CACHED = 4096
+
+
+class Times(Struct, frozen=True):
+    """The ticks of a schedule. `spec` is what makes them, in one spelling: two schedules with one spec tick alike."""
+
+    spec: str
+    shown: str  # as it was declared
+    tz: str
+    zone: tzinfo
+
+    def after(self, after_ms: int) -> Iterator[int]:
+        """The ticks later than that, in order, without end."""
+        raise NotImplementedError
+
+    def at(self, tick_ms: int) -> datetime:
+        """A tick as a time in the schedule's zone."""
+        return (_EPOCH + tick_ms * _MS).astimezone(self.zone)
+
+
+class Cron(Times, frozen=True):
+    """The minutes, or seconds, that a cron expression names on the clocks of a zone."""
+
+    fields: str
+
+    def after(self, after_ms: int) -> Iterator[int]:
+        last_ms = after_ms
+        for at in CronSim(self.fields, self.at(after_ms)):
+            tick_ms = (at - _EPOCH) // _MS
+            # An hour that the clocks repeat: started in its second half, cronsim begins with the first once more.
+            if tick_ms > last_ms:
+                yield tick_ms
+                last_ms = tick_ms
+
+
+class Every(Times, frozen=True):
+    """The multiples of a period since the epoch."""
+
+    every_ms: int
+
+    def after(self, after_ms: int) -> Iterator[int]:
+        return count((after_ms // self.every_ms + 1) * self.every_ms, self.every_ms)
+
+
+def times(cron: str | None, every: Duration | None, tz: str) -> Cron | Every:
+    """The ticks of a cron expression or of a period; raises ConfigError for what cannot be meant."""
+    if (cron is None) == (every is None):
+        raise ConfigError('give a cron expression or every=, such as "*/5 * * * *" or every="30s"; exactly one of them')
+    zone = zone_of(tz)
+    if every is not None:
+        return _every(every, tz, zone)
+    if not isinstance(cron, str):
+        raise ConfigError(f'cron {cron!r}: expected text; write @app.periodic("*/5 * * * *")')
+    return _cron(cron, tz, zone)
+
+
+def _cron(text: str, tz: str, zone: tzinfo) -> Cron:
+    shown = " ".join(text.split())
+    fields = ALIASES.get(shown.lower(), shown).upper()
+    if fields.startswith("@"):
+        near = near_miss(shown.lower(), ALIASES)
+        raise ConfigError(f"cron {text!r}: {f'did you mean {near!r}? ' if near else ''}expected {_EXPECTED}")
+    found = Cron(f"{fields} {tz}", shown, tz, zone, fields)
+    try:
+        next(found.after(0))
+    except CronSimError as error:
+        raise ConfigError(f"cron {text!r}: {str(error).lower()}; expected {_EXPECTED}") from None
+    except (StopIteration, RuntimeError):
+        raise ConfigError(f"cron {text!r}: no such time comes within 50 years; look at its day and month") from None
+    return found
+
+
+def _every(every: Duration, tz: str, zone: tzinfo) -> Every:
+    try:
+        every_ms = milliseconds(every, "every")
+    except (ValueError, TypeError) as error:
+        raise ConfigError(str(error)) from None
+    if every_ms < EVERY_MIN_MS:
+        raise ConfigError(f"every={every!r}: expected {show(EVERY_MIN_MS / 1000)} or more")
+    return Every(f"every {every_ms}ms", f"every {show(every_ms / 1000)}", tz, zone, every_ms)
+
+
+def zone_of(tz: str) -> tzinfo:
+    """The time zone of an IANA name. Raises ConfigError with the near misses."""
+    if tz == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(tz)
+    except (KeyError, ValueError, OSError, TypeError):  # KeyError: unknown; OSError: the name of a folder of zones
+        pass
+    near = _near_zones(str(tz))
+    meant = f"did you mean {' or '.join(map(repr, near))}?" if near else "expected an IANA name such as 'Europe/Zurich'"
+    raise ConfigError(f"tz={tz!r}: there is no such time zone; {meant}")
+
+
+def _near_zones(tz: str) -> list[str]:
+    """Those that end alike, such as a city without its continent, then those that are spelled alike."""
+    zones = {zone.lower(): zone for zone in sorted(available_timezones())}
+    if not zones:
+        return []  # no database on this machine
+    wanted = tz.lower().replace(" ", "_")
+    city = [zone for zone in zones if zone == wanted or zone.rpartition("/")[2] == wanted.rpartition("/")[2]]
+    alike = difflib.get_close_matches(wanted, zones, n=3)
+    return [zones[zone] for zone in list(dict.fromkeys([*city, *alike]))[:3]]
+
+
+@lru_cache(maxsize=_CACHED)  # a scheduler asks every second, for the same tick
+def next_after(times: Cron | Every, after_ms: int) -> int | None:
+    """The first tick later than that; None where there is none within 50 years."""
+    return next(times.after(after_ms), None)
+
+
+def latest(times: Cron | Every, after_ms: int, until_ms: int, most: int) -> list[int]:
+    """The last `most` ticks after one time and up to another, in order.
+
+    Looked for in windows that grow back from the end: after a year's pause a schedule by the second has 30 million.
+    """
+    span_ms = _LOOK_BACK_MS
+    while True:
+        start_ms = max(after_ms, until_ms - span_ms)
+        found = [*takewhile(lambda tick_ms: tick_ms <= until_ms, times.after(start_ms))][-most:]
+        if len(found) == most or start_ms == after_ms:
+            return found
+        span_ms *= 8

@@ -1,0 +1,247 @@
+"""The scheduler: a thin loop that looks at the clock and enqueues what is due.
+
+What a kill leaves behind: a tick is enqueued by the commit that moves its schedule's cell, so either both happened or
+neither. A scheduler holds nothing that another one would have to take back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ..errors import Conflict, EnqueueError, ReadOnly, SchemaError, StoreError, Unsupported
+from ..events import Notice
+from ..message import Cell
+from ..redact import redact
+from ..redact.visible import many_lines
+from ..times import rfc3339
+from .cron import next_after
+from .declare import Schedule, state_in, swap_of
+from .turn import Turn, cut, turn
+
+if TYPE_CHECKING:
+    from ..app import App
+
+STEP_MS = 1_000  # the longest sleep, so that a pause, a change or a jump of the clock is soon seen
+STORE_RETRY_S = (0.05, 2.0)  # the first and the longest pause while the store cannot be reached
+
+
+class Due(Struct, frozen=True, eq=False):
+    """What one look found to do for a schedule: its cell as it was read, and the turn to make."""
+
+    schedule: Schedule
+    cell: Cell | None
+    turn: Turn
+
+
+class Scheduler:
+    """Enqueues the ticks of an app's schedules. Any number may run, anywhere: each tick is enqueued once.
+
+    Made by `app.scheduler()`. `async with`, or `with`, runs it beside other work, in a thread of its own; `run` blocks
+    until `stop`; `step` does what is due now and returns. While the store cannot be reached it tries again, at least
+    every 2 s; the ticks of that time are missed, and the schedules' `missed=` says what becomes of them.
+    """
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.name = f"scheduler/{os.uname().nodename}:{os.getpid()}"
+        self._store = app.store
+        self._seen: set[str] = set()  # schedules it has looked at before
+        self._refused: dict[str, str] = {}  # what was told of schedules whose messages the store refuses
+        self._stops: queue.SimpleQueue[None] = queue.SimpleQueue()  # its put may be called in a signal handler
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    # -- life
+
+    def run(self) -> None:
+        """Enqueue ticks until `stop` is called."""
+        self._notice("started", f"schedules {', '.join(self.app.schedules) or 'none'}")
+        try:
+            self._loop()
+        finally:
+            self._notice("stopped", "no more ticks from here")
+
+    def _loop(self) -> None:
+        wait_s = failed_s = 0.0
+        while not self._told_to_stop(wait_s):
+            try:
+                wait_s = self.step() / 1000
+            except (Unsupported, ReadOnly, SchemaError):
+                raise  # no later try would go better
+            except StoreError as error:
+                if not failed_s:
+                    self._notice("store_unavailable", str(error))
+                wait_s = failed_s = min(failed_s * 2 or STORE_RETRY_S[0], STORE_RETRY_S[1])
+                continue
+            if failed_s:
+                self._notice("store_back", "")
+                failed_s = 0.0
+
+    def stop(self) -> None:
+        """End `run` soon: from any thread, or a signal handler."""
+        self._stops.put(None)
+
+    def _told_to_stop(self, wait_s: float) -> bool:
+        try:
+            self._stops.get(timeout=wait_s)
+        except queue.Empty:
+            return False
+        return True
+
+    def start(self) -> None:
+        """Run in a thread of its own, until `stop` and `join`."""
+        self._thread = threading.Thread(target=self._run_kept, name="redrive-scheduler", daemon=True)
+        self._thread.start()
+
+    def _run_kept(self) -> None:
+        try:
+            self.run()
+        except BaseException as error:
+            self._error = error  # raised by join; but that may be long from now
+            print(many_lines(redact(f"redrive: {self.name} ended:\n{traceback.format_exc()}")), file=sys.stderr)
+
+    def join(self) -> None:
+        """Wait for the thread's end; raises what ended it, if that was an error."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def __enter__(self) -> Scheduler:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+        self.join()
+
+    async def __aenter__(self) -> Scheduler:
+        self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.stop()
+        await asyncio.to_thread(self.join)
+
+    # -- ticks
+
+    def step(self) -> int:
+        """Enqueue what is due now; returns for how many milliseconds nothing more will be, at most STEP_MS.
+
+        Raises StoreError if the store fails: then nothing was enqueued, or it was and its cell says so.
+        """
+        found = self.look(self.app.schedules.values())
+        for batch in _batches([due for due in found if _changes(due)], self._store.traits.batch_max):
+            self.put(batch)
+        now_ms = self._store.now_ms()
+        waits = [_wait_ms(due, now_ms) for due in found]
+        return max(0, min(waits, default=STEP_MS))
+
+    def look(self, schedules: Iterable[Schedule]) -> list[Due]:
+        """Read where these schedules stand, and what is to do for each now. Writes nothing."""
+        listed = list(schedules)
+        cells, now_ms = self._store.cells.read([s.key for s in listed]), self._store.now_ms()
+        most = self._store.traits.batch_max
+        return [self._due(s, cell, now_ms, most) for s, cell in zip(listed, cells, strict=True)]
+
+    def _due(self, schedule: Schedule, cell: Cell | None, now_ms: int, most: int) -> Due:
+        first = schedule.name not in self._seen
+        self._seen.add(schedule.name)
+        made = turn(schedule.times, schedule.missed, state_in(cell), now_ms, first=first)
+        return Due(schedule, cell, cut(made, most))
+
+    def put(self, dues: Sequence[Due]) -> None:
+        """Enqueue the ticks of these and move their cells, in one commit. Where another scheduler was quicker with
+        one of them, each is looked at again and put alone."""
+        try:
+            self._commit(dues)
+        except (Conflict, EnqueueError):
+            for due in dues:
+                self._put_alone(due.schedule)
+
+    def _put_alone(self, schedule: Schedule) -> None:
+        dues = [due for due in self.look([schedule]) if _changes(due)]
+        try:
+            self._commit(dues)
+        except Conflict:
+            pass  # whoever wrote the cell did this turn; the next step sees what is left
+        except EnqueueError as error:  # of this message; the other schedules go on
+            if self._refused.get(schedule.name) != str(error):
+                self._refused[schedule.name] = str(error)
+                self._notice("schedule_refused", f"{schedule.name}: {error}")
+
+    def _commit(self, dues: Sequence[Due]) -> None:
+        if not dues:
+            return
+        drafts = [due.schedule.draft(tick_ms) for due in dues for tick_ms in due.turn.ticks]
+        puts = self._store.put(drafts, swaps=[swap_of(due.schedule, due.cell, due.turn.state) for due in dues])
+        if self.app.events:
+            self._tell(dues, iter([put.id for put in puts]))
+
+    # -- telling
+
+    def _tell(self, dues: Sequence[Due], ids: Iterator[str]) -> None:
+        for due in dues:
+            if due.turn.left_out is not None:
+                after_ms, before_ms = due.turn.left_out
+                span = f"after {rfc3339(after_ms)} and before {rfc3339(before_ms)}"
+                self._notice("ticks_left_out", f"{due.schedule.name}: missed ones {span}")
+            for tick_ms in due.turn.ticks:
+                self._notice("tick", f"{due.schedule.name} at {rfc3339(tick_ms)}: {due.schedule.task.name} {next(ids)}")
+
+    def _notice(self, name: str, text: str) -> None:
+        if self.app.events:
+            self.app.events.emit([Notice(name=name, worker=self.name, at_ms=self._store.now_ms(), text=text)])
+
+
+def _changes(due: Due) -> bool:
+    return bool(due.turn.ticks) or due.turn.state != state_in(due.cell)
+
+
+def _wait_ms(due: Due, now_ms: int) -> int:
+    if due.turn.state.paused or due.turn.state.spec != due.schedule.times.spec:
+        return STEP_MS
+    next_ms = next_after(due.schedule.times, due.turn.state.seen_ms)
+    return STEP_MS if next_ms is None else min(next_ms - now_ms, STEP_MS)
+
+
+def _batches(dues: Sequence[Due], most: int) -> Iterator[list[Due]]:
+    """Dues in groups whose ticks fit one put."""
+    batch: list[Due] = []
+    for due in dues:
+        if batch and sum(len(d.turn.ticks) for d in (*batch, due)) > most:
+            yield batch
+            batch = []
+        batch.append(due)
+    if batch:
+        yield batch
+
+
+def run(scheduler: Scheduler) -> None:
+    """Run a scheduler until SIGTERM or SIGINT."""
+    with _stopped_by_signals(scheduler):
+        scheduler.run()
+
+
+@contextmanager
+def _stopped_by_signals(scheduler: Scheduler) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    old = {n: signal.signal(n, lambda *_: scheduler.stop()) for n in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)

@@ -1,0 +1,1 @@
+"""Cells on DynamoDB, for what SQS cannot keep."""

@@ -1,0 +1,103 @@
+"""Groups in stores that keep whole messages: who of a group has a place, who is parked for one, who waits.
+
+The same rules as in `sqlite/groups.py`, said once more in plain Python.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ...errors import ConfigError
+from ...message import GroupOrder, Lane, Message, OnDead
+
+Name = tuple[str, str]  # (queue, group)
+PRIORITY_SHIFT = 56  # a turn: the priority, where it counts, above the number by which one joined
+WOKEN_MIN = 100  # how many waiting messages an exchange lets into the lines at least: more than a small ask claims
+PLACE = 0  # the turn of whoever holds a place; parked ones have higher turns, all others none
+
+
+class Settings(Struct, frozen=True):
+    """What a queue was told by `configure`."""
+
+    paused: bool = False
+    width: int = 1
+    order: GroupOrder = GroupOrder.TURNS
+    on_dead: OnDead = OnDead.SKIP
+
+    @property
+    def strict(self) -> bool:
+        return self.order is GroupOrder.STRICT
+
+    @property
+    def block(self) -> bool:
+        return self.strict and self.on_dead is OnDead.BLOCK
+
+
+class Line:
+    """One group: who holds a place, and who is parked, in order."""
+
+    __slots__ = ("parked", "taken")
+
+    def __init__(self) -> None:
+        self.taken: set[int] = set()
+        self.parked: list[tuple[int, int]] = []  # (turn, seq), sorted
+
+    def add(self, seq: int, turn: int) -> None:
+        if turn == PLACE:
+            self.taken.add(seq)
+        else:
+            insort(self.parked, (turn, seq))
+
+    def remove(self, seq: int, turn: int) -> None:
+        if turn == PLACE:
+            self.taken.discard(seq)
+        else:
+            del self.parked[bisect_left(self.parked, (turn, seq))]
+
+
+def joined(message: Message, settings: Settings, number: int, due_ms: int, now_ms: int) -> tuple[Message, int | None]:
+    """The message and its turn as it joins its group. `number` rises with every one that joins. Strict groups go by it
+    alone; others by priority first, and what is not due yet does not join before its time."""
+    later = due_ms if due_ms > now_ms else None
+    turn = None if later and not settings.strict else in_line(message, settings, number)
+    return replace(message, due_ms=later), turn
+
+
+def in_line(message: Message, settings: Settings, turn: int) -> int:
+    """The turn of one that joined by this number, or was parked by this turn under another order."""
+    number = turn & ~(-1 << PRIORITY_SHIFT)
+    return number if settings.strict else message.priority << PRIORITY_SHIFT | number
+
+
+def settled(message: Message, settings: Settings, now_ms: int) -> int | None:
+    """The turn of a message that held a place when it was settled as this. It keeps its place if its wait has no
+    length, or if its group is strict and it is neither done nor skipped."""
+    if message.lane is Lane.READY:
+        return PLACE if settings.strict or (message.due_ms or 0) <= now_ms else None
+    held = message.lane in (Lane.DEAD, Lane.QUARANTINE) and settings.block
+    return PLACE if held else None
+
+
+def admitted(message: Message, parked_ms: int, now_ms: int) -> Message:
+    """With a place, it is due when it was admitted: that is how groups take turns. What it was due for before that,
+    its group held it."""
+    held_ms = message.held_ms + max(0, now_ms - max(parked_ms, message.due_ms or 0))
+    return replace(message, due_ms=max(now_ms, message.due_ms or 0), held_ms=held_ms)
+
+
+def refuse(queue: str, width: int, own_widths: bool, order: GroupOrder, on_dead: OnDead) -> None:
+    """Raises ConfigError for settings of a queue's groups that contradict each other."""
+    if order is GroupOrder.STRICT and (width != 1 or own_widths):
+        raise ConfigError(f"queue {queue!r}: strict groups run one message at a time; expected group width 1")
+    if on_dead is OnDead.BLOCK and order is not GroupOrder.STRICT:
+        raise ConfigError(f"queue {queue!r}: on_dead='block' holds a line; it needs group_order='strict'")
+
+
+def free_places(line: Line, width: Callable[[], int]) -> Iterator[int]:
+    """The seqs to be admitted now, in order."""
+    while line.parked and len(line.taken) < width():
+        yield line.parked[0][1]

@@ -1,0 +1,408 @@
+"""The memory store's data: dicts, and per queue and priority a line sorted by due time. Every change can be undone."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import count, islice
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from ...errors import Conflict
+from ...fault import Fault
+from ...message import (
+    PRIORITIES,
+    RESTING,
+    SKIP_LOOKED,
+    Ask,
+    Before,
+    Cell,
+    Lane,
+    Message,
+    Put,
+    Receipt,
+    Swap,
+)
+from .groups import (
+    PLACE,
+    Line,
+    Name,
+    Settings,
+    admitted,
+    free_places,
+    in_line,
+    joined,
+    refuse,
+)
+
+CELLS_SWEPT = 1000  # how many expired cells a commit forgets
+Due = list[tuple[int, Lane, int]]  # (due_ms, lane, seq), sorted
+Retries = list[tuple[int, int]]  # (due_ms, seq), sorted
+Place = tuple[int, int | None]  # (due_ms, seq); None where a look ends, though there is more
+_UNSAID = Settings()
+
+
+class Kept(NamedTuple):
+    """A stored message, the fault that brought it to rest, by which it is found and grouped, and its turn in its group:
+    PLACE, a higher one while it is parked, else None. `expires_ms`: when a done one is removed. `alone`: it is leased
+    and runs alone in its process. `parked_ms`: since when it is parked. `before`: what a redrive or an isolation took
+    from it."""
+
+    message: Message
+    fault: Fault | None = None
+    turn: int | None = None
+    expires_ms: int | None = None
+    alone: bool = False
+    parked_ms: int = 0
+    before: Before | None = None
+
+
+class _Holder(NamedTuple):
+    """Who holds a unique key: while that message is not done, and at least until `until_ms`."""
+
+    id: str
+    until_ms: int
+
+
+class _CellRow(NamedTuple):
+    version: int
+    value: bytes
+    expires_ms: int | None
+
+
+class Tables:
+    """Not locked; whoever changes them ends with `commit` or `undo`."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int | str, Kept] = {}  # by seq: the receipt's handle, never used twice
+        self.seqs: dict[str, int] = {}  # by id
+        self.settings: dict[str, Settings] = {}  # by queue
+        self.own_widths: dict[tuple[str, str | None], int] = {}  # by queue and group; None: of all its groups
+        self.groups: dict[Name, Line] = {}
+        self._waiting: dict[str, list[tuple[int, int]]] = {}  # by queue: (due_ms, seq) of who waits without a place
+        self._touched: set[Name] = set()  # groups in which a place may be free, or somebody came
+        self._lines: dict[str, tuple[Due, ...]] = {}  # by queue, then priority: all that can become due
+        self._retries: dict[str, tuple[Retries, ...]] = {}  # the same: those of them that have failed before
+        self._holders: dict[tuple[str, str], _Holder] = {}  # by (task, key)
+        self._cells: dict[str, _CellRow] = {}
+        self._expiring: list[tuple[int, str]] = []  # a heap of (expires_ms, key); what a later swap changed stays in it
+        self._version_gone = 0  # the highest of a cell that is gone
+        self._undo: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._next_seq = count(1)
+
+    # -- changes
+
+    def mark(self) -> int:
+        return len(self._undo)
+
+    def undo(self, mark: int = 0) -> None:
+        while len(self._undo) > mark:
+            do, args = self._undo.pop()
+            do(*args)
+        if not self._undo:
+            self._touched.clear()
+
+    def commit(self) -> None:
+        self._undo.clear()
+        self._touched.clear()
+
+    def add(self, message: Message, now_ms: int) -> None:
+        seq, turn = next(self._next_seq), None
+        if message.group is not None:
+            self._touched.add((message.queue, message.group))
+            message, turn = joined(message, self.rules(message.queue), seq, message.due_ms or 0, now_ms)
+        self.write(seq, Kept(message, turn=turn, parked_ms=now_ms))
+
+    def change(self, seq: int, message: Message) -> None:
+        """It stays where it lies."""
+        self.write(seq, self.kept[seq]._replace(message=message))
+
+    def write(self, seq: int, kept: Kept | None) -> None:
+        """Keep this under `seq` instead of what is there. None removes it, and frees a key held for its life only."""
+        if kept is not None and kept.message.group is not None:
+            kept = kept._replace(message=_seen(kept.message, kept.turn))
+        old = self.kept.get(seq)
+        self._undo.append((self._place, (seq, old)))
+        self._place(seq, kept)
+        if old is not None and old.turn == PLACE and old.message.group is not None:
+            self._touched.add((old.message.queue, old.message.group))
+        if kept is None and old is not None and old.message.key is not None:
+            name = (old.message.task, old.message.key)
+            if self._holders.get(name) == (old.message.id, 0):
+                self._set(self._holders, name, None)
+
+    def configure(self, queue: str, changes: dict[str, Any], now_ms: int) -> None:
+        """Make the queue's settings, or change them. Raises ConfigError where they then contradict each other."""
+        was_strict = self.rules(queue).strict
+        self._set(self.settings, queue, replace(self.rules_said(queue), **changes))
+        self._refuse(queue)
+        if self.rules(queue).strict != was_strict:
+            self._reorder(queue, now_ms)
+        if not self.rules(queue).block:
+            for seq, kept in [*self.kept.items()]:
+                if kept.message.queue == queue and kept.turn == PLACE and kept.message.lane in RESTING:
+                    self.write(int(seq), kept._replace(turn=None))
+        self._touch_all(queue)
+
+    def _reorder(self, queue: str, now_ms: int) -> None:
+        """Who stands in line stands there by the other order now; what is not due yet has a turn only where it is
+        strict."""
+        rules = self.rules(queue)
+        for seq, kept in [*self.kept.items()]:
+            message, turn = kept.message, kept.turn
+            if message.queue != queue or turn is None or (turn == PLACE and message.lane is not Lane.READY):
+                continue
+            if not rules.strict and (message.due_ms or 0) > now_ms:
+                self.write(int(seq), kept._replace(turn=None))
+            elif turn > PLACE:
+                self.write(int(seq), kept._replace(turn=in_line(message, rules, turn)))
+
+    def set_width(self, queue: str, group: str | None, width: int) -> None:
+        """0 takes the own width back."""
+        self._set(self.own_widths, (queue, group), width or None)
+        self._refuse(queue)
+        self._touch_all(queue)
+
+    def _refuse(self, queue: str) -> None:
+        said = self.rules_said(queue)
+        own = any(of == queue and group and width != 1 for (of, group), width in self.own_widths.items())
+        refuse(queue, self.rules(queue).width, own, said.order, said.on_dead)
+
+    def _touch_all(self, queue: str) -> None:
+        self._touched |= {name for name, line in self.groups.items() if name[0] == queue and line.parked}
+
+    def rejoin(self, seq: int, message: Message, before: Before | None, now_ms: int) -> None:
+        """A redriven message goes to the tail of its group, or stays the head that it was."""
+        old = self.kept[seq]
+        if message.group is None or (old.turn == PLACE and old.message.queue == message.queue):
+            self.write(seq, Kept(message, turn=old.turn, before=before))
+            return
+        number = next(self._next_seq)
+        message, turn = joined(message, self.rules(message.queue), number, message.due_ms or 0, now_ms)
+        self.write(seq, Kept(message, turn=turn, parked_ms=now_ms, before=before))
+        self._touched.add((message.queue, message.group or ""))
+
+    def restore(self, message: Message) -> None:
+        """Out of its group's line."""
+        self.write(next(self._next_seq), Kept(message, message.faults[-1] if message.faults else None))
+
+    def wake(self, queue: str, limit: int, now_ms: int) -> None:
+        """Let those whose wait is over join their lines, the longest due first."""
+        for due_ms, seq in self._waiting.get(queue, [])[:limit]:
+            if due_ms > now_ms:
+                return
+            kept = self.kept[seq]
+            message, turn = joined(kept.message, self.rules(queue), next(self._next_seq), due_ms, now_ms)
+            self.write(seq, Kept(message, turn=turn, parked_ms=now_ms, before=kept.before))
+            self._touched.add((queue, message.group or ""))
+
+    def admit(self, now_ms: int) -> None:
+        """Give free places to those who are parked, in their order."""
+        for name in self._touched & self.groups.keys():
+            for seq in free_places(self.groups[name], partial(self.width, *name)):
+                kept = self.kept[seq]
+                message = admitted(kept.message, kept.parked_ms, now_ms)
+                self.write(seq, Kept(message, turn=PLACE, before=kept.before))
+        self._touched.clear()
+
+    def hold_key(self, task: str, key: str, id: str, until_ms: int) -> None:
+        self._set(self._holders, (task, key), _Holder(id, until_ms))
+
+    def swap(self, swap: Swap, now_ms: int) -> bool:
+        live = self.cell(swap.key, now_ms)
+        if (live.version if live else 0) != swap.version:
+            return False
+        row = self._cells.get(swap.key)
+        version = 1 + (row.version if row else self._version_gone)
+        if swap.value is None:
+            self._forget_cell(swap.key, version)
+            return True
+        expires_ms = now_ms + swap.ttl_ms if swap.ttl_ms is not None else None
+        self._set(self._cells, swap.key, _CellRow(version, swap.value, expires_ms))
+        if expires_ms is not None:
+            heapq.heappush(self._expiring, (expires_ms, swap.key))
+        return True
+
+    def _forget_cell(self, key: str, version: int) -> None:
+        """A new one's versions begin above what any had that is gone: so none is used twice."""
+        self._version_gone = max(self._version_gone, version)
+        self._set(self._cells, key, None)
+
+    def sweep_cells(self, now_ms: int) -> None:
+        """Forget cells that have expired, at most CELLS_SWEPT of them."""
+        for _ in range(CELLS_SWEPT):
+            if not self._expiring or self._expiring[0][0] > now_ms:
+                break
+            expires_ms, key = heapq.heappop(self._expiring)
+            row = self._cells.get(key)
+            if row is not None and row.expires_ms == expires_ms:
+                self._forget_cell(key, row.version)
+        if len(self._expiring) > 2 * len(self._cells) + CELLS_SWEPT:
+            rows = self._cells.items()
+            self._expiring = [(row.expires_ms, key) for key, row in rows if row.expires_ms is not None]
+            heapq.heapify(self._expiring)
+
+    def swap_all(self, swaps: Iterable[Swap], now_ms: int) -> None:
+        for swap in swaps:
+            if not self.swap(swap, now_ms):
+                raise Conflict(
+                    f"cell {swap.key!r} is not at version {swap.version}; nothing was written, read it again"
+                )
+
+    def sweep(self, now_ms: int) -> None:
+        """Forget done messages that were kept long enough, and keys whose time is over and whose message is gone."""
+        for seq, kept in [*self.kept.items()]:
+            if kept.expires_ms is not None and kept.expires_ms < now_ms:
+                self.write(int(seq), None)
+        for name, held in [*self._holders.items()]:
+            if held.until_ms <= now_ms and held.id not in self.seqs:
+                self._set(self._holders, name, None)
+
+    # -- looking
+
+    def message(self, id: str) -> Message | None:
+        seq = self.seqs.get(id)
+        return None if seq is None else self.kept[seq].message
+
+    def held(self, receipt: Receipt) -> Message | None:
+        """The message this receipt holds; None if it is stale. A lease that ran out holds until somebody claims."""
+        kept = self.kept.get(receipt.handle)
+        if kept is None or kept.message.lane is not Lane.LEASED or kept.message.fence != receipt.fence:
+            return None
+        return kept.message
+
+    def key_until(self, task: str, key: str, id: str) -> int | None:
+        """Until when at least this message holds the key; None where it does not, or did."""
+        held = self._holders.get((task, key))
+        return held.until_ms if held is not None and held.id == id else None
+
+    def free_key(self, task: str, key: str) -> None:
+        self._set(self._holders, (task, key), None)
+
+    def key_holder(self, task: str, key: str, now_ms: int) -> Put | None:
+        """What a put under this key gives while the key is held."""
+        held = self._holders.get((task, key))
+        if held is None:
+            return None
+        message = self.message(held.id)
+        if message is not None and (message.task, message.key) != (task, key):
+            message = None  # another message, put later under the id of one that is gone
+        if (message is None or message.lane is Lane.DONE) and held.until_ms <= now_ms:
+            return None
+        return Put(held.id, True, message.state(now_ms) if message else "done")
+
+    def lines(self, ask: Ask) -> Iterator[Iterator[Place]]:
+        """Per priority what the ask may get now or later, in the order of due times. With `skip` no more than
+        SKIP_LOOKED are looked at: then the last place says when the next one is due."""
+        if not self.rules_said(ask.queue).paused:
+            for line in self._lines.get(ask.queue, ()):
+                yield self._unskipped(line, ask.skip) if ask.skip else ((due_ms, seq) for due_ms, _, seq in line)
+
+    def retries_due(self, ask: Ask, now_ms: int) -> Iterator[tuple[int, int]]:
+        """(priority, seq) of those due that have failed before, by due time; of each priority as many as are wanted."""
+        if not ask.retries or self.rules_said(ask.queue).paused:
+            return
+        for priority, line in enumerate(self._retries.get(ask.queue, ())):
+            due = (seq for due_ms, seq in line[:SKIP_LOOKED] if due_ms <= now_ms)
+            wanted = (seq for seq in due if self.kept[seq].message.task not in ask.skip)
+            yield from ((priority, seq) for seq in islice(wanted, ask.retries))
+
+    def _unskipped(self, line: Due, skip: frozenset[str]) -> Iterator[Place]:
+        for due_ms, _, seq in line[:SKIP_LOOKED]:
+            if self.kept[seq].message.task not in skip:
+                yield due_ms, seq
+        if len(line) > SKIP_LOOKED:
+            yield line[SKIP_LOOKED][0], None
+
+    def waiting(self, queue: str) -> Iterator[int]:
+        """When those may be due who wait for their time without a place in their group, in order."""
+        if not self.rules_said(queue).paused:
+            yield from (due_ms for due_ms, _ in self._waiting.get(queue, ()))
+
+    def rules_said(self, queue: str) -> Settings:
+        return self.settings.get(queue, _UNSAID)
+
+    def rules(self, queue: str) -> Settings:
+        """As said, with the width that was set at run time."""
+        said, width = self.rules_said(queue), self.own_widths.get((queue, None))
+        return said if width is None else replace(said, width=width)
+
+    def width(self, queue: str, group: str) -> int:
+        return self.own_widths.get((queue, group)) or self.rules(queue).width
+
+    def in_line(self) -> int:
+        """How many messages stand in all lines."""
+        return sum(len(line) for lines in self._lines.values() for line in lines)
+
+    def cell(self, key: str, now_ms: int) -> Cell | None:
+        row = self._cells.get(key)
+        if row is None or (row.expires_ms is not None and row.expires_ms <= now_ms):
+            return None
+        return Cell(row.version, row.value)
+
+    # -- places
+
+    def _set(self, table: dict[Any, Any], key: Any, value: Any) -> None:
+        self._undo.append((_assign, (table, key, table.get(key))))
+        _assign(table, key, value)
+
+    def _place(self, seq: int, kept: Kept | None) -> None:
+        old = self.kept.pop(seq, None)
+        if old is not None:
+            del self.seqs[old.message.id]
+            for line, place in self._stand(seq, old):
+                del line[bisect_left(line, place)]
+            if old.turn is not None:
+                self._group(old.message).remove(seq, old.turn)
+        if kept is not None:
+            self.kept[seq] = kept
+            self.seqs[kept.message.id] = seq
+            for line, place in self._stand(seq, kept):
+                insort(line, place)
+            if kept.turn is not None:
+                self._group(kept.message).add(seq, kept.turn)
+        if old is not None and old.turn is not None:
+            name = (old.message.queue, old.message.group or "")
+            group = self.groups.get(name)
+            if group is not None and not group.taken and not group.parked:
+                del self.groups[name]  # there may be a group for each of a million keys
+
+    def _stand(self, seq: int, kept: Kept) -> Iterator[tuple[list[Any], tuple[Any, ...]]]:
+        """The sorted lists in which it stands, if any, and as what."""
+        message = kept.message
+        if message.due_ms is None:
+            return
+        if message.group is None or kept.turn == PLACE:
+            yield self._line(message), (message.due_ms, message.lane, seq)
+            if message.attempt and message.lane is Lane.READY:
+                yield self._of(self._retries, message), (message.due_ms, seq)
+        elif kept.turn is None:
+            yield self._waiting.setdefault(message.queue, []), (message.due_ms, seq)
+
+    def _group(self, message: Message) -> Line:
+        return self.groups.setdefault((message.queue, message.group or ""), Line())
+
+    def _line(self, message: Message) -> Due:
+        return self._of(self._lines, message)
+
+    def _of(self, lines: dict[str, tuple[list[Any], ...]], message: Message) -> list[Any]:
+        if message.queue not in lines:
+            lines[message.queue] = tuple([] for _ in PRIORITIES)
+        return lines[message.queue][message.priority]
+
+
+def _seen(message: Message, turn: int | None) -> Message:
+    """As whoever looks at it shall see it."""
+    parked = message.lane is Lane.READY and turn != PLACE
+    return message if message.parked == parked else replace(message, parked=parked)
+
+
+def _assign(table: dict[Any, Any], key: Any, value: Any) -> None:
+    """None removes."""
+    if value is None:
+        table.pop(key, None)
+    else:
+        table[key] = value

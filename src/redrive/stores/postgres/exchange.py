@@ -1,0 +1,283 @@
+"""The exchange of the PostgreSQL store: settle, then claim, in one transaction and one round trip.
+
+Nothing in it waits for an answer before the commit is sent, except where a settlement brings follow-ups or swaps of
+cells: those are decided one by one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import psycopg
+from msgspec.structs import replace
+
+from ...ids import new_id
+from ...message import (
+    Ask,
+    Delivery,
+    Draft,
+    Exchange,
+    Lane,
+    Message,
+    Receipt,
+    RetryAt,
+    Settled,
+    Settlement,
+    Swap,
+)
+from . import groups
+from .damage import UNREADABLE, stand_in
+from .floors import Floors, Looking
+from .rows import full_message, ids, ints, read_rare, texts
+from .session import Link
+from .told import Told, spots_of
+from .writes import (
+    GROUPED,
+    KEYED,
+    PLAIN,
+    Batch,
+    Connection,
+    Cursor,
+    Statements,
+    apart,
+    claim,
+    group_of,
+    insert_all,
+    is_simple,
+    look,
+    look_behind,
+    names_of,
+    plain_acks,
+    queue_of,
+    settle_each,
+    swap_all,
+    words_of,
+)
+
+GROUPS_SEEN_FOR_S = 60.0  # how long exchanges go on waking groups after one met a group
+_tuple = tuple.__new__
+
+
+class Exchanges:
+    """Runs exchanges on a link. Where nobody uses groups they cost one look at an empty index."""
+
+    def __init__(self, link: Link, st: Statements, floors: Floors, seam: Callable[[str], None]) -> None:
+        self._link, self._st, self._floors, self._seam = link, st, floors, seam
+        self._groups_seen_s = -GROUPS_SEEN_FOR_S
+
+    def run(self, settlements: Sequence[Settlement], asks: Sequence[Ask], swaps: Sequence[Swap]) -> Exchange:
+        one = _One(self._st, self._floors, self._seam, settlements, [ask for ask in asks if ask.limit > 0], swaps)
+        one.waking = time.monotonic() - self._groups_seen_s < GROUPS_SEEN_FOR_S
+        if not (settlements or one.asks or swaps):
+            return Exchange([], [])
+        queues = [ask.queue for ask in one.asks]
+        self._floors.meet(queues, self._look_behind, self._st.now_ms, self._link.url.timeout_s * 500)
+        self._send(one)
+        if one.kept_back and not one.waking:  # somebody waits to be woken: nothing was claimed there
+            left = [n for n, found in enumerate(one.deliveries) if not found]
+            again = _One(self._st, self._floors, self._seam, (), [one.asks[n] for n in left], ())
+            again.waking = True
+            self._send(again)
+            for n, found in zip(left, again.deliveries, strict=True):
+                one.deliveries[n] = found
+            one.clogged = one.clogged - {ask.queue for ask in again.asks} | again.clogged
+        found = [d for found in one.deliveries for d in found]
+        return Exchange(one.words, found, frozenset(one.clogged), self._set_aside(one.bad) if one.bad else ())
+
+    def _set_aside(self, bad: Sequence[tuple[Any, ...]]) -> tuple[Message, ...]:
+        """Claims that cannot be read, as rows of COLUMNS: out of the way of all others."""
+        found = [stand_in(row) for row in bad]
+        messages = [message for message, _ in found]
+        whys = [message.damage.why if message.damage else "" for message in messages]
+        names = {(m.queue, m.group) for m in messages if m.group is not None}
+        args = (ids([m.id for m in messages]), ints([row[3] for row in bad]), texts(whys))
+
+        def work(c: Connection) -> None:
+            now = self._st.now()
+            if names:
+                groups.lock(self._st, c, names, (), now)
+            self._st.do(c, "set_aside", *args, texts([",".join(wrong) for _, wrong in found]), now)
+            groups.admit(self._st, c, names, now)
+
+        self._link.run(work, wake={queue for queue, _ in names})
+        return tuple(replace(message, lane=Lane.QUARANTINE, due_ms=None) for message in messages)
+
+    def _look_behind(self, looking: Looking) -> list[tuple[Any, ...]]:
+        return self._link.read(lambda c: look_behind(self._st, c, looking).fetchall())
+
+    def _send(self, one: _One) -> None:
+        sent_s, told = time.monotonic(), one.told()
+        for queue in told.dues_ms:  # so that its own claims find what it puts below a floor
+            self._floors.expect(queue, spots_of(told, queue))
+        self._link.pipeline(one.work, wake=told)
+        one.read()
+        if self._st.by_server:
+            self._link.saw_clock(one.now_ms, sent_s)
+        if one.groups_seen:
+            self._groups_seen_s = time.monotonic()
+
+
+class _One:
+    """One exchange on its way: what was sent, and what came back."""
+
+    def __init__(
+        self,
+        st: Statements,
+        floors: Floors,
+        seam: Callable[[str], None],
+        settlements: Sequence[Settlement],
+        asks: Sequence[Ask],
+        swaps: Sequence[Swap],
+    ) -> None:
+        self._st, self._floors, self._seam = st, floors, seam
+        self._settlements, self.asks, self._swaps = settlements, asks, swaps
+        self._acks = plain_acks(settlements)
+        self._names = set[tuple[str, str]]()
+        if self._acks is None:
+            self._names = {name for s in settlements if (name := group_of(s.receipt.handle)) is not None}
+            self._names |= {name for s in settlements for name in names_of(s.follow_ups)}
+        self.waking = False
+        self.words: list[Settled] = []
+        self.deliveries: list[list[Delivery]] = []  # of each ask
+        self.clogged = set[str]()
+        self.bad: list[tuple[Any, ...]] = []  # rows of COLUMNS that cannot be read
+        self.now_ms = 0
+        self.kept_back = False  # whether a message waited to be woken
+        self.groups_seen = bool(self._names)
+
+    def told(self) -> Told:
+        """The queues of which others should hear: where something comes, or may be let in, for which whoever settles
+        may have no room."""
+        told = Told(queue for queue, _ in self._names)
+        if self._acks is None:
+            now_ms = self._st.now_ms()
+            for s in self._settlements:
+                if type(s.decision) is RetryAt:
+                    told.due(queue_of(s.receipt.handle), s.decision.at_ms, now_ms)
+                for draft in s.follow_ups:
+                    told.due(draft.queue, draft.due_ms, now_ms)
+        return told
+
+    # -- sending
+
+    def work(self, c: Connection, pipeline: psycopg.Pipeline) -> None:
+        st, now = self._st, self._st.now()
+        self._sent: list[tuple[list[Receipt], Cursor]] = []
+        self._swapping: list[Settlement] = []
+        self._decided: list[tuple[Receipt, Settled]] | None = None  # one by one
+        self._claims: list[Cursor] = []
+        queues = [ask.queue for ask in self.asks]
+        parts = self._floors.parts(queues, st.now_ms)
+        if self._names or self.waking:
+            woken = self.asks if self.waking else ()
+            groups.lock(st, c, self._names, woken, now, parts)
+        if self._settlements:
+            self._settle(c, now)
+        swap_all(st, c, self._swaps, now)
+        self._seam("settled")
+        for ask in self.asks:
+            if self.waking:
+                groups.wake(st, c, ask, now, parts)
+            self._seam("claim")
+            self._claims.append(claim(st, c, ask, self.waking, now, parts.get(ask.queue)))
+        self._look = look(st, c, queues, now, parts)
+        self._looking = self._floors.looking(queues)
+        if self._looking is not None:
+            self._found = look_behind(st, c, self._looking)
+
+    def _settle(self, c: Connection, now: int | None) -> None:
+        st = self._st
+        if self._acks is not None:
+            self._sent = Batch(self._acks).write(st, c, now)
+            return
+        swapping, others = apart(self._settlements)
+        if is_simple(others):
+            batch, drafts = Batch(), list[Draft]()
+            for s in others:
+                batch.add(s)
+        else:
+            words, batch, drafts = settle_each(st, c, others, now)
+            self._decided = [*zip([s.receipt for s in others], words, strict=True)]
+        batch.swapping = self._swapping = swapping
+        self._sent = batch.write(st, c, now)
+        if drafts:  # last, so that a key which an ack frees is free for them
+            insert_all(st, c, drafts, [draft.id or new_id(self._st.now_ms()) for draft in drafts], now)
+        groups.regroup(st, c, batch.grouped, now)
+        groups.admit(st, c, self._names, now)
+
+    # -- reading
+
+    def read(self) -> None:
+        """After the commit."""
+        if self._settlements:
+            self.words = self._words()
+        row = self._look.fetchone()
+        assert row is not None
+        self.now_ms, self.kept_back = row
+        if self._looking is not None:
+            self._floors.saw(self._looking, self._found.fetchall(), self.now_ms)
+        self.groups_seen = self.groups_seen or self.kept_back
+        claims = zip(self.asks, self._claims, strict=True)
+        self.deliveries = [self._deliveries(ask, claim.fetchall()) for ask, claim in claims]
+
+    def _words(self) -> list[Settled]:
+        if self._decided is None:
+            return words_of(self._settlements, self._sent)
+        if not self._swapping:
+            return [word for _, word in self._decided]
+        found = dict(self._decided)  # no message is here twice
+        acked = words_of(self._swapping, self._sent[:1])
+        found.update(zip([s.receipt for s in self._swapping], acked, strict=True))
+        return [found[s.receipt] for s in self._settlements]
+
+    def _deliveries(self, ask: Ask, rows: list[tuple[Any, ...]]) -> list[Delivery]:
+        queue, worker, until = ask.queue, ask.worker, self.now_ms + ask.lease_ms
+        leased = Lane.LEASED
+        if ask.skip and rows and rows[-1][0] is None:  # there is more than it looked at
+            rows.pop()
+            if len(rows) < ask.limit:
+                self.clogged.add(queue)
+        found = []
+        for row in rows:
+            id, task, priority, fence, attempt, enqueued, producer, group, body, rare, faults, seq = row
+            mark = PLAIN
+            if rare is None and faults is None and fence > 0:  # the way of most messages: as few steps as there can be
+                message = Message(
+                    id,
+                    task,
+                    queue,
+                    body,
+                    id,
+                    leased,
+                    priority,
+                    until,
+                    fence,
+                    attempt,
+                    enqueued,
+                    enqueued,
+                    worker,
+                    producer,
+                    group=group,
+                )
+            else:
+                try:
+                    known = None if rare is None else read_rare(rare)
+                    message = full_message(row, known, queue, leased, until, worker)
+                except UNREADABLE:
+                    self.bad.append((*row[:11], queue, leased.value, until, worker))
+                    continue
+                if fence <= 0:
+                    self.bad.append((*row[:11], queue, leased.value, until, worker))
+                    continue
+                if message.key is not None:
+                    mark = KEYED
+            if group is not None:
+                mark, end = GROUPED, f"{queue}\0{group}"
+                self.groups_seen = True
+            else:
+                end = queue
+            handle = f"{id}{mark}{seq:016x}{end}"
+            found.append(Delivery(message, _tuple(Receipt, (handle, fence)), until))
+        return found

@@ -1,0 +1,180 @@
+"""The floors of one process, and how claims, waits and looks of the PostgreSQL store go by them.
+
+An exchange takes the `parts` of each queue that it claims from, sends the looks that are due after its claims, and
+hands in what they found once it has committed. So a look sees what its own exchange claimed as gone, and what others
+hold in transactions that are not committed as still there: no floor rises above a message that a rollback brings back.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+from ...errors import StoreUnavailable
+from ...message import PRIORITIES
+from ..pool import heirs
+from . import floor as postgres_floor
+from .floor import (
+    FIRST,
+    Allowance,
+    Floor,
+    Look,
+    Place,
+    Spot,
+)
+from .rows import ints, numbers, texts
+
+WAKE = len(PRIORITIES)  # stands for the messages of groups that wait for their time, among the numbers of priorities
+
+
+class Parts(NamedTuple):
+    """The parts of the due index that claims of a queue read, as arguments of a statement; and from when on messages
+    of its groups wait."""
+
+    priorities: bytes
+    lows_ms: bytes
+    lanes: bytes
+    seqs: bytes
+    untils_ms: bytes
+    wake_ms: int
+
+
+class Looking(NamedTuple):
+    """Looks that were sent, each with the floor it is for."""
+
+    floors: Sequence[Floor]
+    looks: Sequence[Look]
+    queues: Sequence[str]
+    orders: Sequence[int]
+
+    def args(self) -> tuple[bytes, ...]:
+        low = [look.low for look in self.looks]
+        return texts(self.queues), ints(self.orders), *_places(low), numbers([look.until_ms for look in self.looks])
+
+
+def _places(places: Sequence[Place]) -> tuple[bytes, bytes, bytes]:
+    return numbers([p[0] for p in places]), texts([p[1] for p in places]), numbers([p[2] for p in places])
+
+
+NO_PARTS: Mapping[str, Parts] = {}
+
+
+def wake_ms(parts: Mapping[str, Parts], queue: str) -> int:
+    """From when on messages of the queue's groups wait."""
+    return parts[queue].wake_ms if queue in parts else FIRST[0]
+
+
+class Floors:
+    """The floors of one store in one process, for as many threads as use it."""
+
+    def __init__(self, at_s: Callable[[], float] = time.monotonic) -> None:
+        self._at_s = at_s
+        self._allowance = Allowance()
+        self._queues: dict[str, tuple[Floor, ...]] = {}
+        self._quiet_s: dict[str, float] = {}  # until when nothing is to be looked at, while no floor is kept
+        self.kept = False  # whether any floor is
+        self._expects = False  # or may soon be: a look is under way
+        self.on_kept: Callable[[], None] = lambda: None  # called while one is
+        self.in_child()
+        heirs.add(self)
+
+    def in_child(self) -> None:
+        """After a fork: another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
+
+    def parts(self, queues: Iterable[str], now_ms: Callable[[], int]) -> Mapping[str, Parts]:
+        """What claims are to read, of those of these queues that have floors."""
+        if not self.kept:
+            return NO_PARTS
+        now = now_ms()
+        with self._lock:
+            known = {queue: self._queues.get(queue, ()) for queue in queues}
+            return {q: _parts(floors, now) for q, floors in known.items() if any(floor.kept for floor in floors)}
+
+    def meet(
+        self,
+        queues: Sequence[str],
+        look: Callable[[Looking], list[tuple[Any, ...]]],
+        now_ms: Callable[[], int],
+        patience_ms: float,
+    ) -> None:
+        """Look before the first claim from a queue: else a process that starts where much was deleted would pass all of
+        it twice, in the claim and in a look. If the look is given up after that much patience, a claim would be too:
+        then claims begin near the end, and what lies below is found in pieces. Raises what a look raises at once."""
+        new = [queue for queue in queues if queue not in self._queues]
+        looking = self.looking(new) if new else None
+        if looking is None:
+            return
+        began_s = self._at_s()
+        try:
+            self.saw(looking, look(looking), now_ms())
+        except StoreUnavailable:
+            cost_ms = (self._at_s() - began_s) * 1000
+            with self._lock:
+                if cost_ms < patience_ms:
+                    for queue in new:  # as if it had not been met
+                        self._queues.pop(queue, None)
+                    raise
+                for floor in looking.floors:
+                    floor.assume(now_ms(), cost_ms, began_s)
+                self.kept = True
+
+    def looking(self, queues: Sequence[str]) -> Looking | None:
+        """What to look at together with claims of these queues; None if nothing is due."""
+        at_s = self._at_s()
+        if not self.kept and all(at_s < self._quiet_s.get(queue, 0.0) for queue in queues):
+            return None
+        made = Looking([], [], [], [])
+        with self._lock:
+            self._expects = True
+            for queue in dict.fromkeys(queues):
+                floors = self._queues.get(queue)
+                if floors is None:
+                    floors = self._queues[queue] = _floors()
+                self._quiet_s[queue] = at_s + postgres_floor.OPEN_EVERY_S
+                for order, floor in enumerate(floors):
+                    for look in floor.looks(at_s, self._allowance):
+                        for part, value in zip(made, (floor, look, queue, order), strict=True):
+                            part.append(value)  # type: ignore[attr-defined]
+        if self.kept:
+            self.on_kept()
+        return made if made.looks else None
+
+    def saw(self, looking: Looking, rows: Iterable[tuple[Any, ...]], now_ms: int) -> None:
+        """Take in what these looks found, once their transaction is committed."""
+        at_s = self._at_s()
+        with self._lock:
+            for n, due_ms, lane, seq, cost_ms in rows:
+                first = None if due_ms is None else (due_ms, lane, seq)
+                floor, look = looking.floors[n - 1], looking.looks[n - 1]
+                floor.saw(look, first, cost_ms, now_ms, at_s, self._allowance)
+            known = [*chain.from_iterable(self._queues.values())]
+            self.kept = any(floor.kept for floor in known)
+            self._expects = self.kept or any(floor.asks for floor in known)
+
+    def expect(self, queue: str, spots: Sequence[Spot]) -> None:
+        """Messages with due times in these ranges were or may have been written; an empty name stands for any queue."""
+        if self._expects and spots:
+            with self._lock:
+                for name in [queue] if queue else [*self._queues]:
+                    for floor in self._queues.get(name, ()):
+                        for low_ms, until_ms in spots:
+                            floor.expect(low_ms, until_ms)
+
+
+def _parts(floors: Sequence[Floor], now_ms: int) -> Parts:
+    found = [(order, part) for order in PRIORITIES for part in floors[order].ranges(now_ms)]
+    (wake,) = floors[WAKE].ranges(now_ms)
+    return Parts(
+        ints([order for order, _ in found]),
+        *_places([part.low for _, part in found]),
+        numbers([part.until_ms for _, part in found]),
+        wake.low[0],
+    )
+
+
+def _floors() -> tuple[Floor, ...]:
+    return *(Floor() for _ in PRIORITIES), Floor(scattered=False)

@@ -1,0 +1,152 @@
+"""Groups in the PostgreSQL store: who of a group has a place, who is parked for one, who waits for its time.
+
+Whoever changes who is in a group first locks the group's row, all rows that it needs in one statement and in one order,
+and ends with `admit`, in the same commit. So no commit leaves a message parked and a place free, nobody has to look for
+one, and nobody waits for somebody who waits for him. Each place has a number, and an index lets nobody have the same.
+Only a change of a queue's settings is followed by `admit_step`, commit after commit, until all groups had their turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from ...message import Ask, GroupOrder, OnDead
+from ..memory.groups import WOKEN_MIN, refuse
+from ..validation import WIDTH_MAX
+from .floors import NO_PARTS, Parts, wake_ms
+from .rows import ids, ints, numbers, texts
+from .writes import Connection, Cursor, Statements
+
+Names = set[tuple[str, str]]  # (queue, group)
+STEP = 500  # messages that are admitted in one commit after a change of settings
+
+
+class Rules(NamedTuple):
+    """How a queue's groups are served."""
+
+    width: int
+    strict: bool
+    block: bool
+
+
+def lock(
+    st: Statements,
+    c: Connection,
+    names: Names,
+    asks: Iterable[Ask],
+    now: int | None,
+    parts: Mapping[str, Parts] = NO_PARTS,
+) -> None:
+    """Lock these groups, and those in which somebody waits to be woken for one of these asks."""
+    wanted = {ask.queue: max(ask.limit, WOKEN_MIN) for ask in asks if ask.limit > 0}
+    st.do(c, "lock_queues", texts(sorted({queue for queue, _ in names} | wanted.keys())))
+    since = numbers([wake_ms(parts, queue) for queue in wanted])
+    st.do(c, "lock", *_listed(names), texts([*wanted]), ints([*wanted.values()]), now, since)
+
+
+def _listed(names: Iterable[tuple[str, str]]) -> tuple[bytes, bytes]:
+    pairs = [*names]
+    return texts([queue for queue, _ in pairs]), texts([name for _, name in pairs])
+
+
+def admit(st: Statements, c: Connection, names: Names, now: int | None, most: int = WIDTH_MAX) -> Cursor | None:
+    """Give the free places of these groups, which are locked, to those who are parked, in their order: to `most` of
+    each."""
+    return st.do(c, "admit", *_listed(names), now, None, most) if names else None
+
+
+def wake(st: Statements, c: Connection, ask: Ask, now: int | None, parts: Mapping[str, Parts]) -> None:
+    """Let those whose wait is over join their lines, and give the places that are free there."""
+    st.do(c, "wake", ask.queue, max(ask.limit, WOKEN_MIN), now, wake_ms(parts, ask.queue))
+    st.do(c, "admit", *_listed(()), now, ask.queue, WIDTH_MAX)
+
+
+def regroup(st: Statements, c: Connection, settled: Sequence[str], now: int | None) -> None:
+    """After a settlement: who of these keeps its place."""
+    if settled:
+        st.do(c, "regroup", ids(settled), now)
+
+
+# -- settings
+
+
+def rules(st: Statements, c: Connection, queue: str) -> Rules:
+    width, order, on_dead, _ = st.rows(c, "group_settings", queue)[0]
+    strict = order == GroupOrder.STRICT
+    return Rules(width, strict, strict and on_dead == OnDead.BLOCK)
+
+
+def configure(
+    st: Statements,
+    c: Connection,
+    queue: str,
+    paused: bool | None,
+    width: int | None,
+    order: str | None,
+    on_dead: str | None,
+    now: int | None,
+) -> None:
+    """The settings. Those who may be admitted by them are by `admit_step`; until then a place may be free with somebody
+    parked, and a row says so: whoever sweeps goes on where this process does not."""
+    st.do(c, "lock_queue", queue)
+    was_strict = rules(st, c, queue).strict
+    st.do(c, "configure", queue, paused, width, order, on_dead)
+    set_now = rules(st, c, queue)
+    if set_now.strict != was_strict:
+        if was_strict:
+            st.do(c, "unpark_waiting", queue, now)
+            st.do(c, "give_way", queue, now)
+        st.do(c, "reorder", queue, set_now.strict)
+    _check(st, c, queue)
+    if not set_now.block:
+        st.do(c, "unblock", queue)
+    if (width, order, on_dead) != (None, None, None):
+        st.do(c, "begin_admitting", queue)
+
+
+def configure_group(
+    st: Statements, c: Connection, queue: str, group: str | None, width: int | None, resume: bool, now: int | None
+) -> None:
+    """As `configure`, where it is for all groups; one group is admitted to at once."""
+    st.do(c, "lock_queue", queue)
+    if width is not None:
+        st.do(c, "set_group_width", queue, group or "", width or None)
+    if resume:
+        st.do(c, "resume", queue, group or "")
+    _check(st, c, queue)
+    if group is None:
+        if width is not None:
+            st.do(c, "begin_admitting", queue)
+    else:
+        lock(st, c, {(queue, group)}, (), now)
+        admit(st, c, {(queue, group)}, now)
+
+
+def admit_step(st: Statements, c: Connection, queue: str, now: int | None) -> bool:
+    """Admit to the next groups of a queue that was configured, some hundred messages; whether there is more to do.
+
+    Each step is a commit, and keeps nobody from other groups: 25,000 groups in one took seconds in which no message of
+    a group could be settled. A row of the queue says how far they came, also to who goes on after a crash.
+    """
+    st.do(c, "lock_queues", texts([queue]))
+    found = st.rows(c, "admitting", queue)
+    if not found:
+        return False
+    ((after, width),) = found
+    names = [row[0] for row in st.rows(c, "parked_groups", queue, after, max(1, STEP // width))]
+    if not names:
+        st.do(c, "admitted_to", queue, None)
+        return False
+    step = {(queue, name) for name in names}
+    lock(st, c, step, (), now)
+    admitted = admit(st, c, step, now, STEP)
+    if admitted is None or admitted.rowcount < STEP:  # else there may be more for one of them
+        st.do(c, "admitted_to", queue, names[-1])
+    return True
+
+
+def _check(st: Statements, c: Connection, queue: str) -> None:
+    """Raises ConfigError where the settings contradict each other; the caller's commit is undone."""
+    width, order, on_dead, own = st.rows(c, "group_settings", queue)[0]
+    refuse(queue, width, bool(own), GroupOrder(order), OnDead(on_dead))

@@ -1,0 +1,349 @@
+"""Messages and settlements as rows: what the PostgreSQL store writes, and what it reads back.
+
+Batches travel as arrays, one for each column, in the server's own binary form: nothing has to be escaped or parsed.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import psycopg
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
+
+from ...fault import Fault
+from ...message import Draft, Lane, Message
+from ..meta import NO_META, encode, meta_of, read_deferral, read_meta
+
+TEXT, BYTES, UUID, INT, BIGINT = 25, 17, 2950, 23, 20  # the server's numbers for these types
+_head = struct.Struct(">iiIii").pack  # one dimension, nulls or not, type of the elements, how many, the first is 1
+_length = struct.Struct(">i").pack
+_NULL = _length(-1)
+_bigint = struct.Struct(">q").pack
+_FORM = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_HEX = re.compile("[0-9a-f]{16}")
+_NOBODY = "00000000-0000-0000-0000-000000000000"
+
+_HOT = """m.id::text, m.task, m.priority, m.fence, m.attempt, m.enqueued_ms, m.producer, m.grp, m.body"""
+_RARE = """m.crashes, m.crashes_alone, m.redrives, m.suspect, m.cancel, m.held_ms, m.deadline_ms,
+ m.attempts_allowed, m.version, m.key, m.run, m.reason, m.rested_ms, m.wake_ms, m.life_ms, m.meta, m.deferral"""
+# Most messages of a healthy queue have nothing in any rare column: then those are neither written to JSON nor read.
+_ALL = f"""{_HOT}, case when num_nonnulls({_RARE}, m.progress, m.result) > 0 then
+ json_build_array({_RARE}, encode(m.progress, 'hex'), encode(m.result, 'hex'))::text end,
+ array_to_string(m.faults, ',')"""
+CLAIMED = f"{_ALL}, m.seq"
+COLUMNS = f"{_ALL}, m.queue, m.lane, m.due_ms, m.worker"
+# What a claim writes: what was still leased had run out, and that is a crash, not an attempt.
+LEASE = """due_ms = {now $5} + $3::bigint, worker = $4::text, fence = fence + 1, lane = 'leased',
+  attempt = case when lane = 'leased' then attempt else attempt + 1 end,
+  crashes = case when lane = 'leased' then coalesce(crashes, 0) + 1 else crashes end,
+  crashes_alone = case when lane = 'leased' and suspect = 2 then coalesce(crashes_alone, 0) + 1 else crashes_alone end,
+  suspect = case when lane = 'leased' then 1 else suspect end"""
+# What a redrive or an isolation takes from a message, as message.Before names it.
+BEFORE = """jsonb_strip_nulls(jsonb_build_object('lane', m.lane, 'redrives', coalesce(m.redrives, 0), 'queue', m.queue,
+ 'reason', m.reason, 'rested_ms', m.rested_ms, 'attempt', m.attempt, 'crashes', m.crashes,
+ 'crashes_alone', m.crashes_alone, 'suspect', m.suspect, 'life_ms', m.life_ms, 'held_ms', m.held_ms,
+ 'deadline_ms', m.deadline_ms, 'attempts_allowed', m.attempts_allowed, 'fingerprint', m.fingerprint, 'error', m.error,
+ 'run', m.run, 'blocked', m.place is not null, 'expires_ms', m.expires_ms, 'result', encode(m.result, 'hex'),
+ 'progress', case when m.lane = 'done' then encode(m.progress, 'hex') end))"""
+
+
+class Array(bytes):
+    """An array as the server reads it. One class for each type of elements, as the driver chooses by class."""
+
+
+class Texts(Array):
+    """Of texts."""
+
+
+class Byteas(Array):
+    """Of byte strings."""
+
+
+class Ids(Array):
+    """Of UUIDs."""
+
+
+class Ints(Array):
+    """Of integers of four bytes."""
+
+
+class Bigints(Array):
+    """Of integers of eight bytes."""
+
+
+class _ArrayDumper(Dumper):
+    format = Format.BINARY
+
+    def dump(self, obj: Array) -> bytes:
+        return obj
+
+
+def _dumper(of: int) -> type[Dumper]:
+    return type("_Dumper", (_ArrayDumper,), {"oid": of})
+
+
+_DUMPERS = {
+    kind: _dumper(of) for kind, of in ((Texts, 1009), (Byteas, 1001), (Ids, 2951), (Ints, 1007), (Bigints, 1016))
+}
+
+
+def cursor(c: psycopg.Connection[Any]) -> psycopg.RawCursor[tuple[Any, ...]]:
+    """A cursor that takes statements as they stand in statements.sql, and arrays of this module."""
+    made: psycopg.RawCursor[tuple[Any, ...]] = psycopg.RawCursor(c, row_factory=psycopg.rows.tuple_row)
+    return made
+
+
+def adapt(c: psycopg.Connection[Any]) -> None:
+    """Teach a connection that the caller made to take arrays of this module."""
+    for kind, dumper in _DUMPERS.items():
+        c.adapters.register_dumper(kind, dumper)
+
+
+for _kind, _made in _DUMPERS.items():
+    psycopg.adapters.register_dumper(_kind, _made)
+
+
+def texts(values: Sequence[str | None]) -> Texts:
+    return Texts(_array(TEXT, [None if value is None else value.encode() for value in values]))
+
+
+def jsons(values: Sequence[Any]) -> Texts:
+    """Values as texts of JSON; None stays null."""
+    return Texts(_array(TEXT, [None if value is None else encode(value) for value in values]))
+
+
+def byteas(values: Sequence[bytes | None]) -> Byteas:
+    return Byteas(_array(BYTES, values))
+
+
+def _array(of: int, values: Sequence[bytes | None]) -> bytes:
+    if values and values[0] is not None and values.count(values[0]) == len(values):  # as with most columns of a batch
+        first = values[0]
+        return _start(of, len(values)) + (_length(len(first)) + first) * len(values)
+    parts = [_start(of, len(values))]
+    for value in values:
+        parts += (_NULL,) if value is None else (_length(len(value)), value)
+    return b"".join(parts)
+
+
+def _start(of: int, count: int) -> bytes:
+    return _head(1, 1, of, count, 1) if count else _head(0, 0, of, 0, 0)[:12]
+
+
+def ids(values: Sequence[str]) -> Ids:
+    """What is no id at all becomes one that no message has."""
+    if not values:
+        return Ids(_start(UUID, 0))
+    try:  # in one go: each behind its length, in hex
+        found = bytes.fromhex("00000010" + "00000010".join(values).replace("-", ""))
+    except ValueError:
+        found = b""
+    if len(found) != 20 * len(values):
+        return ids([value if _FORM.fullmatch(value) else _NOBODY for value in values])
+    return Ids(_start(UUID, len(values)) + found)
+
+
+def seqs(values: Sequence[str]) -> Bigints:
+    """From 16 hex digits each; what has not is no message's."""
+    try:
+        found = bytes.fromhex("00000008" + "00000008".join(values)) if values else b""
+    except ValueError:
+        found = b""
+    if len(found) != 12 * len(values):
+        return seqs([value if _HEX.fullmatch(value) else "0" * 16 for value in values])
+    return Bigints(_start(BIGINT, len(values)) + found)
+
+
+def ints(values: Sequence[int]) -> Ints:
+    return Ints(_start(INT, len(values)) + struct.pack(f">{2 * len(values)}i", *[n for v in values for n in (4, v)]))
+
+
+def numbers(values: Sequence[int | None]) -> Bigints:
+    return Bigints(_array(BIGINT, [None if value is None else _bigint(value) for value in values]))
+
+
+def flags(values: Iterable[bool]) -> str:
+    return f"{{{','.join(['t' if value else 'f' for value in values])}}}"
+
+
+# -- what is written
+
+
+def plain(words: str) -> str:
+    """Without the one character that the server takes in no text."""
+    return words.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def put_rows(drafts: Sequence[Draft], given: Sequence[str]) -> tuple[Any, ...]:
+    """New messages under these ids, as the statements `put` and `put_grouped` take them."""
+    return (
+        ids(given),
+        texts([d.task for d in drafts]),
+        texts([d.queue for d in drafts]),
+        ints([d.priority for d in drafts]),
+        numbers([d.due_ms for d in drafts]),
+        numbers([wait_ms(d) for d in drafts]),
+        numbers([d.deadline_ms for d in drafts]),
+        numbers([None if d.version == 1 else d.version for d in drafts]),
+        texts([d.key for d in drafts]),
+        texts([d.group for d in drafts]),
+        texts([d.producer for d in drafts]),
+        texts([meta_of(d, id) for d, id in zip(drafts, given, strict=True)]),
+        byteas([d.body for d in drafts]),
+    )
+
+
+def wait_ms(draft: Draft) -> int:
+    """How long after the time of its transaction, which is cut to a whole ms, it is due: never early."""
+    return draft.delay_ms + (draft.delay_ms > 0)
+
+
+def restored_rows(messages: Sequence[Message]) -> tuple[Any, ...]:
+    """Messages at rest, as the statement `restore` takes them."""
+    last = [m.faults[-1] if m.faults else None for m in messages]
+    return (
+        ids([m.id for m in messages]),
+        texts([m.task for m in messages]),
+        texts([m.queue for m in messages]),
+        ints([m.priority for m in messages]),
+        texts([m.lane for m in messages]),
+        numbers([m.enqueued_ms for m in messages]),
+        numbers([None if m.life_ms == m.enqueued_ms else m.life_ms for m in messages]),
+        numbers([m.rested_ms for m in messages]),
+        numbers([m.held_ms or None for m in messages]),
+        numbers([m.deadline_ms for m in messages]),
+        numbers([None if m.version == 1 else m.version for m in messages]),
+        ints([m.fence for m in messages]),
+        ints([m.attempt for m in messages]),
+        ints([m.crashes for m in messages]),
+        ints([m.crashes_alone for m in messages]),
+        ints([m.redrives for m in messages]),
+        texts([None if m.attempts_allowed is None else str(m.attempts_allowed) for m in messages]),
+        flags([m.suspect for m in messages]),
+        texts([m.key for m in messages]),
+        texts([m.group for m in messages]),
+        texts([m.producer for m in messages]),
+        texts([m.worker for m in messages]),
+        texts([None if m.reason is None else plain(m.reason) for m in messages]),
+        texts([None if fault is None else plain(fault.fingerprint) for fault in last]),
+        texts([None if fault is None else plain(fault.error) for fault in last]),
+        jsons([m.faults or None for m in messages]),
+        texts([meta_of(m, m.id) for m in messages]),
+        byteas([m.progress for m in messages]),
+        byteas([m.body for m in messages]),
+    )
+
+
+# -- what is read
+
+
+class Rare(msgspec.Struct, array_like=True, gc=False):
+    """The rare columns, in their order."""
+
+    crashes: int | None
+    crashes_alone: int | None
+    redrives: int | None
+    suspect: int | None
+    cancel: bool | None
+    held_ms: int | None
+    deadline_ms: int | None
+    attempts_allowed: int | None
+    version: int | None
+    key: str | None
+    run: str | None
+    reason: str | None
+    rested_ms: int | None
+    wake_ms: int | None
+    life_ms: int | None
+    meta: str | None
+    deferral: str | None
+    progress: str | None
+    result: str | None
+
+
+read_rare = msgspec.json.Decoder(Rare).decode
+_faults = msgspec.json.Decoder(tuple[Fault, ...]).decode
+
+
+def read_faults(listed: str | None) -> tuple[Fault, ...]:
+    return () if listed is None else _faults(f"[{listed}]")
+
+
+def to_message(row: tuple[Any, ...]) -> Message:
+    """One row of COLUMNS."""
+    lane = Lane(row[12])
+    rare = None if row[9] is None else read_rare(row[9])
+    return full_message(row, rare, row[11], lane, row[13], row[14])
+
+
+def full_message(
+    row: tuple[Any, ...], rare: Rare | None, queue: str, lane: Lane, due_ms: int | None, worker: str | None
+) -> Message:
+    id, task, priority, fence, attempt, enqueued, producer, group, body, _, faults = row[:11]
+    parked = due_ms is None and lane is Lane.READY
+    if rare is None:
+        return Message(
+            id,
+            task,
+            queue,
+            body,
+            id,
+            lane,
+            priority,
+            due_ms,
+            fence,
+            attempt,
+            enqueued,
+            enqueued,
+            worker,
+            producer,
+            group=group,
+            parked=parked,
+            faults=read_faults(faults),
+        )
+    meta = NO_META if rare.meta is None else read_meta(rare.meta)
+    return Message(
+        id,
+        task,
+        queue,
+        body,
+        meta.correlation_id or id,
+        lane,
+        priority,
+        due_ms if rare.wake_ms is None else rare.wake_ms,
+        fence,
+        attempt,
+        enqueued,
+        enqueued if rare.life_ms is None else rare.life_ms,
+        worker,
+        producer,
+        crashes=rare.crashes or 0,
+        crashes_alone=rare.crashes_alone or 0,
+        redrives=rare.redrives or 0,
+        suspect=rare.suspect is not None,
+        cancel=rare.cancel is not None,
+        held_ms=rare.held_ms or 0,
+        deadline_ms=rare.deadline_ms,
+        attempts_allowed=rare.attempts_allowed,
+        version=1 if rare.version is None else rare.version,
+        key=rare.key,
+        group=group,
+        run=rare.run,
+        reason=rare.reason,
+        rested_ms=rare.rested_ms,
+        result=None if rare.result is None else bytes.fromhex(rare.result),
+        progress=None if rare.progress is None else bytes.fromhex(rare.progress),
+        content=meta.content,
+        headers=meta.headers,
+        causation_id=meta.causation_id,
+        traceparent=meta.traceparent,
+        keep_ms=meta.keep_ms,
+        deferral=None if rare.deferral is None else read_deferral(rare.deferral),
+        parked=parked,
+        faults=read_faults(faults),
+    )

@@ -1,0 +1,251 @@
+"""The schema in the database, brought up to date by numbered migrations while others work in it.
+
+A migration is a part `migration_N` of statements.sql. Its first line says which programs may go on beside it:
+`-- compatible from V` means every redrive that knows version V or later. So migrations add, and what an older program
+needs is taken away only when nobody runs it. Each is a transaction of its own under an advisory lock: whoever comes
+second waits, and finds it done. A crash in one leaves nothing of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from functools import cache
+from importlib.resources import files
+from random import uniform
+
+import psycopg
+from msgspec import Struct
+
+from ...errors import ReadOnly, SchemaError, StoreUnavailable
+from .connection import Connection
+from .errors import open_error, store_error
+from .session import Link
+from .url import PostgresUrl, parse
+
+# Whoever waits for a table's lock holds up all who come after it, so a migration waits shortly, and tries again.
+LOCK_TIMEOUT_S = 1.0
+LOCK_TRIES = 30
+MIGRATE_FOR_S = 3600.0
+_SCHEMA = "create schema if not exists {s};\n"
+_META = """create table if not exists {s}.meta (
+    one boolean primary key default true check (one), version integer not null, compatible_from integer not null
+);
+"""
+_SET_VERSION = """insert into {s}.meta (version, compatible_from) values (%d, %d)
+on conflict (one) do update set version = excluded.version, compatible_from = excluded.compatible_from;
+"""
+
+
+class Migration(Struct, frozen=True):
+    number: int
+    compatible_from: int
+    sql: str
+
+
+class Version(Struct, frozen=True):
+    """What stands in the database; number 0 where there is nothing of ours. `read_only`: why this role may only
+    look."""
+
+    number: int = 0
+    compatible_from: int = 0
+    read_only: str = ""
+
+
+@cache
+def statements() -> dict[str, str]:
+    """The named parts of statements.sql, with {s} where the schema's name belongs."""
+    text = (files(__package__) / "statements.sql").read_text()
+    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.M)[1:]
+    return {name: sql.strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def migrations(parts: dict[str, str]) -> list[Migration]:
+    """The migrations among these parts, in order."""
+    found = []
+    for number in range(1, 1 + sum(name.startswith("migration_") for name in parts)):
+        sql = parts[f"migration_{number}"]
+        said = re.match(r"-- compatible from (\d+)\n", sql)
+        found.append(Migration(number, int(said[1]) if said else number, sql))
+    return found
+
+
+def open_schema(link: Link, parts: dict[str, str] | None = None) -> Version:
+    """The version in the database once it is one this program can use: brought up to date, unless the URL says
+    `migrate=off`. Raises SchemaError."""
+    known = migrations(statements() if parts is None else parts)
+    found = version_of(link)
+    if found.number < len(known) and found.read_only:
+        raise SchemaError(
+            f"{link.where}, schema {link.schema!r} is at version {found.number}, this redrive reads {len(known)}, and "
+            f"{found.read_only}; let somebody who may write run `redrive store upgrade`"
+        )
+    if found.number < len(known) and link.url.migrate:
+        return _migrate(link, known)
+    return _usable(link, found, len(known))
+
+
+def upgrade(url: str) -> tuple[int, int]:
+    """Bring the schema up to date, whatever the URL's `migrate` says: the versions before and after."""
+    link = Link(parse(url))
+    try:
+        link.open()
+        found = version_of(link)
+        if found.read_only:
+            raise ReadOnly(f"{link.where}: {found.read_only}; nothing was changed")
+        return found.number, _migrate(link, migrations(statements())).number
+    finally:
+        link.close()
+
+
+def version(url: str) -> int:
+    """The version of the schema that is there; 0 where there is nothing of ours. Makes nothing."""
+    link = Link(parse(url))
+    try:
+        link.open()
+        return version_of(link).number
+    finally:
+        link.close()
+
+
+def sql(url: str, *, since: int = 0) -> str:
+    """All DDL that redrive would run on an empty database (or on one at version `since`), for somebody who may."""
+    schema = parse(url).schema
+    known = migrations(statements())
+    head = f"-- redrive: schema {schema!r}, from version {since} to {len(known)}. A worker needs no more than:\n"
+    head += "".join(f"--   {line}\n" for line in _GRANTS.replace("{s}", schema).splitlines())
+    head += "-- Who only looks at it (queue list, dlq list, job show, store doctor) needs no more than:\n"
+    head += "".join(f"--   {line}\n" for line in _GRANTS_TO_LOOK.replace("{s}", schema).splitlines())
+    steps = "\n".join(
+        "begin;\n" + (_SCHEMA + _META if m.number == 1 else "") + _script(m) + "commit;\n" for m in known[since:]
+    )
+    return head + "\n" + steps.replace("{s}", schema)
+
+
+def _script(step: Migration) -> str:
+    return f"{step.sql}\n{_SET_VERSION % (step.number, step.compatible_from)}"
+
+
+_GRANTS = """grant usage on schema {s} to ROLE;
+grant select, insert, update, delete on all tables in schema {s} to ROLE;
+grant usage on all sequences in schema {s} to ROLE;
+grant execute on all functions in schema {s} to ROLE;"""
+_GRANTS_TO_LOOK = """grant usage on schema {s} to ROLE;
+grant select on all tables in schema {s} to ROLE;"""
+
+# A database or a server that is set to read only is fenced off for a while: that says nothing of the role.
+_VERSION = """select version, compatible_from, current_user::text,
+    has_table_privilege(to_regclass('{s}.message'), 'insert, update, delete'),
+    exists (select 1 from pg_settings where name = 'default_transaction_read_only' and setting = 'on'
+        and source in ('user', 'database user', 'client'))
+from {s}.meta"""
+
+
+def version_of(link: Link) -> Version:
+    """Reads the version, without waiting for who migrates."""
+    if link.look("select to_regclass(%s)", [f"{link.schema}.meta"])[0][0] is None:
+        return Version()
+    rows = link.look(_VERSION.format(s=link.schema))
+    if not rows:
+        return Version()
+    number, compatible_from, role, may_write, is_set = rows[0]
+    why = ""
+    if may_write is False:
+        why = f"role {role!r} may only look: it has none of INSERT, UPDATE and DELETE on schema {link.schema!r}"
+    elif is_set:
+        why = f"role {role!r} only looks: its default_transaction_read_only is on"
+    return Version(number, compatible_from, why)
+
+
+def _usable(link: Link, found: Version, known: int) -> Version:
+    where = f"{link.where}, schema {link.schema!r}"
+    if found.number < known:
+        has = f"is at version {found.number}" if found.number else "has no tables of redrive"
+        raise SchemaError(
+            f"{where} {has}, this redrive needs {known}, and migrate=off; run `redrive store upgrade`, or "
+            "`redrive store sql` for somebody who may"
+        )
+    if found.compatible_from > known:
+        raise SchemaError(
+            f"{where} is at version {found.number}, for redrive that knows {found.compatible_from} or later; this one "
+            f"knows {known}: upgrade redrive"
+        )
+    return found
+
+
+def _migrate(link: Link, known: list[Migration]) -> Version:
+    deadline_s = time.monotonic() + MIGRATE_FOR_S
+    tries = 0
+    while True:
+        try:
+            c = link.connect(time.monotonic() + link.url.timeout_s)
+        except psycopg.Error as error:
+            raise open_error(error, link.where) from error
+        try:
+            c.deadline_s = deadline_s
+            while (found := _step(c, link.url, known)) is None:
+                pass
+            return _usable(link, found, len(known))
+        except psycopg.errors.LockNotAvailable as error:
+            tries += 1
+            if tries >= LOCK_TRIES:
+                raise StoreUnavailable(
+                    f"{link.where}: the schema cannot be brought up to date while a transaction holds its tables "
+                    "(pg_stat_activity shows which); nothing was changed, the same call may work later"
+                ) from error
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise SchemaError(
+                f"{link.where}: {' '.join(str(error).split())}; let somebody who may run what `redrive store sql` "
+                "prints"
+            ) from error
+        except psycopg.Error as error:
+            tries += 1
+            if tries >= LOCK_TRIES or not isinstance(error, psycopg.OperationalError):
+                raise store_error(error, "cannot bring the schema up to date", link.where) from error
+        finally:
+            c.drop()
+        time.sleep(uniform(0.1, 0.5))
+
+
+def _step(c: Connection, url: PostgresUrl, known: list[Migration]) -> Version | None:
+    """One migration, if one is missing: None; else the version that is there."""
+    with c.transaction():
+        c.execute("set transaction isolation level read committed, read write")
+        c.execute(f"set local lock_timeout = {int(LOCK_TIMEOUT_S * 1000)}")
+        c.execute("set local statement_timeout = 0")
+        c.execute("set local idle_in_transaction_session_timeout = 0")
+        _wait_turn(c, url.schema)
+        found = _version(c, url.schema)
+        if found.number >= len(known):
+            return found
+        step = known[found.number]
+        meta = (_META if _exists(c, url.schema) else _SCHEMA + _META) if found.number == 0 else ""
+        c.execute((meta + _script(step)).replace("{s}", url.schema).encode())
+    return None
+
+
+def _wait_turn(c: Connection, schema: str) -> None:
+    """Asks again and again, because a wait for the lock would end at lock_timeout while the first one still works."""
+    digest = hashlib.blake2b(f"redrive:{schema}".encode(), digest_size=8).digest()
+    key = int.from_bytes(digest, "big", signed=True)
+    while True:
+        row = c.execute("select pg_try_advisory_xact_lock(%s)", (key,)).fetchone()
+        if row is not None and row[0]:
+            return
+        if time.monotonic() > c.deadline_s:
+            raise psycopg.errors.LockNotAvailable("another process is still bringing the schema up to date")
+        time.sleep(uniform(0.02, 0.1))
+
+
+def _exists(c: Connection, schema: str) -> bool:
+    """A role that may not create schemas is refused even where there is one already."""
+    return c.execute("select to_regnamespace(%s) is not null", (schema,)).fetchone() == (True,)
+
+
+def _version(c: Connection, schema: str) -> Version:
+    row = c.execute("select to_regclass(%s)", (f"{schema}.meta",)).fetchone()
+    if row is None or row[0] is None:
+        return Version()
+    found = c.execute(f"select version, compatible_from from {schema}.meta").fetchone()
+    return Version(*found) if found is not None else Version()

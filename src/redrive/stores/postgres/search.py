@@ -1,0 +1,240 @@
+"""Filters of the PostgreSQL store as SQL, and what they find as values.
+
+What a page of dead letters is read by is chosen here, not by the planner: the narrowest of the filter's fields, found
+out by a look at their indexes. Each value of it is read off the index in the order of rest, as far as the page goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import psycopg
+
+from ...message import TREND_MS, Counts, FailureGroup, Lane, Where
+from .. import lifecycle
+from ..validation import RESTED, begin, values_of
+from .rows import (
+    COLUMNS,
+    Array,
+    cursor,
+    ids,
+    read_faults,
+    texts,
+)
+
+LOOKED = 10_000  # entries of an index that are counted to find out how narrow a field is
+_FIELDS = ("fingerprint", "error", "task", "reason", "queue")  # those of more values first
+_DEAD, _LISTED = "m.lane = 'dead'", "m.lane between 'dead' and 'dead'"  # as the indexes have it
+
+
+class Path(NamedTuple):
+    """A way by which messages are found in the order of rest: the field that it goes by, a condition, {} for a value,
+    and the values."""
+
+    field: str
+    by: str
+    values: Array
+
+
+class Clauses:
+    """Conditions and their parameters, numbered as they come."""
+
+    def __init__(self) -> None:
+        self._clauses: list[str] = []
+        self.args: list[Any] = []
+
+    def add(self, clause: str, *args: Any) -> None:
+        """Each {} stands for the next parameter."""
+        self._clauses.append(clause.format(*[self.arg(arg) for arg in args]))
+
+    def arg(self, value: Any) -> str:
+        self.args.append(value)
+        return f"${len(self.args)}"
+
+    def __str__(self) -> str:
+        return " and ".join(self._clauses) or "true"
+
+
+def paths_of(where: Where, lane: Lane | None) -> list[Path]:
+    """The ways that lead to these messages in the order of rest, those of more values first."""
+    if where.ids is not None:
+        return []
+    found: list[Path] = []
+    fields = values_of(where, *_FIELDS)
+    if lane is Lane.DEAD:
+        found += [
+            Path(field, f"{_DEAD if field == 'fingerprint' else _LISTED} and m.{field} = {{}}", texts(values))
+            for field, values in fields.items()
+            if field != "queue"
+        ]
+    if lane in RESTED and "queue" in fields:
+        queue = f"m.rested_ms is not null and m.lane = '{lane}' and m.queue = {{}}"
+        found.append(Path("queue", queue, texts(fields["queue"])))
+    return found
+
+
+def _counted(c: psycopg.Connection[Any], schema: str, paths: Sequence[Path]) -> list[int]:
+    """How many messages lie on each of these ways, LOOKED at most of each value."""
+    counted = []
+    for n, path in enumerate(paths, 1):
+        first = f"order by m.rested_ms, m.seq limit {LOOKED}"
+        lies = f"select from {schema}.message m where {path.by.format('v.x')} {first}"
+        counted.append(f"(select count(*) from unnest(${n}::text[]) v(x) cross join lateral ({lies}) m)")
+    row = cursor(c).execute(f"select {', '.join(counted)}".encode(), [p.values for p in paths], binary=True).fetchone()
+    assert row is not None
+    return [*row]
+
+
+def where_of(where: Where, lane: Lane | None) -> Clauses:
+    """All of it, where no path leads to them."""
+    found = Clauses()
+    if lane is Lane.LEASED:
+        found.add("m.due_ms is not null and m.lane = 'leased'")
+    elif lane is Lane.READY:
+        found.add("m.rested_ms is null and m.lane = 'ready'")
+    elif lane is Lane.DEAD and where.fingerprint is not None:
+        found.add(_DEAD)  # not that it rests, which would let the planner take the index of all that does
+    elif lane is not None:
+        found.add(f"m.rested_ms is not null and m.lane = '{lane.value}'")
+    _add_fields(found, where, "{}")
+    _add_times(found, where, "m.rested_ms" if lane in RESTED else "coalesce(m.rested_ms, m.enqueued_ms)")
+    return found
+
+
+def _add_fields(found: Clauses, where: Where, said: str, but: str = "") -> None:
+    """Those that the filter names, but that of a path; `said`: how, {} for the condition."""
+    for field, values in values_of(where, *_FIELDS).items():
+        if field != but:
+            one = len(values) == 1
+            fits = f"m.{field} = {{}}::text" if one else f"m.{field} = any({{}}::text[])"
+            found.add(said.replace("{}", fits), values[0] if one else texts(values))
+    if where.redrives is not None:
+        found.add(said.replace("{}", "coalesce(m.redrives, 0) = {}::bigint"), where.redrives)
+    if where.run is not None:
+        found.add(said.replace("{}", "m.run = {}::text"), where.run)
+    if where.ids is not None:
+        found.add("m.id = any({}::uuid[])", ids(where.ids))
+
+
+def _add_times(found: Clauses, where: Where, at: str) -> None:
+    for bound, sign in ((where.since_ms, ">="), (where.until_ms, "<")):
+        if bound is not None:
+            found.add(f"{at} {sign} {{}}::bigint", bound)
+
+
+def page(
+    c: psycopg.Connection[Any], schema: str, where: Where, lane: Lane | None, after: tuple[int, int], limit: int
+) -> list[tuple[Any, ...]]:
+    """Rows of COLUMNS with their place in the listing, oldest first."""
+    where, after = begin(where, lane, after)
+    paths = paths_of(where, lane)
+    if paths:
+        counts = _counted(c, schema, paths) if len(paths) > 1 else [0]
+        path = paths[counts.index(min(counts))]
+        return _page_by(c, schema, path, where, after, limit)
+    found = where_of(where, lane)
+    at = "m.rested_ms" if lane in RESTED else "coalesce(m.rested_ms, 0)"
+    found.add(f"({at}, m.seq) > ({{}}::bigint, {{}}::bigint)", *after)
+    sql = f"select {COLUMNS}, m.seq, m.rested_ms from {schema}.message m where {found} order by {at}, m.seq limit "
+    return cursor(c).execute(f"{sql}{found.arg(limit)}::bigint".encode(), found.args, binary=True).fetchall()
+
+
+def _page_by(
+    c: psycopg.Connection[Any],
+    schema: str,
+    path: Path,
+    where: Where,
+    after: tuple[int, int],
+    limit: int,
+) -> list[tuple[Any, ...]]:
+    found = _on(path, where)
+    found.add("(m.rested_ms, m.seq) > ({}::bigint, {}::bigint)", *after)
+    order = "order by m.rested_ms, m.seq"
+    first = f"{order} limit {found.arg(limit)}::bigint"
+    of_each = f"select * from {schema}.message m where {found} {first}"
+    sql = f"""select {COLUMNS}, m.seq, m.rested_ms from (
+ select m.* from unnest($1::text[]) v(x) cross join lateral ({of_each}) m {first}) m {order}"""
+    return cursor(c).execute(sql.encode(), found.args, binary=True).fetchall()
+
+
+def _on(path: Path, where: Where) -> Clauses:
+    """What messages on this path must be, the values first among the parameters."""
+    found = Clauses()
+    found.arg(path.values)
+    found.add(path.by.format("v.x"))
+    _add_others(found, where, path.field)
+    return found
+
+
+def _add_others(found: Clauses, where: Where, but: str = "") -> None:
+    """What else, said so that the planner has no use of another index for it."""
+    _add_fields(found, where, "({}) is true", but)
+    for bound, sign in ((where.since_ms, ">="), (where.until_ms, "<")):
+        if bound is not None:
+            found.add(f"(m.rested_ms, m.seq) {sign} ({{}}::bigint, -1)", bound)
+
+
+# -- failure groups
+
+
+def groups(
+    c: psycopg.Connection[Any], schema: str, sql: str, where: Where, lately: tuple[int | None] | None
+) -> list[tuple[Any, ...]]:
+    """Rows for `to_failure_group`, by the statement `failure_groups`. `lately`: the time (None: the server's) where
+    the trend is asked for. All that it needs of many messages is in the index of failures; of few, or of one
+    fingerprint, it goes by a path."""
+    paths = paths_of(where, Lane.DEAD)
+    counts = _counted(c, schema, paths) if paths else [LOOKED]
+    few = min(counts) < LOOKED
+    path = paths[counts.index(min(counts))] if few else next((p for p in paths if p.field == "fingerprint"), None)
+    if path is not None:
+        found = _on(path, where)
+        of_each = f"select m.fingerprint, m.task, m.rested_ms, m.id from {schema}.message m where {found} offset 0"
+        source = f"unnest($1::text[]) v(x) cross join lateral ({of_each}) m"
+    else:
+        found = Clauses()
+        found.add(_DEAD)
+        _add_others(found, where)
+        source = f"{schema}.message m where {found}"
+    trend = "0::bigint, 0::bigint"
+    if lately is not None:
+        now = f"coalesce({found.arg(lately[0])}::bigint, floor(extract(epoch from now()) * 1000)::bigint)"
+        since = f"(select {now} - {TREND_MS})"
+        trend = f"""count(*) filter (where m.rested_ms >= {since}),
+ count(*) filter (where m.rested_ms >= {since} - {TREND_MS} and m.rested_ms < {since})"""
+    asked = sql.replace("{source}", source).replace("{trend}", trend)
+    return cursor(c).execute(asked.encode(), found.args, binary=True).fetchall()
+
+
+def to_failure_group(
+    fingerprint: str,
+    task: str,
+    error: str | None,
+    faults: str | None,
+    count: int,
+    first: int,
+    last: int,
+    sample: str,
+    recent: int,
+    earlier: int,
+) -> FailureGroup:
+    text = ""
+    try:
+        listed = read_faults(faults)
+    except ValueError:  # the sample's row is damaged, the others of the group are not
+        listed = ()
+    if fingerprint and (died_of := lifecycle.died_of(listed, fingerprint, error)) is not None:
+        text = died_of.text
+    return FailureGroup(fingerprint, task, error or "", text, count, first, last, sample, recent, earlier)
+
+
+def to_counts(rows: list[tuple[str, int, int | None]]) -> Counts:
+    found = dict.fromkeys(("ready", "scheduled", "leased", "dead", "quarantine", "done"), 0)
+    oldest_ms = 0
+    for lane, count, age_ms in rows:
+        if lane in found:  # a newer version may have more of them
+            found[lane] += count
+        if lane == "ready":
+            oldest_ms = age_ms or 0
+    return Counts(**found, oldest_age_s=oldest_ms / 1000)

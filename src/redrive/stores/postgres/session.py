@@ -1,0 +1,368 @@
+"""The way to the PostgreSQL server: transactions that are repeated where the server asks for it, in one round trip
+where they can be, none of them longer than the URL's `timeout`; and the server's clock, estimated without asking.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from random import uniform
+from threading import Lock
+from typing import Any, TypeVar
+
+import psycopg
+from msgspec import Struct
+
+from ...errors import ConfigError, ReadOnly, StoreUnavailable
+from ...urls import shown
+from ..clock import Clock
+from ..pool import Pool
+from .connection import Connection
+from .errors import (
+    Standby,
+    TooSlow,
+    is_lost,
+    open_error,
+    passes,
+    store_error,
+)
+from .floor import Spot
+from .told import SLACK_MS, named, payload, spots_of
+from .url import OPTIONS, PostgresUrl
+
+T = TypeVar("T")
+RETRY_FOR_S = 2.0  # less than a worker's own patience
+BACKOFF_S = (0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.4, 0.4, 0.4, 0.4)
+CANCEL_S = 0.5
+# Every statement of the hot path walks an index, a few rows at a time. What the planner knows of a queue is old when it
+# matters: of one that was empty a minute ago it thinks that sorting all of it is best. So nothing is left to choose.
+PLANS = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+}
+_log = logging.getLogger("redrive.stores")
+_BEGIN = "begin isolation level read committed read write"
+
+
+class Server(Struct, frozen=True):
+    """What a connection finds at its other end."""
+
+    pooled: bool  # whether a pooler stands between
+    now_ms: int
+    standby: bool
+    version: int  # 150004 is 15.4
+    encoding: str
+
+
+class Link:
+    """Runs transactions on the server a URL names. Safe to use from many threads, and after a fork.
+
+    Nothing is opened before it is needed. Errors come as errors.py's: StoreUnavailable when the server cannot be
+    reached, answers too late or stops; StoreFull when it has no room; what `work` raises of its own comes as it is,
+    and then nothing was written.
+    """
+
+    def __init__(self, url: PostgresUrl, *, seam: Callable[[str], None] = lambda point: None) -> None:
+        _admit(url)
+        self.url, self.schema, self.where = url, url.schema, url.shown
+        self.channel = f"redrive_{hashlib.blake2b(url.schema.encode(), digest_size=6).hexdigest()}"
+        self.origin = secrets.token_hex(4)  # of the notifications sent from here, which nobody here listens to
+        self.read_only = ""  # why nothing can be written
+        self.pooled = False  # whether a pooler stands between: then a session is not ours to set up
+        self.on_change: Callable[[Iterable[str]], None] = lambda queues: None  # the listener hangs in here
+        # and here who must know where in the due index something may have come (told.py)
+        self.on_late: Callable[[str, Sequence[Spot]], None] = lambda queue, spots: None
+        self.store_ms: Callable[[], int] = self.now_ms  # the store's clock, which tests set by hand
+        self._seam, self._clock, self._opening = seam, Clock(), Lock()
+        self._silent = False  # whether a notification was ever refused
+        self._first: Server | None = None
+        self._identity: tuple[str, str] | None = None
+        self._pool = Pool("PostgreSQL", self._connect, url.pool)
+
+    # -- transactions
+
+    def run(self, work: Callable[[Connection], T], *, wake: Iterable[str] = (), again: bool = True) -> T:
+        """`work`'s value, once the transaction it ran in is committed. It is repeated as a whole where the server
+        asks for that or the connection breaks; with `again=False`, not once the commit was sent.
+
+        `wake` names the queues whose waiters are told after the commit; `work` may fill it. `work` must not use the
+        link itself.
+        """
+
+        def do(c: Connection) -> T:
+            self._begin(c)
+            value = work(c)
+            with self._committed(c), c.pipeline():
+                self._commit(c, wake)
+            self._tell_of(c, wake)
+            return value
+
+        return self._transact(do, wake, again)
+
+    def pipeline(
+        self, work: Callable[[Connection, psycopg.Pipeline], T], *, wake: Iterable[str] = (), again: bool = True
+    ) -> T:
+        """As `run`, in pipeline mode: begin, statements and commit are one round trip unless `work` fetches in
+        between. The cursors it returns can be read afterwards.
+        """
+
+        def do(c: Connection) -> T:
+            with self._committed(c), c.pipeline() as pipeline:
+                try:
+                    self._begin(c)
+                    value = work(c, pipeline)
+                    self._commit(c, wake)
+                except psycopg.Error as error:
+                    if is_lost(error):
+                        self._stop(c, error)
+                        c.drop()  # else leaving the pipeline would wait for replies that do not come
+                    raise
+            self._tell_of(c, wake)
+            return value
+
+        return self._transact(do, wake, again)
+
+    def look(self, sql: str, params: Sequence[Any] | dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        """The rows of one statement that only reads."""
+        return self._attempt(lambda c: c.execute(sql, params).fetchall(), True)
+
+    def read(self, do: Callable[[Connection], T]) -> T:
+        """`do`'s value; it only reads, each statement by itself."""
+        return self._attempt(do, True)
+
+    def _transact(self, do: Callable[[Connection], T], wake: Iterable[str], again: bool) -> T:
+        if self.read_only:
+            raise ReadOnly(f"{self.where}: {self.read_only}; nothing was changed")
+        value = self._attempt(do, again)
+        self._seam("committed")
+        self.on_change(wake)
+        return value
+
+    def _begin(self, c: Connection) -> None:
+        c.began_ms = self.store_ms()
+        c.execute(_BEGIN)
+        if self.pooled:  # for this transaction only: the next one may be somebody else's
+            c.execute(self._settings("true"))
+
+    def _commit(self, c: Connection, wake: Iterable[str]) -> None:
+        """Send the commit; and after it, as a transaction of its own that waits for no disk, the notifications: their
+        lock is held over a whole database, and no commit of ours shall wait in line for the disk behind another's."""
+        self._seam("commit")
+        c.committing = True
+        c.commit_sent = c.execute("commit")
+        for queue in named(wake):
+            c.execute(
+                "select set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)",
+                (self.channel, payload(self.origin, queue, c.began_ms, spots_of(wake, queue))),
+            )
+
+    def _tell_of(self, c: Connection, wake: Iterable[str]) -> None:
+        """This process, of what it committed itself."""
+        for queue in named(wake):
+            self.on_late(queue, [(c.began_ms - SLACK_MS, self.store_ms()), *spots_of(wake, queue)])
+
+    @contextlib.contextmanager
+    def _committed(self, c: Connection) -> Iterator[None]:
+        """What was committed is not undone, nor done again, because nobody could be told of it: they look by
+        themselves."""
+        try:
+            yield
+        except psycopg.Error as error:
+            if is_lost(error) or not c.has_committed:
+                raise
+            if not self._silent:
+                self._silent = True
+                _log.warning("%s: idle workers cannot be told of work: %s", self.where, " ".join(str(error).split()))
+
+    # -- trying again
+
+    def _attempt(self, do: Callable[[Connection], T], again: bool) -> T:
+        start_s = time.monotonic()
+        deadline_s = start_s + self.url.timeout_s
+        for delay_s in (*BACKOFF_S, None):
+            c: Connection | None = None
+            try:
+                c = self._pool.take(deadline_s)
+                c.deadline_s, c.committing, c.commit_sent = deadline_s, False, None
+                value = do(c)
+            except psycopg.Error as error:
+                sent = c is not None and c.committing
+                self._put_back(c, error)
+                now_s = time.monotonic()
+                late = now_s - start_s > RETRY_FOR_S or now_s > deadline_s
+                if delay_s is None or late or not passes(error) or (sent and not again):
+                    raise self._typed(error, sent and not again) from error
+                time.sleep(uniform(delay_s / 2, delay_s))
+            except BaseException as error:
+                self._put_back(c, error)
+                raise
+            else:
+                self._pool.give(c)
+                return value
+        raise AssertionError("unreachable")
+
+    def _put_back(self, c: Connection | None, error: BaseException) -> None:
+        if isinstance(error, psycopg.Error) and is_lost(error):
+            self._pool.clear()
+        if c is None:
+            return
+        self._stop(c, error)
+        try:
+            lost = isinstance(error, psycopg.Error) and is_lost(error)
+            if not c.closed and not lost and isinstance(error, Exception):
+                c.rollback()
+                return self._pool.give(c)
+        except psycopg.Error:
+            pass
+        self._pool.lose(c)
+
+    def _stop(self, c: Connection, error: BaseException) -> None:
+        """Ask the server to end what takes too long; it may not even hear that."""
+        if isinstance(error, TooSlow) and not c.closed:
+            with contextlib.suppress(psycopg.Error):
+                c.cancel_safe(timeout=CANCEL_S)
+
+    def _typed(self, error: psycopg.Error, unknown: bool) -> Exception:
+        if unknown:
+            return StoreUnavailable(f"{self.where}: the connection broke during the commit: it may have taken place")
+        if isinstance(error, TooSlow):
+            return StoreUnavailable(
+                f"{self.where}: no answer within {self.url.timeout_s:g} s (?timeout=); nothing was acknowledged"
+            )
+        return store_error(error, "PostgreSQL refused" if error.sqlstate else "the connection failed", self.where)
+
+    # -- connecting
+
+    def open(self) -> Server:
+        """The server at the other end, reached at least once. Raises ConfigError where it refuses what the URL says."""
+        if self._first is None:
+            with self._opening:
+                if self._first is None:
+                    try:
+                        self._pool.give(self._pool.take(time.monotonic() + self.url.timeout_s))
+                    except psycopg.Error as error:
+                        raise open_error(error, self.where) from error
+        assert self._first is not None
+        return self._first
+
+    def _connect(self, deadline_s: float) -> Connection:
+        """One for the pool."""
+        c, server = self._reach(deadline_s, self.url.conninfo)
+        self._first = self._first or server
+        self.pooled = server.pooled
+        return c
+
+    def connect(self, deadline_s: float, conninfo: str = "") -> Connection:
+        """A connection of the caller's own, to the same server or another. Raises psycopg's errors."""
+        return self._reach(deadline_s, conninfo or self.url.conninfo)[0]
+
+    def _reach(self, deadline_s: float, conninfo: str) -> tuple[Connection, Server]:
+        left_s = deadline_s - time.monotonic()
+        c = Connection.connect(conninfo, autocommit=True, **self._defaults(conninfo, left_s))
+        try:
+            c.deadline_s = deadline_s
+            return c, self._set_up(c)
+        except BaseException:
+            c.drop()
+            raise
+
+    def _defaults(self, conninfo: str, left_s: float) -> dict[str, Any]:
+        """What keeps a dead network from holding us up, where the URL does not say otherwise."""
+        said = psycopg.conninfo.conninfo_to_dict(conninfo)
+        defaults: dict[str, Any] = {
+            "connect_timeout": max(2, int(min(left_s, self.url.timeout_s / 2))),
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": int(self.url.timeout_s * 1000),
+            "client_encoding": "utf8",
+            "fallback_application_name": "redrive",
+        }
+        return {name: value for name, value in defaults.items() if name not in said}
+
+    def _set_up(self, c: Connection) -> Server:
+        """Learn what the server is, and set up the session where it is ours: behind a pooler it is everybody's. A
+        pooler gives its clients keys of its own, so ours does not name the backend."""
+        sent_s = time.monotonic()
+        row = c.execute(
+            "select pg_backend_pid() <> %(key)s, (extract(epoch from clock_timestamp()) * 1000)::bigint, "
+            "pg_is_in_recovery(), current_setting('server_version_num')::int, current_setting('server_encoding'), "
+            f"case when pg_backend_pid() = %(key)s then ({self._settings('false')}) end",
+            {"key": c.pgconn.backend_pid},
+        ).fetchone()
+        assert row is not None
+        server = Server(*row[:5])
+        self.saw_clock(server.now_ms, sent_s)
+        prepares = self.url.prepare == "on" or (self.url.prepare == "auto" and not server.pooled)
+        c.prepare_threshold = 2 if prepares else None
+        if server.standby:
+            raise Standby("the server is a standby, which only reads; add target_session_attrs=read-write to the URL")
+        return server
+
+    def _settings(self, local: str) -> str:
+        """A process that stands still in the middle of a transaction must not hold its locks for ever; and what is
+        acknowledged is on the disk unless the URL says otherwise."""
+        wait_ms = int(self.url.timeout_s * 1000)
+        commit = "current_setting('synchronous_commit')"
+        settings = {
+            **{name: f"'{value}'" for name, value in PLANS.items()},
+            "idle_in_transaction_session_timeout": f"'{wait_ms}'",
+            "statement_timeout": f"'{wait_ms}'",
+            "synchronous_commit": f"'{self.url.synchronous_commit}'"
+            if self.url.synchronous_commit
+            else f"case {commit} when 'off' then 'on' else {commit} end",
+        }
+        return "select " + " || ".join(f"set_config('{name}', {value}, {local})" for name, value in settings.items())
+
+    def identity(self) -> tuple[str, str]:
+        """Of the server's data and the database: the same for all that write in it, by whatever way they came."""
+        if self._identity is None:
+            rows = self.look("select system_identifier::text, current_database()::text from pg_control_system()")
+            self._identity = (rows[0][0], rows[0][1])
+        return self._identity
+
+    def forget_identity(self) -> None:
+        self._identity = None
+
+    # -- the clock
+
+    def now_ms(self) -> int:
+        """The server's clock, estimated. Asks only if nobody has yet."""
+        now = self._clock.now_ms()
+        if now is None:
+            self.open()
+            now = self._clock.now_ms()
+        assert now is not None
+        return now
+
+    def saw_clock(self, server_ms: int, sent_s: float) -> None:
+        """A reply to what was sent at `sent_s` (time.monotonic()) carried this time of the server's."""
+        self._clock.saw(server_ms, sent_s)
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+_UNKNOWN = re.compile(r'query parameter: "([A-Za-z_][A-Za-z0-9_]*)"')  # what else libpq says may quote a password
+
+
+def _admit(url: PostgresUrl) -> None:
+    """Raises ConfigError for what libpq cannot read. Its own words may quote a part of the password."""
+    for conninfo in {url.conninfo, url.listen} - {"", "off"}:
+        try:
+            psycopg.conninfo.conninfo_to_dict(conninfo)
+        except psycopg.Error as error:
+            unknown = _UNKNOWN.search(str(error))
+            why = f"invalid URI query parameter {unknown[1]!r}" if unknown else "it cannot be read"
+            raise ConfigError(
+                f"store URL {shown(conninfo)!r}: {why}; known: {', '.join(OPTIONS)}, and libpq's connection parameters"
+            ) from None

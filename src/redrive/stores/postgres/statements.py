@@ -1,0 +1,60 @@
+"""The statements of statements.sql, made ready for one schema: what stands in braces there is spelt out here."""
+
+from __future__ import annotations
+
+import re
+
+from .rows import BEFORE, CLAIMED, COLUMNS, LEASE
+from .schema import statements
+
+ABOVE = "_above"  # at the end of a statement's name: as it reads where floors are kept
+_NOW = r"(select coalesce(\1::bigint, floor(extract(epoch from now()) * 1000)::bigint))"
+_ALL = "(values (0::smallint), (1::smallint), (2::smallint), (3::smallint)) p(priority)"
+_PARTS = """unnest(${}::int[], ${}::bigint[], ${}::text[], ${}::bigint[], ${}::bigint[])
+ p(priority, low_ms, low_lane, low_seq, until_ms)"""
+
+
+def prepared(schema: str) -> dict[str, str]:
+    """All of them, by name."""
+    found: dict[str, str] = {}
+    for name, sql in statements().items():
+        found[name] = _spelt(_whole(sql), schema)
+        if "{parts" in sql:
+            found[name + ABOVE] = _spelt(_above(sql), schema)
+    return found
+
+
+def _whole(sql: str) -> str:
+    """To read each priority from its first message on."""
+    for pattern, meant in (
+        (r"\{parts \$\d+\}", _ALL),
+        (r"\{due \w+ (\$\d+)\}", r"due_ms <= {now \1}"),
+        (r"\{due \w+\}", "due_ms is not null"),
+        (r" ?\{woken \$\d+\}", ""),
+    ):
+        sql = re.sub(pattern, meant, sql)
+    return sql
+
+
+def _above(sql: str) -> str:
+    """To read parts of the due index."""
+    from_low = r"(due_ms, lane, seq) >= (\1.low_ms, \1.low_lane, \1.low_seq)"
+    for pattern, meant in (
+        (r"\{due (\w+) (\$\d+)\}", from_low + r" and due_ms <= least(\1.until_ms, {now \2})"),
+        (r"\{due (\w+)\}", from_low + r" and due_ms <= \1.until_ms"),
+        (r"\{woken (\$\d+)\}", r"and wake_ms >= \1::bigint"),
+    ):
+        sql = re.sub(pattern, meant, sql)
+    return re.sub(r"\{parts \$(\d+)\}", _parts, sql)
+
+
+def _parts(found: re.Match[str]) -> str:
+    first = int(found[1])
+    return _PARTS.format(*range(first, first + 5))
+
+
+def _spelt(sql: str, schema: str) -> str:
+    named = {"{lease}": LEASE, "{s}": schema, "{claimed}": CLAIMED, "{columns}": COLUMNS, "{before}": BEFORE}
+    for word, meant in named.items():
+        sql = sql.replace(word, meant)
+    return re.sub(r"\{now (\$\d+)\}", _NOW, sql)

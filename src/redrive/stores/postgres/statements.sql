@@ -1,0 +1,947 @@
+-- Every statement of stores/postgres/store.py, by the name it is called with there. `-- name:` starts one.
+--
+-- {s} is the schema; {now $n} the time: the parameter, which tests give, or the server's own at the start of the transaction. A statement
+-- with {parts $n} is made twice (postgres/statements.py): to read each priority's messages from the first on, and as NAME_above to read only
+-- parts p of the due index, where floors are kept (postgres/floor.py). {due p $n} is then what lies in a part and is due by that time.
+-- Batches travel as arrays. What a statement changed comes back as a count and, only where somebody was left out, as a list.
+
+-- name: migration_1
+create sequence {s}.message_seq;
+create table {s}.message (
+  -- What every message has stands first, and what few have last: the server reads a row from its front.
+  id uuid not null,
+  seq bigint not null,                    -- never used twice, as an id may be; puts of one commit keep their order by it
+  enqueued_ms bigint not null,
+  fence integer not null default 0,
+  attempt integer not null default 0,
+  priority smallint not null,
+  due_ms bigint,                          -- null while resting: only what can be claimed stands in message_due
+  lane text collate "C" not null default 'ready',
+  queue text collate "C" not null,
+  task text collate "C" not null,
+  body bytea not null,
+  producer text collate "C",
+  worker text collate "C",
+  faults text[],                          -- JSON each: fault history, oldest first
+  grp text collate "C",
+  place integer,                          -- of a grouped message that has one of its group's places: which
+  turn bigint,                            -- of a grouped message that is parked: its place in the line
+  wake_ms bigint,                         -- of a grouped message without a place: when it may be due
+  parked_ms bigint,                       -- of a parked message: since when; its group holds it from then on
+  life_ms bigint,                         -- null: enqueued_ms
+  held_ms bigint,
+  deadline_ms bigint,
+  rested_ms bigint,
+  expires_ms bigint,                      -- of a done message: when it is removed
+  version bigint,                         -- null: 1
+  crashes integer,
+  crashes_alone integer,
+  redrives integer,
+  attempts_allowed integer,
+  suspect smallint,                       -- 1: its last run was cut off; 2: and it runs alone now
+  cancel boolean,
+  key text collate "C",
+  run text collate "C",
+  reason text collate "C",
+  fingerprint text collate "C",           -- of the last fault, set when it comes to rest
+  error text collate "C",
+  meta text,                              -- JSON: what rarely differs from its default (headers, correlation, content, …)
+  progress bytea,
+  result bytea,
+  constraint message_id primary key (id) with (fillfactor = 45, deduplicate_items = off)
+) with (fillfactor = 90, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
+  autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 100000, autovacuum_vacuum_cost_delay = 0);
+-- lane stands before seq as leases that ran out go first; so that counts read this index alone it is in there at all
+create index message_due on {s}.message(queue, priority, due_ms, lane, seq) with (deduplicate_items = off) where due_ms is not null;
+create index message_rest on {s}.message(lane, rested_ms, seq) where rested_ms is not null;
+create index message_rest_queue on {s}.message(queue, lane, rested_ms, seq) where rested_ms is not null;
+-- what failure groups are told from is all in there
+create index message_failure on {s}.message(fingerprint, rested_ms, seq) include (task, id) where lane = 'dead';
+create index message_expires on {s}.message(expires_ms) where expires_ms is not null;
+create unique index message_place on {s}.message(queue, grp, place) where place is not null;
+create index message_line on {s}.message(queue, grp, turn) where turn is not null;
+create index message_wake on {s}.message(queue, wake_ms, seq) where wake_ms is not null and turn is null;
+create table {s}.unique_key (
+  task text collate "C" not null,
+  key text collate "C" not null,
+  id uuid not null,
+  until_ms bigint not null,               -- 0, or held at least until then, also after the message is gone
+  primary key (task, key)
+);
+create index unique_key_until on {s}.unique_key(until_ms) where until_ms > 0;
+create table {s}.queue (
+  name text collate "C" primary key,
+  paused boolean not null default false,
+  group_width integer,
+  group_order text collate "C",
+  on_dead text collate "C"
+);
+-- A group: whoever changes who is in it locks its row first. Rows of groups that are empty are removed now and then.
+create table {s}.line (
+  queue text collate "C" not null,
+  name text collate "C" not null,         -- of the group; empty: of every group of the queue
+  width integer,                          -- its own; null: the queue's
+  primary key (queue, name)
+);
+create table {s}.cell (
+  key text collate "C" primary key,
+  version bigint not null,
+  value bytea,                            -- null: deleted; the row stays so that its versions are never used twice
+  expires_ms bigint
+) with (fillfactor = 70);
+
+-- name: migration_2
+-- compatible from 1
+-- Cells go away with their time, so their versions come from the sequence of messages, doubled: an older program, which adds one, makes an
+-- odd one, and is corrected by a trigger. (That sequence, because every role may use it already.)
+alter table {s}.message add column deferral text;  -- JSON: why flow control holds it back
+alter table {s}.cell add column sweep_ms bigint;   -- about when it expires, and not before; rarely another, so that most swaps touch no index
+create function {s}.swapped_by_older() returns trigger language plpgsql as $body$
+begin
+  new.version := 2 * nextval('{s}.message_seq');
+  new.sweep_ms := case when new.value is null then 0 else (new.expires_ms / 60000 + 1) * 60000 end;
+  return new;
+end $body$;
+create trigger made_by_older before insert on {s}.cell for each row when (new.version = 1) execute function {s}.swapped_by_older();
+create trigger swapped_by_older before update on {s}.cell for each row when (new.version = old.version + 1)
+  execute function {s}.swapped_by_older();
+delete from {s}.cell where value is null;
+update {s}.cell set sweep_ms = (expires_ms / 60000 + 1) * 60000 where expires_ms is not null;
+-- (others may take numbers meanwhile, so it is not set)
+select count(nextval('{s}.message_seq')) from generate_series((select last_value from {s}.message_seq), (select max(version) from {s}.cell));
+create index cell_sweep on {s}.cell(sweep_ms) where sweep_ms is not null;
+
+-- name: migration_3
+-- compatible from 1
+alter table {s}.message add column before jsonb;   -- what the run that redrove it, or whoever isolated it, took from it (message.Before)
+
+-- name: migration_4
+-- compatible from 1
+-- What a page of dead letters is looked up by. Each is a migration of its own: building it holds up who writes. That the column is there is
+-- said, and that they are dead said in other words, so that the planner has no use of any of them but that which a query is made for.
+create index message_task on {s}.message(task, rested_ms, seq) where lane between 'dead' and 'dead' and task is not null;
+
+-- name: migration_5
+-- compatible from 1
+create index message_error on {s}.message(error, rested_ms, seq) where lane between 'dead' and 'dead' and error is not null;
+
+-- name: migration_6
+-- compatible from 1
+create index message_reason on {s}.message(reason, rested_ms, seq) where lane between 'dead' and 'dead' and reason is not null;
+
+-- name: migration_7
+-- compatible from 1
+-- What failure groups and counts of dead letters are told from is all in there.
+create index message_dead on {s}.message(fingerprint, rested_ms, seq) include (task, id, queue, reason, error) where lane = 'dead';
+drop index {s}.message_failure;
+alter index {s}.message_dead rename to message_failure;
+
+-- name: migration_8
+-- compatible from 1
+-- What has failed before and is due, for claims that take some of it first. (The lane is said in words that only `claim_sharing` says, so that
+-- no other statement has a use of this index, and that one no use of another.)
+create index message_retry on {s}.message(queue, priority, due_ms, seq)
+  where lane between 'ready' and 'ready' and attempt > 0 and due_ms is not null;
+
+-- name: migration_9
+-- compatible from 1
+-- After a change of how a queue's groups are served, those who are parked are admitted in steps: up to which group, by name, in the row that
+-- stands for every group. Null: no more to do.
+alter table {s}.line add column admitting text collate "C";
+create index line_admitting on {s}.line(queue) where admitting is not null;
+
+-- name: put
+-- $1 ids, $2 tasks, $3 queues, $4 priorities, $5 dues, $6 delays, $7 deadlines, $8 versions, $9 keys, $10 groups, $11 producers, $12 metas,
+-- $13 bodies, $14 now
+insert into {s}.message(id, seq, task, queue, priority, due_ms, enqueued_ms, deadline_ms, version, key, producer, meta, body)
+select r.id, nextval('{s}.message_seq'), r.task, r.queue, r.priority, coalesce(r.due_ms, {now $14} + r.delay_ms), {now $14},
+  r.deadline_ms, r.version, r.key, r.producer, r.meta, r.body
+from unnest($1::uuid[], $2::text[], $3::text[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::text[],
+  $10::text[], $11::text[], $12::text[], $13::bytea[])
+  r(id, task, queue, priority, due_ms, delay_ms, deadline_ms, version, key, grp, producer, meta, body)
+
+-- name: put_grouped
+-- As `put`, some of them of groups. Strict groups go by the number alone; others by priority first, and what is not due yet
+-- does not join before its time.
+insert into {s}.message(id, seq, task, queue, priority, due_ms, enqueued_ms, deadline_ms, version, key, grp, producer, meta, body, turn,
+  wake_ms, parked_ms)
+select r.id, r.seq, r.task, r.queue, r.priority, case when r.grp is null then r.due end, {now $14}, r.deadline_ms, r.version, r.key, r.grp,
+  r.producer, r.meta, r.body,
+  case when r.grp is null then null when q.group_order = 'strict' then r.seq
+    when r.due <= {now $14} then r.priority::bigint << 56 | r.seq end,
+  case when r.grp is not null and r.due > {now $14} then r.due end,
+  case when r.grp is not null then {now $14} end
+from (select nextval('{s}.message_seq') seq, coalesce(u.due_ms, {now $14} + u.delay_ms) due, u.*
+  from unnest($1::uuid[], $2::text[], $3::text[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::text[],
+    $10::text[], $11::text[], $12::text[], $13::bytea[])
+    u(id, task, queue, priority, due_ms, delay_ms, deadline_ms, version, key, grp, producer, meta, body)) r
+left join {s}.queue q on q.name = r.queue
+
+-- name: tell
+-- $1 channel, $2 origin, $3 queue, $4 and $5 ranges of due times, $6 whether they are meant from now on, $7 now: a notification of messages that
+-- were put in this transaction (postgres/told.py)
+select pg_notify($1::text, $2::text || coalesce((
+  select string_agg(format(';%s-%s', r.since + r.low_ms, r.since + r.until_ms), '') from (
+    select low_ms, until_ms, case when relative then {now $7} else 0 end since
+    from unnest($4::bigint[], $5::bigint[], $6::boolean[]) u(low_ms, until_ms, relative)) r), '') || ' ' || $3::text)
+
+-- name: stored
+-- $1 ids: those of them that are there
+select id::text from {s}.message where id = any($1::uuid[])
+
+-- name: keyed
+-- $1 tasks, $2 keys, $3 ids: those of the ids that hold one of these keys, also after their message is gone
+select k.id::text from unnest($1::text[], $2::text[]) as w(task, key) join {s}.unique_key k using (task, key)
+where k.id = any($3::uuid[])
+
+-- name: take_keys
+-- $1 tasks, $2 keys, $3 ids, $4 for how long at least, $5 now. Takes those that nobody has, which it
+-- gives, and locks the others, in one order.
+insert into {s}.unique_key as k (task, key, id, until_ms)
+select r.task, r.key, r.id, case when r.for_ms > 0 then {now $5} + r.for_ms else 0 end
+from unnest($1::text[], $2::text[], $3::uuid[], $4::bigint[]) r(task, key, id, for_ms) order by r.task collate "C", r.key collate "C"
+on conflict (task, key) do update set id = k.id where false returning k.task, k.key
+
+-- name: key_holders
+-- $1 tasks, $2 keys, $3 now. After `take_keys`, as a statement of its own: it must see what those it waited for have committed.
+select r.n, k.id::text, k.until_ms, m.lane, m.due_ms, m.reason, {now $3}
+from unnest($1::text[], $2::text[]) with ordinality r(task, key, n)
+join {s}.unique_key k on k.task = r.task and k.key = r.key
+left join {s}.message m on m.id = k.id and m.task = k.task and m.key = k.key
+
+-- name: hold_keys
+-- $1 tasks, $2 keys, $3 ids, $4 for how long at least, $5 now
+update {s}.unique_key k set id = r.id, until_ms = case when r.for_ms > 0 then {now $5} + r.for_ms else 0 end
+from unnest($1::text[], $2::text[], $3::uuid[], $4::bigint[]) r(task, key, id, for_ms) where k.task = r.task and k.key = r.key
+
+-- name: claim
+-- $1 queue, $2 limit, $3 lease, $4 worker, $5 now, $6 whether to claim nothing where someone waits to be woken.
+-- What was still leased had run out: that is a crash, not an attempt. Ordered just as the index is: else it would sort all that is due.
+with due as materialized (
+  select at from {parts $7} cross join lateral (
+    select ctid at from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due p $5}
+    order by due_ms, lane, seq limit $2::int for no key update skip locked
+  ) found limit case
+    when exists (select from {s}.queue where name = $1::text and paused) then 0
+    when $6::boolean and exists (
+      select from {s}.message where queue = $1::text and wake_ms <= {now $5} {woken $12} and turn is null) then 0
+    else $2::int end)
+update {s}.message m set
+  {lease}
+from due where m.ctid = due.at
+returning {claimed}
+
+-- name: claim_skipping
+-- As `claim`, $7 tasks to skip, $8 how many due ones of a priority are looked at. Where there are more, one row of nulls comes last.
+-- They are bounded by the place of the first that is not looked at, so that none is locked but what is taken.
+with fence as materialized (
+  select p.*, beyond.* from {parts $9} left join lateral (
+    select due_ms, lane, seq from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due p $5}
+    order by due_ms, lane, seq limit 1 offset $8::int) beyond on true
+  where not exists (select from {s}.queue where name = $1::text and paused)),
+due as materialized (
+  select at from fence f cross join lateral (
+    select ctid at from {s}.message m where m.queue = $1::text and m.priority = f.priority and {due f $5}
+      and (due_ms, lane, seq) < (coalesce(f.due_ms, 9223372036854775807), coalesce(f.lane, ''), coalesce(f.seq, 0))
+      and task <> all($7::text[]) order by due_ms, lane, seq limit $2::int for no key update skip locked
+  ) found limit case
+    when $6::boolean and exists (
+      select from {s}.message where queue = $1::text and wake_ms <= {now $5} {woken $14} and turn is null) then 0
+    else $2::int end),
+claimed as (
+  update {s}.message m set
+    {lease}
+  from due where m.ctid = due.at
+  returning {claimed})
+select * from claimed union all
+select null, null, null, null, null, null, null, null, null, null, null, null from (select from fence where due_ms is not null limit 1) more
+
+-- name: claim_sharing
+-- As `claim` and `claim_skipping` ($7 none: nothing is skipped), $9 how many places go first to messages that have failed before. Priority by
+-- priority, and in each first a turn of those, by an index of their own, then one of all that are due: a turn takes what the turns before it left.
+with recursive fence as materialized (
+  select p.*, due.*, retry.due_ms retry_ms, retry.seq retry_seq from {parts $10} left join lateral (
+    select due_ms, lane, seq from {s}.message m where cardinality($7::text[]) > 0 and m.queue = $1::text and m.priority = p.priority and {due p $5}
+    order by due_ms, lane, seq limit 1 offset $8::int) due on true
+  left join lateral (
+    select due_ms, seq from {s}.message m where cardinality($7::text[]) > 0 and lane between 'ready' and 'ready' and attempt > 0
+      and m.queue = $1::text and m.priority = p.priority and {due p $5}
+    order by due_ms, seq limit 1 offset $8::int) retry on true
+  where not exists (select from {s}.queue where name = $1::text and paused)),
+turn(step, room, retries, at) as (
+  select -1, case
+    when $6::boolean and exists (
+      select from {s}.message where queue = $1::text and wake_ms <= {now $5} {woken $15} and turn is null) then 0
+    else $2::int end, $9::int, array[]::tid[]
+  union all
+  select t.step + 1, t.room - cardinality(taken.at), t.retries - case when t.step % 2 = 0 then 0 else cardinality(taken.at) end, taken.at
+  from turn t cross join lateral (
+    select case when t.step % 2 = 0 then array(
+      select at from fence f cross join lateral (
+        select ctid at from {s}.message m where m.queue = $1::text and m.priority = f.priority and {due f $5}
+          and (due_ms, lane, seq) < (coalesce(f.due_ms, 9223372036854775807), coalesce(f.lane, ''), coalesce(f.seq, 0))
+          and task <> all($7::text[]) and ctid <> all(t.at) order by due_ms, lane, seq limit t.room for no key update skip locked
+      ) found where f.priority = t.step / 2 limit t.room)
+    else array(
+      select at from fence f cross join lateral (
+        select ctid at from {s}.message m where lane between 'ready' and 'ready' and attempt > 0 and m.queue = $1::text
+          and m.priority = f.priority and {due f $5}
+          and (due_ms, seq) < (coalesce(f.retry_ms, 9223372036854775807), coalesce(f.retry_seq, 0))
+          and task <> all($7::text[]) order by due_ms, seq limit least(t.retries, t.room) for no key update skip locked
+      ) found where f.priority = (t.step + 1) / 2 limit least(t.retries, t.room))
+    end at) taken
+  where t.room > 0 and t.step < 7),
+due as materialized (select unnest(at) at from turn),
+claimed as (
+  update {s}.message m set
+    {lease}
+  from due where m.ctid = due.at
+  returning {claimed})
+select * from claimed union all
+select null, null, null, null, null, null, null, null, null, null, null, null from (select from fence where due_ms is not null limit 1) more
+
+-- name: look
+-- $1 queues of the asks, $2 now: the time, and whether a message waits to be woken
+select {now $2}, exists (select from unnest($1::text[]) a(queue) join {s}.message m on m.queue = a.queue
+  and m.wake_ms <= {now $2} and m.turn is null)
+
+-- name: look_above
+-- As `look`, $3 from when on messages of each queue may wait
+select {now $2}, exists (select from unnest($1::text[], $3::bigint[]) a(queue, low_ms) join {s}.message m on m.queue = a.queue
+  and m.wake_ms >= a.low_ms and m.wake_ms <= {now $2} and m.turn is null)
+
+-- name: look_behind
+-- $1 queues, $2 priorities (4: messages of groups that wait), $3 to $6 parts of their indexes: of each that holds one the first message, also
+-- one that is locked or not due yet, and what the way there took, in ms
+select p.n, first.due_ms, first.lane, first.seq, (extract(epoch from clock_timestamp() - p.began) * 1000)::float8
+from (select u.*, clock_timestamp() began from unnest($1::text[], $2::int[], $3::bigint[], $4::text[], $5::bigint[], $6::bigint[])
+  with ordinality u(queue, priority, low_ms, low_lane, low_seq, until_ms, n)) p
+left join lateral (
+  (select due_ms, lane, seq from {s}.message m where m.queue = p.queue and m.priority = p.priority
+    and (due_ms, lane, seq) >= (p.low_ms, p.low_lane, p.low_seq) and due_ms <= p.until_ms order by due_ms, lane, seq limit 1)
+  union all
+  (select wake_ms, '', seq from {s}.message m where p.priority = 4 and m.queue = p.queue and wake_ms >= p.low_ms
+    and wake_ms <= p.until_ms and turn is null order by wake_ms, seq limit 1)) first on true
+
+-- name: next_due
+-- $1 queue, $2 now
+select {now $2}, min(due_ms) from (
+  select due_ms from {parts $3} cross join lateral (
+    select due_ms from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due p}
+    order by due_ms limit 1) first
+  union all
+  (select wake_ms from {s}.message where queue = $1::text and wake_ms is not null {woken $8} and turn is null order by wake_ms limit 1)) found
+where not exists (select from {s}.queue where name = $1::text and paused)
+
+-- name: next_due_skipping
+-- As `next_due`, $3 tasks to skip, $4 how many of a priority are looked at: the first that is not counts as one that is wanted.
+select {now $2}, min(due_ms) from (
+  select coalesce(wanted.due_ms, beyond.due_ms) due_ms
+  from {parts $5} left join lateral (
+    select due_ms, lane, seq from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due p}
+    order by due_ms, lane, seq limit 1 offset $4::int) beyond on true
+  left join lateral (
+    select due_ms from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due p}
+      and (due_ms, lane, seq) < (coalesce(beyond.due_ms, 9223372036854775807), coalesce(beyond.lane, ''), coalesce(beyond.seq, 0))
+      and task <> all($3::text[]) order by due_ms, lane, seq limit 1) wanted on true
+  union all
+  (select wake_ms from {s}.message where queue = $1::text and wake_ms is not null {woken $10} and turn is null order by wake_ms limit 1)) found
+where not exists (select from {s}.queue where name = $1::text and paused)
+
+-- name: ack
+-- $1 ids, $2 fences, $3 seqs
+with gone as (
+  delete from {s}.message m using unnest($1::uuid[], $2::int[], $3::bigint[]) r(id, fence, seq)
+  where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.id)
+select count(*), null, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end from gone
+
+-- name: ack_keyed
+-- As `ack`, and frees the keys that they held for their life only: in the order in which `take_keys` locks them, as everywhere.
+with gone as (
+  delete from {s}.message m using unnest($1::uuid[], $2::int[], $3::bigint[]) r(id, fence, seq)
+  where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.id, m.task, m.key),
+freed as (
+  delete from {s}.unique_key k using (select * from gone where key is not null order by task, key) g
+  where k.task = g.task and k.key = g.key and k.id = g.id and k.until_ms = 0)
+select count(*), null, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end from gone
+
+-- name: ack_swapping
+-- $1 ids, $2 fences, $3 seqs, and of each the one cell that it swaps: $4 keys in order, none twice, $5 expected versions, $6 values, $7 times
+-- to live, $8 now. As `ack`, of those whose swap applies. All cells are locked in the order of their keys before the first message is.
+with asked as (
+  select a.*, coalesce(c.version, 0) found, c.version is not null there
+  from unnest($1::uuid[], $2::int[], $3::bigint[], $4::text[], $5::bigint[], $6::bytea[], $7::bigint[])
+    a(id, fence, seq, key, version, value, ttl_ms) left join lateral (
+    select case when value is not null and (expires_ms is null or expires_ms > {now $8}) then version else 0 end "version"
+    from {s}.cell where key = a.key for no key update) c on true),
+fits as materialized (select * from asked where version = found order by id),
+gone as (
+  delete from {s}.message m using fits f
+  where m.id = f.id and m.fence = f.fence and m.seq = f.seq and m.lane = 'leased' returning m.id, f.key, f.value, f.ttl_ms, f.there),
+changed as (
+  update {s}.cell c set version = 2 * nextval('{s}.message_seq'), value = g.value, expires_ms = {now $8} + g.ttl_ms,
+    sweep_ms = (({now $8} + g.ttl_ms) / 60000 + 1) * 60000
+  from gone g where g.there and c.key = any (array[g.key])),
+made as (
+  insert into {s}.cell(key, version, value, expires_ms, sweep_ms)
+  select key, 2 * nextval('{s}.message_seq'), value, {now $8} + ttl_ms, (({now $8} + ttl_ms) / 60000 + 1) * 60000 from gone where not there)
+select count(*), null, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end from gone
+
+-- name: keep
+-- $1 ids, $2 fences, $3 seqs, $4 how long or null, $5 reasons, $6 results, $7 now: acks of what is kept
+with kept as (
+  update {s}.message m set lane = 'done', due_ms = null, place = null, rested_ms = {now $7}, expires_ms = {now $7} + r.keep_ms,
+    reason = r.reason, result = r.result, deferral = null
+  from unnest($1::uuid[], $2::int[], $3::bigint[], $4::bigint[], $5::text[], $6::bytea[]) r(id, fence, seq, keep_ms, reason, result)
+  where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.id)
+select count(*), null, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end from kept
+
+-- name: retry
+-- $1 ids, $2 fences, $3 seqs, $4 dues, $5 faults, $6 now: `move` for the most frequent of its cases, a counted retry
+with moved as (
+  update {s}.message m set
+    lane = case when m.cancel then 'done' else 'ready' end,
+    due_ms = case when m.cancel then null else r.due_ms end,
+    suspect = null,
+    deferral = null,
+    reason = case when m.cancel then 'cancelled' end,
+    rested_ms = case when m.cancel then {now $6} end,
+    expires_ms = case when m.cancel then {now $6} + 86400000 end,
+    faults = case when m.faults is null then array[r.fault] when cardinality(m.faults) < 20 then m.faults || r.fault
+      else m.faults[1:10] || m.faults[12:20] || r.fault end
+  from unnest($1::uuid[], $2::int[], $3::bigint[], $4::bigint[], $5::text[]) r(id, fence, seq, due_ms, fault)
+  where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.id, m.cancel)
+select count(*), (array_agg(id) filter (where cancel))::text, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end
+from moved
+
+-- name: move
+-- $1 ids, $2 fences, $3 seqs, $4 lanes, $5 dues, $6 whether it counts, $7 whether it was held, $8 reasons, $9 fingerprints, $10 errors, $11 faults,
+-- $12 now, $13 deferrals, $14 whether its process died, $15 and it was alone in it; a cancelled message is done, whatever was decided
+with moved as (
+  update {s}.message m set
+    lane = case when m.cancel then 'done' else r.lane end,
+    due_ms = case when m.cancel then null else r.due_ms end,
+    attempt = case when r.counts then m.attempt else m.attempt - 1 end,
+    crashes = case when r.crashed then coalesce(m.crashes, 0) + 1 else m.crashes end,
+    crashes_alone = case when r.alone then coalesce(m.crashes_alone, 0) + 1 else m.crashes_alone end,
+    suspect = case when r.crashed or not r.counts and m.suspect is not null then 1 end,
+    deferral = case when m.cancel then null else r.deferral end,
+    held_ms = case when r.held and r.due_ms > {now $12} then coalesce(m.held_ms, 0) + r.due_ms - {now $12} else m.held_ms end,
+    reason = case when m.cancel then 'cancelled' else r.reason end,
+    rested_ms = case when m.cancel or r.due_ms is null then {now $12} end,
+    expires_ms = case when m.cancel then {now $12} + 86400000 end,
+    fingerprint = r.fingerprint,
+    error = r.error,
+    faults = case when r.fault is null then m.faults when m.faults is null then array[r.fault]
+      when cardinality(m.faults) < 20 then m.faults || r.fault else m.faults[1:10] || m.faults[12:20] || r.fault end
+  from unnest($1::uuid[], $2::int[], $3::bigint[], $4::text[], $5::bigint[], $6::boolean[], $7::boolean[], $8::text[], $9::text[], $10::text[], $11::text[],
+    $13::text[], $14::boolean[], $15::boolean[])
+    r(id, fence, seq, lane, due_ms, counts, held, reason, fingerprint, error, fault, deferral, crashed, alone)
+  where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.id, m.cancel)
+select count(*), (array_agg(id) filter (where cancel))::text, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end
+from moved
+
+-- name: held_now
+-- $1 ids, $2 fences, $3 seqs: those that are the current claim, and whether a cancel was asked for. Locked: nobody may change them meanwhile.
+select m.seq, m.fence, m.cancel is not null from {s}.message m
+where (m.id, m.fence, m.seq) in (select * from unnest($1::uuid[], $2::int[], $3::bigint[])) and m.lane = 'leased' order by m.id for no key update
+
+-- name: extend
+-- $1 ids, $2 fences, $3 seqs, $4 lease, $5 now, $6 whether each runs alone from now on
+update {s}.message m set due_ms = {now $5} + $4::bigint, suspect = case when $6::boolean then 2 else m.suspect end
+from (select * from unnest($1::uuid[], $2::int[], $3::bigint[]) r(id, fence, seq) order by id) r
+where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.seq, m.fence, m.cancel is not null
+
+-- name: lapse
+-- $1 worker, $2 now, $3 a fault or null, which each of them keeps: all its leases end now. Nobody's from then on: a worker of that name that is killed
+-- before it claimed them must not find them among what it had claimed and not started. They go before what was enqueued after them.
+update {s}.message set due_ms = least({now $2}, coalesce(life_ms, enqueued_ms)), worker = null,
+  faults = case when $3::text is null then faults when faults is null then array[$3::text]
+    when cardinality(faults) < 20 then faults || $3::text else faults[1:10] || faults[12:20] || $3::text end
+where due_ms is not null and lane = 'leased' and worker = $1::text returning queue, due_ms
+
+-- name: give_back
+-- $1 worker, $2 ids and $3 fences that stay leased: the others were never started, $4 now
+update {s}.message set lane = 'ready', due_ms = least({now $4}, coalesce(life_ms, enqueued_ms)), attempt = attempt - 1,
+  suspect = case when suspect is not null then 1 end
+where due_ms is not null and lane = 'leased' and worker = $1::text and (id, fence) not in (select * from unnest($2::uuid[], $3::int[]))
+returning queue, due_ms
+
+-- name: checkpoint
+-- $1 ids, $2 fences and $3 seqs (one), $4 state
+update {s}.message set progress = $4::bytea where id = any($1::uuid[]) and fence = any($2::int[]) and seq = any($3::bigint[]) and lane = 'leased' returning true
+
+-- name: lanes
+-- $1 ids
+select id::text, lane, queue, grp from {s}.message where id = any($1::uuid[])
+
+-- name: cancel
+-- $1 ids, $2 now: what waits is done, what runs is told. One update for both: what is claimed or comes back while this waits for its row
+-- is then the other of the two, and must not slip between them.
+update {s}.message m set
+  lane = case when m.lane = 'ready' then 'done' else m.lane end,
+  cancel = case when m.lane = 'ready' then m.cancel else true end,
+  due_ms = case when m.lane = 'leased' then m.due_ms end,
+  turn = case when m.lane = 'leased' then m.turn end,
+  place = case when m.lane = 'leased' then m.place end,
+  wake_ms = case when m.lane = 'leased' then m.wake_ms end,
+  reason = case when m.lane = 'ready' then 'cancelled' else m.reason end,
+  deferral = case when m.lane = 'leased' then m.deferral end,
+  rested_ms = case when m.lane = 'ready' then {now $2} end,
+  expires_ms = case when m.lane = 'ready' then {now $2} + 86400000 end
+from (select unnest($1::uuid[]) id order by 1) l where m.id = l.id and m.lane in ('ready', 'leased') returning m.id::text, m.lane
+
+-- name: redrive
+-- $1 ids in order, $2 redrives, $3 lanes, $4 delays, $5 queue or null, $6 attempts or null, $7 run, $8 keep deadline, $9 now.
+-- One of a group goes to the tail, or stays the head that it was. What was done begins anew. A run can take it back.
+update {s}.message m set
+  before = case when $7::text is not null then {before} end,
+  lane = 'ready', redrives = coalesce(m.redrives, 0) + 1, attempt = 0, crashes = null, crashes_alone = null, suspect = null,
+  life_ms = {now $9}, held_ms = null, attempts_allowed = $6::int, run = $7::text, deadline_ms = case when $8::boolean then m.deadline_ms end,
+  reason = null, rested_ms = null, fingerprint = null, error = null, deferral = null, expires_ms = null, result = null,
+  progress = case when m.lane <> 'done' then m.progress end,
+  queue = coalesce($5::text, m.queue),
+  due_ms = case when m.grp is null or r.head then {now $9} + r.delay_ms end,
+  place = case when r.head then m.place end,
+  turn = case when m.grp is null or r.head then null when r.strict then r.seq when r.delay_ms = 0 then m.priority::bigint << 56 | r.seq end,
+  wake_ms = case when m.grp is not null and not r.head and r.delay_ms > 0 then {now $9} + r.delay_ms end,
+  parked_ms = case when m.grp is not null and not r.head then {now $9} end
+from (
+  select nextval('{s}.message_seq') seq, u.*, f.place is not null and ($5::text is null or $5::text = f.queue) head,
+    exists (select from {s}.queue q where q.name = coalesce($5::text, f.queue) and q.group_order = 'strict') strict
+  from unnest($1::uuid[], $2::int[], $3::text[], $4::bigint[]) u(id, redrives, lane, delay_ms) join {s}.message f on f.id = u.id) r
+where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane and (r.lane <> 'done' or m.reason is distinct from 'cancelled')
+returning r.id::text, r.redrives, r.lane
+
+-- name: return
+-- $1 ids in order, $2 redrives, $3 lanes, $4 run: what it moved, and nobody has run since, rests as it did before.
+-- It leaves its group, unless it is still the head that blocks it. (`coalesce` keeps the planner off the index of runs.)
+update {s}.message m set
+  (queue, lane, redrives, reason, rested_ms, attempt, crashes, crashes_alone, suspect, life_ms, held_ms, deadline_ms, attempts_allowed,
+    fingerprint, error, run, expires_ms, result, progress, place) = (
+    select b.queue, b.lane, nullif(b.redrives, 0), b.reason, b.rested_ms, b.attempt, b.crashes, b.crashes_alone, b.suspect, b.life_ms,
+      b.held_ms, b.deadline_ms, b.attempts_allowed, b.fingerprint, b.error, b.run, b.expires_ms, decode(b.result, 'hex'),
+      case when b.lane = 'done' then decode(b.progress, 'hex') else m.progress end,
+      case when b.blocked and b.queue = m.queue
+        and exists (select from {s}.queue q where q.name = m.queue and q.group_order = 'strict' and q.on_dead = 'block') then m.place end
+    from jsonb_to_record(m.before) b(queue text, lane text, redrives int, reason text, rested_ms bigint, attempt int, crashes int,
+      crashes_alone int, suspect smallint, life_ms bigint, held_ms bigint, deadline_ms bigint, attempts_allowed int, fingerprint text,
+      error text, run text, expires_ms bigint, result text, progress text, blocked boolean)),
+  due_ms = null, turn = null, wake_ms = null, parked_ms = null, deferral = null, before = null
+from unnest($1::uuid[], $2::int[], $3::text[]) r(id, redrives, lane)
+where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane and coalesce(m.run, '') = $4::text
+  and m.attempt = 0 and coalesce(m.crashes, 0) = 0 and (m.before ->> 'redrives')::int = r.redrives - 1
+returning r.id::text, r.redrives, r.lane
+
+-- name: discard
+-- $1 ids, $2 redrives, $3 lanes
+with gone as (
+  delete from {s}.message m using unnest($1::uuid[], $2::int[], $3::text[]) r(id, redrives, lane)
+  where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane returning m.id, r.redrives, r.lane, m.task, m.key),
+freed as (
+  delete from {s}.unique_key k using (select * from gone where key is not null order by task, key) g
+  where k.task = g.task and k.key = g.key and k.id = g.id and k.until_ms = 0)
+select id::text, redrives, lane from gone
+
+-- name: isolate
+-- $1 ids in order, $2 redrives, $3 lanes, $4 reason, $5 now
+update {s}.message m set lane = 'quarantine', reason = $4::text, rested_ms = {now $5},
+  before = case when m.lane = 'quarantine' then m.before else {before} end
+from unnest($1::uuid[], $2::int[], $3::text[]) r(id, redrives, lane)
+where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane returning r.id::text, r.redrives, r.lane
+
+-- name: readmit
+-- $1 ids in order, $2 redrives, $3 lanes
+update {s}.message m set lane = 'dead', before = null,
+  reason = case when (m.before ->> 'redrives')::int = coalesce(m.redrives, 0) then m.before ->> 'reason' else m.reason end
+from unnest($1::uuid[], $2::int[], $3::text[]) r(id, redrives, lane)
+where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane returning r.id::text, r.redrives, r.lane
+
+-- name: release_key
+-- $1 task, $2 key, $3 id that holds it: takes it from it, and says until when it was to be held
+delete from {s}.unique_key where task = $1::text and key = $2::text and id = $3::uuid returning until_ms
+
+-- name: prolong_key
+-- $1 task, $2 key, $3 until when it is held at least
+update {s}.unique_key set until_ms = greatest(until_ms, $3::bigint) where task = $1::text and key = $2::text
+
+-- name: restore
+-- $1 ids, $2 tasks, $3 queues, $4 priorities, $5 lanes, $6 enqueued, $7 life, $8 rested, $9 held, $10 deadlines, $11 versions, $12 fences,
+-- $13 attempts, $14 crashes, $15 crashes alone, $16 redrives, $17 attempts allowed, $18 suspects, $19 keys, $20 groups, $21 producers,
+-- $22 workers, $23 reasons, $24 fingerprints, $25 errors, $26 faults as JSON, $27 metas, $28 progress, $29 bodies, $30 now
+insert into {s}.message(id, seq, task, queue, priority, lane, enqueued_ms, life_ms, rested_ms, held_ms, deadline_ms, version, fence, attempt,
+  crashes, crashes_alone, redrives, attempts_allowed, suspect, key, grp, producer, worker, reason, fingerprint, error, faults, meta, progress, body)
+select r.id, nextval('{s}.message_seq'), r.task, r.queue, r.priority, r.lane, r.enqueued_ms, r.life_ms, coalesce(r.rested_ms, {now $30}),
+  r.held_ms, r.deadline_ms, r.version, r.fence, r.attempt, nullif(r.crashes, 0), nullif(r.crashes_alone, 0), nullif(r.redrives, 0),
+  r.attempts_allowed::int, case when r.suspect then 1 end, r.key, r.grp, r.producer, r.worker, r.reason, r.fingerprint, r.error,
+  (select array_agg(f.value::text order by f.n) from json_array_elements(r.faults::json) with ordinality f(value, n)), r.meta, r.progress, r.body
+from unnest($1::uuid[], $2::text[], $3::text[], $4::int[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[],
+  $10::bigint[], $11::bigint[], $12::int[], $13::int[], $14::int[], $15::int[], $16::int[], $17::text[], $18::boolean[], $19::text[], $20::text[],
+  $21::text[], $22::text[], $23::text[], $24::text[], $25::text[], $26::text[], $27::text[], $28::bytea[], $29::bytea[])
+  r(id, task, queue, priority, lane, enqueued_ms, life_ms, rested_ms, held_ms, deadline_ms, version, fence, attempt, crashes, crashes_alone,
+  redrives, attempts_allowed, suspect, key, grp, producer, worker, reason, fingerprint, error, faults, meta, progress, body)
+on conflict (id) do nothing returning id::text
+
+-- name: find
+-- $1 ids
+select {columns} from {s}.message m where id = any($1::uuid[])
+
+-- name: counts
+-- $1 queue, $2 now: lane, how many, and of what is ready the longest due
+select case when lane = 'leased' then lane when due_ms <= {now $2} then 'ready' else 'scheduled' end, count(*), {now $2} - min(due_ms)
+from {s}.message where due_ms is not null and queue = $1::text and priority between 0 and 3 group by 1
+union all
+select 'scheduled', count(*), null from {s}.message where turn is not null and queue = $1::text
+union all
+select 'scheduled', count(*), null from {s}.message where wake_ms is not null and turn is null and queue = $1::text
+union all
+select lane, count(*), null from {s}.message where rested_ms is not null and queue = $1::text group by lane
+
+-- name: counts_by_queue
+-- $1 now; a pass over each index that holds all of a lane, whatever the number of queues
+select queue, coalesce({now $1} - min(oldest), 0), sum(ready)::bigint, sum(scheduled)::bigint, sum(leased)::bigint, sum(dead)::bigint,
+  sum(quarantine)::bigint, sum(done)::bigint from (
+  select queue,
+    count(*) filter (where lane = 'ready' and due_ms <= {now $1}) ready,
+    count(*) filter (where lane = 'ready' and due_ms > {now $1}) scheduled,
+    count(*) filter (where lane = 'leased') leased,
+    0 dead, 0 quarantine, 0 done,
+    min(due_ms) filter (where lane = 'ready' and due_ms <= {now $1}) oldest
+  from {s}.message where due_ms is not null group by queue
+  union all select queue, 0, count(*), 0, 0, 0, 0, null from {s}.message where turn is not null group by queue
+  union all select queue, 0, count(*), 0, 0, 0, 0, null from {s}.message where wake_ms is not null and turn is null group by queue
+  union all select queue, 0, 0, 0, count(*) filter (where lane = 'dead'), count(*) filter (where lane = 'quarantine'),
+    count(*) filter (where lane = 'done'), null from {s}.message where rested_ms is not null group by queue
+  union all select name, 0, 0, 0, 0, 0, 0, null from {s}.queue) found
+group by queue
+
+-- name: queues
+select queue from {s}.message where due_ms is not null group by queue
+union select queue from {s}.message where turn is not null group by queue
+union select queue from {s}.message where wake_ms is not null and turn is null group by queue
+union select queue from {s}.message where rested_ms is not null group by queue
+union select name from {s}.queue
+
+-- name: failure_groups
+-- Its source is dead messages m; its trend, how many of them came to rest lately, and in the while before.
+select g.fingerprint, g.task, m.error, array_to_string(m.faults, ','), g.count, g.first_ms, g.last_ms, g.sample, g.recent, g.earlier from (
+  select coalesce(m.fingerprint, '') fingerprint, m.task, count(*) count, min(m.rested_ms) first_ms, max(m.rested_ms) last_ms,
+    max(m.id::text collate "C") sample, {trend}
+  from {source} group by 1, 2) g(fingerprint, task, count, first_ms, last_ms, sample, recent, earlier)
+join {s}.message m on m.id = g.sample::uuid order by g.count desc, g.fingerprint, g.task
+
+-- name: sweep
+-- $1 now: forget what was kept long enough
+with gone as (
+  delete from {s}.message where ctid = any (array (
+    select ctid from {s}.message where expires_ms < {now $1} order by expires_ms limit 1000 for update skip locked))
+  returning id, task, key),
+freed as (
+  delete from {s}.unique_key k using (select * from gone where key is not null order by task, key) g
+  where k.task = g.task and k.key = g.key and k.id = g.id and k.until_ms = 0)
+select count(*) from gone
+
+-- name: sweep_keys
+-- $1 now
+delete from {s}.unique_key where (task, key) in (
+  select task, key from {s}.unique_key k where until_ms > 0 and until_ms <= {now $1}
+    and not exists (select from {s}.message m where m.id = k.id) order by task, key limit 1000 for update skip locked)
+
+-- name: sweep_cells
+-- $1 now
+with gone as (
+  delete from {s}.cell where ctid = any (array (
+    select ctid from {s}.cell where sweep_ms <= {now $1} order by sweep_ms limit 1000 for update skip locked)) returning 1)
+select count(*) from gone
+
+-- name: sweep_lines
+-- $1 queue and $2 name up to which the last sweep looked: removes, of some groups' rows, those that nobody holds and that say nothing. (One
+-- who joins meanwhile makes it anew.) Gives the place to go on from.
+with looked as materialized (
+  select queue, name from {s}.line where (queue, name) > ($1::text, $2::text) order by queue, name limit 5000),
+idle as materialized (
+  select l.queue, l.name from looked k join {s}.line l on l.queue = k.queue and l.name = k.name where l.width is null and l.admitting is null
+    and not exists (select from {s}.message m where m.queue = l.queue and m.grp = l.name and m.turn is not null)
+    and not exists (select from {s}.message m where m.queue = l.queue and m.grp = l.name and m.place is not null)
+  for update of l skip locked),
+gone as (delete from {s}.line l using idle i where l.queue = i.queue and l.name = i.name)
+select queue, name from looked order by queue desc, name desc limit 1
+
+-- name: nth_newest
+-- $1 lane, $2 queue, $3 n from 0
+select rested_ms, seq from {s}.message where lane = $1::text and rested_ms is not null and queue = $2::text
+order by rested_ms desc, seq desc limit 1 offset $3::int
+
+-- name: going
+-- $1 lane, $2 queue, $3 rested and $4 seq or null, $5 an age or null, $6 now: what is older than either, the longest at rest first.
+-- Both as one bound, so that it ends where they begin that stay.
+select id::text, grp, place is not null, rested_ms from {s}.message where lane = $1::text and rested_ms is not null and queue = $2::text
+  and (rested_ms, seq) < (greatest($3::bigint, {now $6} - $5::bigint),
+    case when {now $6} - $5::bigint > $3::bigint then 0 else coalesce($4::bigint, 0) end)
+order by rested_ms, seq limit 1000
+
+-- name: retain
+-- $1 ids, $2 since when each rests, $3 lane: not what was redriven since, and came back to rest.
+-- (`coalesce` keeps the planner off the indexes of all that rests)
+with gone as (
+  delete from {s}.message m using (select * from unnest($1::uuid[], $2::bigint[]) r(id, rested_ms) order by id) r
+  where m.id = r.id and m.lane = $3::text and coalesce(m.rested_ms, -1) = r.rested_ms returning m.id, m.task, m.key),
+freed as (
+  delete from {s}.unique_key k using (select * from gone where key is not null order by task, key) g
+  where k.task = g.task and k.key = g.key and k.id = g.id and k.until_ms = 0)
+select count(*) from gone
+
+-- name: settings
+-- $1 queue, with the group up to which those who are parked were admitted since the last change
+select paused, group_width, group_order, on_dead, (select admitting from {s}.line where queue = $1::text and name = '')
+from {s}.queue where name = $1::text
+
+-- name: paused
+select name from {s}.queue where paused
+
+-- name: configure
+-- $1 queue, $2 paused, $3 width, $4 order, $5 what a death does; null leaves it
+insert into {s}.queue as q (name, paused, group_width, group_order, on_dead)
+values ($1::text, coalesce($2::boolean, false), $3::int, $4::text, $5::text)
+on conflict (name) do update set paused = coalesce($2::boolean, q.paused), group_width = coalesce($3::int, q.group_width),
+  group_order = coalesce($4::text, q.group_order), on_dead = coalesce($5::text, q.on_dead)
+
+-- name: group_settings
+-- $1 queue: the width of its groups, their order, what a death does, and whether a group has a width of its own other than 1
+select coalesce((select width from {s}.line where queue = $1::text and name = ''), q.group_width, 1), coalesce(q.group_order, 'turns'),
+  coalesce(q.on_dead, 'skip'), exists (select from {s}.line where queue = $1::text and name > '' and width <> 1)
+from (select 1) one left join {s}.queue q on q.name = $1::text
+
+-- name: set_group_width
+-- $1 queue, $2 group, $3 width or null
+insert into {s}.line(queue, name, width) values ($1::text, $2::text, $3::int) on conflict (queue, name) do update set width = excluded.width
+
+-- name: lock_queue
+-- $1 queue: for whoever changes how its groups are served, against all who go by it
+select pg_advisory_xact_lock(hashtextextended('{s} ' || $1::text, 0))
+
+-- name: lock_queues
+-- $1 queues, sorted: for whoever goes by how their groups are served
+select count(pg_advisory_xact_lock_shared(hashtextextended('{s} ' || queue, 0))) from unnest($1::text[]) queue
+
+-- name: lock
+-- $1 queues and $2 groups that change, $3 queues in which to wake, $4 how many each, $5 now, $6 from when on they may wait there. Makes the rows of these groups, or locks
+-- them, in one order for everybody. What follows sees what those who had them before have committed.
+insert into {s}.line as l (queue, name) select queue, name from (
+  select * from unnest($1::text[], $2::text[]) g(queue, name)
+  union
+  select w.queue, late.grp from unnest($3::text[], $4::int[], $6::bigint[]) w(queue, many, low_ms) cross join lateral (
+    select grp from {s}.message m where m.queue = w.queue and wake_ms >= w.low_ms and wake_ms <= {now $5} and turn is null and grp is not null
+    order by wake_ms, seq limit w.many) late
+  ) touched order by queue collate "C", name collate "C"
+on conflict (queue, name) do update set width = l.width where false
+
+-- name: regroup
+-- $1 ids, $2 now: what was settled keeps its place if its wait has no length, or if its group is strict and it is neither done nor skipped
+-- (`coalesce` keeps the planner off the index of all places)
+update {s}.message m set
+  place = case when m.lane = 'ready' and (m.due_ms <= {now $2} or r.strict) then m.place
+    when m.lane in ('dead', 'quarantine') and r.block then m.place end,
+  wake_ms = case when m.lane = 'ready' and m.due_ms > {now $2} and not r.strict then m.due_ms end,
+  due_ms = case when m.lane = 'ready' and m.due_ms > {now $2} and not r.strict then null else m.due_ms end
+from (
+  select u.id, coalesce(q.group_order = 'strict', false) strict, coalesce(q.group_order = 'strict' and q.on_dead = 'block', false) block
+  from unnest($1::uuid[]) u(id) join {s}.message f on f.id = u.id left join {s}.queue q on q.name = f.queue) r
+where m.id = r.id and coalesce(m.place, -1) >= 0 and m.lane <> 'leased'
+
+-- name: wake
+-- $1 queue, $2 limit, $3 now, $4 from when on they may wait: those whose wait is over join their lines, the longest due first. Only in groups that
+-- are locked, and who they are is kept for `admit`, which comes in the same round trip. (`coalesce` keeps the planner off the index of all who wait.)
+with late as materialized (
+  select id, grp, priority from {s}.message where queue = $1::text and wake_ms >= $4::bigint and wake_ms <= {now $3} and turn is null
+  order by wake_ms, seq limit $2::int),
+locked as materialized (
+  select name from {s}.line where queue = $1::text and name in (select grp from late) for no key update skip locked),
+numbered as materialized (
+  select id, priority, nextval('{s}.message_seq') seq from late where grp in (select name from locked)),
+parked as (
+  update {s}.message m set wake_ms = null, parked_ms = {now $3},
+    turn = case when exists (select from {s}.queue where name = $1::text and group_order = 'strict') then n.seq
+      else n.priority::bigint << 56 | n.seq end
+  from numbered n where m.id = n.id and m.queue = $1::text and coalesce(m.wake_ms, 9223372036854775807) <= {now $3} and m.turn is null returning m.grp)
+select set_config('redrive.woken', coalesce((select array_agg(distinct grp) from parked)::text, '{}'), true)
+
+-- name: admit
+-- $1 queues and $2 groups, $3 now, $4 a queue whose woken groups are meant too, or null, $5 how many of each group at most: gives the free places
+-- of these groups to those who are parked, in their order. The time that they were parked is time that they were held. A group with a place for each who is admitted,
+-- by number: the index on places lets nobody in twice, whatever goes wrong.
+with touched as (
+  select * from unnest($1::text[], $2::text[]) g(queue, name)
+  union
+  select $4::text, unnest(nullif(current_setting('redrive.woken', true), '')::text[]) where $4::text is not null),
+room as materialized (
+  select g.*, w.width, w.width - (select count(*) from {s}.message m where m.queue = g.queue and m.grp = g.name and m.place is not null) free
+  from touched g left join {s}.line l on l.queue = g.queue and l.name = g.name left join {s}.queue q on q.name = g.queue
+  cross join lateral (select coalesce(l.width, (select a.width from {s}.line a where a.queue = g.queue and a.name = ''), q.group_width, 1) width) w),
+next as materialized (
+  select r.*, array(select m.id from {s}.message m where m.queue = r.queue and m.grp = r.name and m.turn is not null
+    order by m.turn limit least(greatest(r.free, 0), $5::int)) ids from room r where r.free > 0),
+seats as materialized (
+  select n.ids, array(select s.place from (select generate_series(0, n.width - 1) place) s
+    where not exists (select from {s}.message m where m.queue = n.queue and m.grp = n.name and m.place = s.place)
+    limit cardinality(n.ids)) places from next n where cardinality(n.ids) > 0),
+seated as materialized (select p.id, p.place from seats s cross join lateral unnest(s.ids, s.places) p(id, place))
+update {s}.message m set place = p.place, turn = null, due_ms = greatest({now $3}, m.wake_ms), wake_ms = null, parked_ms = null,
+  held_ms = nullif(coalesce(m.held_ms, 0) + greatest(0, {now $3} - greatest(coalesce(m.parked_ms, {now $3}), m.wake_ms)), 0)
+from seated p where m.id = p.id
+
+-- name: reorder
+-- $1 queue, $2 strict: who stands in line stands there by the other order now; the low 56 bits are the number he joined by
+update {s}.message set turn = (turn & 72057594037927935) | case when $2::boolean then 0 else priority::bigint << 56 end
+where queue = $1::text and turn is not null
+
+-- name: unpark_waiting
+-- $1 queue, $2 now: of a queue that is strict no more, those whose time has not come
+update {s}.message set turn = null where queue = $1::text and turn is not null and wake_ms > {now $2}
+
+-- name: give_way
+-- $1 queue, $2 now: of a queue that is strict no more, heads that kept their place through a wait
+update {s}.message set place = null, wake_ms = due_ms, due_ms = null
+where queue = $1::text and place is not null and lane = 'ready' and due_ms > {now $2}
+
+-- name: unblock
+-- $1 queue: no dead head holds a group here any more
+update {s}.message set place = null where queue = $1::text and place is not null and rested_ms is not null
+
+-- name: begin_admitting
+-- $1 queue
+insert into {s}.line(queue, name, admitting) values ($1::text, '', '') on conflict (queue, name) do update set admitting = ''
+
+-- name: admitting
+-- $1 queue: the group up to which those who are parked were admitted, and the width of groups. Locked: each step is taken by one.
+select admitting, coalesce(width, (select group_width from {s}.queue where name = $1::text), 1)
+from {s}.line where queue = $1::text and name = '' and admitting is not null for no key update
+
+-- name: admitted_to
+-- $1 queue, $2 group, or null when all were looked at
+update {s}.line set admitting = $2::text where queue = $1::text and name = ''
+
+-- name: queues_admitting
+select queue from {s}.line where admitting is not null
+
+-- name: parked_groups
+-- $1 queue, $2 group, $3 how many: the next groups by name in which a message is parked. One look into the index for each, however many are.
+with recursive next as (
+  (select grp, 1 n from {s}.message where queue = $1::text and grp > $2::text and turn is not null order by grp limit 1)
+  union all
+  select found.grp, next.n + 1 from next cross join lateral (
+    select grp from {s}.message where queue = $1::text and grp > next.grp and turn is not null order by grp limit 1) found
+  where next.n < $3::int)
+select grp from next
+
+-- name: resume
+-- $1 queue, $2 group
+update {s}.message set place = null where queue = $1::text and grp = $2::text and place is not null and rested_ms is not null
+
+-- name: groups
+-- $1 queue, $2 width
+select m.grp, coalesce(l.width, $2::int), m.taken, m.parked, m.blocked from (
+  select grp, count(place) taken, count(turn) parked, max(id::text) filter (where place is not null and rested_ms is not null) blocked
+  from (select grp, place, turn, id, rested_ms from {s}.message where queue = $1::text and place is not null
+    union all select grp, place, turn, id, rested_ms from {s}.message where queue = $1::text and turn is not null) s group by grp) m
+  left join {s}.line l on l.queue = $1::text and l.name = m.grp
+union all
+select name, width, 0, 0, null from {s}.line l where queue = $1::text and name > '' and width is not null
+  and not exists (select from {s}.message where queue = $1::text and grp = l.name and place is not null)
+  and not exists (select from {s}.message where queue = $1::text and grp = l.name and turn is not null)
+order by 1
+
+-- name: stuck_groups
+-- groups in which a message is parked though a place is free, and such that have more places taken than there are
+select p.queue, p.grp from (select distinct queue, grp from {s}.message where turn is not null) p
+left join {s}.line l on l.queue = p.queue and l.name = p.grp left join {s}.queue q on q.name = p.queue
+where (select count(*) from {s}.message m where m.queue = p.queue and m.grp = p.grp and m.place is not null)
+  < coalesce(l.width, (select a.width from {s}.line a where a.queue = p.queue and a.name = ''), q.group_width, 1)
+
+-- name: set_aside
+-- $1 ids, $2 fences, $3 why each cannot be read, $4 in which columns (names with commas), $5 now: claims that whoever made them cannot read
+update {s}.message m set
+  before = jsonb_build_object('damaged', to_jsonb(m) - 'before', 'why', r.why, 'wrong', r.wrong), lane = 'quarantine', reason = 'damaged',
+  rested_ms = {now $5}, due_ms = null, place = null, turn = null, wake_ms = null, parked_ms = null, deferral = null,
+  meta = case when 'meta' <> all(string_to_array(r.wrong, ',')) then m.meta end,
+  faults = case when 'faults' <> all(string_to_array(r.wrong, ',')) then m.faults end, fence = greatest(m.fence, 0)
+from unnest($1::uuid[], $2::int[], $3::text[], $4::text[]) r(id, fence, why, wrong)
+where m.id = r.id and m.fence = r.fence and m.lane = 'leased'
+
+-- name: kept_before
+-- $1 ids: what rows were that were set aside
+select id::text, before::text from {s}.message where id = any($1::uuid[]) and lane = 'quarantine' and reason = 'damaged' and before ? 'damaged'
+
+-- name: repair
+-- $1 id, $2 columns that cannot be read, $3 now: it rests dead, without them
+update {s}.message m set lane = 'dead', reason = 'damaged', rested_ms = coalesce(m.rested_ms, {now $3}), due_ms = null, place = null,
+  turn = null, wake_ms = null, parked_ms = null, before = null, deferral = null,
+  meta = case when 'meta' <> all($2::text[]) then m.meta end, faults = case when 'faults' <> all($2::text[]) then m.faults end,
+  fence = greatest(m.fence, 0)
+where m.id = $1::uuid
+
+-- name: put_back
+-- $1 id, $2 now: it could never have been claimed
+update {s}.message m set due_ms = {now $2}, priority = least(greatest(m.priority, 0), 3) where m.id = $1::uuid
+  and m.lane in ('ready', 'leased') and m.rested_ms is null
+  and (m.priority not between 0 and 3 or (m.due_ms is null and m.turn is null and m.wake_ms is null)) returning m.queue
+
+-- name: misplaced
+-- messages that can become due and do not stand in a line, or rest and do, or have a priority that no claim looks at
+select id::text, lane from {s}.message where priority not between 0 and 3 or case when rested_ms is not null then lane in ('ready', 'leased') or due_ms is not null
+  else lane not in ('ready', 'leased') or (due_ms is null and turn is null and wake_ms is null) end limit 100
+
+-- name: about
+select current_setting('server_version'), (select version from {s}.meta), (select sum(pg_total_relation_size(c.oid))::bigint
+  from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname = '{s}' and c.relkind = 'r')
+
+-- name: read_cells
+-- $1 keys, $2 now
+select key, version, value from {s}.cell where key = any($1::text[]) and value is not null and (expires_ms is null or expires_ms > {now $2})
+
+-- name: not_durable
+-- What this transaction commits may be lost in a power cut, and is not by a killed process.
+select set_config('synchronous_commit', 'off', true)
+
+-- name: swap_cells
+-- $1 keys in order, none twice, $2 expected versions (0: there is none), $3 values, $4 times to live, $5 now: the keys of those that apply.
+-- What is there is locked first, all of it in one order, by everybody. (`any (array[…])` leaves the planner no way but to look each key up.)
+with asked as materialized (
+  select a.*, coalesce(c.version, 0) found, coalesce(c.live, false) live, c.version is not null there
+  from unnest($1::text[], $2::bigint[], $3::bytea[], $4::bigint[]) a(key, version, value, ttl_ms) left join lateral (
+    select version, value is not null and (expires_ms is null or expires_ms > {now $5}) live from {s}.cell where key = a.key
+    for no key update) c on true),
+fits as materialized (select * from asked where version = case when live then found else 0 end),
+changed as (
+  update {s}.cell c set version = 2 * nextval('{s}.message_seq'), value = f.value, expires_ms = {now $5} + f.ttl_ms,
+    sweep_ms = (({now $5} + f.ttl_ms) / 60000 + 1) * 60000
+  from fits f where c.key = any (array[f.key]) and f.there and f.value is not null returning c.key),
+gone as (delete from {s}.cell c using fits f where c.key = any (array[f.key]) and f.there and f.value is null returning c.key),
+made as (
+  insert into {s}.cell(key, version, value, expires_ms, sweep_ms)
+  select key, 2 * nextval('{s}.message_seq'), value, {now $5} + ttl_ms, (({now $5} + ttl_ms) / 60000 + 1) * 60000
+  from fits where not there and value is not null on conflict (key) do nothing returning key)
+select key from changed union all select key from gone union all select key from made
+union all select key from fits where not there and value is null
+
+-- name: lock_cells
+-- $1 keys in order, $2 now: of those that are there, the version, or 0 where it has expired
+select c.key, c.version from unnest($1::text[]) a(key) cross join lateral (
+  select key, case when value is not null and (expires_ms is null or expires_ms > {now $2}) then version else 0 end "version"
+  from {s}.cell where key = a.key for no key update) c
+
+-- name: change_cells
+-- $1 keys that are locked, $2 values, $3 times to live, $4 now
+update {s}.cell c set version = 2 * nextval('{s}.message_seq'), value = r.value, expires_ms = {now $4} + r.ttl_ms,
+  sweep_ms = (({now $4} + r.ttl_ms) / 60000 + 1) * 60000
+from unnest($1::text[], $2::bytea[], $3::bigint[]) r(key, value, ttl_ms) where c.key = any (array[r.key])
+
+-- name: make_cells
+-- $1 keys in order that were not there, $2 values, $3 times to live, $4 now. Where one came since, the whole transaction is tried again.
+insert into {s}.cell(key, version, value, expires_ms, sweep_ms)
+select key, 2 * nextval('{s}.message_seq'), value, {now $4} + ttl_ms, (({now $4} + ttl_ms) / 60000 + 1) * 60000
+from unnest($1::text[], $2::bytea[], $3::bigint[]) r(key, value, ttl_ms)
+
+-- name: drop_cells
+-- $1 keys that are locked
+delete from {s}.cell where key = any ($1::text[])

@@ -1,0 +1,124 @@
+"""Writing in a transaction of the caller's own: which psycopg connection is behind what was given, and is it ours."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from ...errors import EnqueueError, Unsupported
+from ...message import Draft
+from ..sqlalchemy import driver_connection, is_of
+from .errors import store_error
+from .floor import clustered
+from .rows import adapt, flags, numbers, wait_ms
+from .session import Link
+from .told import SPOTS_MAX, named, short
+from .writes import Statements
+
+_EXPECTED = (
+    "expected a connection of psycopg 3, a Connection or Session of SQLAlchemy on one (postgresql+psycopg://), or "
+    "Django's connection"
+)
+_HERE = (
+    "select system_identifier::text, current_database()::text, to_regclass($1) is not null, "
+    "current_setting('transaction_read_only') = 'on' from pg_control_system()"
+)
+
+
+def connection_of(tx: Any) -> psycopg.Connection[Any]:
+    """The psycopg connection of a psycopg connection, of a connection or session of SQLAlchemy's, or of Django's.
+    Raises Unsupported."""
+    found = tx
+    if is_of(tx, "sqlalchemy"):
+        found = driver_connection(tx)
+    elif getattr(tx, "vendor", None) == "postgresql" and hasattr(tx, "ensure_connection"):
+        tx.ensure_connection()
+        found = tx.connection
+    if not isinstance(found, psycopg.Connection):
+        raise Unsupported(f"tx={_name(tx)}{_driver(tx, found)}: {_EXPECTED}")
+    return found
+
+
+def _name(thing: Any) -> str:
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+
+
+def _driver(tx: Any, found: Any) -> str:
+    return f" on {_name(found)}" if found is not None and found is not tx else ""
+
+
+@contextlib.contextmanager
+def within(c: psycopg.Connection[Any], link: Link) -> Iterator[psycopg.Connection[Any]]:
+    """The connection inside its transaction, for statements of ours: all of them, or none if the block raises.
+
+    Begins the transaction where psycopg would have with the next statement. Raises Unsupported if the connection is to
+    another database than `link`, EnqueueError if it commits by itself, has failed already or only reads, and
+    errors.py's for what the server says.
+    """
+    _writable(c)
+    try:
+        _same_database(c, link)
+        adapt(c)
+        try:
+            with c.pipeline():
+                _do(c, "savepoint redrive")
+                yield c
+                _do(c, "release savepoint redrive")
+        except BaseException:
+            with contextlib.suppress(psycopg.Error):  # of a lost connection nothing is left to roll back
+                _do(c, "rollback to savepoint redrive")
+                _do(c, "release savepoint redrive")
+            raise
+    except psycopg.Error as error:
+        raise store_error(error, "could not write in the transaction of tx=", link.where) from error
+
+
+def tell(c: psycopg.Connection[Any], link: Link, st: Statements, drafts: Sequence[Draft]) -> None:
+    """Have waiters told once the caller commits, this process's too: nobody here sees that commit. It may come long
+    after its transaction began, which is when the messages are due: so it says when that was."""
+    for queue in named(draft.queue for draft in drafts):
+        mine = [draft for draft in drafts if not queue or draft.queue == queue]
+        later = clustered([wait_ms(draft) for draft in mine if draft.due_ms is None], SPOTS_MAX)
+        fixed = clustered([draft.due_ms for draft in mine if draft.due_ms is not None], SPOTS_MAX)
+        spots = [*zip(*(later + fixed), strict=True)]
+        relative = flags([True] * len(later) + [False] * len(fixed))
+        ranges = numbers(spots[0]), numbers(spots[1]), relative
+        st.do(c, "tell", link.channel, "tx", short(queue), *ranges, st.now())
+
+
+def _writable(c: psycopg.Connection[Any]) -> None:
+    status = c.info.transaction_status
+    if c.closed or status == TransactionStatus.UNKNOWN:
+        raise EnqueueError("tx= is a connection that is closed")
+    if status == TransactionStatus.INERROR:
+        raise EnqueueError("tx= is in a transaction that has failed; roll it back first")
+    if status == TransactionStatus.IDLE and c.autocommit:
+        raise EnqueueError(
+            "tx= has no transaction open and commits each statement by itself; begin one first: "
+            "`with connection.transaction():`, or with Django `with transaction.atomic():`"
+        )
+
+
+def _same_database(c: psycopg.Connection[Any], link: Link) -> None:
+    (here,) = _do(c, _HERE, f"{link.schema}.message")
+    if here[:2] != link.identity() or not here[2]:
+        link.forget_identity()  # it may have been another server's, before a failover
+    if here[:2] != link.identity() or not here[2]:
+        raise Unsupported(
+            f"tx= is a connection to another server or database ({c.info.dbname!r} on {c.info.host}:{c.info.port}), "
+            f"but messages go to {link.where}"
+        )
+    if here[3]:
+        raise EnqueueError("tx= is in a transaction that only reads; begin one that may write")
+
+
+def _do(c: psycopg.Connection[Any], sql: str, *args: Any) -> psycopg.RawCursor[tuple[Any, ...]]:
+    """By a cursor of our own: the caller's may give rows of any kind."""
+    cursor = psycopg.RawCursor(c, row_factory=tuple_row)
+    cursor.execute(sql.encode(), args or None)
+    return cursor

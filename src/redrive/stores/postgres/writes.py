@@ -1,0 +1,556 @@
+"""What changes messages and cells in the PostgreSQL store, inside a transaction of the link's: insert, settle, swap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import psycopg
+
+from ...errors import Conflict, EnqueueError
+from ...fault import Fault
+from ...message import (
+    DEGRADED,
+    SKIP_LOOKED,
+    Ack,
+    Ask,
+    DeadLetter,
+    Draft,
+    Lane,
+    Put,
+    Quarantine,
+    Receipt,
+    RetryAt,
+    Settled,
+    Settlement,
+    Swap,
+)
+from .floors import Looking, Parts, wake_ms
+from .rows import (
+    byteas,
+    cursor,
+    flags,
+    ids,
+    ints,
+    jsons,
+    numbers,
+    plain,
+    put_rows,
+    seqs,
+    texts,
+)
+from .statements import ABOVE
+from .told import Told
+
+Connection = psycopg.Connection[Any]
+Cursor = psycopg.RawCursor[tuple[Any, ...]]
+Clock = Callable[[], int | None]
+ID = 36  # characters of a message's id, with which every handle begins
+
+
+class Statements:
+    """Runs the statements of statements.sql by their names. Their `now` is null, so that the server says what time it
+    is, unless tests give a clock."""
+
+    def __init__(
+        self, sql: dict[str, str], now_ms: Callable[[], int], clock_ms: Callable[[], int] | None = None
+    ) -> None:
+        self.sql = {name: statement.encode() for name, statement in sql.items()}
+        self.now_ms, self._clock_ms, self.by_server = clock_ms or now_ms, clock_ms, clock_ms is None
+
+    def now(self) -> int | None:
+        return None if self._clock_ms is None else self._clock_ms()
+
+    def do(self, c: Connection, name: str, *args: Any) -> Cursor:
+        made = cursor(c)
+        made.execute(self.sql[name], args, binary=True)
+        return made
+
+    def rows(self, c: Connection, name: str, *args: Any) -> list[tuple[Any, ...]]:
+        return self.do(c, name, *args).fetchall()
+
+
+# -- handles: the id, a mark, the seq in hex, the queue, and for one of a group "\0" and its name
+
+PLAIN, KEYED, GROUPED = ".", "=", "/"
+_SEQ = slice(ID + 1, ID + 17)
+
+
+def seq_of(handle: int | str) -> str:
+    """A message's own number: an id may be used again once its message is gone."""
+    return str(handle)[_SEQ]
+
+
+def queue_of(handle: int | str) -> str:
+    """The queue of the message when it was claimed."""
+    return str(handle)[_SEQ.stop :].partition("\0")[0]
+
+
+def group_of(handle: int | str) -> tuple[str, str] | None:
+    """Queue and group of the message when it was claimed; None if it is of none."""
+    said = str(handle)
+    if said[ID : ID + 1] != GROUPED:
+        return None
+    queue, _, group = said[_SEQ.stop :].partition("\0")
+    return queue, group
+
+
+# -- putting
+
+
+def insert_all(
+    st: Statements, c: Connection, drafts: Sequence[Draft], given: Sequence[str], now: int | None
+) -> list[Put]:
+    """Write these under these ids, except where somebody holds their key. Groups that they join are locked already,
+    and admitted to afterwards."""
+    if len(set(given)) < len(given):
+        raise EnqueueError("two of these messages have the same id; nothing was written")
+    held: dict[int, Put] = {}
+    if any(draft.key is not None for draft in drafts):
+        held = holders(st, c, drafts, given, now)
+    new = [n for n in range(len(drafts)) if n not in held] if held else range(len(drafts))
+    if new:
+        fresh = [drafts[n] for n in new] if held else drafts
+        name = "put" if all(draft.group is None for draft in fresh) else "put_grouped"
+        st.do(c, name, *put_rows(fresh, [given[n] for n in new]), now)
+    return puts_of(st, drafts, given, held)
+
+
+def puts_of(st: Statements, drafts: Sequence[Draft], given: Sequence[str], held: dict[int, Put]) -> list[Put]:
+    now = st.now_ms()
+    return [
+        held.get(n) or Put(id, False, "scheduled" if is_later(draft, now) else "ready")
+        for n, (id, draft) in enumerate(zip(given, drafts, strict=True))
+    ]
+
+
+def was_put(st: Statements, c: Connection, drafts: Sequence[Draft], given: Sequence[str]) -> bool:
+    """Whether this put, whole as it is, was committed before: an id that was made for it is there, or, where the caller
+    named all, every message is that no holder of its key kept out. Of those that are gone since only their keys may
+    tell."""
+    made = [id for id, draft in zip(given, drafts, strict=True) if draft.id is None]
+    found = {row[0] for row in st.rows(c, "stored", ids(made or given))}
+    keyed = [draft for draft in drafts if draft.key is not None]
+    if keyed:
+        keys = texts([draft.task for draft in keyed]), texts([str(draft.key) for draft in keyed])
+        found |= {row[0] for row in st.rows(c, "keyed", *keys, ids(made or given))}
+    needed = {id for id, draft in zip(given, drafts, strict=True) if draft.key is None}
+    return bool(found) and (bool(made) or needed <= found)
+
+
+def holders(
+    st: Statements,
+    c: Connection,
+    drafts: Sequence[Draft],
+    given: Sequence[str],
+    now: int | None,
+    *,
+    take: bool = True,
+) -> dict[int, Put]:
+    """Take the keys of these drafts (unless only to look); those of them, by their place, whose key somebody else
+    holds.
+
+    Among drafts of one key the first takes it. The rows of keys stay locked up to the commit: of those who put under a
+    key at the same time, the second sees what became of the first. `take=False` only looks.
+    """
+    first: dict[tuple[str, str], int] = {}
+    for n, draft in enumerate(drafts):
+        if draft.key is not None:
+            first.setdefault((draft.task, draft.key), n)
+    keys = [texts([task for task, _ in first]), texts([key for _, key in first])]
+    of_first = [ids([given[n] for n in first.values()]), numbers([drafts[n].key_for_ms for n in first.values()])]
+    taken = st.do(c, "take_keys", *keys, *of_first, now) if take else None
+    held: dict[int, Put] = {}
+    free: list[int] = []
+    names, server_ms = list(first.values()), 0
+    rows = st.rows(c, "key_holders", *keys, now)
+    ours = None if taken is None else set(taken.fetchall())
+    for at, id, until, lane, due, reason, server_ms in rows:
+        n = names[at - 1]
+        if id == given[n] if ours is None else (drafts[n].task, drafts[n].key) in ours:
+            continue
+        if lane in (None, "done") and until <= server_ms:
+            free.append(n)
+        else:
+            held[n] = Put(id, True, _state(lane, due, reason, server_ms))
+    if free and take:
+        whose = [texts([drafts[n].task for n in free]), texts([str(drafts[n].key) for n in free])]
+        st.do(c, "hold_keys", *whose, ids([given[n] for n in free]), numbers([drafts[n].key_for_ms for n in free]), now)
+    return held | _second(drafts, given, first, held, server_ms)
+
+
+def _second(
+    drafts: Sequence[Draft],
+    given: Sequence[str],
+    first: dict[tuple[str, str], int],
+    held: dict[int, Put],
+    server_ms: int,
+) -> dict[int, Put]:
+    """Drafts under a key that an earlier one of the same batch took."""
+    found = {}
+    for n, draft in enumerate(drafts):
+        earlier = n if draft.key is None else first[draft.task, draft.key]
+        if earlier != n:
+            scheduled = drafts[earlier].group is not None or is_later(drafts[earlier], server_ms)
+            found[n] = held.get(earlier) or Put(given[earlier], True, "scheduled" if scheduled else "ready")
+    return found
+
+
+def _state(lane: str | None, due_ms: int | None, reason: str | None, now_ms: int) -> str:
+    if lane == "ready" and (due_ms is None or due_ms > now_ms):
+        return "scheduled"
+    return "cancelled" if reason == "cancelled" else lane or "done"
+
+
+def told_of(drafts: Iterable[Draft], now_ms: int) -> Told:
+    """The queues that these drafts join, with the due times of those that are overdue already."""
+    told = Told()
+    for draft in drafts:
+        told.due(draft.queue, draft.due_ms, now_ms)
+    return told
+
+
+def is_later(draft: Draft, now_ms: int) -> bool:
+    """Whether it is not due at once."""
+    return draft.delay_ms > 0 if draft.due_ms is None else draft.due_ms > now_ms
+
+
+# -- claiming
+
+
+def claim(st: Statements, c: Connection, ask: Ask, waking: bool, now: int | None, parts: Parts | None) -> Cursor:
+    """`parts`: of the due index, to read no other; None reads all of it."""
+    args = (ask.queue, ask.limit, ask.lease_ms, ask.worker, now, not waking)
+    if ask.retries > 0:
+        return _at(st, c, "claim_sharing", *args, *_skipping(ask), ask.retries, parts=parts)
+    if not ask.skip:
+        return _at(st, c, "claim", *args, parts=parts)
+    return _at(st, c, "claim_skipping", *args, *_skipping(ask), parts=parts)
+
+
+def _at(st: Statements, c: Connection, name: str, *args: Any, parts: Parts | None) -> Cursor:
+    return st.do(c, name, *args) if parts is None else st.do(c, name + ABOVE, *args, *parts)
+
+
+def next_due(st: Statements, c: Connection, ask: Ask, now: int | None, parts: Parts | None) -> tuple[Any, ...]:
+    """The server's time, and when this ask may find something."""
+    if not ask.skip:
+        return _at(st, c, "next_due", ask.queue, now, parts=parts).fetchall()[0]
+    return _at(st, c, "next_due_skipping", ask.queue, now, *_skipping(ask), parts=parts).fetchall()[0]
+
+
+def look(st: Statements, c: Connection, queues: Sequence[str], now: int | None, parts: Mapping[str, Parts]) -> Cursor:
+    """The server's time, and whether a message waits to be woken."""
+    if not parts:
+        return st.do(c, "look", texts(queues), now)
+    since = numbers([wake_ms(parts, queue) for queue in queues])
+    return st.do(c, "look_above", texts(queues), now, since)
+
+
+def look_behind(st: Statements, c: Connection, looking: Looking) -> Cursor:
+    """What these looks find; for `Floors.saw`."""
+    return st.do(c, "look_behind", *looking.args())
+
+
+def _skipping(ask: Ask) -> tuple[bytes, int]:
+    return texts(sorted(ask.skip)), SKIP_LOOKED
+
+
+# -- settling
+
+
+def plain_acks(settlements: Sequence[Settlement]) -> list[Receipt] | None:
+    """Their receipts, if all are acks of messages without key and group that leave nothing behind: most batches of a
+    healthy queue."""
+    receipts, given = [], set[str]()
+    for s in settlements:
+        decision, receipt = s.decision, s.receipt
+        handle = receipt.handle
+        if type(decision) is not Ack or decision.keep_ms != 0 or s.follow_ups or s.swaps:
+            return None
+        if type(handle) is not str or handle[ID : ID + 1] != PLAIN:
+            return None
+        receipts.append(receipt)
+        given.add(handle[:ID])
+    return receipts if len(given) == len(receipts) else None
+
+
+class Batch:
+    """Settlements sorted by the statements that write them."""
+
+    def __init__(self, acks: list[Receipt] | None = None) -> None:
+        self.acks: list[Receipt] = acks or []
+        self.swapping: list[Settlement] = []  # acks that swap a cell each
+        self.keyed: list[Receipt] = []  # acks of what may hold a key
+        self.kept: list[tuple[Receipt, Ack, bytes | None]] = []
+        self.retries: list[tuple[Receipt, RetryAt, Fault]] = []
+        self.moves: list[Settlement] = []
+        self.grouped: list[str] = []  # ids of what is not acked away
+
+    def add(self, s: Settlement) -> None:
+        receipt, decision = s.receipt, s.decision
+        if type(decision) is Ack:
+            if decision.keep_ms == 0:
+                (self.acks if str(receipt.handle)[ID : ID + 1] == PLAIN else self.keyed).append(receipt)
+            else:
+                self.kept.append((receipt, decision, s.result))
+            return
+        if type(decision) is RetryAt and s.fault is not None and _is_plain(decision):
+            self.retries.append((receipt, decision, s.fault))
+        else:
+            self.moves.append(s)
+        if group_of(receipt.handle) is not None:
+            self.grouped.append(str(receipt.handle)[:ID])
+
+    def write(self, st: Statements, c: Connection, now: int | None) -> list[tuple[list[Receipt], Cursor]]:
+        """Which receipts went into which statement. Each goes through its messages in the order of their ids, as
+        `extend` does: else two of them wait for each other."""
+        self._sort()
+        sent: list[tuple[list[Receipt], Cursor]] = []
+        if self.swapping:
+            sent.append(([s.receipt for s in self.swapping], self._ack_swapping(st, c, now)))
+        for name, receipts in (("ack", self.acks), ("ack_keyed", self.keyed)):
+            if receipts:
+                sent.append((receipts, st.do(c, name, *named(receipts))))
+        if self.kept:
+            sent.append(([receipt for receipt, _, _ in self.kept], self._keep(st, c, now)))
+        if self.retries:
+            receipts = [receipt for receipt, _, _ in self.retries]
+            dues = numbers([decision.at_ms for _, decision, _ in self.retries])
+            faults = jsons([fault for _, _, fault in self.retries])
+            sent.append((receipts, st.do(c, "retry", *named(receipts), dues, faults, now)))
+        if self.moves:
+            receipts = [s.receipt for s in self.moves]
+            sent.append((receipts, st.do(c, "move", *named(receipts), *_moved(self.moves, now))))
+        return sent
+
+    def _sort(self) -> None:
+        self.swapping.sort(key=lambda s: s.swaps[0].key)
+        self.acks.sort(key=_named)
+        self.keyed.sort(key=_named)
+        self.kept.sort(key=lambda one: _named(one[0]))
+        self.retries.sort(key=lambda one: _named(one[0]))
+        self.moves.sort(key=lambda s: _named(s.receipt))
+
+    def _ack_swapping(self, st: Statements, c: Connection, now: int | None) -> Cursor:
+        swaps = [s.swaps[0] for s in self.swapping]
+        known = (*named([s.receipt for s in self.swapping]), texts([swap.key for swap in swaps]))
+        return st.do(c, "ack_swapping", *known, numbers([swap.version for swap in swaps]), *_told(swaps), now)
+
+    def _keep(self, st: Statements, c: Connection, now: int | None) -> Cursor:
+        return st.do(
+            c,
+            "keep",
+            *named([receipt for receipt, _, _ in self.kept]),
+            numbers([ack.keep_ms for _, ack, _ in self.kept]),
+            texts([None if ack.degraded is None else DEGRADED for _, ack, _ in self.kept]),
+            byteas([result for _, _, result in self.kept]),
+            now,
+        )
+
+
+def _named(receipt: Receipt) -> str:
+    return str(receipt[0])  # it begins with the id
+
+
+def named(receipts: Sequence[Receipt]) -> tuple[bytes, bytes, bytes]:
+    handles = [str(handle) for handle, _ in receipts]
+    fences = ints([fence for _, fence in receipts])
+    return ids([handle[:ID] for handle in handles]), fences, seqs([handle[_SEQ] for handle in handles])
+
+
+def _is_plain(retry: RetryAt) -> bool:
+    return retry.counts and not retry.held and retry.deferral is None and not retry.crashed
+
+
+def _moved(moves: Sequence[Settlement], now: int | None) -> tuple[Any, ...]:
+    rows = [_move(s) for s in moves]
+    lanes, dues, counts, held, reasons = zip(*rows, strict=True)
+    faults = [s.fault for s in moves]
+    retries = [s.decision if isinstance(s.decision, RetryAt) else None for s in moves]
+    crashes = [_crash(s) for s in moves]
+    last = [s.fault if due is None else None for s, due in zip(moves, dues, strict=True)]  # what brings it to rest
+    return (
+        texts(lanes),
+        numbers(dues),
+        flags(counts),
+        flags(held),
+        texts([None if reason is None else plain(reason) for reason in reasons]),
+        texts([None if fault is None else plain(fault.fingerprint) for fault in last]),
+        texts([None if fault is None else plain(fault.error) for fault in last]),
+        jsons(faults),
+        now,
+        jsons([None if retry is None else retry.deferral for retry in retries]),
+        flags([died is not None for died in crashes]),
+        flags([died is not None and not died.in_company for died in crashes]),
+    )
+
+
+def _crash(s: Settlement) -> RetryAt | Quarantine | None:
+    """Its decision, if its process died."""
+    return s.decision if isinstance(s.decision, RetryAt | Quarantine) and s.decision.crashed else None
+
+
+def _move(s: Settlement) -> tuple[str, int | None, bool, bool, str | None]:
+    match s.decision:
+        case RetryAt(at_ms, _, counts, held, _, crashed):
+            return Lane.READY.value, at_ms, counts and not crashed, held, None
+        case DeadLetter(reason, _, counts):
+            return Lane.DEAD.value, None, counts, False, reason
+        case Quarantine(_, reason, counts, crashed):
+            return Lane.QUARANTINE.value, None, counts and not crashed, False, reason
+        case _:
+            raise TypeError(f"{s.decision!r} moves no message: expected RetryAt, DeadLetter or Quarantine")
+
+
+def words_of(settlements: Sequence[Settlement], sent: Sequence[tuple[list[Receipt], Cursor]]) -> list[Settled]:
+    """What each settlement came to, by the replies of `Batch.write`."""
+    other: dict[Receipt, Settled] = {}
+    for receipts, made in sent:
+        row = made.fetchone()
+        assert row is not None
+        _, cancelled, done = row
+        if done is not None or row[0] < len(receipts):
+            found = set((done or "{}")[1:-1].split(","))
+            other.update((r, Settled.STALE) for r in receipts if str(r.handle)[:ID] not in found)
+        if cancelled is not None:
+            ended = set(cancelled[1:-1].split(","))
+            other.update((r, Settled.CANCELLED) for r in receipts if str(r.handle)[:ID] in ended)
+    if not other:
+        return [Settled.OK] * len(settlements)
+    return [other.get(s.receipt, Settled.OK) for s in settlements]
+
+
+def apart(settlements: Sequence[Settlement]) -> tuple[list[Settlement], list[Settlement]]:
+    """Those that are acks with one swap each and nothing else, and the others. None of the former if a message or a
+    cell comes twice: then it matters which is first."""
+    keys = [swap.key for s in settlements for swap in s.swaps]
+    if not keys or len(set(keys)) < len(keys):
+        return [], list(settlements)
+    if len({str(s.receipt.handle)[:ID] for s in settlements}) < len(settlements):
+        return [], list(settlements)
+    swapping, others = list[Settlement](), list[Settlement]()
+    for s in settlements:
+        (swapping if _only_swaps(s) else others).append(s)
+    return swapping, others
+
+
+def _only_swaps(s: Settlement) -> bool:
+    if type(s.decision) is not Ack or s.decision.keep_ms != 0 or s.follow_ups or len(s.swaps) != 1:
+        return False
+    return s.swaps[0].value is not None and str(s.receipt.handle)[ID : ID + 1] == PLAIN
+
+
+def is_simple(settlements: Sequence[Settlement]) -> bool:
+    """Whether sets of statements can settle them: each message stands here once, and nothing comes with it."""
+    return len({str(s.receipt.handle)[:ID] for s in settlements}) == len(settlements) and not any(
+        s.follow_ups or s.swaps for s in settlements
+    )
+
+
+def settle_each(
+    st: Statements, c: Connection, settlements: Sequence[Settlement], now: int | None
+) -> tuple[list[Settled], Batch, list[Draft]]:
+    """Decide settlement by settlement which hold: the words, what remains to be written, and what follows from them."""
+    current = st.do(c, "held_now", *named([s.receipt for s in settlements]))
+    cells = Cells(st, c, [swap.key for s in settlements for swap in s.swaps], now)
+    held = {(f"{seq:016x}", fence): cancel for seq, fence, cancel in current.fetchall()}
+    words, batch, drafts = list[Settled](), Batch(), list[Draft]()
+    for s in settlements:
+        # Popped: the same receipt twice is stale the second time.
+        cancel = held.pop((seq_of(s.receipt.handle), s.receipt.fence), None)
+        if cancel is None or not cells.swap(s.swaps):
+            words.append(Settled.STALE)
+            continue
+        batch.add(s)
+        if cancel and type(s.decision) is not Ack:
+            words.append(Settled.CANCELLED)  # its end is not what was decided, so nothing follows from that
+            continue
+        words.append(Settled.OK)
+        drafts.extend(s.follow_ups)
+    cells.write(now)
+    return words, batch, drafts
+
+
+# -- cells
+
+
+def swap_all(st: Statements, c: Connection, swaps: Sequence[Swap], now: int | None) -> None:
+    for swap, won in zip(swaps, try_swaps(st, c, swaps, now), strict=True):
+        if not won:
+            raise Conflict(f"cell {swap.key!r} is not at version {swap.version}; nothing was written, read it again")
+
+
+def try_swaps(st: Statements, c: Connection, swaps: Sequence[Swap], now: int | None) -> list[bool]:
+    """Each for itself: one statement, and one more where a key comes again."""
+    turns: list[dict[str, int]] = []
+    for n, swap in enumerate(swaps):
+        turn = next((turn for turn in turns if swap.key not in turn), None)
+        if turn is None:
+            turns.append(turn := {})
+        turn[swap.key] = n
+    sent = [_swap_once(st, c, [swaps[n] for _, n in sorted(turn.items())], now) for turn in turns]
+    won = [False] * len(swaps)
+    for turn, made in zip(turns, sent, strict=True):
+        for (key,) in made.fetchall():
+            won[turn[key]] = True
+    return won
+
+
+def _swap_once(st: Statements, c: Connection, swaps: Sequence[Swap], now: int | None) -> Cursor:
+    versions = numbers([swap.version for swap in swaps])
+    return st.do(c, "swap_cells", texts([swap.key for swap in swaps]), versions, *_told(swaps), now)
+
+
+def _told(swaps: Sequence[Swap]) -> tuple[bytes, bytes]:
+    return byteas([swap.value for swap in swaps]), numbers([swap.ttl_ms for swap in swaps])
+
+
+class Cells:
+    """Those that a batch of settlements would swap, locked until the commit: what of it applies is found out here, and
+    written by a statement for all."""
+
+    def __init__(self, st: Statements, c: Connection, keys: Sequence[str], now: int | None) -> None:
+        self._st, self._c = st, c
+        found = st.do(c, "lock_cells", texts(sorted(set(keys))), now) if keys else None
+        self._locked = found
+        self._versions: dict[str, int | None] | None = None  # None: not known before it is written; gone are at 0
+        self._there = set[str]()
+        self._changes: dict[str, Swap] = {}
+
+    def swap(self, swaps: Sequence[Swap]) -> bool:
+        """All of them, or none."""
+        if not swaps:
+            return True
+        if self._versions is None:
+            self._versions = {} if self._locked is None else dict(self._locked.fetchall())
+            self._there = set(self._versions)
+        changed: dict[str, Swap] = {}
+        versions: dict[str, int | None] = {}
+        for swap in swaps:
+            if versions.get(swap.key, self._versions.get(swap.key, 0)) != swap.version:
+                return False
+            changed[swap.key], versions[swap.key] = swap, 0 if swap.value is None else None
+        self._changes |= changed
+        self._versions |= versions
+        return True
+
+    def write(self, now: int | None) -> None:
+        there: list[Swap] = []
+        new: list[Swap] = []
+        gone: list[str] = []
+        for key, swap in sorted(self._changes.items()):
+            if swap.value is not None:
+                (there if key in self._there else new).append(swap)
+            elif key in self._there:
+                gone.append(key)
+        for name, swaps in (("change_cells", there), ("make_cells", new)):
+            if swaps:
+                self._st.do(self._c, name, texts([swap.key for swap in swaps]), *_told(swaps), now)
+        if gone:
+            self._st.do(self._c, "drop_cells", texts(gone))
+
+
+def names_of(drafts: Iterable[Draft]) -> set[tuple[str, str]]:
+    """The groups that these will join."""
+    return {(draft.queue, draft.group) for draft in drafts if draft.group is not None}

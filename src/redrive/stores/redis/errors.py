@@ -1,0 +1,99 @@
+"""What an error of redis-py's means: whether to try again, on which connection, and what the caller is told."""
+
+from __future__ import annotations
+
+import re
+
+from redis import exceptions as ex
+
+from ...errors import ConfigError, RedriveError, StoreError, StoreFull, StoreUnavailable
+
+LOST, SLOW = "lost", "slow"  # beside the server's own words: the connection broke; no answer in time
+# The most special first. redis-py takes the code off what it has a class for; which that is, differs by its versions.
+_CLASSES: tuple[tuple[type[ex.RedisError], str], ...] = (
+    (ex.AuthenticationWrongNumberOfArgsError, "NOAUTH"),
+    (ex.AuthenticationError, "NOAUTH"),
+    (ex.AuthorizationError, "NOPERM"),
+    (ex.BusyLoadingError, "LOADING"),
+    (ex.TimeoutError, SLOW),
+    (ex.ConnectionError, LOST),
+    (ex.MovedError, "MOVED"),
+    (ex.AskError, "ASK"),
+    (ex.TryAgainError, "TRYAGAIN"),
+    (ex.ClusterDownError, "CLUSTERDOWN"),
+    (ex.MasterDownError, "MASTERDOWN"),
+    (ex.NoScriptError, "NOSCRIPT"),
+    (ex.OutOfMemoryError, "OOM"),
+    (ex.ReadOnlyError, "READONLY"),
+    (ex.NoPermissionError, "NOPERM"),
+)
+# Redis 6.2 wraps what a command said inside a script: "ERR Error running script (…): @user_script:3: … -OOM command …"
+_WITHIN = re.compile(r"(?:: -|: )(OOM|READONLY|MISCONF|NOPERM|MOVED|ASK|TRYAGAIN|CLUSTERDOWN|NOREPLICAS)\b")
+_NOPERM = ("NOPERM", "ACL failure in script", "The user executing the script can't")  # as versions say it of a script
+_AGAIN = {LOST, "LOADING", "READONLY", "MASTERDOWN", "TRYAGAIN", "ASK", "CLUSTERDOWN", "BUSY", "NOSCRIPT"}
+_ELSEWHERE = {LOST, SLOW, "LOADING", "READONLY", "MASTERDOWN", "NOAUTH"}
+_SETTINGS = {"NOAUTH", "WRONGPASS", "NOPERM", "MOVED"}
+# A connection that never comes to be has no code, only the system's words.
+_REFUSED = ("Name or service not known", "nodename nor servname", "CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER")
+
+
+def code_of(error: ex.RedisError) -> str:
+    """The server's own word for the error, or LOST, or SLOW."""
+    for kind, code in _CLASSES:
+        if isinstance(error, kind):
+            return code
+    text = str(error)
+    if any(words in text for words in _NOPERM):
+        return "NOPERM"
+    found = _WITHIN.search(text)
+    return found[1] if found else text.partition(" ")[0]
+
+
+def passes(error: ex.RedisError) -> bool:
+    """Whether the same call may succeed if it is tried again soon."""
+    return code_of(error) in _AGAIN and not is_refusal(error)
+
+
+def is_lost(error: ex.RedisError) -> bool:
+    """Whether the connection is of no more use, nor are others made before: they lead to the same place."""
+    return code_of(error) in _ELSEWHERE
+
+
+def is_refusal(error: ex.RedisError) -> bool:
+    """Whether the server, or the name service, refused what the URL says."""
+    return code_of(error) in _SETTINGS or any(words in str(error) for words in _REFUSED)
+
+
+def store_error(error: ex.RedisError, where: str, *, opened: bool) -> RedriveError:
+    """The typed error for one of redis-py's. A refusal is a wrong setting where it meets the first call of all; later
+    it is trouble that may pass, such as a password that is being changed, and must not end a worker.
+    """
+    code = code_of(error)
+    words = " ".join(str(error).split()) or type(error).__name__
+    text = f"{where}: {words}" if code in words or code in (LOST, SLOW) else f"{where}: {code} {words}"
+    if code == "OOM":
+        return StoreFull(
+            f"{text}; nothing was written. The server is at its maxmemory: raise it (CONFIG SET maxmemory …), or let "
+            "workers empty the queues: claims, acks and retries go on"
+        )
+    if code == "MISCONF":
+        kind = StoreFull if "No space left" in words else StoreUnavailable
+        return kind(f"{text}; nothing was written. The server cannot write its data to disk: see its log, and its disk")
+    if is_refusal(error):
+        told = f"{text}; {_advice(code)}"
+        return StoreUnavailable(told) if opened else ConfigError(told)
+    if code == "READONLY":
+        return StoreUnavailable(f"{text}; this is a replica: give the URL of the master")
+    if code in ("ASK", "TRYAGAIN"):
+        return StoreUnavailable(f"{text}; the slot of this namespace is moving to another node, try again when it has")
+    if code in _AGAIN or code in _ELSEWHERE or code == "NOREPLICAS":
+        return StoreUnavailable(f"{text}; nothing was acknowledged, the same call may work later")
+    return StoreError(text)
+
+
+def _advice(code: str) -> str:
+    if code == "NOPERM":
+        return "the user of the store's URL lacks a right; what it needs is in redrive.stores.redis.preflight"
+    if code == "MOVED":
+        return "the server is a cluster: write redis+cluster:// (rediss+cluster://)"
+    return "check user, password, host and TLS of the store's URL"

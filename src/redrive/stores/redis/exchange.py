@@ -1,0 +1,236 @@
+"""Settlements and asks as the Redis store's exchange takes them."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from ...fault import Fault
+from ...ids import new_id
+from ...message import (
+    DEGRADED,
+    Ack,
+    Ask,
+    DeadLetter,
+    Decision,
+    Quarantine,
+    Receipt,
+    RetryAt,
+    Settled,
+    Settlement,
+    Swap,
+)
+from ...store import Traits
+from .. import validation
+from ..meta import text
+from .rows import NO_NAME, Arguments, draft_rows, packed_ids
+
+ACK, RETRY, DIE, POISON = range(4)
+WORDS = (Settled.OK, Settled.STALE, Settled.CANCELLED)
+_MEMBER = 44  # hex digits of a handle that say which message; its priority and queue follow
+_fault = msgspec.json.Encoder().encode
+
+
+class Settling:
+    """One batch of settlements: what is said of them to the script, and what its answer says of each.
+
+    Plain acks of one queue and priority travel as two strings, counted retries as columns, all others as a row each.
+    """
+
+    def __init__(self, settlements: Sequence[Settlement], traits: Traits, now_ms: Callable[[], int]) -> None:
+        self.arguments = Arguments()
+        self._words = [Settled.OK] * len(settlements)
+        self._zones: dict[tuple[int, str], int] = {}  # of follow-ups
+        # By priority and queue, and whether each swaps one cell.
+        self._acks: dict[tuple[str, bool], tuple[list[int], list[str], list[int], list[Swap]]] = {}
+        self._retries: dict[str, tuple[list[int], list[str], list[int], list[int], list[bytes]]] = {}
+        self._moves: list[tuple[int, Settlement]] = []
+        self._traits, self._now_ms = traits, now_ms
+        self._sort(settlements)
+
+    def _sort(self, settlements: Sequence[Settlement]) -> None:
+        seen = {s.receipt.handle for s in settlements}
+        plain = len(seen) == len(settlements)  # else the same message comes twice, and order matters
+        acks, swaps_apart = self._acks, _Apart(settlements)
+        for at, s in enumerate(settlements):
+            handle, fence = s.receipt
+            if type(handle) is not str or _is_handle(handle) is None or fence >> 32:
+                self._words[at] = Settled.STALE
+                continue
+            decision = s.decision
+            if (
+                plain
+                and type(decision) is Ack
+                and decision.keep_ms == 0
+                and not s.follow_ups
+                and (not s.swaps or swaps_apart.one_of(s))
+            ):
+                zone = handle[_MEMBER:], bool(s.swaps)
+                group = acks.get(zone)
+                if group is None:
+                    group = acks[zone] = ([], [], [], [])
+                group[0].append(at)
+                group[1].append(handle[:_MEMBER])
+                group[2].append(fence)
+                if s.swaps:
+                    group[3].append(s.swaps[0])
+            elif plain and type(decision) is RetryAt and _is_plain_retry(s, decision):
+                columns = self._retries.setdefault(handle[_MEMBER:], ([], [], [], [], []))
+                columns[0].append(at)
+                columns[1].append(handle[:_MEMBER])
+                columns[2].append(fence)
+                columns[3].append(decision.at_ms)
+                columns[4].append(_fault(s.fault))
+            else:
+                self._moves.append((at, s))
+
+    def asked(self, swaps: Sequence[Swap], asks: Sequence[Ask]) -> Any:
+        blob = self.arguments.blob
+        blob(bytes.fromhex("".join([str(s.receipt.handle)[:_MEMBER] for _, s in self._moves])))
+        blob(_fences([s.receipt.fence for _, s in self._moves]))
+        acks = [
+            (*_zone(zone), blob(bytes.fromhex("".join(members))), blob(_fences(fences)), self._swap_columns(swaps))
+            for (zone, _), (_, members, fences, swaps) in self._acks.items()
+        ]
+        retries = [
+            (*head, blob(bytes.fromhex("".join(members))), blob(_fences(fences)), dues, self.arguments.blobs(lines))
+            for head, (_, members, fences, dues, lines) in ((_zone(z), rows) for z, rows in self._retries.items())
+        ]
+        moves = [self._move(s) for _, s in self._moves]
+        wanted = [
+            (ask.queue, ask.limit, ask.lease_ms, ask.worker or NO_NAME, skip_row(ask), ask.retries) for ask in asks
+        ]
+        return acks, moves, [*self._zones], swap_rows(swaps, self.arguments), wanted, retries
+
+    def _swap_columns(self, swaps: Sequence[Swap]) -> Any:
+        if not swaps:
+            return None
+        values = self.arguments.blobs([swap.value or b"" for swap in swaps])
+        return [s.key for s in swaps], [s.version for s in swaps], values, [s.ttl_ms for s in swaps]
+
+    def _move(self, s: Settlement) -> list[Any]:
+        handle = str(s.receipt.handle)
+        priority, queue = _zone(handle[_MEMBER:])
+        row: list[Any] = [0, queue, priority]
+        fault = None if s.fault is None else self.arguments.blob(_fault(s.fault))
+        fingerprint = _fingerprint(s.fault)
+        match s.decision:
+            case Ack(degraded, keep_ms):
+                keep = None if keep_ms == 0 else -1 if keep_ms is None else keep_ms
+                result = None if s.result is None or keep is None else self.arguments.blob(s.result)
+                row[0] = ACK
+                row += [keep, True, False, None if degraded is None else DEGRADED, None, None, result]
+            case RetryAt(at_ms, _, counts, held, _, crashed):
+                row[0] = RETRY
+                row += [at_ms, counts and not crashed, held, None, fault, None, None]
+            case DeadLetter(reason, _, counts):
+                row[0] = DIE
+                row += [None, counts, False, reason, fault, fingerprint, None]
+            case Quarantine(_, reason, counts, crashed):
+                row[0] = POISON
+                row += [None, counts and not crashed, False, reason, fault, fingerprint, None]
+        told = _told(s.decision)
+        if s.swaps or s.follow_ups or told:
+            row += [swap_rows(s.swaps, self.arguments) or None, self._follow_ups(s), *told]
+        return row
+
+    def _follow_ups(self, s: Settlement) -> Any:
+        if not s.follow_ups:
+            return None
+        validation.admit(s.follow_ups, self._traits)
+        now = self._now_ms()
+        ids = [draft.id or new_id(now) for draft in s.follow_ups]
+        rows = draft_rows(s.follow_ups, ids, self._zones, self.arguments)
+        return rows, self.arguments.blob(packed_ids(ids))
+
+    def words(self, stale: Sequence[int], other: Sequence[int], words: Sequence[int]) -> list[Settled]:
+        retries = [columns[0] for columns in self._retries.values()]
+        for n in range(0, len(other), 3):
+            self._words[retries[other[n]][other[n + 1]]] = WORDS[other[n + 2]]
+        groups = [at for at, _, _, _ in self._acks.values()]
+        for n in range(0, len(stale), 2):
+            self._words[groups[stale[n]][stale[n + 1]]] = Settled.STALE
+        for (at, _), word in zip(self._moves, words, strict=True):
+            self._words[at] = WORDS[word]
+        return self._words
+
+
+class _Apart:
+    """Tells which settlements swap a single cell, where no other of the batch names one of theirs: else it matters
+    which is first."""
+
+    def __init__(self, settlements: Sequence[Settlement]) -> None:
+        self._settlements = settlements
+        self._distinct: bool | None = None  # not looked at yet: most batches swap nothing
+
+    def one_of(self, s: Settlement) -> bool:
+        if self._distinct is None:
+            keys = [swap.key for one in self._settlements for swap in one.swaps]
+            self._distinct = len(set(keys)) == len(keys)
+        return self._distinct and len(s.swaps) == 1 and s.swaps[0].value is not None
+
+
+_is_handle = re.compile("[0-9a-f]{44}[0-3].", re.S).match
+
+
+class Held:
+    """Those of some receipts that may be ours, as scripts take them."""
+
+    def __init__(self, receipts: Sequence[Receipt]) -> None:
+        self.at = [
+            at for at, (handle, fence) in enumerate(receipts) if _is_handle(str(handle)) is not None and not fence >> 32
+        ]
+        handles = [str(receipts[at].handle) for at in self.at]
+        zones = dict[str, int]()
+        self.zone_of = [zones.setdefault(handle[_MEMBER:], len(zones)) for handle in handles]
+        self.zones = [_zone(zone) for zone in zones]
+        self.members = bytes.fromhex("".join([handle[:_MEMBER] for handle in handles]))
+        self.fences = _fences([receipts[at].fence for at in self.at])
+
+
+def _zone(text: str) -> tuple[int, str]:
+    """Priority and queue, which end a handle."""
+    return int(text[0]), text[1:]
+
+
+def _is_plain_retry(s: Settlement, retry: RetryAt) -> bool:
+    if not retry.counts or retry.held or retry.deferral is not None or retry.crashed:
+        return False
+    return s.fault is not None and not s.follow_ups and not s.swaps
+
+
+def _told(decision: Decision) -> tuple[Any, ...]:
+    """A deferral, as the text it is kept as, whether its process died, and whether it was alone in it; nothing where
+    there is neither."""
+    match decision:
+        case RetryAt(deferral=deferral, crashed=crashed) if deferral is not None or crashed:
+            return None if deferral is None else text(deferral), crashed, crashed and not decision.in_company
+        case Quarantine(crashed=True, in_company=in_company):
+            return None, True, not in_company
+        case _:
+            return ()
+
+
+def _fences(fences: Sequence[int]) -> bytes:
+    return struct.pack(f">{len(fences)}I", *fences)
+
+
+def _fingerprint(fault: Fault | None) -> str | None:
+    return None if fault is None else fault.fingerprint
+
+
+def skip_row(ask: Ask) -> dict[str, int] | None:
+    """The tasks that an ask skips, as scripts look them up."""
+    return dict.fromkeys(ask.skip, 1) if ask.skip else None
+
+
+def swap_rows(swaps: Sequence[Swap], arguments: Arguments) -> list[tuple[str, int, int | None, int | None]]:
+    """Swaps as `_cells.lua` takes them."""
+    return [
+        (swap.key, swap.version, None if swap.value is None else arguments.blob(swap.value), swap.ttl_ms)
+        for swap in swaps
+    ]

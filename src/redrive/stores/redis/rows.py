@@ -1,0 +1,406 @@
+"""Messages as the Redis store keeps them: what a put writes, what a claim and a look read back.
+
+The bytes are described in `redis/scripts/_states.lua`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from ...fault import Fault
+from ...message import (
+    DAMAGED,
+    Damage,
+    Delivery,
+    Draft,
+    Lane,
+    Message,
+    Receipt,
+)
+from ..lifecycle import died_of
+from ..meta import encode, read_deferral
+from ..validation import draft_of
+
+KEY, GROUP, HAS_PROGRESS, CANCEL, SUSPECT, COLD = 1, 2, 8, 16, 32, 128  # flags of a state
+PLACE = 0
+NO_NAME = "\0"  # the worker of a lease that was asked for without one; an empty one is nobody
+LANES = {b"R": Lane.READY, b"L": Lane.LEASED, b"D": Lane.DEAD, b"Q": Lane.QUARANTINE, b"K": Lane.DONE}
+_RESTING = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
+LETTERS = {lane: letter.decode() for letter, lane in LANES.items()}
+_HEAD = struct.Struct(">cIBIIIIBQQQ")
+_tuple = tuple.__new__
+
+
+class Rare(msgspec.Struct, omit_defaults=True, gc=False):
+    """What a draft rarely says. Read by scripts too, so there are no bytes in it."""
+
+    key: str | None = msgspec.field(default=None, name="k")
+    group: str | None = msgspec.field(default=None, name="g")
+    deadline_ms: int | None = msgspec.field(default=None, name="d")
+    keep_ms: int = msgspec.field(default=0, name="e")
+    version: int = msgspec.field(default=1, name="v")
+    content: str = msgspec.field(default="json", name="t")
+    headers: dict[str, str] = msgspec.field(default_factory=dict, name="h")
+    correlation_id: str | None = msgspec.field(default=None, name="c")
+    causation_id: str | None = msgspec.field(default=None, name="a")
+    producer: str | None = msgspec.field(default=None, name="p")
+    traceparent: str | None = msgspec.field(default=None, name="r")
+
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # as `_states.lua` checks it
+
+
+class Cold(msgspec.Struct, gc=False):
+    """What a state rarely holds; the names are those of `_states.lua` and `_groups.lua`."""
+
+    worker: str | None = msgspec.field(default=None, name="w")
+    queue: str | None = msgspec.field(default=None, name="q")
+    reason: str | None = msgspec.field(default=None, name="r")
+    rested_ms: Count | None = msgspec.field(default=None, name="rm")
+    run: str | None = None
+    attempts_allowed: int | None = msgspec.field(default=None, name="aa")
+    deadline_dropped: int = msgspec.field(default=0, name="dl")
+    turn: Count | None = msgspec.field(default=None, name="t")
+    wake_ms: Count | None = msgspec.field(default=None, name="wk")
+    fingerprint: str | None = msgspec.field(default=None, name="fp")
+    error: str | None = msgspec.field(
+        default=None, name="er"
+    )  # after its fingerprint and "\0", where that must be said
+    deferral: str | None = msgspec.field(default=None, name="df")
+
+
+Row = tuple[int, int, int, int, str, str, Rare | None, bytes]
+_encode = msgspec.msgpack.Encoder().encode
+_row = msgspec.msgpack.Decoder(Row).decode
+_rows = msgspec.msgpack.Decoder(list[Row]).decode
+_cold = msgspec.msgpack.Decoder(Cold).decode
+_faults = msgspec.json.Decoder(tuple[Fault, ...]).decode
+_NO_RARE, _NO_COLD = Rare(), Cold()
+
+
+def id_bytes(id: str) -> bytes:
+    return bytes.fromhex(id.replace("-", ""))
+
+
+def id_text(hexed: str) -> str:
+    return f"{hexed[:8]}-{hexed[8:12]}-{hexed[12:16]}-{hexed[16:20]}-{hexed[20:]}"
+
+
+def member_number(member: bytes) -> int:
+    """The number in a member of a sorted set: the order of putting."""
+    return int.from_bytes(member[:6], "big")
+
+
+def tail(draft: Draft, id: str) -> bytes:
+    """A message's bytes from the task on."""
+    if (
+        draft.headers
+        or draft.key is not None
+        or draft.group is not None
+        or draft.deadline_ms is not None
+        or draft.producer is not None
+        or draft.correlation_id is not None
+        or draft.causation_id is not None
+        or draft.traceparent is not None
+        or draft.keep_ms
+        or draft.version != 1
+        or draft.content != "json"
+    ):
+        return _encode((draft.task, draft.queue, _rare(draft, id), draft.body))[1:]
+    return _encode((draft.task, draft.queue, None, draft.body))[1:]
+
+
+def _rare(draft: Draft, id: str) -> Rare:
+    return Rare(
+        draft.key,
+        draft.group,
+        draft.deadline_ms,
+        draft.keep_ms,
+        draft.version,
+        draft.content,
+        dict(draft.headers or {}),
+        draft.correlation_id if draft.correlation_id != id else None,
+        draft.causation_id,
+        draft.producer,
+        draft.traceparent,
+    )
+
+
+def to_message(
+    id: str,
+    message: bytes,
+    state: bytes | None,
+    faults: list[bytes] | None,
+    progress: bytes | None,
+    result: bytes | None = None,
+) -> Message:
+    return _to_message(id, _row(message), state, faults, progress, result)
+
+
+def _to_message(
+    id: str, row: Row, state: bytes | None, faults: list[bytes] | None, progress: bytes | None, result: bytes | None
+) -> Message:
+    _, enqueued, marks, delta, task, queue, rare, body = row
+    rare = rare or _NO_RARE
+    cold, due, worker, fence, flags = _NO_COLD, enqueued + delta, None, 0, 0
+    lane, attempt, crashes, alone, redrives, life, held = Lane.READY, 0, 0, 0, 0, 0, 0
+    if state is not None:
+        letter, fence, flags, attempt, crashes, alone, redrives, _, due, life, held = _HEAD.unpack_from(state)
+        lane = LANES.get(letter) or Lane(f"lane-{letter.decode().lower()}")  # a newer version's
+        if flags & COLD:
+            cold = _cold(state[_HEAD.size :])
+            worker = cold.worker
+        else:
+            worker = state[_HEAD.size :].decode()
+        if lane in _RESTING and cold.rested_ms is None:
+            raise ValueError("its state does not say since when it rests")
+        worker = None if not worker else "" if worker == NO_NAME else worker
+    parked = lane is Lane.READY and rare.group is not None and cold.turn != PLACE
+    return Message(
+        id=id,
+        task=task,
+        queue=cold.queue or queue,
+        body=body,
+        correlation_id=rare.correlation_id or id,
+        lane=lane,
+        priority=marks & 3,
+        due_ms=cold.wake_ms if parked else due if lane in (Lane.READY, Lane.LEASED) else None,
+        fence=fence,
+        attempt=attempt,
+        enqueued_ms=enqueued,
+        life_ms=life or enqueued,
+        worker=worker,
+        producer=rare.producer,
+        crashes=crashes,
+        crashes_alone=alone,
+        redrives=redrives,
+        suspect=flags & SUSPECT != 0,
+        cancel=flags & CANCEL != 0,
+        held_ms=held,
+        deadline_ms=None if cold.deadline_dropped else rare.deadline_ms,
+        attempts_allowed=cold.attempts_allowed,
+        version=rare.version,
+        key=rare.key,
+        group=rare.group,
+        run=cold.run,
+        reason=cold.reason,
+        rested_ms=cold.rested_ms,
+        result=result,
+        progress=progress,
+        content=rare.content,
+        headers=rare.headers,
+        causation_id=rare.causation_id,
+        traceparent=rare.traceparent,
+        keep_ms=rare.keep_ms,
+        deferral=None if cold.deferral is None else read_deferral(cold.deferral),
+        parked=parked,
+        faults=_faults(b"[%b]" % b",".join(faults)) if faults else (),
+    )
+
+
+UNREADABLE = (msgspec.MsgspecError, struct.error, ValueError, TypeError, KeyError, IndexError)
+
+
+def readable(
+    id: str,
+    message: bytes,
+    state: bytes | None,
+    faults: list[bytes] | None,
+    progress: bytes | None,
+    result: bytes | None = None,
+) -> Message:
+    """As `to_message`; of one that cannot be read what of it can be, with its damage."""
+    try:
+        return to_message(id, message, state, faults, progress, result)
+    except UNREADABLE as error:
+        return _stand_in(id, message, state, faults, progress, result, error)
+
+
+def _stand_in(
+    id: str,
+    message: bytes,
+    state: bytes | None,
+    faults: list[bytes] | None,
+    progress: bytes | None,
+    result: bytes | None,
+    error: Exception,
+) -> Message:
+    """What of it can be read: its parts one by one, each as if the others were not."""
+    raw = {"message": message.hex()} | ({} if state is None else {"state": state.hex()})
+    raw |= {f"fault {n}": repr(fault) for n, fault in enumerate(faults or ())}
+    found = Message(id, "", "", b"", id)
+    for part in ((message, state, None), (message, None, None), (_NOTHING_PUT, state, None)):
+        try:
+            found = to_message(id, part[0], part[1], part[2], progress, result)
+            break
+        except UNREADABLE:
+            continue
+    told = f"{type(error).__name__}: {error}"
+    return replace(found, reason=DAMAGED, damage=Damage(told, raw))
+
+
+_NOTHING_PUT = msgspec.msgpack.encode((0, 0, 2, 0, "", "", None, b""))
+
+
+def fatal_of(message: Message, state: bytes | None) -> Fault | None:
+    """The fault that brought a message to rest, by which it is found and grouped."""
+    if message.damage is not None or state is None or not state[5] & COLD or not message.faults:
+        return None
+    cold = _cold(state[_HEAD.size :])
+    fingerprint, of_error, error = (cold.error or "").partition("\0")
+    if not of_error or fingerprint != cold.fingerprint:  # (an older program left it over)
+        return message.faults[-1] if cold.fingerprint is not None else None
+    return died_of(message.faults, fingerprint, error)
+
+
+def claimed_of(
+    part: Sequence[Any], queue: str, worker: str, until: int
+) -> tuple[list[Delivery], list[tuple[bytes, str]]]:
+    """What a claim of one ask and priority gave: {ask, priority, members, messages, rare, faults}. And the members of
+    those that cannot be read, each with why."""
+    try:
+        return deliveries_of(part, queue, worker, until), []
+    except UNREADABLE:
+        pass
+    ask, priority, members, messages, rare, faults = part
+    known, found, bad = _known(rare, faults), list[Delivery](), list[tuple[bytes, str]]()
+    for n, message in enumerate(messages):
+        member = members[22 * n : 22 * n + 22]
+        mine = ([], []) if n not in known else ([0, known[n][0], len(known[n][1]), known[n][2]], known[n][1])
+        try:
+            found += deliveries_of((ask, priority, member, [message], *mine), queue, worker, until)
+        except UNREADABLE as error:
+            bad.append((member, f"{type(error).__name__}: {error}"))
+    return found, bad
+
+
+def deliveries_of(part: Sequence[Any], queue: str, worker: str, until: int) -> list[Delivery]:
+    """Raises one of UNREADABLE where one of them cannot be read."""
+    _, priority, members, messages, rare, faults = part
+    hexed, where = members.hex(), f"{priority}{queue}"
+    rows = _rows(b"\xdd" + (len(members) // 22).to_bytes(4, "big") + b"".join(messages))
+    known = _known(rare, faults)
+    found: list[Delivery] = []
+    at = 0
+    for number, row in enumerate(rows):
+        handle = hexed[at : at + 44]
+        at += 44
+        id = f"{handle[12:20]}-{handle[20:24]}-{handle[24:28]}-{handle[28:32]}-{handle[32:]}"
+        if known and number in known:
+            message = _to_message(id, row, *known[number], None)
+            receipt = _tuple(Receipt, (handle + where, message.fence))
+        else:
+            message = _first_claim(id, row, worker, until)
+            receipt = _tuple(Receipt, (handle + where, 1))  # half the time that Receipt(…) takes
+        found.append(Delivery(message, receipt, until))
+    return found
+
+
+def _known(rare: list[Any], faults: list[bytes]) -> dict[int, tuple[bytes, list[bytes], bytes | None]]:
+    """By number those that were claimed before: state, faults, progress."""
+    known, first = {}, 0
+    for n in range(0, len(rare), 4):
+        last = first + rare[n + 2]
+        known[rare[n]] = (rare[n + 1], faults[first:last], rare[n + 3])
+        first = last
+    return known
+
+
+def _first_claim(id: str, row: Row, worker: str, until: int) -> Message:
+    """The way of most messages: as few steps as there can be."""
+    _, enqueued, marks, _, task, queue, rare, body = row
+    if rare is None:
+        return Message(id, task, queue, body, id, Lane.LEASED, marks & 3, until, 1, 1, enqueued, enqueued, worker, None)
+    return Message(
+        id,
+        task,
+        queue,
+        body,
+        rare.correlation_id or id,
+        Lane.LEASED,
+        marks & 3,
+        until,
+        1,
+        1,
+        enqueued,
+        enqueued,
+        worker,
+        rare.producer,
+        deadline_ms=rare.deadline_ms,
+        version=rare.version,
+        key=rare.key,
+        group=rare.group,
+        content=rare.content,
+        headers=rare.headers,
+        causation_id=rare.causation_id,
+        traceparent=rare.traceparent,
+        keep_ms=rare.keep_ms,
+    )
+
+
+class Arguments:
+    """What a script is asked: values as msgpack, and bytes beside them that the values name by index."""
+
+    def __init__(self) -> None:
+        self._blobs: list[bytes] = []
+
+    def blob(self, blob: bytes) -> int:
+        """The index in ARGV at which it will be found."""
+        self._blobs.append(blob)
+        return len(self._blobs) + 2
+
+    def blobs(self, blobs: Sequence[bytes]) -> int:
+        """The index of the first; the others follow."""
+        first = len(self._blobs) + 3
+        self._blobs += blobs
+        return first
+
+    def listed(self, now: bytes, asked: Any) -> list[bytes]:
+        return [now, _encode(asked), *self._blobs]
+
+
+def draft_rows(
+    drafts: Sequence[Draft], ids: Sequence[str], zones: dict[tuple[int, str], int], arguments: Arguments
+) -> list[list[Any]]:
+    """Drafts as `_puts.lua` takes them; their zones are added to `zones`."""
+    rows = []
+    for draft, id in zip(drafts, ids, strict=True):
+        zone = zones.setdefault((draft.priority, draft.queue), len(zones))
+        row: list[Any] = [zone, draft.delay_ms, arguments.blob(tail(draft, id))]
+        if draft.due_ms is not None or draft.key is not None or draft.id is not None or draft.group is not None:
+            key = None if draft.key is None else f"{draft.task}\0{draft.key}"
+            row += [draft.due_ms, key, draft.key_for_ms, draft.id is not None, draft.group]
+        rows.append(row)
+    return rows
+
+
+def restored_rows(messages: Sequence[Message], arguments: Arguments) -> list[list[Any]]:
+    """Messages at rest as `restore.lua` takes them."""
+    rows = []
+    for m in messages:
+        last = m.faults[-1] if m.faults else None
+        rows.append(
+            [
+                *(m.queue, m.task, m.priority, LETTERS[m.lane], m.enqueued_ms),
+                arguments.blob(tail(draft_of(m), m.id)),
+                *(m.fence, m.attempt, m.crashes, m.crashes_alone, m.redrives),
+                0 if m.life_ms == m.enqueued_ms else m.life_ms,
+                *(m.held_ms, m.suspect, NO_NAME if m.worker == "" else m.worker or ""),
+                None if m.key is None else f"{m.task}\0{m.key}",
+                *(m.group, m.reason, m.rested_ms, m.attempts_allowed),
+                None if last is None else last.fingerprint,
+                arguments.blobs([encode(fault) for fault in m.faults]),
+                len(m.faults),
+                None if m.progress is None else arguments.blob(m.progress),
+            ]
+        )
+    return rows
+
+
+def packed_ids(ids: Sequence[str]) -> bytes:
+    return bytes.fromhex("".join(ids).replace("-", ""))

@@ -1,0 +1,46 @@
+-- What every script begins with. KEYS[1] is the root of all keys; ARGV[1] the time, empty for the server's own;
+-- ARGV[2] what is asked, as msgpack; from ARGV[3] on bytes that it refers to by their index (cmsgpack reads no binary).
+local call, byte, sub = redis.call, string.byte, string.sub
+local root = KEYS[1]
+local asked = cmsgpack.unpack(ARGV[2])
+local now = tonumber(ARGV[1])
+if not now then
+  local time = call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- What one hash each holds by id: what was put and never changes; the state, once it is not that of a fresh message;
+-- faults; a checkpoint; a result.
+local MESSAGES, STATES, FAULTS, PROGRESS, RESULTS = root .. 'm', root .. 's', root .. 'f', root .. 'p', root .. 'r'
+local READY, LEASED, DEAD, QUARANTINE, DONE = 'R', 'L', 'D', 'Q', 'K'
+local TIME_MAX = 2 ^ 48 - 1 -- a wait ends in the year 10889 at the latest
+
+local CHUNK = 4000 -- even, and well below what unpack can put on Lua's stack
+
+-- A command over any number of arguments; what it finds, in one table.
+local function each(command, key, args)
+  local n = #args
+  if n == 0 then return {} end
+  if n <= CHUNK then return call(command, key, unpack(args)) end
+  local found = {}
+  for first = 1, n, CHUNK do
+    local part = call(command, key, unpack(args, first, math.min(first + CHUNK - 1, n)))
+    if type(part) == 'table' then
+      for i = 1, #part do found[#found + 1] = part[i] end
+    end
+  end
+  return found
+end
+
+local function due_key(priority, queue) return root .. 'd' .. priority .. ':' .. queue end
+-- Those of the due ones that have failed before, once more, so that a claim finds them beside a backlog. A hint: an
+-- older program that claims or cancels one leaves it here, and a claim that meets it drops it.
+local function retry_key(priority, queue) return root .. 'a' .. priority .. ':' .. queue end
+local function lease_key(priority, queue) return root .. 'l' .. priority .. ':' .. queue end
+local function rest_key(lane, queue) return root .. 'r' .. lane .. ':' .. queue end
+local function wait_key(queue) return root .. 'w:' .. queue end
+
+-- Whoever waits for this queue shall look again (see redis/wake.py). A cluster's nodes tell each other what is
+-- published, unless it is published to a shard; Redis 6.2 knows no such thing.
+local PUBLISH = redis.REDIS_VERSION_NUM and 'SPUBLISH' or 'PUBLISH'
+local function wake_waiters(queue) call(PUBLISH, root .. 'x:' .. queue, '') end

@@ -1,0 +1,251 @@
+"""Looking through the Redis store: pages of messages, and dead ones by what killed them.
+
+A page is found in two steps: the places of messages in the order of rest, then those messages, which are filtered here.
+What does not rest lies by due time, so a page of it looks through all that waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from heapq import nsmallest
+from itertools import chain, repeat
+from typing import Any
+
+from msgspec.structs import replace
+
+from ...fault import Fault
+from ...ids import is_id
+from ...message import (
+    DAMAGED,
+    TREND_MS,
+    Damage,
+    FailureGroup,
+    Lane,
+    Message,
+    Page,
+    Where,
+)
+from .. import lifecycle, validation
+from ..groups import grouped
+from .rows import LETTERS, fatal_of, id_text, member_number, readable
+
+Call = Callable[..., Any]  # call(script, asked, *blobs)
+Place = tuple[int, bytes]  # when it came to rest (0: it does not rest), its member
+Found = tuple[Message, Fault | None]
+PAGE, FIND_AT_ONCE = 500, 1000
+RESTING_AT_ONCE = 10_000  # places of messages at rest that one script looks at
+LOOKED = 20_000  # and so many where they are sifted there
+QUEUES_AT_ONCE = 200
+GROUPS_MOST = 200  # failure groups that are looked through one beside the other
+_RESTING = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
+_LAST_MS = 2**53
+
+
+def found_of(call: Call, ids: Sequence[bytes]) -> list[Found | None]:
+    """The messages with these ids, each with the fault that brought it to rest."""
+    return [None if found is None else found[1] for found in _placed(call, ids)]
+
+
+def _placed(call: Call, ids: Sequence[bytes]) -> list[tuple[Place, Found] | None]:
+    """Each of them with its place."""
+    found: list[tuple[Place, Found] | None] = []
+    while True:  # as many at a time as one answer holds
+        some = ids[len(found) : len(found) + FIND_AT_ONCE]
+        _, messages, states, *beside = call("find", None, b"".join(some))
+        for id, message, state, *rest in zip(some, messages, states, *beside, strict=False):
+            if message is None:
+                found.append(None)
+                continue
+            whole = readable(id_text(id.hex()), message, state, *rest)
+            found.append(((whole.rested_ms or 0, message[4:10] + id), (whole, fatal_of(whole, state))))
+        if len(found) >= len(ids):  # asked first: a closed store refuses even nothing
+            _tell_damage(call, ids, found)
+            return found
+
+
+def _tell_damage(call: Call, ids: Sequence[bytes], found: list[tuple[Place, Found] | None]) -> None:
+    """What was set aside says why, and what its state was."""
+    aside = [n for n, one in enumerate(found) if one is not None and one[1][0].reason == DAMAGED]
+    if not aside:
+        return
+    for n, why, kept in zip(aside, *call("damage", None, b"".join(ids[n] for n in aside)), strict=True):
+        one = found[n]
+        if one is None or why is None:
+            continue
+        place, (message, fault) = one
+        raw = {} if message.damage is None else message.damage.raw
+        damage = Damage(why.decode(errors="backslashreplace"), {**raw, "state": (kept or b"")[22:].hex()})
+        found[n] = place, (replace(message, damage=damage), fault)
+
+
+class Looks:
+    """`call` runs a script; `queues` names every queue that may hold messages."""
+
+    def __init__(self, call: Call, queues: Callable[[], list[str]]) -> None:
+        self._call, self._queues = call, queues
+
+    def peek(self, lane: Lane | None, where: Where, limit: int, cursor: str | None) -> Page:
+        since, after = validation.read_cursor(cursor)
+        messages: list[Message] = []
+        page = max(limit, PAGE) if _chooses(lane, where) else limit + 1
+        for place, (message, fault) in self._candidates(lane, where, (since, _member(after)), page):
+            if message.damage is None and (
+                lane not in (None, message.lane) or not lifecycle.matches(message, fault, where)
+            ):
+                continue
+            if len(messages) == limit:
+                return Page(messages, cursor)
+            messages.append(message)
+            cursor = f"{place[0]}.{member_number(place[1])}"
+        return Page(messages)
+
+    def failure_groups(self, where: Where, now_ms: int | None) -> list[FailureGroup]:
+        """`now_ms`: the time, where the trend is asked for."""
+        plain = where == Where(task=where.task, fingerprint=where.fingerprint)
+        groups = self._indexed(where, now_ms is not None) if plain else self._looked_through(where, now_ms)
+        return sorted(groups, key=lambda group: (-group.count, group.fingerprint, group.task))
+
+    def _candidates(self, lane: Lane | None, where: Where, after: Place, page: int) -> Iterator[tuple[Place, Found]]:
+        if where.ids is not None:
+            ids = [bytes.fromhex(id.replace("-", "")) for id in dict.fromkeys(where.ids) if is_id(id)]
+            yield from sorted(self._by_id(ids, after), key=lambda found: found[0])
+            return
+        named = where.queue
+        queues = self._queues() if named is None else [named] if isinstance(named, str) else [*dict.fromkeys(named)]
+        if lane not in _RESTING and after[0] <= 0:
+            live = [one for one in (Lane.READY, Lane.LEASED) if lane in (None, one)]
+            yield from self._pages(lambda at: (self._live(live, queues, at, page), None), after)
+        resting = [one for one in _RESTING if lane in (None, one)]
+        if resting:
+            keys = [(LETTERS[lane], queue) for lane in resting for queue in queues]
+            if resting == [Lane.DEAD] and where.queue is None and (where.task or where.fingerprint) is not None:
+                names = self._failures(where)
+                keys = keys if names is None else [("", name) for name in names]
+            looked = chain((2000, 4000, 8000), repeat(LOOKED))  # a page that is soon full shall not look far
+            yield from self._pages(lambda at: self._at_rest(keys, where, at, page, next(looked)), after)
+
+    def _pages(
+        self, next_places: Callable[[Place], tuple[list[Place], Place | None]], after: Place
+    ) -> Iterator[tuple[Place, Found]]:
+        """`next_places` says also up to where it looked, unless that is the end."""
+        while True:
+            places, looked = next_places(after)
+            for place, found in zip(places, found_of(self._call, [member[6:] for _, member in places]), strict=True):
+                if found is not None and (found[0].damage is not None or (found[0].rested_ms or 0) == place[0]):
+                    # else it moved meanwhile
+                    yield place, found
+            if not places and looked is None:
+                return
+            after = looked or places[-1]
+
+    def _by_id(self, ids: Sequence[bytes], after: Place) -> Iterator[tuple[Place, Found]]:
+        yield from (found for found in _placed(self._call, ids) if found is not None and found[0] > after)
+
+    def _live(self, lanes: Sequence[Lane], queues: Sequence[str], after: Place, limit: int) -> list[Place]:
+        """The next places of messages that do not rest, in the order of putting."""
+        return [(0, member) for member in nsmallest(limit, self._live_members(lanes, queues, after[1]))]
+
+    def _live_members(self, lanes: Sequence[Lane], queues: Sequence[str], after: bytes) -> Iterator[bytes]:
+        for lane in lanes:
+            for first in range(0, len(queues), QUEUES_AT_ONCE):
+                members, large = self._call("live", (queues[first : first + QUEUES_AT_ONCE], LETTERS[lane]))
+                yield from (member for member in members if member > after)
+                for key in large:
+                    yield from (member for member in self._scanned(key) if member > after)
+
+    def _scanned(self, key: bytes) -> set[bytes]:
+        cursor, members = "0", set[bytes]()
+        while True:
+            found, rows = self._call("scan", (key.decode(), cursor))
+            members.update(rows[::2])
+            cursor = found.decode()
+            if cursor == "0":
+                return members
+
+    def _failures(self, where: Where) -> list[str] | None:
+        """The names of the groups of dead messages of these fingerprints and tasks; None where there are many."""
+        names: list[str] = []
+        cursor = "0"
+        while True:
+            found, page = self._call("failures", (cursor, _map(where.fingerprint), _map(where.task)))
+            names += [name.decode() for name in page]
+            cursor = found.decode()
+            if len(names) > GROUPS_MOST:
+                return None
+            if cursor == "0":
+                return list(dict.fromkeys(names))
+
+    def _at_rest(
+        self, keys: Sequence[tuple[str, str]], where: Where, after: Place, limit: int, look: int
+    ) -> tuple[list[Place], Place | None]:
+        """The next places of messages at rest, those that rest longest first; and up to where it looked, if that is
+        not the end."""
+        since = max(after[0], where.since_ms or 0)
+        until = _LAST_MS if where.until_ms is None else where.until_ms - 1
+        member = after[1] if since == after[0] else b""
+        wanted = [_map(where.reason), _map(where.fingerprint), _map(where.task), where.redrives, where.run]
+        asked = (since, until, limit, look, wanted if wanted != [None] * 5 else None)
+        places: list[Place] = []
+        ends: list[Place] = []
+        many = max(1, min(QUEUES_AT_ONCE, RESTING_AT_ONCE // limit))
+        for first in range(0, len(keys), many):
+            rows, *looked = self._call("resting", (keys[first : first + many], *asked), member)
+            places += zip(rows[::2], rows[1::2], strict=True)
+            ends += [(looked[0], looked[1])] if looked else []
+        end = min(ends, default=None)
+        places = nsmallest(limit, [place for place in places if end is None or place <= end])
+        return places, places[-1] if len(places) == limit else end
+
+    # -- dead ones by what killed them
+
+    def _indexed(self, where: Where, trend: bool) -> list[FailureGroup]:
+        rows: dict[bytes, list[Any]] = {}
+        cursor = "0"
+        while True:
+            found, page = self._call("failure_groups", (cursor, TREND_MS))
+            for n in range(0, len(page), 7):
+                rows[page[n]] = page[n + 1 : n + 7]
+            cursor = found.decode()
+            if cursor == "0":
+                break
+        named = [(*name.decode().split("\0", 1), *row) for name, row in rows.items()]
+        fits = lifecycle.fits
+        named = [row for row in named if fits(where.task, row[1]) and fits(where.fingerprint, row[0])]
+        groups: list[FailureGroup] = []
+        for first in range(0, len(named), PAGE):
+            some = named[first : first + PAGE]
+            samples = found_of(self._call, [row[5][6:] for row in some])
+            for (fingerprint, task, count, first_ms, last_ms, member, *came), sample in zip(some, samples, strict=True):
+                fault = sample[1] if sample is not None else None
+                told = (fault.error, fault.text) if fault is not None else ("", "")
+                id = id_text(member[6:].hex())
+                lately = came if trend else ()
+                groups.append(FailureGroup(fingerprint, task, *told, count, first_ms, last_ms, id, *lately))
+        return groups
+
+    def _looked_through(self, where: Where, now_ms: int | None) -> list[FailureGroup]:
+        found = (death for _, death in self._candidates(Lane.DEAD, where, (-1, b""), PAGE))
+        dead = (
+            (message, fault)
+            for message, fault in found
+            if message.lane is Lane.DEAD and lifecycle.matches(message, fault, where)
+        )
+        return grouped(dead, now_ms)
+
+
+def _map(wanted: str | tuple[str, ...] | None) -> dict[str, int] | None:
+    """Values of a filter, as a script looks them up."""
+    return None if wanted is None else dict.fromkeys([wanted] if isinstance(wanted, str) else wanted, 1)
+
+
+def _chooses(lane: Lane | None, where: Where) -> bool:
+    """Whether of the messages that it finds where it looks some may not be meant."""
+    sifted = Where(queue=where.queue, ids=where.ids)
+    if lane is Lane.DEAD:  # there all but the error is looked at before they are read
+        sifted = replace(where, error=None)
+    return where != sifted
+
+
+def _member(number: int) -> bytes:
+    """What sorts after every member of that number, and before those of the next."""
+    return b"" if number < 0 else number.to_bytes(8, "big")[2:] + b"\xff" * 17

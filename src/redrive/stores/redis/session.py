@@ -1,0 +1,279 @@
+"""The way to the Redis server: scripts called by name, repeated where the server asks for it, none of them longer in
+silence than the URL's `timeout`; in a cluster to whichever node has the namespace's slot; and the server's clock,
+estimated without asking.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from random import uniform
+from typing import Any, TypeVar
+
+import redis
+from msgspec import Struct
+
+from ...errors import ConfigError, ReadOnly, StoreUnavailable
+from ..clock import Clock
+from ..pool import Pool
+from .connection import Connection, Place
+from .errors import SLOW, code_of, is_lost, passes, store_error
+from .url import Address, RedisUrl
+
+T = TypeVar("T")
+Arg = bytes | int | str
+RETRY_FOR_S = 2.0  # less than a worker's own patience
+BACKOFF_S = (0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.4, 0.4, 0.4, 0.4)
+# What writes nothing.
+LOOKS = frozenset(
+    (
+        *("check", "counts", "damage", "failure_groups", "failures", "find", "group_names", "groups", "live", "look"),
+        *("look_probe", "paused", "queues", "read_cells", "resting", "scan", "verify"),
+    )
+)
+HOPS_MAX = 5  # how often a call follows MOVED at once before it waits between
+
+
+class Script(Struct, frozen=True):
+    """A script and the name the server knows it by."""
+
+    text: str
+    sha: str
+
+
+def script_text(name: str) -> str:
+    """The script of that name, with the shared pieces before it that its first line names."""
+    folder = files(__package__) / "scripts"
+    own = (folder / f"{name}.lua").read_text()
+    first = own.partition("\n")[0]
+    shared = first.removeprefix("-- needs: ").split() if first.startswith("-- needs: ") else []
+    return "\n".join([(folder / f"_{piece}.lua").read_text() for piece in ["base", *shared]] + [own])
+
+
+class _Tries:
+    """How often one call is tried: at growing intervals, for a bounded time."""
+
+    def __init__(self) -> None:
+        self._until_s = time.monotonic() + RETRY_FOR_S
+        self._delays, self._hops = iter(BACKOFF_S), 0
+
+    def another(self, *, at_once: bool) -> bool:
+        """Whether to try again; returns when it is time to."""
+        self._hops += at_once
+        if at_once and self._hops <= HOPS_MAX:
+            return True
+        delay_s = next(self._delays, None)
+        if delay_s is None or time.monotonic() > self._until_s:
+            return False
+        time.sleep(uniform(delay_s / 2, delay_s))
+        return True
+
+
+class Link:
+    """Calls scripts on the server a URL names. Safe to use from many threads, and after a fork.
+
+    Nothing is opened before it is needed. Errors come as errors.py's: StoreUnavailable when the server cannot be
+    reached, is silent for too long or is not ready; StoreFull when it has no room; ConfigError when the first call of
+    all is refused for what the URL says.
+    """
+
+    def __init__(self, url: RedisUrl, *, seam: Callable[[str], None] = lambda point: None) -> None:
+        self.url, self.where, self.namespace = url, url.shown, url.namespace
+        self.root = b"{%s}:" % url.namespace.encode()
+        self._seam, self._clock = seam, Clock()
+        self._scripts: dict[str, Script] = {}
+        self.read_only = ""  # why nothing can be written: then only scripts of LOOKS are called
+        self._verb = "EVALSHA"
+        self._opened = False  # whether the server ever answered
+        self._nodes = Nodes(url)
+        self._pool = Pool("Redis", lambda deadline_s: self.connect(), url.pool)
+
+    def call(
+        self,
+        script: str,
+        args: Sequence[Arg],
+        *,
+        again: bool = True,
+        repeated: Callable[[], Sequence[Arg]] | None = None,
+    ) -> Any:
+        """What the script answers; KEYS[1] is the root of all its keys. It is repeated where the server asks for that
+        or the connection breaks; with `again=False`, not once it was sent. Once an answer was lost, it is called with
+        the arguments that `repeated` makes, if that is given.
+        """
+        if self.read_only and script not in LOOKS:
+            raise ReadOnly(f"{self.where}: {self.read_only}; nothing was changed")
+        found = self._scripts.get(script) or self.add(script, script_text(script))
+        lost = False
+
+        def do(c: Connection) -> Any:
+            nonlocal lost
+            try:
+                return self._evaluate(c, found, repeated() if lost and repeated else args)
+            except redis.RedisError:
+                lost = lost or c.sent
+                raise
+
+        self._seam("commit")
+        value = self.attempt(do, again=again)
+        self._seam("committed")
+        return value
+
+    def add(self, name: str, text: str) -> Script:
+        """Let `call` know a script by this name."""
+        found = Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+        self._scripts[name] = found
+        return found
+
+    def _evaluate(self, c: Connection, script: Script, args: Sequence[Arg]) -> Any:
+        """A server does not know a script after SCRIPT FLUSH, a restart, or where it has just become the master. It is
+        loaded rather than given to EVAL: newer servers forget what came by EVAL."""
+        try:
+            return c.run(self._verb, script.sha, 1, self.root, *args)
+        except redis.exceptions.NoScriptError:
+            c.run("SCRIPT", "LOAD", script.text)
+            return c.run(self._verb, script.sha, 1, self.root, *args)
+
+    def only_look(self, why: str, *, verb: str) -> None:
+        """From now on call nothing but what reads, and that by `verb`."""
+        self.read_only, self._verb = why, verb
+
+    def command(self, *words: Arg) -> Any:
+        """The reply to a plain command that may be repeated."""
+        return self.attempt(lambda c: c.run(*words))
+
+    # -- trying again
+
+    def attempt(self, do: Callable[[Connection], T], *, again: bool = True, place: Place | None = None) -> T:
+        """`do`'s value on a connection of `place` (default: the pool), repeated as `call` says."""
+        place = place or self._pool
+        tries = _Tries()
+        deadline_s = time.monotonic() + self.url.timeout_s
+        while True:
+            at, c = self._nodes.at, None
+            try:
+                c = place.take(deadline_s)
+                value = do(c)
+            except redis.RedisError as error:
+                unknown = c is not None and c.sent and not again
+                self._put_back(place, c, error)
+                if unknown:
+                    raise StoreUnavailable(
+                        f"{self.where}: the connection broke during the call: it may have taken place"
+                    ) from error
+                moved = self._nodes.follow(error, at)
+                if not (moved or passes(error)) or not tries.another(at_once=moved):
+                    raise self._typed(error) from error
+            except BaseException:
+                if c is not None:  # perhaps between a command and its reply
+                    place.lose(c)
+                raise
+            else:
+                place.give(c)
+                self._opened = True
+                return value
+
+    def _put_back(self, place: Place, c: Connection | None, error: redis.RedisError) -> None:
+        if is_lost(error):
+            place.clear()
+        if c is None:
+            return
+        if is_lost(error) or c.sent or c.closed or c.address != self._nodes.at:
+            place.lose(c)
+        else:
+            place.give(c)
+
+    def _typed(self, error: redis.RedisError) -> Exception:
+        if code_of(error) == SLOW:
+            return StoreUnavailable(
+                f"{self.where}: no answer within {self.url.timeout_s:g} s (?timeout=); nothing was acknowledged"
+            )
+        return store_error(error, self.where, opened=self._opened)
+
+    # -- connecting
+
+    @property
+    def at(self) -> Address | None:
+        """The server that has our keys, as far as we know."""
+        return self._nodes.at
+
+    def connect(self) -> Connection:
+        """One more connection, outside the pool if the caller keeps it. Raises redis-py's errors."""
+        c = Connection(self.url, self._nodes.at)
+        try:
+            self._nodes.learn(c)
+        except BaseException:
+            c.drop()
+            raise
+        return c
+
+    # -- the clock
+
+    def now_ms(self) -> int:
+        """The server's clock, estimated. Asks only if nobody has yet."""
+        now = self._clock.now_ms()
+        if now is None:
+            sent_s = time.monotonic()
+            seconds, micros = self.command("TIME")
+            self.saw_clock(int(seconds) * 1000 + int(micros) // 1000, sent_s)
+            now = self._clock.now_ms()
+        assert now is not None
+        return now
+
+    def saw_clock(self, server_ms: int, sent_s: float) -> None:
+        """A reply to what was sent at `sent_s` (time.monotonic()) carried this time of the server's."""
+        self._clock.saw(server_ms, sent_s)
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+class Nodes:
+    """Which server has our keys.
+
+    In a cluster that is the master of one slot. A node that is not says so by MOVED, which is followed; one that is
+    gone is passed over for the next one known, who will tell.
+
+    ASK and TRYAGAIN, while the slot moves, are waited out and never followed. The root of our keys (KEYS[1]) is itself
+    not a key, so a node that gives the slot away answers ASK before a script begins; and without ASKING the node that
+    takes it sends us back. Else a script would run where part of its keys is not, and take them for empty.
+    """
+
+    def __init__(self, url: RedisUrl) -> None:
+        self._cluster = url.cluster
+        self._given = self._known = list(url.addresses)
+        self._stale = url.cluster
+        self.at: Address | None = self._known[0] if self._known else None
+
+    def follow(self, error: redis.RedisError, at: Address | None) -> bool:
+        """Whether the error, met at `at`, told where our keys are now; or, if it said that this node is gone, go to
+        another one, unless another thread did."""
+        if at is None or not self._cluster:
+            return False
+        if code_of(error) == "MOVED":  # 3999 HOST:PORT; without a host it is the same one's
+            host, _, port = str(error).split()[-1].rpartition(":")
+            self._go(Address(host.strip("[]") or at.host, int(port)))
+            return True
+        if at == self.at and (is_lost(error) or code_of(error) == "CLUSTERDOWN"):
+            known = self._known
+            self._go(known[(known.index(at) + 1) % len(known)] if at in known else known[0])
+        return False
+
+    def _go(self, address: Address) -> None:
+        self.at, self._stale = address, True
+
+    def learn(self, c: Connection) -> None:
+        """Ask for the other nodes, once after each change."""
+        if not self._stale or c.address is None:
+            return
+        try:
+            slots = c.run("CLUSTER", "SLOTS")
+        except redis.ResponseError as error:
+            if "cluster support disabled" in str(error):
+                raise ConfigError(f"{c.address}: this server is not a cluster; write redis:// (rediss://)") from error
+            return  # not allowed to ask: the nodes of the URL, and those that MOVED names, must do
+        nodes = [node for slot in slots for node in slot[2:]]
+        found = [Address(node[0].decode() if node[0] else c.address.host, node[1]) for node in nodes]
+        self._known = list(dict.fromkeys([*self._given, *found]))
+        self._stale = False

@@ -1,0 +1,235 @@
+"""How an idle worker waits on Redis: subscribed to a channel per queue, on which scripts say that something may be due.
+
+Not a blocking read of a stream: a thread that waits in one must be freed by a second connection at each nudge, and
+every put would write to disk and to memory for whoever may wait. A subscription is there or not: it can be waited for
+beside a nudge and a time, and costs a put nothing where nobody waits. It is made before the waiter looks at what is
+due, so whatever is put after that look is heard of. One that breaks ends the wait, and the next wait looks again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import select
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Set
+from typing import Any
+
+import redis
+
+from ...errors import StoreError
+from ..pool import heirs
+from .connection import Connection
+from .session import Link
+
+Look = Callable[[], float | None]
+
+
+class Wake:
+    """The waits of one store object. Each thread that waits has a connection of its own.
+
+    `look_every_s` is for clocks that Redis does not know: how often to look again what is due.
+    """
+
+    def __init__(self, link: Link, *, look_every_s: float = math.inf) -> None:
+        self._link, self._look_every_s = link, look_every_s
+        self.nudges = 0  # so far
+        self._closed = False
+        self._begin()
+        heirs.add(self)
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._own = threading.local()  # a thread's waiter ends with the thread
+        self._waiters: weakref.WeakSet[Waiter] = weakref.WeakSet()
+
+    def in_child(self) -> None:
+        waiters = list(self._waiters)
+        self._begin()
+        for waiter in waiters:
+            waiter.close()
+
+    def wait(self, queues: Iterable[str], look: Look, timeout_ms: int) -> None:
+        """Return when a script spoke of one of the queues, when something comes due, on a nudge or after `timeout_ms`.
+
+        `look` says in how many seconds something comes due: 0 or less for now, None for never. It is not called when
+        there are no queues. Raises StoreUnavailable as a call does.
+        """
+        end_s = time.monotonic() + timeout_ms / 1000
+        waiter = self._waiter()
+        channels = {self._link.root + b"x:" + queue.encode() for queue in queues}
+        while not waiter.nudged(self):
+            due_s = math.inf
+            if channels:
+                waiter.listen(channels)
+                found = look()
+                due_s = math.inf if found is None else found
+            left_s = min(end_s - time.monotonic(), due_s)
+            if left_s <= 0 or waiter.hears(channels, min(left_s, self._look_every_s)) or left_s <= self._look_every_s:
+                waiter.nudged(self)
+                return
+
+    def busy(self) -> None:
+        """This thread found work: until it waits again the server need not tell it of more."""
+        waiter: Waiter | None = getattr(self._own, "waiter", None)
+        if waiter is not None:
+            waiter.leave()
+
+    def nudge(self) -> None:
+        """End every wait, now or the next one. Touches no network."""
+        with self._lock:
+            self.nudges += 1
+            for waiter in self._waiters:
+                waiter.wake()
+
+    def _waiter(self) -> Waiter:
+        waiter: Waiter | None = getattr(self._own, "waiter", None)
+        if waiter is None:
+            with self._lock:
+                if self._closed:
+                    raise StoreError("this Redis store is closed; open another")
+                waiter = self._own.waiter = Waiter(self._link)
+                self._waiters.add(waiter)
+        return waiter
+
+    def close(self) -> None:
+        self.nudge()
+        with self._lock:
+            self._closed = True
+            self._own = threading.local()  # so a waiter ends as soon as no thread is in it
+
+
+class Waiter:
+    """One thread's connection for waiting, and the socket that a nudge writes to."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._near, self._far = socket.socketpair()
+        self._near.setblocking(False)
+        self._far.setblocking(False)
+        self._nudges = 0
+        self._connection: Connection | None = None
+        self._channels: set[bytes] = set()  # subscribed to, and silent since
+        self._sharded = True
+
+    # -- nudges
+
+    def nudged(self, wake: Wake) -> bool:
+        """Whether there were nudges since it was last asked."""
+        with contextlib.suppress(OSError):  # nothing more there
+            while self._near.recv(64):
+                pass
+        # Counted after the socket is empty: a nudge that comes between is counted twice, not lost.
+        before, self._nudges = self._nudges, wake.nudges
+        return before != self._nudges
+
+    def wake(self) -> None:
+        with contextlib.suppress(OSError):  # full of nudges already, or closed
+            self._far.send(b"!")
+
+    # -- listening
+
+    def listen(self, channels: set[bytes]) -> None:
+        """Subscribed to all these when it returns."""
+        c = self._connection
+        if c is not None and (c.closed or c.address != self._link.at):
+            self.clear()
+        self._spoken(keep=channels)
+        if not channels <= self._channels:
+            self._link.attempt(lambda c: self._subscribe(c, channels), place=self)
+
+    def _subscribe(self, c: Connection, channels: set[bytes]) -> None:
+        try:
+            c.send("SSUBSCRIBE" if self._sharded else "SUBSCRIBE", *sorted(channels - self._channels))
+            while not channels <= self._channels:
+                self._take_in(c.read())
+        except redis.ResponseError as error:
+            if not self._sharded or "unknown command" not in str(error):
+                raise
+            self._sharded = False  # before Redis 7: its scripts PUBLISH too
+            self._subscribe(c, channels)
+
+    def _take_in(self, message: Any) -> bytes | None:
+        """The channel that spoke, if that is what came."""
+        kind, channel = message[0], message[1]
+        if kind in (b"ssubscribe", b"subscribe"):
+            self._channels.add(channel)
+        elif kind in (b"smessage", b"message"):
+            return bytes(channel)
+        elif kind == b"sunsubscribe" and channel in self._channels:
+            raise redis.ConnectionError("the slot of this channel went to another node")
+        return None
+
+    def hears(self, channels: set[bytes], timeout_s: float) -> bool:
+        """Wait; True if one of the channels spoke, the connection broke, or a nudge came."""
+        end_s = time.monotonic() + timeout_s
+        poll = select.poll()
+        poll.register(self._near, select.POLLIN)
+        if self._connection is not None:
+            poll.register(self._connection.fileno(), select.POLLIN)
+        while (left_s := end_s - time.monotonic()) > 0:
+            ready = dict(poll.poll(math.ceil(min(left_s, 86_400) * 1000)))
+            if self._near.fileno() in ready:
+                return True
+            if ready and ((spoken := self._spoken()) is None or spoken & channels):
+                return True
+        return False
+
+    def _spoken(self, keep: Set[bytes] = frozenset()) -> Set[bytes] | None:
+        """The channels that spoke meanwhile, which are left but for those to keep: one word is enough. None if the
+        connection broke."""
+        spoken: set[bytes] = set()
+        c = self._connection
+        if c is None:
+            return spoken
+        try:
+            while c.can_read():
+                if (channel := self._take_in(c.read())) is not None:
+                    spoken.add(channel)
+            self._unsubscribe((spoken & self._channels) - keep)
+        except redis.RedisError:
+            self.clear()
+            return None
+        return spoken
+
+    def _unsubscribe(self, channels: set[bytes]) -> None:
+        """Its confirmation is read when something else is."""
+        if channels and self._connection is not None:
+            self._channels -= channels
+            self._connection.send("SUNSUBSCRIBE" if self._sharded else "UNSUBSCRIBE", *sorted(channels))
+
+    def leave(self) -> None:
+        try:
+            self._unsubscribe(set(self._channels))
+        except redis.RedisError:
+            self.clear()
+
+    # -- a place for one connection (see _redis_connection.Place)
+
+    def take(self, deadline_s: float) -> Connection:
+        if self._connection is None:
+            self._connection = self._link.connect()
+        return self._connection
+
+    def give(self, connection: Connection) -> None:
+        return
+
+    def lose(self, connection: Connection) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self._channels = set()
+        if self._connection is not None:
+            self._connection.drop()
+            self._connection = None
+
+    def close(self) -> None:
+        self.clear()
+        self._near.close()
+        self._far.close()
+
+    def __del__(self) -> None:
+        self.close()

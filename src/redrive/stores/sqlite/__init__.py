@@ -1,0 +1,1 @@
+"""The store on SQLite: an embedded database file that processes of one machine share."""

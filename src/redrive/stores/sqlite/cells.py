@@ -1,0 +1,104 @@
+"""Swaps of cells in the SQLite store, a batch at a time: one look at the cells, one write, whatever their number.
+
+A cell that was deleted stays as an expired one until a sweep removes both. The sweep keeps the highest version that it
+removed (`cell_gone`), and new cells begin above that: so no key has a version twice, though its row goes.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ...errors import Conflict
+from ...message import Cell, Swap
+from ..meta import text
+
+SWEEP_MAX = 1000
+_read = msgspec.json.Decoder(list[tuple[str, int, str]]).decode
+
+
+class Swaps:
+    """The cells that some swaps are for, as they are and as they will be. Works inside the caller's transaction."""
+
+    def __init__(self, c: sqlite3.Connection, sql: Mapping[str, str], swaps: Iterable[Swap], now: int) -> None:
+        self._c, self._sql, self._now = c, sql, now
+        self._gone, found = c.execute(sql["cells_now"], (text([swap.key for swap in swaps]), now)).fetchone()
+        rows = msgspec.json.decode(found)
+        self._last: dict[str, int] = {key: version for key, version, _ in rows}  # of every row, live or not
+        self._live: dict[str, int] = {key: version for key, version, live in rows if live}
+        self._new: dict[str, Swap] = {}
+
+    def try_one(self, swap: Swap) -> bool:
+        key = swap.key
+        if self._live.get(key, 0) != swap.version:
+            return False
+        version = self._last[key] = self._last.get(key, self._gone) + 1
+        if swap.value is None:
+            self._live.pop(key, None)
+        else:
+            self._live[key] = version
+        self._new[key] = swap
+        return True
+
+    def try_all(self, swaps: Sequence[Swap]) -> bool:
+        """All of them or none."""
+        if len(swaps) == 1:
+            return self.try_one(swaps[0])
+        before = self._last.copy(), self._live.copy(), self._new.copy()
+        applied = all(map(self.try_one, swaps))
+        if not applied:
+            self._last, self._live, self._new = before
+        return applied
+
+    def write(self) -> None:
+        """What was tried and applied."""
+        if not self._new:
+            return
+        rows: list[tuple[Any, ...]] = []
+        values, end = [b"\0"], 1  # one after another; SQLite's substr() makes null of a part of an empty value
+        for key, swap in self._new.items():
+            begin, size, ttl_ms = None, 0, swap.ttl_ms
+            if swap.value is None:
+                ttl_ms = 0
+            else:
+                begin, size = end + 1, len(swap.value)
+                values.append(swap.value)
+                end += size
+            rows.append((key, self._last[key], begin, size, None if ttl_ms is None else self._now + ttl_ms))
+        self._c.execute(self._sql["write_cells"], (text(rows), b"".join(values)))
+
+
+def to_cells(found: str) -> dict[str, Cell]:
+    """By key, from what `read_cells` gives."""
+    return {key: Cell(version, bytes.fromhex(value)) for key, version, value in _read(found)}
+
+
+def swap_all(c: sqlite3.Connection, sql: Mapping[str, str], swaps: Sequence[Swap], now: int) -> None:
+    """Raises Conflict if one does not apply."""
+    if not swaps:
+        return
+    cells = Swaps(c, sql, swaps, now)
+    for swap in swaps:
+        if not cells.try_one(swap):
+            raise Conflict(f"cell {swap.key!r} is not at version {swap.version}; nothing was written, read it again")
+    cells.write()
+
+
+def swap_each(c: sqlite3.Connection, sql: Mapping[str, str], swaps: Sequence[Swap], now: int) -> list[bool]:
+    cells = Swaps(c, sql, swaps, now)
+    words = [*map(cells.try_one, swaps)]
+    cells.write()
+    return words
+
+
+def sweep(c: sqlite3.Connection, sql: Mapping[str, str], now: int) -> bool:
+    """Remove cells that have expired; whether there may be more of them."""
+    expired = c.execute(sql["expired_cells"], (now,)).fetchone()
+    if expired[0] == 0:
+        return False
+    c.execute(sql["keep_versions"], (expired[1],))
+    c.execute(sql["sweep_cells"], (now,))
+    return bool(expired[0] == SWEEP_MAX)

@@ -1,0 +1,212 @@
+"""Groups in the SQLite store: who of a group has a place, who is parked for one, who waits for its time.
+
+Every statement that changes where grouped messages lie is followed, in the same commit, by `admit` for the groups it
+touched. So no commit leaves a group with a message parked and a place free, and nobody has to look for one.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ...message import Group, GroupOrder, OnDead
+from ..memory.groups import PRIORITY_SHIFT, WOKEN_MIN, refuse
+from ..meta import text
+
+Touched = set[tuple[str, str]]  # (queue, group)
+
+
+class Spot(NamedTuple):
+    """Where a grouped message without a place stands: parked (`turn`) or waiting until `wake_ms`; a parked one is not
+    due before it either."""
+
+    turn: int | None
+    wake_ms: int | None
+
+
+class Seen(msgspec.Struct, array_like=True, frozen=True):
+    """A message that is as its handle says; `which` of the handles."""
+
+    which: int
+    seq: int
+    lane: str
+    queue: str
+    group: str | None
+    priority: int
+    turn: int | None
+
+
+class Rules(NamedTuple):
+    """How a queue's groups are served."""
+
+    width: int
+    strict: bool
+    block: bool
+    own_widths: bool  # whether some group has a width of its own
+
+
+def spot(strict: bool, priority: int, number: int, due_ms: int, now_ms: int) -> Spot:
+    """Where a message joins its group. `number` rises with every one that joins. Strict groups go by it alone; others
+    by priority first, and what is not due yet does not join before its time."""
+    if strict:
+        return Spot(number, due_ms if due_ms > now_ms else None)
+    return Spot(None, due_ms) if due_ms > now_ms else Spot(priority << PRIORITY_SHIFT | number, None)
+
+
+class Groups:
+    """Works on the connection it is given, inside its transaction."""
+
+    def __init__(self, statements: Mapping[str, str]) -> None:
+        self._sql = statements
+        self.admitted = 0  # how many were given a place since whoever reads this set it to 0
+
+    def rules(self, c: sqlite3.Connection, queue: str) -> Rules:
+        width, order, on_dead, own = c.execute(self._sql["group_settings"], (queue,)).fetchone()
+        strict = order == GroupOrder.STRICT
+        return Rules(width, strict, strict and on_dead == OnDead.BLOCK, bool(own))
+
+    def any(self, c: sqlite3.Connection) -> bool:
+        """Whether any message stands in a group: where none does, groups cost this question."""
+        return bool(c.execute(self._sql["grouped"]).fetchone()[0])
+
+    # -- joining
+
+    def put(
+        self, c: sqlite3.Connection, groups: Sequence[str | None], rows: Sequence[tuple[Any, ...]], now: int
+    ) -> None:
+        """Insert rows, some of them of these groups, in their order."""
+        rules: dict[str, Rules] = {}
+        touched, placed, first = Touched(), [], self._last_number(c) + 1
+        for number, (group, row) in enumerate(zip(groups, rows, strict=True), first):
+            if group is None:
+                placed.append((*row, None, None, None))
+                continue
+            queue, priority, due = row[2:5]
+            if queue not in rules:
+                rules[queue] = self.rules(c, queue)
+            at = spot(rules[queue].strict, priority, number, due, now)
+            placed.append((*row[:4], None, *row[5:], *at, now))
+            touched.add((queue, group))
+        c.executemany(self._sql["put_grouped"], placed)
+        self.admit(c, touched, now)
+
+    def rejoin(self, c: sqlite3.Connection, seen: Seen, queue: str, due: int, now: int) -> Touched:
+        """A redriven message goes to the tail, or stays the head that it was."""
+        if seen.group is None or (seen.turn == 0 and queue == seen.queue):
+            return Touched()
+        at = spot(self.rules(c, queue).strict, seen.priority, self._next_numbers(c, 1), due, now)
+        c.execute(self._sql["rejoin"], (seen.seq, *at, now))
+        return {(seen.queue, seen.group), (queue, seen.group)}
+
+    def wake(self, c: sqlite3.Connection, queue: str, limit: int, now: int) -> None:
+        """Let those whose wait is over join their lines, the longest due first, at most `limit` or WOKEN_MIN."""
+        woken = msgspec.json.decode(c.execute(self._sql["woken"], (queue, now, max(limit, WOKEN_MIN))).fetchone()[0])
+        if not woken:
+            return
+        strict, first = self.rules(c, queue).strict, self._next_numbers(c, len(woken))
+        turns = [
+            (seq, spot(strict, priority, number, 0, now).turn) for number, (seq, _, priority) in enumerate(woken, first)
+        ]
+        c.execute(self._sql["park"], (text(turns), now))
+        self.admit(c, {(queue, group) for _, group, _ in woken}, now)
+
+    def _last_number(self, c: sqlite3.Connection) -> int:
+        row = c.execute("select seq from sqlite_sequence where name = 'message'").fetchone()
+        return row[0] if row else 0
+
+    def _next_numbers(self, c: sqlite3.Connection, count: int) -> int:
+        """Take numbers out of the sequence that also numbers the rows; the first of them."""
+        c.execute("update sqlite_sequence set seq = seq + ? where name = 'message'", (count,))
+        return self._last_number(c) - count + 1
+
+    # -- leaving
+
+    def touched(self, c: sqlite3.Connection, seqs: Iterable[int | str]) -> Touched:
+        """The groups in which these hold places. Asked before they change."""
+        found = msgspec.json.decode(c.execute(self._sql["touched"], (text([*seqs]),)).fetchone()[0])
+        return {(queue, group) for queue, group in found}
+
+    def touched_by_rest(self, c: sqlite3.Connection, lane: str, queue: str, bounds: tuple[Any, ...]) -> Touched:
+        """The groups held by dead messages that retention is about to remove."""
+        found = msgspec.json.decode(c.execute(self._sql["touched_by_rest"], (lane, queue, *bounds)).fetchone()[0])
+        return {(queue, group) for queue, group in found}
+
+    def settled(self, c: sqlite3.Connection, seqs: Iterable[int | str], touched: Touched, now: int) -> None:
+        """After a settlement: who of these keeps its place, and who comes next."""
+        listed = text([*seqs])
+        for queue in {queue for queue, _ in touched}:
+            rules = self.rules(c, queue)
+            c.execute(self._sql["settled_in_groups"], (now, listed, queue, rules.strict, rules.block))
+        self.admit(c, touched, now)
+
+    def admit(self, c: sqlite3.Connection, touched: Touched, now: int) -> None:
+        """Give the free places of these groups to those who are parked, in their order. The time that they were
+        parked is time that they were held."""
+        for queue in {queue for queue, _ in touched}:
+            rules = self.rules(c, queue)
+            names = text([group for of, group in touched if of == queue])
+            several = rules.width > 1 or rules.own_widths
+            while admitted := c.execute(self._sql["admit"], (queue, names, now, rules.width)).rowcount:
+                self.admitted += admitted
+                if not several:
+                    break
+
+    # -- settings
+
+    def configure(
+        self,
+        c: sqlite3.Connection,
+        queue: str,
+        paused: bool | None,
+        width: int | None,
+        order: GroupOrder | None,
+        on_dead: OnDead | None,
+        now: int,
+    ) -> None:
+        was_strict = self.rules(c, queue).strict
+        c.execute(self._sql["configure"], (queue, paused, width, order, on_dead))
+        strict = self.rules(c, queue).strict
+        if strict != was_strict:
+            if not strict:
+                c.execute(self._sql["unpark_waiting"], (queue, now))
+                c.execute(self._sql["give_way"], (queue, now))
+            c.execute(self._sql["reorder"], (queue, strict))
+        self._checked(c, queue)
+        if not self.rules(c, queue).block:
+            c.execute(self._sql["unblock"], (queue,))
+        if (width, order, on_dead) != (None, None, None):
+            self._admit_all(c, queue, now)
+
+    def configure_group(
+        self, c: sqlite3.Connection, queue: str, group: str | None, width: int | None, resume: bool, now: int
+    ) -> None:
+        name = group or ""
+        if width == 0:
+            c.execute(self._sql["unset_group_width"], (queue, name))
+        elif width is not None:
+            c.execute(self._sql["set_group_width"], (queue, name, width))
+        if resume:
+            c.execute(self._sql["resume"], (queue, name))
+        self._checked(c, queue)
+        self._admit_all(c, queue, now)
+
+    def _checked(self, c: sqlite3.Connection, queue: str) -> None:
+        """Raises ConfigError where the settings contradict each other; the caller's commit is undone."""
+        width, order, on_dead, own = c.execute(self._sql["group_settings"], (queue,)).fetchone()
+        refuse(queue, width, bool(own), GroupOrder(order), OnDead(on_dead))
+
+    def admit_everywhere(self, c: sqlite3.Connection, now: int) -> None:
+        """Where a row that cannot be read left a place free and does not say of which group."""
+        for queue in msgspec.json.decode(c.execute(self._sql["parked_queues"]).fetchone()[0]):
+            self._admit_all(c, queue, now)
+
+    def _admit_all(self, c: sqlite3.Connection, queue: str, now: int) -> None:
+        names = msgspec.json.decode(c.execute(self._sql["parked_groups"], (queue,)).fetchone()[0])
+        self.admit(c, {(queue, name) for name in names}, now)
+
+
+def to_group(queue: str, row: tuple[str, int, int, int, str | None]) -> Group:
+    return Group(queue, *row)

@@ -1,0 +1,119 @@
+"""Looking at an SQLite file that may not be written: another user's, one on a disk that is mounted for reading, or one
+whose log cannot be made beside it.
+
+A reader makes nothing: a log or an index of it made by somebody else would shut the writers out.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from pathlib import Path
+
+from ...errors import SchemaError, StoreUnavailable
+from . import schema
+
+TRIES, PAUSE_S = 5, 0.02
+
+
+def why_read_only(path: Path) -> str:
+    """Why this process may only look at the file that is there; empty where it may write."""
+    if not path.exists():
+        return ""
+    if not _may_write(path):
+        if os.statvfs(path).f_flag & os.ST_RDONLY:
+            return f"{path} lies on a file system that is mounted read-only"
+        return f"this user may only read {path}"
+    log, index = _beside(path)
+    for part in (log, index):
+        if part.exists() and not _may_write(part):
+            return f"this user may write {path} and only read {part}"
+    if not (log.exists() and index.exists()) and not _may_write(log.parent):
+        return f"this user may write {path}, but cannot make its log in {log.parent}"
+    return ""
+
+
+def _may_write(path: Path) -> bool:
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _beside(path: Path) -> tuple[Path, Path]:
+    """The log of commits, and the index of it that processes share."""
+    real = path.resolve()
+    return real.with_name(f"{real.name}-wal"), real.with_name(f"{real.name}-shm")
+
+
+class Reading:
+    """Opens a file for reading. While no process has it open for writing there is no log, and SQLite is told that it
+    does not change; that is looked at again after each reading."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._still: tuple[int, ...] | None = None  # the file as it was opened, where no writer has it open
+
+    def connect(self) -> sqlite3.Connection:
+        """Raises StoreUnavailable for a log that only a writer can read, sqlite3.Error. The first writer to come makes
+        log and index one after the other, and the last one to go removes them: so what they hinder is tried again."""
+        for left in reversed(range(TRIES)):
+            opened: sqlite3.Connection | None = None
+            try:
+                opened = self._open()
+                opened.execute("pragma schema_version").fetchone()  # until then SQLite opens neither
+                return opened
+            except (sqlite3.Error, StoreUnavailable) as error:
+                if opened is not None:
+                    opened.close()
+                if not left or not passes(error):
+                    raise
+                time.sleep(PAUSE_S)
+        raise AssertionError("unreachable")
+
+    def _open(self) -> sqlite3.Connection:
+        log, index = _beside(self._path)
+        how = "readonly_shm=1"
+        self._still = None
+        if not log.exists() or (log.stat().st_size == 0 and not index.exists()):
+            how, self._still = "immutable=1", self._seen()
+        elif not index.exists():
+            raise StoreUnavailable(
+                f"{log} holds commits that cannot be read without {index.name}, which a reader does not make; open the "
+                "store once as a user who may write"
+            )
+        uri = f"{self._path.resolve().as_uri()}?mode=ro&{how}"
+        return sqlite3.connect(uri, uri=True, timeout=5.0, isolation_level=None, check_same_thread=False)
+
+    def is_over(self) -> bool:
+        """Whether somebody has written meanwhile, or may have: what was just read may be of two times."""
+        return self._still is not None and self._still != self._seen()
+
+    def _seen(self) -> tuple[int, ...]:
+        found, (log, _) = self._path.stat(), _beside(self._path)
+        return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size, int(_length(log) > 0)
+
+
+def passes(error: Exception) -> bool:
+    """Whether a writer who comes or goes may be the cause, and the same look may succeed in a moment."""
+    if isinstance(error, sqlite3.Error):
+        name = getattr(error, "sqlite_errorname", "")
+        return name.startswith("SQLITE_READONLY") or name == "SQLITE_CANTOPEN"
+    return isinstance(error, StoreUnavailable)
+
+
+def _length(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def require_schema(c: sqlite3.Connection, path: Path, why: str) -> None:
+    """Raises SchemaError unless the file is one that can be looked at as it is."""
+    at, known = schema.version(c), len(schema.MIGRATIONS)
+    if at > known:
+        raise SchemaError(f"{path} has schema {at}, this redrive knows up to {known}; upgrade redrive")
+    if at < known:
+        has = f"has schema {at}" if at else "holds nothing of redrive's"
+        raise SchemaError(
+            f"{path} {has}, this redrive reads {known}, and {why}; let a user who may write run `redrive store upgrade`"
+        )

@@ -1,0 +1,132 @@
+"""Looking for rows of the SQLite store that cannot be read, or that nothing would ever claim, and mending them by hand.
+
+A row that only stands in the wrong place goes back to its queue. One that lost something of itself rests dead from
+then on, with what is left of it, for a person to look at. Without its id, task, queue or body it is no message any
+more: it stays in quarantine, with its row as it was.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ...errors import StoreError, StoreUnavailable
+from ...message import DAMAGED, Damage, Lane, Message
+from .damage import (
+    UNREADABLE,
+    Damages,
+    Found,
+    Read,
+    damage_of,
+    look,
+)
+from .rows import COLUMNS, read_rows, to_message
+
+PAGE = 1000
+BEYOND_MENDING = ("id", "task", "queue", "body")
+PLACES = frozenset(("due_ms", "priority", "wake_ms", "turn", "parked_ms"))
+_STRANDED = "nothing would ever claim it: it has no time at which it is due, and no place in a group"
+
+
+class Bad(NamedTuple):
+    """A row as it was found; `aside`: it was set aside before."""
+
+    seq: int
+    message: Message
+    wrong: frozenset[str]
+    aside: bool = False
+
+    @property
+    def lost(self) -> list[str]:
+        """What it cannot do without."""
+        return [name for name in BEYOND_MENDING if name in self.wrong]
+
+    @property
+    def told(self) -> str:
+        m, why = self.message, "" if self.message.damage is None else self.message.damage.why
+        where = "set aside in quarantine, " if self.aside else ""
+        end = f"; it cannot be mended without its {' and '.join(self.lost)}" if self.lost else ""
+        return f"message {m.id}, task {m.task!r}, queue {m.queue!r}: {where}{why}{end}"
+
+
+def bad_rows(read: Read, sql: Mapping[str, str]) -> Iterator[Bad]:
+    """All of them, in the order of putting."""
+    last = -1
+    while True:
+        seqs = [row[0] for row in read("select seq from message where seq > ? order by seq limit ?", last, PAGE)]
+        if not seqs:
+            return
+        if not _readable(read, seqs):
+            yield from _looked_at(read, seqs)
+        for seq, before in read(sql["set_aside_among"], seqs[0], seqs[-1]):
+            found, damage = look(read, seq), damage_of(before)
+            if found is not None and damage is not None and not found.wrong:
+                message = msgspec.structs.replace(found.message(seq), damage=damage)
+                yield Bad(seq, message, frozenset(msgspec.json.decode(before).get("wrong", ())), aside=True)
+        for (seq,) in read(sql["stranded_among"], seqs[0], seqs[-1]):
+            found = look(read, seq)
+            if found is not None and not found.wrong:
+                message = msgspec.structs.replace(found.message(seq), damage=Damage(_STRANDED, found.raw))
+                yield Bad(seq, message, frozenset(("due_ms",)))
+        last = seqs[-1]
+
+
+def _readable(read: Read, seqs: list[int]) -> bool:
+    bounds = seqs[0], seqs[-1]
+    try:
+        found = read(f"select json_group_array(json_array({COLUMNS})) from message where seq between ? and ?", *bounds)
+        rows = read_rows(found[0][0])
+        for row in rows:
+            to_message(row)
+    except StoreUnavailable:
+        raise
+    except (StoreError, *UNREADABLE):
+        return False
+    odd = read("select 1 from message where seq between ? and ? and priority not between 0 and 3 limit 1", *bounds)
+    return len(rows) == len(seqs) and not odd
+
+
+def _looked_at(read: Read, seqs: list[int]) -> Iterator[Bad]:
+    for seq in seqs:
+        found = look(read, seq)
+        if found is not None and found.wrong:
+            yield Bad(seq, found.message(seq), frozenset(found.wrong))
+
+
+class Repairs:
+    """Mends rows one by one, each in a commit of the caller's."""
+
+    def __init__(self, damages: Damages) -> None:
+        self._damages = damages
+
+    def mend(self, c: sqlite3.Connection, bad: Bad, now: int) -> str:
+        """What was done with it."""
+
+        def read(sql: str, *args: Any) -> list[tuple[Any, ...]]:
+            return c.execute(sql, args).fetchall()
+
+        id, found = bad.message.id, look(read, bad.seq)
+        if found is None:
+            return f"message {id} is gone meanwhile"
+        if bad.lost:
+            if not bad.aside:
+                self._damages.set_aside(c, [bad.seq], now)
+            return f"message {id} stays in quarantine: its {' and '.join(bad.lost)} cannot be read"
+        live = bad.message.lane in (Lane.READY, Lane.LEASED)
+        if bad.wrong <= PLACES and live:
+            self._put_back(c, bad.seq, found, now)
+            return f"message {id} is back in queue {bad.message.queue!r}"
+        if not bad.aside:
+            self._damages.set_aside(c, [bad.seq], now)
+        c.execute("update message set lane = 'dead', before = null where seq = ?", (bad.seq,))
+        return f"message {id} is dead, as {DAMAGED}, without its {', '.join(sorted(bad.wrong))}"
+
+    def _put_back(self, c: sqlite3.Connection, seq: int, found: Found, now: int) -> None:
+        priority = found.values["priority"]
+        c.execute(
+            "update message set due_ms = ?, priority = ?, wake_ms = null, turn = null, parked_ms = null where seq = ?",
+            (now, priority, seq),
+        )

@@ -1,0 +1,144 @@
+"""Filters of the SQLite store as SQL, and what they find as values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from ...message import TREND_MS, FailureGroup, Lane, Where
+from ..lifecycle import died_of
+from ..meta import text
+from ..validation import RESTED, values_of
+from .rows import read_faults
+
+_RESTING = ("(rested_ms, seq) > (?, ?)", "rested_ms, seq")
+_ANY = ("(coalesce(rested_ms, 0), seq) > (?, ?)", "coalesce(rested_ms, 0), seq")
+# By lane: what lies beyond a cursor, and the order of a listing. A page of a million is read off an index, not sorted.
+AFTER: dict[Lane | None, tuple[str, str]] = {
+    Lane.READY: ("? <= 0 and seq > ?", "seq"),
+    Lane.LEASED: _ANY,
+    Lane.DEAD: _RESTING,
+    Lane.QUARANTINE: _RESTING,
+    Lane.DONE: _RESTING,
+    None: _ANY,
+}
+
+
+FEW = 2000  # so many messages of a field are looked through rather than read in their order
+MANY = 60_000  # so many are not listed to see whether a message is among them
+VALUES_MAX = 50  # so many values of a field are merged in order
+LISTED_MAX = 4  # for so many of them the messages of other fields are listed
+_FIELDS = ("fingerprint", "error", "task", "queue", "reason")  # those that have an index, of more values first
+Read = Callable[..., list[tuple[Any, ...]]]
+
+
+def page_of(read: Read, lane: Lane | None, where: Where, after: tuple[int, int], limit: int) -> tuple[str, list[Any]]:
+    """Which messages a page has, as SQL, and its parameters.
+
+    Of several fields the one is gone by that the fewest lie on, and of the others those with few are looked up in
+    their indexes: so what is rare is found among many, and what is frequent in its order.
+    """
+    later, order = AFTER[lane]
+    clauses, args = where_of(where, lane)
+    plain, bounds = f"where {' and '.join([*clauses, later])} order by {order} limit ?", [*args, *after, limit]
+    fields = values_of(where, *_FIELDS) if lane in RESTED and where.ids is None else {}
+    if not fields:
+        return plain, bounds
+    if [*fields] == ["fingerprint", "task"] and len(fields["fingerprint"]) == len(fields["task"]) == 1:
+        return f"indexed by message_rest_group {plain}", bounds
+    field, values = next(iter(fields.items()))
+    listed: list[str] = []
+    if len(fields) > 1 or len(values) > VALUES_MAX:
+        counts = {field: read(*_on("count(*)", field, values, lane, MANY))[0][0] for field, values in fields.items()}
+        field, *others = sorted(fields, key=lambda field: (counts[field], field))
+        if counts[field] < FEW:
+            return f"indexed by message_rest_{field} {plain}", bounds
+        values = fields[field]
+        listed = [other for other in others if counts[other] < MANY] if len(values) <= LISTED_MAX else []
+    if len(values) == 1 and not listed:
+        return f"indexed by message_rest_{field} {plain}", bounds
+    if len(values) > VALUES_MAX:
+        return plain, bounds
+    clauses, args = where_of(replace(where, **dict.fromkeys([field, *listed])), lane)
+    for other in listed:
+        among, *of = _on("seq", other, fields[other], lane, -1)
+        clauses, args = [*clauses, f"seq in ({among})"], [*args, *of]
+    one = f"""select * from (select seq from message indexed by message_rest_{field}
+        where {" and ".join([*clauses, later])} and {field} = ? order by {order} limit ?)"""
+    parts = [part for value in values for part in (*args, *after, value, limit)]
+    return f"where seq in ({' union all '.join([one] * len(values))}) order by {order} limit ?", [*parts, limit]
+
+
+def _on(what: str, field: str, values: tuple[str, ...], lane: Lane | None, limit: int) -> tuple[str, Any, Any, Any]:
+    """SQL, with its parameters, for the messages of a lane with one of these values, so many at most; off an index."""
+    some = f"""select seq from message indexed by message_rest_{field} where rested_ms is not null
+        and {field} in (select value from json_each(?)) and lane = ? limit ?"""
+    return f"select {what} from ({some})", text(values), str(lane), limit
+
+
+def grouped_by_index(where: Where) -> bool:
+    """Whether the index of failure groups alone says which messages are meant."""
+    known = Where(fingerprint=where.fingerprint, task=where.task, since_ms=where.since_ms, until_ms=where.until_ms)
+    return where == known and not isinstance(where.fingerprint, tuple) and where.fingerprint != ""
+
+
+def where_of(where: Where, lane: Lane | None) -> tuple[list[str], list[Any]]:
+    clauses: list[str] = ["1"]
+    args: list[Any] = []
+    if lane is Lane.LEASED:
+        clauses.append("due_ms is not null")
+    elif lane is Lane.READY:
+        clauses.append("rested_ms is null")
+    elif lane is not None:
+        clauses.append("rested_ms is not null")
+    wanted = {
+        "lane": lane,
+        "queue": where.queue,
+        "task": where.task,
+        "reason": where.reason,
+        "fingerprint": where.fingerprint,
+        "error": where.error,
+        "run": where.run,
+    }
+    for column, value in wanted.items():
+        if isinstance(value, tuple):
+            clauses.append(f"{column} in (select value from json_each(?))")
+            args.append(text(value))
+        elif value is not None:
+            clauses.append(f"{column} = ?")
+            args.append(str(value))
+    if where.redrives is not None:
+        clauses.append("redrives = ?")
+        args.append(where.redrives)
+    if where.ids is not None:
+        clauses.append("id in (select value from json_each(?))")
+        args.append(text(list(where.ids)))
+    at = "rested_ms" if lane in RESTED else "coalesce(rested_ms, enqueued_ms)"
+    for bound, clause in ((where.since_ms, f"{at} >= ?"), (where.until_ms, f"likely({at} < ?)")):
+        if bound is not None:
+            # Two bounds seem so narrow to SQLite that it takes the index of the whole lane: it is told that one is not.
+            clauses.append(clause)
+            args.append(bound)
+    return clauses, args
+
+
+def trend_of(now: int | None) -> tuple[str, tuple[int, ...]]:
+    """The columns that tell a group's trend, where the time is given, and their parameters."""
+    if now is None:
+        return "0 recent, 0 earlier", ()
+    hour_ago = now - TREND_MS
+    columns = "sum(rested_ms >= ?) recent, sum(rested_ms >= ? and rested_ms < ?) earlier"
+    return columns, (hour_ago, hour_ago - TREND_MS, hour_ago)
+
+
+def to_failure_group(fingerprint: str, task: str, error: str | None, faults: str | None, *numbers: Any) -> FailureGroup:
+    known = None if error is None else fingerprint
+    try:
+        fault = died_of(read_faults(faults) if faults else (), known, error)
+    except ValueError:  # the sample's row is damaged, the others of the group are not
+        fault = None
+    times = [ms if isinstance(ms, int) else 0 for ms in numbers[1:3]]  # a damaged row may hold anything
+    told: tuple[Any, ...] = (numbers[0], *times, *numbers[3:])
+    return FailureGroup(fingerprint, task, error or "", fault.text if fault else "", *told)

@@ -1,0 +1,81 @@
+"""Writing in a transaction of the caller's own: which SQLite connection is behind what was given, and is it ours."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ...errors import EnqueueError, Unsupported
+from ..sqlalchemy import driver_connection, is_of
+
+_WAITING = "redrive: calls after the commit"  # in the info of a session
+
+
+def connection_of(tx: Any) -> sqlite3.Connection:
+    """The sqlite3 connection of a sqlite3 connection, or of a connection or session of SQLAlchemy's. Raises
+    Unsupported."""
+    found = driver_connection(tx) if is_of(tx, "sqlalchemy") else tx
+    if not isinstance(found, sqlite3.Connection):
+        raise Unsupported(
+            f"tx={type(tx).__name__}: expected a sqlite3.Connection, or a Connection or Session of SQLAlchemy on it"
+        )
+    return found
+
+
+@contextlib.contextmanager
+def within(c: sqlite3.Connection, path: Path) -> Iterator[sqlite3.Connection]:
+    """The connection inside its transaction, for statements of ours: all of them, or none if the block raises.
+
+    Begins the transaction where sqlite3 would have with the next write. Raises Unsupported if the connection is to
+    another file than `path`, EnqueueError if it commits by itself.
+    """
+    as_it_was, c.row_factory, c.text_factory = (c.row_factory, c.text_factory), None, str
+    try:
+        _same_file(c, path)
+        if not c.in_transaction:
+            _begin(c)
+        c.execute("savepoint redrive")
+        try:
+            yield c
+        except BaseException:
+            if c.in_transaction:
+                c.execute("rollback to redrive")
+                c.execute("release redrive")
+            raise
+        c.execute("release redrive")
+    finally:
+        c.row_factory, c.text_factory = as_it_was
+
+
+def _same_file(c: sqlite3.Connection, path: Path) -> None:
+    file = next((row[2] for row in c.execute("pragma database_list") if row[1] == "main"), "")
+    if not file or not Path(file).exists() or not Path(file).samefile(path):
+        raise Unsupported(f"tx= is a connection to {file or 'a database in memory'}, but messages go to {path}")
+
+
+def _begin(c: sqlite3.Connection) -> None:
+    if c.isolation_level is None or getattr(c, "autocommit", -1) is True:
+        raise EnqueueError(
+            "tx= has no transaction open and commits each statement by itself; execute 'begin immediate' on it first"
+        )
+    c.execute("begin immediate")  # at once for writing: later it could find that others wrote meanwhile, and fail
+
+
+def after_commit(tx: Any, do: Callable[[], None]) -> None:
+    """Call `do` once a session of SQLAlchemy's commits. Other transactions tell nobody: waiters find out by looking."""
+    orm, event = sys.modules.get("sqlalchemy.orm"), sys.modules.get("sqlalchemy.event")
+    if orm is not None and event is not None and isinstance(tx, orm.Session):
+        if _WAITING not in tx.info:  # one listener for a session's life: none is ever taken off, not even with once=
+            event.listen(tx, "after_commit", _call_waiting)
+        tx.info.setdefault(_WAITING, {})[do] = None
+
+
+def _call_waiting(session: Any) -> None:
+    waiting = session.info[_WAITING]
+    for do in [*waiting]:
+        do()
+    waiting.clear()

@@ -1,0 +1,151 @@
+"""What people and runs do with resting messages in the SQLite store: verdicts and imports.
+
+Like settlements they go in batches, a few statements whatever their number: a worker carries runs beside its loop.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from ...message import (
+    Discard,
+    Draft,
+    Handle,
+    Isolate,
+    Message,
+    Readmit,
+    Redrive,
+    Replace,
+    Return,
+    Verdict,
+)
+from .. import lifecycle
+from ..meta import text
+from ..validation import judged_lanes, key_is_held
+from .groups import Groups, Seen, Touched
+from .rows import restored_row
+from .writes import Changes
+
+_read_seen = msgspec.json.Decoder(list[Seen]).decode
+_read_seqs = msgspec.json.Decoder(list[int]).decode
+_read_ids = msgspec.json.Decoder(list[str]).decode
+
+
+class Triage:
+    """Works on the connection it is given. Each call is a part of a commit of the caller's."""
+
+    def __init__(self, statements: Mapping[str, str], groups: Groups, changes: Changes) -> None:
+        self._sql, self._groups, self._changes = statements, groups, changes
+
+    def judge(self, c: sqlite3.Connection, handles: Sequence[Handle], verdict: Verdict, now: int) -> list[bool]:
+        """Whether each of the handles held, one after the other."""
+        moved = [False] * len(handles)
+        for which in _rounds(handles):
+            seen = self._seen(c, which, handles, verdict)
+            touched = Touched((one.queue, one.group) for one in seen if one.group is not None)
+            self._move(c, seen, verdict, touched, now)
+            self._groups.admit(c, touched, now)
+            for one in seen:
+                moved[one.which] = True
+        return moved
+
+    def _seen(
+        self, c: sqlite3.Connection, which: Sequence[int], handles: Sequence[Handle], verdict: Verdict
+    ) -> list[Seen]:
+        """What this verdict is for, of those that are still as they were seen."""
+        lanes = judged_lanes(verdict)
+        wanted = [at for at in which if handles[at].lane in lanes]
+        if not wanted:
+            return []
+        ends = isinstance(verdict, Discard | Replace)
+        (found,) = c.execute(self._sql["as_seen"], (text([handles[at] for at in wanted]), ends)).fetchone()
+        seen = _read_seen(found)
+        if isinstance(verdict, Return):
+            (mine,) = c.execute(self._sql["can_return"], (text([one.seq for one in seen]), verdict.run)).fetchone()
+            seqs = frozenset(_read_seqs(mine))
+            seen = [one for one in seen if one.seq in seqs]
+        return [msgspec.structs.replace(one, which=wanted[one.which]) for one in seen]
+
+    def _move(self, c: sqlite3.Connection, seen: Sequence[Seen], verdict: Verdict, touched: Touched, now: int) -> None:
+        seqs = text([one.seq for one in seen])
+        match verdict:
+            case _ if not seen:
+                pass
+            case Redrive():
+                self._redrive(c, seen, verdict, touched, now)
+            case Discard():
+                c.execute(self._sql["discard"], (seqs,))
+            case Isolate(why):
+                c.execute(self._sql["isolate"], (why, now, seqs))
+            case Readmit():
+                c.execute(self._sql["readmit"], (seqs,))
+            case Return():
+                blocks = {queue: self._groups.rules(c, queue).block for queue, _ in touched}
+                c.execute(self._sql["return"], (text([(one.seq, blocks.get(one.queue, False)) for one in seen]),))
+            case Replace():
+                self._replace(c, seen[0].seq, verdict.draft, now)
+
+    def _redrive(
+        self, c: sqlite3.Connection, seen: Sequence[Seen], verdict: Redrive, touched: Touched, now: int
+    ) -> None:
+        due = {one.seq: lifecycle.later(now, verdict.delay_of(one.which)) for one in seen}
+        fresh = (verdict.to_queue, verdict.attempts, verdict.run, verdict.keep_deadline)
+        c.execute(self._sql["redrive"], (now, text([*due.items()]), *fresh))
+        for one in seen:
+            if one.group is not None:
+                touched.update(self._groups.rejoin(c, one, verdict.to_queue or one.queue, due[one.seq], now))
+
+    def _replace(self, c: sqlite3.Connection, seq: int, draft: Draft, now: int) -> None:
+        """The discarded one's key is the draft's, and held as long as it was to be."""
+        (old,) = c.execute("select id from message where seq = ?", (seq,)).fetchone()
+        name = draft.task, draft.key
+        held = c.execute(self._sql["key_until"], (*name, old)).fetchone()
+        if held is not None:
+            c.execute(self._sql["free_key"], name)
+        c.execute(self._sql["discard"], (text([seq]),))
+        (put,) = self._changes.insert(c, [draft], now)
+        if put.duplicate:
+            raise key_is_held(old, draft, put.id)
+        if held is not None and held[0] > now + draft.key_for_ms:
+            c.execute(self._sql["hold_key"], (*name, put.id, held[0]))
+
+    def restore(self, c: sqlite3.Connection, messages: Sequence[Message], now: int) -> list[bool]:
+        (found,) = c.execute(self._sql["stored"], (text([message.id for message in messages]),)).fetchone()
+        stored = set(_read_ids(found))
+        keyed: set[tuple[str, str]] = set()  # by earlier ones of this batch, whose rows are not written yet
+        rows, words = [], []
+        for message in messages:
+            words.append(message.id not in stored and self._key_is_free(c, message, keyed, now))
+            if words[-1]:
+                stored.add(message.id)
+                rows.append(restored_row(lifecycle.restored(message, now)))
+        c.executemany(self._sql["restore"], rows)
+        return words
+
+    def _key_is_free(self, c: sqlite3.Connection, message: Message, keyed: set[tuple[str, str]], now: int) -> bool:
+        """Then it is the message's from now on."""
+        if message.key is None:
+            return True
+        name = message.task, message.key
+        held = self._changes.holder(c, *name, now)
+        if name in keyed or (held is not None and held.id != message.id):
+            return False
+        if held is None:
+            c.execute(self._sql["hold_key"], (*name, message.id, 0))
+        keyed.add(name)
+        return True
+
+
+def _rounds(handles: Sequence[Handle]) -> Iterator[list[int]]:
+    """Which of the handles to judge together, so that of one message there is one at a time: mostly all of them."""
+    left = [*range(len(handles))]
+    while left:
+        taken: dict[str, int] = {}
+        for at in left:
+            taken.setdefault(handles[at].id, at)
+        chosen = set(taken.values())
+        yield sorted(chosen)
+        left = [at for at in left if at not in chosen]

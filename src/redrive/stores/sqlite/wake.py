@@ -1,0 +1,212 @@
+"""Waking idle waiters across processes on one machine: a datagram socket per waiter in a folder beside the database.
+
+All of it is best effort: a message lost here costs latency, never work, as every waiter also looks by itself, slowly.
+So where the folder is not one of ours, is no folder, or cannot be made, waiters only look, and puts wake whom they
+can. Sockets are made and removed through the folder's descriptor, so nothing is touched where a link leads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import select
+import socket
+import stat
+import time
+from pathlib import Path
+
+from ...files import GROUP_FILE, Folder
+
+_BIND_TRIES = 20
+_PATH_MAX = 90  # bytes; the kernels' limits for a socket's path are 104 and 108
+_DESCRIPTORS = "/proc/self/fd"  # Linux: the way into an open folder, however long its path is
+_HAS_DESCRIPTORS = Path(_DESCRIPTORS).is_dir()
+
+
+def wake_dir(database: Path) -> Path:
+    """Where the sockets for this database lie."""
+    return database.with_name(database.name + "-wake")
+
+
+class Waiter:
+    """One thread's wait: for nudges of this process, and, where it can have a socket in the folder, for `wake_all` of
+    others. `name` is that socket's; empty where it has none, or should have none (None)."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.name = ""
+        self.nudges = 0  # how many of the store's nudges it has seen
+        self._near, self._far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._near.setblocking(False)
+        self._far.setblocking(False)
+        self._folder: Folder | None = None
+        self._socket: socket.socket | None = None
+        if folder is not None:
+            with contextlib.suppress(OSError):
+                self._listen(folder)
+        self._poll = select.poll()
+        for heard in self._heard():
+            self._poll.register(heard, select.POLLIN)
+
+    def _listen(self, path: Path) -> None:
+        for left in reversed(range(_BIND_TRIES)):
+            try:
+                folder = Folder(path, make=True)
+            except FileNotFoundError:  # the last waiter to go removed it meanwhile
+                if not left:
+                    raise
+                continue
+            try:
+                self.name, self._socket = _bound(folder)
+                self._folder = folder
+                return
+            except FileNotFoundError:
+                folder.close()
+                if not left:
+                    raise
+            except BaseException:
+                folder.close()
+                raise
+
+    def _heard(self) -> list[socket.socket]:
+        return [self._near] if self._socket is None else [self._near, self._socket]
+
+    def wait(self, timeout_s: float) -> bool:
+        """True if somebody woke this waiter; takes all wake-ups that are there."""
+        if not self._poll.poll(timeout_s * 1000):
+            return False
+        for heard in self._heard():
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    heard.recv(16)
+        return True
+
+    def nudge(self) -> None:
+        """Wake it, from another thread of this process."""
+        with contextlib.suppress(OSError):  # its buffer is full of nudges already
+            self._far.send(b"!")
+
+    def leave(self) -> None:
+        """In a forked child: the socket stays its parent's."""
+        for end in (*self._heard(), self._far):
+            end.close()
+        if self._folder is not None:
+            self._folder.close()
+
+    def close(self) -> None:
+        if self._folder is not None:
+            self._folder.remove_socket(self.name)
+            if self._folder.is_there():
+                with contextlib.suppress(OSError):  # others wait there
+                    self._folder.path.rmdir()
+        self.leave()
+
+
+class Waker:
+    """Sends to every waiter of a folder; keeps the folder's listing as long as the folder does not change. Never
+    raises."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder
+        self._folder: Folder | None = None
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._refused: tuple[int, ...] = ()  # a folder that is none of ours, as it was looked at
+        self._seen_ns = -1
+        self._names: list[str] = []
+
+    def wake_all(self, but: str | None = None) -> None:
+        """Wake every waiter of every process, but for the one of that name."""
+        try:
+            folder = self._look()
+        except OSError:  # no other process waits, or it cannot be listed
+            return
+        if folder is not None:
+            for name in self._names:
+                if name != but:
+                    self._wake(folder, name)
+
+    def _look(self) -> Folder | None:
+        """The folder, if it is one of ours, and in `_names` the sockets in it."""
+        found = os.lstat(self._path)
+        folder, inode = self._folder, (found.st_dev, found.st_ino)
+        if folder is None or folder.inode != inode:
+            looked = (*inode, found.st_ctime_ns)
+            folder = None if looked == self._refused else self._open(looked)
+        if folder is None:
+            return None
+        if found.st_mtime_ns != self._seen_ns:
+            # A file made in the same clock tick as the listing would be missed for good: a young listing is read again.
+            self._names = folder.sockets()
+            changed_ns = os.fstat(folder.fd).st_mtime_ns
+            settled = changed_ns == found.st_mtime_ns and changed_ns < time.time_ns() - 50_000_000
+            self._seen_ns = changed_ns if settled else -1
+        return folder
+
+    def _open(self, looked: tuple[int, ...]) -> Folder | None:
+        self._forget()
+        try:
+            self._folder = Folder(self._path)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            self._refused = looked
+        return self._folder
+
+    def _wake(self, folder: Folder, name: str) -> None:
+        try:
+            self._socket.sendto(b"!", _address(folder, name))
+        except ConnectionRefusedError:  # left behind by a process that was killed
+            folder.remove_socket(name)
+        except OSError:
+            pass  # its buffer is full of wake-ups, it is another user's, or gone; waiters look by themselves
+
+    def _forget(self) -> None:
+        """It is closed once no thread sends through it any more."""
+        self._folder, self._seen_ns, self._names = None, -1, []
+
+    def close(self) -> None:
+        self._forget()
+        self._socket.close()
+
+
+def _bound(folder: Folder) -> tuple[str, socket.socket]:
+    """A socket in the folder, and its name there. Its mode is set before it has a name, whatever the umask."""
+    name = f"{os.getpid():x}-{secrets.token_hex(3)}"
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        made.setblocking(False)
+        with contextlib.suppress(OSError):  # not everywhere
+            os.fchmod(made.fileno(), 0o600)
+        made.bind(_address(folder, name))
+        if folder.shared:
+            _share(folder, name)
+    except BaseException:
+        made.close()
+        raise
+    return name, made
+
+
+def _address(folder: Folder, name: str) -> str:
+    """Of a socket in the folder. Raises OSError where its path is too long and there is no way around that."""
+    if _HAS_DESCRIPTORS:
+        return f"{_DESCRIPTORS}/{folder.fd}/{name}"
+    path = str(folder.path / name)
+    if len(os.fsencode(path)) > _PATH_MAX:
+        raise OSError(f"{path} is too long for a socket")
+    return path
+
+
+def _share(folder: Folder, name: str) -> None:
+    """Let the group write to the socket, which the umask may have forbidden; through its descriptor, as a member of
+    the group could have put something else in its place."""
+    path_only = getattr(os, "O_PATH", None)
+    if path_only is None or not _HAS_DESCRIPTORS:
+        return
+    fd = os.open(name, path_only | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder.fd)
+    try:
+        found = os.fstat(fd)
+        if stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid():
+            Path(f"{_DESCRIPTORS}/{fd}").chmod(GROUP_FILE)
+    finally:
+        os.close(fd)

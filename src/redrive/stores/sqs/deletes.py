@@ -1,0 +1,130 @@
+"""The last step of settling: deletes and changes of visibility, gathered until there are ten of a kind.
+
+What is left over of a call waits a moment for the next one's, so that a request rarely carries less than ten; its
+messages stay hidden meanwhile. One that cannot be done is tried again until the message's visibility ends: then it is
+delivered once more, as after a crash.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ...errors import ConfigError, StoreError
+from .batches import ENTRIES_MAX, EntryRefused, Job, run
+from .client import Sqs
+
+LINGER_S = 0.1
+AGAIN_S = 1.0  # how often what failed is tried again
+SECONDS_MAX = 12 * 3600
+
+DELETE, HIDE = "DeleteMessageBatch", "ChangeMessageVisibilityBatch"
+
+
+class End(NamedTuple):
+    """A message to be deleted, or (`until_ms`) hidden until then; worth trying before `expires_ms`."""
+
+    url: str
+    handle: str
+    expires_ms: int
+    until_ms: int | None = None
+    most_s: int = SECONDS_MAX  # for how long it may be hidden
+
+
+class Tail:
+    """What is to be deleted or hidden, in tens."""
+
+    def __init__(self, sqs: Sqs, *, now_ms: Callable[[], int], tell: Callable[[str, str], None]) -> None:
+        self._sqs, self._now_ms, self._tell = sqs, now_ms, tell
+        self._left: list[End] = []
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._due_s = math.inf  # when what is left goes, full or not
+
+    def end(self, ends: Sequence[End], *, last: bool) -> None:
+        """Do these, and what was left, in full tens; all of them if they are the `last` for now."""
+        with self._changed:
+            todo, self._left = [*self._left, *ends], []
+        if not last:
+            todo, left = _full(todo)
+            self._keep(left, LINGER_S)
+        self._do(todo)
+
+    def flush(self) -> None:
+        """Do all that is left now."""
+        self.end([], last=True)
+
+    def _keep(self, ends: Sequence[End], within_s: float) -> None:
+        if not ends:
+            return
+        with self._changed:
+            self._left += ends
+            self._due_s = min(self._due_s, time.monotonic() + within_s)
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._work, name="redrive-sqs-tail", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._closed and (left_s := self._due_s - time.monotonic()) > 0:
+                    self._changed.wait(min(left_s, threading.TIMEOUT_MAX))
+                if self._closed:
+                    return
+                todo, self._left, self._due_s = self._left, [], math.inf
+            self._do(todo)
+
+    def _do(self, ends: Sequence[End]) -> None:
+        if not ends:
+            return
+        jobs, now = dict[tuple[str, str], tuple[Job, list[End]]](), self._now_ms()
+        for end in ends:
+            action = DELETE if end.until_ms is None else HIDE
+            job, mine = jobs.setdefault((action, end.url), (Job(action, end.url, []), []))
+            entry: dict[str, object] = {"ReceiptHandle": end.handle}
+            if end.until_ms is not None:
+                entry["VisibilityTimeout"] = min(max(0, math.ceil((end.until_ms - now) / 1000)), max(0, end.most_s))
+            job.entries.append(entry)
+            mine.append(end)
+        run(self._sqs, [job for job, _ in jobs.values()])
+        failed = [
+            (end, error)
+            for job, mine in jobs.values()
+            for end, error in zip(mine, job.answers, strict=True)
+            if error is not None
+        ]
+        self._again(failed)
+
+    def _again(self, failed: Sequence[tuple[End, StoreError | ConfigError]]) -> None:
+        """What SQS refuses will be refused again: it was delivered anew meanwhile, or is gone."""
+        now = self._now_ms()
+        again = [end for end, error in failed if not isinstance(error, EntryRefused) and now < end.expires_ms]
+        lost = [(end, error) for end, error in failed if end not in again]
+        if lost:
+            where = lost[0][0].url.rpartition("/")[2]
+            self._tell(where, f"{len(lost)} messages could not be ended, and may be delivered again: {lost[0][1]}")
+        self._keep(again, AGAIN_S)
+
+    def close(self) -> None:
+        self.flush()
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+
+def _full(ends: Sequence[End]) -> tuple[list[End], list[End]]:
+    """Those that make full tens, and the rest."""
+    kinds: dict[tuple[str, bool], list[End]] = {}
+    for end in ends:
+        kinds.setdefault((end.url, end.until_ms is None), []).append(end)
+    full, left = list[End](), list[End]()
+    for kind in kinds.values():
+        whole = len(kind) - len(kind) % ENTRIES_MAX
+        full += kind[:whole]
+        left += kind[whole:]
+    return full, left

@@ -1,0 +1,373 @@
+"""How a message of ours lies in SQS: as a structured CloudEvent 1.0, which any other consumer can read as well.
+
+The event has what never changes of a message; what does stands in the attribute `redrive` (see `_sqs_kept`). A body
+that is JSON is the event's data, byte for byte; any other goes as base64, as does what holds characters that SQS
+refuses. Extension attributes are written only where they are not the default, but `rdversion`, by which our own events
+are known.
+
+What has no such envelope is read by `_sqs_foreign`.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, Literal
+from urllib.parse import quote
+
+import msgspec
+from msgspec.structs import replace
+
+from ...codec.foreign import value_of
+from ...codec.routing import TASK, Routes
+from ...ids import is_id
+from ...message import NORMAL, PRIORITIES, RESTING, Lane, Message
+from ..validation import INT_MAX, unstorable
+from .message_state import Kept, kept_of, with_kept
+from .message_state import decode as decode_kept
+from .message_state import encode as encode_kept
+
+TOPIC = "aws-sns-topic"  # the header that names the topic
+KEPT = "redrive"  # the message attribute with the mutable state
+ATTEMPT = "x-redrive-attempt"  # in which re-drivers count what they move, whoever wrote it
+BYTES_MAX = 1024 * 1024  # of a message in SQS, body and attributes
+ENVELOPE_BYTES = 64 * 1024 + 32 * 1024  # what a message may need beside its body: its history, and everything else
+ANY_BODY_MAX = (BYTES_MAX - ENVELOPE_BYTES) // 4 * 3  # a body of any bytes fits: base64 makes four of three
+UNROUTED_TYPE = "redrive.unrouted"  # the type of an event whose message has no task: it must have one
+FRESH = Kept()
+
+_JSON, _BYTES = "application/json", "application/octet-stream"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+_LAST_MS = (datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC) - _EPOCH) // _MS
+_EXACT_MS = 2**41  # below it a float of seconds is exact to less than half a microsecond
+_INT_MAX = 2**31 - 1  # of a CloudEvents Integer
+_DEEP = 200  # brackets that a body may hold before its depth is looked at
+_ROOM = 400  # levels of nesting that a reader's own stack may take of Python's limit
+_NOT_IN_SQS = ("\ufffe".encode(), "\uffff".encode())  # the only ones that JSON lets through unescaped
+_PLANES = "".join(chr(plane << 16 | 0xFFFE) + chr(plane << 16 | 0xFFFF) for plane in range(17))
+_NOT_IN_EVENTS = re.compile(f"[\0-\x1f\x7f-\x9f\ufdd0-\ufdef{_PLANES}]")  # CloudEvents 1.0.2, 3.1: String
+
+
+class Event(msgspec.Struct, omit_defaults=True, gc=False):
+    """The envelope, field by field as it is written."""
+
+    specversion: Literal["1.0"]
+    id: str
+    source: str
+    type: str
+    time: datetime
+    rdversion: int | str
+    datacontenttype: str | None = None
+    correlationid: str | None = None
+    causationid: str | None = None
+    traceparent: str | None = None
+    rdcontent: str | None = None
+    rdpriority: int = NORMAL
+    rdgroup: str | None = None
+    rdkey: str | None = None
+    rddeadline: str | None = None  # in milliseconds: a CloudEvents Integer has 32 bits
+    rdkeep: str | None = None  # in milliseconds
+    rdproducer: str | None = None
+    rdheaders: str | None = None  # JSON text: an attribute's value cannot be an object
+    rdtopic: str | None = None  # it was published to that topic, so that each queue gets a copy of its own
+    rdexact: str | None = None  # JSON text of those attributes that hold what an attribute of an event cannot
+    data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    data_base64: str | msgspec.UnsetType = msgspec.UNSET
+
+
+_decode_event = msgspec.json.Decoder(Event).decode
+_encode_event = msgspec.json.Encoder().encode
+_skip = msgspec.json.Decoder(msgspec.Raw).decode
+_decode_texts = msgspec.json.Decoder(dict[str, str]).decode
+
+
+# -- writing
+
+
+def write(message: Message, *, prefix: str, topic: str | None = None) -> tuple[str, dict[str, dict[str, str]]]:
+    """The body and the attributes to send for it. What SQS refuses is in neither.
+
+    The attribute `redrive` has the state of a message that is not fresh, `task` its task; `reason`, `error` and
+    `fingerprint` say of one that rests why. `topic`: it is published there, and each queue makes its copy of it.
+    """
+    if "aws-verbatim" in message.headers:
+        from .verbatim import write as write_verbatim
+
+        return write_verbatim(message)
+    attributes = {TASK: attribute(message.task)} if message.task else {}
+    if not _is_fresh(message):
+        attributes[KEPT] = {"DataType": "String", "StringValue": _text(encode_kept(kept_of(message)))}
+    if message.lane in RESTING:
+        attributes |= _epitaph(message)
+    return body_of(message, prefix=prefix, topic=topic), attributes
+
+
+def body_of(message: Message, *, prefix: str, topic: str | None = None) -> str:
+    """The envelope with the body in it."""
+    id, version, correlation = message.id, message.version, message.correlation_id
+    event = Event(
+        "1.0",
+        id,
+        _source(prefix, message.queue),
+        message.task or UNROUTED_TYPE,
+        _time(message.enqueued_ms),
+        version if version <= _INT_MAX else str(version),
+    )
+    _put_data(event, message.body, message.content)
+    if correlation != id:
+        event.correlationid = correlation
+    if message.priority != NORMAL:
+        event.rdpriority = message.priority
+    event.causationid, event.traceparent = message.causation_id, message.traceparent
+    event.rdgroup, event.rdkey, event.rdproducer = message.group, message.key, message.producer
+    event.rdtopic = topic
+    if message.deadline_ms is not None:
+        event.rddeadline = str(message.deadline_ms)
+    if message.keep_ms:
+        event.rdkeep = str(message.keep_ms)
+    if message.headers:
+        event.rdheaders = _ascii(dict(message.headers))
+    _keep_exact(event)
+    return _text(_encode_event(event))
+
+
+def size_of(body: str, attributes: Mapping[str, Mapping[str, str]]) -> int:
+    """How many bytes SQS counts of a message: its body, and the name, the type and the value of each attribute."""
+    size = len(body) if body.isascii() else len(body.encode())
+    for name, value in attributes.items():
+        size += len(name.encode()) + len(value["DataType"].encode())
+        size += len(value["StringValue"].encode()) if "StringValue" in value else len(value["BinaryValue"])
+    return size
+
+
+def attribute(text: str) -> dict[str, str]:
+    """A message attribute of that text; a character that SQS refuses is shown as U+FFFD."""
+    return {"DataType": "String", "StringValue": text if text.isprintable() else _NOT_IN_EVENTS.sub("\ufffd", text)}
+
+
+def _put_data(event: Event, body: bytes, content: str) -> None:
+    if content != "json":
+        event.rdcontent = content
+    if not body:
+        return
+    if _is_plain_json(body):
+        event.datacontenttype, event.data = _JSON, msgspec.Raw(body)
+    else:
+        event.datacontenttype = _JSON if content == "json" else _BYTES
+        event.data_base64 = binascii.b2a_base64(body, newline=False).decode()
+
+
+def _is_plain_json(body: bytes) -> bool:
+    """Whether it can stand in an event as it is: JSON without space around it, of characters that SQS takes, not so
+    deep that a reader gives up."""
+    try:
+        if len(bytes(_skip(body))) != len(body):
+            return False
+        if body.count(b"[") + body.count(b"{") > _DEEP:
+            _skip(b"[" * _ROOM + body + b"]" * _ROOM)
+        if not body.isascii():
+            body.decode()
+            return not any(odd in body for odd in _NOT_IN_SQS)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _text(written: bytes) -> str:
+    """JSON as text of characters that SQS takes."""
+    if not written.isascii():
+        for odd, escape in zip(_NOT_IN_SQS, (rb"\ufffe", rb"\uffff"), strict=True):
+            written = written.replace(odd, escape)  # it can only stand inside a string
+    return written.decode()
+
+
+def _ascii(texts: Mapping[str, str]) -> str:
+    return json.dumps(texts, separators=(",", ":"))
+
+
+_TEXTS = (
+    "type", "correlationid", "causationid", "traceparent", "rdcontent", "rdgroup", "rdkey", "rdproducer", "rdtopic",
+)  # fmt: skip
+
+
+def _keep_exact(event: Event) -> None:
+    """An attribute's value has no control characters: where a text does, it is shown without, and kept apart."""
+    e = event
+    texts = (e.type, e.correlationid, e.causationid, e.traceparent, e.rdcontent, e.rdgroup, e.rdkey, e.rdproducer)
+    if "".join(filter(None, texts)).isprintable() and (e.rdtopic or "").isprintable():
+        return
+    exact = {name: text for name in _TEXTS if (text := getattr(event, name)) and _NOT_IN_EVENTS.search(text)}
+    for name, text in exact.items():
+        setattr(event, name, _NOT_IN_EVENTS.sub("\ufffd", text))
+    if exact:
+        event.rdexact = _ascii(exact)
+
+
+def _is_fresh(m: Message) -> bool:
+    """Whether the envelope says all there is to say of it."""
+    return (
+        m.lane is Lane.READY
+        and m.due_ms == m.enqueued_ms == m.life_ms
+        and not (m.fence or m.attempt or m.crashes or m.crashes_alone or m.redrives or m.suspect or m.held_ms)
+        and not (m.faults or m.deferral)
+        and m.attempts_allowed is m.rested_ms is None
+        and m.run is m.reason is None
+        and m.progress is None
+    )
+
+
+def _epitaph(message: Message) -> dict[str, dict[str, str]]:
+    last = message.faults[-1] if message.faults else None
+    said = {
+        "reason": message.reason,
+        "error": last and last.error,
+        "fingerprint": last and last.fingerprint,
+    }
+    return {name: attribute(text) for name, text in said.items() if text}
+
+
+def _time(ms: int) -> datetime:
+    if 0 <= ms < _EXACT_MS:
+        return datetime.fromtimestamp(ms / 1000, UTC)
+    return _EPOCH + timedelta(milliseconds=min(ms, _LAST_MS))
+
+
+@lru_cache(maxsize=4096)
+def _source(prefix: str, queue: str) -> str:
+    return f"redrive://{quote(prefix, safe='')}/{quote(queue, safe='')}"
+
+
+# -- reading
+
+
+def read(raw: Mapping[str, Any], *, queue: str, routes: Routes) -> tuple[Message, Kept]:
+    """The message in one entry of ReceiveMessage's answer, and the state it came with (FRESH without one), which the
+    message has too.
+
+    Our own envelope, also inside what a topic without raw delivery wrapped around it, or anything else: see
+    `_sqs_foreign.read`. Never raises.
+    """
+    body: str = raw.get("Body") or ""
+    attributes = raw.get("MessageAttributes")
+    message = own(body, queue, routes)
+    if message is None:
+        from .foreign import read as read_foreign
+
+        message = read_foreign(raw, queue=queue, routes=routes)
+    if attributes and KEPT in attributes:
+        return _with_state(message, attributes[KEPT])
+    if attributes and ATTEMPT in attributes:
+        return _counted(message, attributes[ATTEMPT])
+    return message, FRESH
+
+
+def own(body: str, queue: str, routes: Routes | None = None) -> Message | None:
+    """The message in an envelope of ours; None for anything else. What a topic sent takes the route of its queue."""
+    try:
+        event = _decode_event(body)
+        if event.rdexact is not None:
+            _take_exact(event)
+        message = _message(event, queue)
+        if event.rdtopic is not None and message is not None:
+            message = _copy(message, event.rdtopic, routes)
+    except (ValueError, RecursionError, OverflowError):
+        return None
+    return None if message is None or ("\\u0000" in body and _holds_nul(message)) else message
+
+
+def _message(event: Event, queue: str) -> Message | None:
+    id, version = event.id, int(event.rdversion)
+    if not is_id(id) or event.rdpriority not in PRIORITIES or not 1 <= version <= INT_MAX or not event.type:
+        return None
+    enqueued_ms = (event.time - _EPOCH) // _MS
+    deadline_ms = None if event.rddeadline is None else int(event.rddeadline)
+    keep_ms = 0 if event.rdkeep is None else int(event.rdkeep)
+    if min(enqueued_ms, keep_ms, deadline_ms or 0) < 0 or max(keep_ms, deadline_ms or 0) > INT_MAX:
+        return None
+    correlation = event.correlationid
+    return Message(
+        id,
+        "" if event.type == UNROUTED_TYPE else event.type,
+        queue,
+        _body(event),
+        id if correlation is None else correlation,
+        priority=event.rdpriority,
+        due_ms=enqueued_ms,
+        enqueued_ms=enqueued_ms,
+        life_ms=enqueued_ms,
+        producer=event.rdproducer,
+        deadline_ms=deadline_ms,
+        version=version,
+        key=event.rdkey,
+        group=event.rdgroup or None,
+        content="json" if event.rdcontent is None else event.rdcontent,
+        headers={} if event.rdheaders is None else _decode_texts(event.rdheaders),
+        causation_id=event.causationid,
+        traceparent=event.traceparent,
+        keep_ms=keep_ms,
+    )
+
+
+def _copy(message: Message, topic: str, routes: Routes | None) -> Message:
+    """The copy that one queue has of what went to several: its id is its own, as is the task that takes it."""
+    task = message.task
+    if routes is not None:
+        task, _ = routes.task_of(message.queue, value_of(message.body), message.headers, task)
+    return replace(
+        message,
+        id=copy_id(message.id, message.queue),
+        task=task,
+        causation_id=message.id,
+        headers={**message.headers, TOPIC: topic},
+    )
+
+
+def _body(event: Event) -> bytes:
+    if isinstance(event.data, msgspec.Raw):
+        if event.data_base64 is not msgspec.UNSET:
+            raise ValueError("an event has data or data_base64, not both")
+        return bytes(event.data)
+    if isinstance(event.data_base64, str):
+        return binascii.a2b_base64(event.data_base64, strict_mode=True)
+    return b""
+
+
+def _take_exact(event: Event) -> None:
+    for name, text in _decode_texts(event.rdexact or "{}").items():
+        if name in _TEXTS:
+            setattr(event, name, text)
+
+
+def _holds_nul(m: Message) -> bool:
+    texts = [m.task, m.correlation_id, m.causation_id, m.traceparent, m.content, m.group, m.key, m.producer]
+    return any("\0" in text for text in (*texts, *m.headers, *m.headers.values()) if text)
+
+
+def _with_state(message: Message, written: Mapping[str, Any]) -> tuple[Message, Kept]:
+    try:
+        kept = decode_kept(written["StringValue"])
+        whole = with_kept(message, kept)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return message, FRESH  # somebody else's attribute of that name
+    return (message, FRESH) if unstorable(whole) else (whole, kept)
+
+
+def _counted(message: Message, written: Mapping[str, Any]) -> tuple[Message, Kept]:
+    """A stranger's message that a re-driver moved: if it dies here its redrives must be known, or they never end."""
+    count = str(written.get("StringValue"))
+    if not (count.isascii() and count.isdigit() and len(count) < 10):
+        return message, FRESH
+    return replace(message, redrives=int(count)), Kept(redrives=int(count))
+
+
+def copy_id(id: str, queue: str) -> str:
+    """The id of the copy that a queue has of an event that went to several: always the same one, of the same time."""
+    from hashlib import sha256
+
+    r = sha256(f"{id}/{queue}".encode()).hexdigest()
+    return f"{id[:15]}{r[:3]}-{'89ab'[int(r[3], 16) & 3]}{r[4:7]}-{r[7:19]}"

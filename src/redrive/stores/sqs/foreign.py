@@ -1,0 +1,176 @@
+"""Messages in SQS that redrive did not write: plain JSON, text, what a topic wrapped, events of S3, anything.
+
+Each becomes a message with its body as it came, content "raw", and an id made from the one SQS gave it, so that it is
+the same message at every delivery. Its attributes become headers; `aws-…` headers say where it comes from.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from ...codec.foreign import value_of
+from ...codec.routing import UNROUTED, Routes
+from ...message import Message
+from .envelope import KEPT, TOPIC, copy_id, own
+
+MESSAGE_ID, RECEIVES, FIRST_RECEIVED = "aws-message-id", "aws-receive-count", "aws-first-received"
+SUBJECT, SNS_ID = "aws-sns-subject", "aws-sns-message-id"
+_CORRELATION = ("correlation_id", "correlation-id", "correlationId", "correlationid", "x-correlation-id")
+_TRACEPARENT = "traceparent"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+
+
+class _Attribute(msgspec.Struct, gc=False):
+    Value: str = ""
+    Type: str = "String"
+
+
+class _Notification(msgspec.Struct, gc=False, tag_field="Type", tag="Notification"):
+    """What a topic sends to a queue without raw delivery."""
+
+    MessageId: str
+    TopicArn: str
+    Message: str
+    Subject: str | None = None
+    MessageAttributes: dict[str, _Attribute] = {}
+
+
+class _CloudEvent(msgspec.Struct, gc=False):
+    """Somebody else's structured CloudEvent."""
+
+    specversion: str
+    id: str
+    source: str
+    type: str
+    data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    data_base64: str | msgspec.UnsetType = msgspec.UNSET
+    time: datetime | None = None
+    subject: str | None = None
+    correlationid: str | None = None
+    traceparent: str | None = None
+
+
+_notification = msgspec.json.Decoder(_Notification).decode
+_cloud_event = msgspec.json.Decoder(_CloudEvent).decode
+
+
+def read(raw: Mapping[str, Any], *, queue: str, routes: Routes) -> Message:
+    """The message that a stranger sent. Never raises."""
+    body, attributes = str(raw.get("Body") or ""), _attributes(raw.get("MessageAttributes") or {})
+    about = _about(raw)
+    try:
+        note = _notification(body)
+    except (ValueError, RecursionError):
+        return _plain(raw, body, attributes, about, queue, routes)
+    about |= {TOPIC: note.TopicArn, SNS_ID: note.MessageId} | ({SUBJECT: note.Subject} if note.Subject else {})
+    ours = own(note.Message, queue, routes)
+    if ours is not None:
+        return ours
+    attributes = {name: each.Value for name, each in note.MessageAttributes.items()} | attributes
+    return _plain(raw, note.Message, attributes, about, queue, routes)
+
+
+def _plain(
+    raw: Mapping[str, Any],
+    body: str,
+    attributes: dict[str, str],
+    about: dict[str, str],
+    queue: str,
+    routes: Routes,
+) -> Message:
+    system: Mapping[str, str] = raw.get("Attributes") or {}
+    sent_ms = _whole(system.get("SentTimestamp"))
+    id = _id(str(raw.get("MessageId", "")), sent_ms)
+    message = Message(
+        id,
+        "",
+        queue,
+        body.encode(errors="surrogatepass"),
+        _storable(next((attributes[name] for name in _CORRELATION if attributes.get(name)), id)),
+        due_ms=sent_ms,
+        enqueued_ms=sent_ms,
+        life_ms=sent_ms,
+        content="raw",
+        group=system.get("MessageGroupId") or None,
+        traceparent=_storable(attributes[_TRACEPARENT]) if attributes.get(_TRACEPARENT) else None,
+    )
+    kind, message = _opened(message, body)
+    value = value_of(message.body)
+    task, why = routes.task_of(queue, value, attributes, kind)
+    headers = {**attributes, **message.headers} | about | ({UNROUTED: why} if why else {})
+    return replace(message, task=task, headers={_storable(name): _storable(text) for name, text in headers.items()})
+
+
+def _opened(message: Message, body: str) -> tuple[str, Message]:
+    """What somebody else's CloudEvent says of itself, and the message with its data for a body.
+
+    Its id is made from the event's and the queue's: an event that is sent twice is the same message both times, and one
+    that went to two queues is a message of its own in each.
+    """
+    try:
+        event = _cloud_event(body)
+        if isinstance(event.data, msgspec.Raw):
+            data = bytes(event.data)
+        else:
+            data = binascii.a2b_base64(event.data_base64, strict_mode=True) if event.data_base64 else b""
+    except (ValueError, RecursionError):
+        return "", message
+    if not event.specversion.startswith("1."):
+        return "", message
+    sent_ms = message.enqueued_ms if event.time is None else (event.time - _EPOCH) // _MS
+    id = _id(f"{event.source}\n{event.id}\n{message.queue}", max(0, sent_ms))
+    correlation = message.correlation_id if message.correlation_id != message.id else event.id
+    about = {"ce-id": event.id, "ce-source": event.source, "ce-type": event.type}
+    if event.subject:
+        about["ce-subject"] = event.subject
+    return event.type, replace(
+        message,
+        id=id,
+        body=data,
+        correlation_id=_storable(event.correlationid or correlation),
+        causation_id=_storable(event.id),
+        traceparent=_storable(event.traceparent) if event.traceparent else message.traceparent,
+        headers=about,
+    )
+
+
+def _attributes(given: Mapping[str, Any]) -> dict[str, str]:
+    return {name: _attribute(value) for name, value in given.items() if name != KEPT}
+
+
+def _attribute(value: Mapping[str, Any]) -> str:
+    binary = value.get("BinaryValue")
+    if binary is not None:
+        return binascii.b2a_base64(binary, newline=False).decode() if isinstance(binary, bytes) else str(binary)
+    return str(value.get("StringValue", ""))
+
+
+def _about(raw: Mapping[str, Any]) -> dict[str, str]:
+    system: Mapping[str, str] = raw.get("Attributes") or {}
+    about = {MESSAGE_ID: str(raw.get("MessageId", ""))}
+    if _whole(system.get("ApproximateReceiveCount")) > 1:
+        about[RECEIVES] = str(system["ApproximateReceiveCount"])
+        first_ms = _whole(system.get("ApproximateFirstReceiveTimestamp"))
+        if 0 < first_ms < 2**47:
+            about[FIRST_RECEIVED] = datetime.fromtimestamp(first_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return about
+
+
+def _id(message_id: str, sent_ms: int) -> str:
+    time = f"{sent_ms & 0xFFFF_FFFF_FFFF:012x}"
+    return copy_id(f"{time[:8]}-{time[8:]}-7", message_id)
+
+
+def _whole(text: Any) -> int:
+    return int(text) if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 19 else 0
+
+
+def _storable(text: str) -> str:
+    return text.encode(errors="replace").decode().replace("\0", "?")

@@ -1,0 +1,255 @@
+"""Which messages are kept by `track=true` and hold no key of another: how one is sent under a record, and a unique key.
+
+Its key is taken, and its record written, before it is sent; it is marked sent after that. Killed in between, its key is
+taken over after a minute: then, if it was sent all the same and has not run since, there are two under one key.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ...errors import ConfigError, EnqueueError, StoreError, StoreUnavailable
+from ...message import Lane, Message, Swap, version_of
+from .message_state import RECORD_TTL_MS as TTL_MS
+from .track import (
+    RECORDS,
+    TRIES,
+    UNSENT_MS,
+    Held,
+    Track,
+    encode,
+    hold_swap,
+    key_cell,
+    read_held,
+    read_record,
+    record_of,
+)
+
+if TYPE_CHECKING:
+    from ...store import Cells, Store
+
+PATIENCE_S, LOOK_S = 1.0, 0.02  # how long a put waits to learn whether the holder of its key is sent
+
+Told = str | StoreError | ConfigError | None
+Send = Callable[[Sequence[Message]], Sequence[StoreError | ConfigError | None]]
+
+
+class Word(Enum):
+    """Of a key: whether it is held, or may be by what is being sent this moment."""
+
+    FREE = auto()
+    HELD = auto()
+    UNSURE = auto()
+
+
+class Putting:
+    """Sends what is tracked. Any number of threads may use it."""
+
+    def __init__(
+        self,
+        track: Track,
+        cells: Cells,
+        triage: Store | None,
+        *,
+        now_ms: Callable[[], int],
+        seam: Callable[[str], None],
+    ) -> None:
+        self._track, self._cells, self._triage, self._now_ms, self._seam = track, cells, triage, now_ms, seam
+
+    def put(
+        self,
+        messages: Sequence[Message],
+        send: Send,
+        *,
+        keys_for_ms: Sequence[int] = (),
+        ending: Collection[str] = (),
+        keyed: bool = True,
+    ) -> list[Told]:
+        """Send these; of each None, the id of who holds its key, or what went wrong: then it holds none.
+
+        The keys of those `ending` are free. Raises StoreError where the cells cannot be reached: nothing more was sent.
+        """
+        told: list[Told] = [None] * len(messages)
+        first: dict[str, int] = {}
+        twins: list[tuple[int, int]] = []
+        for at, message in enumerate(messages):
+            if keyed and message.key is not None:
+                before = first.setdefault(key_cell(message.task, message.key), at)
+                if before != at:
+                    twins.append((at, before))
+        left = sorted({*range(len(messages))} - {at for at, _ in twins})
+        cell_of = {at: cell for cell, at in first.items()}
+        begun, end_s = set[int](), time.monotonic() + PATIENCE_S
+        while left:
+            going, waiting = self._begin(messages, left, cell_of, keys_for_ms, ending, told, begun)
+            if going:
+                self._send([messages[at] for at in going], going, send, told)
+            if waiting and time.monotonic() > end_s:
+                self.forget([messages[at] for at in waiting if at in begun])
+                for at in waiting:
+                    told[at] = StoreUnavailable(
+                        f"another message of task {messages[at].task!r} took the key {messages[at].key!r} just now, "
+                        "and it is not known whether it was sent; try again: within a minute it is, or the key is free"
+                    )
+                break
+            if waiting:
+                time.sleep(LOOK_S)
+            left = waiting
+        self.forget([messages[at] for at in begun if isinstance(told[at], str)], keys=False)
+        for at, before in twins:
+            told[at] = messages[before].id if told[before] is None else told[before]
+        return told
+
+    def _begin(
+        self,
+        messages: Sequence[Message],
+        left: Sequence[int],
+        cell_of: dict[int, str],
+        keys_for_ms: Sequence[int],
+        ending: Collection[str],
+        told: list[Told],
+        begun: set[int],
+    ) -> tuple[list[int], list[int]]:
+        """Take the keys and write the records of those that may go; those, and those to be looked at again."""
+        now, keyed = self._now_ms(), [at for at in left if at in cell_of]
+        found = self._cells.read([RECORDS + messages[at].id for at in left] + [cell_of[at] for at in keyed])
+        own = dict(zip(left, found, strict=False))
+        holds = dict(zip(keyed, found[len(left) :], strict=True))
+        words = self._words({at: read_held(cell.value) for at, cell in holds.items() if cell}, messages, ending, now)
+        going, waiting, swaps = list[int](), list[int](), list[Swap]()
+        takes: list[int] = []
+        for at in left:
+            message, cell = messages[at], holds.get(at)
+            if words.get(at) is Word.UNSURE:
+                waiting.append(at)
+            elif words.get(at) is Word.HELD and cell is not None:
+                told[at] = read_held(cell.value).id
+            else:
+                going.append(at)
+                if at in cell_of and (cell is None or read_held(cell.value).id != message.id):
+                    until_ms = now + keys_for_ms[at] if keys_for_ms and keys_for_ms[at] else 0
+                    takes.append(at)
+                    swaps.append(hold_swap(cell_of[at], cell, Held(message.id, now, until_ms)))
+        for at in going:
+            cell = own[at]
+            before = read_record(cell.value) if cell else None
+            record = replace(record_of(messages[at], before), sent=False, begun_ms=now)
+            swaps.append(Swap(RECORDS + messages[at].id, version_of(cell), encode(record), TTL_MS))
+        if going:
+            self._seam("track")
+            words_of = self._cells.swap(swaps)
+            self._seam("tracked")
+            begun.update(going)
+            lost = {at for at, won in zip(takes, words_of, strict=False) if not won}
+            waiting += [at for at in going if at in lost]
+            going = [at for at in going if at not in lost]
+        return going, waiting
+
+    def _words(
+        self, holds: dict[int, Held], messages: Sequence[Message], ending: Collection[str], now: int
+    ) -> dict[int, Word]:
+        """Whether these keys are held: by whoever is at work or rests, or was to keep it longer."""
+        ids = [hold.id for hold in holds.values()]
+        records = self._track.records(ids) if ids else {}
+        unknown = [id for id in ids if id not in records or not records[id][0].sent]
+        rows = self._triage.find(unknown) if unknown and self._triage is not None else [None] * len(unknown)
+        resting = {row.id for row in rows if row is not None and row.lane is not Lane.DONE}
+        words = {}
+        for at, hold in holds.items():
+            record = records[hold.id][0] if hold.id in records else None
+            since_ms = hold.at_ms if record is None else record.begun_ms
+            if hold.id in resting:
+                words[at] = Word.HELD
+            elif record.sent if record is not None else hold.at_ms == 0:  # it was sent, and may be over
+                works = record is not None and record.cancelled_ms is None and hold.id not in ending
+                words[at] = Word.HELD if works or hold.until_ms > now else Word.FREE
+            elif hold.id == messages[at].id or now - since_ms >= UNSENT_MS:
+                words[at] = Word.FREE
+            else:
+                words[at] = Word.UNSURE
+        return words
+
+    def _send(self, messages: Sequence[Message], places: Sequence[int], send: Send, told: list[Told]) -> None:
+        try:
+            errors = send(messages)
+        except Exception:
+            self.forget(messages)
+            raise
+        self._seam("mark")
+        for at, error in zip(places, errors, strict=True):
+            told[at] = error
+        self.forget([message for message, error in zip(messages, errors, strict=True) if error is not None])
+        with suppress(StoreError):  # it is sent; the next settlement says so
+            self._mark([message.id for message, error in zip(messages, errors, strict=True) if error is None])
+
+    def _mark(self, ids: Sequence[str]) -> None:
+        for _ in range(TRIES):
+            todo = [(id, *found) for id, found in self._track.records(ids).items() if not found[0].sent] if ids else []
+            swaps = [Swap(RECORDS + id, n, encode(replace(one, sent=True)), TTL_MS) for id, one, n in todo]
+            if not swaps or all(self._cells.swap(swaps)):
+                return
+
+    def forget(self, messages: Sequence[Message], *, keys: bool = True) -> None:
+        """Best effort: these were not sent."""
+        if not messages:
+            return
+        with suppress(StoreError):
+            found = self._track.records([message.id for message in messages])
+            swaps = [Swap(RECORDS + id, n, None) for id, (record, n) in found.items() if not record.sent]
+            if keys:
+                keyed = [(key_cell(m.task, m.key), m.id) for m in messages if m.key is not None]
+                cells = self._cells.read([cell for cell, _ in keyed])
+                swaps += [
+                    Swap(name, cell.version, None)
+                    for (name, id), cell in zip(keyed, cells, strict=True)
+                    if cell is not None and read_held(cell.value).id == id
+                ]
+            self._cells.swap(swaps)
+
+    def refuse_known(self, messages: Sequence[Message]) -> None:
+        """Raises EnqueueError for one that is there already, by its id."""
+        if not messages:
+            return
+        ids = [message.id for message in messages]
+        known = {id for id, (record, _) in self._track.records(ids).items() if record.sent}
+        rows = self._triage.find(ids) if self._triage is not None else []
+        known |= {row.id for row in rows if row is not None}
+        keyed = [m for m in messages if m.id in known and m.key is not None]
+        cells = self._cells.read([key_cell(m.task, m.key or "") for m in keyed])
+        same = {m.id for m, cell in zip(keyed, cells, strict=True) if cell and read_held(cell.value).id == m.id}
+        for id in ids:
+            if id in known - same:
+                raise EnqueueError(f"message {id} is there already; nothing was sent")
+
+    # -- keys of what rests
+
+    def blocked(self, messages: Sequence[Message], *, by_others_than: Collection[str] = ()) -> dict[str, str]:
+        """Of those whose key another message holds, who."""
+        keyed = {at: message for at, message in enumerate(messages) if message.key is not None}
+        cells = self._cells.read([key_cell(m.task, m.key or "") for m in keyed.values()])
+        holds = {at: read_held(cell.value) for at, cell in zip(keyed, cells, strict=True) if cell}
+        words = self._words(holds, messages, by_others_than, self._now_ms())
+        return {
+            messages[at].id: holds[at].id
+            for at, word in words.items()
+            if word is not Word.FREE and holds[at].id not in {messages[at].id, *by_others_than}
+        }
+
+    def hand_over(self, messages: Sequence[Message], *, key_for_ms: int = 0) -> None:
+        """Make these the holders of their keys; what was to be held longer still is."""
+        for message in messages:
+            if message.key is None:
+                continue
+            name, now = key_cell(message.task, message.key), self._now_ms()
+            for _ in range(TRIES):
+                (cell,) = self._cells.read([name])
+                before = read_held(cell.value).until_ms if cell else 0
+                until_ms = max(before, now + key_for_ms if key_for_ms else 0)
+                if self._cells.swap([hold_swap(name, cell, Held(message.id, 0, until_ms))])[0]:
+                    break

@@ -1,0 +1,365 @@
+"""Between SQS and its triage store: how the dead come to rest there, and how they go back.
+
+What rests is in the triage store. A redrive is that store's own verdict, one commit, which makes the message ready
+*there*: its ready lane is the outbox. Whoever pumps claims from it, sends each message to the SQS queue of its
+consumer, and acks. Killed in between, the claim runs out and the message is sent again, with the same id: twice at
+worst, never lost. So plans, runs, delays and undo (of what has not left yet) are those of the triage store.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from enum import StrEnum
+from itertools import groupby
+from time import monotonic, sleep
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ...errors import ConfigError, EnqueueError, StoreError
+from ...fault import Fault, Kind, fingerprint
+from ...message import (
+    RESTING,
+    Ack,
+    Ask,
+    Cell,
+    DeadLetter,
+    Decision,
+    Delivery,
+    Discard,
+    Lane,
+    Message,
+    RetryAt,
+    Settled,
+    Settlement,
+    Swap,
+)
+from ...store import Store
+
+BATCH = 200  # messages that are claimed at once
+LEASE_MS = 60_000  # how long what a killed pump had claimed waits for another
+PAUSE_S = (0.5, 60.0)  # the first and the longest pause of a queue that takes nothing
+LOOK_S = 5.0  # how often the thread looks for queues that it does not know, at least
+SENT_TTL_MS = 30 * 86_400_000  # where nobody counts it any more
+OWNER = "outbox"  # a cell: whose outbox this triage store is
+SETTLE_S = 1.0  # how long a dead letter waits for the pump that is about to settle its last way back
+UNROUTED = "unrouted"  # the task of what no task is known for: a store wants a name
+WIDE = 1000  # places of a group in the outbox, where its order does not matter
+
+Send = Callable[[Sequence[Message]], Sequence[Exception | None]]
+Tell = Callable[[str, str], object]
+
+
+class Sent(Struct, frozen=True, array_like=True):
+    """That a message which a run moved has left for SQS."""
+
+    at_ms: int = 0
+
+
+def sent_cell(run: str, id: str) -> str:
+    """The cell that says so: what is in SQS cannot be looked up, so a run that finds its message nowhere looks here."""
+    return f"run/{run}/p/{id}"
+
+
+def read_sent(cell: Cell) -> Sent:
+    """What such a cell holds."""
+    return msgspec.json.decode(cell.value, type=Sent)
+
+
+def is_verdict(swap: Swap) -> bool:
+    """Whether it tells a run what became of a message: written once, whoever comes first (redrive_outcome.py)."""
+    return swap.version == 0 and swap.key.startswith("run/") and "/v/" in swap.key
+
+
+def _ignore(name: str, text: str) -> None:
+    """For who wants to hear nothing."""
+
+
+class Outbox:
+    """Sends what triage made ready back to SQS. Any number of processes may pump one triage store.
+
+    `send` takes messages of one queue, in order, and says of each None, where SQS has it, or why not: ConfigError where
+    it surely has not, EnqueueError for what SQS never takes, StoreError for all else. It may raise these for all of
+    them. `place`, region and prefix, is whose outbox it is: a triage store serves one. `ordered` says of which queues
+    the order within groups matters.
+    """
+
+    def __init__(
+        self,
+        triage: Store,
+        send: Send,
+        *,
+        place: str = "",
+        ordered: Callable[[str], bool] = lambda queue: False,
+        tell: Tell = _ignore,
+    ) -> None:
+        self._triage, self._send, self._place, self._ordered, self.tell = triage, send, place, ordered, tell
+        self._owned = False
+        self._wide: set[str] = set()  # queues whose groups have room
+        self._lock = threading.Lock()  # one pump at a time in a process: two would only share the work
+        self._pauses: dict[str, tuple[float, float]] = {}  # by queue: until when it is left alone, and how long
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+
+    def own(self) -> None:
+        """Make sure that the triage store is this outbox's and nothing else. Raises ConfigError where it belongs to
+        another prefix, or holds messages that were put there: they would be sent to SQS."""
+        if self._owned or not self._place:
+            return
+        cells, mine = self._triage.cells, self._place.encode()
+        (cell,) = cells.read([OWNER])
+        if cell is None:
+            counts = self._triage.counts()
+            if counts.ready + counts.scheduled + counts.leased:
+                raise ConfigError(
+                    f"triage= of sqs://{self._place} names a store that has waiting messages of its own; give it a "
+                    "store of its own: another file, schema or namespace"
+                )
+            cells.swap([Swap(OWNER, 0, mine)])
+            (cell,) = cells.read([OWNER])
+        if cell is not None and cell.value != mine:
+            raise ConfigError(
+                f"triage= of sqs://{self._place} names the triage store of sqs://{cell.value.decode()}; give each "
+                "prefix one of its own: another file, schema or namespace"
+            )
+        self._owned = True
+
+    # -- pumping
+
+    def pump(self, limit: int) -> int:
+        """Send up to `limit` of what is due; how many SQS took. What it did not take stays, and is due again a moment
+        later. Raises StoreError where the triage store cannot be reached, ConfigError as `own`."""
+        with self._lock:
+            self.own()
+            sent = 0
+            while limit > 0:
+                asks = self._asks(min(limit, BATCH))
+                deliveries = list(self._triage.exchange([], asks).deliveries) if asks else []
+                if not deliveries:
+                    break
+                limit -= len(deliveries)
+                sent += self._send_on(deliveries)
+            return sent
+
+    def _asks(self, limit: int) -> list[Ask]:
+        now_s = monotonic()
+        names = [name for name in self._triage.queues() if now_s >= self._pauses.get(name, (0.0, 0.0))[0]]
+        share = max(1, limit // len(names)) if names else 0
+        return [Ask(name, share, LEASE_MS, worker=OWNER) for name in names]
+
+    def _send_on(self, deliveries: Sequence[Delivery]) -> int:
+        """Sent first, settled after: a kill between the two sends them again once the lease is over."""
+        sent = 0
+        for queue, of_queue in groupby(sorted(deliveries, key=_queue_of), key=_queue_of):
+            mine = list(of_queue)
+            self._make_room(queue, mine)
+            decisions = self._sent([fresh(delivery.message) for delivery in mine], queue)
+            sent += sum(isinstance(decision, Ack) for decision, _ in decisions)
+            self._settle(mine, decisions)
+        return sent
+
+    def _sent(self, messages: Sequence[Message], queue: str) -> list[tuple[Decision, Fault | None]]:
+        """What becomes of each in the outbox."""
+        errors: Sequence[Exception | None]
+        try:
+            errors = self._send(messages)
+        except (StoreError, ConfigError, EnqueueError) as error:
+            errors = [error] * len(messages)
+        passing = [error for error in errors if error is not None and not isinstance(error, EnqueueError)]
+        if not passing:
+            self._pauses.pop(queue, None)
+        pause_ms = self._pause(queue, str(passing[0])) if passing else 0
+        return [self._after(error, pause_ms) for error in errors]
+
+    def _after(self, error: Exception | None, pause_ms: int) -> tuple[Decision, Fault | None]:
+        now_ms = self._triage.now_ms()
+        if error is None:
+            return Ack(), None
+        if isinstance(error, EnqueueError):
+            return _refused(error, now_ms)
+        # What may have arrived all the same is counted, so that no undo returns it.
+        return RetryAt(now_ms + pause_ms, "outbox", counts=not isinstance(error, ConfigError)), None
+
+    def _pause(self, queue: str, why: str) -> int:
+        """Leave a queue alone for a while; how long, in milliseconds."""
+        first_s, longest_s = PAUSE_S
+        before_s = self._pauses.get(queue, (0.0, 0.0))[1]
+        pause_s = min(max(before_s * 2, first_s), longest_s)
+        self._pauses[queue] = monotonic() + pause_s, pause_s
+        if not before_s:
+            self.tell("outbox_stuck", f"queue {queue!r} takes nothing back: {why}; tried again")
+        return int(pause_s * 1000)
+
+    def _settle(self, deliveries: Sequence[Delivery], decisions: Sequence[tuple[Decision, Fault | None]]) -> None:
+        now_ms, settlements = self._triage.now_ms(), []
+        for delivery, (decision, fault) in zip(deliveries, decisions, strict=True):
+            swaps = _marks(delivery.message, now_ms) if isinstance(decision, Ack) else ()
+            settlements.append(Settlement(delivery.receipt, decision, fault, swaps=swaps))
+        words = self._triage.exchange(settlements, []).settled
+        # Stale where the lease ran out: another sends it again. Or it was sent twice, and its mark is there already.
+        marked = [s for s, word in zip(settlements, words, strict=True) if word is Settled.STALE and s.swaps]
+        if marked:
+            self._triage.exchange([replace(settlement, swaps=()) for settlement in marked], [])
+
+    def _make_room(self, queue: str, deliveries: Iterable[Delivery]) -> None:
+        """Where order does not matter a group needs no turns in the outbox, one message an exchange."""
+        if queue not in self._wide and any(delivery.message.group for delivery in deliveries):
+            self._wide.add(queue)
+            if not self._ordered(queue):
+                self._triage.configure_group(queue, None, width=WIDE)
+
+    # -- the thread beside a worker
+
+    def begin(self) -> None:
+        """Pump on a thread of its own until `close`; where the triage store is out, once it is back. Raises ConfigError
+        as `own`."""
+        if self._thread is None:
+            with suppress(StoreError):
+                self.own()
+            self._stop.clear()
+            self._thread = threading.Thread(target=self._work, name="redrive-outbox", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; what it has claimed it settles."""
+        self._stop.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._triage.nudge()
+            thread.join()
+
+    def _work(self) -> None:
+        pause_s = 0.0
+        while not self._stop.is_set():
+            try:
+                if not self.pump(BATCH):
+                    self._triage.wait(self._asks(BATCH), timeout_ms=int(LOOK_S * 1000))
+                pause_s = 0.0
+            except (StoreError, ConfigError) as error:
+                if not pause_s:
+                    self.tell("outbox_unavailable", str(error))
+                pause_s = min(max(pause_s * 2, PAUSE_S[0]), PAUSE_S[1])
+                self._stop.wait(pause_s)
+
+
+def fresh(message: Message) -> Message:
+    """What is sent: as the verdict left it, without the traces of the claim that sends it. Identity, first enqueue,
+    redrives, history and the life that it was given stay. Sent again, it is the same to the last byte."""
+    return replace(
+        message,
+        fence=message.fence - message.attempt - message.crashes,
+        task="" if message.task == UNROUTED else message.task,
+        lane=Lane.READY,
+        due_ms=None,
+        attempt=0,
+        crashes=0,
+        crashes_alone=0,
+        suspect=False,
+        worker=None,
+        deferral=None,
+        parked=False,
+    )
+
+
+def _queue_of(delivery: Delivery) -> str:
+    return delivery.message.queue
+
+
+def _marks(message: Message, now_ms: int) -> tuple[Swap, ...]:
+    if message.run is None:
+        return ()
+    return (Swap(sent_cell(message.run, message.id), 0, msgspec.json.encode(Sent(now_ms)), SENT_TTL_MS),)
+
+
+def _refused(error: EnqueueError, now_ms: int) -> tuple[Decision, Fault | None]:
+    """What SQS never takes is dead again, with the reason."""
+    name, text = f"redrive.{type(error).__name__}", str(error)
+    kind = Kind.PERMANENT
+    fault = Fault(kind, name, text, fingerprint(name, text), (name,), at_ms=now_ms)
+    return DeadLetter("permanent", text), fault
+
+
+# -- the way in
+
+
+class Laid(StrEnum):
+    """What became of a dead letter: `left` where it is not in the triage store, so that SQS must keep it."""
+
+    NEW = "new"
+    REPLACED = "replaced"  # the row of an earlier life
+    KNOWN = "known"
+    LEFT = "left"
+
+
+def bury(triage: Store, messages: Sequence[Message], *, keys: bool = False) -> list[bool]:
+    """`lay`, and of each whether SQS may forget it."""
+    return [word is not Laid.LEFT for word in lay(triage, messages, keys=keys)]
+
+
+def lay(triage: Store, messages: Sequence[Message], *, keys: bool = False) -> list[Laid]:
+    """Write dead letters into the triage store; with `keys` each with its unique key, unless another rests under it.
+
+    The same death twice is one row; who died again after a redrive takes the place of an older row. One that is on its
+    way out of the outbox waits a moment for the pump that sent it; it is left where that does not come, as is what the
+    store never takes. Raises StoreUnavailable where the store cannot be written: nothing is known then.
+    """
+    letters = [_fitting(message, keys=keys) for message in messages]
+    words = [Laid.NEW if word else Laid.LEFT for word in _restored(triage, letters)]
+    end_s, at = monotonic() + SETTLE_S, [k for k, word in enumerate(words) if word is Laid.LEFT]
+    while at:
+        rows = dict(zip(at, triage.find([letters[k].id for k in at]), strict=True))
+        known = {k for k, row in rows.items() if _is_told(letters[k], row)}
+        way = [k for k in at if k not in known and _makes_way(triage, letters[k], rows[k])]
+        for k, word in zip(way, _restored(triage, [letters[k] for k in way]), strict=True):
+            if word:
+                words[k] = Laid.NEW if rows[k] is None else Laid.REPLACED
+            else:
+                letters[k] = replace(letters[k], key=None)
+        for k in known:
+            words[k] = Laid.KNOWN
+        at = [k for k in at if words[k] is Laid.LEFT and _leaves(rows[k])]
+        if monotonic() > end_s:
+            break
+        if at:
+            sleep(0.02)
+    return words
+
+
+def _restored(triage: Store, messages: Sequence[Message]) -> list[bool]:
+    if not messages:
+        return []
+    try:
+        return triage.restore(messages)
+    except EnqueueError:
+        if len(messages) == 1:
+            return [False]
+        return [word for message in messages for word in _restored(triage, [message])]
+
+
+def _makes_way(triage: Store, message: Message, row: Message | None) -> bool:
+    """Whether there is room for it now: its row is gone, or was of an earlier life and is removed."""
+    if row is None:
+        return True
+    if row.lane in RESTING and row.redrives < message.redrives:
+        return triage.triage([row.handle], Discard("it died again"))[0]
+    return False
+
+
+def _is_told(message: Message, row: Message | None) -> bool:
+    """Whether the row says it already: this death, or a later life."""
+    if row is None or row.redrives < message.redrives:
+        return False
+    return row.redrives > message.redrives or row.lane in RESTING
+
+
+def _leaves(row: Message | None) -> bool:
+    """Whether it is on its way out of the outbox, or has just left: then there will be room."""
+    return row is None or row.lane in (Lane.READY, Lane.LEASED)
+
+
+def _fitting(message: Message, *, keys: bool) -> Message:
+    """As a store takes it: with the name of a task, and without a unique key, which SQS by itself does not know."""
+    return replace(message, task=message.task or UNROUTED, key=message.key if keys else None)

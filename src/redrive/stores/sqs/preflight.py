@@ -1,0 +1,264 @@
+"""Whether a queue of SQS is fit for what its worker is about to do: pure rules over what SQS says of the queue.
+
+Refused at start is what would lose messages, take them away before their policy is through, or can never work; told by
+the doctor is what is unsafe, dear or surprising. Each line says both numbers and the fix.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
+from typing import Literal
+
+from msgspec import Struct
+
+from ...duration import show
+from ...store import Work
+
+DELAY_MAX_S = 900  # of one message, as SQS bounds it
+VISIBILITY_MAX_S = 43_200  # from a receive
+RECEIVES_MAX = 1000  # the largest maxReceiveCount
+POLL_MAX_S = 20
+LAMBDA_TIMES = 6  # what AWS advises: the queue's visibility in timeouts of the function
+
+
+class QueueFacts(Struct, frozen=True, kw_only=True):
+    """What is known of one queue, by GetQueueAttributes of it and of its dead-letter queue.
+
+    `receives_max`: maxReceiveCount, None without a redrive policy. `dead`: the queue that its policy names, or, without
+    one, the queue of that name if it exists; `dead_retention_s` None: it could not be read. `dead_sources`: names of
+    other queues whose dead letters go there too. `denied`: API actions that were refused when tried. `function_s`: the
+    timeout of the Lambda function that an event source feeds, None for a worker that receives by itself.
+    """
+
+    queue: str
+    name: str
+    mode: Literal["visibility", "requeue"] = "visibility"
+    fifo: bool = False
+    cells: bool = True
+    triage: bool = False
+    receives_max: int | None = None
+    retention_s: int = 345_600
+    visibility_s: int = 30
+    poll_s: int = POLL_MAX_S
+    in_flight: int = 0
+    dead: str | None = None
+    dead_found: bool = True
+    dead_retention_s: int | None = None
+    dead_sources: tuple[str, ...] = ()
+    dead_from_sns: bool = False
+    poison_found: bool = True
+    denied: tuple[str, ...] = ()
+    function_s: float | None = None
+
+    @property
+    def where(self) -> str:
+        """How lines begin."""
+        return f"queue {self.queue!r} ({self.name})"
+
+
+def redrive_policy(attributes: Mapping[str, str]) -> tuple[str | None, int | None]:
+    """The dead-letter queue's name and maxReceiveCount, as GetQueueAttributes tells them."""
+    policy = json.loads(attributes.get("RedrivePolicy") or "{}")
+    target, most = policy.get("deadLetterTargetArn"), policy.get("maxReceiveCount")
+    return (None if target is None else str(target).rpartition(":")[2]), (None if most is None else int(most))
+
+
+def sent_by_sns(attributes: Mapping[str, str]) -> bool:
+    """Whether a queue's policy lets SNS send to it: then it may be the dead-letter queue of a subscription."""
+    text = attributes.get("Policy") or "{}"
+    statements = json.loads(text).get("Statement") or []
+    return "sns.amazonaws.com" in json.dumps(statements) or ":sns:" in json.dumps(statements)
+
+
+def refusals(facts: QueueFacts, works: Sequence[Work]) -> list[str]:
+    """Why these works cannot be done on the queue; empty when they can."""
+    mine = [work for work in works if work.queue == facts.queue]
+    return [f"{facts.where}: {line}" for line in _refusals(facts, mine)]
+
+
+def warnings(facts: QueueFacts, works: Sequence[Work] = ()) -> list[str]:
+    """What is unsafe, dear or surprising about the queue; empty when nothing is."""
+    mine = [work for work in works if work.queue == facts.queue]
+    return [f"{facts.where}: {line}" for line in _warnings(facts, mine)]
+
+
+def receives(work: Work, facts: QueueFacts) -> tuple[int, int]:
+    """How often SQS may have to hand out one message of the work before its policy is through, and how many of those
+    are hops: waits beyond 12 hours, which take a receive each where the message itself waits."""
+    if facts.mode == "requeue":
+        return work.crash_cap, 0
+    hops = 0
+    if facts.cells and work.longest_s > VISIBILITY_MAX_S:
+        each = ceil(work.longest_s / VISIBILITY_MAX_S) - 1
+        hops = min((work.attempts - 1) * each, int(work.horizon_s // VISIBILITY_MAX_S))
+    return work.attempts + work.crash_cap + hops, hops
+
+
+# -- refused
+
+
+def _refusals(facts: QueueFacts, works: Sequence[Work]) -> Iterator[str]:
+    if facts.fifo and facts.mode == "requeue":
+        yield (
+            "mode=requeue sends a copy for each retry, which would come after the rest of its group: a FIFO queue "
+            "keeps its order only with mode=visibility; set mode=visibility in the URL, or take a standard queue"
+        )
+    yield from _received_too_often(facts, works)
+    yield from _expired(facts, works)
+    yield from _without_cells(facts, works)
+    if not facts.dead_found and not facts.triage:
+        yield (
+            f"its dead-letter queue {facts.dead or facts.name + '-dlq'} does not exist, and no triage= store is named: "
+            "dead letters would have nowhere to go; create it (redrive aws template, or create=true in the URL), or "
+            "add &triage=postgresql://…"
+        )
+    if facts.function_s is not None and facts.visibility_s < facts.function_s:
+        yield (
+            f"its visibility timeout is {facts.visibility_s} s and the function's timeout {facts.function_s:g} s: what "
+            "still runs would be delivered again; set VisibilityTimeout to "
+            f"{ceil(LAMBDA_TIMES * facts.function_s)} (six timeouts) or more"
+        )
+
+
+def _received_too_often(facts: QueueFacts, works: Sequence[Work]) -> Iterator[str]:
+    if facts.receives_max is None or not works:
+        return
+    worst = max(works, key=lambda work: receives(work, facts)[0])
+    need, hops = receives(worst, facts)
+    if facts.receives_max >= need:
+        return
+    if facts.mode == "requeue":
+        yield (
+            f"maxReceiveCount is {facts.receives_max}, and {_task(worst)} is convicted by {worst.crash_cap} crashes: "
+            "SQS may take it away before; set maxReceiveCount to "
+            f"{worst.crash_cap + 1} or more, or lower Poison(crashes={worst.crash_cap})"
+        )
+        return
+    parts = f"{worst.attempts} attempts + {worst.crash_cap} crashes" + (f" + {hops} hops" if hops else "")
+    raised = (
+        f"set maxReceiveCount to {need} or more"
+        if need <= RECEIVES_MAX
+        else f"SQS allows {RECEIVES_MAX} at most, so lower max_attempts"
+    )
+    other = "" if facts.fifo else ", or take mode=requeue, in which each attempt is a message of its own"
+    yield (
+        f"maxReceiveCount is {facts.receives_max}, and in visibility mode {_task(worst)} may be received {need} times "
+        f"({parts}): SQS would take it away before its policy is through; {raised}{other}"
+    )
+
+
+def _expired(facts: QueueFacts, works: Sequence[Work]) -> Iterator[str]:
+    """In requeue mode each copy is a new message, with its retention before it."""
+    if not works:
+        return
+    held = show(facts.retention_s)
+    longest = max(works, key=lambda work: work.longest_s)
+    wait_s = longest.longest_s if facts.mode == "visibility" else min(longest.longest_s, DELAY_MAX_S)
+    last = max(works, key=lambda work: work.horizon_s)
+    if wait_s > facts.retention_s:
+        yield (
+            f"it keeps messages for {held}, and {_task(longest)} may wait {show(wait_s)} for its next attempt: it "
+            f"would be deleted unrun; set MessageRetentionPeriod to more than {ceil(wait_s)} s (1209600, 14 days, is "
+            "the most), or lower the cap of its backoff or max_retry_after"
+        )
+    elif facts.mode == "visibility" and last.horizon_s > facts.retention_s:
+        yield (
+            f"it keeps messages for {held}, and {_task(last)} may be retried for {show(last.horizon_s)}: it would be "
+            f"deleted before its last attempt; set MessageRetentionPeriod to more than {ceil(last.horizon_s)} s "
+            "(1209600, 14 days, is the most), or lower its max_elapsed"
+        )
+
+
+def _without_cells(facts: QueueFacts, works: Sequence[Work]) -> Iterator[str]:
+    needing = [] if facts.cells else [work for work in works if work.needs]
+    for work in needing[:1]:
+        others = f" (and {len(needing) - 1} more)" if len(needing) > 1 else ""
+        yield (
+            f"{_task(work)}{others} has {' and '.join(work.needs)}, which all workers share, and SQS keeps no such "
+            "state; add &cells=dynamodb://TABLE, or &cells= with a redis://, postgresql:// or sqlite:/// URL"
+        )
+    waiting = [work for work in works if work.longest_s > VISIBILITY_MAX_S]
+    if facts.fifo and not facts.cells and waiting:
+        yield (
+            f"{_task(waiting[0])} may wait {show(waiting[0].longest_s)}, and a message of a FIFO queue can be hidden "
+            "for 12h: longer waits are noted in cells; add &cells=dynamodb://TABLE, or lower the cap of its backoff"
+        )
+
+
+def _task(work: Work) -> str:
+    return f"task {work.task!r}" if work.task else "a message"
+
+
+# -- told by the doctor
+
+
+def _warnings(facts: QueueFacts, works: Sequence[Work]) -> Iterator[str]:
+    yield from _dead_letter_queue(facts)
+    yield from _timing(facts, works)
+    if facts.denied:
+        yield (
+            f"this user may not {', '.join(facts.denied)}: redrive needs sqs:{', sqs:'.join(facts.denied)} on this "
+            "queue; add them to its policy (redrive aws template writes the least that is needed)"
+        )
+    if facts.in_flight >= 100_000:
+        yield (
+            f"{facts.in_flight:,} messages are in flight, and at 120,000 SQS hands out nothing more, without an error; "
+            "take mode=requeue, in which what waits is not in flight"
+        )
+
+
+def _dead_letter_queue(facts: QueueFacts) -> Iterator[str]:
+    if facts.receives_max is None:
+        kept = "the triage= store" if facts.triage else facts.dead or "its -dlq queue"
+        yield (
+            f"it has no redrive policy: redrive sends dead letters to {kept} by itself, but what other consumers "
+            "cannot handle comes back until it expires; set RedrivePolicy with a deadLetterTargetArn and a "
+            "maxReceiveCount"
+        )
+    if facts.dead_retention_s is not None and facts.dead_retention_s < facts.retention_s:
+        yield (
+            f"its dead-letter queue {facts.dead} keeps messages for {show(facts.dead_retention_s)}, less than the "
+            f"{show(facts.retention_s)} of the queue itself: SQS counts from the first send, so what it moves there "
+            "late is deleted at once; set MessageRetentionPeriod of it to 1209600 (14 days)"
+        )
+    if facts.dead_sources or facts.dead_from_sns:
+        others = ", ".join(facts.dead_sources)
+        sns = "SNS" if facts.dead_from_sns else ""
+        yield (
+            f"its dead-letter queue {facts.dead} also takes those of {' and '.join(filter(None, (others, sns)))}: "
+            "nobody can tell whose they are, and "
+            + ("AWS refuses to move from a queue that SNS fills" if sns else "a move task takes them all")
+            + "; give each source a dead-letter queue of its own"
+        )
+    if not facts.poison_found and not facts.triage:
+        yield "its -poison queue does not exist: what is quarantined goes to the dead-letter queue; create it"
+
+
+def _timing(facts: QueueFacts, works: Sequence[Work]) -> Iterator[str]:
+    longest = max(works, key=lambda work: work.timeout_s, default=None)
+    if longest is not None and facts.visibility_s < longest.timeout_s and facts.function_s is None:
+        yield (
+            f"its visibility timeout is {facts.visibility_s} s, below the {show(longest.timeout_s)} that "
+            f"{_task(longest)} may run: our workers set their own at each receive and renew it, but a Lambda event "
+            f"source or another consumer goes by the queue's; set VisibilityTimeout to {ceil(longest.timeout_s)} or "
+            "more"
+        )
+    elif facts.function_s is not None and facts.visibility_s < LAMBDA_TIMES * facts.function_s:
+        yield (
+            f"its visibility timeout is {facts.visibility_s} s; AWS advises six times the function's timeout "
+            f"({facts.function_s:g} s), so that throttled batches are not delivered twice: set it to "
+            f"{ceil(LAMBDA_TIMES * facts.function_s)}"
+        )
+    if facts.fifo and any(work.attempts > 1 for work in works):
+        yield (
+            "it is a FIFO queue: a message that waits for its retry, or was put with delay=, holds its whole group, "
+            "and SQS takes no delay for one message; keep backoffs short here, or take a standard queue where order is "
+            "not needed"
+        )
+    if facts.poll_s < 1:
+        yield (
+            "poll=0 in the URL: an idle worker asks again at once, about 50 paid requests a second; take it out (20 s "
+            "is the default, and a message ends the wait)"
+        )

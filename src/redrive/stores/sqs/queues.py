@@ -1,0 +1,155 @@
+"""Where redrive's queues lie in SQS: their names, URLs and attributes."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from ...errors import ConfigError
+from ...message import Lane
+from .client import Sqs
+from .url import SqsUrl
+
+FIFO = ".fifo"
+DEAD, POISON = "-dlq", "-poison"
+NAME_MAX = 80  # of a queue in SQS
+RETENTION_S = 14 * 24 * 3600
+VISIBILITY_S = 300  # as long as a task may run that says nothing of it
+DEFAULT_RETENTION_S = 4 * 24 * 3600  # where SQS does not say
+_NAME = re.compile(r"[A-Za-z0-9_-]+(\.fifo)?")
+COUNTED = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
+
+
+class Bounds(Struct, frozen=True):
+    """How often SQS delivers a message of a queue before it takes it away (None: ever), and how long it keeps it."""
+
+    receives_max: int | None
+    retention_ms: int
+
+
+class Place(Struct, frozen=True):
+    """A queue of SQS that a redrive queue lies in."""
+
+    queue: str  # redrive's name of it
+    name: str  # SQS's name
+    url: str
+    fifo: bool  # by its name: looked at for each message
+
+
+class Queues:
+    """Finds queues, and makes those that are missing where the URL says so."""
+
+    def __init__(self, sqs: Sqs, at: SqsUrl) -> None:
+        self._sqs, self._at = sqs, at
+        self._places: dict[str, Place] = {}  # by SQS's name without .fifo
+        self._bounds: dict[str, Bounds] = {}
+        self._lock = threading.Lock()
+
+    def of(self, queue: str) -> Place:
+        """Where the messages of this queue lie. Raises ConfigError for a name SQS cannot have, and for a queue that
+        is not there."""
+        return self._places.get(queue) or self._found(queue, queue.removesuffix(FIFO), "")
+
+    def resting(self, queue: str, lane: Lane) -> Place:
+        """Where what died there, or was put in quarantine, goes. Raises ConfigError."""
+        suffix = DEAD if lane is Lane.DEAD else POISON
+        key = queue.removesuffix(FIFO) + suffix
+        return self._places.get(key) or self._found(key, key, suffix, fifo=self.of(queue).fifo)
+
+    def _found(self, key: str, base: str, suffix: str, fifo: bool | None = None) -> Place:
+        name = f"{self._at.prefix}-{base}"
+        if not _NAME.fullmatch(name) or len(name) + len(FIFO) > NAME_MAX:
+            raise ConfigError(
+                f"queue {base!r} cannot be one of SQS: {name!r} has to be letters, digits, '-' and '_', at most "
+                f"{NAME_MAX - len(FIFO)}; give it another name"
+            )
+        if fifo is None and key.endswith(FIFO):
+            fifo = True
+        names = [name, name + FIFO] if fifo is None else [name + FIFO if fifo else name]
+        with self._lock:
+            url = next((url for name in names if (url := self._url(name)) is not None), None)
+            if url is None:
+                url = self._missing(names[0], suffix)
+            name = url.rpartition("/")[2]
+            place = Place(base.removesuffix(suffix) if suffix else base, name, url, name.endswith(FIFO))
+            self._places[key] = place
+            return place
+
+    def _url(self, name: str) -> str | None:
+        try:
+            return str(self._sqs.call("GetQueueUrl", QueueName=name)["QueueUrl"])
+        except ConfigError as error:
+            if "does not exist" in str(error):
+                return None
+            raise
+
+    def _missing(self, name: str, suffix: str) -> str:
+        if not self._at.create:
+            raise ConfigError(
+                f"SQS has no queue {name} in {self._at.region}; deploy it with `redrive aws template`, or let redrive "
+                "make it while you develop: add create=true to the store's URL"
+            )
+        attributes: dict[str, str] = {"MessageRetentionPeriod": str(RETENTION_S)}
+        if name.endswith(FIFO):
+            attributes["FifoQueue"] = "true"
+        if not suffix:
+            dead = self._made(_suffixed(name, DEAD), attributes)
+            self._made(_suffixed(name, POISON), attributes)
+            policy = {"deadLetterTargetArn": self._arn(dead), "maxReceiveCount": self._at.max_receives}
+            attributes = attributes | {"RedrivePolicy": json.dumps(policy), "VisibilityTimeout": str(VISIBILITY_S)}
+            attributes["ReceiveMessageWaitTimeSeconds"] = str(self._at.poll_s)
+        return self._made(name, attributes)
+
+    def _made(self, name: str, attributes: Mapping[str, str]) -> str:
+        known = self._url(name)
+        if known is not None:
+            return known
+        return str(self._sqs.call("CreateQueue", QueueName=name, Attributes=dict(attributes))["QueueUrl"])
+
+    def bounds(self, place: Place) -> Bounds:
+        """As they were when they were first asked for."""
+        if place.url not in self._bounds:
+            found = self.attributes(place.url, "RedrivePolicy", "MessageRetentionPeriod")
+            policy = json.loads(found.get("RedrivePolicy") or "{}")
+            most = policy.get("maxReceiveCount")
+            retention_s = int(found.get("MessageRetentionPeriod", DEFAULT_RETENTION_S))
+            self._bounds[place.url] = Bounds(None if most is None else int(most), retention_s * 1000)
+        return self._bounds[place.url]
+
+    def _arn(self, url: str) -> str:
+        return str(self.attributes(url, "QueueArn")["QueueArn"])
+
+    def attributes(self, url: str, *names: str) -> dict[str, str]:
+        """The queue's attributes of these names, or all."""
+        answer = self._sqs.call("GetQueueAttributes", QueueUrl=url, AttributeNames=list(names) or ["All"])
+        found: dict[str, str] = answer.get("Attributes") or {}
+        return found
+
+    def counts(self, url: str) -> tuple[int, int, int]:
+        """About how many messages of it are visible, in flight and delayed."""
+        found = self.attributes(url, *COUNTED)
+        visible, flying, delayed = (int(found.get(name, 0)) for name in COUNTED)
+        return visible, flying, delayed
+
+    def names(self) -> list[str]:
+        """Redrive's names of all queues under the prefix."""
+        prefix, names, token = f"{self._at.prefix}-", set[str](), None
+        while True:
+            more: dict[str, Any] = {"NextToken": token} if token else {}
+            answer = self._sqs.call("ListQueues", QueueNamePrefix=prefix, MaxResults=1000, **more)
+            for url in answer.get("QueueUrls") or ():
+                name = url.rpartition("/")[2].removeprefix(prefix).removesuffix(FIFO)
+                if not name.endswith((DEAD, POISON)):
+                    names.add(name + FIFO if name + FIFO in self._places else name)  # as it was asked for
+            token = answer.get("NextToken")
+            if not token:
+                return sorted(names)
+
+
+def _suffixed(name: str, suffix: str) -> str:
+    return name.removesuffix(FIFO) + suffix + (FIFO if name.endswith(FIFO) else "")

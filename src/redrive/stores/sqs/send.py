@@ -1,0 +1,116 @@
+"""Sending to SQS: each message is an entry of a batch, cut to what SQS takes, and known to SQS where it comes twice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ...errors import ConfigError, StoreError
+from ...message import RESTING, Lane, Message
+from .batches import BYTES_MAX, SEND, EntryRefused, Job, run
+from .client import Sqs
+from .envelope import KEPT, size_of, write
+from .queues import Place
+from .verbatim import VERBATIM, is_foreign
+
+DELAY_MAX_S = 900  # of a message that is sent
+
+
+class Send(Struct):
+    """A message to be sent."""
+
+    place: Place
+    message: Message
+    key_for_ms: int = 0
+
+
+class Sender:
+    """Sends messages of one store. Any number of threads may use it. `prefix`: the store's, which an envelope names."""
+
+    def __init__(self, sqs: Sqs, *, prefix: str, now_ms: Callable[[], int]) -> None:
+        self._sqs, self._prefix, self._now_ms = sqs, prefix, now_ms
+
+    def sent(self, sends: Sequence[Send]) -> list[StoreError | ConfigError | None]:
+        """Send them; what went wrong with each."""
+        jobs: dict[str, Job] = {}
+        places: list[tuple[Job, int]] = []
+        now = self._now_ms()
+        for send in sends:
+            job = jobs.setdefault(send.place.url, Job(SEND, send.place.url, [], []))
+            entry, size = self._entry(send, now)
+            job.entries.append(entry)
+            job.sizes.append(size)
+            places.append((job, len(job.entries) - 1))
+        run(self._sqs, [*jobs.values()])
+        return [job.answers[at] for job, at in places]
+
+    def _entry(self, send: Send, now: int) -> tuple[dict[str, Any], int]:
+        message, wait_s = send.message, 0
+        if message.lane is Lane.READY and message.due_ms is not None:
+            wait_s = max(0, math.ceil((message.due_ms - now) / 1000))
+            if wait_s <= (0 if send.place.fifo else DELAY_MAX_S):
+                message = replace(message, due_ms=message.enqueued_ms)  # SQS keeps it back long enough
+        body, attributes, size = self._written(message)
+        entry: dict[str, Any] = {"MessageBody": body}
+        if attributes:
+            entry["MessageAttributes"] = attributes
+        if send.place.fifo:
+            entry["MessageGroupId"] = _group_id(message)
+            entry["MessageDeduplicationId"] = _deduplication_id(message)
+        else:
+            if message.group:
+                entry["MessageGroupId"] = _group_id(message)
+            if wait_s:
+                entry["DelaySeconds"] = min(wait_s, DELAY_MAX_S)
+        return entry, size
+
+    def _written(self, message: Message) -> tuple[str, dict[str, dict[str, Any]], int]:
+        """The body, the attributes, and how much SQS counts; with less of its history where that is too much."""
+        body, attributes = write(message, prefix=self._prefix)
+        size = size_of(body, attributes)
+        if size > BYTES_MAX:
+            for smaller in _smaller(message):
+                body, attributes = write(smaller, prefix=self._prefix)
+                size = size_of(body, attributes)
+                if size <= BYTES_MAX:
+                    break
+            if size > BYTES_MAX and message.lane in RESTING:  # a stranger's, then at least as it came
+                attributes = {name: value for name, value in attributes.items() if name not in (KEPT, "reason")}
+                size = size_of(body, attributes)
+        return body, attributes, size
+
+
+def _smaller(message: Message) -> Iterator[Message]:
+    """The message with ever less about it; in the end one that a stranger sent with the body as it came."""
+    if message.faults:
+        yield (message := replace(message, faults=message.faults[-1:]))
+    if is_foreign(message):
+        yield (message := replace(message, headers={VERBATIM: "{}", **message.headers}))
+    if message.faults:
+        yield replace(message, faults=())
+
+
+def is_final(error: StoreError | ConfigError) -> bool:
+    """Whether SQS would refuse the same again, as it is not what SQS takes."""
+    return isinstance(error, EntryRefused) or "BatchRequestTooLong" in str(error)
+
+
+def _deduplication_id(message: Message) -> str:
+    """By which SQS knows within five minutes that it was sent this before. What dies, dies once in a life, whichever
+    delivery it is that comes to its end."""
+    once = f"{message.id}/{message.redrives}"
+    return once if message.lane in RESTING else f"{once}/{message.fence}"
+
+
+def _group_id(message: Message) -> str:
+    """SQS takes letters, digits and punctuation, at most 128; any other name becomes one of hexadecimal digits."""
+    group = message.group or message.id
+    if len(group) <= 128 and group.isascii() and group.isprintable() and " " not in group:
+        return group
+    from hashlib import sha256
+
+    return sha256(group.encode()).hexdigest()

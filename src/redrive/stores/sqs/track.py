@@ -1,0 +1,248 @@
+"""What `track=true` keeps of each message beside SQS, which can look at none: a record by which it is found and
+cancelled, and who holds a unique key (`keys.py`). Both are cells.
+
+The record `sqs/t/ID` is written before a message is sent, and by each settlement anew. A claim reads it and writes
+nothing, so nobody can tell a message that is due from one that runs elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from ...errors import StoreUnavailable
+from ...message import (
+    ABSENT,
+    RESTING,
+    Cancel,
+    Cell,
+    Lane,
+    Message,
+    Swap,
+    version_of,
+)
+from ..lifecycle import cancelled
+from .message_state import RECORD_TTL_MS as TTL_MS
+
+if TYPE_CHECKING:
+    from ...store import Cells
+    from .settle import Step
+
+RECORDS, KEYS = "sqs/t/", "sqs/k/"
+KEY_TTL_MS = 400 * 86_400_000  # more than the longest wait of a message, so that no cell stays for ever
+CANCELLED_KEPT_MS = 86_400_000  # a cancelled message can be looked up that long, once it is gone from SQS
+UNSENT_MS = 60_000  # after that a message that nobody marked as sent is not told of
+SURELY_WAITS_MS = 2000  # how far ahead its time must lie, as clocks differ
+TRIES = 8
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What is known of a message; fields are added and never renamed."""
+
+    task: str
+    queue: str
+    correlation_id: str
+    key: str | None = None
+    group: str | None = None
+    enqueued_ms: int = 0
+    life_ms: int = 0
+    due_ms: int = 0
+    attempt: int = 0
+    crashes: int = 0
+    redrives: int = 0
+    run: str | None = None
+    sent: bool = True
+    begun_ms: int = 0  # when it was about to be sent
+    cancel: bool = False
+    cancelled_ms: int | None = None
+
+
+class Held(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """Who holds a key: taken at `at_ms` (0: its holder was seen at rest since), and until `until_ms` whatever becomes
+    of it."""
+
+    id: str
+    at_ms: int = 0
+    until_ms: int = 0
+
+
+encode = msgspec.json.Encoder().encode
+read_record = msgspec.json.Decoder(Record).decode
+read_held = msgspec.json.Decoder(Held).decode
+
+
+def key_cell(task: str, key: str) -> str:
+    """Where it stands who holds the key."""
+    return KEYS + sha256(f"{len(task)}:{task}{key}".encode()).hexdigest()
+
+
+def hold_swap(name: str, cell: Cell | None, held: Held, ttl_ms: int = KEY_TTL_MS) -> Swap:
+    return Swap(name, version_of(cell), encode(held), ttl_ms)
+
+
+def record_of(message: Message, before: Record | None = None) -> Record:
+    """What is written of it; that a cancel was asked for stays."""
+    return Record(
+        task=message.task,
+        queue=message.queue,
+        correlation_id=message.correlation_id,
+        key=message.key,
+        group=message.group,
+        enqueued_ms=message.enqueued_ms,
+        life_ms=message.life_ms,
+        due_ms=message.due_ms or message.enqueued_ms,
+        attempt=message.attempt,
+        crashes=message.crashes,
+        redrives=message.redrives,
+        run=message.run,
+        begun_ms=before.begun_ms if before else 0,
+        cancel=message.cancel or (before is not None and before.cancel),
+        cancelled_ms=before.cancelled_ms if before else None,
+    )
+
+
+def message_of(id: str, record: Record) -> Message:
+    """The message, without its body: that lies in SQS alone."""
+    message = Message(
+        id=id,
+        task=record.task,
+        queue=record.queue,
+        body=b"",
+        content=ABSENT,
+        correlation_id=record.correlation_id,
+        key=record.key,
+        group=record.group,
+        enqueued_ms=record.enqueued_ms,
+        life_ms=record.life_ms,
+        due_ms=record.due_ms,
+        attempt=record.attempt,
+        crashes=record.crashes,
+        redrives=record.redrives,
+        run=record.run,
+        cancel=record.cancel,
+    )
+    return message if record.cancelled_ms is None else cancelled(message, record.cancelled_ms)
+
+
+class Track:
+    """The records of one store. Any number of threads may use it."""
+
+    def __init__(self, cells: Cells, *, now_ms: Callable[[], int]) -> None:
+        self._cells, self._now_ms = cells, now_ms
+
+    def records(self, ids: Sequence[str]) -> dict[str, tuple[Record, int]]:
+        """Those there are, with their versions."""
+        found = self._cells.read([RECORDS + id for id in ids]) if ids else []
+        return {id: (read_record(cell.value), cell.version) for id, cell in zip(ids, found, strict=True) if cell}
+
+    # -- settling
+
+    def asked(self, ids: Sequence[str]) -> set[str]:
+        """Those of which a cancel was asked for."""
+        return {id for id, (record, _) in self.records(ids).items() if record.cancel}
+
+    def settle(self, steps: Sequence[Step]) -> None:
+        """Write what these settlements leave."""
+        for _ in range(TRIES):
+            swaps = self.changes(steps)
+            if not swaps or all(self._cells.swap(swaps)):
+                return
+
+    def changes(self, steps: Sequence[Step]) -> list[Swap]:
+        """What says of each message what its settlement leaves of it; read now, so that it applies but for a race."""
+        now, messages = self._now_ms(), [step.held.message for step in steps]
+        names = [key_cell(m.task, m.key) if m.key is not None else None for m in messages]
+        keyed = [name for name in names if name is not None]
+        found = self._cells.read([*(RECORDS + m.id for m in messages), *keyed])
+        keys = dict(zip(keyed, found[len(messages) :], strict=True))
+        swaps = list[Swap]()
+        for step, message, name, cell in zip(steps, messages, names, found, strict=False):
+            before = read_record(cell.value) if cell else None
+            swaps += _record_change(step.left, message.id, cell, before, now)
+            if name is not None:
+                swaps += _key_change(step.left, message.id, name, keys[name], now)
+        return swaps
+
+    # -- looking, and cancelling
+
+    def find(self, ids: Sequence[str]) -> list[Message | None]:
+        """Of each what its record says; nothing of one that may never have been sent."""
+        now, found = self._now_ms(), self.records(ids)
+        told = {
+            id: message_of(id, record)
+            for id, (record, _) in found.items()
+            if record.sent or now - record.begun_ms < UNSENT_MS
+        }
+        return [told.get(id) for id in ids]
+
+    def cancel(self, ids: Sequence[str], running: Mapping[str, Message]) -> dict[str, Cancel]:
+        """Ask for the end of these. `running` are those held here. What may run is asked; what surely waits is
+        cancelled, though it lies in SQS until its time."""
+        words, left = dict[str, Cancel](), list(dict.fromkeys(ids))
+        for _ in range(TRIES):
+            now, found, swaps, names = self._now_ms(), self.records(left), list[Swap](), list[str]()
+            for id in left:
+                record, version = found.get(id, (None, 0))
+                if record is None and id in running:
+                    record = record_of(running[id])
+                words[id] = _word(record, id in running, now)
+                if record is not None and words[id] is not Cancel.TOO_LATE and not record.cancel:
+                    at_ms = now if words[id] is Cancel.CANCELLED else None
+                    flagged = replace(record, cancel=True, cancelled_ms=at_ms)
+                    swaps.append(Swap(RECORDS + id, version, encode(flagged), TTL_MS))
+                    names.append(id)
+            written = self._cells.swap(swaps) if swaps else []
+            left = [id for id, won in zip(names, written, strict=True) if not won]
+            self._free([(id, found[id][0]) for id in names if id not in left and words[id] is Cancel.CANCELLED])
+            if not left:
+                return words
+        raise StoreUnavailable(f"the records of {len(left)} messages were changed all the time; cancel them again")
+
+    def _free(self, over: Sequence[tuple[str, Record]]) -> None:
+        keyed = [(id, key_cell(record.task, record.key)) for id, record in over if record.key is not None]
+        cells = self._cells.read([name for _, name in keyed]) if keyed else []
+        now = self._now_ms()
+        swaps = [
+            swap
+            for (id, name), cell in zip(keyed, cells, strict=True)
+            for swap in _key_change(None, id, name, cell, now)
+        ]
+        if swaps:
+            self._cells.swap(swaps)
+
+
+def _word(record: Record | None, runs_here: bool, now: int) -> Cancel:
+    if record is None:
+        return Cancel.UNKNOWN
+    if record.cancelled_ms is not None:
+        return Cancel.TOO_LATE
+    waits = not runs_here and record.due_ms > now + SURELY_WAITS_MS and not record.cancel
+    return Cancel.CANCELLED if waits else Cancel.REQUESTED
+
+
+def _record_change(left: Message | None, id: str, cell: Cell | None, before: Record | None, now: int) -> list[Swap]:
+    name, version = RECORDS + id, version_of(cell)
+    if left is None or left.lane in RESTING:
+        return [] if cell is None else [Swap(name, version, None)]
+    record = record_of(left, before)
+    if left.lane is not Lane.DONE:
+        return [Swap(name, version, encode(record), TTL_MS)]
+    record = replace(record, cancel=True, cancelled_ms=record.cancelled_ms or now)
+    return [Swap(name, version, encode(record), CANCELLED_KEPT_MS)]
+
+
+def _key_change(left: Message | None, id: str, name: str, cell: Cell | None, now: int) -> list[Swap]:
+    """A message that is over gives its key back, unless it was to be held longer; one that rests does not hold it as if
+    it were about to be sent."""
+    held = read_held(cell.value) if cell else None
+    if held is None or held.id != id or (left is not None and left.lane not in (*RESTING, Lane.DONE)):
+        return []
+    if left is not None and left.lane in RESTING:
+        return [hold_swap(name, cell, replace(held, at_ms=0))]
+    if held.until_ms > now:
+        return [hold_swap(name, cell, replace(held, at_ms=0), held.until_ms - now)]
+    return [Swap(name, version_of(cell), None)]

@@ -1,0 +1,104 @@
+"""What rests is judged in the triage store, and sent back to SQS from there; each message that goes keeps its key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from ...errors import ConfigError, EnqueueError, StoreError, TooLarge
+from ...ids import new_id
+from ...message import (
+    Handle,
+    Message,
+    Redrive,
+    Replace,
+    Swap,
+    Verdict,
+)
+from ...store import Store, Traits
+from .. import lifecycle, validation
+from .batches import EntryRefused
+from .envelope import ANY_BODY_MAX
+from .keys import Putting, Send
+from .outbox import Outbox, Tell
+
+
+class Triage:
+    """The verdicts of one store on SQS, and its outbox. `send` sends messages; `putting` with `track=true`."""
+
+    def __init__(
+        self,
+        store: Store,
+        send: Send,
+        putting: Putting | None,
+        *,
+        place: str,
+        ordered: Callable[[str], bool],
+        traits: Traits,
+        now_ms: Callable[[], int],
+        tell: Tell,
+    ) -> None:
+        self._store, self._send, self._putting, self._traits, self._now_ms = store, send, putting, traits, now_ms
+        self.outbox = Outbox(store, self._send_back, place=place, ordered=ordered, tell=tell)
+
+    def judge(self, handles: Sequence[Handle], verdict: Verdict, swaps: Sequence[Swap]) -> list[bool]:
+        """As `Store.triage`."""
+        if not isinstance(verdict, Redrive | Replace):
+            return self._store.triage(handles, verdict, swaps=swaps)
+        self.outbox.own()
+        if isinstance(verdict, Replace) and self._putting is not None and verdict.draft.key is not None:
+            words = self._replace(self._putting, handles, verdict, swaps)
+        else:
+            words = self._store.triage(handles, verdict, swaps=swaps)
+        with suppress(StoreError, ConfigError):  # it lies in the outbox, and the next pump takes it
+            self.outbox.pump(len(handles))
+        return words
+
+    def _replace(
+        self, putting: Putting, handles: Sequence[Handle], verdict: Replace, swaps: Sequence[Swap]
+    ) -> list[bool]:
+        """With a draft that has a unique key: it may have that of the message that it replaces."""
+        validation.admit_verdict(handles, verdict, self._traits)
+        now, old = self._now_ms(), handles[0].id
+        draft = verdict.draft if verdict.draft.id else replace(verdict.draft, id=new_id(now))
+        made = lifecycle.enqueued(draft, draft.id or "", now)
+        for holder in putting.blocked([made], by_others_than=[old]).values():
+            raise validation.key_is_held(old, draft, holder)
+        words = self._store.triage(handles, replace(verdict, draft=draft), swaps=swaps)
+        if words == [True]:
+            putting.hand_over([made], key_for_ms=draft.key_for_ms)
+        return words
+
+    def restore(self, messages: Sequence[Message], swaps: Sequence[Swap]) -> list[bool]:
+        """As `Store.restore`."""
+        if self._putting is None:
+            return self._store.restore(messages, swaps=swaps)
+        blocked = self._putting.blocked(messages)
+        free = [message for message in messages if message.id not in blocked]
+        words = self._store.restore(free, swaps=swaps)
+        self._putting.hand_over([message for message, word in zip(free, words, strict=True) if word])
+        left = iter(words)
+        return [message.id not in blocked and next(left) for message in messages]
+
+    # -- the way back
+
+    def _send_back(self, messages: Sequence[Message]) -> list[Exception | None]:
+        """Of each, what went wrong; EnqueueError for what SQS would refuse again."""
+        found: list[Exception | None] = [_too_large(message) for message in messages]
+        going = [at for at, error in enumerate(found) if error is None]
+        for at, error in zip(going, self._sent([messages[at] for at in going]), strict=True):
+            found[at] = EnqueueError(str(error)) if isinstance(error, EntryRefused) else error
+        return found
+
+    def _sent(self, messages: Sequence[Message]) -> Sequence[StoreError | ConfigError | None]:
+        if self._putting is None:
+            return self._send(messages)
+        return [word for word in self._putting.put(messages, self._send, keyed=False) if not isinstance(word, str)]
+
+
+def _too_large(message: Message) -> TooLarge | None:
+    if len(message.body) <= ANY_BODY_MAX:
+        return None
+    return TooLarge(f"its body has {len(message.body):,} bytes; SQS takes {ANY_BODY_MAX:,}")

@@ -1,0 +1,97 @@
+"""What an SQS URL says: the region, what our queues are called there, and how messages wait."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from urllib.parse import unquote_plus
+
+from msgspec import Struct
+
+from ...errors import ConfigError
+from ...urls import option_shown, shown, split
+
+OPTIONS = ("mode", "cells", "triage", "endpoint", "poll", "receivers", "create", "max_receives", "track", "boto3")
+POLL_S, RECEIVERS, RECEIVES = 20, 10, 100
+_REGION = re.compile(r"[a-z0-9-]{2,32}")
+_PREFIX = re.compile(r"[A-Za-z0-9_-]{1,40}")
+EXPECTED = "expected sqs://REGION/PREFIX, such as sqs://eu-central-1/shop"
+
+
+class Mode(StrEnum):
+    """How a message waits for its next run: `visibility` where it lies, hidden; `requeue` as a delayed copy."""
+
+    VISIBILITY = "visibility"
+    REQUEUE = "requeue"
+
+
+class SqsUrl(Struct, frozen=True, kw_only=True):
+    """A store's place in SQS and its options."""
+
+    shown: str  # for people: without passwords
+    region: str
+    prefix: str
+    mode: Mode = Mode.VISIBILITY
+    cells: str | None = None  # the URL of what keeps shared state
+    triage: str | None = None  # the URL of the store where dead letters lie
+    endpoint: str | None = None
+    poll_s: int = POLL_S  # how long SQS waits for a message before it answers that there is none
+    receivers: int = RECEIVERS  # receives under way at once, of one queue
+    create: bool = False  # make the queues that are missing
+    max_receives: int = RECEIVES  # of those that it makes
+    boto3: bool = False  # make every call with it, also those that are made all the time
+    track: bool = False  # keep a record of each message in the cells, by which it is found, cancelled and unique
+
+    @classmethod
+    def parse(cls, url: str) -> SqsUrl:
+        """Raises ConfigError for what is not a URL of SQS's, an unknown option or a value out of bounds."""
+        parts = split(url)
+        region, prefix = parts.hosts, parts.path.removeprefix("/")
+        known = parts.scheme == "sqs" and parts.user is None
+        if not known or not _REGION.fullmatch(region) or not _PREFIX.fullmatch(prefix):
+            raise _refused(url, f"{EXPECTED}; a prefix has letters, digits, '-' and '_', at most 40")
+        options = {name: unquote_plus(value) for name, value in parts.options()}
+        for name in options:
+            if name not in OPTIONS:
+                raise _refused(url, f"unknown option {option_shown(name)}; known: {', '.join(OPTIONS)}")
+        mode = options.get("mode", "visibility")
+        if mode not in (*Mode,):
+            raise _refused(url, f"mode={mode!r}; expected visibility or requeue")
+        return cls(
+            shown=shown(url.partition("?")[0]),
+            region=region,
+            prefix=prefix,
+            mode=Mode(mode),
+            cells=options.get("cells"),
+            triage=options.get("triage"),
+            endpoint=options.get("endpoint"),
+            poll_s=_whole(url, options, "poll", POLL_S, 0, 20),
+            receivers=_whole(url, options, "receivers", RECEIVERS, 1, 100),
+            create=_yes(url, options, "create"),
+            max_receives=_whole(url, options, "max_receives", RECEIVES, 1, 1000),
+            track=_yes(url, options, "track"),
+            boto3=_yes(url, options, "boto3"),
+        )
+
+    def __repr__(self) -> str:
+        return f"SqsUrl({self.shown!r}, mode={self.mode!r})"
+
+
+def _yes(url: str, options: dict[str, str], name: str) -> bool:
+    said = options.get(name, "false")
+    if said not in ("true", "false"):
+        raise _refused(url, f"{name}={said!r}; expected true or false")
+    return said == "true"
+
+
+def _whole(url: str, options: dict[str, str], name: str, default: int, least: int, most: int) -> int:
+    said = options.get(name)
+    if said is None:
+        return default
+    if not said.isdecimal() or not least <= int(said) <= most:
+        raise _refused(url, f"{name}={said!r}; expected a whole number from {least} to {most}")
+    return int(said)
+
+
+def _refused(url: str, why: str) -> ConfigError:
+    return ConfigError(f"store URL {shown(url)!r}: {why}")

@@ -1,0 +1,45 @@
+"""Where workers of this machine keep their identities, for stores that are not a file on it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+
+from ..config.resolve import settings
+
+_OTHER = re.compile(r"[^A-Za-z0-9.]+")
+_SHOWN = 40  # characters of the identity that the folder's name shows
+
+
+def state_dir(identity: str) -> Path | None:
+    """The folder for workers of the store that `identity` names, such as `db.example.com:5432/app/redrive`; it need
+    not exist yet.
+
+    In REDRIVE_STATE_DIR, else in $XDG_STATE_HOME/redrive, else in ~/.local/state/redrive. None where none of these is,
+    or can be made, a directory that this process may write. Raises ConfigError for settings that cannot be read.
+    """
+    root = _root()
+    if root is None or not _writable(root):
+        return None
+    digest = hashlib.blake2b(identity.encode(errors="surrogateescape"), digest_size=6).hexdigest()
+    return root / f"{_OTHER.sub('-', identity)[:_SHOWN].strip('-.')}-{digest}-workers"
+
+
+def _root() -> Path | None:
+    chosen = settings().state_dir
+    if chosen is not None:
+        return Path(chosen).expanduser().absolute()
+    named = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if named.is_absolute():  # its standard says to pass over others
+        return named / "redrive"
+    try:
+        return Path.home() / ".local" / "state" / "redrive"
+    except RuntimeError:  # a user without a home
+        return None
+
+
+def _writable(folder: Path) -> bool:
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)

@@ -1,0 +1,308 @@
+"""What every store refuses at the door: no draft is written that could not be kept, found or served everywhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import TypeVar, overload
+
+from msgspec.structs import replace
+
+from ..config.resolve import near_miss
+from ..errors import ConfigError, EnqueueError, TooLarge, Unsupported
+from ..ids import is_id
+from ..message import (
+    PRIORITIES,
+    RESTING,
+    Draft,
+    Handle,
+    Lane,
+    Message,
+    Readmit,
+    Redrive,
+    Replace,
+    Return,
+    Verdict,
+    Where,
+)
+from ..store import Traits
+
+E = TypeVar("E", bound=StrEnum)
+_USE_BLOBS = (
+    'keep large bodies in files or S3 with App(…, blobs="file:///DIRECTORY" or "s3://BUCKET/PREFIX"), or REDRIVE_BLOBS'
+)
+_RAISE_MAX = "blob_max (REDRIVE_BLOB_MAX) bounds what blob storage takes"
+INT_MAX = 2**62  # stores keep 64-bit integers; the rest is room for sums
+COUNT_MAX = 2**31 - 1  # and count in four bytes where they can
+WIDTH_MAX = 100_000
+# What a message may be called, and carry beside its body: about what SQS takes.
+NAME_MAX = 255  # characters of a task's, a queue's and a group's name
+KEY_BYTES_MAX = 1024  # of a unique key, and of each id and mark that travels with a message
+HEADERS_MAX, HEADERS_BYTES_MAX = 100, 64 * 1024  # headers, and bytes of all their names and values
+RESTED = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
+_CURSOR = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
+
+
+@overload
+def word(kind: type[E], said: E | str, what: str) -> E: ...
+@overload
+def word(kind: type[E], said: E | str | None, what: str) -> E | None: ...
+def word(kind: type[E], said: E | str | None, what: str) -> E | None:
+    """The member of `kind` that a member or its text names. Raises ConfigError for any other text: a store would keep
+    it, or put it into a statement."""
+    if said is None or type(said) is kind:
+        return said
+    for one in kind:  # not by calling it: that takes the words of newer versions too
+        if one == said:
+            return one
+    near = near_miss(str(said), list(kind))
+    meant = f"did you mean {str(near)!r}? " if near else ""
+    known = ", ".join(repr(str(one)) for one in kind)
+    raise ConfigError(f"{what}={said!r}; {meant}expected one of {known}")
+
+
+def lane_of(said: Lane | str | None) -> Lane | None:
+    """The lane that a look is for; None stands for all."""
+    return word(Lane, said, "lane")
+
+
+def admit(drafts: Iterable[Draft], traits: Traits, *, bounded: bool = True) -> None:
+    """Raises TooLarge or EnqueueError for the first draft that cannot be put, Unsupported for a key that is not
+    kept. Not `bounded`, names and headers may be of any length that the store keeps."""
+    for draft in drafts:
+        if len(draft.body) > traits.body_bytes_max:
+            raise TooLarge(
+                f"body of task {draft.task!r} has {len(draft.body)} bytes; this store takes {traits.body_bytes_max}; "
+                + (_USE_BLOBS if traits.blob_threshold is None else _RAISE_MAX)
+            )
+        why = (bounded and _too_long(draft)) or _numbers(draft, traits) or _texts(draft, traits.names_bytes_max)
+        if why is not None:
+            raise EnqueueError(f"a message of task {draft.task[:100]!a} is refused: {why}; nothing was written")
+        if draft.key is not None and not traits.unique:
+            raise Unsupported(
+                f"a message of task {draft.task!r} is refused: store {traits.name} keeps no unique keys, and it has "
+                f"key={draft.key[:100]!r}; enqueue it without one, and let the task be idempotent: a duplicate is then "
+                "delivered, and has no effect"
+            )
+
+
+def admit_verdict(handles: Sequence[Handle], verdict: Verdict, traits: Traits) -> Sequence[Handle]:
+    """The handles, each with its lane as a Lane. Raises ValueError for a verdict that is not one on so many handles,
+    EnqueueError for a draft as `admit` does, ConfigError for a lane that is none."""
+    if isinstance(verdict, Redrive) and len(verdict.delays_ms) not in (0, len(handles)):
+        raise ValueError(
+            f"{len(verdict.delays_ms)} delays_ms for {len(handles)} handles; expected one for each, or none"
+        )
+    if isinstance(verdict, Replace):
+        if len(handles) != 1:
+            raise ValueError(f"Replace is for one message at a time, not {len(handles)}")
+        if verdict.draft.id == handles[0].id:
+            raise EnqueueError(f"message {handles[0].id} cannot be replaced under its own id; give the draft another")
+        admit([verdict.draft], traits)
+    if all(type(handle.lane) is Lane for handle in handles):
+        return handles
+    return [handle._replace(lane=word(Lane, handle.lane, "lane")) for handle in handles]
+
+
+def judged_lanes(verdict: Verdict) -> tuple[Lane, ...]:
+    """Where a message may lie that this verdict is for."""
+    match verdict:
+        case Redrive():
+            return (*RESTING, Lane.DONE)
+        case Return():
+            return (Lane.READY,)
+        case Readmit():
+            return (Lane.QUARANTINE,)
+        case _:
+            return RESTING
+
+
+def key_is_held(old: str, draft: Draft, holder: str) -> EnqueueError:
+    """Why the message `old` cannot be replaced by this draft."""
+    return EnqueueError(
+        f"message {old} cannot be replaced: message {holder} holds the unique key {draft.key!r} of task "
+        f"{draft.task!r}; nothing was changed"
+    )
+
+
+def values_of(where: Where, *fields: str) -> dict[str, tuple[str, ...]]:
+    """The values, each once, that each of these fields may have of which the filter names any."""
+    named = {field: getattr(where, field) for field in fields}
+    return {
+        field: (str(said),) if isinstance(said, str) else tuple(dict.fromkeys(said))
+        for field, said in named.items()
+        if said is not None
+    }
+
+
+def admit_restored(messages: Sequence[Message], traits: Traits) -> Sequence[Message]:
+    """The messages, each with its lane as a Lane. Raises TooLarge or EnqueueError for the first that cannot be
+    restored."""
+    for message in messages:
+        if message.lane not in RESTING:
+            raise EnqueueError(
+                f"message {message.id[:100]!a} lies in lane {str(message.lane)!r}; only what is dead or in quarantine "
+                "can be restored; nothing was written"
+            )
+        admit([draft_of(message)], traits, bounded=False)  # what died in SQS, or long ago, must come to rest
+        why = _counters(message) or _unwritable([message.reason, message.worker, *_found_by(message)])
+        if why is not None:
+            raise EnqueueError(f"message {message.id} is refused: {why}; nothing was written")
+    if all(type(message.lane) is Lane for message in messages):
+        return messages
+    return [replace(message, lane=Lane(message.lane)) for message in messages]
+
+
+def unstorable(message: Message) -> str | None:
+    """Why no store could keep a message that came from outside; None where each can."""
+    return (
+        _counters(message)
+        or _numbers(draft_of(message), _ANY)
+        or _unwritable([message.task, message.queue, message.reason, message.run, *_found_by(message)])
+    )
+
+
+_ANY = Traits("any")
+_BOUNDS = {
+    **dict.fromkeys(("fence", "attempt", "crashes", "crashes_alone", "redrives", "attempts_allowed"), COUNT_MAX),
+    **dict.fromkeys(("enqueued_ms", "life_ms", "held_ms", "rested_ms"), INT_MAX),
+}
+
+
+def _counters(message: Message) -> str | None:
+    for name, most in _BOUNDS.items():
+        value = getattr(message, name)
+        if value is not None and not 0 <= value <= most:
+            return f"{name} is {value}, expected 0 to {most}"
+    return None
+
+
+def _found_by(message: Message) -> tuple[str, ...]:
+    return (message.faults[-1].error, message.faults[-1].fingerprint) if message.faults else ()
+
+
+def draft_of(message: Message) -> Draft:
+    """What of it is refused or taken as of a draft."""
+    return Draft(
+        task=message.task,
+        queue=message.queue,
+        body=message.body,
+        content=message.content,
+        id=message.id,
+        priority=message.priority,
+        key=message.key,
+        group=message.group,
+        deadline_ms=message.deadline_ms,
+        keep_ms=message.keep_ms,
+        version=message.version,
+        headers=message.headers,
+        correlation_id=message.correlation_id,
+        causation_id=message.causation_id,
+        producer=message.producer,
+        traceparent=message.traceparent,
+    )
+
+
+def read_cursor(cursor: str | None) -> tuple[int, int]:
+    """The place after which a page begins. Raises ValueError for what no page gave."""
+    if cursor is None:
+        return -1, -1
+    match = _CURSOR.fullmatch(cursor)
+    if match is None:
+        raise ValueError(f"cursor {cursor!r} is not one this store gave; start again without one")
+    return int(match[1]), int(match[2])
+
+
+def begin(where: Where, lane: Lane | None, after: tuple[int, int]) -> tuple[Where, tuple[int, int]]:
+    """A filter and the place after which a page begins, where that place says since when as well: then one bound on an
+    index is all there is."""
+    if where.since_ms is None or lane not in RESTED:
+        return where, after
+    return replace(where, since_ms=None), max(after, (where.since_ms, -1))
+
+
+def admit_width(width: int | None, least: int) -> None:
+    """Raises ConfigError for a group width that cannot be meant."""
+    if width is not None and not least <= width <= WIDTH_MAX:
+        raise ConfigError(f"group width is {width}, expected {least} to {WIDTH_MAX}")
+
+
+def admit_group(group: str | None) -> None:
+    """Raises ConfigError for a group without a name; None stands for all."""
+    if group == "":
+        raise ConfigError("the group has an empty name; name one, or give None for all groups of the queue")
+    if group is not None and len(group) > NAME_MAX:
+        raise ConfigError(f"the group's name has {len(group)} characters, expected at most {NAME_MAX}")
+
+
+def _too_long(draft: Draft) -> str | None:
+    """Why its names, keys or headers are over their bounds."""
+    size = len(draft.task) + len(draft.queue) + len(draft.content)
+    for text in (draft.group, draft.key, draft.correlation_id, draft.causation_id, draft.producer, draft.traceparent):
+        if text:
+            size += len(text)
+    why = _longest(draft) if size > NAME_MAX else None  # else no one of them can be
+    return why if why or not draft.headers else _headers(draft.headers)
+
+
+def _longest(draft: Draft) -> str | None:
+    for name in ("task", "queue", "group"):
+        if (count := len(getattr(draft, name) or "")) > NAME_MAX:
+            return f"its {name} has {count} characters, expected at most {NAME_MAX}"
+    for name in ("key", "correlation_id", "causation_id", "producer", "traceparent", "content"):
+        if (count := len((getattr(draft, name) or "").encode(errors="replace"))) > KEY_BYTES_MAX:
+            return f"its {name} has {count} bytes, expected at most {KEY_BYTES_MAX}"
+    return None
+
+
+def _headers(headers: Mapping[str, str]) -> str | None:
+    if len(headers) > HEADERS_MAX:
+        return f"it has {len(headers)} headers, expected at most {HEADERS_MAX}"
+    size = sum(len(text.encode(errors="replace")) for pair in headers.items() for text in pair)
+    return None if size <= HEADERS_BYTES_MAX else f"its headers have {size} bytes, expected at most {HEADERS_BYTES_MAX}"
+
+
+def _numbers(draft: Draft, traits: Traits) -> str | None:
+    if draft.priority not in PRIORITIES:
+        return f"priority is {draft.priority!r}, expected one of {', '.join(map(str, PRIORITIES))}"
+    if not 0 <= draft.delay_ms <= (traits.delay_ms_max or INT_MAX):
+        return f"delay_ms is {draft.delay_ms}, expected 0 to {traits.delay_ms_max or INT_MAX}"
+    due_ms, deadline_ms = draft.due_ms or 0, draft.deadline_ms or 0
+    if (due_ms | deadline_ms | draft.key_for_ms | draft.keep_ms | draft.version) >> 62:  # one is negative, or so large
+        for name in ("due_ms", "deadline_ms", "key_for_ms", "keep_ms", "version"):
+            value = getattr(draft, name)
+            if value is not None and not 0 <= value <= INT_MAX:
+                return f"{name} is {value}, expected 0 to {INT_MAX}"
+    if draft.id is not None and not is_id(draft.id):
+        return f"id {draft.id!a} is not a UUIDv7 in lower case"
+    return None
+
+
+def _texts(draft: Draft, names_bytes_max: int | None) -> str | None:
+    if not draft.task or not draft.queue or draft.group == "":
+        return "task, queue and group must have names"
+    texts = [draft.task, draft.queue, draft.content, draft.key, draft.group, draft.producer, draft.traceparent]
+    texts += [draft.correlation_id, draft.causation_id]
+    for name, value in (draft.headers or {}).items():
+        texts += [name, value]
+    return _unwritable(texts) or (None if names_bytes_max is None else _names(draft, names_bytes_max))
+
+
+def _unwritable(texts: Iterable[str | None]) -> str | None:
+    every = "".join([text for text in texts if text])
+    if "\0" in every:
+        return "one of its names, keys or headers holds a NUL character"
+    try:
+        every.encode()
+    except UnicodeEncodeError as error:
+        return f"one of its names, keys or headers cannot be written as UTF-8 ({error.reason})"
+    return None
+
+
+def _names(draft: Draft, bytes_max: int) -> str | None:
+    for one, other in (("queue", "group"), ("task", "key")):
+        names = getattr(draft, one) + (getattr(draft, other) or "")
+        if len(names) * 4 > bytes_max and len(names.encode()) > bytes_max:
+            return f"{one} and {other} have {len(names.encode())} bytes together; this store takes {bytes_max}"
+    return None

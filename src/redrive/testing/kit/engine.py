@@ -1,0 +1,255 @@
+"""A worker in slow motion: one message at a time, and where a worker would wait, the clock jumps.
+
+Claims, admission, executors, decisions and settlement are the worker's own; only waiting is not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import ChainMap
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from ...duration import show
+from ...errors import ConfigError, EnqueueError
+from ...events import Fate, Notice
+from ...fault import Fault
+from ...message import Ask, Settled
+from ...worker.admission import admit_run
+from ...worker.delivery_events import fate
+from ...worker.execution import Gate, Hall, Run
+from ...worker.flow.controller import Flow
+from ...worker.idempotency import Keys
+from ...worker.redrive_outcome import with_verdict
+from ...worker.settlement import Outcome, outcome, refused
+from ..clock import ManualClock
+from .faults import Acts, Crash, RiggedTask
+from .records import Drained, Ran, named
+from .runs import KitRuns
+from .store import KitStore
+
+if TYPE_CHECKING:
+    from ...app import App
+    from ...task import Task
+
+_DEAD = ("dead", "quarantined")
+WORKER = "kit"
+LOOKS_MAX = 1_000
+LEASE_MS = 30_000  # a worker's default, as the next one; a test shall not depend on the machine's settings
+PARK_S = 300.0
+GRACE_S = 30.0
+
+
+class Plan(Struct, frozen=True):
+    """How far to go: no jump beyond `end_ms`, an early end once `enough` is true, an error after `deliveries_max`."""
+
+    end_ms: float
+    enough: Callable[[], object]
+    deliveries_max: int
+
+
+class Tally(Struct):
+    """What was done so far."""
+
+    deliveries: int = 0
+    runs: int = 0
+    done: int = 0
+    failed: int = 0
+    dead: int = 0
+    last_failure: str | None = None
+
+    def add_run(self, ran: Ran) -> None:
+        self.runs += 1
+        self.done += ran.outcome == "done"
+        self.failed += ran.failed
+        self.dead += ran.outcome in _DEAD
+        if ran.failed:
+            self.last_failure = repr(ran).strip()
+
+    def add_unrun(self, told: Fate) -> None:
+        self.done += told.outcome == "done"  # a duplicate of what is done
+        if told.outcome in _DEAD:
+            self.dead += 1
+            self.last_failure = f"{told.task} {told.outcome} unrun ({told.reason})" + (
+                f": {told.text}" if told.text else ""
+            )
+
+
+class Engine:
+    """Claims, admits and settles for one store; whoever asks for its turns runs the handlers."""
+
+    def __init__(self, store: KitStore, clock: ManualClock) -> None:
+        self.store, self._clock, self.start_ms = store, clock, clock.now_ms()
+        self.apps: list[App] = []
+        self.tasks: ChainMap[str, Task[Any, Any]] = ChainMap()
+        self.acts = Acts()
+        self.runs: list[Ran] = []
+        self._flows: dict[int, Flow] = {}  # by id of the app
+        self._keys = Keys(self.tasks, store, GRACE_S, LEASE_MS / 1000)
+        self._gate = Gate(1, Hall(1), store=store)
+        self._redriving = KitRuns(store, clock, self.apps, lambda app: partial(self._tell, app), WORKER)
+        self._busy = False
+
+    def add(self, app: App) -> None:
+        self.apps.append(app)
+        self.tasks.maps.append(app.tasks)
+        park_s = PARK_S if app.park_for_s is None else app.park_for_s
+        self._gate.park_ms = max(self._gate.park_ms, math.ceil(park_s * 1000))
+
+    def turns(self, plan: Plan, tally: Tally) -> Generator[Run]:
+        """Each admitted message, one of each queue in turn, to be run before the next is asked for."""
+        if not self.apps:
+            raise ConfigError("no app is in use here; call rd.use(app) first, or set redrive_app in pytest's settings")
+        for task in self.tasks.values():
+            task.check_on_dead()
+        if self._busy:
+            raise RuntimeError("this test's messages are being run already; a handler cannot run them too")
+        self._busy = True
+        try:
+            idle = 0  # looks that found nothing, one after another
+            while not idle or self._jump(plan.end_ms, idle):
+                idle += 1
+                self._redriving.tick()
+                for queue in [*self.store.seen_queues]:
+                    if plan.enough():
+                        return
+                    for run in self._claim(queue):
+                        idle = 0
+                        yield from self._turn(run, plan, tally)
+        finally:
+            self._busy = False
+            self._redriving.release()
+
+    def sum_up(self, tally: Tally, from_ms: int) -> Drained:
+        counts = self.store.counts()
+        return Drained(
+            runs=tally.runs,
+            done=tally.done,
+            failed=tally.failed,
+            dead=tally.dead,
+            left=counts.ready + counts.scheduled + counts.leased,
+            elapsed_s=(self._clock.now_ms() - from_ms) / 1000,
+            last_failure=tally.last_failure,
+        )
+
+    def since_start_s(self, at_ms: int) -> float:
+        return (at_ms - self.start_ms) / 1000
+
+    def _claim(self, queue: str) -> list[Run]:
+        deliveries = self.store.exchange([], [Ask(queue, 1, LEASE_MS, worker=WORKER)]).deliveries
+        return [Run(delivery, self._gate, math.inf) for delivery in deliveries]
+
+    def _jump(self, end_ms: float, idle: int) -> bool:
+        """Move the clock to where something is due; False where nothing will be until `end_ms`."""
+        due_ms, now_ms = min(self.store.next_due_ms(), self._redriving.next_ms(end_ms)), self._clock.now_ms()
+        if due_ms <= now_ms:  # each look lets some of those whose wait is over join the line of their group
+            return idle < LOOKS_MAX
+        if due_ms == math.inf or due_ms > end_ms:
+            return False
+        self._clock.advance((due_ms - now_ms) / 1000)
+        return True
+
+    def _turn(self, run: Run, plan: Plan, tally: Tally) -> Generator[Run]:
+        if tally.deliveries >= plan.deliveries_max:
+            raise AssertionError(self._endless(plan))
+        tally.deliveries += 1
+        if not self._keyed(run):
+            tally.add_unrun(self._settle(run)[0])
+            return
+        if not admit_run(run, self.tasks, self._clock.now_ms()):
+            tally.add_unrun(self._settle(run)[0])
+            return
+        act = self.acts.take(run.task.name)
+        rig = run.task = RiggedTask(run, act)
+        at_ms, args = self._clock.now_ms(), named(rig.codec, run.args, run.kwargs)
+        self._gate.enter([run])
+        yield run
+        if act is not None and act.late:
+            self._clock.advance(rig.policy.timeout_s)
+        if rig.escaped is not None and not isinstance(rig.escaped, Crash):
+            raise rig.escaped
+        told, fault = self._settle(run, at_ms) if rig.escaped is None else (None, None)
+        ran = self._ran(run, rig.result, args, at_ms, told, fault)
+        self.runs.append(ran)
+        tally.add_run(ran)
+
+    def _keyed(self, run: Run) -> bool:
+        """Whether it is not over already, as far as its idempotency key goes; and what flow control has against it."""
+        flow, going = self._flow_of(run), self._keys.claim([run])
+        if flow is not None:
+            flow.admit(going)
+        return not run.over
+
+    def _flow_of(self, run: Run) -> Flow | None:
+        """The flow control of its app."""
+        task = self.tasks.get(run.delivery.message.task)
+        if task is None:
+            return None
+        flow = self._flows.get(id(task.app))
+        if flow is None:
+            flow = self._flows[id(task.app)] = Flow(task.app, self.store, WORKER, partial(self._tell, task.app))
+        return flow
+
+    def _tell(self, app: App, name: str, text: str, about: str = "") -> None:
+        app.events.emit([Notice(name=name, worker=WORKER, at_ms=self._clock.now_ms(), text=text, about=about)])
+
+    def _settle(self, run: Run, from_ms: int = 0) -> tuple[Fate, Fault | None]:
+        """Settle a run, which began at `from_ms` if it did."""
+        now_ms = self._clock.now_ms()
+        if run.guards and (flow := self._flow_of(run)) is not None:
+            flow.ended(run)
+            flow.left(run)
+            flow.tick()
+        self._keys.look_committed([run])
+        if run.started_s:  # as long as this clock says: what the machine took is not the test's
+            run.finished_s = run.started_s + (now_ms - from_ms) / 1000
+        ended = outcome(run, now_ms, WORKER)
+        try:
+            word = self._exchange(ended, now_ms)
+        except EnqueueError as error:  # as the worker does: a follow-up that no store takes fails its run
+            ended = refused(ended, error, run.task, now_ms, WORKER)
+            word = self._exchange(ended, now_ms)
+        told = fate(ended, word, now_ms, WORKER)
+        owner = next((app for app in self.apps if told.task in app.tasks), self.apps[0])
+        dropped = Notice(name="result_dropped", worker=WORKER, at_ms=now_ms, text=f"{told.id}: {run.complaint}")
+        owner.events.emit([told] if run.complaint is None else [dropped, told])
+        return told, ended.settlement.fault
+
+    def _exchange(self, ended: Outcome, now_ms: int) -> Settled:
+        """Settle it, with the verdict that a redrive run waits for."""
+        message = ended.delivery.message
+        word = self.store.exchange([with_verdict(message, ended.settlement, now_ms)], []).settled[0]
+        self._redriving.stir(message.run)
+        return word
+
+    def _ran(
+        self, run: Run, result: Any, args: dict[str, Any], at_ms: int, told: Fate | None, fault: Fault | None
+    ) -> Ran:
+        message = run.delivery.message
+        extras = None if run.context is None else run.context.end()
+        delay_ms = None if told is None else told.delay_ms
+        return Ran(
+            id=message.id,
+            task=message.task,
+            args=args,
+            attempt=message.attempt,
+            crashes=message.crashes,
+            redrives=message.redrives,
+            at_s=self.since_start_s(at_ms),
+            outcome="crashed" if told is None else told.outcome,
+            delay_s=None if delay_ms is None else delay_ms / 1000,
+            result=extras.partial if result is None and extras is not None else result,
+            degraded=None if told is None else told.degraded,
+            reason=None if told is None else told.reason,
+            fault=fault,
+        )
+
+    def _endless(self, plan: Plan) -> str:
+        lately = "\n".join(f"  {ran!r}" for ran in self.runs[-5:])
+        return (
+            f"{plan.deliveries_max} runs, and {show(self.since_start_s(self._clock.now_ms()))} after the start still "
+            f"something is due. Does a handler come back for ever? Else give a higher max_runs=. The last:\n{lately}"
+        )

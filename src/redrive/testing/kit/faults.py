@@ -1,0 +1,87 @@
+"""Failures on demand: a task as the worker's executors see it for one run, whose handler may fail, die or be late."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from msgspec import Struct
+
+from ...worker.execution import Run
+from ...worker.middleware import around
+
+
+class Crash(BaseException):
+    """Raised anywhere in a handler under a Kit, it ends the run as `kill -9` of the worker would there: nothing is
+    settled, the lease runs out, the crash is counted and the message comes again. (Only, `finally` blocks do run.)"""
+
+
+class Act(Struct, frozen=True):
+    """What is to go wrong in one run: `error` is raised instead of running the handler, or after it ran."""
+
+    error: BaseException | type[BaseException]
+    after: bool = False
+    late: bool = False  # the run ends by its timeout
+
+
+class Acts:
+    """What was asked to go wrong in the next runs, by task."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, deque[Act]] = {}
+
+    def add(self, task: str, act: Act, times: int) -> None:
+        self._next.setdefault(task, deque()).extend([act] * times)
+
+    def take(self, task: str) -> Act | None:
+        waiting = self._next.get(task)
+        return waiting.popleft() if waiting else None
+
+
+class RiggedTask:
+    """The run's task in all but its handler, which keeps what it returned, and what no worker would survive."""
+
+    def __init__(self, run: Run, act: Act | None) -> None:
+        self._task, self._run, self._act = run.task, run, act
+        rigged = self._acall if self._task.is_async else self._call
+        self.entry = around(rigged, self._task.is_async, self._task.app._wraps)
+        self.result: Any = None
+        self.escaped: BaseException | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            self._interfere(after=False)
+            self.result = self._task.handler(*args, **kwargs)
+            self._interfere(after=True)
+            return self.result
+        except BaseException as error:
+            self._note(error)
+            raise
+
+    async def _acall(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            self._interfere(after=False)
+            self.result = await self._task.handler(*args, **kwargs)
+            self._interfere(after=True)
+            return self.result
+        except BaseException as error:
+            self._note(error)
+            raise
+
+    def _interfere(self, *, after: bool) -> None:
+        act = self._act
+        if act is None or act.after is not after:
+            return
+        if act.late:
+            self._run.cause = "timeout"
+        raise act.error if isinstance(act.error, type) else act.error.with_traceback(None)
+
+    def _note(self, error: BaseException) -> None:
+        """What is not the handler's: the executors take it for a fault, but Ctrl-C, `pytest.fail` and Crash are the
+        test's."""
+        if not isinstance(error, Exception | asyncio.CancelledError | SystemExit | GeneratorExit):
+            self.escaped = error

@@ -1,0 +1,82 @@
+"""Which of the enqueued messages a test means, and what to say where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from ...codec.codec import Codec
+from ...duration import show
+from .records import Enqueued, call
+
+SHOWN_MAX = 20  # messages in the text of a failed assertion
+
+
+class Wanted(Struct, frozen=True):
+    """What a message should look like; None, or an argument that is not named, matches anything."""
+
+    task: str
+    args: Mapping[str, Any]
+    options: Mapping[str, Any]  # delay_s, queue, key, group
+
+    def differences(self, message: Enqueued) -> list[str]:
+        """In what it is not as wanted; empty if it matches."""
+        pairs = [(name, message.args.get(name, "nothing"), value) for name, value in self.args.items()]
+        pairs += [(name, getattr(message, name), value) for name, value in self.options.items() if value is not None]
+        return [_difference(name, found, wanted) for name, found, wanted in pairs if not wanted == found]  # noqa: SIM201
+
+    def __str__(self) -> str:
+        options = {name: value for name, value in self.options.items() if value is not None}
+        parts = [_as_told(name, value) for name, value in options.items()]
+        return call(self.task, self.args) + (f" with {', '.join(parts)}" if parts else "")
+
+
+def named_arguments(codec: Codec, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments a test gave, by name; any may be left out. Raises TypeError for one the handler does not take."""
+    try:
+        return dict(codec.signature.bind_partial(*args, **kwargs).arguments)
+    except TypeError as error:
+        raise TypeError(f"task {codec.name!r}: {error}; it takes {codec.signature}") from None
+
+
+def complaint(wanted: Wanted, times: int | None, enqueued: Sequence[Enqueued]) -> str | None:
+    """Why the assertion fails; None if it holds."""
+    of_task = [message for message in enqueued if message.task == wanted.task]
+    matching = [message for message in of_task if not wanted.differences(message)]
+    if (matching and times is None) or len(matching) == times:
+        return None
+    if matching:
+        expected = "none" if times == 0 else f"{times}"
+        return f"{wanted} was enqueued {len(matching)} times, expected {expected}:\n{_list(matching)}"
+    head = f"{wanted} was not enqueued" + (f", expected {times} times." if times else ".")
+    if not enqueued:
+        return f"{head}\nNothing was."
+    near = sorted(of_task, key=lambda message: len(wanted.differences(message)))
+    others = [message for message in enqueued if message.task != wanted.task]
+    lines = [_told(message, wanted) for message in near] + [f"  {message!r}" for message in others]
+    return f"{head}\nWhat was, the likest first:\n" + _cut(lines)
+
+
+def _told(message: Enqueued, wanted: Wanted) -> str:
+    return f"  {message!r}\n      " + "; ".join(wanted.differences(message))
+
+
+def _list(messages: Sequence[Enqueued]) -> str:
+    return _cut([f"  {message!r}" for message in messages])
+
+
+def _cut(lines: Sequence[str]) -> str:
+    more = [f"  … and {len(lines) - SHOWN_MAX} more"] if len(lines) > SHOWN_MAX else []
+    return "\n".join([*lines[:SHOWN_MAX], *more])
+
+
+def _difference(name: str, found: Any, wanted: Any) -> str:
+    if name == "delay_s":
+        return f"delay is {show(found)}, expected {show(wanted)}"
+    return f"{name} is {found!r}, expected {wanted!r}"
+
+
+def _as_told(name: str, value: Any) -> str:
+    return f"delay {show(value)}" if name == "delay_s" else f"{name} {value!r}"

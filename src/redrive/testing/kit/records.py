@@ -1,0 +1,151 @@
+"""What a Kit shows: messages that were enqueued, runs, dead messages and the sum of a drain, each in one line."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ...codec.codec import Codec
+from ...duration import show
+from ...errors import Unreadable
+from ...fault import Fault
+from ...message import Draft
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = 60
+_short.maxdict = _short.maxlist = _short.maxtuple = 6
+
+
+def arguments(codec: Codec | None, body: bytes, version: int) -> dict[str, Any]:
+    """A body's arguments by name, read as the handler would read them, defaults included; of a task that is not known,
+    as they stand in the JSON; empty for what cannot be read."""
+    try:
+        if codec is not None:
+            return named(codec, *codec.decode(body, version))
+        found = msgspec.json.decode(body)
+        return found if isinstance(found, dict) else {}
+    except (Unreadable, msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+
+
+def named(codec: Codec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name, defaults included."""
+    bound = codec.signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def call(task: str, args: Mapping[str, Any]) -> str:
+    """A call as one would write it, long values cut.
+
+    >>> call("crm.push", {"record_id": 42, "dry": True})
+    'crm.push(record_id=42, dry=True)'
+    """
+    return f"{task}({', '.join(f'{name}={_short.repr(value)}' for name, value in args.items())})"
+
+
+class Enqueued(Struct, frozen=True, kw_only=True):
+    """A message that was enqueued, whatever became of it. `args`: its arguments by name, defaults included. `at_s`:
+    virtual seconds since the test's first; `delay_s`: how long after that it could first run."""
+
+    id: str
+    task: str
+    queue: str
+    args: dict[str, Any]
+    at_s: float
+    delay_s: float
+    key: str | None
+    group: str | None
+    draft: Draft  # the rest of it: headers, priority, correlation_id, …
+
+    def __repr__(self) -> str:
+        notes = [f"at {show(self.at_s)}"]
+        if self.delay_s:
+            notes.append(f"delay {show(self.delay_s)}")
+        notes += [f"{name} {value!r}" for name, value in (("key", self.key), ("group", self.group)) if value]
+        if self.queue != "default":
+            notes.append(f"queue {self.queue!r}")
+        return f"{call(self.task, self.args)}  [{', '.join(notes)}]"
+
+
+class Ran(Struct, frozen=True, kw_only=True):
+    """One run of a handler. `outcome`: done, retry, snoozed, dead, quarantined, cancelled, or crashed (its end was
+    never settled). `at_s`: when, in virtual seconds since the test's first; `delay_s`: until it was due again."""
+
+    id: str
+    task: str
+    args: dict[str, Any]
+    attempt: int
+    crashes: int
+    redrives: int
+    at_s: float
+    outcome: str
+    delay_s: float | None = None
+    result: Any = None  # what the handler returned
+    degraded: str | None = None  # what it had to do without
+    reason: str | None = None  # why it is dead
+    fault: Fault | None = None  # how it failed
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended in a fault, or its worker died."""
+        return self.fault is not None or self.outcome == "crashed"
+
+    def __repr__(self) -> str:
+        parts = [f"{show(self.at_s):>8}  attempt {self.attempt}  {call(self.task, self.args)}  {self.outcome}"]
+        if self.outcome == "dead" and self.reason:
+            parts.append(f" ({self.reason})")
+        if self.delay_s is not None:
+            parts.append(f" in {show(self.delay_s)}")
+        if self.fault is not None:
+            parts.append(f": {failure(self.fault)}")
+        return "".join(parts)
+
+
+class Dead(Struct, frozen=True, kw_only=True):
+    """A message in the dead lane, or in quarantine. `faults`: how it failed, oldest first, the first and last ten."""
+
+    id: str
+    task: str
+    queue: str
+    args: dict[str, Any]
+    lane: str
+    reason: str | None
+    attempt: int
+    crashes: int
+    redrives: int
+    faults: tuple[Fault, ...]
+    body: bytes
+
+    def __repr__(self) -> str:
+        spent = _count(self.attempt, "attempt") + (f" and {_count(self.crashes, 'crash')}" if self.crashes else "")
+        last = f": {failure(self.faults[-1])}" if self.faults else ""
+        return f"{call(self.task, self.args)}  {self.lane} ({self.reason}) after {spent}{last}"
+
+
+class Drained(Struct, frozen=True, kw_only=True):
+    """What a drain did. `runs`: handlers run; of these `done` and `failed` (retried or not, crashes too); `dead`:
+    messages that died or went to quarantine, run or not; `left`: messages that still wait (beyond `until`, in a paused
+    queue, behind a blocked group); `elapsed_s`: virtual seconds that passed; `last_failure`: in words."""
+
+    runs: int
+    done: int
+    failed: int
+    dead: int
+    left: int
+    elapsed_s: float
+    last_failure: str | None = None
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}{'es' if what.endswith('sh') else 's'}"
+
+
+def failure(fault: Fault) -> str:
+    """A fault in a line: its class and the first line of its text."""
+    text = fault.text.strip().splitlines()[0][:200] if fault.text.strip() else ""
+    return f"{fault.error or fault.kind.value}: {text}" if text else fault.error or fault.kind.value

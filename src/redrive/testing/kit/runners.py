@@ -1,0 +1,80 @@
+"""How a Kit runs handlers: by the worker's executors, in a synchronous test and in an asynchronous one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from ...worker.execution import Run
+from ...worker.executors.tasks import TaskExecutor
+from ...worker.executors.threads import ThreadExecutor
+
+
+class InlineRunner:
+    """For synchronous tests: sync handlers here and now, in the test's own thread; async ones on an event loop of the
+    kit's own, made when the first is run. Timeouts end async handlers in real time, as in a worker."""
+
+    def __init__(self) -> None:
+        self._runner: asyncio.Runner | None = None
+        self._current: list[Run] = []
+        self._tasks: TaskExecutor | None = None
+        self._threads = ThreadExecutor(0, _ignore_all, _ignore, None)
+
+    def run(self, run: Run) -> None:
+        if not run.task.is_async:
+            self._threads._run(run)
+            return
+        loop, tasks = self._open()
+        self._current[:] = [run]
+        tasks.start(run)
+        loop.run_until_complete(run.handle)
+
+    def close(self) -> None:
+        """Close the event loop; what handlers left running on it is cancelled."""
+        if self._runner is not None and self._tasks is not None:
+            self._tasks.close()
+            self._runner.close()
+
+    def _open(self) -> tuple[asyncio.AbstractEventLoop, TaskExecutor]:
+        if self._runner is None or self._tasks is None:
+            self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # with a factory it sets no global loop
+            self._tasks = _executor(self._runner.get_loop(), self._current)
+        return self._runner.get_loop(), self._tasks
+
+
+class LoopRunner:
+    """For asynchronous tests: async handlers on the test's own loop, sync ones in a thread, where a worker has them
+    too: they may block, or run a loop of their own."""
+
+    def __init__(self) -> None:
+        self._current: list[Run] = []
+        self._tasks = _executor(asyncio.get_running_loop(), self._current)
+        self._threads = ThreadExecutor(0, _ignore_all, _ignore, None)
+
+    async def run(self, run: Run) -> None:
+        if not run.task.is_async:
+            await asyncio.to_thread(self._threads._run, run)
+            return
+        self._current[:] = [run]
+        self._tasks.start(run)
+        handle = run.handle
+        try:
+            await asyncio.wait([handle])  # a bare await would lose the test's own cancellation: runs swallow theirs
+        finally:
+            if not handle.done():
+                handle.cancel()
+
+    def close(self) -> None:
+        self._tasks.close()
+
+
+def _executor(loop: asyncio.AbstractEventLoop, current: list[Run]) -> TaskExecutor:
+    return TaskExecutor(loop, _ignore_all, _ignore, lambda: current, None, 0.5)
+
+
+def _ignore(_: Run) -> None:
+    """Nothing is waiting to take the place of a run that ended."""
+
+
+def _ignore_all(_: Sequence[Run]) -> None:
+    """A run's end is known by its call's return."""

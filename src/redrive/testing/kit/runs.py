@@ -1,0 +1,96 @@
+"""Redrive runs in a Kit: carried by the carriers of a worker, whose ticks come when the kit's clock says so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ...events import Notify
+from ...triage.redrive import runs
+from ...triage.redrive.plan import read_plan
+from ...triage.redrive.run_state import RunState, Status
+from ...triage.redrive.runner import AWAITING, Carrier
+from ..clock import ManualClock
+from .store import KitStore
+
+if TYPE_CHECKING:
+    from ...app import App
+
+LOOK_MS = 1_000  # until a run is looked at again that somebody else carries
+QUIET_MS = 600_000  # for how long the clock jumps for a run that waits, as for a breaker to close
+PATIENCE = 10  # what has waited is looked at again after a tenth of that
+
+
+class Carried(Struct):
+    """A run that is open."""
+
+    carrier: Carrier
+    next_ms: int = 0  # when it is to be ticked
+    news: tuple[object, ...] = ()  # what of its state is no mere lease
+    since_ms: int = 0  # since when there was none
+    awaits: bool = False  # a person has to say a word
+
+
+class KitRuns:
+    """The open runs of one kit. `notice` makes what tells an app's observers."""
+
+    def __init__(
+        self, store: KitStore, clock: ManualClock, apps: Sequence[App], notice: Callable[[App], Notify], owner: str
+    ) -> None:
+        self._store, self._clock, self._apps, self._notice, self._owner = store, clock, apps, notice, owner
+        self._open: dict[str, Carried] = {}
+
+    def tick(self) -> None:
+        """Carry on what is due. Raises what a carrier raises: in a test nothing goes on without it."""
+        open_runs = runs.index(self._store).open
+        if not (open_runs or self._open):
+            return
+        self._open = {id: self._open.get(id) or Carried(self._carrier(id)) for id in open_runs}
+        for id, run in self._open.items():
+            now_ms = self._clock.now_ms()
+            if now_ms >= run.next_ms:
+                wait_s = run.carrier.tick()
+                self._saw(run, runs.state_of(self._store, id), now_ms)
+                wait_ms = LOOK_MS if wait_s is None else math.ceil(wait_s * 1000)
+                run.next_ms = now_ms + max(wait_ms, (now_ms - run.since_ms) // PATIENCE)
+
+    def stir(self, id: str | None) -> None:
+        """A message that this run moved was settled."""
+        run = None if id is None else self._open.get(id)
+        if run is not None:
+            run.since_ms = run.next_ms = self._clock.now_ms()
+
+    def next_ms(self, end_ms: float) -> float:
+        """When one is due next, of those that may get on by themselves; infinite if there is none. Where the clock has
+        no end to go to, what waits is not waited for long."""
+        now_ms = self._clock.now_ms()
+        quiet_ms = QUIET_MS if end_ms == math.inf else math.inf
+        going = [run for run in self._open.values() if not run.awaits and now_ms - run.since_ms < quiet_ms]
+        return min((run.next_ms for run in going), default=math.inf)
+
+    def release(self) -> None:
+        """Let another carry them: a handle's `undo`, or the next call."""
+        for run in self._open.values():
+            run.carrier.release()
+        self._open = {}
+
+    def _carrier(self, id: str) -> Carrier:
+        app = self._app_of(id)
+        return Carrier(self._store, id, self._owner, self._notice(app), app)
+
+    def _app_of(self, id: str) -> App:
+        """The app whose tasks it moves."""
+        plan = read_plan(self._store.cells, id)
+        tasks = set() if plan is None else {*plan.by_task}
+        return next((app for app in self._apps if not tasks.isdisjoint(app.tasks)), self._apps[0])
+
+    def _saw(self, run: Carried, state: RunState | None, now_ms: int) -> None:
+        if state is None:
+            return
+        run.awaits = state.status is Status.PAUSED or state.phase == AWAITING
+        news = (state.status, state.why, state.carried[2:], state.canary_over, state.undo, state.closed)
+        if news != run.news:
+            run.news, run.since_ms = news, now_ms

@@ -1,0 +1,106 @@
+"""The memory store of one test: it remembers what was put, and says when something is due next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from ...ids import new_id
+from ...message import (
+    Ask,
+    Draft,
+    Exchange,
+    Handle,
+    Message,
+    Put,
+    Redrive,
+    Replace,
+    Settlement,
+    Swap,
+    Verdict,
+)
+from ...stores.memory.store import MemoryStore
+from ..clock import ManualClock
+
+
+class Noted(NamedTuple):
+    """A draft that became a message, and when."""
+
+    draft: Draft
+    id: str
+    at_ms: int
+
+
+class KitStore(MemoryStore):
+    """A MemoryStore on a manual clock. `noted` is all that was put, in order; `seen_queues` are the queues it was put
+    to."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.noted: list[Noted] = []
+        self.seen_queues: dict[str, None] = {}  # in the order they came
+        #: Works messages and runs until the function is true, for so many seconds at most; the Kit's.
+        self.drive: Callable[[Callable[[], bool], float | None], None] | None = None
+
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
+        """At once, also where the program under test names a transaction `tx` of its database."""
+        puts = super().put([self._exact(draft) for draft in drafts], swaps=swaps)
+        for draft, put in zip(drafts, puts, strict=True):
+            if not put.duplicate:
+                self._note(draft, put.id)
+        return puts
+
+    def exchange(
+        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+    ) -> Exchange:
+        settlements = [self._prepared(s) if s.follow_ups else s for s in settlements]
+        result = super().exchange(settlements, asks, swaps=swaps)
+        for settlement in settlements:
+            found = self.find([draft.id or "" for draft in settlement.follow_ups]) if settlement.follow_ups else ()
+            for draft, message in zip(settlement.follow_ups, found, strict=True):
+                if message is not None:  # it was settled, and its key was free
+                    self._note(draft, message.id)
+        return result
+
+    def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
+        if isinstance(verdict, Redrive):
+            if verdict.to_queue is not None:
+                self.seen_queues[verdict.to_queue] = None
+            delays_ms = [verdict.delay_ms + more_ms for more_ms in verdict.delays_ms or (0,) * len(handles)]
+            verdict = replace(verdict, delay_ms=0, delays_ms=tuple(max(0, ms - 1) for ms in delays_ms))  # see `_exact`
+        if isinstance(verdict, Replace):
+            draft = self._exact(verdict.draft)
+            verdict = replace(
+                verdict, draft=draft if draft.id is not None else replace(draft, id=new_id(self.now_ms()))
+            )
+        moved = super().triage(handles, verdict, swaps=swaps)
+        if isinstance(verdict, Replace) and moved == [True]:
+            self._note(verdict.draft, verdict.draft.id or "")
+        return moved
+
+    def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
+        for message in messages:
+            self.seen_queues[message.queue] = None
+        return super().restore(messages, swaps=swaps)
+
+    def next_due_ms(self) -> float:
+        """When something may be claimed next, of any queue that is not paused; infinite if nothing is scheduled."""
+        with self._changed:
+            return self._next_due_ms([Ask(queue, 1, 0) for queue in self.seen_queues])
+
+    def _prepared(self, settlement: Settlement) -> Settlement:
+        """Its follow-ups with ids, to find them by, and exact times."""
+        now_ms = self.now_ms()
+        named = (d if d.id is not None else replace(d, id=new_id(now_ms)) for d in settlement.follow_ups)
+        return replace(settlement, follow_ups=tuple(map(self._exact, named)))
+
+    def _exact(self, draft: Draft) -> Draft:
+        """Stores add a millisecond to a delay, for the one that is under way. This clock stands still: a test that
+        advances it by the delay shall find the message due."""
+        return draft if draft.due_ms is not None else replace(draft, due_ms=self.now_ms() + draft.delay_ms)
+
+    def _note(self, draft: Draft, id: str) -> None:
+        self.noted.append(Noted(draft, id, self.now_ms()))
+        self.seen_queues[draft.queue] = None

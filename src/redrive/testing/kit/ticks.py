@@ -1,0 +1,40 @@
+"""Schedules in a test: the clock jumps to a tick, and a scheduler, the real one, enqueues it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ConfigError
+from ...schedule import Schedule, Scheduler
+from ...task import Task
+from ..clock import ManualClock
+
+if TYPE_CHECKING:
+    from ...app import App
+
+
+def jump_to_tick(schedule: Schedule, clock: ManualClock) -> datetime:
+    """Enqueue what was missed, as the schedule says; jump to its next tick and enqueue that. Returns its time."""
+    scheduler = Scheduler(schedule.task.app)
+    scheduler.put(scheduler.look([schedule]))
+    coming = schedule.next()
+    if not coming:
+        raise ConfigError(f"schedule {schedule.name!r} has no tick to come")
+    left_ms = round(coming[0].timestamp() * 1000) - clock.now_ms()  # of one zone, datetimes differ by the wall's clock
+    clock.advance(timedelta(milliseconds=left_ms))
+    scheduler.put(scheduler.look([schedule]))
+    return coming[0]
+
+
+def find_schedule(apps: Sequence[App], wanted: Schedule | Task[..., Any] | str) -> Schedule:
+    """The one schedule that is meant: itself, by its name, or by its task. Raises ConfigError where it is none or
+    several."""
+    known = [schedule for app in apps for schedule in app.schedules.values()]
+    found = [one for one in known if wanted in (one, one.name) or wanted is one.task]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(repr(one.name) for one in found or known) or "none"
+    what = f"{wanted!r} has several schedules, name one" if found else f"no schedule {wanted!r} in this test's apps"
+    raise ConfigError(f"{what}; known: {names}")

@@ -1,0 +1,1 @@
+"""Redrives that a machine begins by itself."""

@@ -1,0 +1,223 @@
+"""What is to be done in a scope now: who is due, who is poison, when to look again. Reads only.
+
+The lane is walked in the order of deaths, page by page. Who still waits is remembered, the soonest of them, and looked
+at again by id when its time comes; what died since the last look is found at the lane's end. So a million that wait
+cost one walk, in steps, and another every ten minutes, for what was imported or changed meanwhile.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Sequence, Set
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
+
+from ...flow import dependency as flow
+from ...flow.dependency import Dependency
+from ...message import (
+    Isolate,
+    Lane,
+    Message,
+    Page,
+    Redrive,
+    Where,
+)
+from ...worker.flow.local_state import controls
+from ..deaths import died_of
+from ..pages import FIRST_PAGE, fitting
+from ..redrive.gates import held
+from .auto_redrive import AutoRedrive, Wait, due_ms, next_step
+
+if TYPE_CHECKING:
+    from ...app import App
+
+PAGE = 250  # messages that are looked at in one go
+LOOKED_MAX = 2000  # in one look; the next goes on there
+POISON_MAX = 500  # isolated in one go
+KNOWN_MAX = 10_000  # of those that wait, how many are remembered
+WALK_EVERY_MS = 600_000  # after the end of the last; or ten times as long as that took
+LATE_MS = 10_000  # how late a death may be seen, as its commit took so long
+
+
+class Found(NamedTuple):
+    """`due` go now, the longest due first; `poison` are given up; `held` says what holds back others that are due; and
+    `next_ms` when the next is due, infinite where none is known, past where there is more to look at."""
+
+    due: Sequence[Message]
+    poison: Sequence[Message]
+    held: dict[str, str]  # by dependency, NAME or NAME/KEY, why
+    next_ms: float
+
+
+class Look:
+    """Looks through the dead messages of one scope, and remembers where it was: nothing that would be missed."""
+
+    def __init__(self, app: App, where: Where) -> None:
+        self._app, self._store, self._where = app, app.store, where
+        self._known: dict[str, int] = {}  # when those that wait are due: the soonest
+        self._lost_ms = math.inf  # when the first of those is due that were too many to remember
+        self._held: set[str] = set()  # of the known, those whose dependency is left alone
+        self._why: dict[str, str] = {}  # and why that is
+        self._walk, self._tail = Walk(where, going=True), Walk(where)
+        self._walk_from_ms = 0  # when it began to walk through the whole lane, and when it does so again
+        self._walk_ms = math.inf
+        self._seen_ms: int | None = None  # what died before is known, or comes with the walk
+
+    def find(self, auto: AutoRedrive, ruled: Set[str], now_ms: int) -> Found:
+        """Those to be moved now, at most what may be under way at once. Those of the fingerprints in `ruled` are left
+        alone. Raises StoreError."""
+        got = Got(auto, ruled, now_ms, Breakers(self._app, now_ms) if auto.gates.breaker else None)
+        self._begin_walks(now_ms)
+        self._look_again(got)
+        for walk in (self._tail, self._walk):
+            self._go(walk, got)
+        if not self._walk.going and self._walk_ms == math.inf:
+            self._walk_ms = now_ms + max(WALK_EVERY_MS, 10 * (now_ms - self._walk_from_ms))
+        due = [message for _, _, message in sorted((at_ms, id, m) for id, (at_ms, m) in got.due.items())]
+        self._why |= {} if got.breakers is None else got.breakers.held
+        return Found(due, [*got.poison.values()], self._why if self._held else {}, self._next_ms(now_ms))
+
+    def release(self) -> None:
+        """Look again at those that a dependency held back."""
+        self._held.clear()
+        self._why = {}
+
+    def any(self, limit: int) -> Sequence[Message]:
+        """The longest dead, whatever their redrives. Raises StoreError."""
+        return self._store.peek(Lane.DEAD, where=self._where, limit=limit).messages
+
+    def _begin_walks(self, now_ms: int) -> None:
+        if self._seen_ms is None:
+            self._seen_ms = self._walk_from_ms = now_ms
+            return
+        if not self._tail.going:
+            self._tail = Walk(replace(self._where, since_ms=self._seen_ms - LATE_MS), going=True)
+            self._seen_ms = now_ms
+        if not self._walk.going and now_ms >= min(self._walk_ms, self._lost_ms):
+            self._walk, self._walk_from_ms = Walk(self._where, going=True), now_ms
+            self._walk_ms = self._lost_ms = math.inf
+
+    def _look_again(self, got: Got) -> None:
+        """At those that were known to wait until now."""
+        ready = heapq.nsmallest(
+            got.auto.at_once + POISON_MAX,
+            ((due_ms, id) for id, due_ms in self._known.items() if due_ms <= got.now_ms and id not in self._held),
+        )
+        for at in range(0, len(ready), PAGE):
+            ids = [id for _, id in ready[at : at + PAGE]]
+            page = self._store.peek(Lane.DEAD, where=replace(self._where, ids=tuple(ids)), limit=len(ids))
+            for id in {*ids} - {message.id for message in page.messages}:  # somebody moved it
+                self._known.pop(id, None)
+            self._judge(page.messages, got)
+            if got.full:
+                return
+
+    def _go(self, walk: Walk, got: Got) -> None:
+        while walk.going and not got.full:
+            page = self._store.peek(Lane.DEAD, where=walk.where, limit=walk.limit, cursor=walk.cursor)
+            self._judge(page.messages, got)
+            walk.saw(page)
+
+    def _judge(self, messages: Sequence[Message], got: Got) -> None:
+        """Put each where it belongs. All are remembered until they are seen to be gone, also those that go now: it may
+        come to nothing."""
+        got.looked += len(messages)
+        due: list[Message] = []
+        for message in self._not_ruled(messages, got.ruled):
+            match next_step(message, got.auto, got.now_ms):
+                case Wait(until_ms):
+                    self._remember(message.id, until_ms)
+                case Isolate():
+                    self._remember(message.id, 0)
+                    if len(got.poison) < POISON_MAX:
+                        got.poison[message.id] = _slim(message)
+                case Redrive():
+                    self._remember(message.id, due_ms(message, got.auto))
+                    due.append(message)
+        free = due if got.breakers is None else got.breakers.free(due)
+        self._held |= {message.id for message in due} - {message.id for message in free}
+        for message in free:
+            if len(got.due) < got.auto.at_once:
+                got.due[message.id] = due_ms(message, got.auto), _slim(message)
+
+    def _remember(self, id: str, due_ms: int) -> None:
+        self._known[id] = due_ms
+        if len(self._known) > 2 * KNOWN_MAX:
+            some = heapq.nsmallest(KNOWN_MAX + 1, ((at_ms, id) for id, at_ms in self._known.items()))
+            self._lost_ms = min(self._lost_ms, some.pop()[0])
+            self._known = {id: at_ms for at_ms, id in some}
+            self._held &= self._known.keys()
+
+    def _next_ms(self, now_ms: int) -> float:
+        if self._walk.going or self._tail.going:
+            return now_ms
+        return min([self._lost_ms, *(at_ms for id, at_ms in self._known.items() if id not in self._held)])
+
+    def _not_ruled(self, messages: Sequence[Message], ruled: Set[str]) -> Sequence[Message]:
+        """Without those that died of what has a standing rule: that goes first."""
+        gone = died_of(self._store, messages, ruled)
+        return [m for m in messages if m.id not in gone] if gone else messages
+
+
+class Walk:
+    """A way through dead messages, in the order of their deaths."""
+
+    def __init__(self, where: Where, *, going: bool = False) -> None:
+        self.where, self.going = where, going
+        self.cursor: str | None = None
+        self.limit = FIRST_PAGE
+
+    def saw(self, page: Page) -> None:
+        """That page was looked at."""
+        self.cursor, self.going = page.cursor, page.cursor is not None
+        if page.messages:
+            self.limit = fitting(page.messages, PAGE)
+
+
+class Got:
+    """What one look comes to."""
+
+    def __init__(self, auto: AutoRedrive, ruled: Set[str], now_ms: int, breakers: Breakers | None) -> None:
+        self.auto, self.ruled, self.now_ms, self.breakers = auto, ruled, now_ms, breakers
+        self.due: dict[str, tuple[int, Message]] = {}  # each with when it was due
+        self.poison: dict[str, Message] = {}
+        self.looked = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether there is enough to do."""
+        return len(self.due) >= self.auto.at_once or len(self.poison) >= POISON_MAX or self.looked >= LOOKED_MAX
+
+
+class Breakers:
+    """What the dependencies of messages say, each asked once in a look."""
+
+    def __init__(self, app: App, now_ms: int) -> None:
+        self._app, self._now_ms = app, now_ms
+        self._said: dict[str, str | None] = {}
+        self.held: dict[str, str] = {}
+
+    def free(self, messages: Sequence[Message]) -> list[Message]:
+        """Those whose dependencies may be called. Raises StoreError."""
+        needs = [[*self._needs(message)] for message in messages]
+        new = {about: d for need in needs for about, d in need if about not in self._said}
+        cells = self._app.store.cells.read([f"flow/{about}" for about in new]) if new else []
+        for (about, d), cell in zip(new.items(), cells, strict=True):
+            self._said[about] = held(flow.decode(cell), d, about, self._now_ms)
+        return [message for message, need in zip(messages, needs, strict=True) if self._may_go(need)]
+
+    def _needs(self, message: Message) -> Iterator[tuple[str, Dependency]]:
+        for d in controls(self._app, message.task, message.queue):
+            yield flow.about_of(d.name, flow.key_of(d, message)), d
+
+    def _may_go(self, need: list[tuple[str, Dependency]]) -> bool:
+        shut = {about: why for about, _ in need if (why := self._said[about]) is not None}
+        self.held |= shut
+        return not shut
+
+
+def _slim(message: Message) -> Message:
+    """As much of it as a plan needs."""
+    return replace(message, body=b"", faults=())

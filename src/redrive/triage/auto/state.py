@@ -1,0 +1,178 @@
+"""What is kept of the machines that drive dead messages back by themselves, and in which cells.
+
+Each works a scope: `queue/NAME` as the app declares it, or `fingerprint/FP` by a standing rule. `auto/SCOPE` is its
+state: whatever it does swaps this cell in the same commit, so that two processes that work one scope never both
+succeed. `auto-story/SCOPE` tells what it did, `autos` names all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ...audit.actor import signed
+from ...audit.log import Audit
+from ...config.resolve import near_miss
+from ...errors import ConfigError
+from ...message import Cell, Swap, version_of
+from ...store import Store
+from ..redrive.run_state import Line
+from .auto_redrive import AutoRedrive
+
+INDEX = "autos"
+STORY_MAX = 200  # lines; the last ones stay
+KEPT_MS = 400 * 86_400_000  # a machine that nobody works any more
+READ_AT_ONCE = 200
+QUEUE, FINGERPRINT = "queue/", "fingerprint/"
+
+Phase = Literal["new", "looking", "asleep", "waiting", "redriving", "paused", "ended"]
+
+
+class Machine(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A machine that drives the dead messages of a scope back by itself, or discards them. Times are ms of the store's
+    clock.
+
+    `phase`: it is looking, asleep until `next_ms` (or until something dies), waiting for a gate, redriving by the run
+    `run`, paused by a person, or ended, as its rule was taken away; `why` says more. `redriven` were moved by its runs,
+    `done` and `failed` are their verdicts, `changed` were moved by somebody else meanwhile; `isolated` were given up as
+    poison, `discarded` removed. Its rate lets no run begin before `slot_ms`. `auto` is what it goes by; None: it
+    discards. It is worked by `owner` until `until_ms`: where that is past, nobody works it.
+    """
+
+    scope: str
+    phase: Phase = "new"
+    why: str = ""
+    run: str = ""
+    next_ms: int = 0
+    began_ms: int = 0
+    redriven: int = 0
+    done: int = 0
+    failed: int = 0
+    changed: int = 0
+    isolated: int = 0
+    discarded: int = 0
+    slot_ms: int = 0
+    auto: AutoRedrive | None = None
+    owner: str = ""
+    until_ms: int = 0
+    story: tuple[Line, ...] = ()  # filled when it is read
+
+    def worked(self, now_ms: int) -> bool:
+        """Whether a worker carries it on now."""
+        return now_ms < self.until_ms
+
+
+_decode = msgspec.json.Decoder(Machine).decode
+_lines = msgspec.json.Decoder(tuple[Line, ...]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def state_cell(scope: str) -> str:
+    return f"auto/{scope}"
+
+
+def story_cell(scope: str) -> str:
+    return f"auto-story/{scope}"
+
+
+def decode(cell: Cell | None, scope: str) -> Machine:
+    """The machine as it was kept; a new one where there is none."""
+    return Machine(scope=scope) if cell is None else _decode(cell.value)
+
+
+def swaps(store: Store, cell: Cell | None, after: Machine, lines: list[Line]) -> list[Swap]:
+    """What keeps a machine whose cell was read as `cell`, these lines added to its story. Raises StoreError."""
+    scope = after.scope
+    kept = [Swap(state_cell(scope), version_of(cell), _encode(replace(after, story=())), KEPT_MS)]
+    if lines:
+        (told,) = store.cells.read([story_cell(scope)])
+        story = () if told is None else _lines(told.value)
+        kept.append(Swap(story_cell(scope), version_of(told), _encode((*story, *lines)[-STORY_MAX:]), KEPT_MS))
+    if cell is None:
+        (named,) = store.cells.read([INDEX])
+        scopes = _scopes(named)
+        if scope not in scopes:
+            kept.append(Swap(INDEX, version_of(named), _encode(sorted([*scopes, scope]))))
+    return kept
+
+
+def machines(store: Store, scope: str | None = None) -> list[Machine]:
+    """All of them by scope, or this one, each with its story. Raises ConfigError for a scope that has none,
+    StoreError."""
+    known = _scopes(store.cells.read([INDEX])[0])
+    scopes = known if scope is None else [_known(scope, known)]
+    found: list[Machine] = []
+    for at in range(0, len(scopes), READ_AT_ONCE):
+        some = scopes[at : at + READ_AT_ONCE]
+        cells = store.cells.read([*map(state_cell, some), *map(story_cell, some)])
+        for name, cell, told in zip(some, cells, cells[len(some) :], strict=False):
+            if cell is not None:  # else it has expired
+                found.append(replace(decode(cell, name), story=() if told is None else _lines(told.value)))
+    return found
+
+
+def pause(store: Store, scope: str, *, reason: str, actor: str | None = None) -> Machine:
+    """Let it begin nothing any more; a run that is under way goes on. One commit, with its audit entry.
+
+    Raises ConfigError where there is no such machine or no reason, StoreError.
+    """
+
+    def act(machine: Machine) -> Machine:
+        return machine if machine.phase == "paused" else replace(machine, phase="paused", why=reason.strip())
+
+    return _change(store, scope, act, "auto-pause", "paused", actor, reason)
+
+
+def resume(store: Store, scope: str, *, reason: str, actor: str | None = None) -> Machine:
+    """Let it go on. Raises as `pause`."""
+
+    def act(machine: Machine) -> Machine:
+        if machine.phase != "paused":
+            return machine
+        return replace(machine, phase="redriving" if machine.run else "looking", why="")
+
+    return _change(store, scope, act, "auto-resume", "resumed", actor, reason)
+
+
+def _change(
+    store: Store,
+    scope: str,
+    act: Callable[[Machine], Machine],
+    action: str,
+    word: str,
+    actor: str | None,
+    reason: str,
+) -> Machine:
+    scope = _known(scope, _scopes(store.cells.read([INDEX])[0]))
+    who, why = signed(actor, reason, f"{action} {scope}")
+    audit = Audit(store)
+    entry = audit.entry(action, who, why, about=scope)
+
+    def write(audited: list[Swap]) -> None:
+        (cell,) = store.cells.read([state_cell(scope)])
+        before = decode(cell, scope)
+        after = act(before)
+        if after is not before:
+            told = swaps(store, cell, after, [Line(entry.at_ms, f"{word} by {who}: {why}")])
+            store.put([], swaps=[*told, *audited])
+
+    audit.commit(entry, write)
+    return machines(store, scope)[0]
+
+
+def _known(scope: str, known: list[str]) -> str:
+    """The scope; a queue's name alone will do."""
+    for name in (scope, QUEUE + scope, FINGERPRINT + scope):
+        if name in known:
+            return name
+    near = near_miss(scope, [*known, *(name.partition("/")[2] for name in known)])
+    meant = f"did you mean {near!r}? " if near else ""
+    raise ConfigError(f"nothing redrives {scope!r} by itself; {meant}known: {', '.join(known[:20]) or 'none'}")
+
+
+def _scopes(cell: Cell | None) -> list[str]:
+    return [] if cell is None else msgspec.json.decode(cell.value, type=list[str])

@@ -1,0 +1,392 @@
+"""Dead letters as JSON lines: carried to another store, mended there, run there.
+
+Fields have the names of `Message`; those that are as by default are left out. A body that is JSON in one line stands
+there as it is, byte by byte, under `body`, to be read and edited; another as `body_text`, or, where it is not UTF-8, as
+`body_base64`. A body that lies in a blob is written whole.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..audit.actor import signed
+from ..audit.log import IDS_MAX, Audit, Entry
+from ..blobs import read_reference, whole_body
+from ..codec.codec import is_json
+from ..config.resolve import is_shared
+from ..crypto import key_of, key_of_text
+from ..errors import BlobsUnavailable, EnqueueError, Refused, Unreadable
+from ..fault import Fault
+from ..files import written
+from ..message import BLOB, RESTING, SEALED, Message
+from ..redact import redact, redact_json, redact_value
+from ..store import Store
+from ..stores.validation import admit_restored
+from .select.selector import Selection
+
+FORMAT = 1
+REDACTED = "redacted"  # true in a line whose message held secrets that it does not show
+BATCH, BATCH_BYTES = 500, 16 * 1024 * 1024  # messages of one commit, and about how large they may be together
+DAMAGED_MAX = 1000  # damaged lines that are told of; the others are counted
+_BYTES = ("body", "result", "progress")
+_TEXTS = (
+    "task", "queue", "key", "group", "reason", "worker", "producer", "correlation_id", "causation_id", "traceparent"
+)  # fmt: skip
+_DEFAULTS = dict(
+    zip(reversed(Message.__struct_fields__), reversed(Message.__struct_defaults__), strict=False)
+)  # of the last fields
+
+File = str | Path | IO[bytes]
+
+
+class Exported(Struct, frozen=True):
+    """How many messages were written; `unread` are those whose blob could not be read: they carry its reference;
+    `hidden` how many held secrets that were hidden, and cannot be imported."""
+
+    count: int = 0
+    unread: tuple[str, ...] = ()
+    hidden: int = 0
+
+
+class Damaged(Struct, frozen=True):
+    """A line that cannot be imported: its number, from 1, and why."""
+
+    line: int
+    why: str
+
+
+class Looked(Struct, frozen=True):
+    """What lies in a file: messages that can be imported, and lines that cannot, the first thousand of them by name."""
+
+    count: int = 0
+    bad: int = 0
+    damaged: tuple[Damaged, ...] = ()
+
+
+class Imported(Struct, frozen=True):
+    """What an import did: the ids it wrote; those that the store has already, or whose unique key is held there; and
+    the lines it skipped."""
+
+    ids: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
+    damaged: tuple[Damaged, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def write_line(message: Message, *, redacted: bool = False) -> bytes:
+    """The message as a line, with its line break; `redacted` marks one whose secrets are hidden."""
+    record: dict[str, Any] = {"format": FORMAT} | ({REDACTED: True} if redacted else {})
+    for name in Message.__struct_fields__:
+        value = getattr(message, name)
+        if name in _DEFAULTS and value == _DEFAULTS[name]:
+            continue
+        if name in _BYTES:
+            record |= _written(name, value)
+        else:
+            record[name] = value
+    return msgspec.json.encode(record) + b"\n"
+
+
+def read_line(line: bytes) -> Message:
+    """The message that a line is. Raises ValueError, which says why it is none."""
+    try:
+        record = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    except msgspec.ValidationError:
+        raise ValueError("it is no JSON object") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"it is not JSON: {error}") from None
+    number = _decoded(record.pop("format", msgspec.Raw(b"0")), int, "format")
+    if number != FORMAT:
+        raise ValueError(f"its format is {number}; expected {FORMAT}, as `redrive dlq export` writes it")
+    if _decoded(record.pop(REDACTED, msgspec.Raw(b"false")), bool, REDACTED):
+        raise ValueError("its secrets were hidden by the export, so it would run without them; export with --reveal")
+    fields: dict[str, Any] = {}
+    for name in _BYTES:
+        if (value := _read_bytes(name, record)) is not None:
+            fields[name] = value
+    unknown = sorted(record.keys() - set(Message.__struct_fields__))
+    if unknown:
+        raise ValueError(f"there is no field {unknown[0][:100]!r}")
+    fields |= {name: _decoded(value, Any, name) for name, value in record.items()}
+    try:
+        message = msgspec.convert(fields, Message)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
+    if message.damage is not None:
+        raise ValueError(f"it was written from a row that cannot be read: {message.damage.why[:200]}")
+    return message
+
+
+def _written(name: str, value: bytes) -> dict[str, Any]:
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value).decode()}
+    return {name: msgspec.Raw(value)} if _in_one_line(value) else {f"{name}_text": text}
+
+
+def _in_one_line(value: bytes) -> bool:
+    """Whether it is JSON that reads back from the middle of a line byte by byte."""
+    return b"\n" not in value and b"\r" not in value and value.strip() == value and is_json(value)
+
+
+def _read_bytes(name: str, record: dict[str, msgspec.Raw]) -> bytes | None:
+    given = [each for each in (name, f"{name}_text", f"{name}_base64") if each in record]
+    if len(given) > 1:
+        raise ValueError(f"it has both {given[0]} and {given[1]}")
+    if not given:
+        return None
+    raw = record.pop(given[0])
+    if given[0] == name:
+        _decoded(raw, Any, name)
+        return bytes(raw)
+    text = _decoded(raw, str, given[0])
+    if given[0].endswith("_text"):
+        return str(text).encode()
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise ValueError(f"{given[0]}: {error}") from None
+
+
+def _decoded(raw: msgspec.Raw, type: Any, name: str) -> Any:
+    try:
+        return msgspec.json.decode(raw, type=type)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+# -- out
+
+
+def export(
+    store: Store,
+    selection: Selection,
+    file: File,
+    *,
+    reveal: bool = False,
+    actor: str | None = None,
+    reason: str = "",
+) -> Exported:
+    """Write what is selected, a line each, the longest dead first; `reveal`: with its secrets. A file is this user's
+    alone, and appears under its name when it is whole and its entry is in the audit log. The entry of a stream is
+    written before it, and says afterwards how many went. Raises ConfigError, OSError, StoreError."""
+    log = _Log(store, selection, *signed(actor, reason, "export", needed=False))
+    if not isinstance(file, str | Path):
+        return _streamed(store, selection, file, log, reveal)
+    path = Path(file)
+    if path.exists() and not path.is_file():  # such as /dev/stdout
+        with path.open("wb") as out:
+            return _streamed(store, selection, out, log, reveal)
+    with written(path, shared=is_shared()) as handle, os.fdopen(os.dup(handle), "wb") as out:
+        ids, done = _export(store, selection, out, reveal)
+        if done.count:
+            log.audit.keep(log.entry(f"to {path}", ids, done.count))
+    return done
+
+
+class _Log(NamedTuple):
+    """Who exports what, and why."""
+
+    store: Store
+    selection: Selection
+    actor: str
+    reason: str
+
+    @property
+    def audit(self) -> Audit:
+        return Audit(self.store)
+
+    def entry(self, text: str, ids: Sequence[str], count: int) -> Entry:
+        about = str(self.selection) or "all"
+        return self.audit.entry("export", self.actor, self.reason, text, ids=ids, count=count, about=about)
+
+
+def _streamed(store: Store, selection: Selection, out: IO[bytes], log: _Log, reveal: bool) -> Exported:
+    entry = log.entry(f"to {getattr(out, 'name', 'a stream')}", (), 0)
+    log.audit.keep(entry)
+    ids, done = _export(store, selection, out, reveal)
+    log.audit.amend(entry, ids=ids, count=done.count)
+    return done
+
+
+def _export(store: Store, selection: Selection, out: IO[bytes], reveal: bool) -> tuple[list[str], Exported]:
+    """What came of it, and the first ids."""
+    count = hidden = 0
+    ids: list[str] = []
+    unread: list[str] = []
+    for message in selection:
+        whole = _whole(store, message)
+        if whole is None:
+            unread.append(message.id)
+        if count < IDS_MAX:
+            ids.append(message.id)
+        told = message if whole is None else whole
+        shown = told if reveal else without_secrets(told)
+        hidden += shown is not told
+        out.write(write_line(shown, redacted=shown is not told))
+        count += 1
+    return ids, Exported(count, tuple(unread), hidden)
+
+
+def without_secrets(message: Message) -> Message:
+    """The message with its secrets hidden; the same one where it has none."""
+    told: dict[str, Any] = {
+        name: redact_json(value)
+        for name in _BYTES
+        if (value := getattr(message, name)) is not None and key_of(value) is None  # what is encrypted shows nothing
+    }
+    told |= {name: redact(value) for name in _TEXTS if (value := getattr(message, name)) is not None}
+    told["headers"] = redact_value(message.headers)
+    if key_of_text(error := message.headers.get("redrive-dead-error", "")) is not None:
+        told["headers"] = {**told["headers"], "redrive-dead-error": error}
+    told["faults"] = tuple(map(_fault, message.faults))
+    changed = {name: value for name, value in told.items() if value != getattr(message, name)}
+    return replace(message, **changed) if changed else message
+
+
+def _fault(fault: Fault) -> Fault:
+    told = {
+        name: text if key_of_text(text := getattr(fault, name)) is not None else redact(text)
+        for name in ("error", "text", "traceback")
+    }
+    return replace(fault, **told) if any(told[name] != getattr(fault, name) for name in told) else fault
+
+
+def _whole(store: Store, message: Message) -> Message | None:
+    """With the body itself, also where it lies in a blob; None where that cannot be read."""
+    if message.content != BLOB:
+        return None if message.content == SEALED + BLOB else message
+    try:
+        return replace(message, body=whole_body(store, message), content=read_reference(message.body).content)
+    except (Unreadable, BlobsUnavailable):
+        return None
+
+
+# -- in
+
+
+class Importer:
+    """An import of one file, which is read twice: once to look whether every line of it can be, once to write."""
+
+    def __init__(self, store: Store, file: File) -> None:
+        self._store, self._file = store, file
+        self._stack = ExitStack()
+        self.name = str(file) if isinstance(file, str | Path) else getattr(file, "name", "a stream")
+
+    def __enter__(self) -> Importer:
+        if not isinstance(self._file, str | Path):  # a pipe cannot be read again
+            spool = self._stack.enter_context(tempfile.TemporaryFile())
+            shutil.copyfileobj(self._file, spool)
+            self._spool: IO[bytes] = spool
+        else:
+            self._spool = self._stack.enter_context(Path(self._file).open("rb"))
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    def look(self) -> Looked:
+        """What can be imported, and what cannot."""
+        count = bad = 0
+        damaged: list[Damaged] = []
+        for number, found in self._lines():
+            if isinstance(found, Message):
+                count += 1
+                continue
+            bad += 1
+            if len(damaged) < DAMAGED_MAX:
+                damaged.append(Damaged(number, found))
+        return Looked(count, bad, tuple(damaged))
+
+    def write(self, *, actor: str, reason: str) -> Imported:
+        """Import every line that can be, in batches, each one commit with an entry in the audit log. Cut off, the same
+        call again finds the others held. Raises StoreError."""
+        ids: list[str] = []
+        held: list[str] = []
+        damaged: list[Damaged] = []
+        for batch in _batched(self._messages(damaged)):
+            done = self._restore(batch, actor, reason)
+            ids += [m.id for m, was in zip(batch, done, strict=True) if was]
+            held += [m.id for m, was in zip(batch, done, strict=True) if not was]
+        return Imported(tuple(ids), tuple(held), tuple(damaged[:DAMAGED_MAX]))
+
+    def _restore(self, batch: list[Message], actor: str, reason: str) -> list[bool]:
+        """Which of them are held is known afterwards: killed right then, the entry says more than was done."""
+        audit = Audit(self._store)
+        entry = audit.entry("import", actor, reason, ids=[m.id for m in batch], about=self.name)
+        done = audit.commit(entry, lambda swaps: self._store.restore(batch, swaps=swaps))
+        if not all(done):
+            audit.amend(entry, ids=[m.id for m, was in zip(batch, done, strict=True) if was])
+        return done
+
+    def _messages(self, damaged: list[Damaged]) -> Iterator[Message]:
+        for number, found in self._lines():
+            if isinstance(found, Message):
+                yield found
+            else:
+                damaged.append(Damaged(number, found))
+
+    def _lines(self) -> Iterator[tuple[int, Message | str]]:
+        """Each line that is not empty: the message, or why it is none."""
+        self._spool.seek(0)
+        for number, line in enumerate(self._spool, 1):
+            if number == 1:
+                line = line.removeprefix(b"\xef\xbb\xbf")  # some editors write a mark there
+            if line.strip():
+                yield number, self._read(line)
+
+    def _read(self, line: bytes) -> Message | str:
+        try:
+            message = read_line(line)
+            if message.lane not in RESTING:
+                return f"its lane is {str(message.lane)!r}; expected 'dead' or 'quarantine'"
+            admit_restored([message], self._store.traits)
+        except (ValueError, EnqueueError) as error:
+            return str(error).removesuffix("; nothing was written")
+        return message
+
+
+def import_lines(store: Store, file: File, *, actor: str, reason: str, skip_damaged: bool = False) -> Imported:
+    """Import a file. Raises Refused where a line cannot be, unless damaged ones shall be skipped: then nothing was
+    imported."""
+    with Importer(store, file) as importer:
+        looked = importer.look()
+        if looked.bad and not skip_damaged:
+            raise Refused(
+                f"import of {importer.name}: {told(looked)}; nothing was imported; skip_damaged=True skips them"
+            )
+        return importer.write(actor=actor, reason=reason)
+
+
+def told(looked: Looked, shown: int = 3) -> str:
+    """Which lines are damaged, and why."""
+    lines = ", ".join(f"line {each.line}: {each.why}" for each in looked.damaged[:shown])
+    more = f" and {looked.bad - shown:,} more" if looked.bad > shown else ""
+    return f"{looked.bad:,} of {looked.count + looked.bad:,} lines cannot be read ({lines}{more})"
+
+
+def _batched(messages: Iterable[Message]) -> Iterator[list[Message]]:
+    batch: list[Message] = []
+    size = 0
+    for message in messages:
+        if batch and (len(batch) >= BATCH or size + len(message.body) > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(message)
+        size += len(message.body)
+    if batch:
+        yield batch

@@ -1,0 +1,1 @@
+"""Redrives: plan, run, pacing, gates."""

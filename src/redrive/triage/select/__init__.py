@@ -1,0 +1,1 @@
+"""Selectors: which dead letters are meant."""

@@ -1,0 +1,287 @@
+"""The selector's grammar, and what it says of a mistake.
+
+selector = [any]
+any      = all ("or" all)*
+all      = one (["and"] one)*
+one      = ("-" | "not") one | "(" any ")" | FIELD ":" values
+values   = value | "(" value ("," value)* ")"
+value    = ["<" | "<=" | ">" | ">=" | "="] (BARE | "QUOTED")+      `*` in a bare piece stands for any text
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import NamedTuple, NoReturn
+
+from ...config.resolve import near_miss
+from ...duration import milliseconds
+from ...errors import SelectorError
+from ...times import parse_time
+from .terms import (
+    ALL,
+    ARGS,
+    FIELDS,
+    LANES,
+    NUMBERS,
+    REASONS,
+    TIMES,
+    Age,
+    Node,
+    Number,
+    Pattern,
+    Point,
+    Term,
+    Value,
+    both,
+    either,
+    opposite,
+)
+
+LENGTH_MAX, DEPTH_MAX = 20_000, 50
+_AGE_MAX_MS = 10_000 * 365 * 86_400_000  # longer ago than anything is, and still exact in float seconds
+_SPACE = re.compile(r"\s*")
+_FIELD = re.compile(r'([^\s():,"<>=*]+):')
+_WORD = re.compile(r'[^\s(),"]+')
+_OP = re.compile(r"<=|>=|<|>|=")
+_NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,9})?")
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+
+
+def parse(text: str) -> Node:
+    """What a selector says. Raises SelectorError, which points at the mistake."""
+    return _Parser(text).whole()
+
+
+class _Written(NamedTuple):
+    """A value as written: its comparison, its text with where stars stand, where it is."""
+
+    op: str
+    parts: tuple[str, ...]
+    quoted: bool
+    at: int
+    end: int
+
+    @property
+    def plain(self) -> str | None:
+        return self.parts[0] if len(self.parts) == 1 and not self.quoted else None
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text, self.at, self.depth = text, 0, 0
+
+    def whole(self) -> Node:
+        self._check_text()
+        if self._peek() == "":
+            return ALL
+        node = self._any()
+        if self._peek() == ")":
+            self._fail("this parenthesis was never opened", "leave it out", self.at, self.at + 1)
+        if self._peek():
+            self._fail("a term is expected here", "terms are FIELD:VALUE", self.at)
+        return node
+
+    def _check_text(self) -> None:
+        if len(self.text) > LENGTH_MAX:
+            raise SelectorError(f"the selector has {len(self.text)} characters", f"expected at most {LENGTH_MAX}")
+        for bad in re.finditer(r"[\0\ud800-\udfff]", self.text):
+            self._fail("this character cannot be stored", "no message has it", bad.start(), bad.end())
+
+    # -- what is joined
+
+    def _any(self) -> Node:
+        nodes = [self._all()]
+        while self._word("or"):
+            nodes.append(self._all())
+        return either(nodes)
+
+    def _all(self) -> Node:
+        nodes = [self._one()]
+        while self._word("and") or (self._peek() not in ("", ")") and not self._is_word("or")):
+            nodes.append(self._one())
+        return both(nodes)
+
+    def _one(self) -> Node:
+        begin = self._skip()
+        self.depth += 1
+        if self.depth > DEPTH_MAX:
+            self._fail("nested too deeply", f"expected at most {DEPTH_MAX} levels", begin, begin + 1)
+        node = self._nested(begin)
+        self.depth -= 1
+        return node
+
+    def _nested(self, begin: int) -> Node:
+        if self._take("-") or self._word("not"):
+            return opposite(self._one())
+        if not self._take("("):
+            return self._term()
+        if self._peek() == ")":
+            self._fail("there is nothing between these", "expected a term: FIELD:VALUE", begin, self.at + 1)
+        node = self._any()
+        if not self._take(")"):
+            self._fail("this parenthesis is never closed", "expected ) after its terms", begin, begin + 1)
+        return node
+
+    # -- terms
+
+    def _term(self) -> Node:
+        begin = self._skip()
+        found = _FIELD.match(self.text, begin)
+        if found is None:
+            self._no_field(begin)
+        field = found[1]
+        self._check_field(field, begin)
+        self.at = found.end()
+        if self.text[self.at : self.at + 1] != "(":
+            return Term(field, (self._value(field),))
+        self.at += 1
+        values = [self._value(field, listed=True)]
+        while self._take(","):
+            values.append(self._value(field, listed=True))
+        if not self._take(")"):
+            self._fail("the list of values goes on without a comma, or is not closed", "expected , or )", self.at)
+        return Term(field, tuple(dict.fromkeys(values)))
+
+    def _no_field(self, begin: int) -> NoReturn:
+        word = _WORD.match(self.text, begin)
+        if word is None or word[0].lower() in ("or", "and"):
+            end = begin + 1 if word is None else word.end()
+            self._fail("a term is expected here", f"FIELD:VALUE; fields: {', '.join(FIELDS)}", begin, end)
+        near = near_miss(word[0], FIELDS)
+        meant = f"did you mean {near}:… ?" if near else f'to search the texts of faults, write text:"{word[0]}"'
+        self._fail(
+            f"'{word[0]}' names no field", f"terms are FIELD:VALUE, values with blanks in quotes; {meant}", begin
+        )
+
+    def _check_field(self, field: str, begin: int) -> None:
+        if field.startswith(ARGS) and all(field.split(".")):
+            return
+        if field in FIELDS and field != "args":
+            return
+        end = begin + len(field)
+        if field.split(".")[0] == "args":
+            self._fail("which argument is meant?", "expected its path, such as args.order.id:42", begin, end)
+        near = near_miss(field, FIELDS)
+        why = f"did you mean {near}:… ? " if near else ""
+        self._fail(f"unknown field '{field}'", f"{why}fields: {', '.join(FIELDS)}", begin, end)
+
+    # -- values
+
+    def _value(self, field: str, *, listed: bool = False) -> Value:
+        if listed:
+            self._skip()
+        written = self._written(field)
+        if not listed and self.text[self.at : self.at + 1] == ",":
+            self._fail("a comma stands only in a list or in quotes", f"several values: {field}:(a,b)", self.at)
+        if field in TIMES:
+            return self._time(field, written)
+        if field in NUMBERS:
+            return self._number(field, written)
+        if field.startswith(ARGS) and written.op:
+            return self._number(field, written)
+        plain = written.plain
+        if field == "lane" and (written.parts not in [(lane.value,) for lane in LANES]):
+            near = near_miss("".join(written.parts), [lane.value for lane in LANES])
+            meant = f"did you mean {near}? " if near else ""
+            self._fail("nothing rests in that lane", f"{meant}expected dead, quarantine or done", *written[-2:])
+        if field == "reason" and plain is not None and plain not in REASONS:
+            near = near_miss(plain, REASONS)
+            meant = f'did you mean {near}? Else write "{plain}"; ' if near else f'one of your own: "{plain}"; '
+            self._fail(f"unknown reason '{plain}'", f"{meant}reasons: {', '.join(REASONS)}", *written[-2:])
+        return Pattern(written.parts)
+
+    def _written(self, field: str) -> _Written:
+        begin = self.at
+        op = self._op() if field in NUMBERS or field in TIMES or field.startswith(ARGS) else ""
+        at, parts, quoted = self.at, [""], False
+        while self.at < len(self.text):
+            if self.text[self.at] == '"':
+                parts[-1] += self._quoted()
+                quoted = True
+            elif word := _WORD.match(self.text, self.at):
+                head, *tail = word[0].split("*")
+                parts[-1] += head
+                parts += tail
+                self.at = word.end()
+            else:
+                break
+        if self.at == at:
+            self._fail(f"a value is missing after {field}:{op}", 'expected text; "" means none', begin)
+        if len(parts) > 2:
+            parts = [parts[0], *filter(None, parts[1:-1]), parts[-1]]
+        return _Written(op, tuple(parts), quoted, begin, self.at)
+
+    def _op(self) -> str:
+        found = _OP.match(self.text, self.at)
+        if found is None:
+            return ""
+        self.at = found.end()
+        return found[0]
+
+    def _quoted(self) -> str:
+        found = _QUOTED.match(self.text, self.at)
+        if found is None:
+            self._fail("this quote is never closed", 'expected another "', self.at, self.at + 1)
+        self.at = found.end()
+        return _ESCAPED.sub(r"\1", found[1])
+
+    def _number(self, field: str, written: _Written) -> Number:
+        text = written.plain
+        whole = field in NUMBERS
+        if text is None or _NUMBER.fullmatch(text) is None or (whole and not text.isdigit()):
+            expected = "a whole number" if whole else "a number"
+            self._fail("no number", f"expected {expected}, such as {field}:>3", written.at, written.end)
+        amount = Decimal(text).normalize() + 0  # never -0
+        return Number(written.op or "=", amount)
+
+    def _time(self, field: str, written: _Written) -> Age | Point:
+        text, span = written.plain, (written.at, written.end)
+        if not written.op or written.op == "=":
+            self._fail("earlier or later than that?", f"expected <, <=, > or >=, such as {field}:<6h", *span)
+        if text is not None:
+            try:
+                return Age(written.op, min(milliseconds(text), _AGE_MAX_MS))
+            except ValueError:
+                pass
+            try:
+                return Point(written.op, max(0, round(parse_time(text).timestamp() * 1000)))
+            except (ValueError, OverflowError):
+                pass
+        why = f"expected such as {field}:>2h, {field}:<1d12h or {field}:<2026-01-31T15:04:05Z"
+        self._fail("neither an age nor a time", why, *span)
+
+    # -- characters
+
+    def _skip(self) -> int:
+        found = _SPACE.match(self.text, self.at)
+        self.at = found.end() if found else self.at
+        return self.at
+
+    def _peek(self) -> str:
+        self._skip()
+        return self.text[self.at : self.at + 1]
+
+    def _take(self, character: str) -> bool:
+        if self._peek() != character:
+            return False
+        self.at += 1
+        return True
+
+    def _is_word(self, word: str) -> bool:
+        self._skip()
+        found = _WORD.match(self.text, self.at)
+        return found is not None and found[0].lower() == word
+
+    def _word(self, word: str) -> bool:
+        if not self._is_word(word):
+            return False
+        self.at += len(word)
+        return True
+
+    def _fail(self, what: str, why: str, at: int, end: int | None = None) -> NoReturn:
+        if end is None:
+            word = _WORD.match(self.text, at)
+            end = word.end() if word else at + 1
+        raise SelectorError(what, why, self.text, at, end)

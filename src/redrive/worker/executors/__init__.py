@@ -1,0 +1,1 @@
+"""Where handlers run: tasks of the event loop, threads, child processes."""

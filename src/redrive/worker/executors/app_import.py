@@ -1,0 +1,133 @@
+"""Where a child process finds the app that its worker runs: the names it imports it by.
+
+A child is a new interpreter, so an app that lives in no module, or a program that cannot be read a second time, cannot
+be had there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import runpy
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from ...errors import ConfigError
+
+if TYPE_CHECKING:
+    from ...app import App
+
+MAIN = "__main__"
+MAIN_AGAIN = "__mp_main__"  # what multiprocessing calls it too: `if __name__ == "__main__"` is not run
+_child = False
+
+
+class Origin(Struct, frozen=True):
+    """`spec` is MODULE:NAME of the app, or of one of its tasks; `modules` are where its tasks are declared. `main` is
+    the file of the program, or `main_module` its name, where it is one of those."""
+
+    spec: str
+    modules: tuple[str, ...] = ()
+    main: str | None = None
+    main_module: str | None = None
+
+
+def origin_of(app: App) -> Origin:
+    """How a child imports this app. Raises ConfigError where it cannot, with what to do."""
+    spec = app.spec or next(_names_of(app), None)
+    if spec is None:
+        raise ConfigError(
+            "the app is not to be found under any name in a module, so a child process cannot import it; assign it, "
+            "and declare its tasks, at the top of a module: `app = App(…)`"
+        )
+    modules = tuple(dict.fromkeys(name for name in _modules_of(app) if name in sys.modules))
+    if MAIN not in (spec.partition(":")[0], *modules):
+        return Origin(spec, modules)
+    main, main_module = _main()
+    return Origin(spec, modules, main, main_module)
+
+
+def imported(origin: Origin) -> App:
+    """The app, imported in this process. Raises whatever its modules raise, LookupError where it is not in them."""
+    from ...app import App
+    from ...task import Task
+
+    if origin.main is not None or origin.main_module is not None:
+        _import_main(origin)
+    module, _, path = origin.spec.partition(":")
+    found: Any = importlib.import_module(module)
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    app = found.app if isinstance(found, Task) else found
+    if not isinstance(app, App):
+        raise LookupError(f"{origin.spec} is {type(found).__name__}, not the app, once it is imported in a child")
+    for name in origin.modules:
+        importlib.import_module(name)
+    return app
+
+
+def become_child() -> None:
+    """From here on this process is a child: an imported module that starts a worker is refused."""
+    global _child
+    _child = True
+
+
+def refuse_in_child(what: str) -> None:
+    """Raises ConfigError in a child process."""
+    if _child:
+        raise ConfigError(
+            f"{what} was called while a child process imported the module; put it under "
+            '`if __name__ == "__main__":`, so that importing it starts nothing'
+        )
+
+
+def _modules_of(app: App) -> Iterator[str]:
+    for task in app.tasks.values():
+        yield getattr(task.handler, "__module__", None) or MAIN
+
+
+def _names_of(app: App) -> Iterator[str]:
+    """Every MODULE:NAME that is the app; then those that are tasks of it."""
+    for name in dict.fromkeys([*_modules_of(app), *sys.modules]):
+        module = sys.modules.get(name)
+        if not isinstance(module, types.ModuleType) or name == MAIN_AGAIN:
+            continue
+        for key, value in list(vars(module).items()):
+            if value is app:
+                yield f"{name}:{key}"
+    for task in app.tasks.values():
+        module_name, path = getattr(task.handler, "__module__", ""), getattr(task.handler, "__qualname__", "")
+        found: Any = sys.modules.get(module_name)
+        for part in path.split("."):
+            found = getattr(found, part, None)
+        if found is task:
+            yield f"{module_name}:{path}"
+
+
+def _main() -> tuple[str | None, str | None]:
+    main = sys.modules[MAIN]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name:
+        return None, str(spec.name)
+    file = getattr(main, "__file__", None)
+    if file is None or not Path(file).is_file():
+        raise ConfigError(
+            "the app is in an interactive session, or a program read from its input, which a child process cannot "
+            "import; put it into a module"
+        )
+    return str(Path(file).absolute()), None
+
+
+def _import_main(origin: Origin) -> None:
+    """The worker's own program, under another name, so that its main part is not run."""
+    module = types.ModuleType(MAIN_AGAIN)
+    if origin.main_module is not None:
+        content = runpy.run_module(origin.main_module, run_name=MAIN_AGAIN, alter_sys=True)
+    else:
+        content = runpy.run_path(str(origin.main), run_name=MAIN_AGAIN)
+    module.__dict__.update(content)
+    sys.modules[MAIN] = sys.modules[MAIN_AGAIN] = module

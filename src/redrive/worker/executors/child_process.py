@@ -1,0 +1,247 @@
+"""A child process as its worker sees it: how it is started, spoken to, ended, and what is known of its death."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from msgspec import Struct
+
+from ...fault import TRACEBACK_MAX
+from ..crash.company import ANY
+from ..execution import Run
+from .ipc import READ_BYTES, Inbox, ToChild, ToWorker, pack
+from .memory import peak_of
+
+_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
+_BOOT = (
+    "import sys; sys.path[:] = sys.argv.pop().split(chr(10)); "
+    "from redrive.worker.executors.child_main import main; main(*sys.argv[1:])"
+)
+_STDERR = 2
+WHERE = signal.SIGQUIT  # asks a child where it is; its group is its own, so no terminal sends it
+
+
+class Death(Struct, frozen=True):
+    """How a process ended: by a signal, or with an exit code; neither where somebody else has reaped it. `peak_bytes`
+    is its largest resident memory."""
+
+    signal: str = ""
+    code: int | None = None
+    peak_bytes: int | None = None
+
+
+class Offspring:
+    """One child: idle, or with the runs it has, one unless they are suspects. Used by one thread, and that must live as
+    long as the child: its end is the child's, on Linux."""
+
+    def __init__(self, memory: int | None, *, suspects: bool = False) -> None:
+        self.memory = memory
+        self.suspects = suspects  # started for them, or running some
+        self.runs: dict[int, Run] = {}  # by number
+        self.sent: set[int] = set()  # those that were handed to it: from then on its death is theirs
+        self.met: set[int] = set()  # those that had company
+        self.most = ANY  # how many each of its runs lets run in it
+        self.overdue: frozenset[int] = frozenset()  # those for which its worker killed it
+        self.number = self.ran = 0
+        self.ready = self.retired = self.used_up = False  # the last: it is to take no more
+        self.leave_at_s = float("inf")  # when it is no longer kept idle
+        self.over = False  # it will say nothing more
+        self.dead = False
+        self.tasks: frozenset[str] = frozenset()
+        self.kill_at_s = float("inf")
+        self.killed: str | None = None  # why its worker killed it
+        self.broken: str | None = None  # why it could not begin
+        self.peak_bytes: int | None = None  # when it was last looked at
+        self.asked_where = False
+        self._last_words = _scratch()  # where it is when it is killed
+        self.channel, theirs = socket.socketpair()
+        with theirs:
+            # Linux starts a process out of its parent's memory, and counts that as its own peak.
+            self._floor_bytes = 0 if sys.platform == "darwin" else _own_peak_bytes()
+            self.process = subprocess.Popen(
+                _command(theirs.fileno(), self._last_words.fileno()),
+                stdin=subprocess.DEVNULL,
+                stdout=_STDERR,
+                pass_fds=[theirs.fileno(), self._last_words.fileno()],
+                process_group=0,  # so that what it started itself is killed with it, and a Ctrl-C is not meant for it
+            )
+        self.channel.setblocking(False)
+        self.pid_fd = _pid_fd(self.process.pid)
+        self._inbox: Inbox[ToWorker] = Inbox(ToWorker)
+        self._unsent = bytearray()
+
+    @property
+    def waits_to_send(self) -> bool:
+        return bool(self._unsent)
+
+    @property
+    def room(self) -> int:
+        """How many more its runs let in; ANY where it runs nothing."""
+        return self.most - len(self.runs)
+
+    @property
+    def shared(self) -> bool:
+        """Whether others may join what it runs."""
+        return self.most > 1
+
+    def seat(self, run: Run) -> int:
+        """From now on it has this run, too: the run's number."""
+        if self.runs:
+            self.met.update(self.runs, (self.number + 1,))
+        self.number += 1
+        self.runs[self.number] = run
+        self.most = min(self.most, run.seats)
+        self.leave_at_s = float("inf")
+        return self.number
+
+    def leave(self, number: int) -> None:
+        """That run has ended."""
+        del self.runs[number]
+        if not self.runs:
+            self.most = ANY
+        self.sent.discard(number)
+        self.met.discard(number)
+
+    def send(self, frame: ToChild) -> None:
+        """What the socket does not take at once goes with `send_more`."""
+        self._unsent += pack(frame)
+        self.send_more()
+
+    def send_more(self) -> None:
+        with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+            while self._unsent:
+                sent = self.channel.send(self._unsent)
+                del self._unsent[:sent]
+
+    def receive(self) -> Iterator[ToWorker]:
+        """What has come; `over` is set once nothing more will."""
+        while not self.over:
+            try:
+                data = self.channel.recv(READ_BYTES)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:  # it died with something of ours unread
+                data = b""
+            self.over = not data
+            yield from self._inbox.feed(data)
+            if 0 < len(data) < READ_BYTES:
+                return
+
+    def retire(self) -> None:
+        """Let it end by itself."""
+        self.retired, self.leave_at_s = True, float("inf")
+        with contextlib.suppress(OSError):
+            self.channel.shutdown(socket.SHUT_WR)
+
+    def ask_where(self) -> None:
+        """Let it write down where it is, which it does also within a C function."""
+        self.asked_where = True
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, WHERE)
+
+    def forget_where(self) -> None:
+        """Empty the file; its end is the child's too."""
+        self.asked_where = False
+        os.ftruncate(self._last_words.fileno(), 0)
+        os.lseek(self._last_words.fileno(), 0, os.SEEK_SET)
+
+    def stack(self) -> str:
+        """Where it was, as a traceback; empty where it could not say."""
+        return as_traceback(os.pread(self._last_words.fileno(), TRACEBACK_MAX, 0).decode(errors="replace"))
+
+    def kill(self, why: str) -> None:
+        """SIGKILL, to it and the processes it started in its group."""
+        if self.killed is None:
+            self.killed = why
+            self.sample()
+        self._kill_group()
+
+    def sample(self) -> None:
+        """Look how much memory it had so far."""
+        self.peak_bytes = peak_of(self.process.pid) or self.peak_bytes
+
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def reap(self) -> Death | None:
+        """How it ended; None while it lives."""
+        try:
+            with contextlib.suppress(AttributeError):  # what a crashed one started goes with it
+                if not self.retired and os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                    self._kill_group()
+            pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
+        except ChildProcessError:
+            self.process.returncode = 0
+            return Death(peak_bytes=self.peak_bytes)
+        if pid == 0:
+            return None
+        code = self.process.returncode = os.waitstatus_to_exitcode(status)
+        peak = usage.ru_maxrss * _MAXRSS_UNIT
+        if peak <= self._floor_bytes:
+            peak = self.peak_bytes or peak
+        return Death(signal.Signals(-code).name, None, peak) if code < 0 else Death("", code, peak)
+
+    def close(self) -> None:
+        self.channel.close()
+        self._last_words.close()
+        if self.pid_fd is not None:
+            os.close(self.pid_fd)
+            self.pid_fd = None
+
+
+def as_traceback(dump: str) -> str:
+    """What `faulthandler` writes, in the order and form of Python's tracebacks, without the worker's own frames.
+
+    >>> print(as_traceback('Stack:\\n  File "b.py", line 2 in g\\n  File "a.py", line 1 in f'))
+    Traceback (most recent call last):
+      File "a.py", line 1, in f
+      File "b.py", line 2, in g
+    """
+    frames = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', dump, re.MULTILINE)
+    own = [file.startswith(str(Path(__file__).parent)) for file, _, _ in frames]
+    within = len(own) - own[::-1].index(True) if True in own else len(own)  # without what started the thread
+    shown = [
+        f'  File "{file}", line {line}, in {name}'
+        for (file, line, name), is_own in zip(frames[:within], own, strict=False)
+        if not is_own and not file.startswith("<")
+    ]
+    return "\n".join(["Traceback (most recent call last):", *reversed(shown)]) if shown else ""
+
+
+def _scratch() -> BinaryIO:
+    """A file without a name, in memory where the system has that: there may be no disk to write to."""
+    make = getattr(os, "memfd_create", None)
+    file = tempfile.TemporaryFile(buffering=0) if make is None else os.fdopen(make("redrive"), "w+b", 0)  # noqa: SIM115
+    return cast(BinaryIO, file)
+
+
+def _own_peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
+
+
+def _pid_fd(pid: int) -> int | None:
+    """What becomes readable when it dies, where the system has that: its channel may be held open by a process that
+    it started."""
+    if sys.platform != "linux":
+        return None
+    with contextlib.suppress(OSError):
+        return os.pidfd_open(pid)
+    return None
+
+
+def _command(fd: int, last_words: int) -> list[str]:
+    """The interpreter that runs here, with its own flags, and able to import what can be imported here."""
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return [sys.executable, *flags, "-c", _BOOT, str(fd), str(last_words), str(os.getpid()), "\n".join(sys.path)]

@@ -1,0 +1,86 @@
+"""The children of one memory limit: which of them takes which run, and how many there are to be.
+
+An isolated run has a child to itself. Suspects share children, each with no more others than its company lets; so many
+of them need few children, one as a rule, and its death leaves each of them in doubt with the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from typing import NamedTuple
+
+from ..execution import Run
+from .child_process import Offspring
+
+
+class Waiting(NamedTuple):
+    """A suspect that waits for a place in a child, since when, and for how long."""
+
+    run: Run
+    since_s: float
+    until_s: float
+
+
+class Pool:
+    """`limit` bounds the children that isolated runs have, `suspects_max` those that suspects have."""
+
+    def __init__(self, memory: int | None, limit: int, suspects_max: int) -> None:
+        self.memory, self._limit, self._suspects_max = memory, limit, suspects_max
+        self.children: list[Offspring] = []
+        self.idle: list[Offspring] = []
+        self.isolated: deque[Run] = deque()  # they wait for a child
+        self.suspects: list[Waiting] = []
+        self.failures = 0  # in a row, of children that could not begin
+        self.not_before_s = 0.0
+
+    @property
+    def starting(self) -> int:
+        """How many children have not begun yet."""
+        return sum(not child.ready and not child.dead for child in self.children)
+
+    def wants_isolated(self) -> bool:
+        """Whether one more child is to be started for an isolated run."""
+        mine = [child for child in self.children if not child.suspects and not child.retired]
+        return len(mine) < self._limit and sum(not child.ready for child in mine) < len(self.isolated)
+
+    def wants_shared(self) -> bool:
+        """Whether one more child is to be started for suspects that no present one lets in."""
+        tables = self._tables()
+        coming = sum(not child.ready for child in tables)
+        sizes = Counter(one.run.seats for one in self.suspects)
+        wanted = sum(math.ceil(count / seats) for seats, count in sizes.items())
+        return coming < wanted and len(tables) < self._suspects_max
+
+    def shares(self) -> bool:
+        """Whether suspects have a child, or one is being started for them."""
+        return bool(self._tables())
+
+    def table_for(self, run: Run, *, any_size: bool) -> Offspring | None:
+        """A child for a suspect: with those that may have the same company, else an idle one, else, with `any_size`,
+        one that lets it in all the same."""
+        tables = [c for c in self._tables() if c.ready and not c.used_up and c.room > 0 and len(c.runs) < run.seats]
+        for child in tables:
+            if child.most == run.seats:
+                return child
+        if self.idle and len(self._tables()) < self._suspects_max:
+            child = self.idle.pop()  # the one used last: it is the warmest
+            child.suspects = True
+            return child
+        return tables[0] if tables and any_size else None
+
+    def forget(self, child: Offspring) -> None:
+        """It is gone."""
+        self.children.remove(child)
+        if child in self.idle:
+            self.idle.remove(child)
+
+    def all_waiting(self) -> list[Run]:
+        """Those that wait, which do so no more."""
+        waiting = [*self.isolated, *(one.run for one in self.suspects)]
+        self.isolated.clear()
+        self.suspects = []
+        return waiting
+
+    def _tables(self) -> list[Offspring]:
+        return [child for child in self.children if child.suspects and not child.retired]

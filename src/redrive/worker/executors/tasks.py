@@ -1,0 +1,120 @@
+"""Runs async handlers as tasks of one event loop, and watches their timeouts and leases."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from ...message import BLOB
+from ...run_context import enter
+from ..bodies import READERS, TIMED_OUT, Fetched, fetch, take
+from ..execution import Run
+from ..settlement import fault_of
+
+if TYPE_CHECKING:
+    from ..crash.ledger import Slots
+
+
+class TaskExecutor:
+    """Lives on the event loop's thread; everything here is called there.
+
+    `finish` takes batches of finished runs: those that end in one turn of the loop go together. `start_other` starts
+    a run that belongs to another executor. `runs` gives every run the worker holds, `margin_s` is how long before its
+    lease ends a run is cancelled.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        finish: Callable[[Sequence[Run]], None],
+        start_other: Callable[[Run], None],
+        runs: Callable[[], Iterable[Run]],
+        slots: Slots | None,
+        margin_s: float,
+    ) -> None:
+        self._loop, self._finish, self._start_other, self._runs, self._slots = loop, finish, start_other, runs, slots
+        self._margin_s = margin_s
+        self._finished: list[Run] = []
+        self._readers: ThreadPoolExecutor | None = None
+        self._watch_at_s = float("inf")
+        self._watcher: asyncio.TimerHandle | None = None
+
+    def start(self, run: Run) -> None:
+        run.handle = self._loop.create_task(self._run(run))
+
+    async def _run(self, run: Run) -> None:
+        try:
+            enter(run.begin(self._slots))
+            if run.deadline_s < self._watch_at_s:
+                self._watch_from(run.deadline_s)
+            if run.delivery.message.content != BLOB or take(run, await self._fetched(run)):
+                result = await run.task.entry(*run.args, **run.kwargs)
+                if run.keeps:
+                    run.keep(result)
+        except BaseException as error:  # whatever it is, it is its message's business and must not end the worker
+            if isinstance(error, GeneratorExit) and self._loop.is_closed():
+                raise  # left behind by the worker, and now thrown away
+            run.fault = fault_of(run, error)
+        self._done(run)
+
+    async def _fetched(self, run: Run) -> Fetched:
+        """Its body, read in a thread of its own pool: a slow disk holds up neither the loop nor those who enqueue."""
+        if self._readers is None:
+            self._readers = ThreadPoolExecutor(READERS, "redrive-reader")
+        try:
+            return await self._loop.run_in_executor(self._readers, fetch, run)
+        except asyncio.CancelledError:
+            if run.cause != "timeout":
+                raise
+            return TIMED_OUT
+
+    def _done(self, run: Run) -> None:
+        run.finished_s = time.monotonic()
+        run.handle = None
+        if not self._finished:
+            self._loop.call_soon(self._flush)
+        self._finished.append(run)
+        following = run.gate.leave()
+        if following is not None:
+            (self.start if following.place == "loop" else self._start_other)(following)
+
+    def _flush(self) -> None:
+        finished, self._finished = self._finished, []
+        self._finish(finished)
+
+    def watch(self) -> None:
+        """End what has run past its timeout or its lease; look again at the next such time, a few times a second at
+        least."""
+        now = time.monotonic()
+        if self._slots is not None:
+            self._slots.beat_loop(now)
+        next_s = now + min(0.5, self._margin_s)
+        for run in self._runs():
+            if not run.started_s or run.finished_s or run.cause is not None:
+                continue
+            ends_s = min(run.deadline_s, run.until_s - self._margin_s)
+            if now >= ends_s:
+                run.end("timeout" if now >= run.deadline_s else "lease")
+            elif ends_s < next_s:
+                next_s = ends_s
+        self._watch_at_s = float("inf")
+        self._watch_from(next_s)
+
+    def _watch_from(self, at_s: float) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+        self._watch_at_s = at_s
+        self._watcher = self._loop.call_later(max(0.0, at_s - time.monotonic()), self.watch)
+
+    def end_all(self, cause: str) -> None:
+        for run in self._runs():
+            run.end(cause)
+
+    def close(self) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._readers is not None:
+            self._readers.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,77 @@
+"""Runs sync handlers in threads. Threads cannot be killed: timeouts and cancels are told through the Context."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from ...message import BLOB
+from ...run_context import enter, leave
+from ..bodies import fetch, take
+from ..execution import Run
+from ..middleware import refuse_coroutine
+from ..settlement import fault_of
+
+if TYPE_CHECKING:
+    from ..crash.ledger import Slots
+
+
+class ThreadExecutor:
+    """A pool that grows to `limit` daemon threads as it needs them. `finish` and `start_other` as for TaskExecutor,
+    from any thread."""
+
+    def __init__(
+        self,
+        limit: int,
+        finish: Callable[[Sequence[Run]], None],
+        start_other: Callable[[Run], None],
+        slots: Slots | None,
+    ) -> None:
+        self._limit, self._finish, self._start_other, self._slots = limit, finish, start_other, slots
+        self._queue: SimpleQueue[Run | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = self._idle = 0
+
+    def start(self, run: Run) -> None:
+        with self._lock:
+            if self._idle > 0 or self._threads >= self._limit:
+                self._idle -= 1
+            else:
+                self._threads += 1
+                threading.Thread(target=self._work, name=f"redrive-{self._threads}", daemon=True).start()
+        self._queue.put(run)
+
+    def _work(self) -> None:
+        while (run := self._queue.get()) is not None:
+            following: Run | None = run
+            while following is not None:
+                following = self._run(following)
+            with self._lock:
+                self._idle += 1
+
+    def _run(self, run: Run) -> Run | None:
+        token = None
+        try:
+            token = enter(run.begin(self._slots))
+            if run.delivery.message.content != BLOB or take(run, fetch(run)):
+                result = refuse_coroutine(run.task.entry(*run.args, **run.kwargs))
+                if run.keeps:
+                    run.keep(result)
+        except BaseException as error:  # also SystemExit: a handler must not end the worker
+            run.fault = fault_of(run, error)
+        if token is not None:
+            leave(token)
+        run.finished_s = time.monotonic()
+        self._finish((run,))
+        following = run.gate.leave()
+        if following is None or following.place == "thread":
+            return following
+        self._start_other(following)
+        return None
+
+    def close(self) -> None:
+        for _ in range(self._threads):
+            self._queue.put(None)

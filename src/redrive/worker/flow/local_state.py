@@ -1,0 +1,149 @@
+"""Which guards watch over a message: a worker's copies of what the fleet knows of its dependencies."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from ...flow import dependency as flow
+from ...flow.breaker import Breaker
+from ...flow.budget import Budget
+from ...flow.dependency import Dependency, Seen, State
+from ...message import Cell, Message, version_of
+
+if TYPE_CHECKING:
+    from ...app import App
+
+KEYED_MAX = 10_000  # guards of keys that are kept; the longest unused go first
+QUEUE, TASK, RATE = "queue:", "task:", ":rate"  # begin or end the names of what is but a rate
+
+
+class Guard:
+    """One dependency, of one key of it: its state as it was last read, and what happened since."""
+
+    __slots__ = (
+        "about",
+        "cell",
+        "d",
+        "exhausted_ms",
+        "pace_ms",
+        "pool",
+        "promised",
+        "read_ms",
+        "running",
+        "seen",
+        "state",
+        "taken_ms",
+        "turn",
+        "version",
+    )
+
+    def __init__(self, d: Dependency, key: str) -> None:
+        self.d, self.about, self.cell = d, flow.about_of(d.name, key), flow.cell_of(d.name, key)
+        self.state, self.version, self.read_ms = State(), 0, -math.inf
+        self.seen = Seen()
+        self.running, self.pace_ms, self.exhausted_ms = 0, 50.0, 0
+        self.pool = self.promised = 0  # tokens taken and not used yet, and those of them that asks go by
+        self.taken_ms, self.turn = 0.0, 0  # when, and in which turn of the breaker
+
+    def saw(self, cell: Cell | None, now_ms: int) -> None:
+        """Its cell was read."""
+        self.state, self.version, self.read_ms = flow.decode(cell), version_of(cell), now_ms
+
+    def free(self, worker: str) -> float:
+        """How many more runs its concurrency lets this worker begin."""
+        return math.inf if self.d.concurrency is None else flow.share(self.state, self.d, worker) - self.running
+
+
+class Guards:
+    """The guards of one worker, found by task and queue, and by key where a dependency is split by `per`."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._plans: dict[tuple[str, str], tuple[Dependency, ...]] = {}
+        self._keyed: OrderedDict[str, Guard] = OrderedDict()
+        self._kinds: dict[str, dict[tuple[Guard, ...], set[str]]] = {}  # of each queue: tasks by the guards they share
+        self.whole: dict[str, Guard] = {}  # those without a key
+        self.fixed: dict[tuple[str, str], tuple[Guard, ...]] = {}  # of (task, queue), where none of them has keys
+        for task in app.tasks.values():
+            self._plan(task.name, task.queue)
+
+    def __bool__(self) -> bool:
+        return any(self._plans.values())
+
+    def __iter__(self) -> Iterator[Guard]:
+        yield from self.whole.values()
+        yield from self._keyed.values()
+
+    def names(self) -> set[str]:
+        """Of all dependencies that messages of the app's tasks pass."""
+        return {d.name for plan in self._plans.values() for d in plan}
+
+    def kinds(self, queue: str) -> list[tuple[tuple[Guard, ...], set[str]]]:
+        """The tasks known to be on a queue, by the guards they share."""
+        return [*self._kinds.get(queue, {}).items()]
+
+    def of(self, message: Message) -> tuple[Guard, ...]:
+        """What watches over a message, its dependency last; empty for most."""
+        if message.task not in self._app.tasks:
+            return ()  # nor is anything kept of it: it may be anybody's word
+        plan = self._plan(message.task, message.queue)
+        if all(d.per is None for d in plan):
+            fixed = self.fixed[message.task, message.queue] = tuple(self.whole[d.name] for d in plan)
+            return fixed
+        return tuple(self.whole[d.name] if d.per is None else self._guard(d, message) for d in plan)
+
+    def _plan(self, task: str, queue: str) -> tuple[Dependency, ...]:
+        plan = self._plans.get((task, queue))
+        if plan is None:
+            plan = self._plans[task, queue] = controls(self._app, task, queue)
+            shared = tuple(self.whole.setdefault(d.name, Guard(d, "")) for d in plan if d.per is None)
+            self._kinds.setdefault(queue, {}).setdefault(shared, set()).add(task)
+        return plan
+
+    def _guard(self, d: Dependency, message: Message) -> Guard:
+        key = flow.key_of(d, message)
+        cell = flow.cell_of(d.name, key)
+        guard = self._keyed.get(cell)
+        if guard is None:
+            guard = self._keyed[cell] = Guard(d, key)
+            if len(self._keyed) > KEYED_MAX:
+                oldest = next((c for c, g in self._keyed.items() if not g.running and not g.seen), None)
+                if oldest is not None:
+                    del self._keyed[oldest]
+        self._keyed.move_to_end(cell)
+        return guard
+
+
+def is_rate(name: str) -> bool:
+    """Whether that is what a queue's, a task's or a key's rate is called: it has no breaker."""
+    return name.startswith((QUEUE, TASK)) or name.endswith(RATE)
+
+
+def of_queue(d: Dependency) -> bool:
+    """Whether it is a queue's own rate."""
+    return d.name.startswith(QUEUE)
+
+
+def controls(app: Any, task: str, queue: str) -> tuple[Dependency, ...]:
+    """What a message of this task on this queue must pass: rates first, its dependency last. Empty for most."""
+    known = app.tasks.get(task)
+    if known is None:
+        return ()
+    d: Dependency | None = app.dependencies.get(known.dependency or task)
+    if d is None and known.dependency is not None:
+        d = Dependency(known.dependency, Budget(), Breaker())
+    rates = [
+        (f"{QUEUE}{queue}", app.queues[queue].rate if queue in app.queues else None),
+        (f"{TASK}{task}", known.rate),
+    ]
+    if d is not None and d.rate is not None and d.rate.per is not None:
+        rates.append((f"{d.name}{RATE}", d.rate))
+        d = replace(d, rate=None)
+    # A queue's or task's name may have a stroke, a dependency's may not.
+    found = [Dependency(name.replace("/", "|"), rate=rate, per=rate.per) for name, rate in rates if rate is not None]
+    return (*found, d) if d is not None else tuple(found)

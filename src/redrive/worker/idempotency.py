@@ -1,0 +1,152 @@
+"""Idempotency in the worker: the keys of a claimed batch are claimed in one write and one read on the store thread,
+before any of it runs. How a key ends goes with the settlement of its message (settlement.py)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..decide import NO_SIGNALS, Refusal
+from ..errors import KeyReused, StoreError, Unreadable
+from ..fault import classify
+from ..flow.idempotency import Busy, Finished, Other, deferral, look_again_ms, prolonged, taking
+from ..idempotent import (
+    Claim,
+    Found,
+    Wanted,
+    acquire,
+    is_completed,
+    read_all,
+    wanted,
+)
+from ..message import BLOB, RAW, DeadLetter, Deferral
+from .admission import has_nothing, judge, may_run, unread
+from .bodies import fetch
+from .execution import Run
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+AGAIN_MS = 1_000  # how soon a message comes back whose key could not be looked up
+
+
+class Keys:
+    """The idempotency keys of what one worker holds. `hold_s` is how much longer than its task's timeout a claim holds:
+    what a run may take beyond that, and the time until it starts or its claim is renewed."""
+
+    def __init__(self, tasks: Mapping[str, Any], store: Store, grace_s: float, lease_s: float) -> None:
+        self._tasks, self._store = tasks, store
+        self._slack_ms, self._lease_ms = math.ceil((grace_s + lease_s) * 1000), math.ceil(lease_s * 1000)
+
+    def __bool__(self) -> bool:
+        return any(task.idempotency is not None for task in self._tasks.values())
+
+    def claim(self, runs: Sequence[Run]) -> list[Run]:
+        """Claim the keys of these runs; those that may run, as far as that goes, in order. The others have their end:
+        the stored result, a refusal, a verdict or a fault."""
+        now_ms = self._store.now_ms()
+        asking = [(run, w) for run in runs if self._asks(run, now_ms) and (w := self._wanted(run, now_ms)) is not None]
+        if asking:
+            try:
+                found = acquire(self._store, [w for _, w in asking], now_ms)
+            except StoreError as error:  # what was written all the same is held by these messages, who come again
+                for run, _ in asking:
+                    reason = Deferral("idempotency", f"the store failed: {error}"[:200])
+                    run.refusal = Refusal(now_ms + AGAIN_MS, reason)
+            else:
+                for (run, w), answer in zip(asking, found, strict=True):
+                    self._answer(run, w, answer, now_ms)
+        return [run for run in runs if run.refusal is None and not run.over]
+
+    def renew(self, runs: Sequence[Run]) -> list[Run]:
+        """Hold the keys of those that have not started yet for long enough, should they start now; those that have lost
+        theirs. A run that has started needs no more: it ends before its claim does."""
+        now_ms = self._store.now_ms()
+        old = [run for run in runs if run.claim is not None and self._left_ms(run.claim, now_ms) < -self._lease_ms // 3]
+        if not old:
+            return []
+        claims = [run.claim for run in old if run.claim is not None]
+        records = [prolonged(c.record, now_ms, c.wanted.hold_ms) for c in claims]
+        cells = [c.wanted.cell for c in claims]
+        won = self._store.cells.swap(
+            [taking(c.wanted.cell, c.version, r, now_ms) for c, r in zip(claims, records, strict=True)]
+        )
+        versions, found = read_all(self._store, cells)
+        lost = []
+        for run, claim, record, written in zip(old, claims, records, won, strict=True):
+            if written and found[claim.wanted.cell] == record:
+                claim.version, claim.record = versions[claim.wanted.cell], record
+            else:
+                lost.append(run)
+        return lost
+
+    def _left_ms(self, claim: Claim, now_ms: int) -> int:
+        """How much of its claim is left beyond what a run that starts now may take, less a lease."""
+        return claim.record.until_ms - now_ms - claim.wanted.hold_ms
+
+    def look_committed(self, runs: Sequence[Run]) -> None:
+        """Find out which of these runs, that said they completed their key themselves or died before they could say
+        anything, have it committed."""
+        claims = [run.claim for run in runs if run.claim is not None and (run.claim.committed or _died(run))]
+        if not claims:
+            return
+        _, records = read_all(self._store, [claim.wanted.cell for claim in claims])
+        for claim in claims:
+            record = records[claim.wanted.cell]
+            claim.done = record if is_completed(claim, record) else None
+
+    # -- one run
+
+    def _asks(self, run: Run, now_ms: int) -> bool:
+        """Whether it has a key, and would run but for that."""
+        message = run.delivery.message
+        task = self._tasks.get(message.task)
+        return task is not None and task.idempotency is not None and may_run(message, self._tasks, now_ms)
+
+    def _wanted(self, run: Run, now_ms: int) -> Wanted | None:
+        """What it asks for; None where it has come to its end for want of that."""
+        message = run.delivery.message
+        task = run.task = self._tasks[message.task]
+        if has_nothing(run, task):
+            run.over = True
+            return None
+        args, kwargs = run.args, run.kwargs
+        if message.content == BLOB:
+            fetched = fetch(run)  # and again when it runs, as what is only claimed shall not fill the memory
+            if fetched.signals is not NO_SIGNALS:
+                run.over = not judge(run, fetched.signals, now_ms)
+                return None
+            args, kwargs = fetched.args, fetched.kwargs
+        else:
+            try:
+                raw = message.content == RAW
+                args, kwargs = run.args, run.kwargs = task.codec.decode(message.body, message.version, raw=raw)
+            except Unreadable as error:
+                run.over = not judge(run, unread(error, run), now_ms)
+                return None
+        hold_ms = math.ceil(task.policy.timeout_s * 1000) + self._slack_ms
+        try:
+            return wanted(task, args, kwargs, message.id, message.fence, hold_ms)
+        except Exception as error:  # of the key's function: a failure like one of the handler's own
+            run.fault, run.over = classify(error, task.rules), True
+            return None
+
+    def _answer(self, run: Run, w: Wanted, answer: Found, now_ms: int) -> None:
+        message = run.delivery.message
+        match answer:
+            case Claim():
+                run.claim = answer
+            case Busy():
+                at_ms = look_again_ms(answer, message.held_ms, now_ms)
+                run.refusal = Refusal(at_ms, deferral(answer, message.task))
+            case Finished(record):
+                run.stored, run.over = record, True
+            case Other(record):
+                error = KeyReused(message.task, w.key, record.owner)
+                run.verdict, run.fault, run.over = DeadLetter("permanent", str(error)), classify(error), True
+
+
+def _died(run: Run) -> bool:
+    """Whether its child process did, also by the worker's hand."""
+    return run.fault is not None and run.fault.error == "ProcessDied"

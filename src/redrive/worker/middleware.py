@@ -1,0 +1,170 @@
+"""Middleware: generator functions of the user's that run around every handler, and cannot change what becomes of it.
+
+Here and not beside the app, as these frames are the worker's own: a fault looks the same with and without wraps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any
+
+from ..errors import ConfigError
+from ..run_context import context
+
+Handler = Callable[..., Any]
+
+
+class Opener:
+    """A wrap as it was given to `app.wrap`, known to be one: its generator function, and which kind that is."""
+
+    def __init__(self, wrap: Any) -> None:
+        self.name = getattr(wrap, "__qualname__", None) or repr(wrap)
+        made_by_contextlib = getattr(wrap, "__globals__", None) is vars(contextlib)
+        self.open = inspect.unwrap(wrap) if made_by_contextlib else wrap
+        self.is_async = _is_any(inspect.isasyncgenfunction, self.open)
+        if not self.is_async and not _is_any(inspect.isgeneratorfunction, self.open):
+            raise ConfigError(
+                f"wrap {self.name}: expected a generator function that takes the Context and yields once, where the "
+                "handler shall run; such as `def session(ctx): with Session(): yield`"
+            )
+        try:
+            inspect.signature(self.open).bind(None)
+        except TypeError as error:
+            raise ConfigError(
+                f"wrap {self.name}{inspect.signature(self.open)}: it is called with the Context alone, and that does "
+                f"not fit: {error}"
+            ) from None
+
+    def refuse(self, task: str) -> None:
+        """Raises ConfigError where it cannot go around the handler of this task, a sync one."""
+        if self.is_async:
+            raise ConfigError(
+                f"wrap {self.name} is async, and cannot run around the sync handler of task {task!r}, which has a "
+                "thread and no event loop; make the wrap a plain generator, or the handler async"
+            )
+
+
+def around(handler: Handler, is_async: bool, openers: Sequence[Opener]) -> Handler:
+    """The handler with wraps around it, the first one outermost."""
+    for opener in reversed(openers):
+        around_one = (_async_in_async if opener.is_async else _sync_in_async) if is_async else _sync_in_sync
+        handler = around_one(opener, handler)
+    return handler
+
+
+def _sync_in_sync(opener: Opener, inner: Handler) -> Handler:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        steps = _begin(opener)
+        try:
+            result = refuse_coroutine(inner(*args, **kwargs))
+        except BaseException as error:
+            _fail(steps, error)
+            raise
+        _finish(opener, steps)
+        return result
+
+    return run
+
+
+def _sync_in_async(opener: Opener, inner: Handler) -> Handler:
+    async def run(*args: Any, **kwargs: Any) -> Any:
+        steps = _begin(opener)
+        try:
+            result = await inner(*args, **kwargs)
+        except BaseException as error:
+            _fail(steps, error)
+            raise
+        _finish(opener, steps)
+        return result
+
+    return run
+
+
+def _async_in_async(opener: Opener, inner: Handler) -> Handler:
+    async def run(*args: Any, **kwargs: Any) -> Any:
+        steps = await _abegin(opener)
+        try:
+            result = await inner(*args, **kwargs)
+        except GeneratorExit:  # the loop is gone, and nothing can be awaited any more
+            raise
+        except BaseException as error:
+            await _afail(steps, error)
+            raise
+        await _afinish(opener, steps)
+        return result
+
+    return run
+
+
+def refuse_coroutine(result: Any) -> Any:
+    """What a sync handler returned. Raises TypeError for a coroutine: done is what it is not."""
+    if inspect.iscoroutine(result):  # a plain function around an async one
+        result.close()
+        raise TypeError("the handler returned a coroutine instead of running it; declare it with async def")
+    return result
+
+
+# -- the steps of one wrap: up to its yield, and on from there in one of two ways
+
+
+def _begin(opener: Opener) -> Iterator[None]:
+    steps: Iterator[None] = opener.open(context())
+    for _ in steps:
+        return steps
+    raise _unmet(opener, "did not yield, so the handler was not run")
+
+
+def _finish(opener: Opener, steps: Iterator[None]) -> None:
+    for _ in steps:
+        _close(steps)
+        raise _unmet(opener, "yielded a second time, after the handler had run")
+
+
+def _fail(steps: Any, error: BaseException) -> None:
+    """Let the wrap see the handler's failure. Whatever it makes of it, that failure stands, and looks as it did."""
+    traceback = error.__traceback__
+    with contextlib.suppress(BaseException):
+        steps.throw(error)
+        steps.close()  # it took the failure for itself and yielded again
+    error.__traceback__ = traceback
+
+
+async def _abegin(opener: Opener) -> AsyncIterator[None]:
+    steps: AsyncIterator[None] = opener.open(context())
+    async for _ in steps:
+        return steps
+    raise _unmet(opener, "did not yield, so the handler was not run")
+
+
+async def _afinish(opener: Opener, steps: AsyncIterator[None]) -> None:
+    async for _ in steps:
+        await _aclose(steps)
+        raise _unmet(opener, "yielded a second time, after the handler had run")
+
+
+async def _afail(steps: Any, error: BaseException) -> None:
+    traceback = error.__traceback__
+    with contextlib.suppress(BaseException):
+        await steps.athrow(error)
+        await steps.aclose()
+    error.__traceback__ = traceback
+
+
+def _close(steps: Any) -> None:
+    with contextlib.suppress(BaseException):
+        steps.close()
+
+
+async def _aclose(steps: Any) -> None:
+    with contextlib.suppress(BaseException):
+        await steps.aclose()
+
+
+def _unmet(opener: Opener, what: str) -> RuntimeError:
+    return RuntimeError(f"wrap {opener.name} {what}; expected it to yield once")
+
+
+def _is_any(kind: Callable[[Any], bool], wrap: Any) -> bool:
+    return kind(wrap) or kind(type(wrap).__call__)

@@ -1,0 +1,83 @@
+"""Before a worker starts: what its tasks will do to each queue, handed to a store that looks whether it can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import inf
+from typing import TYPE_CHECKING
+
+from ..decide import ASKED_SPREAD
+from ..errors import Refused
+from ..policy.policies import KINDS, Preview, Retry, preview
+from ..store import Store, Work
+from .flow.local_state import controls, is_rate
+
+if TYPE_CHECKING:
+    from ..app import App
+    from ..task import Task
+
+
+def vet(app: App, store: Store, queues: Iterable[str]) -> None:
+    """Raises Refused, with the fix, where the store says that it cannot carry this app's tasks on these queues."""
+    if store.traits.read_only:
+        raise Refused(f"a worker cannot work here: {store.traits.read_only}; run it as a user who may write")
+    look = getattr(store, "vet", None)
+    if look is not None:
+        refused = look(works(app, queues))
+        if refused:
+            more = f" (and {len(refused) - 1} more: redrive store doctor)" if len(refused) > 1 else ""
+            raise Refused(refused[0] + more)
+
+
+def advice(app: App, store: Store) -> list[str]:
+    """What the store has against this app's tasks on their queues, or holds doubtful about them."""
+    look = getattr(store, "vet", None)
+    named = {task.queue for task in app.tasks.values()} | set(app.queues)
+    return [] if look is None else list(look(works(app, sorted(named)), advise=True))
+
+
+def works(app: App, queues: Iterable[str]) -> list[Work]:
+    """The app's tasks on these queues; one without a task for a queue that none names."""
+    found: list[Work] = []
+    for queue in queues:
+        mine = [work_of(app, task) for task in app.tasks.values() if task.queue == queue]
+        found += mine or [Work(queue=queue)]
+    return found
+
+
+def work_of(app: App, task: Task[..., object]) -> Work:
+    """One task in figures: the longest of whatever its faults may bring."""
+    retry = task.policy.retry
+    shown = list(_previews(retry))
+    return Work(
+        queue=task.queue,
+        task=task.name,
+        attempts=max(one.chosen.max_attempts for one in shown),
+        crash_cap=task.policy.crashes_alone_max,
+        longest_s=max(_longest_s(one, retry) for one in shown),
+        horizon_s=max(one.horizon_s for one in shown),
+        timeout_s=task.policy.timeout_s,
+        needs=tuple(_needs(app, task)),
+    )
+
+
+def _previews(retry: Retry) -> Iterator[Preview]:
+    yield preview(retry)
+    for key in retry.on:
+        yield preview(retry, kind=key) if key in KINDS else preview(retry, error=key)
+
+
+def _longest_s(shown: Preview, retry: Retry) -> float:
+    """The longest backoff or, where the failing side asks for one, wait; none of them outlasts max_elapsed."""
+    if not shown.steps:
+        return 0.0
+    bound_s = inf if shown.chosen.max_elapsed_s is None else shown.chosen.max_elapsed_s
+    asked_s = retry.max_retry_after_s * (1 + ASKED_SPREAD)
+    return min(bound_s, max(asked_s, *(step.high_s for step in shown.steps)))
+
+
+def _needs(app: App, task: Task[..., object]) -> Iterator[str]:
+    if task.idempotency is not None:
+        yield "idempotency"
+    for d in controls(app, task.name, task.queue):
+        yield "a rate" if is_rate(d.name) else f"dependency {d.name!r} (its budget, breaker and limits)"
