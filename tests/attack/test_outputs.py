@@ -19,7 +19,10 @@ import pytest
 from tests.attack.canaries import SHAPES, Canary, canaries
 from tests.attack.commanding import Said, command
 from tests.e2e.endpoint import Answer, Endpoint
-from tests.unit.test_alerts import Hook, hook
+from tests.support.webhooks import (
+    Hook,
+    hook,
+)
 
 from redrive import App, Draft, Reject, Retry
 from redrive.audit.log import Audit

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from tests.crash.test_full import mounted
+from tests.support.crash.mounts import mounted
 from tests.support.servers import PostgresServer, RedisServer
 
 from redrive import App, Draft, Retry

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.test_gates import endpoint
+from tests.support.endpoints import endpoint
 
 from redrive import Gates
 from redrive.aws.redriver.moving import ATTEMPT, Settings, settings_of

@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from tests.support.aws.redriver import ALARM, WORK, Deployment
 
 from redrive.aws.cloudformation.lambdas import AT_ONCE
 from redrive.aws.lambda_handlers import redrive
@@ -20,7 +21,6 @@ from redrive.errors import StoreUnavailable
 from redrive.triage.auto.auto_redrive import AutoRedrive
 
 from .places import Stand
-from .test_redriver import ALARM, WORK, Deployment
 
 pytestmark = pytest.mark.slow
 DEFAULT = AutoRedrive()  # 10/s, ± 20 %

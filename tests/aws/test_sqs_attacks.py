@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.support.aws.sqs_world import FAULT, World, claim, put, settle
 
 from redrive.errors import EnqueueError, StoreError, StoreUnavailable
 from redrive.message import (
@@ -34,7 +35,6 @@ from redrive.stores.sqs.store import SqsStore
 from redrive.testing.clock import ManualClock
 
 from .places import lay
-from .test_sqs_store import FAULT, World, claim, put, settle
 
 
 class Cells:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.test_postgres import schema  # noqa: F401 - a fixture
-from tests.contract.test_redis import redis_url
+from tests.support.namespaces import redis_url
+from tests.support.schemas import schema  # noqa: F401
 
 from redrive import App
 from redrive.message import Ask, DeadLetter, Lane, Settlement

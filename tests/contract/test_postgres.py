@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import psycopg
 import pytest
-from tests.support.servers import PostgresServer
+from tests.support.schemas import (
+    schema,  # noqa: F401
+)
 
 from redrive.message import SKIP_LOOKED, Ack, Ask, Draft, RetryAt, Settled, Settlement, Swap
 from redrive.store import Store
 from redrive.stores.postgres.groups import STEP
 from redrive.stores.postgres.store import PostgresStore
 from redrive.testing import ManualClock, StoreContract
-
-
-def schema_of(place: Path) -> str:
-    """The schema that stands for this folder."""
-    return f"t_{hashlib.blake2b(str(place).encode(), digest_size=8).hexdigest()}"
-
-
-@pytest.fixture
-def schema(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[str]:
-    """The URL of a schema of the test's own, dropped at its end."""
-    name = schema_of(tmp_path)
-    yield f"{postgres_server.url}?schema={name}&synchronous_commit=off"
-    with psycopg.connect(postgres_server.url, autocommit=True) as c:
-        c.execute(f"drop schema if exists {name} cascade".encode())
 
 
 class TestPostgres(StoreContract):

@@ -11,6 +11,8 @@ from typing import Protocol
 
 import psycopg
 import pytest
+from tests.support.floors import always  # noqa: F401
+from tests.support.schemas import schema_of
 from tests.support.servers import PostgresServer
 
 from redrive.errors import StoreUnavailable
@@ -22,8 +24,6 @@ from redrive.stores.postgres.store import PostgresStore
 from redrive.stores.postgres.told import payload, read
 from redrive.testing import ManualClock, StoreContract
 
-from .test_postgres import schema_of
-
 
 @pytest.fixture
 def schema(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[str]:
@@ -32,15 +32,6 @@ def schema(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[str]:
     yield f"{postgres_server.url}?schema={name}&synchronous_commit=off"
     with psycopg.connect(postgres_server.url, autocommit=True) as c:
         c.execute(f"drop schema if exists {name} cascade".encode())
-
-
-@pytest.fixture
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A floor is kept from the first exchange on, raised with each, and never given up."""
-    monkeypatch.setattr(floor, "WORTH_MS", -1.0)
-    monkeypatch.setattr(floor, "FREE_MS", -1.0)
-    monkeypatch.setattr(floor, "OPEN_EVERY_S", 0.0)
-    monkeypatch.setattr(floor, "FRONT_EVERY_S", 0.0)
 
 
 @pytest.mark.usefixtures("always")

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 import pytest
-from tests.contract.test_postgres import schema  # noqa: F401 - a fixture
+from tests.support.schemas import schema  # noqa: F401
 from tests.support.servers import PostgresServer
 
 from redrive.errors import Conflict, EnqueueError, StoreUnavailable
@@ -52,13 +52,13 @@ Other = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def store(schema: str) -> Iterator[PostgresStore]:  # noqa: F811
+def store(schema: str) -> Iterator[PostgresStore]:
     with closing(PostgresStore(schema)) as store:
         yield store
 
 
 @pytest.fixture
-def other(schema: str, postgres_server: PostgresServer) -> Iterator[Other]:  # noqa: F811
+def other(schema: str, postgres_server: PostgresServer) -> Iterator[Other]:
     """Somebody else's transaction, which names tables as the store does."""
     name = parse_qs(urlsplit(schema).query)["schema"][0]
     with psycopg.connect(postgres_server.url, options=f"-c search_path={name}") as c:
@@ -237,7 +237,7 @@ def test_acks_free_keys_in_the_order_in_which_puts_take_them(store: PostgresStor
     assert [put.duplicate for put in store.put([Draft(task="t", key=key) for key in "ab"])] == [False, False]
 
 
-def test_what_is_committed_stands_though_nobody_can_be_told(postgres_server: PostgresServer, schema: str) -> None:  # noqa: F811
+def test_what_is_committed_stands_though_nobody_can_be_told(postgres_server: PostgresServer, schema: str) -> None:
     notify = "execute on function pg_notify(text, text)"
     with psycopg.connect(postgres_server.url, autocommit=True) as c, closing(PostgresStore(schema)) as store:
         name = store._link.schema

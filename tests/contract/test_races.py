@@ -15,8 +15,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.contract.test_postgres import schema  # noqa: F401 - a fixture
-from tests.contract.test_redis import redis_url
+from tests.support.namespaces import redis_url
+from tests.support.schemas import schema  # noqa: F401
 from tests.support.servers import PostgresServer
 
 from redrive.errors import Conflict

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import struct
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.namespaces import redis_url
 from tests.support.servers import RedisServer
 
 from redrive.errors import EnqueueError
@@ -34,11 +34,6 @@ from redrive.message import (
 from redrive.store import Store
 from redrive.stores.redis.store import RedisStore
 from redrive.testing import ManualClock, StoreContract
-
-
-def redis_url(place: Path, server: RedisServer) -> str:
-    """A namespace of its own for a test's directory."""
-    return f"{server.url}?namespace={zlib.crc32(str(place).encode()):08x}"
 
 
 class TestRedis(StoreContract):

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import psycopg
 import pytest
+from tests.support.crash.mounts import mounted
 from tests.support.servers import PostgresServer, RedisServer, memory_disk
 
 from redrive.errors import StoreFull, StoreUnavailable
@@ -33,20 +34,6 @@ def redis_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     with RedisServer(appendonly=True, maxmemory="12mb", folder=memory_disk()) as server:
         (tmp_path / "url").write_text(f"{server.url}?namespace=crash_{secrets.token_hex(6)}")
         yield tmp_path
-
-
-@contextlib.contextmanager
-def mounted(folder: Path, size: str) -> Iterator[None]:
-    folder.mkdir()
-    mounting = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)], capture_output=True, text=True, check=False
-    )
-    if mounting.returncode != 0:
-        pytest.skip(f"mounting a small file system is not permitted here: {mounting.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.fixture

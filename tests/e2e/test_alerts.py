@@ -6,7 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.unit.test_alerts import Hook, hook
+from tests.support.webhooks import (
+    Hook,
+    hook,
+)
 from tests.unit.working import PATIENCE_S
 
 from redrive import Draft

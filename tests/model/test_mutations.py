@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
+from tests.support.fate_cases import CASES, first_wrong, wrong_admission, wrong_decision
 from tests.support.store_model import StoreModel
 from tests.support.store_model.walk import Walk, take_walk
 from tests.turning import in_turn
@@ -23,7 +24,6 @@ from redrive.testing import ManualClock
 
 from . import bugs_exchange, bugs_fate, bugs_groups, bugs_store
 from .bug import Bug
-from .test_fates import CASES, first_wrong, wrong_admission, wrong_decision
 
 pytestmark = pytest.mark.slow
 SEED = 1

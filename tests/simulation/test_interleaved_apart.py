@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.run_letters import letters, planned
 
 from redrive.message import Lane
 from redrive.stores.sqs import outbox
@@ -11,7 +12,6 @@ from redrive.triage.redrive.run import Run
 from redrive.worker import redrive_outcome
 
 from .apart import InterleavedApart
-from .test_interleaved import letters, planned
 
 
 @pytest.fixture(autouse=True)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.support.picky import Picky
 
 import redrive
 from redrive import App, Backoff, Context, Reject, Retry
-from redrive.errors import ConfigError, EncodeError, EnqueueError, StoreUnavailable, TooLarge
+from redrive.errors import ConfigError, EncodeError, EnqueueError, TooLarge
 from redrive.ids import is_id
-from redrive.message import Ask, Exchange, Lane, Settlement, Swap
+from redrive.message import Lane
 from redrive.store import Traits
 from redrive.stores.memory.store import MemoryStore
 from redrive.task import Ref
@@ -195,24 +195,6 @@ def test_a_run_bounds_its_follow_ups(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(EnqueueError, match="3 follow-ups"):
         first()
-
-
-class Picky(MemoryStore):
-    """Refuses, in an exchange, what its door let through, as a store might that knows more than its traits say."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.failures = 1
-
-    def exchange(
-        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
-    ) -> Exchange:
-        if any(draft.key == "bad" for s in settlements for draft in s.follow_ups):
-            raise EnqueueError("it is bad")
-        if len(settlements) == 1 and settlements[0].follow_ups and self.failures:
-            self.failures -= 1
-            raise StoreUnavailable("for a moment")
-        return super().exchange(settlements, asks, swaps=swaps)
 
 
 def test_a_follow_up_that_is_refused_after_all_fails_its_own_run_and_no_other() -> None:

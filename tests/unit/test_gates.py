@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 from msgspec.structs import replace
+from tests.support.endpoints import endpoint
 
 from redrive import App, Breaker, Budget, Gates
 from redrive.errors import ConfigError
@@ -32,31 +31,6 @@ class Run(NamedTuple):
 
 
 CRM = Dependency("crm", Budget(), Breaker(open_for="5s"))
-
-
-@contextmanager
-def endpoint(answer: Callable[[], int]) -> Iterator[str]:
-    """A server on loopback that answers with what `answer()` says."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(code := answer())
-            if code == 302:
-                self.send_header("Location", "/login")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *args: Any) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/health"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from tests.support.picky import Picky
 
 import redrive
 from redrive import App, Context, Draft, Quarantine, Reject, RetryAfter, Snooze
@@ -12,7 +13,6 @@ from redrive.errors import ConfigError
 from redrive.message import Ask, Lane, Message
 from redrive.stores.memory.store import MemoryStore
 
-from .test_follow_ups import Picky
 from .working import SOON, Heard, stored
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.e2e.test_cli import on_terminal
+from tests.support.command_line import on_terminal
 from tests.unit.commanding import Call
 
 from redrive.cli.dlq.run import COUNTS
