@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.support.attack.damage import FAULT, claim, everything, host, settle, store  # noqa: F401
+from tests.support.attack.hosts import Host, garbage
 
 from redrive import App, Context
 from redrive.cli.main import run as redrive
@@ -29,8 +30,6 @@ from redrive.message import (
 )
 from redrive.store import Store
 from redrive.testing import ManualClock
-
-from .hosts import Host, garbage
 
 HEADERS = {"tenant": "a"}
 # Another word there is another message, and no damage that anybody could see; and of some nothing is left.

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.support.aws.places import REGION, Stand
 
 from redrive import App, Backoff, Reject, Retry, Snooze
 from redrive.aws.lambda_handlers import redrive
@@ -23,8 +24,6 @@ from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqs.store import SqsStore
 from redrive.testing.sqs import EventSource
 from redrive.triage.auto.auto_redrive import AutoRedrive
-
-from .places import REGION, Stand
 
 POINTS = ("send", "sent", "keep", "kept", "end", "ended")
 ENTRIES = ("SendMessageBatch", "DeleteMessageBatch", "ChangeMessageVisibilityBatch")

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.support.aws.places import Stand, client
+from tests.support.aws.states_language import Execution, Failed
 from tests.support.endpoints import endpoint
 
 from redrive import Gates
@@ -26,9 +28,6 @@ from redrive.flow import breaker, dependency
 from redrive.message import Swap, version_of
 from redrive.stores.memory.store import MemoryStore
 from redrive.triage.auto.auto_redrive import AutoRedrive
-
-from .asl import Execution, Failed
-from .places import Stand, client
 
 DEPENDENCY = "crm"
 STRICT = AutoRedrive(jitter=0)

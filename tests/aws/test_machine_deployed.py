@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.turning import in_turn
+from tests.support.aws.places import REGION, Ministack, client
+from tests.support.turns import in_turn
 
 import redrive
 from redrive.aws.redriver.moving import ATTEMPT
@@ -22,8 +23,6 @@ from redrive.flow import breaker, dependency
 from redrive.message import Swap, version_of
 from redrive.stores import open_cells
 from redrive.triage.auto.auto_redrive import AutoRedrive
-
-from .places import REGION, Ministack, client
 
 HANDLERS = {"CheckBreaker": "check_breaker", "Fetch": "fetch", "Redrive": "redrive", "Isolate": "isolate"}
 WITHIN_S = 90.0

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
+from tests.support.aws.places import Stand, client
 
 from redrive.aws.redriver import moving
 from redrive.aws.redriver.moving import (
@@ -26,8 +27,6 @@ from redrive.errors import ConfigError, StoreUnavailable
 from redrive.message import Isolate, Lane, Message
 from redrive.stores.sqs import envelope
 from redrive.triage.auto.auto_redrive import AutoRedrive
-
-from .places import Stand, client
 
 AUTO = AutoRedrive()
 NOW_MS = 1_750_000_000_000

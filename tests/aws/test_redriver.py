@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.support.aws.places import Stand
 from tests.support.aws.redriver import ALARM, WORK, Deployment
 from tests.support.endpoints import endpoint
 
@@ -21,8 +22,6 @@ from redrive.flow import breaker as breakers
 from redrive.flow import dependency as flow
 from redrive.message import Swap
 from redrive.triage.auto.auto_redrive import AutoRedrive
-
-from .places import Stand
 
 AT_ONCE = AutoRedrive(base=0, cap=0)
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.aws.places import lay
 from tests.support.aws.sqs_world import FAULT, World, claim, put, settle
-from tests.turning import in_turn
+from tests.support.turns import in_turn
 
 from redrive import App
 from redrive.awsapi import client as aws
@@ -33,8 +34,6 @@ from redrive.message import (
 )
 from redrive.stores import open_cells
 from redrive.stores.sqs.store import SqsStore
-
-from .places import lay
 
 SWAP = Swap("done", 0, b"1")
 DAY_MS = 24 * 3600 * 1000

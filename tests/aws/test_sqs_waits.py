@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from tests.support.aws.places import REGION
 
 import redrive
 from redrive import App, Backoff, Retry, presets
@@ -26,8 +27,6 @@ from redrive.stores.sqs.store import SqsStore
 from redrive.testing import ManualClock
 from redrive.testing.sqs import SqsServer
 from redrive.triage.auto.auto_redrive import AutoRedrive
-
-from .places import REGION
 
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S

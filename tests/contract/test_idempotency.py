@@ -1,5 +1,5 @@
-"""One effect per key on the stores with a server: what tests/unit/test_idempotency.py shows, and PostgreSQL's own
-transactions."""
+"""One effect per key on the stores with a server: what tests/unit/worker/test_idempotency.py shows, and
+PostgreSQL's own transactions."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.support.idempotency_rules import (  # noqa: F401
     test_the_same_key_with_other_arguments_is_dead_and_permanent,
     test_who_waits_takes_over_once_the_others_time_is_over,
 )
+from tests.support.idempotent_tasks import kept
 from tests.support.servers import PostgresServer, RedisServer
-from tests.unit.idempotent import kept
 
 from redrive import App, Context, Idempotency
 

@@ -66,7 +66,7 @@ def bury(app: App, count: int) -> None:
 
 
 def person(url: str, selector: str, records: Path) -> subprocess.Popen[str]:
-    argv = [sys.executable, "-m", "tests.contract.overlapping", url, selector, str(records)]
+    argv = [sys.executable, "-m", "tests.support.overlaps", url, selector, str(records)]
     return subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 

@@ -336,7 +336,7 @@ def test_processes_keep_the_rules_of_groups(url: str, stores: list[Store], stric
         stores[0].put([draft(group=f"g{g}", headers={"n": str(n)}) for g in range(groups)])
     workers = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.contract.racing", url, str(seed)],
+            [sys.executable, "-m", "tests.support.racers", url, str(seed)],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,

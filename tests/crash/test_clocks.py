@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.support.crash.children import SERVER_ENGINES, Child, balanced, fill, records, until
 from tests.support.crash.clocks import clock
-
-from .children import SERVER_ENGINES, Child, balanced, fill, records, until
-from .ledger import Journal, Record, handled, opened, produced, read
-from .programs import Plan, acknowledge, announce, drafts_of, make_app
+from tests.support.crash.ledger import Journal, Record, handled, opened, produced, read
+from tests.support.crash.programs import Plan, acknowledge, announce, drafts_of, make_app
 
 pytestmark = [
     pytest.mark.slow,

@@ -13,15 +13,14 @@ from pathlib import Path
 import msgspec
 import psycopg
 import pytest
+from tests.support.crash.children import Child, balanced, fill, records, run, until
+from tests.support.crash.ledger import Journal, Ledger, handled, produced
 from tests.support.crash.mounts import mounted
+from tests.support.crash.programs import Plan, acknowledge, announce, drafts_of, make_app
 from tests.support.servers import PostgresServer, RedisServer, memory_disk
 
 from redrive.errors import StoreFull, StoreUnavailable
 from redrive.message import Draft
-
-from .children import Child, balanced, fill, records, run, until
-from .ledger import Journal, Ledger, handled, produced
-from .programs import Plan, acknowledge, announce, drafts_of, make_app
 
 pytestmark = pytest.mark.slow
 MOST = 5_000  # puts until a small server is full, at the most

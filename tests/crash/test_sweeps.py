@@ -6,11 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.support.crash.children import KILLED, Child, balanced, fill, run, sweep, sweep_stores, until
+from tests.support.crash.ledger import Ledger
+from tests.support.crash.programs import Plan
 from tests.support.crash.traces import killed_at, traced
-
-from .children import KILLED, Child, balanced, fill, run, sweep, sweep_stores, until
-from .ledger import Ledger
-from .programs import Plan
 
 STEPS = 60
 

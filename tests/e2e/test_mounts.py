@@ -22,7 +22,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from tests.support.command_line import COMMAND, environment
 from tests.support.examples import EXAMPLES, _path, run
-from tests.unit.working import until
+from tests.support.workers import until
 
 from redrive import App
 from redrive.contrib.starlette import lifespan

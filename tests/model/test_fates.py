@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.fate_cases import (
-    CASES,
-    first_wrong,
-    wrong_admission,
-    wrong_decision,
-)
+from tests.support.fate_cases import CASES, first_wrong, wrong_admission, wrong_decision
 
 pytestmark = pytest.mark.slow
 

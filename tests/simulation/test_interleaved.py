@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 from tests.support.run_letters import letters, planned
+from tests.support.simulation.interleaved import Interleaved
 
 from redrive.message import Lane
 from redrive.triage.redrive.plan import CHUNK
 from redrive.triage.redrive.run import Run
 from redrive.triage.redrive.run_state import FAILURES_MAX
 from redrive.worker import redrive_outcome
-
-from .interleaved import Interleaved
 
 
 def problems(scene: Interleaved) -> list[str]:

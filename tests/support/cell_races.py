@@ -13,8 +13,8 @@ from itertools import combinations
 from subprocess import PIPE
 from typing import Any
 
-from tests.contract import contending
-from tests.contract.contending import GATE, NAMES, PROCESSES
+from tests.support import contenders as contending
+from tests.support.contenders import GATE, NAMES, PROCESSES
 from tests.support.schemas import schema  # noqa: F401
 
 from redrive.message import Swap

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.unit.idempotent import kept
+from tests.support.idempotent_tasks import kept
 
 from redrive import App, Idempotency, context
 from redrive.errors import KeyReused

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
-from tests.model.fates import Fate, Plan, admitted, decided
+from tests.support.model.fates import Fate, Plan, admitted, decided
 
 from redrive import decide
 from redrive.decide import Policy, Signals

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.unit.idempotent import kept
-from tests.unit.working import SOON, Heard, stored, until
+from tests.support.idempotent_tasks import kept
+from tests.support.workers import SOON, Heard, stored, until
 
 from redrive import App, Context, Idempotency, context
 from redrive.flow.idempotency import Record, cell_of, payload_of, taking

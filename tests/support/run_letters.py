@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from tests.simulation.interleaved import Interleaved
+from tests.support.simulation.interleaved import Interleaved
 
 from redrive.triage.redrive.plan import CHUNK, chunk_cell
 from redrive.triage.redrive.run import Run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from hypothesis import strategies as st
-from tests.unit.selecting import LANES, World, expected, selectors
+from tests.support.selecting import LANES, World, expected, selectors
 
 from redrive.triage.select.selector import Selection
 

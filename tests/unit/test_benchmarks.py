@@ -14,7 +14,7 @@ from benchmarks.engines import ENGINES
 from benchmarks.harness import ROOT, Broken, Child, Reading, interleaved, need_all_once, ratio, table
 from benchmarks.tasks import Boom
 from benchmarks.throughput import need_evidence
-from tests.turning import in_turn
+from tests.support.turns import in_turn
 
 from redrive.fault import Fault, classify
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.attack.hosts import Host, PostgresHost, RedisHost, SqliteHost
+from tests.support.attack.hosts import Host, PostgresHost, RedisHost, SqliteHost
 
 from redrive.fault import Fault, Kind
 from redrive.message import (

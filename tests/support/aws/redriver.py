@@ -7,7 +7,7 @@ from functools import cache
 from itertools import count
 from typing import Any
 
-from tests.aws.places import REGION, Stand
+from tests.support.aws.places import REGION, Stand
 
 from redrive.aws.lambda_handlers import redrive
 from redrive.aws.redriver.moving import Settings

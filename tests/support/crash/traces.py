@@ -6,8 +6,8 @@ import re
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from tests.crash.children import run, strace
-from tests.crash.programs import Plan
+from tests.support.crash.children import run, strace
+from tests.support.crash.programs import Plan
 
 CALLS = "pwrite64,fdatasync,fsync,ftruncate,unlink"  # all by which SQLite changes or syncs a file
 
