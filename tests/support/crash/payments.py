@@ -1,5 +1,5 @@
-"""The worker that test_idempotency starts and kills: `python -m tests.support.crash.payments payer PLAN`, and a count of
-what it has paid.
+"""The worker that test_idempotency starts and kills: `python -m tests.support.crash.payments payer PLAN`, and a count
+of what it has paid.
 
 Its tasks pay in two ways: `outside`, where the effect is a line in the journal and the key is all that guards it, and
 `inside`, a row in the store's own SQLite file that is committed with the key's completion.

@@ -2,8 +2,8 @@
 
 The corpus in tests/data/fingerprints was made by scripts/fingerprint_corpus, its groups named by cause before any
 fingerprint was looked at. A third of the groups, by a hash of their names, is held out: it is for the score alone, and
-what it shows is not to be tuned for. `python -m tests.unit.fault.test_fault_corpus` says both scores and what the tuning
-part gets wrong.
+what it shows is not to be tuned for. `python -m tests.unit.fault.test_fault_corpus` says both scores and what the
+tuning part gets wrong.
 """
 
 from __future__ import annotations
