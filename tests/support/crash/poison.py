@@ -1,5 +1,8 @@
-"""The app of the conviction tests: `redrive worker tests.support.crash.poison:app`, or `python -m
-tests.support.crash.poison parent|child` for a supervisor that sees sooner what hangs, or a worker without one. The folder is in POISON_PLACE."""
+"""The app of the conviction tests: `redrive worker tests.support.crash.poison:app`.
+
+`python -m tests.support.crash.poison parent|child` runs a supervisor that notices a hang sooner, or a worker without
+one. The folder is in POISON_PLACE.
+"""
 
 from __future__ import annotations
 
