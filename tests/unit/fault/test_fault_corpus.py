@@ -8,6 +8,7 @@ tuning part gets wrong.
 
 from __future__ import annotations
 
+import gzip
 from collections import Counter, defaultdict
 from functools import cache
 from hashlib import sha256
@@ -15,11 +16,12 @@ from itertools import combinations
 from typing import NamedTuple
 
 import pytest
-from tests.support.corpus import Record, exception_of, records
+from tests.support.corpus import CORPUS, Record, exception_of, records
 
 from redrive.fault import classify
 
 PARTS = ("tuning", "held out")
+PINNED = CORPUS / "prints-d117619.txt.gz"  # a line for each record: fingerprint and kind, as that commit classified it
 
 
 class Score(NamedTuple):
@@ -88,6 +90,16 @@ def test_one_cause_is_one_fingerprint(part: str) -> None:
     print(f"{part}: {result}")
     worst = "\n".join(result.worst[:20])
     assert result.precision >= 0.99 and result.recall >= 0.95, f"{part}: {result}\n{worst}"
+
+
+def test_fingerprints_and_kinds_stay_what_they_were() -> None:
+    """Stored messages are grouped by their fingerprints: a changed one splits every group that it was in."""
+    faults = [classify(exception_of(record)) for record in records()]
+    found = [f"{fault.fingerprint} {fault.kind}" for fault in faults]
+    pinned = gzip.decompress(PINNED.read_bytes()).decode().splitlines()
+    assert len(found) == len(pinned)
+    pairs = zip(records(), pinned, found, strict=True)
+    assert [(record["group"], then, now) for record, then, now in pairs if then != now] == []
 
 
 def test_the_corpus_is_large_and_of_many_libraries() -> None:
