@@ -25,9 +25,9 @@ from redrive.aws.stepfunctions.pages import Pages
 from redrive.aws.stepfunctions.tasks import HIDE_MAX_S, Tasks
 from redrive.errors import ConfigError, StoreUnavailable
 from redrive.flow import breaker, dependency
+from redrive.flow.auto_redrive import AutoRedrive
 from redrive.message import Swap, version_of
 from redrive.stores.memory.store import MemoryStore
-from redrive.triage.auto.auto_redrive import AutoRedrive
 
 DEPENDENCY = "crm"
 STRICT = AutoRedrive(jitter=0)

@@ -24,9 +24,9 @@ from redrive.aws.redriver.moving import (
 from redrive.aws.redriver.sending import Call, calls, hide, receive, send
 from redrive.codec.routing import Routes
 from redrive.errors import ConfigError, StoreUnavailable
+from redrive.flow.auto_redrive import AutoRedrive
 from redrive.message import Isolate, Lane, Message
 from redrive.stores.sqs import envelope
-from redrive.triage.auto.auto_redrive import AutoRedrive
 
 AUTO = AutoRedrive()
 NOW_MS = 1_750_000_000_000

@@ -20,8 +20,8 @@ from redrive.aws.redriver.sending import Call
 from redrive.errors import ConfigError
 from redrive.flow import breaker as breakers
 from redrive.flow import dependency as flow
+from redrive.flow.auto_redrive import AutoRedrive
 from redrive.message import Swap
-from redrive.triage.auto.auto_redrive import AutoRedrive
 
 AT_ONCE = AutoRedrive(base=0, cap=0)
 

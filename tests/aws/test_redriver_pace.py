@@ -19,7 +19,7 @@ from redrive.aws.lambda_handlers import redrive
 from redrive.aws.redriver.moving import ATTEMPT
 from redrive.aws.redriver.pacing import AHEAD_S, Known
 from redrive.errors import StoreUnavailable
-from redrive.triage.auto.auto_redrive import AutoRedrive
+from redrive.flow.auto_redrive import AutoRedrive
 
 pytestmark = pytest.mark.slow
 DEFAULT = AutoRedrive()  # 10/s, ± 20 %

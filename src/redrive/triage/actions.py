@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
@@ -18,14 +18,12 @@ from ..audit.log import Audit
 from ..duration import Duration
 from ..errors import ConfigError
 from ..message import RESTING, Discard, Handle, Isolate, Lane, Message, Readmit, Verdict
+from ..registry import Registry
 from ..store import Store
 from .edit import Body, Edited, Editor
 from .export import Exported, File, Imported, export, import_lines
 from .reveal import reveal as noted
 from .select.selector import Selection
-
-if TYPE_CHECKING:
-    from ..app import App
 
 BATCH = 500  # messages that are looked at, or moved in one commit, at a time
 
@@ -47,7 +45,7 @@ Tick = Callable[[int], object]
 class Mending:
     """Mends dead letters, and puts them where they belong."""
 
-    def __init__(self, store: Store, app: App | None = None) -> None:
+    def __init__(self, store: Store, app: Registry | None = None) -> None:
         self._store, self._app = store, app
 
     def edit(

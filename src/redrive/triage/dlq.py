@@ -13,6 +13,7 @@ from ..audit.actor import signed
 from ..duration import Duration, milliseconds
 from ..errors import ConfigError
 from ..message import RESTING, FailureGroup, Lane, Message, Page, Redrive, Where
+from ..registry import Registry
 from ..store import Store
 from .actions import Batches, Mended, Mending
 from .annotations import Sayings, held_fingerprints
@@ -23,8 +24,7 @@ from .pages import PAGE, pages
 from .select.selector import Selection, as_node
 
 if TYPE_CHECKING:
-    from ..app import App
-    from .redrive.health import Check
+    from ..flow.health import Check
     from .redrive.plan_handle import PlanHandle
     from .redrive.run import Run, RunView
 
@@ -39,7 +39,7 @@ class Retried(Mended, frozen=True):
 class DeadLetters(Sayings, Mending):
     """The dead messages of a store. Iterating yields all of them, the longest dead first."""
 
-    def __init__(self, store: Store, app: App | None = None) -> None:
+    def __init__(self, store: Store, app: Registry | None = None) -> None:
         """`app`: what knows the tasks, for plans to leave out what no task is there for."""
         self._store, self._app = store, app
 

@@ -14,8 +14,8 @@ from redrive.aws.redriver.moving import Settings
 from redrive.aws.redriver.redriver import Work
 from redrive.aws.redriver.sending import Call, calls
 from redrive.awsapi.client import client
+from redrive.flow.auto_redrive import AutoRedrive
 from redrive.stores.memory.store import MemoryStore
-from redrive.triage.auto.auto_redrive import AutoRedrive
 
 ALARM = {"Records": [{"EventSource": "aws:sns", "Sns": {"Message": json.dumps({"NewStateValue": "ALARM"})}}]}
 

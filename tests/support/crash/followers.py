@@ -35,7 +35,7 @@ def make_app(place: Path, journal: Journal) -> redrive.App:
         note = f"{c.message.task}<{c.message.causation_id or ''}"
         journal.write("start", c.message_id, attempt=c.attempt, crashes=c.crashes, fence=c.fence, note=note)
 
-    def promise(c: Context, ref: redrive.task.Ref) -> None:
+    def promise(c: Context, ref: redrive.enqueue.Ref) -> None:
         journal.write("promise", c.message_id, fence=c.fence, note=ref.id)
 
     def end(c: Context) -> None:

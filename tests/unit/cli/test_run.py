@@ -16,11 +16,11 @@ from tests.support.commands import Call
 
 from redrive.cli.dlq.run import COUNTS
 from redrive.fault import Fault, Kind
+from redrive.flow.gates import Gates
 from redrive.message import Ask, DeadLetter, Draft, Settlement, Swap
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.triage.redrive import plan as plans
 from redrive.triage.redrive import runs
-from redrive.triage.redrive.gates import Gates
 from redrive.triage.redrive.run_state import (
     Failure,
     Line,

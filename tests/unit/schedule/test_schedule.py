@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.support.workers import Heard, until
 
 from redrive import App, Draft
+from redrive.enqueue import Task
 from redrive.errors import ConfigError, Conflict, EnqueueError, StoreUnavailable, Unsupported
 from redrive.events import Notice
 from redrive.message import Message, Put, Swap
@@ -25,7 +26,6 @@ from redrive.schedule.scheduler import STEP_MS, Due
 from redrive.schedule.turn import TAKE_OVER_MS
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqlite.store import SqliteStore
-from redrive.task import Task
 from redrive.testing import ManualClock
 
 SECOND = 1000

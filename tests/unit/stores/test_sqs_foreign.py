@@ -196,7 +196,7 @@ def test_a_store_that_others_send_to_is_told_of_the_routes() -> None:
     app.queue("orders", foreign="orders.place")
     store: Any = App("memory://").store
     store.routes = Routes()
-    app.queues["orders"].tell(store)
+    app.queues["orders"].apply(store)
     assert store.routes.task_of("orders", {}, {}) == ("orders.place", None)
 
 

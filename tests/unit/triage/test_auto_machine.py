@@ -14,12 +14,12 @@ from tests.support.auto_redrives import World, dies, works
 from redrive import AutoRedrive, Breaker, Gates
 from redrive.audit.log import Audit
 from redrive.errors import ConfigError, Refused
+from redrive.flow.health import HealthChecks
 from redrive.message import Ack, DeadLetter, Decision, Delivery, Discard, Handle, Lane, Swap
 from redrive.triage.annotations import Sayings
 from redrive.triage.auto import look, state
 from redrive.triage.auto.machine import Autos
 from redrive.triage.redrive import run_state, runs
-from redrive.triage.redrive.health import Healths
 from redrive.triage.redrive.run import Run
 
 SOON = AutoRedrive(base="10s", cap="40s", max_redrives=5, jitter=0)
@@ -244,7 +244,7 @@ def test_other_queues_are_left_alone() -> None:
 def test_a_shut_gate_holds_everything_back_until_it_opens_and_the_story_says_why() -> None:
     up = False
     world = World(AutoRedrive(base="1s", gates=Gates(health="crm-up")))
-    world.app._healths = Healths(clock_s=lambda: world.clock() / 1000, first_s=20)
+    world.app._health_checks = HealthChecks(clock_s=lambda: world.clock() / 1000, first_s=20)
     asked: list[int] = []
 
     def check() -> bool:

@@ -17,11 +17,11 @@ from redrive import App, Breaker, Budget, Gates
 from redrive.errors import ConfigError
 from redrive.flow import breaker as breakers
 from redrive.flow.dependency import Dependency, State
+from redrive.flow.health import FRESH_S, GOOD_S, HealthChecks
 from redrive.flow.limits import CoolDown
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing.clock import START_MS, ManualClock
 from redrive.triage.redrive.gates import PROBE_WAIT_MS, closed, held, shut
-from redrive.triage.redrive.health import FRESH_S, GOOD_S, Healths
 from redrive.triage.redrive.plan import Plan
 from redrive.triage.redrive.settings import Settings, read_settings
 
@@ -217,7 +217,7 @@ def test_a_registered_check_is_asked_by_name(app: App) -> None:
 
 def test_a_check_is_asked_once_a_second_and_never_on_the_thread_that_wants_to_know() -> None:
     now_s = [1000.0]
-    healths, calls, up = Healths(clock_s=lambda: now_s[0]), [], [True]
+    healths, calls, up = HealthChecks(clock_s=lambda: now_s[0]), [], [True]
 
     def check() -> bool:
         calls.append(threading.current_thread())
@@ -236,7 +236,7 @@ def test_a_check_is_asked_once_a_second_and_never_on_the_thread_that_wants_to_kn
 
 def test_a_check_that_never_returns_shuts_the_gate_and_holds_nobody_up() -> None:
     now_s, free = [1000.0], threading.Event()
-    healths, calls = Healths(clock_s=lambda: now_s[0]), []
+    healths, calls = HealthChecks(clock_s=lambda: now_s[0]), []
 
     def check() -> bool:
         calls.append(1)

@@ -12,12 +12,12 @@ from tests.support.workers import SOON, Heard, stored, until
 
 import redrive
 from redrive import App, Backoff, Context, Reject, Retry
+from redrive.enqueue import Ref
 from redrive.errors import ConfigError, EncodeError, EnqueueError, TooLarge
 from redrive.ids import is_id
 from redrive.message import Lane
 from redrive.store import Traits
 from redrive.stores.memory.store import MemoryStore
-from redrive.task import Ref
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])

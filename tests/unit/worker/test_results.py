@@ -14,11 +14,11 @@ import pytest
 from tests.support.workers import Heard, stored
 
 from redrive import App, Context, Quarantine, Reject, Retry
+from redrive.enqueue import Ref
 from redrive.errors import ConfigError, NotDone
 from redrive.message import Ask, Lane, Message
 from redrive.store import Traits
 from redrive.stores.memory.store import MemoryStore
-from redrive.task import Ref
 from redrive.testing import ManualClock
 
 
@@ -212,7 +212,7 @@ def test_the_looks_grow_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     looks: list[Message | None] = [app.job(ref.id)] * 20 + [None]
     monkeypatch.setattr(app, "job", lambda id: looks.pop(0))
-    monkeypatch.setattr("redrive.task.time.sleep", pauses.append)
+    monkeypatch.setattr("redrive.enqueue.time.sleep", pauses.append)
     assert ref.wait() is None
     assert pauses[0] == 0.005 and pauses[-1] == 0.25 and sorted(pauses) == pauses and len(pauses) == 20
 

@@ -10,8 +10,8 @@ import pytest
 from tests.support.workers import store_in
 
 from redrive import App, Backoff, Retry
-from redrive.app import Queue
 from redrive.message import Ask, Delivery, Message, Receipt
+from redrive.registry import Queue
 from redrive.store import Store
 from redrive.worker.capacity import Places
 

@@ -14,8 +14,8 @@ from tests.support.workers import Crowd, Heard, Watched, store_in, until
 
 import redrive
 from redrive import App, Backoff, Reject, Retry
+from redrive.enqueue import Task
 from redrive.message import Ask
-from redrive.task import Task
 
 
 @pytest.fixture

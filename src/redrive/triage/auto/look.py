@@ -10,11 +10,12 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Sequence, Set
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from ...flow import dependency as flow
+from ...flow.auto_redrive import AutoRedrive, Wait, due_ms, next_step
 from ...flow.dependency import Dependency
 from ...message import (
     Isolate,
@@ -24,14 +25,11 @@ from ...message import (
     Redrive,
     Where,
 )
+from ...registry import Registry
 from ...worker.flow.local_state import controls
 from ..deaths import died_of
 from ..pages import FIRST_PAGE, fitting
 from ..redrive.gates import held
-from .auto_redrive import AutoRedrive, Wait, due_ms, next_step
-
-if TYPE_CHECKING:
-    from ...app import App
 
 PAGE = 250  # messages that are looked at in one go
 LOOKED_MAX = 2000  # in one look; the next goes on there
@@ -54,7 +52,7 @@ class Found(NamedTuple):
 class Look:
     """Looks through the dead messages of one scope, and remembers where it was: nothing that would be missed."""
 
-    def __init__(self, app: App, where: Where) -> None:
+    def __init__(self, app: Registry, where: Where) -> None:
         self._app, self._store, self._where = app, app.store, where
         self._known: dict[str, int] = {}  # when those that wait are due: the soonest
         self._lost_ms = math.inf  # when the first of those is due that were too many to remember
@@ -194,7 +192,7 @@ class Got:
 class Breakers:
     """What the dependencies of messages say, each asked once in a look."""
 
-    def __init__(self, app: App, now_ms: int) -> None:
+    def __init__(self, app: Registry, now_ms: int) -> None:
         self._app, self._now_ms = app, now_ms
         self._said: dict[str, str | None] = {}
         self.held: dict[str, str] = {}

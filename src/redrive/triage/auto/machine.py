@@ -14,13 +14,15 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
 from ...audit.log import Audit, Entry
 from ...errors import Conflict, StoreError
 from ...events import Notify
+from ...flow.auto_redrive import AutoRedrive, next_step
+from ...flow.gates import Gates
 from ...ids import new_id
 from ...message import (
     Cell,
@@ -30,14 +32,14 @@ from ...message import (
     Verdict,
     Where,
 )
+from ...registry import Registry
 from ..annotations import Versioned, read_rules
 from ..redrive import runs
-from ..redrive.gates import Gates, alone, closed
+from ..redrive.gates import alone, closed
 from ..redrive.plan import draw_up
 from ..redrive.run_state import FINAL, Line, Status
 from ..redrive.settings import Settings
 from ..select.selector import as_node
-from .auto_redrive import AutoRedrive, next_step
 from .look import LATE_MS, POISON_MAX, Found, Look
 from .state import (
     FINGERPRINT,
@@ -47,9 +49,6 @@ from .state import (
     state_cell,
     swaps,
 )
-
-if TYPE_CHECKING:
-    from ...app import App
 
 ACTOR = "auto-redrive"
 LEASE_MS = 20_000  # how long nobody works a machine whose worker was killed; more, where it sleeps
@@ -80,7 +79,7 @@ class Seat:
 
     __slots__ = ("held", "look", "order", "release_ms", "shut_until_ms", "wake_ms")
 
-    def __init__(self, app: App, order: Order) -> None:
+    def __init__(self, app: Registry, order: Order) -> None:
         self.order, self.look, self.wake_ms = order, Look(app, order.where), 0
         self.held: Sequence[str] = ()  # the dependencies that hold back all that is due
         self.release_ms = 0  # when those that a dependency holds back are looked at again, beside others that went
@@ -91,7 +90,9 @@ class Autos:
     """Works the machines of an app: those of its queues, and those of the standing rules in its store. Used by one
     thread, under `owner`'s name."""
 
-    def __init__(self, app: App, owner: str = "", notice: Notify = lambda name, text, about="", count=1: None) -> None:
+    def __init__(
+        self, app: Registry, owner: str = "", notice: Notify = lambda name, text, about="", count=1: None
+    ) -> None:
         self._app, self._store, self._notice = app, app.store, notice
         self._owner = owner or new_id(app.store.now_ms())
         self._seats: dict[str, Seat] = {}

@@ -12,7 +12,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -21,11 +20,9 @@ from msgspec.structs import replace
 from ...errors import PlanRefused
 from ...ids import new_id
 from ...message import Handle, Message, Swap
+from ...registry import Registry
 from ...store import Cells, Store
 from .settings import Settings, estimate_s
-
-if TYPE_CHECKING:
-    from ...app import App
 
 CHUNK = 1000  # messages in one cell
 NAMES_MAX, OTHERS = 1000, "…"  # queues, or tasks, that are counted by name
@@ -142,7 +139,7 @@ def draw_up(
     selector: str,
     settings: Settings,
     *,
-    app: App | None = None,
+    app: Registry | None = None,
     excluded: Mapping[str, int] | None = None,
 ) -> Plan:
     """Freeze these resting messages in a plan, and keep it. Memory holds a chunk of them, however many they are.
@@ -207,7 +204,7 @@ def _largest(counts: Counter[str]) -> dict[str, int]:
     return dict(ranked[:NAMES_MAX]) | ({OTHERS: others} if others else {})
 
 
-def _dependencies(app: App | None, tasks: Iterable[str]) -> dict[str, str]:
+def _dependencies(app: Registry | None, tasks: Iterable[str]) -> dict[str, str]:
     """A task that names none has the one of its own name, where the app declares that."""
     if app is None:
         return {}

@@ -10,6 +10,7 @@ from ...audit.actor import signed
 from ...duration import Duration, milliseconds, show
 from ...errors import PlanRefused
 from ...message import DAMAGED, Handle, Lane, Message
+from ...registry import Registry
 from ...store import Store
 from ..annotations import held_fingerprints
 from ..deaths import died_of
@@ -20,7 +21,6 @@ from .runs import begin
 from .settings import Settings
 
 if TYPE_CHECKING:
-    from ...app import App
     from ..select.selector import Selection
 
 MAX_AGE = "24h"
@@ -30,19 +30,19 @@ QUARANTINED, HELD, NO_TASK, UNREAD = "quarantined", "held", "no such task", "unr
 class PlanHandle:
     """A plan that is kept in the store: `plan` is what it says, `start` carries it out."""
 
-    def __init__(self, store: Store, plan: Plan, app: App | None = None) -> None:
+    def __init__(self, store: Store, plan: Plan, app: Registry | None = None) -> None:
         self.plan = plan
         self._store, self._app = store, app
 
     @classmethod
-    def of(cls, store: Store, selection: Selection, settings: Settings, app: App | None = None) -> PlanHandle:
+    def of(cls, store: Store, selection: Selection, settings: Settings, app: Registry | None = None) -> PlanHandle:
         """A new plan of a selection. Raises StoreError."""
         excluded: Counter[str] = Counter()
         chosen = _chosen(store, selection, app, excluded)
         return cls(store, draw_up(store, chosen, str(selection), settings, app=app, excluded=excluded), app)
 
     @classmethod
-    def find(cls, store: Store, id: str, app: App | None = None) -> PlanHandle:
+    def find(cls, store: Store, id: str, app: Registry | None = None) -> PlanHandle:
         """The plan of this id. Raises PlanRefused."""
         return cls(store, _read(store, id), app)
 
@@ -138,7 +138,7 @@ def _read(store: Store, id: str) -> Plan:
     return plan
 
 
-def _chosen(store: Store, selection: Selection, app: App | None, excluded: Counter[str]) -> Iterator[Message]:
+def _chosen(store: Store, selection: Selection, app: Registry | None, excluded: Counter[str]) -> Iterator[Message]:
     """What of a selection a plan takes; what it leaves out is counted in `excluded`."""
     known = app.tasks if app is not None and app.tasks else None
     held = held_fingerprints(store)

@@ -16,6 +16,7 @@ from ...audit.actor import signed, user
 from ...duration import Duration, seconds
 from ...errors import ConfigError, Refused
 from ...message import Cell
+from ...registry import Registry
 from ...run_context import refuse_loop
 from . import runs
 from .plan import Plan, plan_cell, read_plan
@@ -35,7 +36,6 @@ from .run_state import (
 from .runner import Carrier
 
 if TYPE_CHECKING:
-    from ...app import App
     from ...store import Store
 
 Act = Callable[[RunState, int, str], RunState | None]  # the state, the time, and the line for its story
@@ -76,7 +76,7 @@ class Run:
     """One run. Every property looks it up anew and raises StoreError; the words that steer it take effect with the next
     tick of whoever carries it, within a second or so."""
 
-    def __init__(self, store: Store, id: str, app: App | None = None) -> None:
+    def __init__(self, store: Store, id: str, app: Registry | None = None) -> None:
         self.id, self._store, self._app = id, store, app
 
     def __repr__(self) -> str:

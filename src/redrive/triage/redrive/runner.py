@@ -29,6 +29,7 @@ from ...message import (
     version_of,
 )
 from ...policy.policies import draw
+from ...registry import Registry
 from . import pacing
 from .gates import Keys, shut
 from .plan import CHUNK, Plan, batched, keep, prolong, read_plan
@@ -53,7 +54,6 @@ from .settings import Settings
 from .unit_of_work import Sheet
 
 if TYPE_CHECKING:
-    from ...app import App
     from ...store import Store
 
 BATCH = 250  # messages that are moved in one commit
@@ -68,7 +68,7 @@ class Carrier:
     """Carries one run under `owner`'s name, for as long as that holds the lease. Used by one thread. Its gates ask the
     app; without one it moves nothing."""
 
-    def __init__(self, store: Store, id: str, owner: str, notice: Notify, app: App | None = None) -> None:
+    def __init__(self, store: Store, id: str, owner: str, notice: Notify, app: Registry | None = None) -> None:
         self._store, self.id, self._owner, self._notice, self._app = store, id, owner, notice, app
         self._plan: Plan | None = None
         self._keys: Keys | None = None  # what holds messages of its plan one by one

@@ -7,16 +7,13 @@ import threading
 import time
 import traceback
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 from ...errors import StoreError
 from ...events import Notify
+from ...registry import Registry
 from ..auto.machine import Autos
 from . import runs
 from .runner import Carrier
-
-if TYPE_CHECKING:
-    from ...app import App
 
 LOOK_S = 1.0  # how often it looks for runs
 TROUBLE_S = 5.0  # how long a run is left alone that could not be carried
@@ -27,7 +24,7 @@ class Carrying:
     """Carries the open runs of an app's store under `owner`'s name, and works its machines; several processes share
     them, each is carried by one at a time."""
 
-    def __init__(self, app: App, owner: str, notice: Notify) -> None:
+    def __init__(self, app: Registry, owner: str, notice: Notify) -> None:
         self._app, self._owner, self._notice = app, owner, notice
         self._autos = Autos(app, owner, notice)
         self._carriers: dict[str, Carrier] = {}

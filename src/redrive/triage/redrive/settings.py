@@ -6,9 +6,9 @@ from msgspec import Struct
 
 from ...duration import Duration, milliseconds
 from ...errors import ConfigError
+from ...flow.gates import Gates
 from ...flow.limits import per_s
 from ...task import as_text
-from .gates import Gates
 from .pacing import CANARY_STOP, MAX_PER_S, STEP_MS, Stop
 
 VERDICT_S = 1.0  # how long a canary's verdict is taken to need where an estimate is given

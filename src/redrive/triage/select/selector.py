@@ -16,6 +16,7 @@ from ...duration import Duration
 from ...errors import BlobsUnavailable, Unreadable
 from ...fault import Fault
 from ...message import FailureGroup, Lane, Message, Where
+from ...registry import Registry
 from ...store import Store
 from ...stores.groups import grouped
 from ..deaths import died_of_last
@@ -36,8 +37,7 @@ from .terms import (
 )
 
 if TYPE_CHECKING:
-    from ...app import App
-    from ..redrive.gates import Gates
+    from ...flow.gates import Gates
     from ..redrive.plan_handle import PlanHandle
 
 
@@ -57,7 +57,7 @@ class Selection:
     """
 
     def __init__(
-        self, store: Store, selector: Node | str = "", now_ms: int | None = None, *, app: App | None = None
+        self, store: Store, selector: Node | str = "", now_ms: int | None = None, *, app: Registry | None = None
     ) -> None:
         """Raises SelectorError, which points at the mistake; StoreError for the time, if none is given."""
         self.node = parse(selector) if isinstance(selector, str) else selector

@@ -17,9 +17,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from ..._version import __version__
-from ...config.resolve import near_miss
-from ...errors import ConfigError
+from .._version import __version__
+from ..errors import ConfigError, near_miss
 from .gates import is_url
 
 TIMEOUT_S = 5.0  # to connect, and between two bytes of the answer
@@ -35,7 +34,7 @@ class _Answer(NamedTuple):
     why: str | None  # None: it is up
 
 
-class Healths:
+class HealthChecks:
     """The health checks of an app. Safe to use from many threads."""
 
     def __init__(self, *, clock_s: Callable[[], float] = time.monotonic, first_s: float = FIRST_S) -> None:

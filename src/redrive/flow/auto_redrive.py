@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from ...duration import Duration, milliseconds, show
-from ...errors import ConfigError
-from ...flow._rules import number, put, span_s, whole
-from ...flow.limits import per_s
-from ...message import Isolate, Message, Redrive
-from ...policy.policies import YEAR_S, Backoff, draw
-from ..redrive.gates import Gates
+from ..duration import Duration, milliseconds, show
+from ..errors import ConfigError
+from ..message import Isolate, Message, Redrive
+from ..policy.policies import YEAR_S, Backoff, draw
+from ._rules import number, put, span_s, whole
+from .gates import Gates
+from .limits import per_s
 
 MOVED_MAX = 10_000  # messages of one run
 RATE_PER_S, JITTER = 10.0, 0.2
