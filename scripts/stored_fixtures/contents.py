@@ -7,13 +7,13 @@ import time
 import msgspec
 from declared import make_app
 from killed import kill_one
+from redrive.triage.carrier import Carrier
+from redrive.triage.run import Run
+from redrive.worker.first_runs import with_verdict
 
 from redrive import App, Draft, Gates
 from redrive.fault import Crash, Fault, Kind
 from redrive.message import Ack, Ask, DeadLetter, Deferral, Quarantine, RetryAt, Settlement, Started, Where
-from redrive.triage.redrive.run import Run
-from redrive.triage.redrive.runner import Carrier
-from redrive.worker.redrive_outcome import with_verdict
 
 GONE = "a-host/gone-0"
 LEASE_MS = 30_000

@@ -11,11 +11,11 @@ import msgspec
 from contents import FAILING, GONE
 
 sys.path.insert(0, str(Path.cwd()))  # the checkout's tests
+from redrive.triage.carrier import Carrier
 from tests.aws.places import Ministack
 
 from redrive import App, Backoff, Idempotency, Retry
 from redrive.testing.sqs import SqsServer
-from redrive.triage.redrive.runner import Carrier
 
 REGION, TABLE = "eu-central-1", "cells"
 
