@@ -4,34 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
-
-from msgspec.structs import replace
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from .config.resolve import settings
 from .duration import Duration, milliseconds, seconds
 from .enqueue import Ref, Task, aput, put
 from .errors import ConfigError
-from .events import Notify
 from .message import Draft, Message
-from .policy.policies import Poison, Retry
 from .registry import Queue as Queue
 from .registry import Registry
 from .run_context import Context, Wrap, refuse_loop
-from .task import as_text, task_options
+from .task import TaskKeywords, as_text, task_options
 
 if TYPE_CHECKING:  # for start-up time: all of these are below
     from .audit.log import Audit
     from .aws.lambda_handlers import LambdaHandler
     from .aws.sns.topic import Topic
-    from .flow.idempotency import Idempotency
-    from .flow.limits import Rate
     from .observe.alerts import Alert
     from .schedule import Schedule, Scheduler
     from .triage.controls import Controls
     from .triage.dlq import DeadLetters
     from .worker.middleware import Opener
-    from .worker.services import Service
+    from .worker.services import MakeService
     from .worker.store_loop import Worker
 
 P = ParamSpec("P")
@@ -40,44 +34,24 @@ W = TypeVar("W", bound=Wrap)
 A = TypeVar("A", bound="Callable[[Alert], Any]")
 
 
-class TaskKeywords(TypedDict, total=False):
-    """The keywords of `@app.task(…)`, all but `ctx`."""
-
-    name: str | None
-    queue: str
-    timeout: Duration
-    retry: Retry | str | None
-    rules: Sequence[Any]
-    version: int
-    keep_result: Duration | None
-    on_dead: Task[..., Any] | str | None
-    poison: Poison
-    dependency: str | None
-    rate: Rate | str | None
-    idempotency: Idempotency | None
-    isolation: Literal["process"] | None
-    memory: str | int | None
-
-
 class App(Registry):
     """Tasks and the store they run on.
 
-    `url`: `memory://`, `sqlite:///relative.db`, `sqlite:////absolute.db`. The store is opened when it is first
-    needed, so declaring tasks touches no file. Raises ConfigError for a URL it does not know, then.
+    `url`: `memory://`, `sqlite:///relative.db`, `sqlite:////absolute.db`, or that of a server. The store is opened at
+    its first use, so declaring tasks touches no file; an unknown URL raises ConfigError then.
 
-    `park_for`: how long a message whose task, or whose version or arguments of it, no worker here knows waits for a
-    newer worker before it is dead as `unroutable` (default: the setting `park_for`, 5m; 0: at once).
+    `park_for`: how long a message waits for a newer worker while no worker here knows its task, version or arguments;
+    after that it is dead as `unroutable` (default: the setting `park_for`, 5m; 0: at once).
 
     `blobs`: `file:///srv/blobs` keeps bodies over `blob_threshold` (200 KB) as files in that directory,
-    `s3://bucket/prefix?region=eu-central-1` as objects of S3; every producer and worker of the store must reach it. By
-    default bodies lie in the store, which bounds their size.
+    `s3://bucket/prefix?region=eu-central-1` as objects of S3. Every producer and worker of the store must reach it. By
+    default bodies are in the store, which limits their size.
 
-    `recycle_after`, `recycle_memory`: a child process of a task with `isolation="process"` is replaced after that many
-    messages, or once it had that much resident memory, such as "1GiB" (default: the settings of these names; never).
+    `recycle_after`, `recycle_memory`: replace a child process of a task with `isolation="process"` after that many
+    messages, or once its resident memory reaches a size such as "1GiB" (default: the settings of these names; never).
 
-    `encrypt`: Keys, such as `Keys.from_env()`, or a function from a key's id to a Key (of None: to the one that
-    writes). Bodies, results, checkpoints and texts of faults are then encrypted before the store gets them. By default
-    they are not.
+    `encrypt`: Keys, such as `Keys.from_env()`, or a function from a key's id to a Key (from None to the key that
+    writes). Bodies, results, checkpoints and the texts of faults are then encrypted before the store gets them.
     """
 
     tasks: dict[str, Task[Any, Any]]
@@ -105,23 +79,23 @@ class App(Registry):
     ) -> Callable[[Callable[..., R]], Task[..., R]]:
         """Register a handler, `def` or `async def`.
 
-        `name` stays the same for as long as messages of the task may be stored (default: module and name of the
-        function). `timeout` bounds one run. `retry` is a Retry or a preset's name. `rules` classify its exceptions
-        first: (exception class, pattern or predicate, fault kind). `ctx=True` passes a Context as the first argument.
-        `version` is that of the parameters: raise it when they change, and lift stored messages by `@task.upcast(…)`;
-        a message of a newer version than this waits for a newer worker (see `park_for`).
-        `keep_result` keeps done messages of the task that long, with what the handler returned, for `ref.wait()`.
-        `on_dead` is a task, or its name, with the same parameters: it is enqueued with the death of a message of this
-        one, in the same commit, and gets its arguments; `context().message.headers` says why (`redrive-dead-id`,
+        `name` must stay the same while messages of the task may be stored (default: module and name of the function).
+        `timeout` bounds one run. `retry` is a Retry or a preset's name. `rules` classify its exceptions first:
+        (exception class, pattern or predicate, fault kind). `ctx=True` passes a Context as the first argument.
+        `version` is that of the parameters: raise it when they change, and convert stored messages with
+        `@task.upcast(…)`; a message of a newer version waits for a newer worker (see `park_for`).
+        `keep_result` keeps done messages that long, with the handler's return value, for `ref.wait()`.
+        `on_dead` is a task, or its name, with the same parameters. When a message dies, it is enqueued with the same
+        arguments in the same commit; `context().message.headers` has the reason (`redrive-dead-id`,
         `redrive-dead-reason`, `redrive-dead-error`).
         `poison` says when a message that kills its process is quarantined (default: after three crashes alone).
-        `dependency` names what the handler calls: its retry budget and circuit breaker, both on by default, and
-        whatever `app.dependency(…)` says of it hold for this task. `rate` bounds its runs, over all workers.
+        `dependency` names what the handler calls. Its retry budget and circuit breaker, both on by default, and the
+        rest of `app.dependency(…)` apply. `rate` bounds its runs over all workers.
         `idempotency=Idempotency(key=…)` runs it once for each key, a function of its arguments: a duplicate gets the
         stored result, in direct calls too.
-        `isolation="process"` runs it in a child process of the worker's, one message at a time, so that what kills
-        the process, exhausts its memory or never returns ends that run and nothing else: past its timeout it is
-        killed. `memory="512MiB"` bounds the child's address space, the interpreter included.
+        `isolation="process"` runs it in a child process, one message at a time, and kills that past the timeout: a
+        crash, a leak or an endless loop ends that run and nothing else. `memory="512MiB"` bounds the child's address
+        space, the interpreter included.
         Raises ConfigError for a name that is taken, or a signature that cannot be stored.
         """
         if misplaced:
@@ -133,42 +107,38 @@ class App(Registry):
             task: Task[..., R] = Task(self, handler, name, checked)
             if task.name in self.tasks:
                 raise ConfigError(f"task {task.name!r} is registered twice; give one of them another name=")
-            self._surround(task, self._wraps)
+            if self._wraps:
+                task.entry = self._entry(task, self._wraps)
             self.tasks[task.name] = task
             return task
 
         return register
 
     def wrap(self, fn: W) -> W:
-        """Run `fn(ctx)` around every handler a worker of this app runs: a generator function that yields once, where
-        the handler runs; `@contextmanager` may stand on it. Usable as a decorator; the first one is outermost.
+        """Run `fn(ctx)` around every handler that a worker of this app runs: a generator function that yields once,
+        where the handler runs; with or without `@contextmanager`. Usable as a decorator; the first one is outermost.
 
-        For sessions, tracing, tenants: a failure of the handler is raised at the yield, so that it can be seen and
-        cleaned up after, but it stands whatever the wrap makes of it. An error of the wrap's own, before the yield or
-        after a handler that returned, is that run's failure and is retried as such: a commit that failed was no
-        success. Async handlers take sync and async wraps, sync handlers only sync ones: ConfigError otherwise, here or
-        where the task is declared. A direct call of a task runs no wraps.
+        Use it for sessions, tracing and tenants. A failure of the handler is raised at the yield, for clean-up; the
+        wrap cannot turn it into a success. An error of the wrap itself, before the yield or after the handler, fails
+        the run, which is retried: a commit that failed was no success. Async handlers take sync and async wraps, sync
+        handlers only sync ones; otherwise this, or the declaration of the task, raises ConfigError. A direct call of a
+        task runs no wraps.
         """
         from .worker.middleware import Opener
 
         wraps = [*self._wraps, Opener(fn)]
-        for task in self.tasks.values():  # all checked before any is changed
-            self._refuse_wraps(task, wraps)
-        for task in self.tasks.values():
-            self._surround(task, wraps)
+        entries = [self._entry(task, wraps) for task in self.tasks.values()]  # all are checked before any changes
+        for task, entry in zip(self.tasks.values(), entries, strict=True):
+            task.entry = entry
         self._wraps = wraps
         return fn
 
-    def _surround(self, task: Task[Any, Any], wraps: Sequence[Opener]) -> None:
-        if wraps:
-            from .worker.middleware import around
+    def _entry(self, task: Task[Any, Any], wraps: Sequence[Opener]) -> Callable[..., Any]:
+        from .worker.middleware import around
 
-            self._refuse_wraps(task, wraps)
-            task.entry = around(task.handler, task.is_async, wraps)
-
-    def _refuse_wraps(self, task: Task[Any, Any], wraps: Sequence[Opener]) -> None:
         for opener in wraps if not task.is_async else ():
             opener.refuse(task.name)
+        return around(task.handler, task.is_async, wraps)
 
     def periodic(
         self,
@@ -190,51 +160,40 @@ class App(Registry):
         """Enqueue a task by the clock, each tick once, while at least one scheduler runs (`redrive scheduler`,
         `redrive worker --scheduler`, `app.run_scheduler()`, `async with app.scheduler()`).
 
-        Stands above `@app.task(…)`, or above a plain function, which it registers; `**task_options` (`retry=`,
-        `timeout=`, …) are then those of `app.task`, and `name` and `queue` go to the task too.
+        Decorates a task, above `@app.task(…)`, or a plain function, which it registers with `name`, `queue` and
+        `**task_options` (`retry=`, `timeout=`, …).
 
-        `cron`: five fields, six with seconds first, or `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`; read by
-        the clocks of `tz`. `every="30s"` instead: the multiples of a period since the epoch. Where clocks change, an
-        expression that names minute and hour keeps Debian's rule: in the hour that is left out it runs when that hour
-        is over, in the one that comes twice the first time only. One with `*` as its minute or hour, or with seconds,
-        follows the clock: nothing runs in the hour that is left out, and the hour that comes twice runs twice.
+        `cron`: five fields, six with seconds first, or `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`, on the
+        clocks of `tz`. `every="30s"` instead: the multiples of a period since the epoch. When clocks change, an
+        expression that names minute and hour follows Debian's rule: in a skipped hour it runs at the end of that hour,
+        and in a repeated hour only the first time. One with `*` as minute or hour, or with seconds, follows the clock:
+        it skips the skipped hour and runs twice in the repeated one.
 
-        `missed` says what becomes of ticks at which no scheduler ran, or the schedule was paused: `last` enqueues the
-        latest one, `all` each (at most the last 1,000), `skip` none. A schedule that is new, or whose expression
-        changed, starts from now. A parameter `tick: datetime` is given the tick's time, with its zone's offset;
-        `args` and `kwargs` are the same each time. Messages carry the headers `redrive-schedule` and `redrive-tick`.
+        `missed` decides about ticks at which no scheduler ran, or the schedule was paused: `last` enqueues the latest
+        one, `all` each (at most the last 1,000), `skip` none. A schedule that is new, or whose expression changed,
+        starts from now. A parameter `tick: datetime` receives the tick's time, with its zone's offset; `args` and
+        `kwargs` are the same each time. Messages carry the headers `redrive-schedule` and `redrive-tick`.
 
-        `name` (default: the task's) is that of the schedule: its state is kept by it. `queue`, `priority`, `key` and
-        `group` are as in `using`: with a `key`, a tick is left out while the message of an earlier one is not done.
-        `jitter` spreads the messages over that long after their ticks. Raises ConfigError for what cannot be meant.
+        `name` (default: the task's) identifies the schedule and its stored state. `queue`, `priority`, `key` and
+        `group` are as in `using`: with a `key`, a tick is skipped while the message of an earlier one is not done.
+        `jitter` spreads the messages over that long after their ticks. Raises ConfigError for invalid values.
         """
         from .schedule import periodic
 
         declare: Callable[[Callable[P, R]], Task[P, R]] = periodic(
-            self,
-            self.task,
-            cron,
-            every=every,
-            tz=tz,
-            name=name,
-            missed=missed,
-            args=args,
-            kwargs=kwargs,
-            queue=queue,
-            jitter=jitter,
-            using={"priority": priority, "key": key, "group": group},
-            task_options=task_options,
-        )
+            self, self.task, cron, every=every, tz=tz, name=name, missed=missed, args=args, kwargs=kwargs, queue=queue,
+            jitter=jitter, using={"priority": priority, "key": key, "group": group}, task_options=task_options,
+        )  # fmt: skip
         return declare
 
     # -- enqueueing
 
     def enqueue_many(self, drafts: Iterable[Draft], *, tx: Any = None) -> list[Ref]:
         """Put all drafts in one commit; durable when it returns. With `tx`, a connection or session of yours on the
-        store's own database, they are written in its transaction: there with your data, or not at all.
+        store's own database, they are written in its transaction and exist once you commit.
 
-        Raises EnqueueError for a draft no store could take, StoreError when nothing was written, RuntimeError inside a
-        running event loop: use `aenqueue_many` there.
+        Raises EnqueueError for a draft that no store could take, StoreError when nothing was written, RuntimeError
+        inside a running event loop: use `aenqueue_many` there.
         """
         return put(self, list(drafts), tx)
 
@@ -243,11 +202,11 @@ class App(Registry):
         return await aput(self, list(drafts), tx)
 
     def topic(self, name: str, *, bytes_max: int = 256 * 1024) -> Topic:
-        """A topic of SNS, to publish events that several queues get, and to subscribe queues of this app.
+        """An SNS topic: publish events to it, and subscribe queues of this app.
 
-        `name` is the topic's after the prefix of the app's queues, as `PREFIX-NAME`, ending in `.fifo` for a FIFO
-        topic; or its ARN. With `create=true` in the app's URL it is made. `bytes_max` is the topic's own bound on an
-        event with its attributes (`MaximumMessageSize`, 1 MiB at most). Raises ConfigError.
+        `name` is the topic's name after the prefix of the app's queues (`PREFIX-NAME`, ending in `.fifo` for a FIFO
+        topic), or its ARN. `create=true` in the app's URL creates it. `bytes_max` is the topic's `MaximumMessageSize`,
+        which bounds an event with its attributes (1 MiB at most). Raises ConfigError.
         """
         from .aws.sns.topic import topic_of
 
@@ -256,17 +215,17 @@ class App(Registry):
     # -- looking and changing
 
     def cancel(self, id: str, *, reason: str = "", actor: str | None = None) -> str:
-        """End a waiting message, or ask a running one to stop: `cancelled`, `requested`, `too_late` (it rests or is
-        done) or `unknown`. One commit with its entry in the audit log. Raises Unsupported where the store cannot find
-        it (SQS without `track=true`).
+        """End a waiting message, or ask a running one to stop. Returns `cancelled`, `requested`, `too_late` (it is
+        dead or done) or `unknown`. One commit with its entry in the audit log. Raises Unsupported where the store
+        cannot find it (SQS without `track=true`).
         """
         from .triage.pauses import cancel
 
         return cancel(self.store, [id], actor=actor, reason=reason)[0].value
 
     def body(self, message: Message) -> bytes:
-        """The message's body as it was enqueued: from blob storage where it lies there, and `message.body` is but a
-        reference. Raises Unreadable if the blob is missing or damaged, BlobsUnavailable."""
+        """Return the message's body as it was enqueued, from blob storage where `message.body` is a reference.
+        Raises Unreadable if the blob is missing or damaged, BlobsUnavailable."""
         from .blobs import whole_body
 
         return whole_body(self.store, message)
@@ -274,8 +233,8 @@ class App(Registry):
     def collect_blobs(self, older_than: Duration = "1h") -> int:
         """Remove blobs that no message refers to and that were written longer ago than that; returns how many.
 
-        What a crash left behind: workers do the same once an hour. A put, or the transaction it is part of, must not
-        take longer than `older_than`. Raises ConfigError where no `blobs` are set, StoreError.
+        Crashes leave them; workers do the same once an hour. A put, or the transaction that it is part of, must not
+        take longer than `older_than`. Raises ConfigError without `blobs`, StoreError.
         """
         from .blobs import collect
 
@@ -283,22 +242,21 @@ class App(Registry):
 
     @property
     def audit(self) -> Audit:
-        """Who changed what, when and why: iterating yields the entries, the newest first; `verify` finds changed
-        ones."""
+        """The audit log. Iterating yields the entries, newest first; `verify` finds altered ones."""
         from .audit.log import Audit
 
         return Audit(self.store)
 
     @property
     def dlq(self) -> DeadLetters:
-        """The dead lane: list, show, retry, and plan redrives."""
+        """The dead letters: list, show, retry, and plan redrives."""
         from .triage.dlq import DeadLetters
 
         return DeadLetters(self.store, self)
 
     @property
     def flow(self) -> Controls:
-        """What flow control knows of each dependency: list, show, and hold breakers open or closed."""
+        """Flow control by dependency: list, show, and force breakers open or closed."""
         from .triage.controls import Controls
 
         return Controls(self.store, self)
@@ -310,15 +268,14 @@ class App(Registry):
     def on(self, name: str, *, every: Duration = ...) -> Callable[[A], A]: ...
 
     def on(self, name: str, fn: Callable[[Alert], Any] | None = None, *, every: Duration = "10m") -> Any:
-        """Call `fn(alert)` when something of this app's workers needs a person: `dead_growth` (messages died),
-        `quarantined` (a message was found to be poison), `breaker_opened` (a dependency is left alone) or `run_stopped`
-        (a redrive run stopped itself). Returns the call that ends it; without `fn` it is a decorator.
+        """Call `fn(alert)` when this app's workers need a person: `dead_growth` (messages died), `quarantined` (a
+        message is poison), `breaker_opened` (a dependency is not called any more) or `run_stopped` (a redrive run
+        stopped itself). Returns the call that ends it; without `fn` it is a decorator.
 
-        What happens within a second is told together, and the same (per task, queue and failure; per dependency; per
-        run) again at most `every` so long, with how often it happened meanwhile: over all processes that share the
-        store. `fn`, `def` or `async def`, runs on a thread of its own, never holds up a worker, and what it raises is
-        printed. Raises ConfigError for a name it does not know. `redrive worker --notify URL` posts the same to a
-        webhook.
+        Events within a second make one alert. The same alert (per task, queue and failure; per dependency; per run)
+        repeats at most once in `every`, with the count since then, over all processes that share the store. `fn`,
+        `def` or `async def`, runs on a thread of its own and never delays a worker; what it raises is printed. Raises
+        ConfigError for an unknown name. `redrive worker --notify URL` posts the same to a webhook.
         """
         from .observe.alerts import on
 
@@ -349,15 +306,13 @@ class App(Registry):
     ) -> Worker:
         """A worker to embed: `async with app.worker(queues=["crm"]):` runs it on this event loop until the block ends.
 
-        `queues`: names in order of preference (default: all that tasks name), or a mapping to their concurrency.
-        `concurrency` bounds the messages that run at once over all queues. `lease` is how long a claim holds unless
-        renewed. `prefetch` messages wait claimed. `ingest`: on sqs://, take the dead letters of these queues out of SQS
-        into the triage store beside the work. `suspect_processes` bounds the child processes, where they can be had,
-        that run what a killed worker left (default: two for each processor). Raises ConfigError for values that cannot
-        be meant, Refused where the store says that it cannot carry these tasks (SQS: maxReceiveCount, retention, FIFO,
-        cells).
+        `queues`: names in order of preference (default: those of all tasks), or a mapping to their concurrency.
+        `concurrency` bounds the messages that run at once over all queues. `lease` is how long a claim holds unless it
+        is renewed. `prefetch` messages wait claimed. `ingest`, on sqs://, moves the dead letters of these queues from
+        SQS to the triage store. `suspect_processes` bounds the child processes that run what a killed worker left
+        (default: two for each processor). Raises ConfigError for invalid values, and Refused where the store cannot
+        run these tasks (SQS: maxReceiveCount, retention, FIFO, cells).
         """
-        from .triage.redrive.service import Carrying as RunService
         from .worker.executors.app_import import refuse_in_child
         from .worker.preflight import vet
         from .worker.store_loop import Worker
@@ -375,29 +330,22 @@ class App(Registry):
         lease_s = chosen.lease_s if lease is None else seconds(lease, "lease")
         for task in self.tasks.values():
             task.check_poison(lease_s)
-        worked = self._worked(queues)
+        worked = self.queues_of(queues)
         names = [queue.name for queue in worked]
         vet(self, self.store, names)
         return Worker(
-            self,
-            worked,
-            total=concurrency,
-            lease_s=lease_s,
-            grace_s=chosen.grace_s if grace is None else seconds(grace, "grace"),
-            prefetch=prefetch,
-            burst=burst or drain,
-            drain=drain,
-            name=name,
+            self, worked, total=concurrency, lease_s=lease_s, prefetch=prefetch, burst=burst or drain, drain=drain,
+            name=name, grace_s=chosen.grace_s if grace is None else seconds(grace, "grace"),
             suspect_processes=suspect_processes or chosen.suspect_processes,
             recycle=(self.recycle_after or chosen.recycle_after, self.recycle_memory or chosen.recycle_memory),
             park_for_s=chosen.park_for_s if self.park_for_s is None else self.park_for_s,
-            runs=partial(RunService, self),
-            ingesting=self._ingesting(names) if (chosen.ingest if ingest is None else ingest) else None,
-        )
+            services=self._services(names, chosen.ingest if ingest is None else ingest),
+        )  # fmt: skip
 
     def run_worker(self, queues: Sequence[str] | Mapping[str, int] | None = None, **options: Any) -> None:
-        """Work until SIGTERM or SIGINT; options as `worker`. `burst=True` returns when nothing is due or leased, but
-        for what an open breaker or a cool-down holds; `drain=True` also waits for that and for scheduled ones.
+        """Work until SIGTERM or SIGINT; options as `worker`. `burst=True` returns when nothing is due or leased, apart
+        from messages that an open breaker or a cool-down holds; `drain=True` also waits for those and for scheduled
+        ones.
         """
         from .worker.process import run
 
@@ -409,14 +357,14 @@ class App(Registry):
     ) -> LambdaHandler:
         """A function for AWS Lambda that works messages of SQS: `handler = app.lambda_handler()`.
 
-        Give it an event source mapping of the queue with `ReportBatchItemFailures`. Handlers, policies and flow control
-        are a worker's. What is done Lambda deletes; what is to be retried is hidden until then, and what dies is sent
-        on first. Runs end, and their idempotency keys are held, no longer than the invocation lasts, less `margin` (of
-        a short one, a third): what has not begun by then goes back uncounted, what still runs is cancelled and retried.
-        Of a FIFO queue the rest of a group goes back when one of it is to be retried.
+        Use it with an event source mapping that has `ReportBatchItemFailures`. Handlers, policies and flow control
+        work as in a worker. Lambda deletes done messages; a retry is hidden until it is due, and a dead message is sent
+        on first. Runs end, and their idempotency keys are held, no longer than the invocation lasts, less `margin` (a
+        third of a short one): messages that have not begun by then go back uncounted, and running ones are cancelled
+        and retried. In a FIFO queue, the rest of a group goes back when one of its messages is to be retried.
 
-        `concurrency` bounds how many messages of an event run at once (default: as `app.queue` says). `metrics` writes
-        those of `redrive.aws.cloudwatch` to the log. At its first event it raises ConfigError for an app that is not on
+        `concurrency` bounds how many messages of an event run at once (default: as in `app.queue`). `metrics` writes
+        those of `redrive.aws.cloudwatch` to the log. The first event raises ConfigError for an app that is not on
         `sqs://`, and for a task with `isolation="process"`.
         """
         from .aws.lambda_handlers import LambdaHandler
@@ -426,29 +374,26 @@ class App(Registry):
         return LambdaHandler(self, concurrency=concurrency, margin_s=seconds(margin, "margin"), metrics=metrics)
 
     def scheduler(self) -> Scheduler:
-        """A scheduler to embed: `async with app.scheduler():` enqueues the ticks of `app.schedules` until the block
-        ends."""
+        """A scheduler to embed: `async with app.scheduler():` enqueues the ticks of `app.schedules` until the
+        block ends."""
         from .schedule import Scheduler
 
         return Scheduler(self)
 
     def run_scheduler(self) -> None:
-        """Enqueue the ticks of `app.schedules` until SIGTERM or SIGINT. Any number may run: each tick comes once."""
+        """Enqueue the ticks of `app.schedules` until SIGTERM or SIGINT. Several schedulers share the ticks."""
         from .schedule.scheduler import run
 
         refuse_loop("run_scheduler()", "async with app.scheduler()")
         run(self.scheduler())
 
-    def _ingesting(self, queues: Sequence[str]) -> Callable[[Notify], Service]:
-        from .aws.dead_letters.sources import ingesting
+    def _services(self, queues: Sequence[str], ingest: bool) -> list[MakeService]:
+        """What a worker of these queues runs beside messages: redrive runs and, if asked, ingestion of dead letters."""
+        from .triage.redrive.service import Carrying
 
-        return partial(ingesting, self.store, queues)
+        services: list[MakeService] = [partial(Carrying, self)]
+        if ingest:
+            from .aws.dead_letters.sources import ingesting
 
-    def _worked(self, queues: Sequence[str] | Mapping[str, int] | None) -> list[Queue]:
-        if isinstance(queues, str):
-            raise ConfigError(f"queues={queues!r}: expected a list of names, such as [{queues!r}]")
-        named = {t.queue for t in self.tasks.values()} | {s.queue for s in self.schedules.values()} | set(self.queues)
-        names = list(queues) if queues else sorted(named) or ["default"]
-        sizes = queues if isinstance(queues, Mapping) else {}
-        known = [self.queues.get(name) or Queue(name) for name in names]
-        return [q if (n := sizes.get(q.name)) is None else replace(q, concurrency=n) for q in known]
+            services.append(partial(ingesting, self.store, queues))
+        return services

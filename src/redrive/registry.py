@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from .codec.routing import Route, Routes, check_route
 from .config.resolve import settings
@@ -263,6 +264,16 @@ class Registry:
             breaker = Breaker()
         found = self.dependencies[name] = Dependency(name, budget, breaker, as_rate(rate), concurrency, per)
         return found
+
+    def queues_of(self, queues: Sequence[str] | Mapping[str, int] | None) -> list[Queue]:
+        """The queues that a worker of these names, or of all tasks and schedules, works. Raises ConfigError."""
+        if isinstance(queues, str):
+            raise ConfigError(f"queues={queues!r}: expected a list of names, such as [{queues!r}]")
+        named = {t.queue for t in self.tasks.values()} | {s.queue for s in self.schedules.values()} | set(self.queues)
+        names = list(queues) if queues else sorted(named) or ["default"]
+        sizes = queues if isinstance(queues, Mapping) else {}
+        known = [self.queues.get(name) or Queue(name) for name in names]
+        return [q if (n := sizes.get(q.name)) is None else replace(q, concurrency=n) for q in known]
 
     @property
     def healths(self) -> HealthChecks:

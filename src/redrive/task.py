@@ -6,7 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, get_args
 
 from msgspec import Struct
 
@@ -41,6 +41,25 @@ class Home(Protocol):
 
     @property
     def tasks(self) -> Mapping[str, TaskSpec]: ...
+
+
+class TaskKeywords(TypedDict, total=False):
+    """The keywords of `@app.task(…)`, all but `ctx`."""
+
+    name: str | None
+    queue: str
+    timeout: Duration
+    retry: Retry | str | None
+    rules: Sequence[Any]
+    version: int
+    keep_result: Duration | None
+    on_dead: TaskSpec | str | None
+    poison: Poison
+    dependency: str | None
+    rate: Rate | str | None
+    idempotency: Idempotency | None
+    isolation: Isolation | None
+    memory: str | int | None
 
 
 class TaskOptions(Struct, frozen=True, kw_only=True):

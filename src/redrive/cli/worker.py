@@ -148,7 +148,7 @@ def worker(
     _warn(found, chosen)
     from ..worker.preflight import vet
 
-    vet(found, found.store, [queue.name for queue in found._worked(_sizes(found, chosen.queues))])
+    vet(found, found.store, [queue.name for queue in found.queues_of(_sizes(found, chosen.queues))])
     return _supervise(found, chosen, url)
 
 

@@ -1,27 +1,34 @@
-"""What a worker runs beside messages, handed to it by the app: redrive runs, and ingestion of dead letters."""
+"""Run periodic work beside the deliveries of a worker."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Callable, Collection
+
+from ..events import Notify
 
 
-class Service(Protocol):
-    """A service with threads of its own: `begin` when the worker starts, `close` when it stops."""
+class Service:
+    """Periodic work that a worker carries along: retention, redrive runs, the drain of dead-letter queues.
 
-    def begin(self) -> None: ...
+    The store thread calls it, so a service with long work has a thread of its own.
+    """
 
-    def close(self) -> None: ...
-
-
-class RunService(Protocol):
-    """Moves the messages of redrive runs. The worker's store thread calls it."""
+    def begin(self) -> None:
+        """Start: called once, when the worker starts."""
 
     def look(self, *, now: bool = False) -> None:
-        """Start to work if there are open runs: checked once a second, or `now`."""
+        """Do what is due; with `now`, look for work even if that is not due yet. May raise StoreError."""
 
     def busy(self, queues: Collection[str]) -> bool:
-        """Whether a run may still move messages of these queues; a burst waits for them."""
+        """Whether a burst worker of these queues has to wait for it."""
+        return False
+
+    def finish(self) -> None:
+        """Do everything now: a burst has ended. May raise StoreError."""
 
     def close(self) -> None:
-        """Finish the current step and let other workers continue."""
+        """Stop: the worker has ended."""
+
+
+#: Makes a service, given the worker's name and what reports a notice to observers.
+MakeService = Callable[[str, Notify], Service]

@@ -14,14 +14,14 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
 from msgspec.structs import replace
 
 from ..blobs import ClaimCheck, Cleaner
 from ..errors import EnqueueError, StoreError, Unsupported
-from ..events import Notice, Notify
+from ..events import Notice
 from ..fault import STARTED_MAX, Crash
 from ..message import Ack, Ask, Delivery, Hold, Receipt, Settled, Settlement
 from ..registry import Queue, Registry
@@ -43,7 +43,7 @@ from .identity import identity
 from .maintenance import Keeper
 from .redrive_outcome import with_verdict
 from .request_meter import Meter
-from .services import RunService, Service
+from .services import MakeService
 from .settlement import Outcome, outcome, refused, released
 
 UNWIND_S = 0.5  # how long a cancelled coroutine may take to end before it is left behind
@@ -68,10 +68,9 @@ class Worker:
         drain: bool,
         name: str | None,
         park_for_s: float,
-        runs: Callable[[str, Notify], RunService],
         recycle: tuple[int | None, int | None] = (None, None),
         suspect_processes: int | None = None,
-        ingesting: Callable[[Notify], Service] | None = None,
+        services: Iterable[MakeService] = (),
     ) -> None:
         self.app, self.queues = app, list(queues)
         self._store = app.store
@@ -107,8 +106,7 @@ class Worker:
         self._flow: Flow | None = flow if flow else None
         if self._flow is not None:
             self._places.watched_by(self._flow)
-        self._runs = runs(self.name, self._notice)
-        self._ingesting = None if ingesting is None else ingesting(self._notice)
+        self._services = [make(self.name, self._notice) for make in services]
         keys = Keys(app.tasks, self._store, grace_s, lease_s)
         self._keys: Keys | None = keys if keys else None
         self._held: dict[Receipt, Run] = {}
@@ -165,8 +163,8 @@ class Worker:
             self._cleaner = Cleaner(self._checked, self._notice)
         self._thread = threading.Thread(target=self._work, name="redrive-store", daemon=True)
         self._thread.start()
-        if self._ingesting is not None:
-            self._ingesting.begin()
+        for service in self._services:
+            service.begin()
         self._notice("started", f"queues {', '.join(q.name for q in self.queues)}")
         if self._complaint is not None:
             self._notice("no_identity", self._complaint)
@@ -180,8 +178,6 @@ class Worker:
             await asyncio.to_thread(self._processes.close)
         if self._cleaner is not None:
             await asyncio.to_thread(self._cleaner.close)
-        if self._ingesting is not None:
-            await asyncio.to_thread(self._ingesting.close)
         slots, self._slots = self._slots, None
         if slots is not None:
             if not self._held:
@@ -227,7 +223,8 @@ class Worker:
         finally:
             if self._flow is not None:
                 self._flow.close()
-            self._runs.close()
+            for service in self._services:
+                service.close()
             self._meter.finish()
             self._notice("stopped", f"{len(self._held)} still leased" + (f": {self._error!r}" if self._error else ""))
             with contextlib.suppress(RuntimeError):  # the loop may be gone already
@@ -243,7 +240,8 @@ class Worker:
         self._mark_alone()
         self._retain()
         self._meter.look()
-        self._runs.look()
+        for service in self._services:
+            service.look()
         if self._flow is not None:
             self._flow.tick()
         asks = self._asks()
@@ -612,9 +610,11 @@ class Worker:
             return not self._held
         if not self._burst or self._held or self._finished:
             return False
-        self._runs.look(now=True)
+        for service in self._services:
+            service.look(now=True)
         try:
-            if self._runs.busy({queue.name for queue in self.queues} - {*self._store.paused()}):
+            names = {queue.name for queue in self.queues} - {*self._store.paused()}
+            if any(service.busy(names) for service in self._services):
                 return False
             return not any(self._left_in(queue.name) for queue in self.queues)
         except StoreError as error:

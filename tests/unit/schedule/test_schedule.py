@@ -93,7 +93,7 @@ def test_one_task_may_have_several_schedules() -> None:
         ("quick", "default", b'{"full":false}'),
         ("full", "night", b'{"full":true}'),
     ]
-    assert {queue.name for queue in app._worked(None)} == {"default", "night"}
+    assert {queue.name for queue in app.queues_of(None)} == {"default", "night"}
 
 
 def test_a_message_says_its_schedule_and_tick() -> None:

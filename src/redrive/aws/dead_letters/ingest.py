@@ -20,6 +20,7 @@ from ...store import Cells, Store
 from ...stores.sqs.message_state import Kept, decode
 from ...stores.sqs.outbox import Laid, lay
 from ...worker.redrive_outcome import swap_of_dead
+from ...worker.services import Service
 from .message import dead_letter
 
 HIDDEN_S = 120  # how long what was received is hidden from others, while it is written
@@ -182,7 +183,7 @@ class Ingest:
             return  # they come by themselves
 
 
-class Ingesting:
+class Ingesting(Service):
     """Drains sources beside a worker, until it is closed: a thread for some of them each."""
 
     def __init__(self, ingest: Ingest, sources: Sequence[Source], tell: Callable[[str, str, str, int], object]) -> None:

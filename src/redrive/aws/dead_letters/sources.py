@@ -44,9 +44,9 @@ def ingest_of(store: SqsStore) -> Ingest:
     return Ingest(store.sqs, store.triage_store, store.routes, store.cells, under=f"{store.at.prefix}-")
 
 
-def ingesting(store: Store, queues: Iterable[str], notice: Notify) -> Ingesting:
-    """The service that takes the dead letters of these queues into the triage store, for `Worker(ingest=…)`. Raises
-    Unsupported, ConfigError, StoreUnavailable."""
+def ingesting(store: Store, queues: Iterable[str], worker: str, notice: Notify) -> Ingesting:
+    """Make the worker's service that takes the dead letters of these queues into the triage store. Raises Unsupported,
+    ConfigError, StoreUnavailable."""
     sqs = sqs_of(store)
     return Ingesting(ingest_of(sqs), sources(sqs, queues), notice)
 

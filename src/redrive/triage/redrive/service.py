@@ -11,6 +11,7 @@ from collections.abc import Collection
 from ...errors import StoreError
 from ...events import Notify
 from ...registry import Registry
+from ...worker.services import Service
 from ..auto.machine import Autos
 from . import runs
 from .runner import Carrier
@@ -20,7 +21,7 @@ TROUBLE_S = 5.0  # how long a run is left alone that could not be carried
 TOLD_EVERY_S = 60.0  # how often it tells of a store that is out, at most
 
 
-class Carrying:
+class Carrying(Service):
     """Carries the open runs of an app's store under `owner`'s name, and works its machines; several processes share
     them, each is carried by one at a time."""
 
