@@ -1,117 +1,33 @@
-"""Enqueue messages: the task that users hold, its options, and the reference to what was enqueued."""
+"""Enqueue messages: the task that users hold, its options, and the commit that concurrent calls share."""
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
 
 import msgspec
 
 from .codec.codec import Upcast
-from .duration import Duration, milliseconds, seconds
-from .errors import ConfigError, NotDone, Unsupported
+from .duration import Duration, milliseconds
+from .errors import BlobsUnavailable, ConfigError, StoreError
 from .ids import new_id
-from .message import ABSENT, NORMAL, PRIORITIES, RESTING, Draft, Lane, Message, Put
+from .message import NORMAL, PRIORITIES, Draft, Lane, Message, Put
+from .ref import Ref as Ref
 from .registry import Registry
-from .run_context import Context, context, current, enter, leave, progress_of, refuse_loop
+from .run_context import Context, context, current, enter, leave, refuse_loop
+from .store import Store
 from .stores.validation import admit as check_drafts
 from .task import TaskOptions, TaskSpec, as_text
 
-LOOK_S = (0.005, 0.25)  # how long ref.wait pauses between its first two looks, and at most
+if TYPE_CHECKING:
+    import asyncio  # imported where it is used: sync producers need none of it
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 P = ParamSpec("P")
 R = TypeVar("R")
 U = TypeVar("U", bound=Upcast)
-
-
-class Ref(msgspec.Struct, frozen=True):
-    """A message that was enqueued. `duplicate`: an earlier message holds the key, and this is a ref to that one."""
-
-    id: str
-    task: str
-    queue: str
-    duplicate: bool
-    _app: Registry
-
-    @property
-    def state(self) -> str:
-        """Its state now: ready, scheduled, leased, dead, quarantine, done or cancelled. Done messages are deleted, so
-        one that is gone is done; Unsupported is raised where a store cannot tell (SQS)."""
-        message = self._look()
-        return "done" if message is None else message.state(self._app.store.now_ms())
-
-    def _look(self) -> Message | None:
-        """Raises Unsupported where a store that does not find it cannot tell whether it is done or waits."""
-        message: Message | None = self._app.job(self.id)
-        traits = self._app.store.traits
-        if message is None and not traits.finds:
-            raise Unsupported(
-                f"message {self.id} of task {self.task!r}: store {traits.name} cannot look up what waits or runs, "
-                "so it cannot tell whether this is done; have the handler write down or send on what you wait for"
-            )
-        return message
-
-    @property
-    def progress(self) -> Any:
-        """The last checkpoint's state, as plain JSON values; None if there is none, or the message is gone."""
-        message = self._look()
-        if message is not None and message.content == ABSENT:
-            raise Unsupported(f"message {self.id} of task {self.task!r} is known by its record, without its checkpoint")
-        return None if message is None else progress_of(message.progress)
-
-    def wait(self, timeout: Duration | None = None) -> Any:
-        """Wait until the message is done, and return its result: what the handler returned, read by its return
-        annotation, where `keep_result=` keeps it; else None.
-
-        Looks every few milliseconds at first, four times a second in the end. Raises NotDone when the message is dead
-        or cancelled (a redrive may still bring it back), TimeoutError after `timeout`, RuntimeError inside a running
-        event loop: use `await_` there. A message that is gone counts as done; where a store cannot look up what waits
-        or runs (SQS), this raises Unsupported instead.
-        """
-        refuse_loop("ref.wait()", "await ref.await_(…)")
-        pauses = self._pauses(timeout)
-        while (message := self._look()) is not None and message.lane is not Lane.DONE:
-            self._refuse_resting(message)
-            time.sleep(next(pauses))
-        return self._result(message)
-
-    async def await_(self, timeout: Duration | None = None) -> Any:
-        """As `wait`, for asyncio code."""
-        import asyncio
-
-        pauses = self._pauses(timeout)
-        while (message := await asyncio.to_thread(self._look)) is not None and message.lane is not Lane.DONE:
-            self._refuse_resting(message)
-            await asyncio.sleep(next(pauses))
-        return self._result(message)
-
-    def _pauses(self, timeout: Duration | None) -> Iterator[float]:
-        """The seconds to wait before each further look. Raises TimeoutError when the time is over."""
-        timeout_s = math.inf if timeout is None else seconds(timeout, "timeout")
-        end_s, pause_s = time.monotonic() + timeout_s, LOOK_S[0]
-        while (left_s := end_s - time.monotonic()) > 0:
-            yield min(pause_s, left_s)
-            pause_s = min(pause_s * 1.5, LOOK_S[1])
-        raise TimeoutError(f"message {self.id} of task {self.task!r} was not done within {timeout_s:g} s")
-
-    def _refuse_resting(self, message: Message) -> None:
-        if message.lane in RESTING:
-            last = message.faults[-1] if message.faults else None
-            text = "" if last is None else f"{last.error}: {last.text}"
-            raise NotDone(self.id, self.task, message.lane.value, message.reason, text)
-
-    def _result(self, message: Message | None) -> Any:
-        if message is None:
-            return None
-        if message.reason == "cancelled":
-            raise NotDone(self.id, self.task, "cancelled")
-        task = self._app.tasks.get(self.task)
-        if message.result is None:
-            return None
-        return msgspec.json.decode(message.result) if task is None else task.codec.decode_result(message.result)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -346,16 +262,79 @@ def put(registry: Registry, drafts: Sequence[Draft], tx: Any = None) -> list[Ref
 
 async def aput(registry: Registry, drafts: Sequence[Draft], tx: Any = None) -> list[Ref]:
     """As `put`, for asyncio code; concurrent calls share a commit."""
-    from .enqueue_batch import batch_of  # it brings asyncio
-
     store = registry.store
     if tx is not None:  # here and now: nothing is committed, and the connection belongs to this thread
         return _refs(registry, drafts, store.put(drafts, tx=tx))
-    return _refs(registry, drafts, await batch_of(store, registry._batches).put(drafts))
+    return _refs(registry, drafts, await _batch_of(store, registry._batches).put(drafts))
 
 
 def _refs(registry: Registry, drafts: Sequence[Draft], puts: Sequence[Put]) -> list[Ref]:
     return [Ref(p.id, d.task, d.queue, p.duplicate, registry) for d, p in zip(drafts, puts, strict=True)]
+
+
+class Batch:
+    """The puts of one event loop to one store: what arrives while one is under way goes with the next."""
+
+    def __init__(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
+        self._store, self.loop = store, loop
+        self._waiting: list[tuple[Sequence[Draft], asyncio.Future[list[Put]]]] = []
+        self._flusher: asyncio.Task[None] | None = None
+
+    async def put(self, drafts: Sequence[Draft]) -> list[Put]:
+        future: asyncio.Future[list[Put]] = self.loop.create_future()
+        self._waiting.append((drafts, future))
+        if self._flusher is None:
+            self._flusher = self.loop.create_task(self._flush())
+        import asyncio
+
+        return await asyncio.shield(future)
+
+    async def _flush(self) -> None:
+        import asyncio
+
+        try:
+            while self._waiting:
+                taken, self._waiting = self._waiting, []
+                for results, future in await asyncio.to_thread(self._write, taken):
+                    if isinstance(results, BaseException):
+                        future.set_exception(results)
+                    else:
+                        future.set_result(results)
+        finally:
+            self._flusher = None
+
+    def _write(
+        self, taken: list[tuple[Sequence[Draft], asyncio.Future[list[Put]]]]
+    ) -> list[tuple[list[Put] | Exception, asyncio.Future[list[Put]]]]:
+        try:
+            puts = iter(self._store.put([draft for drafts, _ in taken for draft in drafts]))
+            return [([next(puts) for _ in drafts], future) for drafts, future in taken]
+        except BlobsUnavailable:  # only those with large bodies are concerned
+            return [(self._write_one(drafts), future) for drafts, future in taken]
+        except StoreError as error:
+            return [(error, future) for _, future in taken]
+        except Exception:  # one caller's draft was refused: the others must not suffer for it
+            return [(self._write_one(drafts), future) for drafts, future in taken]
+
+    def _write_one(self, drafts: Sequence[Draft]) -> list[Put] | Exception:
+        try:
+            return self._store.put(drafts)
+        except Exception as error:
+            return error
+
+
+def _batch_of(store: Store, batches: dict[int, Batch]) -> Batch:
+    """The running loop's batch for `store`, kept in `batches`."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    found = batches.get(id(loop))
+    if found is None:
+        for key, batch in [*batches.items()]:  # a batch holds its loop, so that no other can have its id till then
+            if batch.loop.is_closed():
+                batches.pop(key, None)
+        found = batches[id(loop)] = Batch(store, loop)
+    return found
 
 
 def _are_texts(headers: Any) -> bool:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from ..errors import ConfigError
+from ..times import zone_of
 
 ANYONE = "anyone"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -95,7 +96,6 @@ def window_of(text: str) -> Window:
     start, end = (int(found[at]) * 60 + int(found[at + 1]) for at in (1, 3))
     if start >= 1440 or end > 1440 or max(int(found[2]), int(found[4])) > 59 or start == end:
         raise ConfigError(f"gates: window={text!r} is no time of day that begins and ends; {expected}")
-    from ..timezone import zone_of  # it reads the zone database, which few commands need
 
     return Window(start, end, zone_of(found[5] or "UTC"))
 

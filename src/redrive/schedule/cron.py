@@ -17,7 +17,7 @@ from msgspec import Struct
 from ..config.resolve import near_miss
 from ..duration import Duration, milliseconds, show
 from ..errors import ConfigError
-from ..timezone import zone_of
+from ..times import zone_of
 
 ALIASES = {
     "@hourly": "0 * * * *",

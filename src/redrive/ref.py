@@ -1,0 +1,105 @@
+"""Follow a message that was enqueued: its state, its progress, and its result."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from .duration import Duration, seconds
+from .errors import NotDone, Unsupported
+from .message import ABSENT, RESTING, Lane, Message
+from .registry import Registry
+from .run_context import progress_of, refuse_loop
+
+LOOK_S = (0.005, 0.25)  # how long ref.wait pauses between its first two queries, and at most
+
+
+class Ref(msgspec.Struct, frozen=True):
+    """A message that was enqueued. `duplicate`: an earlier message holds the key, and this is a ref to that one."""
+
+    id: str
+    task: str
+    queue: str
+    duplicate: bool
+    _app: Registry
+
+    @property
+    def state(self) -> str:
+        """Its state now: ready, scheduled, leased, dead, quarantine, done or cancelled. Done messages are deleted, so
+        one that is gone is done; Unsupported is raised where a store cannot tell (SQS)."""
+        message = self._look()
+        return "done" if message is None else message.state(self._app.store.now_ms())
+
+    def _look(self) -> Message | None:
+        """Raises Unsupported where a store that does not find it cannot tell whether it is done or waits."""
+        message: Message | None = self._app.job(self.id)
+        traits = self._app.store.traits
+        if message is None and not traits.finds:
+            raise Unsupported(
+                f"message {self.id} of task {self.task!r}: store {traits.name} cannot look up what waits or runs, "
+                "so it cannot tell whether this is done; have the handler write down or send on what you wait for"
+            )
+        return message
+
+    @property
+    def progress(self) -> Any:
+        """The last checkpoint's state, as plain JSON values; None if there is none, or the message is gone."""
+        message = self._look()
+        if message is not None and message.content == ABSENT:
+            raise Unsupported(f"message {self.id} of task {self.task!r} is known by its record, without its checkpoint")
+        return None if message is None else progress_of(message.progress)
+
+    def wait(self, timeout: Duration | None = None) -> Any:
+        """Wait until the message is done, and return its result: what the handler returned, read by its return
+        annotation, where `keep_result=` keeps it; else None.
+
+        Looks every few milliseconds at first, four times a second in the end. Raises NotDone when the message is dead
+        or cancelled (a redrive may still bring it back), TimeoutError after `timeout`, RuntimeError inside a running
+        event loop: use `await_` there. A message that is gone counts as done; where a store cannot look up what waits
+        or runs (SQS), this raises Unsupported instead.
+        """
+        refuse_loop("ref.wait()", "await ref.await_(…)")
+        pauses = self._pauses(timeout)
+        while (message := self._look()) is not None and message.lane is not Lane.DONE:
+            self._refuse_resting(message)
+            time.sleep(next(pauses))
+        return self._result(message)
+
+    async def await_(self, timeout: Duration | None = None) -> Any:
+        """As `wait`, for asyncio code."""
+        import asyncio
+
+        pauses = self._pauses(timeout)
+        while (message := await asyncio.to_thread(self._look)) is not None and message.lane is not Lane.DONE:
+            self._refuse_resting(message)
+            await asyncio.sleep(next(pauses))
+        return self._result(message)
+
+    def _pauses(self, timeout: Duration | None) -> Iterator[float]:
+        """The seconds to wait before each further look. Raises TimeoutError when the time is over."""
+        timeout_s = math.inf if timeout is None else seconds(timeout, "timeout")
+        end_s, pause_s = time.monotonic() + timeout_s, LOOK_S[0]
+        while (left_s := end_s - time.monotonic()) > 0:
+            yield min(pause_s, left_s)
+            pause_s = min(pause_s * 1.5, LOOK_S[1])
+        raise TimeoutError(f"message {self.id} of task {self.task!r} was not done within {timeout_s:g} s")
+
+    def _refuse_resting(self, message: Message) -> None:
+        if message.lane in RESTING:
+            last = message.faults[-1] if message.faults else None
+            text = "" if last is None else f"{last.error}: {last.text}"
+            raise NotDone(self.id, self.task, message.lane.value, message.reason, text)
+
+    def _result(self, message: Message | None) -> Any:
+        if message is None:
+            return None
+        if message.reason == "cancelled":
+            raise NotDone(self.id, self.task, "cancelled")
+        task = self._app.tasks.get(self.task)
+        if message.result is None:
+            return None
+        return msgspec.json.decode(message.result) if task is None else task.codec.decode_result(message.result)
