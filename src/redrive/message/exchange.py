@@ -1,0 +1,166 @@
+"""An exchange with a store: claims and receipts, what is decided about each delivery, and its settlement."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from ..fault import Fault
+from .message import Deferral, Draft, Message
+
+SKIP_LOOKED = 1000  # how many due messages of a priority a claim with `skip` examines
+
+
+class Ask(Struct, frozen=True):
+    """A request to claim at most `limit` due messages of `queue`, leased for `lease_ms` to `worker`, without those of
+    a task in `skip`. With `skip` a store examines the first SKIP_LOOKED due messages of each priority, and no more (see
+    Exchange). A skipped message of a group keeps its place there.
+
+    `retries`: up to so many of the `limit` go first to due messages that have failed before (ready, `attempt` above 0),
+    by due time; the rest go by due time alone. So a retry does not wait for the whole backlog that came due before it.
+    Priorities come first: retries lead within each priority."""
+
+    queue: str
+    limit: int
+    lease_ms: int
+    skip: frozenset[str] = frozenset()
+    worker: str = ""
+    retries: int = 0
+
+
+class Receipt(NamedTuple):
+    """Proof of one claim: the store's own handle and the fence of that claim. Opaque outside the store."""
+
+    handle: int | str
+    fence: int
+
+
+class Started(NamedTuple):
+    """A run that a worker began: the message, and the fence of the claim it was begun for."""
+
+    id: str
+    fence: int
+
+
+class Delivery(Struct, frozen=True, gc=False):
+    """One claim of a message: what to run, the receipt to settle it with, and when the lease ends."""
+
+    message: Message
+    receipt: Receipt
+    until_ms: int
+
+
+# Decisions: what happens next to a delivered message. counts=False gives the attempt back.
+
+
+class Ack(Struct, frozen=True, gc=False):
+    """Done: removed, or kept with its result in the done lane for `keep_ms` (None: until retention removes it).
+    `degraded` says what it had to do without."""
+
+    degraded: str | None = None
+    keep_ms: int | None = 0
+
+
+class RetryAt(Struct, frozen=True, gc=False):
+    """Back to its queue, due at `at_ms`. `held` says that flow control asked for the wait, so it does not count as
+    elapsed time; `deferral` is kept with the message until its next settlement.
+
+    `crashed` says that the process of its run died: `crashes` rises, and the attempt is given back, whatever `counts`
+    says; the next claim counts it again. `crashes_alone` rises too, unless others ran in that process (`in_company`).
+    """
+
+    at_ms: int
+    why: str = "retry"
+    counts: bool = True
+    held: bool = False
+    deferral: Deferral | None = None
+    crashed: bool = False
+    in_company: bool = False
+
+
+class DeadLetter(Struct, frozen=True, gc=False):
+    """To the dead lane: `reason` is a fixed word (exhausted, permanent, …), `why` explains it to a person."""
+
+    reason: str
+    why: str = ""
+    counts: bool = True
+
+
+class Quarantine(Struct, frozen=True, gc=False):
+    """To the quarantine lane: poison, out of reach of bulk redrives. `crashed` and `in_company` are those of
+    RetryAt, as the last run may be one of its crashes."""
+
+    why: str = ""
+    reason: str = "crashed"
+    counts: bool = True
+    crashed: bool = False
+    in_company: bool = False
+
+
+Decision = Ack | RetryAt | DeadLetter | Quarantine
+
+
+class Swap(Struct, frozen=True, gc=False):
+    """Set cell `key` to `value` if its version is still `version` (0: it must not exist). The value None deletes it.
+    `ttl_ms=None`: no expiry."""
+
+    key: str
+    version: int
+    value: bytes | None
+    ttl_ms: int | None = None
+
+
+class Cell(Struct, frozen=True, gc=False):
+    """A cell as read: its version (above 0, and higher with every swap of its key, never reused) and bytes."""
+
+    version: int
+    value: bytes
+
+
+def version_of(cell: Cell | None) -> int:
+    """Return the version that a swap of this cell compares with: 0 where there is no cell."""
+    return 0 if cell is None else cell.version
+
+
+class Settlement(Struct, frozen=True, gc=False):
+    """The outcome of one claimed message, written in one commit."""
+
+    receipt: Receipt
+    decision: Decision
+    fault: Fault | None = None
+    follow_ups: tuple[Draft, ...] = ()
+    result: bytes | None = None
+    swaps: tuple[Swap, ...] = ()
+
+
+class Settled(StrEnum):
+    """The result of a settlement: `stale` when the receipt is not the current claim's (nothing was changed),
+    `cancelled` when a cancel was asked for and the decision was not an ack."""
+
+    OK = "ok"
+    STALE = "stale"
+    CANCELLED = "cancelled"
+
+
+class Exchange(Struct, frozen=True):
+    """The result of an exchange: one word per settlement, in order, and the deliveries, in the order of the requests.
+
+    `clogged` are queues where a request with `skip` met so many skipped messages that it stopped: a request without
+    `skip` reaches those behind them. `damaged` are messages whose rows could not be read: they were moved to the
+    quarantine lane, and the rest of the exchange went on.
+    """
+
+    settled: list[Settled]
+    deliveries: list[Delivery]
+    clogged: frozenset[str] = frozenset()
+    damaged: tuple[Message, ...] = ()
+
+
+class Hold(StrEnum):
+    """The status of one lease, as `extend` found it."""
+
+    HELD = "held"
+    LOST = "lost"
+    CANCEL = "cancel_requested"

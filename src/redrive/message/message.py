@@ -1,0 +1,171 @@
+"""A message from its draft on: what is enqueued, what a store keeps, and the lanes that it is in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from ..fault import Fault
+from ..fault.model import member_of
+
+PRIORITIES = (0, 1, 2, 3)  # 0 is served first
+NORMAL = 2
+DEGRADED = "degraded"  # the reason of a kept message whose run did without something
+RAW = "raw"  # the content of a message whose body no encoder of redrive wrote
+ABSENT = "absent"  # the content of a message that was found without its body
+BLOB = "blob+json"  # the content of a message whose body is a reference to a blob
+SEALED = "sealed+"  # the start of the content of a message whose body is encrypted
+ENVELOPE = b"\xd7rd1"  # the start of encrypted bytes
+DAMAGED = "damaged"  # the reason of a message that was quarantined because its row cannot be read
+FAULTS_KEPT_EACH_END = 10  # of a message's fault history: the first and the last ten
+
+
+class Lane(StrEnum):
+    """Where a message is. Delayed, retrying and parked messages are `ready` with a due time ahead; counts call them
+    `scheduled`. An unknown word comes from a newer version: it is read and shown as it is."""
+
+    READY = "ready"
+    LEASED = "leased"
+    DEAD = "dead"
+    QUARANTINE = "quarantine"
+    DONE = "done"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Lane | None:
+        return member_of(cls, value)
+
+
+RESTING = (Lane.DEAD, Lane.QUARANTINE)
+
+
+class Draft(Struct, frozen=True, kw_only=True):
+    """A message to enqueue. `body` is the bytes that the handler's codec reads; `content="raw"` says that no encoder
+    of redrive wrote them."""
+
+    task: str
+    queue: str = "default"
+    body: bytes = b"{}"
+    content: str = "json"
+    id: str | None = None  # a UUIDv7; the store makes one if None
+    delay_ms: int = 0
+    due_ms: int | None = None  # absolute, wins over delay_ms
+    priority: int = NORMAL
+    key: str | None = None  # unique per (task, key) while the message is not done, cancelled or discarded
+    key_for_ms: int = 0  # and at least that long
+    group: str | None = None
+    deadline_ms: int | None = None
+    keep_ms: int = 0  # how long it is kept, with its result, once it is done; 0: as its queue's retention says
+    version: int = 1
+    headers: Mapping[str, str] | None = None
+    correlation_id: str | None = None  # None: the message's own id
+    causation_id: str | None = None
+    producer: str | None = None
+    traceparent: str | None = None
+
+
+class Put(Struct, frozen=True):
+    """The result of one draft: the message's id and state; `duplicate` when an earlier message holds its key."""
+
+    id: str
+    duplicate: bool = False
+    state: str = "ready"
+
+
+class Deferral(Struct, frozen=True):
+    """Why flow control holds a message back, for people to read, and the permits it has for when it comes back.
+
+    `why`: breaker, cool-down, ramp, budget, limit, concurrency, idempotency; `by` names the dependency, queue or task.
+    `passes`: the permits granted for the time `at_ms` that it was deferred to, each by its control's name; opaque
+    elsewhere.
+    """
+
+    why: str
+    by: str = ""
+    passes: tuple[str, ...] = ()
+    at_ms: int = 0
+
+
+class Damage(Struct, frozen=True, gc=False):
+    """Why a message's row cannot be read, and the row itself: its columns in a form that the store can restore."""
+
+    why: str
+    raw: Mapping[str, str] = {}
+
+
+class Handle(NamedTuple):
+    """A dead, quarantined or done message as it was read; a triage action on it is refused once it has moved."""
+
+    id: str
+    redrives: int
+    lane: Lane
+
+
+class Message(Struct, frozen=True, gc=False):
+    """A message as stored.
+
+    `attempt` counts the runs of its present life, `crashes` the leases that ran out unsettled in it, `fence` every
+    claim ever. `life_ms` is when the present life began (first enqueue or last redrive), `held_ms` how long of it
+    flow control held it back.
+    """
+
+    id: str
+    task: str
+    queue: str
+    body: bytes
+    correlation_id: str  # its own id unless another was given
+    lane: Lane = Lane.READY
+    priority: int = NORMAL
+    due_ms: int | None = None  # None while resting; while parked, None or when it may be due
+    fence: int = 0
+    attempt: int = 0
+    enqueued_ms: int = 0
+    life_ms: int = 0
+    worker: str | None = None  # holds, or held, the lease
+    producer: str | None = None
+    crashes: int = 0
+    crashes_alone: int = 0  # those of its crashes that hit it while it ran alone in its process
+    redrives: int = 0
+    suspect: bool = False  # its last run was cut off, so it may be what kills workers; a counted run clears it
+    cancel: bool = False  # a cancel was asked for
+    held_ms: int = 0
+    deadline_ms: int | None = None
+    attempts_allowed: int | None = None  # set by a redrive; None: the policy's
+    version: int = 1
+    key: str | None = None
+    group: str | None = None
+    run: str | None = None  # the redrive run that moved it last
+    reason: str | None = None  # why it is dead or done: exhausted, permanent, … or cancelled
+    rested_ms: int | None = None  # when it came to rest
+    result: bytes | None = None
+    progress: bytes | None = None
+    content: str = "json"
+    headers: Mapping[str, str] = {}
+    causation_id: str | None = None
+    traceparent: str | None = None
+    keep_ms: int = 0
+    deferral: Deferral | None = None  # of its present wait; a claim leaves it, every settlement replaces it
+    parked: bool = False  # it has no place in its group and waits for its time or its turn
+    faults: tuple[Fault, ...] = ()  # oldest first; the first and last ten
+    damage: Damage | None = None  # its row cannot be read, or could not: the other fields hold what could be read
+
+    @property
+    def handle(self) -> Handle:
+        """The message as it is now, for a triage action."""
+        return Handle(self.id, self.redrives, self.lane)
+
+    def state(self, now_ms: int) -> str:
+        """Return the state that people read: `scheduled` for a ready message whose time or turn has not come,
+        `cancelled` for a done one that never ran."""
+        if self.lane is Lane.READY and (self.parked or (self.due_ms or 0) > now_ms):
+            return "scheduled"
+        return "cancelled" if self.reason == "cancelled" else self.lane.value
+
+
+def is_closed(message: Message) -> bool:
+    """Whether its body or its checkpoint, which the handler needs, is still encrypted."""
+    if message.content.startswith(SEALED):
+        return True
+    return message.progress is not None and message.progress.startswith(ENVELOPE)
