@@ -1,17 +1,14 @@
-"""What went wrong, as a value: `classify(exception) -> Fault` with a kind, a bounded traceback and a fingerprint.
+"""Faults: what went wrong, as a value with a kind, a bounded traceback and a fingerprint.
 
-Order: what the handler raised to steer; the task's own rules; well-known exceptions, by the names of their classes and
-by their attributes, so that no library is imported; the HTTP status; patterns in the text. Unknown is `default`.
-
-The way of an exception: `classifier` takes `looks` at it and at what it was raised from (`classes`, `attributes`; both
-read through `foreign`), has the `verdict` given (`rules`, `words`), its `stack` walked, its `story` told and its
-fingerprint taken (`fingerprints`). A process that died raised nothing: `crashes` makes a fault of what is known of it.
+Begin with `classifier`: `classify` inspects an exception and its causes (`inspection`), chooses a kind, and adds the
+text of the traceback (`traceback`) and the fingerprint (`fingerprints`). Classes, codes and phrases that are known are
+tables in `known_errors` and `text_patterns`. A process that died raised nothing: `crash` builds its fault.
 """
 
 from .classifier import classify
 from .crash import STARTED_MAX, crash_fault
 from .fingerprints import fingerprint
-from .model import TEXT_MAX, TRACEBACK_MAX, Crash, Fault, Kind
+from .model import TEXT_MAX, TRACEBACK_MAX, Crash, Fault, Kind, member_of
 from .retry_after import RETRY_AFTER_MAX_S, parse_retry_after
 from .rules import Matcher, Rule, check_rules
 
@@ -29,5 +26,6 @@ __all__ = [
     "classify",
     "crash_fault",
     "fingerprint",
+    "member_of",
     "parse_retry_after",
 ]

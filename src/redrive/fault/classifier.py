@@ -1,30 +1,37 @@
-"""`classify`: the one door from an exception to a Fault."""
+"""`classify`: turn an exception into a Fault.
+
+What decides the kind, in order: what the handler raised to steer; the task's own rules; the class and the attributes of
+the exception and its causes; the texts. An exception that says nothing is `default`.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 
+from msgspec import Struct
+
+from ..errors import Quarantine, Reject, RetryAfter, Snooze
 from .fingerprints import fingerprint_of
-from .inspection import Looks
+from .inspection import DEPTH_MAX, MEMBERS_MAX, Inspection, Seen, call, members_of
 from .model import Fault, Kind
 from .rules import Rule
-from .stack import stack_of
-from .traceback import story
-from .verdict import judge
+from .text_patterns import kind_of_text
+from .traceback import stack_of, traceback_text
 
 
 def classify(exception: BaseException, rules: Sequence[Rule] = (), *, now: datetime | None = None) -> Fault:
-    """Return the Fault an exception amounts to. Never raises, whatever the exception does, but a KeyboardInterrupt.
+    """Return the Fault for an exception. Never raises, whatever the exception does, but a KeyboardInterrupt.
 
     `rules` are tried in order on the exception and then on its causes, the first match wins: an exception class, a
     predicate (one that raises does not match), a compiled pattern, or a plain text, found in upper or lower case.
     A generic exception takes the kind of its nearest known `__cause__`, an exception group that of its gravest member.
-    Kinds `crashed`, `interrupted`, `unreadable` and `unroutable` are the worker's to give: no exception alone proves
-    them. A `CancelledError` is `default`, since only the worker knows whether it was it that cancelled.
+    Kinds `crashed`, `interrupted`, `unreadable` and `unroutable` are given by the worker only: no exception alone
+    proves them. A `CancelledError` is `default`, since only the worker knows whether it cancelled the run itself.
 
-    `now` is needed for a Retry-After that is a date: without it the response's own Date header is taken, and only where
-    that is missing too the local clock is read, the one place here that does.
+    `now` is needed for a Retry-After that is a date. Without it the response's own Date header is taken, and without
+    that the local clock.
     """
     try:
         return _fault(exception, rules, now)
@@ -35,17 +42,101 @@ def classify(exception: BaseException, rules: Sequence[Rule] = (), *, now: datet
 
 
 def _fault(exception: BaseException, rules: Sequence[Rule], now: datetime | None) -> Fault:
-    looks = Looks(now)
-    chain = looks.chain(exception)
+    inspection = Inspection(now)
+    chain = inspection.chain(exception)
     seen, stack = chain[0], stack_of(exception)
-    verdict = judge(looks, chain, rules)
+    found = _classify(inspection, chain, rules)
     return Fault(
-        verdict.kind or Kind.DEFAULT,
+        found.kind or Kind.DEFAULT,
         seen.known.name,
         seen.text,
-        fingerprint_of(looks, chain, stack),
+        fingerprint_of(inspection, chain, stack),
         seen.known.errors,
-        story(looks, seen, stack),
-        verdict.retry_after_s,
-        verdict.steer,
+        traceback_text(inspection, seen, stack),
+        found.retry_after_s,
+        found.steer,
     )
+
+
+class Classification(Struct, frozen=True):
+    """The kind of one exception with its causes and members; `steer` says that the handler decided itself, and how."""
+
+    kind: Kind | None
+    retry_after_s: float | None = None
+    steer: str = ""
+
+
+_UNKNOWN = Classification(None)
+_GRAVITY = (
+    Kind.PERMANENT, Kind.UNREADABLE, Kind.UNROUTABLE, Kind.CRASHED, Kind.QUOTA, Kind.THROTTLED, Kind.TIMEOUT,
+    Kind.TRANSIENT, Kind.INTERRUPTED, Kind.DEFAULT,
+)  # fmt: skip
+_STEERS = ("quarantine", "reject", "retry_after", "snooze")  # gravest first
+
+
+def _classify(inspection: Inspection, chain: list[Seen], rules: Sequence[Rule], depth: int = 0) -> Classification:
+    seen = chain[0]
+    if seen.known.steer and (steered := _steered(seen.exception)):
+        return steered
+    members = _classify_members(inspection, seen, rules, depth) if seen.known.group else _UNKNOWN
+    if members.steer:
+        return members
+    kind, asked_s = None, None
+    for each in chain:
+        kind = kind or _by_rules(each, rules) or each.kind or (members.kind if each is seen else None)
+        asked_s = each.retry_after_s if asked_s is None else asked_s
+    for each in chain:
+        kind = kind or (None if each.known.program_error else kind_of_text(each.text))
+    return Classification(kind, members.retry_after_s if asked_s is None else asked_s)
+
+
+def _steered(exception: BaseException) -> Classification | None:
+    match exception:
+        case RetryAfter():
+            return Classification(Kind.THROTTLED, exception.delay_s, "retry_after")
+        case Snooze():
+            return Classification(Kind.TRANSIENT, exception.delay_s, "snooze")
+        case Reject():
+            return Classification(Kind.PERMANENT, steer="reject")
+        case Quarantine():
+            return Classification(Kind.PERMANENT, steer="quarantine")
+        case _:
+            return None
+
+
+def _classify_members(inspection: Inspection, seen: Seen, rules: Sequence[Rule], depth: int) -> Classification:
+    """The gravest member decides: it fails again whatever becomes of the others. A group steers if all members do."""
+    if depth >= DEPTH_MAX:
+        return _UNKNOWN
+    members = members_of(seen.exception)[:MEMBERS_MAX]
+    found = [_classify(inspection, inspection.chain(member), rules, depth + 1) for member in members]
+    asked_s = max((each.retry_after_s for each in found if each.retry_after_s is not None), default=None)
+    if all(each.steer for each in found):
+        gravest = min(found, key=lambda each: _STEERS.index(each.steer))
+        return Classification(gravest.kind, asked_s, gravest.steer)
+    kinds = [each.kind for each in found if each.kind is not None]
+    return Classification(min(kinds, key=_GRAVITY.index, default=None), asked_s)
+
+
+def _by_rules(seen: Seen, rules: Sequence[Rule]) -> Kind | None:
+    """The kind of the first rule that matches. One that is malformed or raises does not match."""
+    for rule in rules:
+        kind: Kind | None = call(_match, rule, seen)
+        if kind is not None:
+            return kind
+    return None
+
+
+def _match(rule: Rule, seen: Seen) -> Kind | None:
+    matcher, kind = rule
+    if isinstance(matcher, type):
+        matches: object = issubclass(type(seen.exception), matcher)
+    elif isinstance(matcher, str):
+        matches = matcher.lower() in seen.text.lower()
+    elif isinstance(matcher, re.Pattern):
+        matches = matcher.search(seen.text) is not None
+    else:
+        matches = matcher(seen.exception)
+    if matches and kind not in list(Kind):
+        raise ValueError(f"{kind!r} is not a kind")  # nor a newer version's word, which a stored kind may be
+    return Kind(kind) if matches else None

@@ -1,4 +1,4 @@
-"""What is known of a process's death, as a fault of the messages that had been started in it."""
+"""Turn a process's death into a fault of the messages that had been started in it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _MIB = 1024 * 1024
 
 
 def crash_fault(crash: Crash, at_ms: int = 0) -> Fault:
-    """The fault that a crash is: kind `crashed`, its text for people, one fingerprint per way to die.
+    """Return the fault of a crash: kind `crashed`, a text for people, one fingerprint per way to die.
 
     >>> print(crash_fault(Crash(cause="signal", signal="SIGSEGV", peak_bytes=2**29, run_s=1.25, alone=True)).text)
     killed by SIGSEGV after 1.2 s, peak memory 512 MiB; alone in its process
     """
-    told = f"{ERROR}/{crash.cause}/{crash.signal}/{crash.code}"
+    way = f"{ERROR}/{crash.cause}/{crash.signal}/{crash.code}"
     return Fault(
         Kind.CRASHED,
         error=ERROR,
-        text=story(crash),
-        fingerprint=blake2b(told.encode(), digest_size=8).hexdigest(),
+        text=_text(crash),
+        fingerprint=blake2b(way.encode(), digest_size=8).hexdigest(),
         errors=(ERROR,),
         at_ms=at_ms,
         worker=crash.worker,
@@ -30,9 +30,8 @@ def crash_fault(crash: Crash, at_ms: int = 0) -> Fault:
     )
 
 
-def story(crash: Crash) -> str:
-    """The evidence in one line: how it died, its peak memory, in what company, who ran it where; the ids last, as they
-    are long."""
+def _text(crash: Crash) -> str:
+    """The evidence in one line; the ids come last, as they are long."""
     how = _how(crash) + ("" if crash.run_s is None else f" after {crash.run_s:.1f} s")
     if crash.peak_bytes is not None:
         how += f", peak memory {crash.peak_bytes / _MIB:.0f} MiB"

@@ -1,4 +1,4 @@
-"""Fingerprints: the same 16 hex digits for two runs of one failure, others for another failure."""
+"""Compute fingerprints: the same 16 hex digits for two runs of one failure, others for another failure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import TypeAlias
 
-from .foreign import members_of, message_of, storable
-from .inspection import DEPTH_MAX, MEMBERS_MAX, Looks, Seen
+from .inspection import DEPTH_MAX, MEMBERS_MAX, Inspection, Seen, members_of, message_of, storable
 from .model import TEXT_MAX
-from .stack import Stack, stack_of
+from .traceback import Stack, stack_of
 
 NORMALIZED_FROM_MAX = 1_000  # characters of a text that are normalized
 NORMALIZED_MAX = 400  # characters of the result that count: the end moves with the length of what was replaced
@@ -192,7 +191,7 @@ def _class(name: str) -> str:
     return f"{library}.{rest.rpartition('.')[2]}"
 
 
-def _told_by(text: str, stack: Stack) -> tuple[str, ...]:
+def _added_by(text: str, stack: Stack) -> tuple[str, ...]:
     """What the stack adds to the text.
 
     Words that it quotes and that stand as literals in the user's function are the program's: `row["price"]` is not
@@ -203,17 +202,17 @@ def _told_by(text: str, stack: Stack) -> tuple[str, ...]:
     return (*names, stack.raised) if wordless and stack.raised else names
 
 
-def fingerprint_of(looks: Looks, chain: list[Seen], stack: Stack, depth: int = 0) -> str:
-    """The fingerprint of an exception with its causes and, of a group, its members in any order and number."""
+def fingerprint_of(inspection: Inspection, chain: list[Seen], stack: Stack, depth: int = 0) -> str:
+    """Return the fingerprint of an exception and its causes, for a group with its members in any order and number."""
     seen, *causes = chain
-    # Why something was raised is told by the first cause. Of a library's own chain only its code: releases differ.
+    # The innermost cause says why it was raised. From a library's own chain only its code is taken: releases differ.
     root = [f"{_class(each.known.name)} {each.code}" for each in causes[-1:] if each.code or not stack.raised]
-    related = (seen.code, *root, *_told_by(seen.text, stack))
+    related = (seen.code, *root, *_added_by(seen.text, stack))
     # The stack of an endless recursion ends anywhere in its circle.
-    places = stack.circle if "RecursionError" in seen.known.errors else stack.places
+    places = stack.all_places if "RecursionError" in seen.known.errors else stack.places
     if not seen.known.group or depth >= DEPTH_MAX:
         return fingerprint(_class(seen.known.name), seen.text, places, related)
     members = members_of(seen.exception)[:MEMBERS_MAX]
-    prints = {fingerprint_of(looks, looks.chain(each), stack_of(each), depth + 1) for each in members}
+    prints = {fingerprint_of(inspection, inspection.chain(each), stack_of(each), depth + 1) for each in members}
     text = storable(message_of(seen.exception), TEXT_MAX)  # without the number of members
     return fingerprint(_class(seen.known.name), text, places, (*related, *sorted(prints)))

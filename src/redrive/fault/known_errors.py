@@ -1,4 +1,4 @@
-"""What is well known: the kinds of exception classes, of HTTP statuses, errnos, SQLSTATEs and services' codes."""
+"""Tables of well-known errors: the kinds of exception classes, HTTP statuses, errnos, SQLSTATEs and services' codes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from .model import Kind
 
-# Kind, module, classes. The most special class of an exception that stands here decides.
+# Kind, module, classes. The most special class of an exception that is listed here decides.
 _CLASSES = """
 timeout   builtins                      TimeoutError
 timeout   subprocess                    TimeoutExpired
@@ -67,8 +67,8 @@ def _by_class(table: str) -> Mapping[str, Kind]:
 
 
 BY_CLASS = _by_class(_CLASSES)
-# These say where the code is wrong, or with which status it exits. Their texts quote names and numbers out of it, which
-# no pattern may take for a condition.
+# These mean that the code is wrong, or give the status it exits with. Their texts quote names and numbers out of the
+# code, so no pattern is applied to them.
 PROGRAM_ERRORS = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, SyntaxError, SystemExit,
     TypeError,
@@ -118,7 +118,7 @@ _HTTP_PERMANENT = frozenset({501, 505, 511})
 
 
 def kind_of_status(status: int, retry_after_s: float | None) -> Kind | None:
-    """A 503 that names a time is a polite refusal. A status below 400 or above 599 says nothing."""
+    """Return the kind of a status from 400 to 599, else None. A 503 that names a time is a polite refusal."""
     if status in _HTTP_THROTTLED or (status == 503 and retry_after_s is not None):
         return Kind.THROTTLED
     if status in _HTTP_TRANSIENT or (500 <= status <= 599 and status not in _HTTP_PERMANENT):

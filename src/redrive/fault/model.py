@@ -1,4 +1,4 @@
-"""A fault and its kinds: what is kept of a failure, in bounded texts."""
+"""Fault, Kind and Crash: what is stored of a failure, in bounded texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TRACEBACK_MAX = 8_000  # characters of Fault.traceback
 
 
 def member_of(words: type[S], value: object) -> S | None:
-    """A word that a newer version wrote, as if it were one of these; None for what is no word at all."""
+    """Return an unknown word of a newer version as a member of `words`; None if the value is not a word at all."""
     if not isinstance(value, str) or not _WORD.fullmatch(value):
         return None
     member = str.__new__(words, value)
@@ -25,8 +25,10 @@ def member_of(words: type[S], value: object) -> S | None:
 
 
 class Kind(StrEnum):
-    """What sort of failure it is; policies choose by it. `permanent`, `unreadable` and `unroutable` are not retried. A
-    word that is none of these is a newer version's: it is read and kept as it stands."""
+    """The sort of a failure; policies choose by it. `permanent`, `unreadable` and `unroutable` are not retried.
+
+    A word that is not listed here comes from a newer version: it is read and kept as it is.
+    """
 
     TRANSIENT = "transient"
     THROTTLED = "throttled"
@@ -45,11 +47,11 @@ class Kind(StrEnum):
 
 
 class Crash(Struct, frozen=True, gc=False, omit_defaults=True):
-    """How the process died in which a message had been started, as far as that is known.
+    """How the process of a message died, as far as that is known.
 
-    `cause`: signal, exit, hung (killed by its supervisor), timeout or memory (killed for that), lease (it ran out: the
-    host may have died), or "" where nothing is known. `started` are the ids of all messages that had been started in
-    the process and were not settled, itself among them; at most 20, `started_count` has them all.
+    `cause` is signal, exit, hung (killed by its supervisor), timeout or memory (killed for that), lease (it ran out:
+    the host may have died), or "" if nothing is known. `started` lists the messages that had been started in the
+    process and were not settled, this one among them: at most 20 ids. `started_count` counts them all.
     """
 
     cause: str = ""
@@ -57,7 +59,7 @@ class Crash(Struct, frozen=True, gc=False, omit_defaults=True):
     code: int | None = None  # the exit code
     peak_bytes: int | None = None  # the most memory the process had
     run_s: float | None = None
-    alone: bool = False  # nothing else was run in the process meanwhile, so the message is guilty
+    alone: bool = False  # nothing else ran in the process meanwhile, so the message is guilty
     started: tuple[str, ...] = ()
     started_count: int = 0
     worker: str = ""  # who ran it
@@ -72,15 +74,15 @@ class Fault(Struct, frozen=True, gc=False, omit_defaults=True):
     error: str = ""  # the class's qualified name; builtins without a module
     text: str = ""
     fingerprint: str = ""  # 16 hex digits
-    errors: tuple[str, ...] = ()  # all its classes, most special first, without object
+    errors: tuple[str, ...] = ()  # its classes, most special first, without object
     traceback: str = ""
-    retry_after_s: float | None = None  # what the failing side, or the handler, asked for
-    steer: str = ""  # retry_after, snooze, reject or quarantine: the handler said so
+    retry_after_s: float | None = None  # asked for by the failing side or the handler
+    steer: str = ""  # retry_after, snooze, reject or quarantine: the handler decided
     at_ms: int = 0
     attempt: int = 0
     worker: str = ""
     delay_ms: int | None = None
-    ran_ms: int = 0  # how long the run took that ended so
-    tried_ms: int = 0  # how long its life had been tried by then: runs that failed, and the delays between them
-    held_ms: int = 0  # what of the life's time was neither, beyond the message's own `held_ms`
-    crash: Crash | None = None  # of a process that died
+    ran_ms: int = 0  # how long the run took
+    tried_ms: int = 0  # spent on trying in this life: runs that failed, and the delays between them
+    held_ms: int = 0  # spent on neither in this life, beyond the message's own `held_ms`
+    crash: Crash | None = None  # if the process died

@@ -1,11 +1,9 @@
-"""Retry-After headers: whole seconds or an HTTP-date (RFC 9110, 10.2.3 and 5.6.7), also as servers misspell it."""
+"""Parse Retry-After headers: whole seconds or an HTTP-date (RFC 9110, 10.2.3 and 5.6.7), misspelled ones too."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-
-from .foreign import call
 
 RETRY_AFTER_MAX_S = 365 * 86_400.0
 
@@ -29,10 +27,14 @@ def parse_retry_after(text: str, now: datetime) -> float | None:
     Whole seconds in ASCII digits, or one of the three HTTP-dates, which are in GMT whatever the local time zone, also
     with a day of one digit, without its weekday, or with UTC, +0000 or -0000 for GMT; white space around is allowed. A
     past date is 0.0, anything over RETRY_AFTER_MAX_S (365 days) is that. A `now` without a zone is in UTC. Never
-    raises: any other text, such as a date without a zone, and what is no text, is None.
+    raises: any other value, such as a date without a zone, gives None.
     """
-    asked_s: float | None = call(_parse, text, now)
-    return asked_s
+    try:
+        return _parse(text, now)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # no text, no datetime, or one whose methods raise
+        return None
 
 
 def _parse(text: str, now: datetime) -> float | None:

@@ -1,14 +1,13 @@
-"""A task's own rules: which of its exceptions mean what. Checked where they are declared, applied before all else."""
+"""Declare and check a task's own rules: which of its exceptions are of which kind. `classify` applies them first."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, TypeAlias
 
 from ..errors import ConfigError
-from .foreign import call, shown
-from .inspection import Seen
+from .inspection import shown
 from .model import Kind
 
 Matcher: TypeAlias = type[BaseException] | Callable[[BaseException], object] | re.Pattern[str] | str
@@ -19,37 +18,14 @@ _KINDS = tuple(kind.value for kind in Kind if kind not in _WORKER_S)
 _MATCHERS = "an exception class, a function of the exception, a compiled pattern or a text"
 
 
-def ruled(seen: Seen, rules: Sequence[Rule]) -> Kind | None:
-    """The kind of the first rule that matches. One that is malformed or raises does not match."""
-    for rule in rules:
-        kind: Kind | None = call(_apply, rule, seen)
-        if kind is not None:
-            return kind
-    return None
-
-
-def _apply(rule: Rule, seen: Seen) -> Kind | None:
-    matcher, kind = rule
-    if isinstance(matcher, type):
-        matches: object = issubclass(type(seen.exception), matcher)
-    elif isinstance(matcher, str):
-        matches = matcher.lower() in seen.text.lower()
-    elif isinstance(matcher, re.Pattern):
-        matches = matcher.search(seen.text) is not None
-    else:
-        matches = matcher(seen.exception)
-    if matches and kind not in list(Kind):
-        raise ValueError(f"{kind!r} is no kind")  # and no newer version's word, as a stored one may be
-    return Kind(kind) if matches else None
-
-
 def check_rules(rules: Iterable[Rule], what: str = "rules") -> tuple[Rule, ...]:
     """Return the rules as `classify` takes them, each with its Kind; raise ConfigError at the first that cannot work.
 
-    `classify` passes over a malformed rule, since a failure is the wrong time to complain: so rules are checked where
-    they are declared. `what` names them in the error. Refused are, besides what is no pair: a class of no exceptions,
-    a blank text (found in any), a pattern for bytes, a function that cannot be called with the exception alone or whose
-    answer would have to be awaited or iterated, an unknown kind, and the kinds that only the worker can know.
+    `classify` skips a malformed rule, since a failure is the wrong time to complain: so rules are checked where they
+    are declared. `what` names them in the error. Refused are: anything but a pair; a class that is not an exception's;
+    a blank text (every text contains it); a pattern for bytes; a function that cannot be called with the exception
+    alone, or whose answer would have to be awaited or iterated; an unknown kind; and the kinds that only the worker can
+    give.
 
     >>> check_rules([(LookupError, "permanent"), ("card declined", "quota")])[1]
     ('card declined', <Kind.QUOTA: 'quota'>)
@@ -83,7 +59,7 @@ def _why_no_kind(kind: object) -> str:
 
 
 def _why_no_matcher(matcher: object) -> str:
-    """What is wrong with it, or an empty text."""
+    """The reason why the matcher cannot work, or an empty text."""
     if isinstance(matcher, type):
         why = f"{matcher.__name__} is no exception class, for a mixin give lambda e: isinstance(e, {matcher.__name__})"
         return "" if issubclass(matcher, BaseException) else why
@@ -102,7 +78,7 @@ def _why_no_predicate(function: Callable[..., object]) -> str:
         return "it answers with a coroutine or a generator, which is always true"
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some functions in C tell none
+    except (TypeError, ValueError):  # some functions in C have none
         return ""
     try:
         signature.bind(Exception())

@@ -1,4 +1,4 @@
-"""What a text says of its failure: the last thing looked at, since texts are written for people."""
+"""Recognize well-known phrases in error texts: the last resort, since texts are written for people."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _BY_TEXT: tuple[tuple[str, str, Kind], ...] = (
 
 
 def kind_of_text(text: str) -> Kind | None:
-    """The kind that an HTTP status or a well-known phrase within the text means, or None."""
+    """Return the kind that an HTTP status or a well-known phrase in the text means, or None."""
     low = text.lower()
     if ("http" in low or "status" in low) and (match := re.search(_STATUS, text)):
         return Kind.QUOTA if over_quota(text) else kind_of_status(int(match[1]), None)
@@ -76,5 +76,5 @@ def kind_of_text(text: str) -> Kind | None:
 
 
 def over_quota(text: str) -> bool:
-    """Whether it says, in upper or lower case, that a quota is used up."""
+    """Return whether the text says, in upper or lower case, that a quota is used up."""
     return "quota" in text.lower() and re.search(_QUOTA, text) is not None

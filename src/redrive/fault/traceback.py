@@ -1,26 +1,176 @@
-"""The traceback as text: like Python's own, with causes and the members of groups, but bounded."""
+"""Walk an exception's frames once, and write its traceback: like Python's own, with causes and members, but bounded.
+
+A failure that comes again comes through the same lines, so stacks are remembered by their code objects and line
+numbers. Memory: at most STACKS_MAX texts of at most 32 frames, and their code objects.
+"""
 
 from __future__ import annotations
 
-from .foreign import attributes_of, cause_of, context_of, members_of, storable, suppressed
-from .inspection import DEPTH_MAX, MEMBERS_MAX, Looks, Seen
+import linecache
+import os
+import re
+from functools import lru_cache
+from types import CodeType
+
+from msgspec import Struct
+
+from .inspection import (
+    DEPTH_MAX,
+    MEMBERS_MAX,
+    Inspection,
+    Seen,
+    attributes_of,
+    call,
+    cause_of,
+    context_of,
+    members_of,
+    storable,
+    string,
+    suppressed,
+    traceback_of,
+)
 from .model import TRACEBACK_MAX
-from .stack import LINE_MAX, Stack, stack_of
 
 SHOWN_MAX = 16  # exceptions in one traceback
 NOTES_MAX = 5
+FRAMES_WALKED_MAX = 100_000
+FRAMES_HEAD, FRAMES_TAIL = 8, 24  # frames shown of one exception: its outermost and its innermost
+LINE_MAX = 200  # characters of a source line
+PLACES_MAX = 5  # functions in a fingerprint
+STACKS_MAX = 512
+_LINES_MAX = 4_096  # lines of code remembered
 
+_HEADER = "Traceback (most recent call last):\n"
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - pathlib is not imported elsewhere
+_OWN = f"{_PACKAGE}{os.sep}worker{os.sep}"  # our own frames, of no use to the user
+_STDLIB = os.__file__.rpartition(os.sep)[0] + os.sep
+# What Cython compiled has a relative file, what was made at run time a name in brackets.
+_LIBRARY = (
+    r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d"
+    r"|^<(?:frozen |string>|unknown>|.* generated )|^(?![/\\<]|[A-Za-z]:)"
+)
+_INLINED = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>"})  # frames before Python 3.12 only
 _CAUSED = "\nThe above exception was the direct cause of the following exception:\n\n"
 _DURING = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
 
-def story(looks: Looks, seen: Seen, stack: Stack) -> str:
-    """The traceback of what was seen, at most TRACEBACK_MAX characters with its end kept."""
+class Frame(Struct, frozen=True):
+    """One line of code that a failure came through."""
+
+    shown: str
+    place: str  # file and function, without the line
+    library: bool
+    own: bool
+
+
+class Stack(Struct, frozen=True):
+    """The frames from the outermost inwards, the middle of a deep stack left out, without the worker's own."""
+
+    shown: str  # as Python prints them, under its header; empty without frames
+    raised: str  # the library's function that raised it; empty where the user's did
+    places: tuple[str, ...]  # the library, if one raised it, then the user's functions that led there
+    all_places: tuple[str, ...]  # all of them, sorted
+    names: frozenset[str]  # words that are literals in the user's innermost function
+    codes: tuple[CodeType, ...]  # keeps them alive, and with that their ids
+
+
+_stacks: dict[tuple[int, ...], Stack] = {}
+
+
+def stack_of(exception: BaseException) -> Stack:
+    """Return the frames that the exception was raised through."""
+    codes: list[CodeType] = []
+    lines: list[int] = []
+    step = traceback_of(exception)
+    while step is not None and len(codes) < FRAMES_WALKED_MAX:
+        codes.append(step.tb_frame.f_code)
+        lines.append(step.tb_lineno)
+        step = step.tb_next
+    left_out = 0
+    if len(codes) > FRAMES_HEAD + FRAMES_TAIL:
+        left_out = len(codes) - FRAMES_HEAD - FRAMES_TAIL
+        del codes[FRAMES_HEAD:-FRAMES_TAIL], lines[FRAMES_HEAD:-FRAMES_TAIL]
+    key = (left_out, *map(id, codes), *lines)
+    stack = _stacks.get(key)
+    if stack is None:
+        stack = _stack(codes, lines, left_out)
+        if len(_stacks) >= STACKS_MAX:
+            _stacks.clear()
+        _stacks[key] = stack
+    return stack
+
+
+def _stack(codes: list[CodeType], lines: list[int], left_out: int) -> Stack:
+    frames = [_frame_of(code, line) for code, line in zip(codes, lines, strict=True)]
+    if left_out:
+        frames.insert(FRAMES_HEAD, Frame(f"  [{left_out:,} frames left out]\n", "", False, False))
+    frames = [each for each in frames if not each.own] or frames  # a fault of the worker itself keeps its frames
+    shown = _HEADER + "".join([each.shown for each in frames]) if frames else ""
+    places = _places(frames)
+    raised = next((each for each in reversed(frames) if each.place), None)
+    in_library = raised.place if raised is not None and raised.library else ""
+    return Stack(shown, in_library, places[:PLACES_MAX], tuple(sorted(places)), _names(codes), tuple(codes))
+
+
+def _names(codes: list[CodeType]) -> frozenset[str]:
+    for code in reversed(codes):
+        if not _is_library(code.co_filename):
+            return frozenset(each for each in code.co_consts if isinstance(each, str) and each.isidentifier())
+    return frozenset()
+
+
+@lru_cache(maxsize=_LINES_MAX)
+def _is_library(filename: str) -> bool:
+    return filename.startswith(_STDLIB) or re.search(_LIBRARY, filename) is not None
+
+
+def _package(filename: str, qualname: str) -> str:
+    """The library that a file belongs to: files within it are split and joined by its releases."""
+    if filename.endswith((".pyx", ".pxi", ".pxd")) or re.match(r"[/\\<]|[A-Za-z]:", filename) is None:
+        return qualname.partition(".")[0]  # Cython's, whose names are whole and whose files are anywhere
+    if filename[0] == "<":
+        return filename
+    inner = re.split(
+        r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d[.\d]*[/\\](?![sd]i[a-z]+-packages)",
+        filename.removeprefix(_STDLIB),
+    )[-1]
+    return re.split(r"[/\\.]", inner, maxsplit=1)[0]
+
+
+def _frame_of(code: CodeType, line: int | None) -> Frame:
+    return _frame(code.co_filename, line, code.co_name, code.co_qualname)
+
+
+@lru_cache(maxsize=_LINES_MAX)
+def _frame(filename: str, line: int | None, name: str, qualname: str) -> Frame:
+    source = string(call(linecache.getline, filename, line)).strip()[:LINE_MAX] if line else ""
+    shown = f'  File "{filename}", line {line}, in {name}\n' + (f"    {source}\n" if source else "")
+    basename = filename.replace("\\", "/").rpartition("/")[2]
+    library = _is_library(filename)
+    place = "" if name in _INLINED else f"{_package(filename, qualname) if library else basename}:{qualname}"
+    return Frame(shown, place, library, filename.startswith(_OWN))
+
+
+def _places(frames: list[Frame]) -> tuple[str, ...]:
+    """The library that raised it, and the user's functions that led there, each once: recursion may be of any depth.
+
+    A library's own functions are left out, since they change with its releases.
+    """
+    places: list[str] = []
+    for each in reversed(frames):
+        place = each.place.partition(":")[0] if each.library else each.place
+        if place and (not each.library or not places) and place not in places:
+            places.append(place)
+    return tuple(places)
+
+
+def traceback_text(inspection: Inspection, seen: Seen, stack: Stack) -> str:
+    """Return the traceback of an exception, at most TRACEBACK_MAX characters with its end kept."""
     exception = seen.exception
     if not seen.known.group and cause_of(exception) is None and context_of(exception) is None:
         whole = _section(seen, stack)
     else:
-        whole = _story(looks, exception, set(), 0)
+        whole = _with_causes(inspection, exception, set(), 0)
     if len(whole) > TRACEBACK_MAX:
         mark = f"\n[{len(whole):,} characters; the middle is left out]\n"
         head = TRACEBACK_MAX // 4
@@ -33,16 +183,16 @@ def _section(seen: Seen, stack: Stack) -> str:
     return f"{stack.shown}{last}{_notes(seen.exception)}"
 
 
-def _story(looks: Looks, exception: BaseException, told: set[int], depth: int) -> str:
+def _with_causes(inspection: Inspection, exception: BaseException, done: set[int], depth: int) -> str:
     """The exception with its causes before it and its members after it."""
     parts: list[str] = []
     current: BaseException | None = exception
     while current is not None:
-        if id(current) in told or len(told) >= SHOWN_MAX:
+        if id(current) in done or len(done) >= SHOWN_MAX:
             parts[-1:] = ["\n[from here on the causes are left out: too many, or in a circle]\n\n"] if parts else []
             break
-        told.add(id(current))
-        parts.append(_told(looks, current, told, depth))
+        done.add(id(current))
+        parts.append(_with_members(inspection, current, done, depth))
         cause = cause_of(current)
         context = None if cause is not None or suppressed(current) else context_of(current)
         if cause is not None or context is not None:
@@ -51,14 +201,14 @@ def _story(looks: Looks, exception: BaseException, told: set[int], depth: int) -
     return "".join(reversed(parts))
 
 
-def _told(looks: Looks, exception: BaseException, told: set[int], depth: int) -> str:
-    seen = looks.at(exception)
+def _with_members(inspection: Inspection, exception: BaseException, done: set[int], depth: int) -> str:
+    seen = inspection.see(exception)
     own = _section(seen, stack_of(exception))
     if not seen.known.group or depth >= DEPTH_MAX:
         return own
     members = members_of(exception)
-    stories = [(n, _story(looks, each, told, depth + 1)) for n, each in enumerate(members[:MEMBERS_MAX], 1)]
-    inner = [f"+---------------- {n} of {len(members)} ----------------\n{story}" for n, story in stories if story]
+    texts = [(n, _with_causes(inspection, each, done, depth + 1)) for n, each in enumerate(members[:MEMBERS_MAX], 1)]
+    inner = [f"+---------------- {n} of {len(members)} ----------------\n{text}" for n, text in texts if text]
     return own + "".join(f"  {line}\n" for each in inner for line in each.splitlines())
 
 

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from ..fault import Fault
-from ..fault.model import member_of
+from ..fault import Fault, member_of
 
 PRIORITIES = (0, 1, 2, 3)  # 0 is served first
 NORMAL = 2

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from redrive.fault import Kind, classify
 from redrive.fault.fingerprints import _steps
-from redrive.fault.inspection import Looks
-from redrive.fault.stack import STACKS_MAX, _stacks, stack_of
+from redrive.fault.inspection import Inspection
+from redrive.fault.traceback import STACKS_MAX, _stacks, stack_of
 
 
 def raised_at(line: int, name: str = "run", filename: str = "/srv/shop/sync.py") -> ValueError:
@@ -87,7 +87,7 @@ def test_attributes_kept_in_a_dict_that_hides_them_are_read() -> None:
 # Texts
 
 
-def test_text_is_asked_for_once_for_the_verdict_the_traceback_and_the_fingerprint() -> None:
+def test_text_is_asked_for_once_for_the_kind_the_traceback_and_the_fingerprint() -> None:
     class Counts(Exception):
         asked = 0
 
@@ -159,6 +159,6 @@ def test_one_stack_is_walked_to_the_same_value_again() -> None:
     assert stack_of(error) is not stack_of(raised_at(5))
 
 
-def test_looks_at_more_exceptions_than_are_remembered_stay_right() -> None:
-    looks, errors = Looks(None), [ValueError(str(number)) for number in range(400)]
-    assert [looks.at(each).text for each in errors * 2] == [str(number) for number in range(400)] * 2
+def test_more_exceptions_than_are_remembered_are_inspected_right() -> None:
+    inspection, errors = Inspection(None), [ValueError(str(number)) for number in range(400)]
+    assert [inspection.see(each).text for each in errors * 2] == [str(number) for number in range(400)] * 2
