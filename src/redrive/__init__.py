@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from .flow.idempotency import Idempotency
     from .flow.limits import Aimd, Rate
     from .message import Draft
-    from .policy.policies import Backoff, Poison, Retry, presets
-    from .policy.retention import Retention
+    from .policy import Backoff, Poison, Retention, Retry, presets
     from .run_context import Context, Wrap, context
 
 __all__ = [
@@ -63,8 +62,7 @@ _HOMES = {
     "flow.limits": ["Aimd", "Rate"],
     "flow.idempotency": ["Idempotency"],
     "message": ["Draft"],
-    "policy.policies": ["Backoff", "Poison", "Retry", "presets"],
-    "policy.retention": ["Retention"],
+    "policy": ["Backoff", "Poison", "Retention", "Retry", "presets"],
     "flow.auto_redrive": ["AutoRedrive"],
     "flow.gates": ["Gates"],
 }

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from .errors import KeyMissing
 from .fault import Fault, Kind
 from .message import Ack, DeadLetter, Decision, Deferral, Message, Quarantine, RetryAt
-from .policy.policies import CRASHES_MAX, Backoff, Retry, draw
+from .policy import CRASHES_MAX, Backoff, Retry, draw
 
 LOCKED = f"{KeyMissing.__module__}.{KeyMissing.__qualname__}"  # the error of the fault that says so
 LOCKED_LOOK_MS = 60_000  # how often at least an encrypted message looks for a worker that has its key

@@ -16,7 +16,9 @@ from .decide import Policy
 from .duration import Duration, milliseconds, seconds, show
 from .errors import ConfigError
 from .fault import check_rules
-from .policy.policies import Poison, Retry, presets
+from .policy.poison import Poison
+from .policy.preset_policies import presets
+from .policy.retry import Retry
 
 if TYPE_CHECKING:  # for start-up time: all of these are below
     from .events import Events

@@ -28,7 +28,7 @@ from redrive.errors import ConfigError
 from redrive.fault import Fault, Kind
 from redrive.flow.limits import read_rate
 from redrive.message import Counts, DeadLetter, Discard, Handle, Lane, Message
-from redrive.policy.policies import Retry
+from redrive.policy import Retry
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.worker.crash.ledger import left_behind
 

@@ -40,7 +40,7 @@ from redrive.message import (
     Settlement,
     Started,
 )
-from redrive.policy.policies import Backoff, Retry
+from redrive.policy import Backoff, Retry
 from redrive.stores import lifecycle
 from redrive.stores.memory import store as memory
 from redrive.stores.memory.tables import Tables

@@ -14,7 +14,7 @@ from redrive import decide
 from redrive.decide import Policy, Signals
 from redrive.fault import Crash, Fault, Kind
 from redrive.message import Lane, Message
-from redrive.policy.policies import Retry
+from redrive.policy.retry import Retry
 
 NOW = 1_750_000_000_000
 

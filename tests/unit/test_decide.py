@@ -13,7 +13,7 @@ from redrive.decide import RUN, Policy, Signals, admit, decide, tried_ms, with_f
 from redrive.errors import Snooze
 from redrive.fault import Crash, Fault, Kind, classify, crash_fault
 from redrive.message import DeadLetter, Decision, Lane, Message, Quarantine, RetryAt
-from redrive.policy.policies import Backoff, Retry
+from redrive.policy import Backoff, Retry
 from redrive.stores.lifecycle import decided
 
 NOW = 1_700_000_000_000

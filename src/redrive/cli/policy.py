@@ -11,7 +11,7 @@ import click
 
 from ..config.resolve import near_miss, settings
 from ..duration import show
-from ..policy.policies import (
+from ..policy import (
     KINDS,
     Backoff,
     Preview,
@@ -19,7 +19,7 @@ from ..policy.policies import (
     Step,
     presets,
 )
-from ..policy.policies import preview as preview_of
+from ..policy import preview as preview_of
 from .main import Subcommands
 from .place import app_option, load_app, output_option
 from .terminal.failure import USAGE, Failure, program, typed

@@ -40,7 +40,7 @@ from ..app import App
 from ..duration import Duration
 from ..errors import ConfigError, Reject
 from ..message import Draft
-from ..policy.policies import Retry
+from ..policy import Retry
 from ..run_context import Context
 from ._django_results import (
     BaseTaskBackend,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..errors import ConfigError
 from ..fault import Fault, Kind
 from ..message import DeadLetter, Decision, Message
-from ..policy.policies import Backoff, Retry, presets
+from ..policy import Backoff, Retry, presets
 
 DEFAULT = "patient"
 FAILURES_MAX = 16

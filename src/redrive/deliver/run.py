@@ -20,7 +20,7 @@ from ..config.resolve import is_shared
 from ..errors import Refused, StoreError
 from ..events import Observer
 from ..files import make_folder, open_file
-from ..policy.policies import Retry
+from ..policy import Retry
 from ..store import Store
 from ..worker.store_loop import Worker
 from .ingest import Ingest, Ledger, Record

@@ -22,7 +22,7 @@ from ..app import App
 from ..codec.codec import Codec
 from ..errors import ConfigError
 from ..fault import Kind
-from ..policy.policies import Retry
+from ..policy import Retry
 from ..redact import HIDDEN
 from ..run_context import Context
 from ..store import Store

@@ -28,7 +28,7 @@ from ..deliver.summary import Summary, close, remove, summarize
 from ..duration import show
 from ..errors import RedriveError, Unsupported
 from ..observe.logs import JsonLog
-from ..policy.policies import Backoff, Retry
+from ..policy import Backoff, Retry
 from ..stores import open_store
 from ..triage.redrive.plan_handle import PlanHandle
 from .ledger import Sent, Verdict, messages_of

@@ -12,7 +12,7 @@ from msgspec import Struct
 from ..duration import Duration, milliseconds, show
 from ..errors import ConfigError
 from ..message import Isolate, Message, Redrive
-from ..policy.policies import YEAR_S, Backoff, draw
+from ..policy import YEAR_S, Backoff, draw
 from ._rules import number, put, span_s, whole
 from .gates import Gates
 from .limits import per_s

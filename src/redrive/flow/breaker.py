@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..policy.policies import draw
+from ..policy import draw
 from . import evidence
 from . import ramp as ramps
 from . import window as windows

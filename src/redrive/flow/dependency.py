@@ -20,7 +20,7 @@ from ..duration import show
 from ..errors import ConfigError
 from ..fault import Fault, Kind
 from ..message import Cell, Deferral, Message
-from ..policy.policies import draw
+from ..policy import draw
 from . import breaker as breakers
 from . import budget as budgets
 from . import evidence, limits

@@ -1,8 +1,33 @@
-"""Policies as values: when and how often to retry a failed message, and how long to keep a finished one."""
+"""Policies as values: when and how often to retry a failed message, and how long to keep a finished one.
+
+Begin with `retry`: a Retry chooses for each fault whether there is a next attempt, and which Backoff (`backoff`) gives
+its delay. `preset_policies` has the named ones, `previews` shows a policy's delays beforehand, `poison` bounds crashes,
+and `retention` what a queue keeps.
+"""
 
 from __future__ import annotations
 
-from .policies import Backoff, Chosen, Poison, Preview, Retry, Step, draw, presets, preview
+from .backoff import CENTURY_S, YEAR_S, Backoff, Jitter, draw
+from .poison import CRASHES_MAX, Poison
+from .preset_policies import presets
+from .previews import Preview, Step, preview
 from .retention import Retention
+from .retry import KINDS, Chosen, Retry
 
-__all__ = ["Backoff", "Chosen", "Poison", "Preview", "Retention", "Retry", "Step", "draw", "presets", "preview"]
+__all__ = [
+    "CENTURY_S",
+    "CRASHES_MAX",
+    "KINDS",
+    "YEAR_S",
+    "Backoff",
+    "Chosen",
+    "Jitter",
+    "Poison",
+    "Preview",
+    "Retention",
+    "Retry",
+    "Step",
+    "draw",
+    "presets",
+    "preview",
+]

@@ -1,4 +1,4 @@
-"""How much of what is over a queue keeps."""
+"""Retention: how many done and dead messages a queue keeps, and for how long."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..message import Ack, Keep
 
 
 class Retention(Struct, frozen=True, kw_only=True):
-    """What a queue keeps of its done and dead messages: `app.queue("mail", retention=Retention(keep_done=100))`.
+    """How many done and dead messages a queue keeps: `app.queue("mail", retention=Retention(keep_done=100))`.
 
-    `keep_done`: the newest so many done ones; `keep_done_for`: none older than that; both bounds hold where both are
-    given, also for those kept for their result. With neither, a done message is deleted at its ack. `keep_dead` and
-    `keep_dead_for` bound the dead lane in the same way; with neither, dead messages are never removed. Quarantined
-    ones never are. Workers of the queue remove what is over the bounds once a minute, and tell of it by the notice
-    `removed`. Raises ConfigError for what cannot be meant.
+    `keep_done` keeps that many of the newest done messages, `keep_done_for` those that are younger than that; where
+    both are given, both bounds hold, also for messages kept for their result. With neither, a done message is deleted
+    at its ack. `keep_dead` and `keep_dead_for` bound the dead lane in the same way; with neither, dead messages are
+    never removed. Quarantined messages are never removed. Workers of the queue remove messages beyond the bounds once a
+    minute, and report it by the notice `removed`. Raises ConfigError for values that make no sense.
 
     Presets: `Retention.emails` keeps the last 100 done and 500 dead, `.webhooks` 500 and 1,000, `.payments` 1,000 and
     5,000.
@@ -49,17 +49,17 @@ class Retention(Struct, frozen=True, kw_only=True):
 
     @property
     def done(self) -> Keep:
-        """What may stay of the done lane."""
+        """The bounds of the done lane."""
         return Keep(self.keep_done, _ms(self.keep_done_for, "keep_done_for"))
 
     @property
     def dead(self) -> Keep:
-        """What may stay of the dead lane."""
+        """The bounds of the dead lane."""
         return Keep(self.keep_dead, _ms(self.keep_dead_for, "keep_dead_for"))
 
     @property
     def ack(self) -> Ack:
-        """How a worker acks: a count keeps until newer ones come, an age alone is known beforehand."""
+        """How a worker acks: with a count, messages stay until newer ones come; an age alone is known at the ack."""
         done = self.done
         return Ack(keep_ms=None if done.count is not None else done.age_ms or 0)
 

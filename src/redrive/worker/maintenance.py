@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-from ..policy.retention import Retention
+from ..policy import Retention
 from ..registry import Queue
 from ..store import Store
 

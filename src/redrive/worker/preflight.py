@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..decide import ASKED_SPREAD
 from ..errors import Refused
-from ..policy.policies import KINDS, Preview, Retry, preview
+from ..policy import KINDS, Preview, Retry, preview
 from ..registry import Registry
 from ..store import Store, Work
 from .flow.local_state import controls, is_rate

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from redrive.decide import Policy, Run, Signals
 from redrive.fault import Fault, Kind
 from redrive.message import DeadLetter, Message, Quarantine, RetryAt
-from redrive.policy.policies import Backoff, Retry
+from redrive.policy import Backoff, Retry
 
 
 @dataclass(frozen=True)

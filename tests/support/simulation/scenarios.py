@@ -12,7 +12,7 @@ from redrive.flow.breaker import Breaker
 from redrive.flow.budget import Budget
 from redrive.flow.dependency import Dependency
 from redrive.flow.limits import Aimd
-from redrive.policy.policies import Backoff, Retry
+from redrive.policy import Backoff, Retry
 
 PATIENT = Policy(retry=Retry(max_attempts=1000, max_elapsed=None, backoff=Backoff("2s", 2, "60s")))
 GUARDED = Dependency("customer", breaker=Breaker(), concurrency=Aimd(start=5, most=20))

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.fault import Fault, Kind, classify
-from redrive.policy.policies import (
+from redrive.policy import (
     CENTURY_S,
     KINDS,
     YEAR_S,
@@ -466,7 +466,7 @@ def test_the_draw_is_pinned_for_ever() -> None:
 
 
 def test_the_draw_is_the_same_in_another_process() -> None:
-    code = "from redrive.policy.policies import draw; print(draw('abc', 1, 2))"
+    code = "from redrive.policy import draw; print(draw('abc', 1, 2))"
     outputs = {
         subprocess.run(
             [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from redrive import App, Backoff, Budget, Idempotency, Retry
 from redrive.cli.main import run
 from redrive.errors import Refused
-from redrive.policy.policies import Poison, presets
+from redrive.policy import Poison, presets
 from redrive.store import Work
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqs.preflight import (

@@ -15,7 +15,7 @@ from redrive import App, AutoRedrive, Gates
 from redrive.errors import ConfigError
 from redrive.flow.auto_redrive import Wait, due_ms, next_step
 from redrive.message import Isolate, Lane, Message, Redrive
-from redrive.policy.policies import YEAR_S
+from redrive.policy import YEAR_S
 
 DIED_MS = 1_750_000_000_000
 YEAR_MS = int(YEAR_S * 1000)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from redrive.decide import RUN, Policy, Signals, admit, decide
 from redrive.fault import Crash, Fault, crash_fault
 from redrive.message import Lane, Message, RetryAt
-from redrive.policy.policies import CRASHES_MAX
+from redrive.policy import CRASHES_MAX
 from redrive.worker.crash.company import ALONE_FROM, ANY, company_of, escapes, smaller
 
 LIFE_MS = 1000

@@ -347,7 +347,9 @@ def test_poison_is_quarantined_with_evidence_and_nothing_else_is_harmed(tmp_path
             assert fault.crash is not None and fault.crash.alone and fault.crash.started == (ref.id,)
             assert fault.crash.peak_bytes is not None and fault.crash.peak_bytes > 10_000_000
             if poison[n] in ("loop", "segfault"):
-                assert re.search(r'isolated_tasks.py", line \d+, in die$', fault.traceback, re.MULTILINE), fault.traceback
+                assert re.search(r'isolated_tasks.py", line \d+, in die$', fault.traceback, re.MULTILINE), (
+                    fault.traceback
+                )
                 assert "executors/child_main.py" not in fault.traceback
             if poison[n] == "memory":
                 assert "kept.append" in fault.traceback and fault.crash.peak_bytes > 100_000_000

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from ...errors import StoreError
 from ...ids import new_id
-from ...policy.policies import draw
+from ...policy import draw
 from . import slots
 from .moving import DELAY_MAX_S
 from .pacing import Known

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ...flow.auto_redrive import AutoRedrive
 from ...message import Swap, version_of
-from ...policy.policies import draw
+from ...policy import draw
 from ...store import Cells
 from . import slots
 from .moving import DELAY_MAX_S, Move, Raw, Step

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from ...flow.auto_redrive import AutoRedrive
 from ...message import Isolate
-from ...policy.policies import draw
+from ...policy import draw
 from ..redriver.moving import Move, Raw, Step
 from .machine import TASK_S
 

@@ -28,7 +28,7 @@ from ...message import (
     Swap,
     version_of,
 )
-from ...policy.policies import draw
+from ...policy import draw
 from ...registry import Registry
 from . import pacing
 from .gates import Keys, shut
