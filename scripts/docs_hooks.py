@@ -18,7 +18,7 @@ import msgspec
 
 from redrive import errors, presets
 from redrive.cli.main import COMMANDS, cli
-from redrive.config.resolve import _SETTINGS, _VARIABLES, sources
+from redrive.config import SETTINGS, VARIABLES, sources
 from redrive.duration import show
 
 _MADE = re.compile(r"^<!-- made: (\w+) -->$", re.MULTILINE)
@@ -83,9 +83,9 @@ def settings_table() -> Iterator[str]:
     """Every setting: its key in a file, its variable, its flag, its default and what it takes."""
     yield "| key | variable | default | takes |\n|---|---|---|---|"
     defaults = {sourced.name: sourced.value for sourced in sources() if sourced.source == "default"}
-    for name, setting in _SETTINGS.items():
+    for name, setting in SETTINGS.items():
         default = "–" if defaults.get(name) in (None, "") else f"`{_written(defaults[name])}`"
-        yield f"| `{name}` | `{_VARIABLES[name]}` | {default} | {setting.expected} |"
+        yield f"| `{name}` | `{VARIABLES[name]}` | {default} | {setting.expected} |"
 
 
 def _written(value: object) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
-from .config.resolve import settings
+from .config import settings
 from .duration import Duration, milliseconds, seconds
 from .enqueue import Ref, Task, aput, put
 from .errors import ConfigError

@@ -1,15 +1,17 @@
-"""Durations at the public edge: `timedelta`, seconds, or text such as "15m"; never bare milliseconds."""
+"""Durations and times at the public edge: `timedelta`, seconds or text such as "15m", and RFC 3339 in UTC."""
 
 from __future__ import annotations
 
 import math
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 _EXPECTED = "a timedelta, a number of seconds, or text such as '15m', '1h30m', '500ms' (units w d h m s ms)"
 
 Duration = timedelta | int | float | str
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_END_MS = 253_402_300_799_999  # the last millisecond that RFC 3339 can write; stores keep longer delays
 _UNITS = ("w", "d", "h", "m", "s")
 _UNIT_MS = (604_800_000, 86_400_000, 3_600_000, 60_000, 1000, 1)
 _NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
@@ -130,3 +132,28 @@ def _show_long(seconds: float) -> str:
 def _pair(seconds: int, big: str, big_s: int, small: str, small_s: int) -> str:
     whole, rest_s = divmod(seconds, big_s)
     return f"{whole}{big}{rest_s // small_s}{small}" if rest_s else f"{whole}{big}"
+
+
+def rfc3339(ms: int) -> str:
+    """Return milliseconds since the epoch as RFC 3339 text in UTC; times after the year 9999 are shown as its end.
+
+    >>> rfc3339(1_700_000_000_007), rfc3339(2**62)
+    ('2023-11-14T22:13:20.007Z', '9999-12-31T23:59:59.999Z')
+    """
+    at = _EPOCH + timedelta(milliseconds=max(0, min(ms, _END_MS)))
+    return f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z"
+
+
+def parse_time(text: str) -> datetime:
+    """Return the point in time that RFC 3339 text names. Raises ValueError for other text or a missing time zone.
+
+    >>> parse_time("2023-11-14T23:13:20+01:00").timestamp()
+    1700000000.0
+    """
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise ValueError(f"{text!r} is no point in time with a zone; expected RFC 3339, such as 2026-01-31T15:04:05Z")
+    return at

@@ -1,32 +1,32 @@
-"""Every error redrive raises, and the four that handlers raise to steer.
+"""All errors that redrive raises, and the four that handlers raise to steer.
 
 RedriveError
 ├── ConfigError          a setting or a declaration is wrong; nothing was started
 │   └── Misread          a text with a grammar of its own cannot be read; points at the mistake
 │       ├── SelectorError    a selector of dead letters
 │       └── StopError        the rule that stops a run
-├── EnqueueError         a message was refused at the door; nothing was written
+├── EnqueueError         a message was refused; nothing was written
 │   ├── EncodeError      its arguments cannot be written as JSON
 │   └── TooLarge         its body is over the store's limit
 ├── Unreadable           a stored body does not fit its task (never raised into a handler)
-├── StoreError           the store refused or failed; what was asked was not done
+├── StoreError           the store refused or failed; nothing was done
 │   ├── StoreUnavailable   unreachable, locked or an I/O error: the same call may work later
 │   │   ├── StoreFull      out of space
-│   │   ├── BlobsUnavailable   the place where large bodies lie cannot be reached, read or written
-│   │   └── PublishFailed  a topic took not all of the events; says which it did not
+│   │   ├── BlobsUnavailable   the storage of large bodies cannot be reached, read or written
+│   │   └── PublishFailed  some events were not published to a topic; says which
 │   ├── Conflict         a cell had another version; nothing of the commit was written
-│   ├── Unsupported      this store does not promise that
-│   ├── ReadOnly         this user may look at the store, and not change it
+│   ├── Unsupported      this store cannot do that
+│   ├── ReadOnly         this user may read the store, but not change it
 │   └── SchemaError      the stored schema is newer than this program
 ├── NotDone              ref.wait(): the message died or was cancelled, so it has no result
-├── InProgress           a direct call: another one works on its idempotency key just now
+├── InProgress           a direct call: another call is working on its idempotency key
 ├── KeyReused            its idempotency key belongs to other arguments
-├── Refused              a safety check says no, with the fix in the message
+├── Refused              a safety check refuses, with the fix in the message
 │   └── PlanRefused      a plan is altered, applied, too old, unknown or empty, or no reason was given; nothing moved
 ├── LeaseLost            the message is no longer this worker's: raised by ctx.check()
-└── Cancelled            a cancel was asked for, or the worker stops: raised by ctx.check()
+└── Cancelled            a cancel was requested, or the worker stops: raised by ctx.check()
 
-Steer                    raised by handlers: not failures of redrive, but words to it
+Steer                    raised by handlers to steer: not failures of redrive
 ├── RetryAfter(delay)    try again, not before then (counts as an attempt)
 ├── Snooze(delay)        come back then (spends no attempt)
 ├── Reject(why)          never try again: dead lane, reason `rejected`
@@ -41,7 +41,7 @@ from .duration import Duration, seconds
 
 
 class RedriveError(Exception):
-    """The root of everything redrive itself raises."""
+    """The root of all errors that redrive itself raises."""
 
 
 class ConfigError(RedriveError, ValueError):
@@ -49,7 +49,7 @@ class ConfigError(RedriveError, ValueError):
 
 
 class Misread(ConfigError):
-    """A text cannot be read: `what` is wrong, `why` with what was expected, and `pointer`, two lines, the text and
+    """A text cannot be parsed: `what` is wrong, `why` with what was expected, and `pointer`, two lines: the text, and
     carets under the mistake."""
 
     def __init__(self, what: str, why: str, text: str = "", at: int = 0, end: int = 0) -> None:
@@ -84,7 +84,7 @@ def _pointer(text: str, at: int, end: int, around: int = 60) -> str:
 
 
 class EnqueueError(RedriveError):
-    """A message was refused at the door; nothing was written."""
+    """A message was refused; nothing was written."""
 
 
 class EncodeError(EnqueueError, TypeError):
@@ -104,20 +104,20 @@ class UnknownArguments(Unreadable):
 
 
 class KeyMissing(Unreadable):
-    """It is encrypted with a key that this process does not have. A message of that kind waits for a worker that has
+    """The data is encrypted with a key that this process does not have. Such a message waits for a worker that has
     it."""
 
 
 class Tampered(Unreadable):
-    """What is stored is not what was encrypted for this message: it was changed, cut, or taken from another one."""
+    """The stored data was not encrypted for this message: it was changed, cut, or taken from another one."""
 
 
 class StoreError(RedriveError):
-    """The store refused or failed; what was asked was not done."""
+    """The store refused or failed; nothing was done."""
 
 
 class StoreUnavailable(StoreError):
-    """The store cannot be reached or written just now; nothing was acknowledged, the same call may work later."""
+    """The store cannot be reached or written now; nothing was acknowledged, and the same call may work later."""
 
 
 class StoreFull(StoreUnavailable):
@@ -125,12 +125,11 @@ class StoreFull(StoreUnavailable):
 
 
 class BlobsUnavailable(StoreUnavailable):
-    """Blob storage cannot be reached, read or written just now; the same call may work later."""
+    """Blob storage cannot be reached, read or written now; the same call may work later."""
 
 
 class PublishFailed(StoreUnavailable):
-    """Some events were not published: `failed` has the reason of each by its place among them, from 0. The others
-    are published."""
+    """Some events were not published: `failed` has their reasons, by index from 0. The others are published."""
 
     def __init__(self, text: str, failed: Mapping[int, str]) -> None:
         self.failed = dict(failed)
@@ -145,20 +144,20 @@ class Conflict(StoreError):
 
 
 class Unsupported(StoreError):
-    """This store does not promise what was asked."""
+    """This store cannot do what was requested."""
 
 
 class ReadOnly(StoreError):
-    """This user, role or file may only be looked at; nothing was changed."""
+    """This user or role may only read, or the file is read-only; nothing was changed."""
 
 
 class SchemaError(StoreError):
-    """The stored schema is not one this program can use."""
+    """This program cannot use the stored schema."""
 
 
 class NotDone(RedriveError):
-    """A message that was waited for came to rest without being done: `state` is dead, quarantine or cancelled,
-    `reason` says why it died, `text` is its last fault."""
+    """A message that was waited for ended without being done: `state` is dead, quarantine or cancelled, `reason` says
+    why it died, `text` is the text of its last fault."""
 
     def __init__(self, id: str, task: str, state: str, reason: str | None = None, text: str = "") -> None:
         self.id, self.task, self.state, self.reason, self.text = id, task, state, reason, text
@@ -170,8 +169,8 @@ class NotDone(RedriveError):
 
 
 class InProgress(RedriveError):
-    """The idempotency key of a direct call is being worked on: by `owner`, for `retry_after` seconds at most. Nothing
-    was run."""
+    """Another call, `owner`, is working on the idempotency key of a direct call, for `retry_after` seconds at most.
+    Nothing was run."""
 
     def __init__(self, task: str, key: str, owner: str, retry_after: float) -> None:
         self.task, self.key, self.owner, self.retry_after = task, key, owner, retry_after
@@ -185,7 +184,7 @@ class InProgress(RedriveError):
 
 
 class KeyReused(RedriveError, ValueError):
-    """The idempotency key stands for a call with other arguments. Nothing was run."""
+    """The idempotency key was used for a call with other arguments. Nothing was run."""
 
     def __init__(self, task: str, key: str, owner: str) -> None:
         self.task, self.key, self.owner = task, key, owner
@@ -203,8 +202,8 @@ class Refused(RedriveError):
 
 
 class PlanRefused(Refused):
-    """A plan is not carried out, and nothing was moved: `what` is wrong, `why`, and in one `word`: altered, applied,
-    old, unknown, empty, reason."""
+    """A plan is not carried out, and nothing was moved: `what` is wrong, `why`, and the same in one `word`: altered,
+    applied, old, unknown, empty or reason."""
 
     def __init__(self, what: str, why: str, word: str) -> None:
         self.what, self.why, self.word = what, why, word
@@ -219,11 +218,11 @@ class LeaseLost(RedriveError):
 
 
 class Cancelled(RedriveError):
-    """A cancel was asked for, or the worker is told to stop: end this run."""
+    """A cancel was requested, or the worker is stopping: end this run."""
 
 
 class Steer(Exception):
-    """Raised by handlers to say what shall happen next."""
+    """Raised by handlers to decide what happens next."""
 
 
 class RetryAfter(Steer):
@@ -254,7 +253,7 @@ class Reject(Steer):
 
 
 class Quarantine(Steer):
-    """This message is poison: it goes to the quarantine lane, out of reach of bulk redrives."""
+    """This message is poison: it goes to the quarantine lane, where bulk redrives cannot reach it."""
 
     def __init__(self, why: str = "quarantined by the handler") -> None:
         self.why = why

@@ -1,18 +1,18 @@
-"""Files and folders of our own: private, and never reached through a link that somebody else put there.
+"""Open files and folders of our own: private, and never through a link that another user put there.
 
-A folder is held by its descriptor, and what is done in it is done relative to that: renamed or replaced meanwhile, it
-leads nowhere else. Owner and type are asked of what was opened, never of its name. Nothing is truncated, written or
-removed before that.
+A folder is held by its descriptor, and all work in it is relative to that: a folder that is renamed or replaced
+meanwhile leads nowhere else. Owner and type are read from the open file, never by its name, and before anything is
+truncated, written or removed.
 
 New files are 0600 and new folders 0700. Where a group shares them they are 0660 and 3770: members may write each
-other's files and not remove them, and what is made there belongs to the folder's group. What is there already keeps
-its mode.
+other's files but not remove them, and new files belong to the folder's group. Existing files keep their mode.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import stat
 from collections.abc import Iterator
@@ -23,23 +23,24 @@ from .errors import ConfigError
 
 FILE, FOLDER = 0o600, 0o700
 GROUP_FILE, GROUP_FOLDER = 0o660, 0o3770
-COMPANIONS = ("-wake", "-workers", "-spool")  # folders beside a database: who may write it may use them
+COMPANIONS = ("-wake", "-workers", "-spool")  # folders beside a database, for all who may write it
+UNKNOWN_BOOT = "unknown-"
 _OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not hold us up
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class NotOurs(PermissionError):
-    """What lies there belongs to somebody else, or is not the kind of file it should be. Nothing was done to it."""
+    """The file belongs to another user, or is of another kind than expected. Nothing was done to it."""
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(errno.EPERM, why, str(path))
 
 
 class Folder:
-    """A folder of ours, open. Raises OSError; NotOurs where somebody else owns it or may write in it.
+    """A folder of ours, open. Raises OSError; NotOurs if another user owns it or may write in it.
 
-    Ours is what this user or root owns; a companion of a database also what the database's owner does. It may be
-    shared with a group: a companion where the group may write the database, any other if `shared` says so. `make`
+    A folder is ours if this user or root owns it, and a companion of a database also if the database's owner does. It
+    may be shared with a group: a companion if the group may write the database, any other if `shared` says so. `make`
     makes it, and the folders above it.
     """
 
@@ -63,7 +64,7 @@ class Folder:
             raise
 
     def _hand_on(self, database: os.stat_result | None, shared: bool) -> os.stat_result:
-        """What is made beside a database is for whom that is for: for its group, and, made by root, for its owner."""
+        """A folder beside a database is for the same users: for its group, and, if root made it, for its owner."""
         if shared:
             os.fchmod(self.fd, GROUP_FOLDER)
         if database is not None and (shared or not os.geteuid()):
@@ -73,8 +74,10 @@ class Folder:
         return os.fstat(self.fd)
 
     def open(self, name: str, flags: int) -> int:
-        """A regular file of ours, by its descriptor. With O_CREAT it is made if it is missing. Not with O_TRUNC: it
-        would be cut before anybody looked whose it is."""
+        """Open a regular file of ours and return its descriptor; O_CREAT makes a missing one.
+
+        O_TRUNC is not allowed: the file would be cut before its owner is checked.
+        """
         assert not flags & os.O_TRUNC
         if flags & os.O_CREAT:
             try:
@@ -105,7 +108,7 @@ class Folder:
         if not stat.S_ISREG(found.st_mode):
             raise NotOurs(path, "it is not a regular file; remove it")
         if found.st_nlink > 1:
-            raise NotOurs(path, "it has another name elsewhere, and may be somebody's file; remove it")
+            raise NotOurs(path, "it has another name elsewhere, and may be another user's file; remove it")
         if found.st_uid not in self._owners and not self.shared:
             raise NotOurs(path, f"it belongs to {user(found.st_uid)}; remove it")
 
@@ -120,14 +123,14 @@ class Folder:
             return 0
 
     def remove_socket(self, name: str) -> None:
-        """Remove a socket, if it is one and this user's; nothing else is ever removed."""
+        """Remove a socket of this user; anything else stays."""
         with contextlib.suppress(OSError):
             found = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
             if stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid():
                 os.unlink(name, dir_fd=self.fd)
 
     def is_there(self) -> bool:
-        """Whether its path still leads to it."""
+        """Return whether its path still leads to it."""
         try:
             found = self.path.lstat()
         except OSError:
@@ -139,7 +142,7 @@ class Folder:
         if fd >= 0:
             os.close(fd)
 
-    __del__ = close  # not before the last thread that works in it has let go
+    __del__ = close  # only when the last thread that uses it is done
 
     def __enter__(self) -> Folder:
         return self
@@ -149,25 +152,25 @@ class Folder:
 
 
 def open_file(path: Path, flags: int, *, shared: bool = False) -> int:
-    """A regular file in a folder of ours that is there, as `Folder.open`. Raises OSError, NotOurs."""
+    """Open a regular file in an existing folder of ours, as `Folder.open` does. Raises OSError, NotOurs."""
     with Folder(path.parent, shared=shared) as folder:
         return folder.open(path.name, flags)
 
 
 def make_folder(path: Path, *, shared: bool = False) -> None:
-    """Make a folder of ours if it is missing, as `Folder`. Raises OSError, NotOurs."""
+    """Make a folder of ours if it is missing, as `Folder` does. Raises OSError, NotOurs."""
     Folder(path, make=True, shared=shared).close()
 
 
 def rewrite(path: Path, content: bytes, *, shared: bool = False) -> None:
-    """Put `content` into a file of ours in a folder of ours, in the place of what it held. Raises OSError, NotOurs."""
+    """Replace the content of a file of ours in a folder of ours. Raises OSError, NotOurs."""
     with os.fdopen(open_file(path, os.O_WRONLY | os.O_CREAT, shared=shared), "wb", 0) as file:
         file.truncate(0)
         file.write(content)
 
 
 def read_regular(path: Path) -> bytes:
-    """What a file holds that is regular and no link, no matter who owns it. Raises OSError, NotOurs."""
+    """Read a regular file that is not a link, by any owner. Raises OSError, NotOurs."""
     fd = os.open(path, os.O_RDONLY | _OPEN)
     with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -177,9 +180,9 @@ def read_regular(path: Path) -> bytes:
 
 @contextlib.contextmanager
 def written(path: Path, *, shared: bool = False) -> Iterator[int]:
-    """The descriptor of a file that appears at `path`, whole, when the block ends without an error. Raises OSError.
+    """Yield a descriptor; what is written to it appears at `path` as a whole when the block ends without an error.
 
-    It takes the place of a file or a link there. What is a device or a pipe, such as /dev/stdout, is written to.
+    It replaces a file or a link there. A device or a pipe, such as /dev/stdout, is written to. Raises OSError.
     """
     if path.exists() and not path.is_file():
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
@@ -202,8 +205,10 @@ def written(path: Path, *, shared: bool = False) -> Iterator[int]:
 
 
 def create(path: Path, *, shared: bool = False) -> int:
-    """A new file, by its descriptor: 0600, or 0660 where a group shares it, whatever the umask. Raises
-    FileExistsError where there is anything of that name, a link that leads nowhere too."""
+    """Make a new file and return its descriptor: 0600, or 0660 where a group shares it, whatever the umask.
+
+    Raises FileExistsError if the name is taken, even by a link that leads nowhere.
+    """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, FILE)
     if shared:
         os.fchmod(fd, GROUP_FILE)
@@ -211,8 +216,10 @@ def create(path: Path, *, shared: bool = False) -> int:
 
 
 def make_database(path: Path, *, shared: bool = False) -> None:
-    """Make an empty database file, if there is none, with our mode and not with that of the umask. A link that leads
-    to where nothing is yet is followed if this user or root made it. Raises OSError, ConfigError."""
+    """Make an empty database file if there is none, with our mode and not that of the umask.
+
+    A link to a path where nothing is yet is followed if this user or root made it. Raises OSError, ConfigError.
+    """
     found = _status(path)
     if found is not None and stat.S_ISLNK(found.st_mode):
         target = _status(path.resolve())
@@ -225,8 +232,29 @@ def make_database(path: Path, *, shared: bool = False) -> None:
         os.close(create(path, shared=shared))
 
 
+@functools.cache
+def boot_id() -> str:
+    """Return a word that changes when the machine starts again: earlier writes may not have reached the disk.
+
+    Where it cannot be known it starts with UNKNOWN_BOOT and differs for each process: no file then counts as written
+    since the start.
+    """
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    import platform
+    import subprocess
+
+    if platform.system() == "Darwin":
+        found = subprocess.run(
+            ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True, check=False
+        )
+        if found.returncode == 0:
+            return found.stdout.strip()
+    return f"{UNKNOWN_BOOT}{os.getpid()}"
+
+
 def user(uid: int) -> str:
-    """A user to name in a message."""
+    """Return a user as messages name them."""
     import pwd
 
     try:
@@ -243,7 +271,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _database(folder: Path) -> os.stat_result | None:
-    """The database whose companion a folder is."""
+    """The database that a folder is a companion of."""
     for suffix in COMPANIONS:
         if folder.name.endswith(suffix):
             with contextlib.suppress(OSError):
@@ -253,7 +281,7 @@ def _database(folder: Path) -> os.stat_result | None:
 
 
 def _make(path: Path) -> bool:
-    """Whether it was missing, and is made."""
+    """Make a folder; return whether it was missing."""
     try:
         path.mkdir(FOLDER)
     except FileExistsError:
@@ -270,17 +298,17 @@ def _open_folder(path: Path) -> int:
     try:
         return os.open(path, _DIRECTORY)
     except OSError as error:
-        raise _told(path, error, "a folder") from error
+        raise _explained(path, error, "a folder") from error
 
 
 def _opened(path: Path, flags: int, folder: int) -> int:
     try:
         return os.open(path.name, flags | _OPEN, dir_fd=folder)
     except OSError as error:
-        raise _told(path, error, "a file") from error
+        raise _explained(path, error, "a file") from error
 
 
-def _told(path: Path, error: OSError, kind: str) -> OSError:
+def _explained(path: Path, error: OSError, kind: str) -> OSError:
     """A link comes as ELOOP (Linux), as EMLINK (FreeBSD), or, where a folder was meant, as ENOTDIR."""
     found = _status(path)
     if found is not None and stat.S_ISLNK(found.st_mode):

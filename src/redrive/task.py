@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, get_args
 from msgspec import Struct
 
 from .codec.codec import Codec, Upcast
-from .config.resolve import near_miss, some_size
+from .config.values import some_size
 from .decide import Policy
 from .duration import Duration, milliseconds, seconds, show
-from .errors import ConfigError
+from .errors import ConfigError, near_miss
 from .fault import check_rules
 from .policy.poison import Poison
 from .policy.preset_policies import presets

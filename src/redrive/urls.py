@@ -1,6 +1,6 @@
-"""Store URLs, read by the rules of RFC 3986, and shown without what is secret in them.
+"""Parse store URLs by RFC 3986, and show them without their secrets.
 
-What may be part of a password is never quoted, in a URL that can be read and least of all in one that cannot.
+Anything that may be part of a password is never shown, whether the URL can be parsed or not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NESTED_MAX = 4  # URLs within URLs that are shown
 
 
 class Parts(NamedTuple):
-    """What a URL says: `user` and `password` decoded, `hosts`, `path` and `query` as they are written."""
+    """The parts of a URL: `user` and `password` decoded, `hosts`, `path` and `query` as they are written."""
 
     scheme: str
     user: str | None
@@ -33,7 +33,7 @@ class Parts(NamedTuple):
 
     @property
     def userinfo(self) -> str:
-        """User and password, percent-encoded so that every reader takes them alike, with the '@' behind them."""
+        """User and password, percent-encoded so that every parser reads them alike, with the '@' behind them."""
         if self.user is None:
             return ""
         return quote(self.user, safe="") + ("" if self.password is None else ":" + quote(self.password, safe="")) + "@"
@@ -45,8 +45,8 @@ class Parts(NamedTuple):
 
 
 def split(url: str, what: str = "store URL") -> Parts:
-    """The parts of a URL. Raises ConfigError, without what may be its password, for one that can be read in two ways,
-    or in none."""
+    """Return the parts of a URL. Raises ConfigError, without its password, for one that can be read in two ways or
+    not at all."""
     found = _read(url)
     if isinstance(found, Parts):
         return found
@@ -86,15 +86,15 @@ def _read(url: str) -> Parts | str:
 
 
 def _loose(query: str) -> bool:
-    """Whether an '@' stands outside a URL that is an option's value, such as `listen=postgresql://app@server`: then it
-    may end a password with a raw '@' and '?'."""
+    """Whether an '@' is outside a URL that is an option's value, such as `listen=postgresql://app@server`: then it may
+    end a password with a raw '@' and '?'."""
     pairs = (pair.partition("=") for pair in query.split("&") if "@" in pair)
     return any(not (_OPTION.fullmatch(name) and _URL.match(value)) for name, _, value in pairs)
 
 
 def _hides_user(authority: str, path: str, query: str) -> bool:
-    """Whether a password with a raw '/' or '?' may have ended the authority: an '@' follows that belongs to no path of
-    a file and to no option."""
+    """Whether a password with a raw '/' or '?' may have ended the authority: a later '@' belongs neither to a file's
+    path nor to an option."""
     if "@" not in path + query or (not authority and "@" not in query):
         return False
     if authority and "@" in path:
@@ -103,8 +103,9 @@ def _hides_user(authority: str, path: str, query: str) -> bool:
 
 
 def shown(url: str) -> str:
-    """The URL without passwords: its own, those of its options, and those of URLs in its query. Of one that cannot be
-    read, no more than its scheme where it may hold a password.
+    """Return the URL without passwords: its own, those of its options, and those of URLs in its query.
+
+    A URL that cannot be parsed and may hold a password is cut down to its scheme.
 
     >>> shown("postgresql://ann:hunter2@db/x?sslpassword=a&schema=b")
     'postgresql://ann:***@db/x?sslpassword=***&schema=b'
@@ -127,7 +128,7 @@ def _shown(url: str, depth: int) -> str:
 
 
 def _scheme_only(url: str) -> str:
-    """Of a URL that cannot be read: all of it where nothing in it may be a password, else its scheme."""
+    """A URL that cannot be parsed: as it is where nothing in it may be a password, else its scheme."""
     scheme, sep, rest = url.partition("://")
     if not sep or not _SCHEME.fullmatch(scheme):
         word, colon, rest = url.partition(":")
@@ -149,5 +150,5 @@ def _option(pair: str, depth: int) -> str:
 
 
 def option_shown(name: str) -> str:
-    """The name of an option, as an error quotes it: not where it may be the rest of a password."""
+    """Return the name of an option as an error quotes it, unless it may be the rest of a password."""
     return repr(name) if _OPTION.fullmatch(name) else "that is none"

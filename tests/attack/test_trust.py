@@ -17,8 +17,7 @@ from tests.support.attack.users import ALICE, ANNE, BOB, TEAM, User, acting_as, 
 from redrive import App
 from redrive.cli.code import _guard
 from redrive.cli.main import run
-from redrive.config import trust
-from redrive.config.resolve import settings, unknown_variables
+from redrive.config import settings, trust, unknown_variables
 from redrive.errors import ConfigError, Refused
 
 SETTINGS = 'app = "tasks:app"\nurl = "sqlite:///work.db"\n'

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..config.resolve import is_shared, near_miss, settings
-from ..errors import BlobsUnavailable, ConfigError
+from ..config import is_shared, settings
+from ..errors import BlobsUnavailable, ConfigError, near_miss
 from ..message import BLOB, RAW, SEALED, Message
 from ..store import Store, box_of
 from ..urls import shown

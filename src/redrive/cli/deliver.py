@@ -327,7 +327,7 @@ def _admitted(name: str, shown: str) -> str:
 
 
 def _options(given: dict[str, Any], now_ms: Any) -> Options:
-    from ..config.resolve import settings
+    from ..config import settings
     from ..deliver.retry import read_retry
     from ..deliver.run import Options
     from ..flow.limits import read_rate

@@ -12,10 +12,9 @@ import click
 import msgspec
 
 from ..app import App
-from ..config.resolve import near_miss
 from ..duration import milliseconds
 from ..enqueue import Bound, Task
-from ..errors import Unreadable
+from ..errors import Unreadable, near_miss
 from ..message import NORMAL, PRIORITIES, Draft
 from ..redact import clip
 from ..redact.visible import one_line

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from ..config.resolve import near_miss
 from ..duration import show as show_duration
+from ..errors import near_miss
 from ..redact.visible import one_line
 from ..triage.controls import Control, Controls
 from .main import Subcommands

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from ..config import trust
-from ..config.resolve import OUTPUTS, Settings, near_miss, settings, sources
+from ..config import OUTPUTS, Settings, settings, sources, trust
+from ..errors import near_miss
 from ..urls import shown
 from .code import Distrusted, look_in
 from .terminal.failure import (

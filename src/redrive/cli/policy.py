@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from ..config.resolve import near_miss, settings
+from ..config import settings
 from ..duration import show
+from ..errors import near_miss
 from ..policy import (
     KINDS,
     Backoff,

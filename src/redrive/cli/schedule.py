@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..config.resolve import near_miss, settings
+from ..config import settings
+from ..errors import near_miss
 from ..redact.visible import one_line
 from .main import Subcommands
 from .place import Place, app_option, at_store, load_app, output_option

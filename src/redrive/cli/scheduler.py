@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..config.resolve import LOGS, settings
+from ..config import LOGS, settings
 from ..observe.logs import JsonLog, TextLog
 from .place import app_option, load_app, move, one_app, url_option
 from .terminal.failure import (

@@ -7,7 +7,7 @@ import platform
 import click
 
 from .._version import __version__
-from ..config.resolve import settings
+from ..config import settings
 from .place import output_option
 from .terminal.output import Output
 

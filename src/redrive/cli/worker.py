@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from ..app import App
-from ..config import trust
-from ..config.resolve import LOGS, Settings, near_miss, settings
+from ..config import LOGS, Settings, settings, trust
+from ..errors import near_miss
 from ..registry import Queue
 from ..worker.supervisor import supervise
 from .place import app_option, load_app, move, one_app, url_option

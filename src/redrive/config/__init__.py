@@ -1,7 +1,32 @@
-"""Settings of a process: flag > `REDRIVE_…` variable > file > default, field by field."""
+"""Settings of a process: flag > `REDRIVE_…` variable > file > default, field by field.
+
+Begin with `resolve`. `values` says what each setting may be, `file` finds and reads the settings file, and `trust`
+decides whose files may choose the store and the code that runs here.
+"""
 
 from __future__ import annotations
 
-from .resolve import Settings, settings
+from . import trust
+from .resolve import VARIABLES, Settings, Sourced, is_shared, settings, sources, unknown_variables
+from .trust import NotTrusted
+from .values import LOGS, LOOPBACK, OUTPUTS, SETTINGS, address, hidden_url, queue_sizes, some_size
 
-__all__ = ["Settings", "settings"]
+__all__ = [
+    "LOGS",
+    "LOOPBACK",
+    "OUTPUTS",
+    "SETTINGS",
+    "VARIABLES",
+    "NotTrusted",
+    "Settings",
+    "Sourced",
+    "address",
+    "hidden_url",
+    "is_shared",
+    "queue_sizes",
+    "settings",
+    "some_size",
+    "sources",
+    "trust",
+    "unknown_variables",
+]

@@ -1,5 +1,4 @@
-"""Where settings are read from: the file that `REDRIVE_CONFIG` names, or the nearest one upwards, if it is to be
-trusted."""
+"""Find and read the settings file: the one that `REDRIVE_CONFIG` names, or the nearest trusted one upwards."""
 
 from __future__ import annotations
 
@@ -13,13 +12,13 @@ from typing import Any, NamedTuple
 from ..errors import ConfigError
 from . import trust
 
-CONFIG = "REDRIVE_CONFIG"  # unlike a file that is found, the one it names is taken whoever owns it
+CONFIG = "REDRIVE_CONFIG"  # unlike a file that is found, the one it names may belong to any user
 OURS, PYPROJECT = "redrive.toml", "pyproject.toml"
 _Stamp = tuple[int, ...]
 
 
 class File(NamedTuple):
-    """A settings file. `here`: it lies in the working directory."""
+    """A settings file. `here`: it is in the working directory."""
 
     path: Path
     stamp: _Stamp  # which file it is; changes with its contents
@@ -27,11 +26,13 @@ class File(NamedTuple):
 
 
 def settings_file() -> File | None:
-    """The file that is named, or else the nearest one with settings. Raises NotTrusted for one that is found and that
-    somebody else owns or may write, ConfigError."""
+    """Return the file that is named, or else the nearest one with settings.
+
+    Raises NotTrusted for a file that was found and that another user owns or may write; ConfigError.
+    """
     try:
         here = Path.cwd()
-    except FileNotFoundError:  # somebody removed it
+    except FileNotFoundError:  # it was removed
         return None
     if named := os.environ.get(CONFIG):
         return _named(Path(named).expanduser().absolute(), here)
@@ -46,7 +47,7 @@ def settings_file() -> File | None:
 
 
 def table_of(file: File) -> Mapping[str, Any]:
-    """The settings in it. Raises ConfigError for what cannot be read."""
+    """Return the settings in the file. Raises ConfigError if it cannot be read."""
     return _document(file.path, file.stamp) or {}
 
 
@@ -60,7 +61,7 @@ def _named(path: Path, here: Path) -> File:
 def _vet(path: Path, stamp: _Stamp) -> None:
     why = trust.why_not(path)
     if why is None and _stamp(path) != stamp:
-        why = "it was changed while it was looked at"
+        why = "it was changed while it was checked"
     if why is not None:
         what = f"the settings in {path}, which choose the store and the code that runs as you, are not taken"
         raise trust.NotTrusted(what, why, path.parent)
@@ -82,7 +83,7 @@ def _document(path: Path, stamp: _Stamp) -> Mapping[str, Any] | None:
     try:
         document = tomllib.loads(_read(path, stamp))
     except (OSError, ValueError) as error:
-        if path.name == PYPROJECT:  # a broken one is for other tools to say
+        if path.name == PYPROJECT:  # other tools will report a broken one
             return None
         raise ConfigError(f'{path} cannot be read: {error}; expected TOML, such as lease = "30s"') from None
     table: Mapping[str, Any] | None = document
@@ -92,7 +93,7 @@ def _document(path: Path, stamp: _Stamp) -> Mapping[str, Any] | None:
 
 
 def _read(path: Path, stamp: _Stamp) -> str:
-    """The text of that very file; a pipe in its place does not hold us up. Raises OSError, ValueError."""
+    """The text of exactly that file; a pipe in its place does not block. Raises OSError, ValueError."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):

@@ -1,9 +1,9 @@
-"""Whose files may say what runs here: this user's and root's, and those that a person names.
+"""Decide whose files may choose what runs here: this user's and root's, and those named as trusted.
 
-Settings choose the store, and the code that is imported. So a file of theirs is not taken from somebody else, as git
-takes no configuration from a repository of another user (safe.directory): neither one that another user owns, nor one
-that another may write, or could put another in the place of. With `sudo`, the user who called it counts as this user.
-`REDRIVE_TRUST` names exceptions: files and folders, with all below them, separated by colons; `*` is everything.
+Settings choose the store and the code that is imported. So a settings file of another user is refused, as git refuses
+the configuration of another user's repository (safe.directory): a file that another user owns, may write, or could
+replace. With `sudo`, the user who called it counts as this user. `REDRIVE_TRUST` names exceptions: files and folders,
+with all below them, separated by colons; `*` is everything.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VARIABLE = "REDRIVE_TRUST"
 
 
 class NotTrusted(Refused):
-    """A file is not taken because somebody else owns it or may write it. `fix` is the variable that would let it."""
+    """A file is refused because another user owns it or may write it. `fix` is the variable that would allow it."""
 
     def __init__(self, what: str, why: str, folder: Path) -> None:
         self.what, self.why, self.folder = what, why, folder
@@ -37,7 +37,7 @@ class NotTrusted(Refused):
 
 
 def why_not(path: Path) -> str | None:
-    """Why a file is not trusted; None if it is. Raises OSError where it cannot be looked at."""
+    """Return why a file is not trusted; None if it is. Raises OSError where it cannot be examined."""
     if is_named(path):
         return None
     found = path.lstat()
@@ -51,7 +51,7 @@ def why_not(path: Path) -> str | None:
 
 
 def why_not_folder(path: Path) -> str | None:
-    """Why code is not looked for in a folder; None if it is. A sticky bit does not help: anybody may add to it."""
+    """Return why code is not imported from a folder; None if it is. A sticky bit does not help."""
     if is_named(path):
         return None
     found = path.stat()
@@ -59,7 +59,7 @@ def why_not_folder(path: Path) -> str | None:
 
 
 def is_named(path: Path) -> bool:
-    """Whether a person said that it is trusted."""
+    """Return whether REDRIVE_TRUST names the path."""
     named = [name for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
     if not named:
         return False
@@ -73,16 +73,18 @@ def is_named(path: Path) -> bool:
 
 
 def python() -> list[str]:
-    """The command that runs this Python again, for `-m`: without the working directory among the places that modules
-    come from, unless redrive itself does."""
-    with contextlib.suppress(FileNotFoundError):  # somebody removed it
+    """Return the command that runs this Python again, for `-m`.
+
+    Modules are not imported from the working directory, unless redrive itself is.
+    """
+    with contextlib.suppress(FileNotFoundError):  # it was removed
         if Path(__file__).parents[1] == Path.cwd():
             return [sys.executable]
     return [sys.executable, "-P"]
 
 
 def _of_folder(path: Path) -> str | None:
-    """Why a file in this folder may be another one next time. In a sticky one only its owner can be rid of it."""
+    """Why a file in this folder may be another one next time. In a sticky one only its owner can remove it."""
     found = path.stat()
     why = _owner(found, f"its folder {path}")
     return why or (None if found.st_mode & stat.S_ISVTX else _writers(path, found, f"its folder {path}"))
@@ -105,7 +107,7 @@ def _writers(path: Path, found: os.stat_result, what: str) -> str | None:
 
 
 def _ours() -> frozenset[int]:
-    """The users who are taken for this one."""
+    """The users who count as this one."""
     me, by = os.geteuid(), os.environ.get("SUDO_UID", "")
     sudo = {int(by)} if me == 0 and by.isascii() and by.isdigit() else set()
     return frozenset({0, me} | sudo)
@@ -113,8 +115,10 @@ def _ours() -> frozenset[int]:
 
 @lru_cache(maxsize=64)
 def _is_alone(gid: int, ours: frozenset[int]) -> bool:
-    """Whether a group has no other members: such as the one of their own that many systems give to each user. A group
-    that is not listed may have any."""
+    """Whether a group has no other members, such as the one that many systems make for each user.
+
+    A group that is not listed may have any.
+    """
     import grp
     import pwd
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..app import App
-from ..config.resolve import is_shared
+from ..config import is_shared
 from ..errors import Refused, StoreError
 from ..events import Observer
 from ..files import make_folder, open_file

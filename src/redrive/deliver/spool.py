@@ -17,7 +17,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import cast
 
-from ..config.resolve import is_shared
+from ..config import is_shared
 from ..errors import RedriveError
 from ..files import NotOurs, create, make_folder
 

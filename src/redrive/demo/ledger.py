@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
+from ..duration import parse_time
 from ..message import Lane, Message, Where
 from ..store import Store
 from ..stores import open_store
-from ..times import parse_time
 from .endpoint import Seen
 
 T = TypeVar("T")

@@ -10,10 +10,9 @@ import msgspec
 from ..deliver.pace import Pacer
 from ..deliver.run import Options
 from ..deliver.sending import Poster, Target, delivery_app, new_client
-from ..duration import show
+from ..duration import rfc3339, show
 from ..events import Observer
 from ..store import Store
-from ..times import rfc3339
 from ..triage.dlq import DeadLetters
 from ..triage.redrive.plan_handle import PlanHandle
 from ..triage.redrive.run import Run

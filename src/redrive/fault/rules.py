@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, TypeAlias
 
-from ..errors import ConfigError
+from ..errors import ConfigError, near_miss
 from .inspection import shown
 from .model import Kind
 
@@ -52,10 +52,8 @@ def _why_no_kind(kind: object) -> str:
         return f"{shown(kind)} is no kind"
     if kind in _WORKER_S:
         return f"only the worker gives the kind {str(kind)!r}"
-    from difflib import get_close_matches  # only needed here
-
-    near = get_close_matches(kind.lower(), _KINDS, 1)
-    return f"{shown(kind)} is no kind" + (f", did you mean {near[0]!r}?" if near else "")
+    near = near_miss(kind.lower(), _KINDS)
+    return f"{shown(kind)} is no kind" + (f", did you mean {near!r}?" if near else "")
 
 
 def _why_no_matcher(matcher: object) -> str:

@@ -26,15 +26,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..config.resolve import near_miss
-from ..duration import Duration, milliseconds
-from ..errors import ConfigError
+from ..duration import Duration, milliseconds, rfc3339
+from ..errors import ConfigError, near_miss
 from ..events import Event, Fate, Notice
 from ..message import Swap, Where
 from ..redact import clip, redact
 from ..redact.visible import many_lines, one_line
 from ..registry import Registry
-from ..times import rfc3339
 from ..triage.annotations import NOTHING, abouts
 from ..triage.select.selector import as_node
 from ..urls import shown

@@ -13,12 +13,11 @@ from typing import IO, Any
 
 import msgspec
 
-from ..duration import show
+from ..duration import rfc3339, show
 from ..events import Event, Fate
 from ..fault import Crash
 from ..redact import clip, redact
 from ..redact.visible import in_json, one_line
-from ..times import rfc3339
 
 TEXT_MAX = 500  # characters of a fault's text that a line holds; `redrive job show` has all of it
 _encode_lines = msgspec.json.Encoder().encode_lines

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..config.resolve import is_shared
+from ..config import is_shared
 from ..errors import Refused
 from ..events import Event, Notice
 from ..files import NotOurs, make_folder, open_file, read_regular, rewrite

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import msgspec
 
 from .._version import __version__
-from ..config.resolve import hidden_url
+from ..config import hidden_url
 from ..redact.visible import in_json
 from ..registry import Registry
 from .alerts import NAMES, Alert, NotTold, Watch

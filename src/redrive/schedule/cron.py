@@ -14,9 +14,8 @@ from itertools import count, takewhile
 from cronsim import CronSim, CronSimError
 from msgspec import Struct
 
-from ..config.resolve import near_miss
 from ..duration import Duration, milliseconds, show
-from ..errors import ConfigError
+from ..errors import ConfigError, near_miss
 from ..times import zone_of
 
 ALIASES = {

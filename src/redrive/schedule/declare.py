@@ -12,15 +12,13 @@ import msgspec
 from msgspec.structs import replace
 
 from ..audit.log import Audit, Entry
-from ..config.resolve import near_miss
-from ..duration import Duration, milliseconds
+from ..duration import Duration, milliseconds, rfc3339
 from ..enqueue import Ref, Task
-from ..errors import ConfigError, EnqueueError
+from ..errors import ConfigError, EnqueueError, near_miss
 from ..ids import new_id
 from ..message import Cell, Draft, Swap
 from ..registry import Registry
 from ..run_context import refuse_loop
-from ..times import rfc3339
 from .cron import Cron, Every, times
 from .turn import Missed, State, resumed
 

@@ -18,13 +18,13 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
+from ..duration import rfc3339
 from ..errors import Conflict, EnqueueError, ReadOnly, SchemaError, StoreError, Unsupported
 from ..events import Notice
 from ..message import Cell
 from ..redact import redact
 from ..redact.visible import many_lines
 from ..registry import Registry
-from ..times import rfc3339
 from .cron import next_after
 from .declare import Schedule, state_in, swap_of
 from .turn import Turn, cut, turn

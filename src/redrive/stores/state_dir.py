@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from ..config.resolve import settings
+from ..config import settings
 
 _OTHER = re.compile(r"[^A-Za-z0-9.]+")
 _SHOWN = 40  # characters of the identity that the folder's name shows

@@ -9,8 +9,7 @@ from typing import TypeVar, overload
 
 from msgspec.structs import replace
 
-from ..config.resolve import near_miss
-from ..errors import ConfigError, EnqueueError, TooLarge, Unsupported
+from ..errors import ConfigError, EnqueueError, TooLarge, Unsupported, near_miss
 from ..ids import is_id
 from ..message import (
     PRIORITIES,

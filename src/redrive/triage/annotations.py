@@ -15,13 +15,11 @@ from msgspec.structs import replace
 
 from ..audit.actor import signed
 from ..audit.log import Audit, Entry
-from ..config.resolve import near_miss
-from ..duration import Duration, milliseconds
-from ..errors import ConfigError
+from ..duration import Duration, milliseconds, rfc3339
+from ..errors import ConfigError, near_miss
 from ..flow.auto_redrive import AutoRedrive
 from ..message import Swap, version_of
 from ..store import Store
-from ..times import rfc3339
 
 RULES = "rules"
 RULES_MAX = 1000

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from ..audit.actor import signed
 from ..audit.log import Audit, again
-from ..config.resolve import near_miss
-from ..errors import ConfigError
+from ..errors import ConfigError, near_miss
 from ..flow import breaker as breakers
 from ..flow import budget as budgets
 from ..flow import dependency as flow

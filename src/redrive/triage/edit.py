@@ -17,9 +17,8 @@ from ..audit.actor import signed
 from ..audit.log import Audit
 from ..blobs import is_raw, whole_body
 from ..codec.codec import is_json, to_json
-from ..config.resolve import near_miss
 from ..duration import Duration, milliseconds
-from ..errors import ConfigError, KeyMissing, Refused, Unreadable
+from ..errors import ConfigError, KeyMissing, Refused, Unreadable, near_miss
 from ..ids import new_id
 from ..message import RAW, RESTING, Draft, Message, Replace
 from ..redact import Redactor

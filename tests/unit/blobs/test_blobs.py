@@ -22,7 +22,7 @@ from redrive import App, Backoff, Context, Draft, Reject, Retry, context
 from redrive.blobs import Blobs, ClaimCheck, Cleaner, FileBlobs, open_blobs, read_reference, whole_body, with_blobs
 from redrive.blobs.claims import SWEEP_EVERY_MS, SWEPT_CELL
 from redrive.blobs.place import is_key, new_key, owner, written_ms
-from redrive.config.resolve import settings
+from redrive.config import settings
 from redrive.errors import BlobsUnavailable, ConfigError, Conflict, EnqueueError, TooLarge, Unreadable
 from redrive.ids import new_id
 from redrive.message import (

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from redrive import App
-from redrive.config.resolve import Settings, queue_sizes, settings, sources, unknown_variables
+from redrive.config import Settings, queue_sizes, settings, sources, unknown_variables
 from redrive.errors import ConfigError
 from redrive.redact import redact
 from redrive.stores import shown

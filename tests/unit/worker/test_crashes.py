@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive import App
-from redrive.boot import boot_id
 from redrive.fault import Crash, Kind, crash_fault
+from redrive.files import boot_id
 from redrive.ids import new_id
 from redrive.message import Ask, Lane
 from redrive.worker.crash.ledger import (

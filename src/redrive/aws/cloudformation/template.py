@@ -15,8 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from ..._version import __version__
-from ...config.resolve import near_miss
-from ...errors import ConfigError
+from ...errors import ConfigError, near_miss
 from . import alarms, lambdas, queues
 from . import machine as machines
 from .names import (

@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 
 from msgspec.structs import replace
 
-from ...config.resolve import settings
+from ...config import settings
 from ...errors import (
     ConfigError,
     EnqueueError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from ...config.resolve import settings, sources, unknown_variables
+from ...config import settings, sources, unknown_variables
 from ...redact import redact
 from ..main import Subcommands
 from ..place import app_option, output_option, url_option

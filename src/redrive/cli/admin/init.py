@@ -10,7 +10,7 @@ from typing import IO
 
 import click
 
-from ...config.resolve import is_shared
+from ...config import is_shared
 from ...files import create
 from ...redact.visible import one_line
 from ...stores import engine_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ...config.resolve import settings
+from ...config import settings
 from ..main import Subcommands
 from ..place import Place, at_store, output_option
 from ..terminal.failure import DONE, FAILED, note

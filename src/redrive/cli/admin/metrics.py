@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...config.resolve import LOOPBACK, address
+from ...config import LOOPBACK, address
 from ...observe.shared_tally import read
 from ..main import Subcommands
 from ..place import Place, at_store

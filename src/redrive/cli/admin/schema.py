@@ -14,9 +14,9 @@ import msgspec
 
 from ...codec.codec import Codec
 from ...codec.pydantic import by_name, is_model
-from ...config.resolve import near_miss, settings
+from ...config import settings
 from ...enqueue import Task
-from ...errors import EncodeError
+from ...errors import EncodeError, near_miss
 from ...redact import redact, telling
 from ...redact.visible import in_json, one_line
 from ..main import Subcommands

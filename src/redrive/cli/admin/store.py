@@ -9,7 +9,7 @@ from typing import IO
 import click
 import msgspec
 
-from ...config.resolve import settings
+from ...config import settings
 from ...duration import milliseconds
 from ...errors import Unsupported
 from ...message import Damage, Message

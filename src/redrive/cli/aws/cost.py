@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ...config.resolve import settings, some_size
+from ...config import settings, some_size
 from ...errors import ConfigError
 from ..place import output_option
 from ..terminal.failure import USAGE, Failure, program

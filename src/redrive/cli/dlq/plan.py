@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from ...config.resolve import is_shared
+from ...config import is_shared
 from ...duration import show as show_duration
 from ...errors import PlanRefused
 from ...files import written

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from ...duration import show
+from ...duration import rfc3339, show
 from ...redact.visible import one_line
-from ...times import rfc3339
 from ...triage.redrive.run import Run, RunView
 from ...triage.redrive.run_state import FINAL
 from ..terminal.failure import note, program

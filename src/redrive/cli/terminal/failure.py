@@ -113,7 +113,7 @@ def _usage(error: click.UsageError) -> Failure:
 
 def _ours(error: Exception) -> Failure | None:
     """By what the caller can do about it."""
-    from ...config.trust import NotTrusted
+    from ...config import NotTrusted
     from ...errors import (
         ConfigError,
         EnqueueError,

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from ...duration import seconds
-from ...times import parse_time
+from ...duration import parse_time, seconds
 
 
 class DurationType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.3

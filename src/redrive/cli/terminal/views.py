@@ -11,7 +11,7 @@ import msgspec
 
 from ...blobs import read_reference
 from ...crypto import key_of, shown_text
-from ...duration import show
+from ...duration import rfc3339, show
 from ...errors import Unreadable
 from ...fault import Fault
 from ...message import (
@@ -22,7 +22,6 @@ from ...message import (
     Lane,
     Message,
 )
-from ...times import rfc3339
 from ...triage.timeline import Moment
 
 if TYPE_CHECKING:

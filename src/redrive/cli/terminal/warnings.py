@@ -9,10 +9,10 @@ import time
 import click
 import msgspec
 
+from ...duration import rfc3339
 from ...observe.logs import NoticeLine
 from ...redact import redact
 from ...redact.visible import in_json
-from ...times import rfc3339
 from .failure import note
 
 

@@ -23,8 +23,8 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
-from ...boot import UNKNOWN, boot_id
 from ...duration import show
+from ...files import UNKNOWN_BOOT, boot_id
 
 KEY = "clock"  # of the cell that holds the mark
 STEP_MS = 1000  # by how much the wall clock must be off for somebody to have set it
@@ -59,7 +59,7 @@ class Machine:
 
     def __init__(self) -> None:
         boot = boot_id()
-        self.start = "" if boot.startswith(UNKNOWN) else f"{boot}{_time_namespace()}"
+        self.start = "" if boot.startswith(UNKNOWN_BOOT) else f"{boot}{_time_namespace()}"
         self.wall_s = time.time
         self.steady_s = partial(time.clock_gettime, _STEADY)
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from ...config.resolve import is_shared
+from ...config import is_shared
 from ...errors import ConfigError, Conflict, StoreError, StoreFull, StoreUnavailable
 from ...fault import Fault
 from ...files import make_database

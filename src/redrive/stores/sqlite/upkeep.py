@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...config.resolve import is_shared
+from ...config import is_shared
 
 FREE_LEAST = 512 * 2**20
 WAL_MOST = 64 * 2**20  # a checkpoint begins at 4 MB

@@ -16,8 +16,7 @@ from msgspec.structs import replace
 
 from ...audit.actor import signed
 from ...audit.log import Audit
-from ...config.resolve import near_miss
-from ...errors import ConfigError
+from ...errors import ConfigError, near_miss
 from ...flow.auto_redrive import AutoRedrive
 from ...message import Cell, Swap, version_of
 from ...store import Store

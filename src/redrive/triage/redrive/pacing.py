@@ -17,8 +17,7 @@ from typing import Final, NoReturn
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...config.resolve import near_miss
-from ...errors import StopError
+from ...errors import StopError, near_miss
 from ...flow import limits
 
 MAX_PER_S = 500.0  # of a run that names no rate

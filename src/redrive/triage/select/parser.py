@@ -14,10 +14,8 @@ import re
 from decimal import Decimal
 from typing import NamedTuple, NoReturn
 
-from ...config.resolve import near_miss
-from ...duration import milliseconds
-from ...errors import SelectorError
-from ...times import parse_time
+from ...duration import milliseconds, parse_time
+from ...errors import SelectorError, near_miss
 from .terms import (
     ALL,
     ARGS,

@@ -8,8 +8,8 @@ from decimal import Decimal
 
 from msgspec import Struct
 
+from ...duration import rfc3339
 from ...message import RESTING, Lane
-from ...times import rfc3339
 
 REASONS = (
     "exhausted", "permanent", "elapsed", "deadline", "budget", "rejected", "unreadable", "unroutable", "crashed",

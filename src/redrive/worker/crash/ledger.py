@@ -26,11 +26,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...boot import boot_id
-from ...config.resolve import is_shared
+from ...config import is_shared
 from ...errors import Refused, StoreFull, StoreUnavailable
 from ...fault import STARTED_MAX, Crash
-from ...files import make_folder, open_file
+from ...files import boot_id, make_folder, open_file
 from ...message import Started
 
 _MAGIC = b"redrive3"

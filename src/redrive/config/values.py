@@ -1,0 +1,182 @@
+"""Read the value of one setting: what it may be, and why another value is refused (ValueError or TypeError)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from ..duration import seconds
+from ..errors import near_miss
+
+LOGS = ("auto", "json", "text", "off")
+LOOPBACK = "127.0.0.1"
+OUTPUTS = ("auto", "table", "tsv", "json", "jsonl", "ids")
+SHARES = ("none", "group")
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+class Setting(NamedTuple):
+    """How one setting is read, and what an error says of it."""
+
+    field: str
+    read: Callable[[Any], Any]
+    expected: str
+    default: str | None = None  # as one would write it, where that is not the field's own
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("it is not text" if not isinstance(value, str) else "it is empty")
+    return value
+
+
+def _name(value: object) -> str:
+    if set(_text(value)) & set("/\\\0") or str(value).startswith("."):
+        raise ValueError("it becomes part of a file's name")
+    return str(value)
+
+
+def _url(value: object) -> str:
+    if "://" not in _text(value):
+        raise ValueError("it has no scheme")
+    return str(value)
+
+
+def _webhook(value: object) -> str:
+    parts = urlsplit(_url(value).strip())
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("it is no http or https URL" if parts.hostname else "it names no host")
+    return str(value).strip()
+
+
+def _app(value: object) -> str:
+    module, colon, name = _text(value).partition(":")
+    if not (module and colon and name):
+        raise ValueError("it is not MODULE:APP")
+    return str(value)
+
+
+def address(value: object) -> str:
+    """`9464` or `0.0.0.0:9464` as HOST:PORT, on loopback where no host is named. Raises ValueError."""
+    host, _, port = str(value).strip().rpartition(":")
+    if not (port.isascii() and port.isdigit() and int(port) < 65_536):
+        raise ValueError(f"{port!r} is no port")
+    return f"{host or LOOPBACK}:{int(port)}"
+
+
+def _period(value: object) -> float:
+    return seconds(value)  # type: ignore[arg-type]  # it refuses what is none
+
+
+def _some_period(value: object) -> float:
+    found = _period(value)
+    if found <= 0:
+        raise ValueError("it must be more than 0")
+    return found
+
+
+def _count(value: object, least: int) -> int:
+    number = int(value) if isinstance(value, str) and value.strip().lstrip("-").isdecimal() else value
+    if type(number) is not int or number < least:
+        raise ValueError(f"it is not a whole number from {least} up")
+    return number
+
+
+def _positive(value: object) -> int:
+    return _count(value, 1)
+
+
+def _not_negative(value: object) -> int:
+    return _count(value, 0)
+
+
+def size(value: object) -> int:
+    """Bytes, as a number or with a unit: 200_000, "200KB", "512MiB". Raises ValueError."""
+    match = re.fullmatch(r"\s*([0-9_]+)\s*([A-Za-z]*)\s*", value) if isinstance(value, str) else None
+    if match is None:
+        return _not_negative(value)
+    if match[2].upper() not in _UNITS:
+        raise ValueError(f"{match[2]!r} is no unit of size; known: {', '.join(_UNITS)}")
+    return int(match[1]) * _UNITS[match[2].upper()]
+
+
+def some_size(value: object) -> int:
+    """As `size`, and more than 0."""
+    return _positive(size(value))
+
+
+def _switch(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if _text(value).lower() not in (*_YES, *_NO):
+        raise ValueError("it is neither true nor false")
+    return _text(value).lower() in _YES
+
+
+def _one_of(words: tuple[str, ...]) -> Callable[[object], str]:
+    def choose(value: object) -> str:
+        if value not in words:
+            near = near_miss(str(value), words)
+            raise ValueError("there is no such choice" + (f"; did you mean {near!r}?" if near else ""))
+        return str(value)
+
+    return choose
+
+
+def queue_sizes(value: object) -> dict[str, int | None]:
+    """`"crm:20,bulk"`, or a list of such, as names and their concurrency. Raises ValueError."""
+    texts = value if isinstance(value, list | tuple) else [value]
+    sizes: dict[str, int | None] = {}
+    for part in [part.strip() for text in texts for part in _text(text).split(",")]:
+        name, colon, count = part.rpartition(":")
+        if not part or (colon and not name):
+            raise ValueError(f"{part!r} names no queue")
+        if colon and not (count.isascii() and count.isdigit() and int(count) > 0):
+            raise ValueError(f"concurrency {count!r} of queue {name!r} is not a whole number from 1 up")
+        sizes[name if colon else part] = int(count) if colon else None
+    return sizes
+
+
+def hidden_url(url: str) -> str:
+    """A URL to show that is a secret as a whole, as webhooks are: its scheme and host.
+
+    >>> hidden_url("https://ann:pw@hooks.example.com:8443/services/T0/B0/x?key=1")
+    'https://hooks.example.com:8443/***'
+    """
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.partition('/')[0].partition('?')[0].rpartition('@')[2]}/***" if rest else "***"
+
+
+SETTINGS = {
+    "url": Setting("url", _url, "a store URL such as 'sqlite:///work.db'"),
+    "app": Setting("app", _app, "MODULE:APP, such as 'tasks:app'"),
+    "queues": Setting("queues", queue_sizes, "queue names, with their concurrency where you like: 'crm:20,bulk'"),
+    "lease": Setting("lease_s", _some_period, "a duration above 0 such as '30s'", "30s"),
+    "grace": Setting("grace_s", _period, "a duration such as '30s'", "30s"),
+    "park_for": Setting("park_for_s", _period, "a duration such as '5m'; 0 for none", "5m"),
+    "processes": Setting("processes", _positive, "a whole number from 1 up"),
+    "concurrency": Setting("concurrency", _positive, "a whole number from 1 up"),
+    "prefetch": Setting("prefetch", _not_negative, "a whole number from 0 up"),
+    "burst": Setting("burst", _switch, "true or false"),
+    "drain": Setting("drain", _switch, "true or false"),
+    "scheduler": Setting("scheduler", _switch, "true or false"),
+    "ingest": Setting("ingest", _switch, "true or false"),
+    "name": Setting("name", _name, "a short word for this worker that stays the same over its restarts"),
+    "recycle_after": Setting("recycle_after", _positive, "a whole number of messages from 1 up"),
+    "recycle_memory": Setting("recycle_memory", some_size, "bytes, or a size such as '512MiB'"),
+    "suspect_processes": Setting("suspect_processes", _positive, "a whole number from 1 up"),
+    "state_dir": Setting("state_dir", _text, "a directory on this machine such as '/var/lib/redrive'"),
+    "share": Setting("share", _one_of(SHARES), f"one of {', '.join(SHARES)}"),
+    "metrics": Setting("metrics", address, "a port, or HOST:PORT, such as 9464"),
+    "emf": Setting("emf", _switch, "true or false"),
+    "blobs": Setting("blobs", _url, "a place for large bodies such as 'file:///srv/blobs' or 's3://bucket/prefix'"),
+    "notify": Setting("notify", _webhook, "an http or https URL such as 'https://alerts.example.com/hook'"),
+    "notify_every": Setting("notify_every_s", _period, "a duration such as '10m'", "10m"),
+    "blob_threshold": Setting("blob_threshold", size, "bytes, or a size such as '200KB'", "200KB"),
+    "blob_max": Setting("blob_max", size, "bytes, or a size such as '512MiB'", "512MiB"),
+    "log": Setting("log", _one_of(LOGS), f"one of {', '.join(LOGS)}"),
+    "output": Setting("output", _one_of(OUTPUTS), f"one of {', '.join(OUTPUTS)}"),
+}
