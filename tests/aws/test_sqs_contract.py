@@ -23,6 +23,7 @@ from redrive.testing.contract.putting import PutRules
 from redrive.testing.contract.settling import SettleRules
 from redrive.testing.contract.swapping import SettledSwapRules
 from redrive.testing.contract.triaging import TriageRules
+from redrive.testing.contract.unique_keys import UniqueKeyRules
 
 
 @pytest.fixture(scope="module")
@@ -93,15 +94,15 @@ class TestTracked(Tracked):
 
     test_cancel = TriageRules.test_a_waiting_message_is_cancelled_at_once  # held to what goes by a record
     test_same_id = PutRules.test_the_same_id_under_the_same_key_is_a_duplicate
-    test_held = PutRules.test_a_key_is_held_from_enqueue_until_the_message_is_done
-    test_resting = PutRules.test_resting_messages_hold_their_keys_until_discarded
-    test_cancelled = PutRules.test_a_cancelled_message_gives_its_key_back
-    test_again = PutRules.test_a_message_that_is_put_again_under_its_id_and_key_is_there_already
-    test_in_one_put = PutRules.test_a_key_is_unique_within_one_put_too
-    test_longer = PutRules.test_a_key_can_be_held_longer_than_its_message_lives
-    test_outlasted = PutRules.test_a_key_outlasts_its_time_while_its_message_waits
-    test_refused = PutRules.test_a_refused_put_holds_no_key
-    test_race = PutRules.test_threads_that_race_for_a_key_get_one_message
+    test_held = UniqueKeyRules.test_a_key_is_held_from_enqueue_until_the_message_is_done
+    test_resting = UniqueKeyRules.test_resting_messages_hold_their_keys_until_discarded
+    test_cancelled = UniqueKeyRules.test_a_cancelled_message_gives_its_key_back
+    test_again = UniqueKeyRules.test_a_message_that_is_put_again_under_its_id_and_key_is_there_already
+    test_in_one_put = UniqueKeyRules.test_a_key_is_unique_within_one_put_too
+    test_longer = UniqueKeyRules.test_a_key_can_be_held_longer_than_its_message_lives
+    test_outlasted = UniqueKeyRules.test_a_key_outlasts_its_time_while_its_message_waits
+    test_refused = UniqueKeyRules.test_a_refused_put_holds_no_key
+    test_race = UniqueKeyRules.test_threads_that_race_for_a_key_get_one_message
     test_dropped = SettleRules.test_a_follow_up_whose_key_is_held_is_dropped
     test_followed = SettleRules.test_a_message_can_be_followed_by_one_with_its_own_key
     test_replaced = ReplaceRules.test_its_key_is_free_for_the_draft

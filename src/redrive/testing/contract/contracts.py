@@ -1,12 +1,12 @@
-"""The contract every store keeps, as a pytest class: subclass it, say how to open your store, and run pytest.
+"""The contract of every store, as a pytest class: subclass it, say how to open your store, and run pytest.
 
     class TestMyStore(StoreContract):
         def make_store(self, clock, place):
             return MyStore(place / "data", clock_ms=clock)
 
-It holds a store to exactly the traits it declares: what a trait promises must hold, and what it does not promise must
-be as the trait says (a store without unique keys must refuse a draft that has one). No test is skipped, so a trait can
-be neither over- nor understated.
+It holds a store to exactly the traits it declares: a promise must be kept, and a feature that a trait denies must fail
+as the trait says (a store without unique keys must refuse a draft that has one). No test is skipped, so a trait can be
+neither over- nor understated.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from .cells import OpenCellRules, StoreCellRules
 from .claiming import ClaimRules, ShareRules
 from .deferring import CrashRules, DeferRules, SkipRules
-from .grouping import GroupRules, StrictRules, WidthRules
+from .grouping import GroupRules, WidthRules
 from .keeping import KeepRules
 from .leasing import LeaseRules
 from .looking import LookRules
@@ -29,14 +29,17 @@ from .moving import (
 )
 from .putting import PutRules
 from .settling import SettleRules
+from .strict_groups import StrictRules
 from .swapping import SettledSwapRules
 from .triaging import TriageRules
+from .unique_keys import UniqueKeyRules
 from .waiting import WaitRules
 from .wording import WordRules
 
 
 class StoreContract(
     PutRules,
+    UniqueKeyRules,
     ClaimRules,
     ShareRules,
     LeaseRules,
@@ -75,5 +78,7 @@ class StoreContract(
 
 
 class CellsContract(OpenCellRules):
-    """What cells keep that are opened for themselves, for messages that lie where there are none. Subclasses define
-    `make_cells(clock, place)`, which means what it does for a store; every handle that was made is closed."""
+    """The contract of cells that are opened alone, for a store that has none of its own.
+
+    Subclasses define `make_cells(clock, place)`, as `make_store` is defined for a store. Every handle is closed.
+    """

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ...codec.codec import Codec
+from ...codec import Codec
 from ...duration import show
 from .records import Enqueued, call
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ...codec.codec import Codec
+from ...codec import Codec
 from ...duration import show
 from ...errors import Unreadable
 from ...fault import Fault
