@@ -10,8 +10,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from .fault import Crash
-from .redact import redact
-from .redact.visible import many_lines
+from .redact import many_lines, redact
 
 
 class Fate(Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
-from .codec.codec import to_json
+from .codec import to_json
 from .errors import Cancelled, ConfigError, Conflict, EnqueueError, LeaseLost, TooLarge
 from .idempotency.claim import Claim
 from .message import Draft, Message, Receipt

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, get_args
 
 from msgspec import Struct
 
-from .codec.codec import Codec, Upcast
+from .codec import Codec, Upcast
 from .config.values import some_size
 from .decide import Policy
 from .duration import Duration, milliseconds, seconds, show

@@ -20,7 +20,7 @@ from redrive.events import Fate, Notice
 from redrive.fault import Fault, Kind
 from redrive.message import Ask, DeadLetter, Settlement
 from redrive.observe.logs import JsonLog, TextLog
-from redrive.redact.visible import in_json, many_lines, one_line
+from redrive.redact import in_json, many_lines, one_line
 from redrive.stores.sqlite.store import SqliteStore
 
 FORMS = ("table", "tsv", "json", "jsonl", "ids")

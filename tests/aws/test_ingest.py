@@ -14,7 +14,7 @@ from tests.support.aws.places import REGION, Stand, client
 
 from redrive.aws.dead_letters.ingest import HIDDEN_S, Counts, Ingest, Source
 from redrive.awsapi import client as aws
-from redrive.codec.routing import Routes
+from redrive.codec import Routes
 from redrive.errors import StoreFull, StoreUnavailable
 from redrive.fault import Fault, Kind
 from redrive.ids import new_id

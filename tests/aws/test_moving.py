@@ -22,7 +22,7 @@ from redrive.aws.redriver.moving import (
     settings_of,
 )
 from redrive.aws.redriver.sending import Call, calls, hide, receive, send
-from redrive.codec.routing import Routes
+from redrive.codec import Routes
 from redrive.errors import ConfigError, StoreUnavailable
 from redrive.flow.auto_redrive import AutoRedrive
 from redrive.message import Isolate, Lane, Message

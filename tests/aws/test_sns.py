@@ -14,7 +14,7 @@ from tests.support.aws.places import REGION, Ministack, client
 from redrive import App, Draft, context
 from redrive.aws.sns.subscriptions import filter_policy
 from redrive.aws.sns.topic import BYTES_MAX, Event, Topic
-from redrive.codec.routing import Routes
+from redrive.codec import Routes
 from redrive.errors import ConfigError, EncodeError, EnqueueError, PublishFailed, TooLarge
 from redrive.ids import is_id
 from redrive.message import Message

@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 from hypothesis import strategies as st
 
-from redrive.codec.codec import Codec
+from redrive.codec import Codec
 
 
 class Colour(enum.Enum):

@@ -38,8 +38,7 @@ import msgspec
 
 from ..duration import Duration, seconds
 from ..events import Event, Fate, Notice
-from ..redact import redact, redact_value
-from ..redact.visible import in_json
+from ..redact import in_json, redact, redact_value
 from ..registry import Registry
 
 NAMESPACE = "Redrive"

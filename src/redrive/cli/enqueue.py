@@ -16,8 +16,7 @@ from ..duration import milliseconds
 from ..enqueue import Bound, Task
 from ..errors import Unreadable, near_miss
 from ..message import NORMAL, PRIORITIES, Draft
-from ..redact import clip
-from ..redact.visible import one_line
+from ..redact import clip, one_line
 from .place import Place, at_store
 from .terminal.failure import USAGE, Failure, note, program, typed
 from .terminal.output import Output

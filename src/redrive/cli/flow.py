@@ -11,7 +11,7 @@ import click
 
 from ..duration import show as show_duration
 from ..errors import near_miss
-from ..redact.visible import one_line
+from ..redact import one_line
 from ..triage.controls import Control, Controls
 from .main import Subcommands
 from .place import Place, at_store

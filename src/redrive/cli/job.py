@@ -12,7 +12,7 @@ import msgspec
 from ..blobs import whole_body
 from ..duration import show as show_duration
 from ..message import ABSENT, Cancel, Lane, Message, Where
-from ..redact.visible import one_line
+from ..redact import one_line
 from ..triage.purge import purge_behind
 from ..triage.timeline import by_hand, ended_by, timeline
 from .main import Subcommands

@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from ..message import Counts
-from ..redact import redact
-from ..redact.visible import one_line
+from ..redact import one_line, redact
 from .main import Subcommands
 from .place import Place, at_store, declared_queues, note_unknown_queues
 from .selecting import signature

@@ -10,7 +10,7 @@ import click
 
 from ..config import settings
 from ..errors import near_miss
-from ..redact.visible import one_line
+from ..redact import one_line
 from .main import Subcommands
 from .place import Place, app_option, at_store, load_app, output_option
 from .selecting import signature

@@ -14,8 +14,7 @@ from click.core import ParameterSource
 
 from ..errors import ConfigError, Misread
 from ..message import Lane, Where
-from ..redact import redact
-from ..redact.visible import one_line
+from ..redact import one_line, redact
 from ..triage.actions import Mended
 from ..triage.select.parser import parse
 from ..triage.select.selector import Selection, as_node

@@ -1,14 +1,14 @@
-"""Arguments to bytes and back, by the handler's annotations. JSON only; nothing in a body names code.
+"""Encode arguments to bytes and back, by the handler's annotations. JSON only; nothing in a body names code.
 
 A body is a JSON object of arguments by name, so that it can be read, searched, edited and lifted to a later version.
 Where JSON repeats a key, the last one wins. A handler's result is written in the same way, by its return annotation.
 
 Besides plain JSON an annotation may name dataclasses, msgspec Structs, pydantic models, TypedDicts, NamedTuples, enums
-of text or of whole numbers, `datetime`, `date`, `time`, `timedelta`, `Decimal` (kept digit by digit), `UUID`, `bytes`
-and `bytearray` (as base64), `Path`, `set`, `frozenset`, `tuple`, `Literal`, and any of them inside another. A union may
-hold what JSON tells apart. UTC offsets are kept to the minute, whole numbers to 4,300 digits.
+of texts or whole numbers, `datetime`, `date`, `time`, `timedelta`, `Decimal` (kept digit by digit), `UUID`, `bytes`
+and `bytearray` (as base64), `Path`, `set`, `frozenset`, `tuple`, `Literal`, and any of them inside another. The types
+of a union must differ in JSON. UTC offsets are kept to the minute, whole numbers to 4,300 digits.
 
-A body that others wrote names the arguments in the same way, or is taken as `_strangers` says.
+A body that another program wrote names the arguments in the same way, or is read as `foreign` says.
 """
 
 from __future__ import annotations
@@ -73,8 +73,11 @@ class Codec:
         self._all_required = len(self._required) == len(parameters)
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-        """The body for a call with these arguments. Raises TypeError for those that do not fit the handler, by name or
-        by annotation, EncodeError for what JSON cannot hold."""
+        """Return the body for a call with these arguments.
+
+        Raises TypeError for arguments that do not fit the handler, by name or by annotation, and EncodeError for values
+        that JSON cannot hold.
+        """
         if not kwargs and len(args) == len(self._positional) == len(self._fields):
             named = dict(zip(self._positional, args, strict=False))
         else:
@@ -87,8 +90,8 @@ class Codec:
             raise self._unwritable("an argument", error) from error
         try:
             self._decode(body)
-        except Exception as error:  # said here, to who wrote the call, and not hours later by the dead lane
-            if type(error) is msgspec.DecodeError:  # no JSON at all: a model wrote its part in its own way
+        except Exception as error:  # reported to the caller, not hours later in the dead lane
+            if type(error) is msgspec.DecodeError:  # not JSON: a model wrote its part in its own way
                 raise self._unwritable("an argument", error) from error
             raise TypeError(f"task {self.name!r}: {_printable(error)}; it takes {self.signature}") from None
         return body
@@ -111,8 +114,10 @@ class Codec:
             raise TypeError(f"task {self.name!r}: {error}; it takes {self.signature}") from None
 
     def canonical(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-        """One and the same for calls that mean the same: JSON of the arguments by name, sorted, without those that are
-        as their default. Raises TypeError and EncodeError as `encode`, though it looks at no annotation."""
+        """Return the same bytes for calls that mean the same: sorted JSON of the arguments without the defaults.
+
+        Raises TypeError and EncodeError as `encode` does, but checks no annotations.
+        """
         named = self._named(args, kwargs)
         if not self._all_required:
             named = {name: value for name, value in named.items() if not self._is_default(name, value)}
@@ -125,18 +130,17 @@ class Codec:
         default = self.signature.parameters[name].default
         try:
             return value is default or (type(value) is type(default) and bool(value == default))
-        except Exception:  # of values that will not be compared
+        except Exception:  # of values that cannot be compared
             return False
 
     def decode(
         self, body: bytes, version: int | None = None, *, raw: bool = False
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments to call the handler with, from a body of `version` (None: the codec's own). `raw`: none of our
-        encoders wrote it, so it need not name them.
+        """Return the arguments to call the handler with, from a body of `version` (None: the codec's own).
 
-        An older body goes through `upcasts` first, step by step. Raises Unreadable, whatever the bytes and the steps
-        are; also for a newer version, which the caller parks before it comes here. It is UnknownArguments where the
-        body has all that is required, and arguments that the handler does not take.
+        `raw`: another program wrote the body, so it need not name the arguments. An older body goes through `upcasts`
+        first, step by step. Raises Unreadable and nothing else, also for a newer version, which callers park
+        beforehand; UnknownArguments if the body has all required arguments and some that the handler does not take.
         """
         given, lifted = body, b""
         try:
@@ -160,12 +164,12 @@ class Codec:
         return self._called_with(fields)
 
     def _unknown(self, given: bytes, lifted: bytes) -> str:
-        """The names of arguments that the handler does not take, of a body that has all that is required: else it is no
-        call of this handler, of whatever release. Of a lifted body those count that it came with."""
+        """The names of arguments that the handler does not take, if the body has all required ones: else it is not a
+        call of this handler in any release. For a lifted body, the names that it came with count."""
         try:
             found = _to_object(lifted).keys()
             names = _to_object(given).keys() & found - self._names
-        except Exception:  # what is no object names nothing
+        except Exception:  # not an object: no names
             return ""
         if not self._required <= found:
             return ""
@@ -177,8 +181,7 @@ class Codec:
         return self._leading(named), named
 
     def has_nothing(self, body: bytes) -> bool:
-        """Whether a body that others wrote holds nothing for this handler, which takes the objects of S3's events: S3's
-        test event."""
+        """Return whether a foreign body has nothing for this handler: S3's test event, where it takes S3's objects."""
         return "key" in self._names and is_s3_test(body)
 
     def _taken(self, body: bytes) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -191,14 +194,17 @@ class Codec:
                 return None
             found = {name: value for name, value in s3_arguments(body).items() if name in self._names}
             return self._called_with(self._decode(_to_json(found)))
-        except Exception:  # what it says of itself by name is the better story
+        except Exception:  # the error about the names explains more
             return None
 
     # -- versions
 
     def upcast(self, version: int, step: Upcast) -> None:
-        """Let `step` lift bodies of `version` to `version + 1`: it gets the arguments by name as plain JSON values, to
-        change or replace, and returns the next version's. Raises ConfigError for a step that could never run."""
+        """Let `step` lift bodies of `version` to `version + 1`.
+
+        It gets the arguments by name as plain JSON values, which it may change, and returns those of the next version.
+        Raises ConfigError for a step that could never run.
+        """
         where = f"task {self.name!r}: @task.upcast({version!r})"
         if version not in range(1, self.version):
             known = f"from 1 to {self.version - 1}" if self.version > 1 else "none, as the task has version=1"
@@ -211,8 +217,7 @@ class Codec:
         self.upcasts[version] = step
 
     def lifted(self, body: bytes, version: int) -> bytes:
-        """A body of an older version as one of the codec's own. Raises Unreadable, whatever the bytes and the steps
-        are."""
+        """Lift a body of an older version to the codec's own. Raises Unreadable and nothing else."""
         try:
             return self._lifted(body, version)
         except Unreadable:
@@ -250,12 +255,14 @@ class Codec:
     # -- results
 
     def encode_result(self, value: Any) -> bytes:
-        """What the handler returned, as JSON. Raises EncodeError for what JSON cannot hold."""
+        """Encode the handler's result as JSON. Raises EncodeError for values that JSON cannot hold."""
         return b"null" if value is None else to_json(value, f"task {self.name!r}: its result")
 
     def decode_result(self, written: bytes) -> Any:
-        """The result by the handler's return annotation; plain JSON values where there is none, or none that JSON can
-        be read by. Raises Unreadable where the two do not fit."""
+        """Decode a result by the handler's return annotation; to plain JSON values if there is none that JSON fits.
+
+        Raises Unreadable if the result does not fit the annotation.
+        """
         try:
             return self._result(written)
         except Exception as error:
@@ -278,7 +285,7 @@ class Codec:
 
 
 def is_json(text: bytes | str) -> bool:
-    """Whether it can be read as JSON."""
+    """Return whether a text is JSON."""
     try:
         msgspec.json.decode(text)
     except (ValueError, RecursionError):
@@ -287,7 +294,7 @@ def is_json(text: bytes | str) -> bool:
 
 
 def to_json(value: Any, what: str) -> bytes:
-    """Any value that an annotation could name, as JSON. Raises EncodeError, which begins with `what`."""
+    """Encode any value that an annotation could name as JSON. Raises EncodeError, which begins with `what`."""
     try:
         written = _to_json(value)
         if b"null" in written:
@@ -298,7 +305,7 @@ def to_json(value: Any, what: str) -> bytes:
 
 
 def _refuse_nan(value: Any) -> None:
-    """JSON has no NaN: the encoder writes null for it, and the handler would get something else than was sent."""
+    """JSON has no NaN: the encoder writes null for it, and the handler would get another value than was sent."""
     todo: list[Any] = [msgspec.to_builtins(value, enc_hook=opened)]  # opens models and enums: it may hide in any
     while todo:
         value = todo.pop()
@@ -319,7 +326,7 @@ def _printable(error: Exception) -> str:
 
 
 def _kinds(handler: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> dict[str, Any]:
-    """Each argument's type; Any where none is known."""
+    """The type of each argument; Any where it is unknown."""
     hints = _hints(handler, {p.name: p.annotation for p in parameters if p.annotation is not inspect.Parameter.empty})
     return {p.name: hints.get(p.name, Any) for p in parameters}
 
@@ -357,7 +364,7 @@ def _hints(handler: Callable[..., Any], annotations: Mapping[str, Any]) -> dict[
 
 
 def _scope(handler: Any) -> dict[str, Any]:
-    """Where the names in the handler's annotations are looked up: the module that it was written in."""
+    """The namespace for the names in the handler's annotations: that of the module it was written in."""
     while isinstance(inspect.unwrap(handler), functools.partial):
         handler = inspect.unwrap(handler).func
     handler = inspect.unwrap(handler)

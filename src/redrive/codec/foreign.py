@@ -1,7 +1,7 @@
-"""Arguments from a body that no encoder of redrive's wrote, where it does not name them itself.
+"""Read the arguments from a body that another program wrote and that does not name them.
 
-A handler with one parameter, called `body` or `event`, takes all of it. An event of S3 gives a handler what it asks for
-by the names in `S3_NAMES`.
+A handler with one parameter, called `body` or `event`, takes the whole body. From an event of S3 a handler takes the
+values in `S3_NAMES` that it has parameters for.
 """
 
 from __future__ import annotations
@@ -55,21 +55,21 @@ _any = msgspec.json.Decoder().decode
 
 
 def whole_name(parameters: Sequence[str]) -> str | None:
-    """The name of the parameter that takes a whole body, if there is one."""
+    """Return the name of the parameter that takes a whole body, if there is one."""
     return parameters[0] if len(parameters) == 1 and parameters[0] in WHOLE else None
 
 
 def whole(body: bytes, name: str, kind: Any, load: Callable[[Any, Any], Any]) -> Any:
-    """All of the body as one argument: text as it came for `str`, the bytes for `bytes`, the value that the JSON stands
-    for in any other. Without an annotation what is no JSON is text, or else bytes.
+    """Return the whole body as one argument: as text for `str`, as bytes for `bytes`, else as the value of its JSON.
 
-    Raises ValueError for what does not fit, and for a body that has the argument by its name, and no other.
+    Without an annotation, a body that is not JSON becomes text, or else bytes. Raises ValueError for a body that does
+    not fit, and for an object with only this argument, by its name.
     """
     try:
         if _fields(body).keys() == {name}:
             raise ValueError(f"it names {name!r} itself")
     except (msgspec.DecodeError, UnicodeDecodeError):
-        pass  # no object
+        pass  # not an object
     if kind is bytes:
         return body
     if kind is str:
@@ -78,7 +78,7 @@ def whole(body: bytes, name: str, kind: Any, load: Callable[[Any, Any], Any]) ->
 
 
 def value_of(body: bytes) -> Any:
-    """JSON as its value, other text as text, anything else as bytes."""
+    """Return JSON as its value, other text as text, anything else as bytes."""
     try:
         return _any(body)
     except (ValueError, RecursionError):
@@ -89,7 +89,7 @@ def value_of(body: bytes) -> Any:
 
 
 def is_s3_test(body: bytes) -> bool:
-    """Whether S3 sent it to see whether its events would arrive, when they were set up: it is of no object."""
+    """Return whether this is the event without an object that S3 sends when its notifications are set up."""
     try:
         return b"s3:TestEvent" in body and bool(_s3_test(body))
     except (ValueError, RecursionError):
@@ -97,7 +97,7 @@ def is_s3_test(body: bytes) -> bool:
 
 
 def s3_arguments(body: bytes) -> Mapping[str, Any]:
-    """What an event of S3 says, by name. Raises ValueError for what is none, or is of more than one object."""
+    """Return the values of an S3 event by name. Raises ValueError for any other body, or for several objects."""
     from urllib.parse import unquote_plus
 
     (record,) = _s3_event(body).Records

@@ -1,5 +1,7 @@
-"""What msgspec does not know by itself: pydantic models (version 2) and paths. Pydantic is never imported here; a model
-is known by its methods."""
+"""Encode and decode what msgspec does not know: pydantic models (version 2) and paths.
+
+Pydantic is never imported here; a model is recognized by its methods.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +19,23 @@ _MASKED = b'"**********"'  # what pydantic writes for a SecretStr
 
 
 def is_model(kind: Any) -> bool:
-    """Whether this class is a pydantic model."""
+    """Return whether a class is a pydantic model."""
     return callable(getattr(kind, "model_validate_json", None)) and callable(getattr(kind, "model_dump_json", None))
 
 
 def by_name(kind: Any) -> bool:
-    """Whether its fields can be read back by their own names where they have aliases: pydantic from 2.11 on. Before
-    that models are written and read by alias."""
+    """Return whether fields with aliases can be read back by their own names: pydantic from 2.11 on.
+
+    Before that, models are written and read by alias.
+    """
     return "by_name" in (getattr(kind.model_validate_json, "__kwdefaults__", None) or ())
 
 
 def dump(value: Any) -> Any:
-    """For an encoder: what to write for it. Raises TypeError for what it does not know either, ValueError for a model
-    that would not come back."""
+    """Return the value that an encoder writes instead.
+
+    Raises TypeError for an unknown type, ValueError for a model that could not be read back.
+    """
     kind = type(value)
     if is_model(kind):
         written = value.model_dump_json(by_alias=not by_name(kind), round_trip=True).encode()
@@ -42,7 +48,7 @@ def dump(value: Any) -> Any:
 
 
 def load(kind: Any, value: Any) -> Any:
-    """For a decoder: the value of that kind that was read as plain JSON. Raises ValueError for what does not fit."""
+    """Return plain JSON as a value of that type, for a decoder. Raises ValueError if it does not fit."""
     if is_model(kind):
         names = {"by_alias": True, "by_name": True} if by_name(kind) else {}
         try:  # as JSON, not as objects: only so does a strict model take a date from text
@@ -51,19 +57,21 @@ def load(kind: Any, value: Any) -> Any:
             raise ValueError(f"{kind.__name__}: {_errors(error)}") from None
     if isinstance(kind, type) and issubclass(kind, PurePath) and isinstance(value, str):
         return kind(value)
-    return value  # the decoder says that it is not one
+    return value  # the decoder refuses it
 
 
 def opened(value: Any) -> Any:
-    """For a look inside: a model's values as they are, None for anything else."""
+    """Return the values inside a model, None for anything else."""
     return value.model_dump(round_trip=True) if is_model(type(value)) else None
 
 
 def unvalidated(kind: Any) -> type | None:
-    """A pydantic dataclass in this type, if there is one: the decoder takes it for a plain one and would fill it
-    without its validation and with its fields' descriptions for defaults."""
+    """Return a pydantic dataclass in this type, if there is one.
+
+    The decoder would treat it as a plain dataclass: without validation, and with field descriptions as defaults.
+    """
     todo: list[Any] = [kind]
-    seen: dict[int, Any] = {}  # holds them, so that no other gets the same id
+    seen: dict[int, Any] = {}  # keeps them alive, so that no other gets the same id
     while todo and "pydantic" in sys.modules:
         kind = todo.pop()
         if id(kind) in seen:
@@ -73,7 +81,7 @@ def unvalidated(kind: Any) -> type | None:
             if dataclasses.is_dataclass(kind) and hasattr(kind, "__pydantic_validator__"):
                 return kind
             if not is_model(kind) and getattr(kind, "__annotations__", None):
-                with contextlib.suppress(Exception):  # a name that only type checkers know is the decoder's to refuse
+                with contextlib.suppress(Exception):  # the decoder refuses names that only type checkers know
                     todo.extend(typing.get_type_hints(kind).values())
         todo.extend(typing.get_args(kind))
     return None

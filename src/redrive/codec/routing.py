@@ -1,4 +1,4 @@
-"""Which task takes a message that redrive did not write: by the queue that it arrives in, or by what stands in it."""
+"""Choose the task of a message that redrive did not write: by its queue, its attributes or its body."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ UNROUTED = "redrive-unrouted"  # the header that says why a routing function fou
 
 
 class Routes:
-    """The routes of an app: one for each queue at most. What no route leads anywhere has the task "", which no worker
-    knows: it dies as `unroutable`, with all that came."""
+    """The routes of an app: at most one for each queue.
+
+    A message without a route has the task "", which no worker knows: it dies as `unroutable`, with its whole content.
+    """
 
     def __init__(self) -> None:
         self._routes: dict[str, str | Route] = {}
 
     def add(self, queue: str, route: str | Route) -> None:
-        """Lead what arrives in `queue` to a task of that name, or to the one that the function returns.
+        """Route messages of `queue` to the task of that name, or to the one that the function returns.
 
-        A sender that gives the message attribute `task` decides itself where the route is a name. Raises ConfigError
-        for what is neither a name nor a function.
+        If the route is a name, a sender may choose another task by the message attribute `task`. Raises ConfigError
+        unless `route` is a name or a function.
         """
         check_route(queue, route)
         self._routes[queue] = route
@@ -31,13 +33,15 @@ class Routes:
     def task_of(
         self, queue: str, body: Any, attributes: Mapping[str, str], otherwise: str = ""
     ) -> tuple[str, str | None]:
-        """The task, and why there is none where a routing function failed. `otherwise`: what the message itself says
-        of its kind. Never raises."""
+        """Return the task, and why there is none if a routing function failed. Never raises.
+
+        `otherwise` is the kind that the message itself names.
+        """
         route, why = self._routes.get(queue), None
         if callable(route):
             try:
                 found = route(body, attributes)
-            except Exception as error:  # a stranger's message may be anything: it must not stop those behind it
+            except Exception as error:  # a foreign message may be anything: it must not stop those behind it
                 found, why = None, f"{type(error).__name__}: {_text(error)}"
             if isinstance(found, str) and found:
                 return _storable(found), None
@@ -48,7 +52,7 @@ class Routes:
 
 
 def check_route(queue: str, route: object) -> None:
-    """Raises ConfigError for what is neither a name nor a function."""
+    """Raise ConfigError unless the route is a name or a function."""
     if not (isinstance(route, str) and route) and not callable(route):
         raise ConfigError(
             f"queue {queue!r}: foreign={route!r}; expected a task, its name, or a function of a body and its "

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from .._version import __version__
 from ..app import App
-from ..codec.codec import Codec
+from ..codec import Codec
 from ..errors import ConfigError
 from ..fault import Kind
 from ..policy import Retry

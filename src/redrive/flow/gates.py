@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from ..errors import ConfigError
-from ..times import zone_of
+from ..timezone import zone_of
 
 ANYONE = "anyone"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -30,8 +30,7 @@ from ..duration import Duration, milliseconds, rfc3339
 from ..errors import ConfigError, near_miss
 from ..events import Event, Fate, Notice
 from ..message import Swap, Where
-from ..redact import clip, redact
-from ..redact.visible import many_lines, one_line
+from ..redact import clip, many_lines, one_line, redact
 from ..registry import Registry
 from ..triage.annotations import NOTHING, abouts
 from ..triage.select.selector import as_node

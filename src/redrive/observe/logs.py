@@ -16,8 +16,7 @@ import msgspec
 from ..duration import rfc3339, show
 from ..events import Event, Fate
 from ..fault import Crash
-from ..redact import clip, redact
-from ..redact.visible import in_json, one_line
+from ..redact import clip, in_json, one_line, redact
 
 TEXT_MAX = 500  # characters of a fault's text that a line holds; `redrive job show` has all of it
 _encode_lines = msgspec.json.Encoder().encode_lines

@@ -53,8 +53,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import ConfigError
 from ..message import Counts, Lane, Where
-from ..redact import redact
-from ..redact.visible import one_line
+from ..redact import one_line, redact
 from ..registry import Registry
 from ..triage.controls import Control, Controls
 from ..triage.redrive import runs

@@ -16,7 +16,7 @@ import msgspec
 
 from .._version import __version__
 from ..config import hidden_url
-from ..redact.visible import in_json
+from ..redact import in_json
 from ..registry import Registry
 from .alerts import NAMES, Alert, NotTold, Watch
 

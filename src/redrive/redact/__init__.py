@@ -1,13 +1,29 @@
-"""Takes secrets out of what people and log collectors will read: texts, JSON, and values by the names of their fields.
+"""Hide secrets in everything that people and log collectors read: texts, JSON, and values by the names of fields.
 
-What is stored stays as it is. Secrets are known by their form (`ghp_…`, a private key), by what is said beside them
-(`password=…`, `Authorization: …`, a URL's userinfo), or by the name of the field that holds them. Ids, hashes, ordinary
-URLs, tracebacks and prose are left alone. The time it takes grows with the length of the text, whatever the text is.
+Stored data stays as it is. Secrets are recognized by their form (`ghp_…`, a private key), by the words beside them
+(`password=…`, `Authorization: …`, a URL's userinfo), or by the name of their field. Ids, hashes, ordinary URLs,
+tracebacks and prose are left alone. The time is linear in the length of the text.
+
+Begin with `text`: it tries `formats`, `urls`, `named` (and `beside`) and `schemes`, each only where a text has a sign
+of it. `values` does the same for JSON; `visible` escapes characters that cannot be seen.
 """
 
 from .formats import HIDDEN
 from .names import telling
 from .text import clip, redact
 from .values import Redactor, redact_bytes, redact_json, redact_value
+from .visible import in_json, many_lines, one_line
 
-__all__ = ["HIDDEN", "Redactor", "clip", "redact", "redact_bytes", "redact_json", "redact_value", "telling"]
+__all__ = [
+    "HIDDEN",
+    "Redactor",
+    "clip",
+    "in_json",
+    "many_lines",
+    "one_line",
+    "redact",
+    "redact_bytes",
+    "redact_json",
+    "redact_value",
+    "telling",
+]

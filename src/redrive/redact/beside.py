@@ -1,4 +1,4 @@
-"""Values beside a telling name without a sign between: flags, pairs, forms, elements, words of a language."""
+"""Find secrets beside a telling name without a sign between: flags, pairs, forms, elements, words of a language."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .names import telling
 from .plain import METAVAR, PATH, PROSE, PROSE_BEFORE_WORDS, is_message, is_said_already
 
 QUOTE = r"(?:\\{0,7}[\"'`]|&(?:quot|apos|#3[49]|#x2[27]);|%(?:25){0,3}2[27]|\\{1,4}u002[27])"
-QUOTED_MAX = 65_536  # characters of a quoted value; of a longer one, the rest of its line goes
+QUOTED_MAX = 65_536  # characters of a quoted value; of a longer one, the rest of its line is hidden
 _CLOSING = {q: re.compile(rf"(?:[^\\{q}]|\\.){{0,{QUOTED_MAX}}}+", re.S) for q in "\"'`"}
 _BARE = re.compile(r"[^\s\"'`,;<>]++")
 _OPENING = re.compile(QUOTE, re.I)
@@ -28,13 +28,13 @@ _ELEMENT = re.compile(r"(?:\s[^<>]{0,300})?(?:>|&gt;)(?P<value>(?:(?!&lt;)[^<]){
 _ELEMENT_BEGIN = re.compile(r"(?:<|&lt;)(?:[\w-]{1,32}:)?\Z")
 _SPACED = re.compile(r"[ \t]{1,4}(?P<quote>\\{0,7}[\"'`])?(?P<value>[^\s\"'`\\]++)")
 _SPACED_BEGIN = re.compile(r"(?:\blogin\s{1,4}\S{1,100}\s{1,4}|\bENV\s{1,4}|\bset\s{1,4}-\w{1,4}\s{1,4})\Z", re.I)
-_NEAR = 64  # characters before a name that say what it stands in
+_NEAR = 64  # characters before a name that show its surroundings
 
 Span = tuple[int, int]
 
 
 def closing(text: str, quote: str, begin: int) -> int:
-    """Where a value ends that this quote opened: at its like, not escaped; else at the end of the line."""
+    """Return the end of a value that this quote opened: at the closing quote, or at the end of the line."""
     if len(quote) == 1:
         found = _CLOSING[quote].match(text, begin)
         end = found.end() if found else begin
@@ -49,14 +49,14 @@ def closing(text: str, quote: str, begin: int) -> int:
 
 
 class Beside:
-    """A telling name in a text, and what stands beside it."""
+    """A telling name in a text, and its surroundings."""
 
     def __init__(self, text: str, name: str, word: str, begin: int, end: int, *, in_code: bool) -> None:
         self.text, self.name, self.word, self.begin, self.end, self.in_code = text, name, word, begin, end, in_code
         self.near = text[max(0, begin - _NEAR) : begin]
 
     def secret(self) -> Span | None:
-        """Where the secret is."""
+        """Return the place of the secret, if there is one."""
         if self.name.startswith("-") and (span := self._flag()):
             return span
         if (value := _VALUE.match(self.text, self.end)) and _VALUE_BEGIN.search(self.near):

@@ -1,8 +1,8 @@
-"""Secrets that are known by their own form: tokens with a provider's prefix, JSON Web Tokens, private keys.
+"""Hide secrets that have a form of their own: tokens with a provider's prefix, JSON Web Tokens, private keys.
 
 The formats are those that providers publish, as the rules of gitleaks (github.com/gitleaks/gitleaks, MIT licence) list
 them; the expressions are our own. Lengths are looser than there: a key that is cut off, or of the next version, is
-hidden too. Each begins with a literal and takes what it has read for good, so that no text costs more than its length.
+hidden too. Each begins with a literal and never backtracks, so the time is linear in the length of any text.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ _PUTTY = r"(Private-Lines: \d{1,6}\s+)(?!\*\*\*)(?:[A-Za-z0-9+/=]++\s*+)++"
 
 
 def hide_formats(text: str, low: str) -> str:
-    """The text without what is known by its form; `low` is the text in lower case."""
+    """Hide the secrets with a known form; `low` is the text in lower case."""
     if "-----begin" in low and "private key" in low:
         text = _hide_keys(text)
     if "private-lines" in low:

@@ -1,9 +1,9 @@
-"""Secrets by what is said beside them: `password=…`, `"token": "…"`, `--api-key …`, `Authorization: …`.
+"""Hide secrets by the names beside them: `password=…`, `"token": "…"`, `--api-key …`, `Authorization: …`.
 
-A name is found first, then what stands behind it decides. So prose keeps its words ("unexpected token", "password is
-required"), and so does code in a traceback (`token = self.next()`), while what is assigned to such a name goes.
+A name is found first, then the text after it decides. So prose keeps its words ("unexpected token", "password is
+required"), and so does code in a traceback (`token = self.next()`), while a value assigned to such a name is hidden.
 
-Every step takes what it has looked at for good, or looks a bounded way ahead: a text costs its length, whatever it is.
+No step reads a character twice, or it looks ahead a bounded way: the time is linear in the length of any text.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ _TWO_WORDS = re.compile(r"[a-z]+(?:_[a-z]+)+")
 
 
 class Found(NamedTuple):
-    """What is to be hidden."""
+    """The span to hide."""
 
     begin: int
     end: int
 
 
 def hide_named(text: str, low: str) -> str:
-    """The text without what is assigned to a telling name; `low` is the text in lower case, as long as it."""
+    """Hide the values of telling names; `low` is the text in lower case, of the same length."""
     code = _Code(text)
     parts: list[str] = []
     at = 0
@@ -78,7 +78,7 @@ def hide_named(text: str, low: str) -> str:
 
 
 class _Code:
-    """Where a text shows lines of source: what is assigned there without quotes is an expression."""
+    """The places where a text shows lines of source: a value without quotes is an expression there."""
 
     def __init__(self, text: str) -> None:
         lines = [match.span(1) for match in _FRAME.finditer(text)] if '", line ' in text else []
@@ -90,7 +90,7 @@ class _Code:
 
 
 class _Name:
-    """A telling word in a text, the name that it ends, and what stands around that."""
+    """A telling word in a text, the name that it ends, and its surroundings."""
 
     def __init__(self, text: str, low: str, begin: int, end: int, code: _Code) -> None:
         self.text, self.low, self.word, self.word_at = text, low, low[begin:end], begin
@@ -102,7 +102,7 @@ class _Name:
         self.in_code = self.begin in code
 
     def secret(self) -> Found | None:
-        """What of the text is a secret by this name."""
+        """Return the part of the text that is a secret by this name."""
         if self.end < 0 or (self.word in _WITHIN and self.text[self.begin : self.word_at][-1:].isalpha()):
             return None
         if self._in_arn():
@@ -146,7 +146,7 @@ class _Name:
     # -- in quotes
 
     def _closes(self, quote: re.Match[str]) -> bool:
-        """Whether this quote ends the text that the name stands in, as in `input('Password: ')`."""
+        """Whether this quote ends the text that contains the name, as in `input('Password: ')`."""
         if quote.end() < len(self.text) and self.text[quote.end()] not in " ,;:)]}+%\r\n":
             return False
         begin = max(0, self.begin - 256)
@@ -167,7 +167,7 @@ class _Name:
         return Found(begin, end)
 
     def _is_word_of_code(self, value: str) -> bool:
-        """Whether a literal is one that the code goes by: `TOKEN = "token"`, `kind_of_token="Bearer"`, a format."""
+        """Whether a literal belongs to the code: `TOKEN = "token"`, `kind_of_token="Bearer"`, a format."""
         if any(c in "{}()[]\\%" for c in value):
             return True
         if any(c.isdigit() for c in value) or len(value) > 20:
@@ -212,7 +212,7 @@ class _Name:
     # -- Authorization
 
     def _authorization(self, sign: re.Match[str]) -> Found | None:
-        """The scheme stays; what follows it goes: one word, or all parameters of a scheme that has them."""
+        """Keep the scheme and hide what follows: one word, or all parameters of a scheme that has them."""
         around = _AROUND.match(self.text, sign.end())
         begin = around.end() if around else sign.end()
         if opening := _OPENING.match(self.text, begin):

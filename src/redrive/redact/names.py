@@ -19,7 +19,7 @@ _SHORT = "cred|creds|pass|pw|sid|pin|auth"  # only as a whole part of a name: db
 # A name ends in one of them; behind it at most a number: password2, token_1.
 TELLING = re.compile(rf"(?:(?:{WORDS})s?|(?:^|[^a-z])(?:{_SHORT}))[_-]?\d{{0,2}}$")
 _PARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-# What says nothing that anybody could use: places in a list, ids of requests, pieces of a text that a model read.
+# Names of harmless values: positions in a list, ids of requests, pieces of a text that a model read.
 _HARMLESS = re.compile(
     r"(?:^|[^a-z])(?:page|next|continuation|pagination|sync|cursor|resume|resumption|request|idempotency|dedup|bos|eos|"
     r"pad|sep|unk|mask|special|stop|end|start|max|min|num|n|total|prompt|completion|input|output|cached|reasoning|"
@@ -31,7 +31,7 @@ _COUNTED = re.compile(r"(?:token|secret|key|cookie|password|credential|otp)s$") 
 
 @lru_cache(maxsize=4096)
 def telling(name: str) -> bool:
-    """Whether the value of a field of this name is a secret.
+    """Return whether the value of a field of this name is a secret.
 
     >>> [telling(name) for name in ("password", "X-Api-Key", "accessToken", "DB_PASS", "tokens", "Cookie")]
     [True, True, True, True, True, True]
@@ -45,10 +45,10 @@ def telling(name: str) -> bool:
 
 
 def counts(name: str) -> bool:
-    """Whether a number under this name counts something: `tokens: 1523`."""
+    """Return whether a number under this name is a count: `tokens: 1523`."""
     return _COUNTED.search(name.lower()) is not None
 
 
 def harmless(name: str) -> bool:
-    """Whether a name that ends in a telling word says that it is none: `page_token`."""
+    """Return whether a name that ends in a telling word is harmless: `page_token`."""
     return _HARMLESS.search(_PARTS.sub("_", name).lower()) is not None

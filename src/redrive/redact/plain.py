@@ -1,4 +1,4 @@
-"""What is no secret, though a telling name says so: placeholders, prose about the name, paths, expressions of code."""
+"""Recognize values that are not secrets despite a telling name: placeholders, prose, paths, expressions of code."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ PROSE_BEFORE_WORDS = frozenset(_BEFORE_WORDS.split())
 
 
 def is_said_already(value: str) -> bool:
-    """Whether a value shows nothing: it is empty, none, hidden already or to be filled in."""
+    """Return whether a value is empty, none, hidden already, or a placeholder."""
     value = value.strip()
     return not value or value.lower() in LITERALS or PLACEHOLDER.fullmatch(value) is not None
 
 
 def is_message(value: str) -> bool:
-    """Whether a quoted value is what a validator says of the field."""
+    """Return whether a quoted value is a validator's message about the field."""
     return len(value) <= 300 and _SENTENCE.fullmatch(value.strip()) is not None
 
 
 def begins_prose(text: str, at: int, value: str) -> bool:
-    """Whether `value`, which stands in the text at `at`, is the first word of a sentence."""
+    """Return whether `value`, at `at` in the text, is the first word of a sentence."""
     word = _WORD.match(value)
     if word is None or len(word[0]) < len(value.rstrip(",.;:!)")):
         return False

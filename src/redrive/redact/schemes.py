@@ -1,4 +1,4 @@
-"""Credentials that a scheme or a command announces: `Bearer …`, `Basic …`, Digest's parameters, `curl -u ann:…`."""
+"""Hide credentials that a scheme or a command announces: `Bearer …`, `Basic …`, Digest's, `curl -u ann:…`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _COMMANDS = tuple(
 
 
 def hide_schemes(text: str, low: str) -> str:
-    """The text without credentials that a scheme announces; `low` is the text in lower case, as long as it."""
+    """Hide the credentials that a scheme announces; `low` is the text in lower case, of the same length."""
     if any(word in low for word in _ALONE_WORDS):
         text = _hide_alone(text, low)
     if any(word in low for word in _PARAMETER_WORDS):
@@ -72,7 +72,7 @@ def _hide_alone(text: str, low: str) -> str:
 
 
 def _is_random(value: str) -> bool:
-    """Whether it is no word: it has a digit, a capital within, or a sign that base64 has."""
+    """Whether it is not a word: it has a digit, a capital within, or a sign that base64 has."""
     inner = value.rstrip("=.:")
     return (
         "://" not in value

@@ -1,4 +1,4 @@
-"""`redact`: a text without secrets."""
+"""`redact`: hide the secrets in a text."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 from .formats import hide_formats
 
-# What a text must hold, in lower case, for its URLs, its names and the schemes of authorization to be looked at. Most
-# texts have none of it, and a program that reads no such text need not load what looks at them.
+# What a text must contain, in lower case, for its URLs, names and authorization schemes to be searched. Most texts
+# contain none of it, and a program that reads no such text need not load the modules that search them.
 _URL_SIGNS = """@ 40 sig code= code% hmac assertion samlresponse x-amz- x-goog- hook ifttt chat.googleapis logic.azure
     powerplatform telegram pagerduty make.com"""
 _NAME_ROOTS = """pass pwd secret token key credential authorization cookie sess jwt otp cv conn x-amz- x-goog-
@@ -21,7 +21,7 @@ _PLAIN = re.compile(r"[0-9a-f-]{1,64}|[0-9:TZ.+-]{1,64}|[A-Za-z_.]{1,32}")
 
 
 def redact(text: str) -> str:
-    """The text with secrets as `***`.
+    """Return the text with its secrets as `***`.
 
     >>> redact("cannot reach postgresql://ann:hunter2@db/x: token=abc, code 7")
     'cannot reach postgresql://ann:***@db/x: token=***, code 7'
@@ -45,7 +45,7 @@ def redact(text: str) -> str:
 
 
 def _hiders(low: str) -> Iterator[Callable[[str, str], str]]:
-    """What may have to be hidden in a text that is so in lower case, in the order in which it is looked for."""
+    """The searches that a text needs, given in lower case, in their order."""
     yield hide_formats
     if any(word in low for word in _URLS):
         from .urls import hide_urls
@@ -62,14 +62,16 @@ def _hiders(low: str) -> Iterator[Callable[[str, str], str]]:
 
 
 def _lower(text: str) -> str:
-    """In lower case, and as long: one letter of Unicode's is two there."""
+    """The text in lower case, of the same length: one letter of Unicode becomes two there."""
     low = text.lower()
     return low if len(low) == len(text) else text.replace("\u0130", "i").lower()
 
 
 def clip(text: str, limit: int, shown: int) -> str:
-    """At most `shown` characters of a text without its secrets, which are looked for in its first `limit` ones: whole
-    words of these, as half of a secret is not known for one."""
+    """Return at most `shown` characters of a text without its secrets, searched in the first `limit` characters.
+
+    The text is cut between words, as half of a secret would not be recognized.
+    """
     if len(text) > limit:
         text = text[:limit]
         text = text[: max(text.rfind(" "), text.rfind("\n"), 0)]

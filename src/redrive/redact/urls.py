@@ -1,6 +1,6 @@
-"""Secrets in URLs: passwords before the host, signatures and codes in the query, the paths of chat hooks.
+"""Hide secrets in URLs: passwords before the host, signatures and codes in the query, the paths of chat hooks.
 
-URLs also lie within URLs, percent-encoded once or more, and in JSON with `\\/` for a slash.
+A URL may also be within another one, percent-encoded once or more, or in JSON with `\\/` for a slash.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _HOOKS = tuple(
 
 
 def hide_urls(text: str, low: str) -> str:
-    """The text without what is secret in its URLs; `low` is the text in lower case."""
+    """Hide the secrets in a text's URLs; `low` is the text in lower case."""
     if "//" in low or "3a%" in low or "/\\/" in low or ":\\" in low:
         if "@" in text or "40" in text:
             text = _RUN.sub(_hide_users, text)

@@ -1,4 +1,4 @@
-"""Secrets in values as JSON has them, by the names of fields and by their texts; and in JSON that is not decoded."""
+"""Hide secrets in JSON values, by the names of fields and by their texts, and in JSON that is not decoded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VALUES = frozenset(("value", "values", "stringvalue"))
 
 
 def redact_value(value: Any) -> Any:
-    """The value with secrets as `***`; JSON that is not decoded stays as it is written but for them.
+    """Return the value with its secrets as `***`; the rest of JSON that is not decoded stays as it is written.
 
     >>> redact_value({"user": "ann", "password": "a b", "tokens": 12, "note": "token=abc"})
     {'user': 'ann', 'password': '***', 'tokens': 12, 'note': 'token=***'}
@@ -26,8 +26,9 @@ def redact_value(value: Any) -> Any:
 
 
 def redact_json(json: bytes) -> bytes:
-    """JSON without secrets; the same bytes where it has none, else without space around its values: digits and names
-    that come twice stay. What is no JSON is read as text.
+    """Return JSON without secrets: the same bytes if it has none, else without space around its values.
+
+    Digits and repeated names stay. Bytes that are not JSON are read as text.
 
     >>> redact_json(b'{"n": 1.50, "token": "abc", "n": 2}'), redact_json(b'{ "n": 1.50 }')
     (b'{"n":1.50,"token":"***","n":2}', b'{ "n": 1.50 }')
@@ -42,7 +43,7 @@ def redact_json(json: bytes) -> bytes:
 
 
 def redact_bytes(data: bytes) -> bytes:
-    """Bytes without secrets, read as UTF-8 or else as characters of one byte each."""
+    """Return bytes without secrets, read as UTF-8 or else as characters of one byte each."""
     for encoding in ("utf-8", "latin-1"):
         try:
             text = data.decode(encoding)
@@ -54,8 +55,7 @@ def redact_bytes(data: bytes) -> bytes:
 
 
 class Redactor:
-    """Hides secrets in JSON values, by the names of fields and by their texts, and numbers them: two that are hidden
-    alike are the same secret.
+    """Hide secrets in JSON values, and number them: the same secret always gets the same number.
 
     >>> hide = Redactor()
     >>> hide({"token": "a b", "n": 1}), hide({"token": "c"}), hide({"api_key": "a b"})
@@ -70,9 +70,9 @@ class Redactor:
         return self._walk(value)
 
     def text(self, text: str) -> str:
-        """The text with what `redact` hides in it, numbered."""
-        told = redact(text)
-        return told if told == text else told.replace(HIDDEN, self._hidden(text))
+        """Hide secrets in a text as `redact` does, numbered."""
+        hidden = redact(text)
+        return hidden if hidden == text else hidden.replace(HIDDEN, self._hidden(text))
 
     def _hidden(self, secret: Any) -> str:
         if secret not in self._seen:
@@ -82,7 +82,7 @@ class Redactor:
 
 
 class _Walk:
-    """Goes through a value. `text` hides what a text holds, `whole` says what stands for a secret."""
+    """Walk through a value. `text` hides secrets in a text, `whole` returns the replacement of a secret."""
 
     def __init__(self, text: Callable[[str], str], whole: Callable[[Any], str]) -> None:
         self._text, self._whole = text, whole

@@ -1,7 +1,7 @@
-"""Texts from outside as a terminal, a log or a reader of JSON may have them: every character can be seen.
+"""Escape the characters of foreign texts that cannot be seen, for terminals, logs and readers of JSON.
 
-Control characters act on terminals, bidirectional ones show a text in another order than it has, zero-width and tag
-characters hide words in it. All are written as escapes, so that nothing is lost and two texts stay two.
+Control characters act on terminals, bidirectional ones change the order in which a text is shown, zero-width and tag
+characters hide words in it. All become escapes, so that nothing is lost and two texts stay different.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _UNSEEN_IN_JSON = re.compile(f"[\x7f{_UNSEEN_ABOVE_ASCII}]")
 
 
 def one_line(text: str) -> str:
-    """The text with what cannot be seen, and line breaks, written out: it cannot act on a terminal or forge a line.
+    """Escape unseen characters and line breaks: the text cannot act on a terminal or forge a line.
 
     >>> print(one_line("a\\nb\\x1b[2J \\u202egpj.exe \\U000e0041"))
     a\\nb\\x1b[2J \\u202egpj.exe \\U000e0041
@@ -30,12 +30,12 @@ def one_line(text: str) -> str:
 
 
 def many_lines(text: str) -> str:
-    """The same for a text of several lines."""
+    """Escape unseen characters in a text of several lines."""
     return "\n".join(map(one_line, text.split("\n")))
 
 
 def in_json(text: str) -> str:
-    """JSON with escapes of JSON for what cannot be seen: it reads as the same value.
+    """Escape unseen characters in JSON, as JSON does: it reads as the same value.
 
     >>> print(in_json('["a\\u200bb\\U000e0041"]'))
     ["a\\u200bb\\udb40\\udc41"]

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from ..duration import Duration, milliseconds, show
 from ..errors import ConfigError, near_miss
-from ..times import zone_of
+from ..timezone import zone_of
 
 ALIASES = {
     "@hourly": "0 * * * *",

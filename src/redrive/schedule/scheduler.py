@@ -22,8 +22,7 @@ from ..duration import rfc3339
 from ..errors import Conflict, EnqueueError, ReadOnly, SchemaError, StoreError, Unsupported
 from ..events import Notice
 from ..message import Cell
-from ..redact import redact
-from ..redact.visible import many_lines
+from ..redact import many_lines, redact
 from ..registry import Registry
 from .cron import next_after
 from .declare import Schedule, state_in, swap_of

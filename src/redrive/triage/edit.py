@@ -16,7 +16,7 @@ from msgspec import Struct
 from ..audit.actor import signed
 from ..audit.log import Audit
 from ..blobs import is_raw, whole_body
-from ..codec.codec import is_json, to_json
+from ..codec import is_json, to_json
 from ..duration import Duration, milliseconds
 from ..errors import ConfigError, KeyMissing, Refused, Unreadable, near_miss
 from ..ids import new_id

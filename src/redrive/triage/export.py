@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from ..audit.actor import signed
 from ..audit.log import IDS_MAX, Audit, Entry
 from ..blobs import read_reference, whole_body
-from ..codec.codec import is_json
+from ..codec import is_json
 from ..config import is_shared
 from ..crypto import key_of, key_of_text
 from ..errors import BlobsUnavailable, EnqueueError, Refused, Unreadable

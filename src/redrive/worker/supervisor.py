@@ -20,8 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..redact import redact
-from ..redact.visible import many_lines
+from ..redact import many_lines, redact
 from .crash.ledger import Beats, Death, all_beats, note_death, signal_name
 
 if TYPE_CHECKING:

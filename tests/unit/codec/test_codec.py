@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.codec.codec import Codec
+from redrive.codec import Codec
 from redrive.errors import ConfigError, EncodeError, Unreadable
 
 if TYPE_CHECKING:

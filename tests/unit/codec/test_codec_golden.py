@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from pydantic import BaseModel, Field
 
-from redrive.codec.codec import Codec
+from redrive.codec import Codec
 
 
 class Colour(enum.Enum):

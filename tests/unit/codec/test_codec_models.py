@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, RootModel, SecretStr, field_validator
 
-from redrive.codec.codec import Codec
+from redrive.codec import Codec
 from redrive.errors import ConfigError, EncodeError, Unreadable
 
 T = TypeVar("T")

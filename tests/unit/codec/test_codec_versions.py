@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from redrive.codec.codec import Codec
+from redrive.codec import Codec
 from redrive.errors import ConfigError, EncodeError, Unreadable
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from redrive.codec.routing import Routes
+from redrive.codec import Routes
 from redrive.demo.plan import DATA
 from redrive.fault import Fault, Kind
 from redrive.ids import is_id, new_id

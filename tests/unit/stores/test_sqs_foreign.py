@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redrive import App, Draft, Idempotency, Retry
-from redrive.codec.codec import Codec
-from redrive.codec.routing import UNROUTED, Route, Routes
+from redrive.codec import UNROUTED, Codec, Route, Routes
 from redrive.errors import ConfigError, Unreadable
 from redrive.fault import Fault, Kind
 from redrive.ids import is_id

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from ...codec.routing import Routes
+from ...codec import Routes
 from ...errors import StoreError
 from ...message import Lane, Message
 from ...store import Cells, Store

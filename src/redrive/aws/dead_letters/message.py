@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from ...codec.routing import Routes
+from ...codec import Routes
 from ...fault import TEXT_MAX, Fault, Kind, fingerprint
 from ...message import Lane, Message
 from ...stores.sqs.envelope import read

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct
 
 from ...awsapi import client as aws
-from ...codec.codec import to_json
+from ...codec import to_json
 from ...errors import ConfigError, EnqueueError, PublishFailed, TooLarge
 from ...ids import is_id, new_id
 from ...message import RAW, Draft, Message

@@ -12,7 +12,7 @@ import click
 
 from ...config import is_shared
 from ...files import create
-from ...redact.visible import one_line
+from ...redact import one_line
 from ...stores import engine_of
 from ...urls import shown
 from ..terminal.failure import REFUSED, Failure, note, program

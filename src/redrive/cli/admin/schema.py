@@ -12,13 +12,12 @@ from urllib.parse import quote
 import click
 import msgspec
 
-from ...codec.codec import Codec
+from ...codec import Codec
 from ...codec.pydantic import by_name, is_model
 from ...config import settings
 from ...enqueue import Task
 from ...errors import EncodeError, near_miss
-from ...redact import redact, telling
-from ...redact.visible import in_json, one_line
+from ...redact import in_json, one_line, redact, telling
 from ..main import Subcommands
 from ..place import app_option, load_app
 from ..terminal.failure import USAGE, Failure, program, typed

@@ -9,7 +9,7 @@ from typing import IO, Any, NamedTuple
 import click
 import msgspec
 
-from ...codec.codec import is_json
+from ...codec import is_json
 from ...errors import ConfigError, Refused
 from ...message import RESTING, Message
 from ...redact import redact_json

@@ -17,7 +17,7 @@ from ...duration import show as show_duration
 from ...errors import PlanRefused
 from ...files import written
 from ...ids import is_id
-from ...redact.visible import one_line
+from ...redact import one_line
 from ...triage.dlq import DeadLetters
 from ...triage.select.terms import Node
 from ..place import Place, at_store

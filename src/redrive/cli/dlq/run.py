@@ -11,7 +11,7 @@ import click
 
 from ...duration import show as show_duration
 from ...errors import Refused
-from ...redact.visible import one_line
+from ...redact import one_line
 from ...triage.redrive import runs
 from ...triage.redrive.run import Run, RunView
 from ...triage.redrive.run import views as views_of

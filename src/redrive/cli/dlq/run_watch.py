@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from ...duration import rfc3339, show
-from ...redact.visible import one_line
+from ...redact import one_line
 from ...triage.redrive.run import Run, RunView
 from ...triage.redrive.run_state import FINAL
 from ..terminal.failure import note, program

@@ -9,8 +9,7 @@ import traceback
 
 import click
 
-from ...redact import clip, redact
-from ...redact.visible import many_lines, one_line
+from ...redact import clip, many_lines, one_line, redact
 
 DONE, FAILED, USAGE, UNREACHABLE, REFUSED, PARTIAL = 0, 1, 2, 3, 4, 5
 TIMED_OUT, INTERRUPTED, BROKEN_PIPE = 124, 130, 141

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ...duration import show
-from ...redact import redact, redact_bytes, redact_value
-from ...redact.visible import in_json, one_line
+from ...redact import in_json, one_line, redact, redact_bytes, redact_value
 from .failure import USAGE, Failure, note, program
 
 TABLE_ROWS = 50  # rows a table shows where no --limit is given; pipes and files get all

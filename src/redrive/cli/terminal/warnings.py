@@ -11,8 +11,7 @@ import msgspec
 
 from ...duration import rfc3339
 from ...observe.logs import NoticeLine
-from ...redact import redact
-from ...redact.visible import in_json
+from ...redact import in_json, redact
 from .failure import note
 
 

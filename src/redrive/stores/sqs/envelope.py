@@ -22,8 +22,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec.structs import replace
 
-from ...codec.foreign import value_of
-from ...codec.routing import TASK, Routes
+from ...codec import TASK, Routes, value_of
 from ...ids import is_id
 from ...message import NORMAL, PRIORITIES, RESTING, Lane, Message
 from ..validation import INT_MAX, unstorable

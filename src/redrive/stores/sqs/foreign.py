@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ...codec.foreign import value_of
-from ...codec.routing import UNROUTED, Routes
+from ...codec import UNROUTED, Routes, value_of
 from ...message import Message
 from .envelope import KEPT, TOPIC, copy_id, own
 

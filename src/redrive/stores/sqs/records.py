@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from ...codec.routing import Routes
+from ...codec import Routes
 from ...errors import ConfigError, StoreError
 from ...message import Ask, Cell, Swap, version_of
 from ...store import Cells

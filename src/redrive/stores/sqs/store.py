@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ...codec.routing import Routes
+from ...codec import Routes
 from ...errors import ConfigError, EnqueueError, StoreError, StoreUnavailable, Unsupported
 from ...fault import Fault
 from ...ids import new_id

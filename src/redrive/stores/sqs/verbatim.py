@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ...codec.routing import UNROUTED
+from ...codec import UNROUTED
 from ...message import RESTING, Message
 from .envelope import TOPIC
 from .foreign import FIRST_RECEIVED, MESSAGE_ID, RECEIVES, SNS_ID, SUBJECT
