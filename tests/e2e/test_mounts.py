@@ -432,7 +432,7 @@ def test_django_s_signals_are_sent(site: Path) -> None:
                 name = "shop"
 
                 def ready(self):
-                    from redrive.contrib._django_results import task_finished, task_started
+                    from redrive.contrib.django_results import task_finished, task_started
                     from .mail import said
                     self.tell = lambda task_result, **_: said(task_result.status, task_result.task.name)
                     task_started.connect(self.tell)

@@ -1,1 +1,4 @@
-"""Mounts for web frameworks. Each module imports its framework; nothing else of redrive does."""
+"""Integrations with web frameworks: `django` (tasks) and `starlette` (a worker inside FastAPI or Starlette).
+
+Each module imports its framework; no other module of redrive does.
+"""

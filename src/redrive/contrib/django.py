@@ -4,16 +4,16 @@
                          "OPTIONS": {"url": "sqlite:////srv/work.db"}}}
 
 and a worker: `DJANGO_SETTINGS_MODULE=site.settings redrive worker redrive.contrib.django:app`. For an alias other than
-`default` its name stands in place of `app`.
+`default`, write its name instead of `app`.
 
-Options, all of them defaults for the alias' tasks: `url` (default: as everywhere in redrive), `retry`, a Retry or a
-preset's name, `timeout`, and `keep_result`, how long a result can be asked for once its task is done (default 1 day). A
-task has its own by `@task(retry="webhooks", timeout="30s")`.
+Options are defaults for the alias' tasks: `url` (default: as everywhere in redrive), `retry` (a Retry or a preset's
+name), `timeout`, and `keep_result`, how long a result can be read once its task is done (default 1 day). A task sets its
+own by `@task(retry="webhooks", timeout="30s")`.
 
-What differs from Django's own backends: a task that fails is tried again as its retry says, and stays READY until it
+Differences from Django's own backends: a task that fails is tried again by its retry policy, and stays READY until it
 is done or dead; `task_finished` is sent for success only. Priorities have four levels: above 50, above 0, 0, below 0. A
-message names its task but nothing to import: the worker knows the tasks that the `tasks` modules of INSTALLED_APPS
-declare, or import, and nothing else. Enqueueing is not part of a database transaction: use `transaction.on_commit`.
+message names its task but nothing to import: the worker knows only the tasks that the `tasks` modules of INSTALLED_APPS
+declare or import. Enqueueing is not part of a database transaction: use `transaction.on_commit`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from ..errors import ConfigError, Reject
 from ..message import Draft
 from ..policy import Retry
 from ..run_context import Context
-from ._django_results import (
+from .django_results import (
     BaseTaskBackend,
     Task,
     TaskContext,
@@ -67,7 +67,7 @@ _OPTIONS = frozenset({"url", "retry", "timeout", "keep_result"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedriveTask(Task):
-    """What `@task(…)` makes for this backend: Django's Task with a retry policy and a timeout of its own."""
+    """Django's Task with a retry policy and a timeout of its own: `@task(…)` makes it for this backend."""
 
     retry: Retry | str | None = None
     timeout: Duration | None = None
@@ -87,7 +87,7 @@ class RedriveBackend(BaseTaskBackend):
         self.home = _home(alias, self.options, self.queues)
 
     def validate_task(self, task: Any) -> None:
-        """Refuse what cannot be run; remember what can. Django calls this for each task where it is declared."""
+        """Refuse a task that cannot be run, remember any other. Django calls this where a task is declared."""
         super().validate_task(task)
         self.home.declare(task)
 
@@ -100,7 +100,7 @@ class RedriveBackend(BaseTaskBackend):
         return result
 
     async def aenqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """As `enqueue`, for asyncio code; concurrent calls share a commit."""
+        """Put the task on its queue as `enqueue` does, from asyncio code; concurrent calls share a commit."""
         self.validate_task(task)
         ref = (await self.home.app.aenqueue_many([self.home.draft(task, args, kwargs)]))[0]
         result = new_result(task, ref.id, self.alias, args, kwargs)
@@ -108,7 +108,10 @@ class RedriveBackend(BaseTaskBackend):
         return result
 
     def get_result(self, result_id: str) -> Any:
-        """How far the task with this id is. Raises TaskResultDoesNotExist once it is done and `keep_result` is over."""
+        """Return the result of the task with this id.
+
+        Raises TaskResultDoesNotExist once the task is done and `keep_result` is over.
+        """
         message = self.home.app.job(result_id)
         task = None if message is None else self.home.task(message.task)
         if message is None or task is None:
@@ -117,7 +120,7 @@ class RedriveBackend(BaseTaskBackend):
 
 
 class _Home:
-    """What the backend objects of one alias share (Django makes one per thread): the app and the declared tasks."""
+    """The app and the declared tasks, shared by the backend objects of one alias (Django makes one per thread)."""
 
     def __init__(self, alias: str, options: Mapping[str, Any], queues: set[str]) -> None:
         if unknown := sorted(options.keys() - _OPTIONS):
@@ -148,7 +151,7 @@ class _Home:
             self._tasks[path] = task
 
     def task(self, path: str) -> Any | None:
-        """The declared task of that path. One of a module that this process has not met yet is looked for."""
+        """Return the declared task of that path; modules that were not imported yet are searched for it."""
         if path not in self._tasks:
             autodiscover_modules("tasks")
         return self._tasks.get(path)
@@ -180,7 +183,7 @@ def _home(alias: str, options: Mapping[str, Any], queues: set[str]) -> _Home:
 
 
 def _forget(*, setting: str, **_: object) -> None:
-    """A test changes TASKS: what is made of it is made anew, as Django does."""
+    """A test changed TASKS: make the apps again, as Django makes its backends again."""
     if setting == "TASKS":
         _homes.clear()
 
@@ -192,7 +195,7 @@ setting_changed.connect(_forget)
 
 
 def _handler(home: _Home, task: Any) -> Callable[..., Any]:
-    """What the worker calls: the task's function between Django's signals, with fresh database connections."""
+    """Return the handler: the task's function between Django's signals, with fresh database connections."""
 
     def run(ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
         result = running(ctx.message, task, home.alias, args, kwargs)
@@ -217,7 +220,7 @@ def _handler(home: _Home, task: Any) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _fresh_connections() -> Iterator[None]:
-    """As around a request: a connection past its age, or broken, is not used, and none is left open for ever."""
+    """As around a request: connections that are too old or broken are not used, and none stays open for ever."""
     close_old_connections()
     try:
         yield
@@ -232,7 +235,7 @@ def _leading(task: Any, result: Any) -> tuple[Any, ...]:
 def _json(task: Any, value: Any) -> Any:
     try:
         return normalize_json(value)
-    except (TypeError, ValueError) as error:  # its effect happened: to run it again would repeat that
+    except (TypeError, ValueError) as error:  # its effect happened: another run would repeat it
         raise Reject(f"{task.module_path} returned what JSON cannot hold: {error}") from error
 
 
@@ -247,10 +250,10 @@ def _finished(result: Any, value: Any) -> Any:
 
 
 def __getattr__(name: str) -> App:
-    """`app`, and one named as each alias of TASKS: what `redrive worker` works."""
+    """Return `app`, or the app of an alias of TASKS, for `redrive worker`."""
     named = django.conf.settings.configured or django.conf.ENVIRONMENT_VARIABLE in os.environ
     if name.startswith("_") or (name != "app" and not named):
-        raise AttributeError(name)  # somebody looks what a module has: no reason to set Django up
+        raise AttributeError(name)  # a mere look at the module's names: no reason to set Django up
     try:
         if not apps.ready:
             django.setup()

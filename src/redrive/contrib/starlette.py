@@ -1,7 +1,7 @@
 """A worker inside a web process: `FastAPI(lifespan=lifespan(app))`.
 
-The same line works for Starlette, and for whatever else takes an ASGI lifespan as an async context manager. In routes
-use `await task.aenqueue(…)`.
+The same line works for Starlette, and for any framework that takes an ASGI lifespan as an async context manager. In
+routes use `await task.aenqueue(…)`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def lifespan(
     inner: Lifespan | None = None,
     **options: Any,
 ) -> Lifespan:
-    """A lifespan that works `queues` (default: all that tasks name) while the web application runs, on its event loop.
+    """Return a lifespan with a worker for `queues` (default: those of all tasks) on the web application's event loop.
 
-    When the server shuts down, the worker claims nothing more, lets what runs finish within its grace, and gives the
-    rest back uncounted; let the server wait at least that long before it kills. `options` are those of `app.worker`,
-    such as `concurrency=` and `grace=`. `inner` is the application's own lifespan: it begins before the worker and
-    ends after it, so that handlers may use what it opened. With several server processes each has a worker.
+    When the server shuts down, the worker claims nothing more, lets running messages finish within its grace, and
+    returns the rest uncounted; let the server wait at least that long before it kills. `options` are those of
+    `app.worker`, such as `concurrency=` and `grace=`. `inner` is the application's own lifespan: it starts before the
+    worker and ends after it, so that handlers may use what it opened. Each server process has a worker of its own.
     """
 
     @contextlib.asynccontextmanager

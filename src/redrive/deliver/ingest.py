@@ -1,7 +1,7 @@
-"""From lines to messages, each line once: a record in a cell moves in the same commit as the messages it counts.
+"""Enqueue each line once: a record in a cell changes in the same commit as the messages that it counts.
 
-The record is found by the digest of the file and the URL. A kill between two commits leaves lines either stored and
-counted, or neither; whoever runs the same command again goes on behind the last counted line.
+The record is found by the digest of the file and the URL. A kill between two commits leaves lines both stored and
+counted, or neither; the same command, run again, goes on after the last counted line.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from .lines import Checked, Line, Stamp, stamp, walk
 TASK = "redrive.deliver"
 BATCH_LINES = 500
 BATCH_BYTES = 4 * 1024 * 1024
-LINE_HEADER = "line"  # in the stored message, not in the request: which line of the file it was
+LINE_HEADER = "line"  # in the stored message, not in the request: the number of the line
 
 
 class FileChanged(RedriveError):
-    """The file was changed while its lines were enqueued. What was enqueued stays."""
+    """The file was changed while its lines were enqueued. Enqueued lines stay."""
 
 
 class Record(msgspec.Struct, frozen=True):
-    """How far a file has come on its way to a URL. Kept until it is forgotten."""
+    """The progress of a file on its way to a URL. Kept until the delivery is forgotten."""
 
     file: str
     to: str
@@ -41,8 +41,8 @@ class Record(msgspec.Struct, frozen=True):
     done: int = 0  # lines that are messages now
     number: int = 0  # of the last one, blank and bad lines counted
     offset: int = 0  # where it ends, in bytes
-    resting: int | None = None  # messages that lay dead when the last run ended; None while one is under way
-    removed: int = 0  # of those, taken out by hand since: they were not delivered
+    resting: int | None = None  # messages that were dead when the last run ended; None during a run
+    removed: int = 0  # of those, removed by hand since: they were not delivered
     cancelled: int = 0
 
     @property
@@ -51,7 +51,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def record_key(digest: str, url: str) -> str:
-    """The cell of a file's record: by what it holds and where it goes, not by its name."""
+    """Return the cell of a file's record: named by the file's content and target, not by its name."""
     return "deliver:" + hashlib.blake2b(f"{digest}\n{url}".encode(), digest_size=16).hexdigest()
 
 
@@ -67,17 +67,17 @@ class Ledger:
         self.read()
 
     def read(self) -> None:
-        """Look what the store holds now."""
+        """Read the record from the store."""
         cell = self._store.cells.read([self._key])[0]
         self._version = cell.version if cell is not None else 0
         self.record = msgspec.json.decode(cell.value, type=Record) if cell is not None else None
 
     def swap(self, record: Record | None) -> Swap:
-        """What writes `record` in place of the one that was read last; `read` it again once that is committed."""
+        """Return the swap that replaces the record that was read last; call `read` once it is committed."""
         return Swap(self._key, self._version, None if record is None else msgspec.json.encode(record))
 
     def write(self, record: Record | None) -> None:
-        """Write it alone. Raises Conflict if it was changed since it was read."""
+        """Write the record alone. Raises Conflict if it was changed since it was read."""
         if not self._store.cells.swap([self.swap(record)])[0]:
             raise Conflict(f"cell {self._key!r} was changed by another process; nothing was written")
         self.read()
@@ -88,17 +88,17 @@ def first_record(name: str, url: str, key: str, checked: Checked, now_ms: int) -
 
 
 class Ingest:
-    """Puts the lines that are still missing, batch by batch, on a thread of its own. `told` hears how many each put."""
+    """Enqueues the missing lines in batches, on a thread of its own; calls `on_put` with the size of each batch."""
 
     def __init__(
-        self, store: Store, ledger: Ledger, path: Path, stamp: Stamp, limit: int, told: Callable[[int], object] = bool
+        self, store: Store, ledger: Ledger, path: Path, stamp: Stamp, limit: int, on_put: Callable[[int], object] = bool
     ) -> None:
         self._store, self._ledger, self._path, self._stamp = store, ledger, path, stamp
-        self._limit, self._told = limit, told
+        self._limit, self._on_put = limit, on_put
         self._stop = threading.Event()
 
     def run(self) -> None:
-        """Until the file's end, or `stop`. Raises FileChanged, StoreError, Conflict."""
+        """Enqueue until the file's end, or `stop`. Raises FileChanged, StoreError, Conflict."""
         with self._path.open("rb") as file:
             record = self._record
             for batch in _batches(walk(file, start=record.offset, number=record.number, limit=self._limit)):
@@ -128,7 +128,7 @@ class Ingest:
         self._store.put(drafts, swaps=[self._ledger.swap(after)])
         # A kill here loses nothing: the next run reads the record that went with these messages.
         self._ledger.read()
-        self._told(len(batch))
+        self._on_put(len(batch))
 
 
 def _batches(lines: Iterator[Line]) -> Iterator[list[Line]]:

@@ -1,4 +1,4 @@
-"""Reading JSON lines: one pass that checks every line and takes the file's digest, before anything is enqueued.
+"""Read JSON lines: one pass that checks every line and computes the file's digest, before anything is enqueued.
 
 A line is the bytes between two newlines, sent exactly as they are; a carriage return before the newline and a
 byte-order mark at the start of the file are not part of it. Blank lines are left out.
@@ -29,7 +29,7 @@ _check = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 class Line(msgspec.Struct, frozen=True, gc=False):
-    """One line that is not blank. `why` says what is wrong with it; `body` is then empty. Offsets are in bytes."""
+    """One line that is not blank. If it is bad, `why` gives the reason and `body` is empty. Offsets are in bytes."""
 
     number: int  # from 1, blank lines counted
     start: int
@@ -39,7 +39,7 @@ class Line(msgspec.Struct, frozen=True, gc=False):
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """What the check of a whole file found. `first_bad` are the first of the bad lines."""
+    """The result of checking a whole file. `first_bad` are the first of the bad lines."""
 
     digest: str
     good: int
@@ -49,7 +49,7 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 def stamp(file: BinaryIO) -> Stamp:
-    """Size and time of change: another stamp, another content."""
+    """Return size and time of change: another stamp means another content."""
     status = os.fstat(file.fileno())
     return status.st_size, status.st_mtime_ns
 
@@ -57,7 +57,7 @@ def stamp(file: BinaryIO) -> Stamp:
 def walk(
     file: BinaryIO, *, start: int = 0, number: int = 0, limit: int = LINE_MAX, feed: Callable[[bytes], object] = len
 ) -> Iterator[Line]:
-    """The lines of `file` from byte `start`, which is the end of line `number`. `feed` gets every byte read."""
+    """Yield the lines of `file` from byte `start`, the end of line `number`. `feed` gets every byte read."""
     file.seek(start)
     at = start
     while raw := file.readline(limit + 2):
@@ -81,7 +81,7 @@ def walk(
 
 
 def check(file: BinaryIO, *, limit: int = LINE_MAX, tick: Callable[[int], object] = bool) -> Checked:
-    """Look at every line, in one pass and constant memory. `tick` is told the bytes read, every so often."""
+    """Check every line, in one pass and constant memory. `tick` gets the bytes read, from time to time."""
     digest = new_digest()
     good = bad = at = 0
     first: list[Line] = []
@@ -118,7 +118,7 @@ def _fault(body: bytes, limit: int) -> str | None:
 
 
 def _json_fault(body: bytes, error: msgspec.DecodeError) -> str | None:
-    """A second opinion: the fast check refuses lone surrogates, which JSON's grammar allows, and is short of words."""
+    """A second opinion: the fast check refuses lone surrogates, which JSON's grammar allows, and explains little."""
     try:
         json.loads(body, parse_constant=_refuse, parse_int=len, parse_float=len)
     except RecursionError:
@@ -131,13 +131,13 @@ def _json_fault(body: bytes, error: msgspec.DecodeError) -> str | None:
 
 
 def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def write_bad(source: Path, target: Path, *, limit: int = LINE_MAX) -> None:
     """Copy the bad lines of `source`, byte by byte, into `target`, whole or not at all.
 
-    Raises Refused if `target` is there and holds something else: it may be what somebody is mending.
+    Raises Refused if `target` exists with another content: it may be a copy under repair.
     """
     if target.exists() and target.samefile(source):
         raise ConfigError(f"--skip-bad {target} is the input itself; name another file")

@@ -1,4 +1,4 @@
-"""At most so many requests per second, evenly: each send takes the next slot of a fixed beat."""
+"""Limit the rate of requests: each takes the next slot of a fixed beat."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Pacer:
             raise Snooze(0, "stopped before it was sent")
 
     def wait_max_s(self, waiting: int) -> float:
-        """How long a slot can be away when so many wait for one."""
+        """Return the longest wait for a slot when `waiting` requests wait for one."""
         return self._every_s * waiting
 
     def stop(self) -> None:
-        """Let nobody wait any longer."""
+        """End all waits."""
         self._stopped.set()

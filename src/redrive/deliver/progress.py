@@ -1,21 +1,97 @@
-"""The progress bar of a delivery, on a terminal only: how far, how fast, what fails."""
+"""Follow a delivery: a tally of its outcomes, and a progress bar that shows them on a terminal."""
 
 from __future__ import annotations
 
 import sys
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+from ..events import Event, Fate
+from .ingest import Record
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from .run import Delivery
-
+ENDS = ("done", "dead", "quarantined", "cancelled")
+RATE_WINDOW_S = 5.0
 ERROR_MAX = 40  # characters shown of the last error
 
 
+class Tally:
+    """An observer that counts outcomes in this process. The store thread writes it; the ingest writes `put`."""
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.put = 0  # messages put
+        self.delivered_later = 0  # done, though not at the first attempt
+        self._retrying = 0
+        self._base = 0  # messages that waited when this process started
+        self.last_error = ""
+        self.notices: deque[str] = deque(maxlen=20)
+        self._marks: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
+
+    def __call__(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if not isinstance(event, Fate):
+                self.notices.append(f"{event.name}: {event.text}")
+                continue
+            self.outcomes[event.outcome] += 1
+            if event.outcome in ENDS:
+                self.delivered_later += event.outcome == "done" and event.attempt > 1
+                self._retrying -= event.attempt > 1
+            elif event.outcome == "retry":
+                self._retrying += event.attempt == 1
+            if event.text:
+                self.last_error = event.text
+
+    @property
+    def waiting(self) -> int:
+        """Messages in the store that have not ended."""
+        return self._base + self.put - self.ended
+
+    def correct(self, waiting: int) -> None:
+        """Correct the count by the store's own."""
+        self._base += waiting - self.waiting
+
+    @property
+    def retrying(self) -> int:
+        """Messages that failed at least once and have not ended."""
+        return max(0, min(self._retrying, self.waiting))
+
+    @property
+    def ended(self) -> int:
+        """Messages that ended here."""
+        return sum(self.outcomes[name] for name in ENDS)
+
+    @property
+    def retries(self) -> int:
+        return self.outcomes["retry"]
+
+    def rate(self) -> float:
+        """Messages that ended per second, over the last seconds."""
+        now, ended = time.monotonic(), self.ended
+        self._marks.append((now, ended))
+        while len(self._marks) > 2 and self._marks[0][0] < now - RATE_WINDOW_S:
+            self._marks.popleft()
+        since, before = self._marks[0]
+        return (ended - before) / max(now - since, 0.001)
+
+
+class Running(Protocol):
+    """The part of a Delivery that a bar shows."""
+
+    tally: Tally
+    stopping: int
+
+    @property
+    def record(self) -> Record: ...
+
+
 class Bar:
-    """A bar on stderr; where stderr is no terminal it shows nothing. Use it as a context."""
+    """A bar on stderr, if that is a terminal. Use it as a context."""
 
     def __init__(self) -> None:
         self._progress = _new_progress() if sys.stderr.isatty() else None
@@ -33,11 +109,11 @@ class Bar:
             self._progress.stop()
 
     def checked(self, size: int) -> None:
-        """So many bytes of the file are checked."""
+        """Show how many bytes of the file are checked."""
         self._show(description=f"checking, {size / 1e6:,.0f} MB")
 
-    def tick(self, delivery: Delivery) -> None:
-        """Show how a delivery stands."""
+    def tick(self, delivery: Running) -> None:
+        """Show the state of a delivery."""
         record, tally = delivery.record, delivery.tally
         words = [f"{tally.rate():,.0f}/s"]
         words += [f"{tally.retrying:,} retrying"] if tally.retrying else []
@@ -65,7 +141,7 @@ def _new_progress() -> Progress:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Column
 
-    whole = Column(no_wrap=True)  # what is too long for the line is the last error
+    whole = Column(no_wrap=True)  # only the last error is cut to fit the line
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=30),

@@ -1,4 +1,4 @@
-"""How patient a delivery is: the policy by default, or a preset."""
+"""Choose the retry policy of a delivery: `patient`, or a preset."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def _patience(message: Message, fault: Fault, delay_s: float) -> Decision | None
 
 
 #: Delays of 1 s doubling to 60 s, half of each fixed and half drawn; 16 failures end it. So a line that keeps failing
-#: lasts for 5 to 10 minutes, 7½ in the mean, and outlives an outage of 5. Being throttled is no failure of the
-#: endpoint's: that alone ends a line only at 100 attempts.
+#: lasts for 5 to 10 minutes, 7½ in the mean, and survives an outage of 5. A throttled request does not count as a
+#: failure: throttling alone ends a line only after 100 attempts.
 PATIENT = Retry(
     max_attempts=ATTEMPTS_MAX,
     max_elapsed=None,
@@ -32,7 +32,7 @@ PATIENT = Retry(
 
 
 def read_retry(name: str) -> Retry:
-    """The policy of that name: `patient`, or one of the presets. Raises ConfigError."""
+    """Return the policy of that name: `patient`, or one of the presets. Raises ConfigError."""
     if name == DEFAULT:
         return PATIENT
     if name not in presets:

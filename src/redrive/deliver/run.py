@@ -1,4 +1,4 @@
-"""One delivery from start to end: a worker sends what lies in the queue while a thread still puts the rest there."""
+"""Run one delivery from start to end: a worker sends the queue's messages while a thread still enqueues the rest."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from ..worker.store_loop import Worker
 from .ingest import Ingest, Ledger, Record
 from .lines import Stamp
 from .pace import Pacer
+from .progress import Tally
 from .sending import Poster, Target, delivery_app, new_client
-from .tally import Tally
 
 TICK_S = 0.1
-LOOK_EVERY_S = 2.0  # how often the store is asked whether this process has lost count
+LOOK_EVERY_S = 2.0  # how often the counts are corrected by the store's
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """How a delivery runs. `rate` is requests per second, retries included; None: as fast as they are answered."""
+    """How a delivery runs. `rate` bounds requests per second, retries included; None: no bound."""
 
     retry: Retry
     concurrency: int = 10
@@ -43,10 +43,10 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 class Delivery:
-    """Sends every line that `ledger`'s record says is still to be sent; `tick` hears of it a few times a second.
+    """Sends all lines that the ledger's record has not counted yet; calls `tick` a few times a second.
 
-    The same delivery does not run twice at once on one machine. Its worker's identity is that of its queue: run again,
-    it takes back at once what a killed one had leased.
+    The same delivery does not run twice at once on one machine. Its worker is named after its queue: when it runs
+    again, it takes back at once the messages that a killed one had leased.
     """
 
     def __init__(
@@ -69,19 +69,19 @@ class Delivery:
         return self._ledger.record or self._start
 
     def run(self, path: Path, stamp: Stamp, limit: int) -> bool:
-        """Until all lines have ended: True. False when it was interrupted. Raises StoreError, Refused, FileChanged."""
+        """Run until all lines have ended; False if it was interrupted. Raises StoreError, Refused, FileChanged."""
         with _alone(self.store.state_dir, self.record.queue):
             return _run(self._run(path, stamp, limit))
 
     def stop(self) -> None:
-        """Send nothing more and wait for what is under way; called again: cut it off."""
+        """Send nothing more and wait for the requests under way; the second call cuts them off."""
         self.stopping += 1
         self._pacer.stop()
         self._ingest.stop()
         self._worker.drain()
 
     def session(self) -> dict[str, int]:
-        """What this run did, as far as it came."""
+        """Return the counts of this run."""
         return {"requests": self.poster.requests, "retries": self.tally.retries, "saved": self.tally.delivered_later}
 
     async def _run(self, path: Path, stamp: Stamp, limit: int) -> bool:
@@ -90,7 +90,7 @@ class Delivery:
             self.poster = Poster(client, self.target, self._pacer)
             self._worker = self._new_worker()
             self._open_record()
-            self._ingest = Ingest(self.store, self._ledger, path, stamp, limit, self._told)
+            self._ingest = Ingest(self.store, self._ledger, path, stamp, limit, self._count_put)
             with _signals(self.stop):
                 self._worker.start()
                 over = asyncio.create_task(self._worker.wait())
@@ -113,7 +113,7 @@ class Delivery:
         return app.worker({queue: size}, lease=self.options.lease_s, grace=self.target.timeout_s + 1, name=queue)
 
     def _open_record(self) -> None:
-        """Only from here on the record is this process's own."""
+        """From here on this process owns the record."""
         self._ledger.read()
         if self._ledger.record is None:
             self._ledger.write(self._start)
@@ -121,7 +121,7 @@ class Delivery:
         self.tally.correct(waiting)
         self._ledger.write(reopened(self.record, waiting + resting))
 
-    def _told(self, put: int) -> None:
+    def _count_put(self, put: int) -> None:
         self.tally.put += put
 
     async def _until_over(self, worker: asyncio.Task[None]) -> None:
@@ -150,22 +150,22 @@ class Delivery:
         return waiting == 0
 
     def _waiting(self) -> tuple[int, int]:
-        """Messages of this delivery that have not ended, and that lie dead."""
+        """Messages of this delivery that have not ended, and dead ones."""
         c = self.store.counts(self.record.queue)
         return c.ready + c.scheduled + c.leased, c.dead + c.quarantine
 
 
 def reopened(record: Record, held: int) -> Record:
-    """The record as a run begins: what lay dead when the last one ended and is gone from the `held` ones was removed
-    by hand."""
+    """Return the record for a new run. Dead messages of the last run that are not among the `held` were removed by
+    hand."""
     gone = 0 if record.resting is None else max(0, record.resting - held)
     return replace(record, resting=None, removed=record.removed + gone)
 
 
 @contextlib.contextmanager
 def _alone(folder: Path | None, queue: str) -> Iterator[None]:
-    """Hold the delivery's lock; the kernel gives it back however this process ends. Raises Refused."""
-    if folder is None:  # no place on this machine: the record's versions keep two from enqueueing a line twice
+    """Hold the delivery's lock; the kernel releases it however this process ends. Raises Refused."""
+    if folder is None:  # no folder on this machine: the record's versions keep two from enqueueing a line twice
         yield
         return
     try:

@@ -1,6 +1,6 @@
-"""The task that POSTs one line, and the app that holds it.
+"""Send lines: the task that POSTs one, its app, and the HTTP client with its connections.
 
-Each message's body is a line as it came. An answer of 2xx is success; anything else is raised as
+The body of a message is the line, byte for byte. An answer of 2xx is success; any other is raised as
 httpx.HTTPStatusError, so that the fault classifier reads its status and its Retry-After header.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -27,12 +27,11 @@ from ..redact import HIDDEN
 from ..run_context import Context
 from ..store import Store
 from ..urls import ENCODED, shown
-from .connections import Lanes
 from .ingest import TASK
 from .pace import Pacer
 from .signing import webhook_headers
 
-EXCERPT_MAX = 4096  # bytes kept of an answer that is no success
+EXCERPT_MAX = 4096  # bytes kept of an answer that is not a success
 ANSWER_MAX = 256 * 1024  # bytes read of an answer, to keep its connection; a longer one is cut off
 NOTE_MAX = 300
 OWN_HEADERS = frozenset(
@@ -42,27 +41,26 @@ _MARGIN_S = 60.0
 
 
 class Target(Struct, frozen=True, kw_only=True):
-    """Where lines go, and how one request looks. `timeout_s` bounds a request from its first byte to the answer's
-    last."""
+    """The target of the lines, and the form of a request. `timeout_s` bounds it until the last byte of the answer."""
 
     url: str
     headers: Mapping[str, str] = {}
     keys: tuple[bytes, ...] = ()
     timeout_s: float = 30.0
-    secrets: tuple[str, ...] = ()  # values of headers that no answer may carry into a fault
+    secrets: tuple[str, ...] = ()  # values of headers to hide in answers that become faults
 
     def __repr__(self) -> str:
         return f"Target({show_url(self.url)!r}, headers={sorted(self.headers)})"
 
     def hide(self, said: bytes) -> bytes:
-        """An answer without the secrets that were sent: some services quote what they refuse."""
+        """Hide the secrets that were sent: some services quote in their answers what they refuse."""
         for secret in self.secrets:
             said = said.replace(secret.encode(), HIDDEN.encode())
         return said
 
 
 class Verbatim(Codec):
-    """Bodies that are passed to the handler as the bytes they are."""
+    """A codec that hands bodies to the handler as bytes."""
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
         (body,) = args
@@ -105,7 +103,7 @@ class Poster:
                 size += len(part)
                 if size > ANSWER_MAX:
                     break
-        # A response made of what was read: later code may look at its text without touching the network.
+        # A new response with the part that was read: later code may use its text without touching the network.
         kept = [(name, value) for name, value in answer.headers.items() if name in ("retry-after", "date", "location")]
         content = self._target.hide(excerpt)
         return httpx.Response(answer.status_code, headers=kept, content=content, request=answer.request)
@@ -123,9 +121,11 @@ def delivery_app(store: Store, queue: str, poster: Poster, retry: Retry, timeout
 
 
 def new_client(target: Target, concurrency: int) -> httpx.AsyncClient:
-    """One client for all requests: HTTP/1.1, connections kept alive, as many as requests at once. Proxies of the
-    environment are used,
-    but not towards this machine. Redirects are not followed: a POST would turn into a GET."""
+    """Return one client for all requests: HTTP/1.1, as many kept-alive connections as requests at once.
+
+    Proxies of the environment are used, but not for this machine. Redirects are not followed: a POST would turn into a
+    GET.
+    """
     own = {"Content-Type": "application/json", "User-Agent": f"redrive/{__version__}", "Accept-Encoding": "identity"}
     headers = httpx.Headers(own)
     headers.update(target.headers)
@@ -137,8 +137,67 @@ def new_client(target: Target, concurrency: int) -> httpx.AsyncClient:
     )  # timeout: the whole request is timed instead
 
 
+class Lanes(httpx.AsyncBaseTransport):
+    """A transport of `count` connections, each opened by `new` when first needed and used by one request at a time.
+
+    httpx's own pool offers an idle connection to every waiting request, and all but one have to ask again: 40 requests
+    at once were slower than one. Here a request takes a lane, a pool of one connection, and returns it. The lane used
+    last is taken first, so that only as many connections stay open as are needed.
+    """
+
+    def __init__(self, count: int, new: Callable[[], httpx.AsyncBaseTransport]) -> None:
+        self._new = new
+        self._slots = asyncio.Semaphore(count)
+        self._free: list[httpx.AsyncBaseTransport] = []
+        self._all: list[httpx.AsyncBaseTransport] = []
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        await self._slots.acquire()
+        lane = self._free.pop() if self._free else self._open()
+        try:
+            answer = await lane.handle_async_request(request)
+        except BaseException:
+            self._give(lane)
+            raise
+        assert isinstance(answer.stream, httpx.AsyncByteStream)
+        stream = _Stream(answer.stream, lambda: self._give(lane))
+        return httpx.Response(answer.status_code, headers=answer.headers, stream=stream, extensions=answer.extensions)
+
+    async def aclose(self) -> None:
+        for lane in self._all:
+            await lane.aclose()
+
+    def _open(self) -> httpx.AsyncBaseTransport:
+        lane = self._new()
+        self._all.append(lane)
+        return lane
+
+    def _give(self, lane: httpx.AsyncBaseTransport) -> None:
+        self._free.append(lane)
+        self._slots.release()
+
+
+class _Stream(httpx.AsyncByteStream):
+    """The body of an answer; its end returns the lane, once."""
+
+    def __init__(self, inner: httpx.AsyncByteStream, give: Callable[[], None]) -> None:
+        self._inner, self._give, self._given = inner, give, False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for part in self._inner:
+            yield part
+
+    async def aclose(self) -> None:
+        try:
+            await self._inner.aclose()
+        finally:
+            if not self._given:
+                self._given = True
+                self._give()
+
+
 def check_url(url: str) -> str:
-    """The URL, if it can be POSTed to. Raises ConfigError."""
+    """Return the URL if it can be POSTed to. Raises ConfigError."""
     try:
         parts = httpx.URL(url)
         port_fits = parts.port is None or 0 < parts.port < 65536
@@ -150,7 +209,7 @@ def check_url(url: str) -> str:
 
 
 def show_url(url: str) -> str:
-    """The URL without what may be secret in it: user, password and query."""
+    """Return the URL without user, password and query, which may be secret."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 

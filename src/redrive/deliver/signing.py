@@ -1,4 +1,4 @@
-"""The headers of Standard Webhooks (https://www.standardwebhooks.com): who sent it, when, unchanged."""
+"""Sign requests by Standard Webhooks (https://www.standardwebhooks.com): sender, time and content are proved."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PREFIX = "whsec_"
 
 
 def read_secret(text: str) -> bytes:
-    """The key of a secret: base64, with or without `whsec_` before it. Raises ConfigError, which does not quote it."""
+    """Return the key of a secret: base64, with or without `whsec_` before it. Raises ConfigError without quoting it."""
     try:
         key = base64.b64decode(text.removeprefix(PREFIX), validate=True)
     except (binascii.Error, ValueError):
@@ -27,14 +27,13 @@ def read_secret(text: str) -> bytes:
 
 
 def sign(id: str, timestamp_s: int, body: bytes, key: bytes) -> str:
-    """`v1,` and the base64 of HMAC-SHA256(key, "{id}.{timestamp_s}.{body}")."""
+    """Return `v1,` and the base64 of HMAC-SHA256(key, "{id}.{timestamp_s}.{body}")."""
     content = f"{id}.{timestamp_s}.".encode() + body
     return "v1," + base64.b64encode(hmac.digest(key, content, hashlib.sha256)).decode()
 
 
 def webhook_headers(id: str, timestamp_s: int, body: bytes, keys: Sequence[bytes] = ()) -> dict[str, str]:
-    """`webhook-id` and `webhook-timestamp`; with keys also `webhook-signature`: one signature each, a space between
-    them."""
+    """Return `webhook-id` and `webhook-timestamp`; with keys also `webhook-signature`, one signature for each."""
     headers = {"webhook-id": id, "webhook-timestamp": str(timestamp_s)}
     if keys:
         headers["webhook-signature"] = " ".join(sign(id, timestamp_s, body, key) for key in keys)

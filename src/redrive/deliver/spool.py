@@ -1,6 +1,6 @@
-"""Input that cannot be read twice, or not line by line (standard input, a pipe, gzip), is copied into a file first.
+"""Copy input that cannot be read twice, or not by lines (standard input, a pipe, gzip), into a file first.
 
-The copy is named by the digest of what it holds: the same input gives the same file.
+The copy is named by the digest of its content: the same input gives the same file.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from ..errors import RedriveError
 from ..files import NotOurs, create, make_folder
 
 CHUNK = 1024 * 1024
-# Unpacked, gzip may be so large whatever it is packed to, or so many times what it is packed to: what is more is made
-# to fill a disk. JSON lines come to some 10 to 30 times, the same line again and again to 1,000.
+# Unpacked gzip may have this size, or be this many times as large as packed; more is probably made to fill a disk. JSON
+# lines reach 10 to 30 times, the same line repeated 1,000.
 UNPACKED_MIN, UNPACKED_TIMES = 256 * CHUNK, 100
 _GZIP = b"\x1f\x8b"
 
 
 class TooPacked(Exception):
-    """A gzip file is made to fill a disk."""
+    """A gzip file unpacks to far more than its size."""
 
 
 class _Counting(io.RawIOBase):
-    """What is read of a source, counted."""
+    """A source whose bytes are counted as they are read."""
 
     def __init__(self, source: BufferedReader) -> None:
         self._source, self.count = source, 0
@@ -52,7 +52,7 @@ class InputError(RedriveError):
 
 
 def readable(name: str, folder: Path) -> Path:
-    """The plain file to read lines from: `name` itself, or a copy of it in `folder` where it is `-`, packed, or a pipe.
+    """Return the plain file to read lines from: `name` itself, or its copy in `folder` if it is `-`, packed or a pipe.
 
     Gzip is known by its first bytes. Raises InputError.
     """
@@ -75,12 +75,12 @@ def readable(name: str, folder: Path) -> Path:
 
 
 def spool_path(folder: Path, digest: str) -> Path:
-    """Where the copy of an input of that digest lies."""
+    """Return the path of the copy of an input with that digest."""
     return folder / f"{digest}.jsonl"
 
 
 def new_digest() -> hashlib.blake2b:
-    """The digest that names an input: 128 bits of BLAKE2b over its bytes, unpacked."""
+    """Return a new digest to name an input: 128 bits of BLAKE2b over its unpacked bytes."""
     return hashlib.blake2b(digest_size=16)
 
 
@@ -121,7 +121,7 @@ def _is_packed(source: BufferedReader) -> bool:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what a spooling that was killed left half done."""
+    """Remove the partial copies of killed processes."""
     for partial in folder.glob("*.partial"):
         try:
             os.kill(int(partial.name.partition(".")[0]), 0)

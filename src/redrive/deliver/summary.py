@@ -1,4 +1,4 @@
-"""What became of a delivery, counted from the store: messages that are gone from it were delivered."""
+"""Count the outcomes of a delivery from the store: messages that are no longer there were delivered."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DeadGroup(Struct, frozen=True):
     text: str
     fingerprint: str
     count: int
-    lines: tuple[int, ...]  # the first of them, as they stand in the file
+    lines: tuple[int, ...]  # numbers of the first of them in the file
     sample_id: str
 
 
@@ -79,14 +79,14 @@ def summarize(store: Store, record: Record) -> Summary:
 
 
 def close(ledger: Ledger, summary: Summary) -> None:
-    """Note what lies dead as a run ends, so that what is taken out by hand later does not count as delivered."""
+    """Record the dead messages at the end of a run, so that those removed by hand later do not count as delivered."""
     if ledger.record is not None and summary.finished:
         resting = summary.dead + summary.quarantined
         ledger.write(replace(ledger.record, resting=resting, removed=summary.removed, cancelled=summary.cancelled))
 
 
 def remove(store: Store, queue: str) -> tuple[int, int]:
-    """Take all messages of a delivery out of the store: (cancelled, discarded). A running one is asked to stop."""
+    """Remove all messages of a delivery from the store: (cancelled, discarded). Running ones are asked to stop."""
     cancelled = discarded = 0
     for lane in (Lane.READY, Lane.LEASED):
         for messages in pages(store, lane, Where(queue=queue)):
@@ -127,7 +127,7 @@ def _add(found: dict[tuple[str, ...], DeadGroup], message: Message) -> None:
 
 
 def spool_folder(store: Store) -> Path:
-    """Where input is spooled: beside the store, or in the working directory where the store is no file."""
+    """Return the folder for spooled input: beside the store, or in the working directory if the store is not a file."""
     if store.state_dir is None:
         return Path.cwd() / ".redrive-spool"
     return store.state_dir.with_name(store.state_dir.name.removesuffix("-workers") + "-spool")

@@ -1,7 +1,7 @@
 """The demo's endpoint, a process of its own: `python -m redrive.demo.endpoint --seed N --log FILE …`.
 
-A small HTTP/1.1 server on loopback that answers as its plan says. Before it answers, it appends a line for the request
-to its log, in one write. It prints its port, takes the word `fix` on standard input, and ends when that is closed.
+A small HTTP/1.1 server on loopback that answers by its plan. Before each answer it appends a line to its log, in one
+write. It prints its port, reads the word `fix` from standard input, and ends when that is closed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of the log. `accepted`: the event was taken. `lost`: why the answer that says so did not arrive."""
+    """One line of the log. `accepted`: the event was taken. `lost`: why the answer to that did not arrive."""
 
     at_ms: int
     number: int
@@ -64,7 +64,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Endpoint:
-    """The server and what it remembers."""
+    """The server and its state."""
 
     def __init__(self, plan: Plan, seed: int, log: int, secret: bytes, timeout_s: float) -> None:
         self._plan, self._log, self._secret, self._timeout_s = plan, log, secret, timeout_s
@@ -74,12 +74,12 @@ class Endpoint:
         self._served: Counter[str] = Counter()  # steps of its script an event has met
         self._writers: set[asyncio.StreamWriter] = set()
         self._fixed = False
-        # Bound but not listening, it keeps the port in the outage: connections are refused, nobody else gets it.
+        # Bound but not listening, it keeps the port in the outage: connections are refused, no other process gets it.
         self._place = _bound(0)
         self.port: int = self._place.getsockname()[1]
 
     async def run(self) -> None:
-        """Until standard input is closed."""
+        """Serve until standard input is closed."""
         await self._listen()
         print(self.port, flush=True)
         commands = asyncio.StreamReader()

@@ -1,6 +1,6 @@
 """The proof, a process of its own: `python -m redrive.demo.ledger LOG STORE SENT FATES [QUEUE]`.
 
-STORE is a URL, or `-` for the one in REDRIVE_URL; of a store that holds more, only QUEUE is looked at.
+STORE is a URL, or `-` for the one in REDRIVE_URL; with QUEUE, only that queue of the store is read.
 
 It joins the endpoint's own log with the list of what was put and with the store, on Idempotency-Key. The ledger
 balances when every event was accepted at least once or lies dead with its reason, and each duplicate has its cause. Of
@@ -31,14 +31,14 @@ SHOWN_MAX = 5
 
 
 class Sent(Struct, frozen=True):
-    """One message that was put, and the event it carries."""
+    """One message that was enqueued, and its event."""
 
     id: str
     event: str
 
 
 class Fate(Struct, frozen=True):
-    """What one attempt ended in, from the worker's log."""
+    """The outcome of one attempt, from the worker's log."""
 
     id: str
     outcome: str
@@ -52,7 +52,7 @@ class Fate(Struct, frozen=True):
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """What the ledger says. `tries`: requests that reached the endpoint, to events. `causes`: of duplicates."""
+    """The result of the proof. `tries`: requests that reached the endpoint, to events. `causes`: of duplicates."""
 
     events: int
     delivered: int
@@ -105,7 +105,7 @@ UNEXPLAINED = "no cause found"
 
 
 def _causes(accepted: Sequence[Seen], ends: Sequence[Fate]) -> Iterable[str]:
-    """Why an event was sent again after it had been accepted: what became of each acceptance but the last."""
+    """Why an event was sent again after it had been accepted: the outcome of each acceptance but the last."""
     for each in accepted[:-1]:
         # One message's requests never overlap, so the first end after this request is this request's.
         end = next((fate for fate in ends if fate.at_ms >= each.at_ms), None)
@@ -144,7 +144,7 @@ def _problems(
         "dead without a reason": mute,
         "in the store, but never sent": [id for id in kept if id not in known],
         "sent twice under two keys": [event for event, n in Counter(known.values()).items() if n > 1],
-        "unexpected: the endpoint saw a key that nobody sent": [each.key or "(no key)" for each in strange],
+        "unexpected: the endpoint saw a key that was never sent": [each.key or "(no key)" for each in strange],
         "mixed up: the endpoint saw another event under a key": [str(each.event) for each in mixed],
         f"accepted again, {UNEXPLAINED}": [str(causes[UNEXPLAINED])] if causes[UNEXPLAINED] else [],
         "refused for a wrong signature": [
@@ -160,13 +160,13 @@ def _some(found: Sequence[str]) -> str:
 
 
 def lines(path: str | Path, kind: type[T]) -> list[T]:
-    """The lines of a log as values. A last line without its end is not a line yet."""
+    """Read the lines of a log. A last line without its end is not a line yet."""
     decode = msgspec.json.Decoder(kind).decode
     return [decode(line) for line in Path(path).read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
 
 
 def messages_of(store: Store, queue: str | None = None) -> list[Message]:
-    """Everything in the store, or in one queue of it."""
+    """Return all messages of the store, or of one queue."""
     found: list[Message] = []
     cursor = None
     while True:
@@ -178,7 +178,7 @@ def messages_of(store: Store, queue: str | None = None) -> list[Message]:
 
 
 def read_fates(path: str | Path) -> list[Fate]:
-    """The fates in the worker's log; its notices are left out."""
+    """Return the outcomes in the worker's log; its notices are left out."""
     return [msgspec.convert(line, Fate) for line in lines(path, dict) if "outcome" in line]
 
 

@@ -1,4 +1,4 @@
-"""What the demo's endpoint does to which event: all of it drawn from one seed, so that a run can be repeated."""
+"""Draw from one seed what the demo's endpoint does to each event, so that a run can be repeated."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ PASSING = {
     "dropped": "accepted, then the connection is dropped instead of an answer",
 }
 _PASSING_SHARE = {"429": 9, "429-date": 4, "503": 8, "503-after": 3, "500": 8, "slow": 4, "dropped": 4}  # per cent
-# What does not pass by itself.
+# Failures that do not pass by themselves.
 LASTING = {
     "404": "404 Not Found, until the route is put back",
     "400": "400 Bad Request, until the parser is mended",
     "500-always": "500 Internal Server Error every time, until the bug is fixed",
-    "410": "410 Gone, for good: nobody subscribes to these any more",
+    "410": "410 Gone, for good: these have no subscribers any more",
 }
 _LASTING_COUNT = {"404": (5, 8), "400": (3, 6), "500-always": (3, 5), "410": (2, 4)}
 FOR_GOOD = frozenset({"410"})
 
 
 class Plan(Struct, frozen=True):
-    """`scripts`: what an event meets before it is served. `lasting`: what it meets every time. Others are served."""
+    """`scripts`: the failures of an event before it is served. `lasting`: its failure every time. Others are served."""
 
     scripts: dict[str, tuple[str, ...]]
     lasting: dict[str, str]
@@ -45,14 +45,14 @@ class Plan(Struct, frozen=True):
     outage_s: float
 
     def counts(self) -> Counter[str]:
-        """How many events meet each kind of answer."""
+        """Return the number of events for each kind of answer."""
         return Counter(kind for script in self.scripts.values() for kind in set(script)) + Counter(
             self.lasting.values()
         )
 
 
 def draw(seed: int, ids: Sequence[str]) -> Plan:
-    """The plan of a seed."""
+    """Return the plan of a seed."""
     random_ = random.Random(seed)
     shuffled = sorted(ids)
     random_.shuffle(shuffled)
@@ -72,7 +72,7 @@ def draw(seed: int, ids: Sequence[str]) -> Plan:
 
 
 def event_ids() -> list[str]:
-    """The ids of the bundled events, in their order."""
+    """Return the ids of the bundled events, in their order."""
 
     class _Event(Struct):
         id: str

@@ -1,4 +1,4 @@
-"""The demo's redrives: a plan of what is dead, applied, and carried by a worker until it is over."""
+"""Run the demo's redrives: plan the dead messages, start the run, and wait until a worker has finished it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS: Mapping[str, object] = {"rate": "10/s", "canary": 3, "stop_if": "faile
 
 
 class Came(msgspec.Struct, frozen=True):
-    """What a run came to."""
+    """The result of a run."""
 
     state: str
     why: str
@@ -33,7 +33,7 @@ class Came(msgspec.Struct, frozen=True):
 
 
 class Redrives:
-    """Redrives of what lies dead on one queue, told of in a report."""
+    """Redrives dead messages of one queue, and reports it."""
 
     def __init__(
         self, store: Store, queue: str, target: Target, options: Options, report: Report, observers: Sequence[Observer]
@@ -42,7 +42,7 @@ class Redrives:
         self._report, self._observers = report, observers
 
     def plan(self, selector: str) -> PlanHandle:
-        """Freeze what the selector names; nothing moves."""
+        """Freeze the selected messages; nothing moves."""
         flags = " ".join(f"--{name.replace('_', '-')} {_word(value)}" for name, value in SETTINGS.items())
         self._report.say(f"$ redrive dlq plan {_word(f'queue:{self._queue} {selector}')} {flags}", "cyan")
         plan = DeadLetters(self._store).select(f"queue:{self._queue} {selector}").plan(**SETTINGS)  # type: ignore[arg-type]
@@ -52,7 +52,7 @@ class Redrives:
         return plan
 
     def apply(self, plan: PlanHandle, reason: str, limit_s: float) -> Came:
-        """Start the plan's run and carry it until it is over, and all that it moved has ended. Raises TimeoutError."""
+        """Start the plan's run and work until it and all messages that it moved have ended. Raises TimeoutError."""
         self._report.say(f"$ redrive dlq apply {plan.id} --reason {_word(reason)} --watch", "cyan")
         run = plan.start(reason=reason, actor=ACTOR)
         asyncio.run(self._carry(run, limit_s))
@@ -78,7 +78,7 @@ class Redrives:
         return run.state in FINAL and not counts.ready + counts.scheduled + counts.leased
 
     def _tell(self, run: Run, told: int) -> int:
-        """Print what is new in the run's story; how many lines were printed."""
+        """Print the new lines of the run's story; return how many."""
         story = run.story()
         for line in story[told:]:
             self._report.say(f"  {rfc3339(line.at_ms)[11:22]}  {line.text}", "dim")

@@ -1,4 +1,4 @@
-"""The demo from start to end: put, deliver, prove; redrive too early, mend the endpoint, redrive, prove again."""
+"""Run the demo: enqueue, deliver, prove; redrive too early, repair the endpoint, redrive, prove again."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ TIMEOUT_S = 0.8
 CONCURRENCY = 16
 LIMIT_S = 50.0  # for one delivery; the whole takes some 20 s
 SECRET = "whsec_cmVkcml2ZSBkZW1vIHNlY3JldCwgbm90IHJlYWxseSBzZWNyZXQ="
-# What a redrive can deliver once the endpoint is fixed.
+# Messages that a redrive can deliver once the endpoint is fixed.
 WORTH_IT = " ".join(f'-text:"HTTP {status}"' for status in sorted(FOR_GOOD))
-# Below a second, since nobody wants to watch hours; `redrive policy preview` shows the real ones.
+# Below a second, since a demo cannot last hours; `redrive policy preview` shows the real ones.
 POLICY = Retry(max_attempts=10, max_elapsed=None, backoff=Backoff("150ms", 2, "1500ms", "equal"))
 
 
 class DemoFailed(RedriveError):
-    """A part of the demo did not do what it must."""
+    """A part of the demo failed."""
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What the demo came to."""
+    """The result of the demo."""
 
     seed: int
     balanced: bool
@@ -63,7 +63,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Demo:
-    """One run in `folder`, on the store at `url` or else on a file in there; what it says goes to `console`."""
+    """One run in `folder`, on the store at `url` or else on a file in there, printed to `console`."""
 
     def __init__(self, folder: Path, seed: int, console: Console, url: str | None = None) -> None:
         self._folder, self._seed, self._console, self._report = folder, seed, console, Report(console)
@@ -76,7 +76,7 @@ class Demo:
                 f"the demo follows each event, and store {self._store.traits.name} cannot look up what waits in it; "
                 "expected an SQLite, PostgreSQL or Redis URL"
             )
-        self._alone = url is None  # nothing but the demo's is in the store
+        self._alone = url is None  # the store has no other messages
 
     def run(self, kept: bool) -> Result:
         began_s = time.monotonic()
@@ -168,7 +168,7 @@ class Demo:
         report.dead(summary.groups)
 
     def _list_sent(self) -> None:
-        """Who was sent under which key, before anything is."""
+        """Write which event has which key, before anything is sent."""
         event = msgspec.json.Decoder(dict[str, Any]).decode
         sent = [Sent(message.id, event(message.body)["id"]) for message in messages_of(self._store, self._queue)]
         self._sent.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in sent))
@@ -191,7 +191,7 @@ class Demo:
         target = Target(url=self._target, keys=(read_secret(SECRET),), timeout_s=TIMEOUT_S)
         return target, Options(retry=POLICY, concurrency=CONCURRENCY)
 
-    # -- back to work with what is dead
+    # -- redriving the dead messages
 
     def _redrives(self) -> Redrives:
         target, options = self._sends()
@@ -201,7 +201,7 @@ class Demo:
         report, redrives = self._report, self._redrives()
         report.heading("Redrive, too early: the endpoint is still broken")
         stay = sum(g.count for g in first.groups if any(f"HTTP {status}" in g.text for status in FOR_GOOD))
-        report.say(f"{stay} of {first.dead} are left out: 410 Gone means that nobody wants these any more.")
+        report.say(f"{stay} of {first.dead} are left out: 410 Gone means that they are not wanted any more.")
         plan = redrives.plan(WORTH_IT)
         came = self._limited(redrives, plan, "is it mended?")
         verdicts.append(self._judge())
@@ -241,7 +241,7 @@ class Demo:
         return self._record.queue
 
     def _forget(self) -> None:
-        """Take the demo's messages out of a store that holds others'."""
+        """Remove the demo's messages from a store that has others."""
         remove(self._store, self._queue)
         self._ledger.write(None)
 
@@ -275,11 +275,11 @@ class EndpointProcess:
         self.port = 0
 
     def wait(self) -> None:
-        """Until it listens."""
+        """Wait until it listens."""
         self.port = int(self._read())
 
     def fix(self) -> None:
-        """Let it serve everything that can be served."""
+        """Let it serve all events that can be served."""
         stdin = self._stdin()
         stdin.write(b"fix\n")
         stdin.flush()

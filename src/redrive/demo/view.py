@@ -1,4 +1,4 @@
-"""What the demo shows: a live view on a terminal, a line a second elsewhere, and the report's tables."""
+"""Print the demo: a live view on a terminal, a line a second elsewhere, and the report's tables."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ Cell = object
 
 
 class View:
-    """An observer of fates that can show how a delivery stands. `tries` counts delivered events by their attempts."""
+    """An observer that shows the state of a delivery. `tries` counts delivered events by their attempts."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, refresh_per_second=10, transient=True) if console.is_terminal else None
         self._began_s = self._line_at_s = time.monotonic()
-        self._due_ms: dict[str, int] = {}  # of what waits for its retry
+        self._due_ms: dict[str, int] = {}  # of messages that wait for a retry
         self.tries: Counter[int] = Counter()
         self.retries: Counter[str] = Counter()  # by why
 
@@ -68,7 +68,7 @@ class View:
         return time.monotonic() - self._began_s
 
     def tick(self, delivery: Delivery) -> None:
-        """Show it, or write a line if it is time for one."""
+        """Update the view, or write a line if it is time for one."""
         if self._live is not None:
             self._live.update(self._picture(delivery))
         elif time.monotonic() - self._line_at_s >= LINE_EVERY_S:
@@ -90,7 +90,7 @@ class View:
         return Group(head, states, wave, error)
 
     def _wave(self) -> str:
-        """How many retries come due in each of the next slots."""
+        """Count the retries that come due in each of the next slots."""
         now_ms = time.time() * 1000
         slots = [0] * WAVE_SLOTS
         for due_ms in list(self._due_ms.values()):
@@ -163,7 +163,7 @@ class Report:
         self.table(rows, header=("dead", "reason", "last failure", "fingerprint"))
 
     def verdict(self, v: Verdict) -> None:
-        """What the ledger says."""
+        """Print the ledger."""
         rows: list[Sequence[Cell]] = [
             (v.events, "events were sent"),
             (v.delivered, "were accepted by the endpoint"),
@@ -181,7 +181,7 @@ class Report:
         self.balance(v)
 
     def balance(self, v: Verdict) -> None:
-        """Whether the ledger balances."""
+        """Print whether the ledger balances."""
         for problem in v.problems:
             self.say(f"✗ {problem}", "bold red")
         if v.balanced:

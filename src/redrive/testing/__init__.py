@@ -1,8 +1,8 @@
-"""For the tests of programs that use redrive, and of stores: the `rd` fixture's Kit, a manual clock, the contracts that
-stores and cells keep.
+"""Test programs that use redrive, and stores: the `rd` fixture's Kit, a manual clock, contracts of stores and cells.
 
-Needs pytest, which nothing else in redrive imports. The names below are imported when
-they are first used: pytest imports this package in every run, for the plugin beside it.
+Begin with `kit` for your own tasks, with `contract` for a store of your own, and with `sqs` for an SQS without AWS.
+Needs pytest, which no other package of redrive imports. Names are imported at their first use: pytest imports this
+package in every run, for the plugin in it.
 """
 
 from __future__ import annotations

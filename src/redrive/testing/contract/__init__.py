@@ -1,4 +1,7 @@
-"""The contract that every store keeps, by subject; contracts.py puts the rules together."""
+"""The contract suite that every store passes, by subject.
+
+Begin with `contracts`, which puts the rules together, and `base`, with the fixtures and helpers of all rules.
+"""
 
 from __future__ import annotations
 

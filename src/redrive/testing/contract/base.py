@@ -1,6 +1,6 @@
-"""What all rules share: how a test gets its store, and short words for putting, claiming, settling and looking.
+"""Share fixtures and helpers between all rules: a test's store, and short forms of put, claim, settle and find.
 
-The words take a store for what it promises: they order what it gives in any order, and look where it lets them.
+The helpers respect a store's traits: they sort results without a promised order, and query only what it supports.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Contract(ABC):
 
     @abstractmethod
     def make_store(self, clock: ManualClock, place: Path) -> Store:
-        """A handle on the data named by `place`, going by `clock`."""
+        """Return a handle on the data named by `place`, with `clock` as its time."""
 
     @pytest.fixture
     def clock(self) -> ManualClock:
@@ -55,7 +55,7 @@ class Contract(ABC):
 
     @pytest.fixture
     def open_store(self, clock: ManualClock, tmp_path: Path) -> Iterator[OpenStore]:
-        """Opens one more handle on the test's data at each call."""
+        """Open one more handle on the test's data at each call."""
         opened: list[Store] = []
 
         def open_store() -> Store:
@@ -100,12 +100,12 @@ def ask(
 
 
 def claim(store: Store, *args: Any, **parts: Any) -> list[Delivery]:
-    """The deliveries of one ask; in the order of putting, where the store gives them in any."""
+    """Return the deliveries of one claim, sorted by enqueue if the store promises no order."""
     return told_apart(store, store.exchange([], [ask(*args, **parts)]).deliveries)
 
 
 def told_apart(store: Store, deliveries: list[Delivery]) -> list[Delivery]:
-    """As the store gave them; where it promises no order, in that of putting, by which a test can name them."""
+    """Return deliveries as the store gave them; sorted by enqueue if it promises no order."""
     return deliveries if store.traits.priorities else sorted(deliveries, key=lambda d: d.message.id)
 
 
@@ -129,12 +129,12 @@ def claimed_ids(store: Store, *args: Any, **parts: Any) -> list[str]:
 
 
 def ordered(store: Store, ids: Sequence[str]) -> list[str]:
-    """In this order, if the store promises one."""
+    """Return the ids in this order, if the store promises one."""
     return [*ids] if store.traits.priorities else AnyOrder(ids)
 
 
 def settle(store: Store, delivery: Delivery, decision: Decision, **parts: Any) -> Settled:
-    """Settle one delivery alone; what the store says of it."""
+    """Settle one delivery alone, and return the store's answer."""
     (word,) = store.exchange([Settlement(delivery.receipt, decision, **parts)], []).settled
     return word
 
@@ -146,25 +146,25 @@ def look(store: Store, id: str) -> Message:
 
 
 def seen(store: Store, id: str, lane: Lane = Lane.READY) -> Message | None:
-    """A message that lies in this lane; None only if the store promises no look at such, or none at its body."""
+    """Return a message in this lane; None only if the store cannot find such messages, or not their bodies."""
     message = look(store, id) if shown(store, lane) == [lane] else store.find([id])[0]
     return None if message is not None and message.content == ABSENT else message
 
 
 def given(store: Store, id: str) -> Message:
-    """What waits; where the store promises no look at it, as the next claim gives it."""
+    """Return the waiting messages; from the next claim if the store cannot find them."""
     return seen(store, id) or next(d.message for d in claim(store) if d.message.id == id)
 
 
 def told(store: Store, message: Message, *faults: Fault) -> bool:
-    """Whether this is its history; where nothing is kept beside a message that waits, a part of it will do."""
+    """Return whether this is its history; a part of it is enough if a store keeps none beside a waiting message."""
     return message.faults == faults or (not store.traits.cells and {*message.faults} < {*faults})
 
 
 def die(
     store: Store, clock: ManualClock, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None
 ) -> None:
-    """What a worker had held is free again: at once, or, where the store takes nothing back, when its leases end."""
+    """Free the messages of a dead worker: at once, or when the leases end if the store cannot take them back."""
     taken = store.release(worker, started, fault=fault)
     if not store.traits.releases:
         assert taken == (0, 0)
@@ -172,12 +172,12 @@ def die(
 
 
 def lanes(store: Store, *ids: str) -> list[Lane | None]:
-    """Where these messages lie; None for one the store does not know."""
+    """Return the lanes of these messages; None for one that the store does not know."""
     return [None if message is None else message.lane for message in store.find(ids)]
 
 
 def shown(store: Store, *lanes: Lane | None) -> list[Lane | None]:
-    """What `lanes` says of messages that lie in these, as far as the store finds what lies there."""
+    """Return the answer of `lanes` for messages in these, as far as the store can find them."""
     traits = store.traits
     hidden = {Lane.READY: not (traits.finds or traits.cancels), Lane.DONE: not traits.keeps_done}
     hidden |= dict.fromkeys(RESTING, not traits.triages)

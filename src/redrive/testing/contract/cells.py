@@ -1,4 +1,4 @@
-"""Cells: compare-and-set on versions that are never used twice, with time to live."""
+"""Rules of cells: compare-and-set on versions that are never used twice, with time to live."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class CellRules:
 
 
 class StoreCellRules(CellRules, Contract):
-    """Of the cells of a store."""
+    """Rules for the cells of a store."""
 
     @pytest.fixture
     def cells(self, store: Store) -> Cells:
@@ -163,7 +163,7 @@ for _name, _rule in [*vars(CellRules).items()]:
 
 
 def let_forget(store: Store, clock: ManualClock) -> None:
-    """Time and work in which a store may forget what is gone."""
+    """Give the store time and work in which it may forget expired cells."""
     for _ in range(2):
         clock.advance("2m")
         store.exchange([], [])
@@ -171,11 +171,11 @@ def let_forget(store: Store, clock: ManualClock) -> None:
 
 
 class OpenCellRules(CellRules, ABC):
-    """Of cells that are opened for themselves."""
+    """Rules for cells that are opened alone."""
 
     @abstractmethod
     def make_cells(self, clock: ManualClock, place: Path) -> OpenCells:
-        """A handle on the cells named by `place`, going by `clock`."""
+        """Return a handle on the cells named by `place`, with `clock` as its time."""
 
     @pytest.fixture
     def clock(self) -> ManualClock:

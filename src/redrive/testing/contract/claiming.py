@@ -1,4 +1,4 @@
-"""Claiming: one order of due times, limits, priorities, skipping, pauses, and no message for two."""
+"""Rules of claiming: the order of due times, limits, priorities, skipping, pauses, and no message for two workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What flow control and the crash ledger ask of a store: deferrals, crashes that are told, claims that skip."""
+"""Rules for flow control and the crash ledger: deferrals, reported crashes, claims that skip."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ class CrashRules(Contract):
 
 
 class SkipRules(Contract):
-    """A claim with `skip` looks at SKIP_LOOKED due messages of each priority."""
+    """A claim with `skip` reads SKIP_LOOKED due messages of each priority."""
 
     def _fill(self, store: Store, count: int, **parts: object) -> None:
         most = store.traits.batch_max

@@ -1,4 +1,4 @@
-"""Groups: at most so many of one key at once, in turns or in strict order, however messages come and go."""
+"""Rules of groups: a bounded number of messages of one key at once, in turns, however messages come and go."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class GroupRules(Contract):
 
     @takes("widths")
     def test_groups_take_turns(self, store: Store, clock: ManualClock) -> None:
-        """However many one group has waiting, each of the others goes before its second."""
+        """However many messages one group has waiting, each other group goes before its second."""
         big = put(store, *[draft(group="big") for _ in range(20)])
         clock.advance("1s")
         small = put(store, *[draft(group=f"small{n}") for n in range(3) for _ in range(2)])
@@ -200,7 +200,7 @@ class GroupRules(Contract):
 
 
 class WidthRules(Contract):
-    """Widths, set per queue and per group while messages stand in line."""
+    """Widths, set per queue and per group while messages wait."""
 
     @takes("widths")
     def test_a_greater_width_lets_more_in_at_once(self, store: Store) -> None:
@@ -268,7 +268,7 @@ class WidthRules(Contract):
 
     @takes("widths")
     def test_who_stands_in_line_keeps_his_number_when_the_order_changes(self, store: Store) -> None:
-        """Strict goes by number alone, turns by priority first: also for those who joined under the other order."""
+        """Strict order is by number alone, turns are by priority first: also for messages of the other order."""
         put_one(store, group="g")
         running = claim_one(store)
         first, second, high = put(store, *[draft(group="g", priority=n) for n in (3, 2, 1)])

@@ -1,4 +1,4 @@
-"""Done messages that are kept, their results, and what retention removes."""
+"""Rules of retention: done messages that are kept, their results, and removal."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class KeepRules(Contract):
         assert lanes(store, dead, poison, other, waiting) == left
 
     def rested(self, store: Store, clock: ManualClock, lane: Lane) -> list[str]:
-        """Five that came to rest in this lane ten seconds apart; the last ten seconds ago."""
+        """Five messages that ended in this lane ten seconds apart; the last ten seconds ago."""
         ids = []
         for _ in range(5):
             if lane is Lane.DEAD:

@@ -1,4 +1,4 @@
-"""Leases: lost ones come back as crashes, receipts fence, and the dead give back what they had."""
+"""Rules of leases: lost ones come back as crashes, receipts fence, and dead workers' messages are taken back."""
 
 from __future__ import annotations
 

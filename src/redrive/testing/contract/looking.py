@@ -1,4 +1,4 @@
-"""Looking without claiming: find, counts, peek with filters and cursors, failure groups."""
+"""Rules of reading without claiming: find, counts, peek with filters and cursors, failure groups."""
 
 from __future__ import annotations
 

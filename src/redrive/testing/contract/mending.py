@@ -1,4 +1,4 @@
-"""Mending by hand: what replaces a dead message, what an import restores, how groups are told to grow, lists."""
+"""Rules of repairs by hand: replacing a dead message, restoring an export, trends of failure groups, lists."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class ReplaceRules(Contract):
 
 class RestoreRules(Contract):
     def rich(self, store: Store, clock: ManualClock) -> Message:
-        """A dead message that has all that a message can have."""
+        """A dead message with all fields set."""
         id = put_one(
             store,
             task="t",

@@ -1,4 +1,4 @@
-"""Verdicts of runs: spread redrives, a replay of what is done, and the way back."""
+"""Rules of redrive runs: spread redrives, replays of done messages, and undo."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def finish(store: Store, keep_ms: int | None = None, **parts: object) -> str:
 
 
 def handle_of(store: Store, id: str) -> Handle:
-    """Also of one that the store does not find: as somebody would write it who knows where it is."""
+    """The handle of a message; made up from its place if the store cannot find it."""
     (message,) = store.find([id])
     return message.handle if message is not None else Handle(id, 1, Lane.READY)
 

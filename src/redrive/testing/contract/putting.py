@@ -1,4 +1,4 @@
-"""Putting: what arrives as it was, what is refused, unique keys, and what outlives a handle."""
+"""Rules of enqueueing: messages arrive unchanged, bad ones are refused, and stored ones outlive the handle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settling: each decision is one commit with its follow-ups and swaps; settle and claim are one call."""
+"""Rules of settling: each decision is one commit with its follow-ups and swaps; settle and claim are one call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Swaps in settlements: each settlement is one commit with its own."""
+"""Rules of swaps in settlements: each settlement is one commit with its own swaps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SettledSwapRules(Contract):
 
     @takes("cells", "fenced", "atomic_moves")
     def test_settlements_with_one_swap_are_told_apart_from_all_others(self, store: Store, clock: ManualClock) -> None:
-        """As a batch of a healthy queue has them: most of them acks, of which each completes a record."""
+        """A batch of a healthy queue: mostly acks, and each completes a record."""
         key = "k" if store.traits.unique else None
         put(store, *[Draft(task="push", key=key if n == 5 else None, group="g" if n == 6 else None) for n in range(12)])
         store.cells.swap([Swap("there", 0, b"0"), Swap("over", 0, b"0", ttl_ms=1000), Swap("other", 0, b"0")])

@@ -1,4 +1,4 @@
-"""Changing by hand: verdicts on resting messages, and cancelling in every state."""
+"""Rules of triage: verdicts on resting messages, and cancelling in every state."""
 
 from __future__ import annotations
 

@@ -126,6 +126,6 @@ class UniqueKeyRules(Contract):
 
 
 def _again(store: Store) -> Put:
-    """What a second put of the same task and key gives."""
+    """Put the same task and key again, and return the result."""
     (done,) = store.put([draft(key="k")])
     return done

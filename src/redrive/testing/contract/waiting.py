@@ -1,4 +1,4 @@
-"""Waiting: until something may be due, a put, a nudge or the timeout."""
+"""Rules of waiting: until something may be due, a put, a nudge or the timeout."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A worker in slow motion: one message at a time, and where a worker would wait, the clock jumps.
+"""Run a worker one message at a time; where a worker would wait, the clock jumps.
 
-Claims, admission, executors, decisions and settlement are the worker's own; only waiting is not.
+Claims, admission, executors, decisions and settlement are the worker's own; only waiting is replaced.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 _DEAD = ("dead", "quarantined")
 WORKER = "kit"
 LOOKS_MAX = 1_000
-LEASE_MS = 30_000  # a worker's default, as the next one; a test shall not depend on the machine's settings
+LEASE_MS = 30_000  # a worker's default, as the next one: a test does not depend on the machine's settings
 PARK_S = 300.0
 GRACE_S = 30.0
 
 
 class Plan(Struct, frozen=True):
-    """How far to go: no jump beyond `end_ms`, an early end once `enough` is true, an error after `deliveries_max`."""
+    """Bounds of a drain: no jump beyond `end_ms`, an end once `enough` is true, an error after `deliveries_max`."""
 
     end_ms: float
     enough: Callable[[], object]
@@ -53,7 +53,7 @@ class Plan(Struct, frozen=True):
 
 
 class Tally(Struct):
-    """What was done so far."""
+    """The counts so far."""
 
     deliveries: int = 0
     runs: int = 0
@@ -71,7 +71,7 @@ class Tally(Struct):
             self.last_failure = repr(ran).strip()
 
     def add_unrun(self, told: Fate) -> None:
-        self.done += told.outcome == "done"  # a duplicate of what is done
+        self.done += told.outcome == "done"  # a duplicate of a done message
         if told.outcome in _DEAD:
             self.dead += 1
             self.last_failure = f"{told.task} {told.outcome} unrun ({told.reason})" + (
@@ -80,7 +80,7 @@ class Tally(Struct):
 
 
 class Engine:
-    """Claims, admits and settles for one store; whoever asks for its turns runs the handlers."""
+    """Claims, admits and settles for one store; the caller of `turns` runs the handlers."""
 
     def __init__(self, store: KitStore, clock: ManualClock) -> None:
         self.store, self._clock, self.start_ms = store, clock, clock.now_ms()
@@ -101,7 +101,7 @@ class Engine:
         self._gate.park_ms = max(self._gate.park_ms, math.ceil(park_s * 1000))
 
     def turns(self, plan: Plan, tally: Tally) -> Generator[Run]:
-        """Each admitted message, one of each queue in turn, to be run before the next is asked for."""
+        """Yield each admitted message, one of each queue in turn; run it before taking the next."""
         if not self.apps:
             raise ConfigError("no app is in use here; call rd.use(app) first, or set redrive_app in pytest's settings")
         for task in self.tasks.values():
@@ -110,7 +110,7 @@ class Engine:
             raise RuntimeError("this test's messages are being run already; a handler cannot run them too")
         self._busy = True
         try:
-            idle = 0  # looks that found nothing, one after another
+            idle = 0  # successive claims that found nothing
             while not idle or self._jump(plan.end_ms, idle):
                 idle += 1
                 self._redriving.tick()
@@ -144,7 +144,7 @@ class Engine:
         return [Run(delivery, self._gate, math.inf) for delivery in deliveries]
 
     def _jump(self, end_ms: float, idle: int) -> bool:
-        """Move the clock to where something is due; False where nothing will be until `end_ms`."""
+        """Move the clock to the next due time; return False if nothing comes due until `end_ms`."""
         due_ms, now_ms = min(self.store.next_due_ms(), self._redriving.next_ms(end_ms)), self._clock.now_ms()
         if due_ms <= now_ms:  # each look lets some of those whose wait is over join the line of their group
             return idle < LOOKS_MAX
@@ -185,7 +185,7 @@ class Engine:
         return not run.over
 
     def _flow_of(self, run: Run) -> Flow | None:
-        """The flow control of its app."""
+        """Return the flow control of its app."""
         task = self.tasks.get(run.delivery.message.task)
         if task is None:
             return None
@@ -198,14 +198,14 @@ class Engine:
         app.events.emit([Notice(name=name, worker=WORKER, at_ms=self._clock.now_ms(), text=text, about=about)])
 
     def _settle(self, run: Run, from_ms: int = 0) -> tuple[Fate, Fault | None]:
-        """Settle a run, which began at `from_ms` if it did."""
+        """Settle a run that started at `from_ms`, if it started."""
         now_ms = self._clock.now_ms()
         if run.guards and (flow := self._flow_of(run)) is not None:
             flow.ended(run)
             flow.left(run)
             flow.tick()
         self._keys.look_committed([run])
-        if run.started_s:  # as long as this clock says: what the machine took is not the test's
+        if run.started_s:  # by this clock: real time does not count in a test
             run.finished_s = run.started_s + (now_ms - from_ms) / 1000
         ended = outcome(run, now_ms, WORKER)
         try:

@@ -1,4 +1,4 @@
-"""Failures on demand: a task as the worker's executors see it for one run, whose handler may fail, die or be late."""
+"""Fail runs on demand: wrap a task for one run so that its handler fails, dies or is late."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ...worker.middleware import around
 
 class Crash(BaseException):
     """Raised anywhere in a handler under a Kit, it ends the run as `kill -9` of the worker would there: nothing is
-    settled, the lease runs out, the crash is counted and the message comes again. (Only, `finally` blocks do run.)"""
+    settled, the lease runs out, the crash is counted and the message comes again. (But `finally` blocks do run.)"""
 
 
 class Act(Struct, frozen=True):
-    """What is to go wrong in one run: `error` is raised instead of running the handler, or after it ran."""
+    """The failure of one run: `error` is raised instead of running the handler, or after it ran."""
 
     error: BaseException | type[BaseException]
     after: bool = False
@@ -26,7 +26,7 @@ class Act(Struct, frozen=True):
 
 
 class Acts:
-    """What was asked to go wrong in the next runs, by task."""
+    """The failures requested for the next runs, by task."""
 
     def __init__(self) -> None:
         self._next: dict[str, deque[Act]] = {}
@@ -40,7 +40,7 @@ class Acts:
 
 
 class RiggedTask:
-    """The run's task in all but its handler, which keeps what it returned, and what no worker would survive."""
+    """The run's task with another handler, which stores its result, and errors that no worker survives."""
 
     def __init__(self, run: Run, act: Act | None) -> None:
         self._task, self._run, self._act = run.task, run, act

@@ -1,4 +1,4 @@
-"""Which of the enqueued messages a test means, and what to say where there is none."""
+"""Find the enqueued messages that a test expects, and explain why there is none."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SHOWN_MAX = 20  # messages in the text of a failed assertion
 
 
 class Wanted(Struct, frozen=True):
-    """What a message should look like; None, or an argument that is not named, matches anything."""
+    """The expected message; None, or an argument that is not named, matches anything."""
 
     task: str
     args: Mapping[str, Any]
     options: Mapping[str, Any]  # delay_s, queue, key, group
 
     def differences(self, message: Enqueued) -> list[str]:
-        """In what it is not as wanted; empty if it matches."""
+        """Return the differences; empty if it matches."""
         pairs = [(name, message.args.get(name, "nothing"), value) for name, value in self.args.items()]
         pairs += [(name, getattr(message, name), value) for name, value in self.options.items() if value is not None]
         return [_difference(name, found, wanted) for name, found, wanted in pairs if not wanted == found]  # noqa: SIM201
@@ -34,7 +34,7 @@ class Wanted(Struct, frozen=True):
 
 
 def named_arguments(codec: Codec, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments a test gave, by name; any may be left out. Raises TypeError for one the handler does not take."""
+    """Return a test's arguments by name; any may be left out. Raises TypeError for one unknown to the handler."""
     try:
         return dict(codec.signature.bind_partial(*args, **kwargs).arguments)
     except TypeError as error:
@@ -42,7 +42,7 @@ def named_arguments(codec: Codec, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def complaint(wanted: Wanted, times: int | None, enqueued: Sequence[Enqueued]) -> str | None:
-    """Why the assertion fails; None if it holds."""
+    """Return why the assertion fails; None if it holds."""
     of_task = [message for message in enqueued if message.task == wanted.task]
     matching = [message for message in of_task if not wanted.differences(message)]
     if (matching and times is None) or len(matching) == times:

@@ -1,4 +1,4 @@
-"""What a Kit shows: messages that were enqueued, runs, dead messages and the sum of a drain, each in one line."""
+"""Records of a Kit: enqueued messages, runs, dead messages and the sum of a drain, each printed in one line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def arguments(codec: Codec | None, body: bytes, version: int) -> dict[str, Any]:
 
 
 def named(codec: Codec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by name, defaults included."""
+    """Return the arguments of a call by name, defaults included."""
     bound = codec.signature.bind(*args, **kwargs)
     bound.apply_defaults()
     return dict(bound.arguments)

@@ -1,4 +1,4 @@
-"""How a Kit runs handlers: by the worker's executors, in a synchronous test and in an asynchronous one."""
+"""Run handlers by the worker's executors, in a synchronous or an asynchronous test."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from ...worker.executors.threads import ThreadExecutor
 
 
 class InlineRunner:
-    """For synchronous tests: sync handlers here and now, in the test's own thread; async ones on an event loop of the
-    kit's own, made when the first is run. Timeouts end async handlers in real time, as in a worker."""
+    """For synchronous tests: sync handlers run at once in the test's thread, async ones on an event loop of the kit.
+
+    The loop is made when it is first needed. Timeouts end async handlers in real time, as in a worker.
+    """
 
     def __init__(self) -> None:
         self._runner: asyncio.Runner | None = None
@@ -30,7 +32,7 @@ class InlineRunner:
         loop.run_until_complete(run.handle)
 
     def close(self) -> None:
-        """Close the event loop; what handlers left running on it is cancelled."""
+        """Close the event loop; tasks that handlers left running are cancelled."""
         if self._runner is not None and self._tasks is not None:
             self._tasks.close()
             self._runner.close()
@@ -43,8 +45,8 @@ class InlineRunner:
 
 
 class LoopRunner:
-    """For asynchronous tests: async handlers on the test's own loop, sync ones in a thread, where a worker has them
-    too: they may block, or run a loop of their own."""
+    """For asynchronous tests: async handlers run on the test's loop, sync ones in a thread, as in a worker: they may
+    block, or run a loop of their own."""
 
     def __init__(self) -> None:
         self._current: list[Run] = []

@@ -1,4 +1,4 @@
-"""Redrive runs in a Kit: carried by the carriers of a worker, whose ticks come when the kit's clock says so."""
+"""Work redrive runs in a Kit: with the runners of a worker, whose ticks follow the kit's clock."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from .store import KitStore
 if TYPE_CHECKING:
     from ...app import App
 
-LOOK_MS = 1_000  # until a run is looked at again that somebody else carries
+LOOK_MS = 1_000  # until the next look at a run that another process works on
 QUIET_MS = 600_000  # for how long the clock jumps for a run that waits, as for a breaker to close
-PATIENCE = 10  # what has waited is looked at again after a tenth of that
+PATIENCE = 10  # a run that has waited is checked again after a tenth of that time
 
 
 class Carried(Struct):
-    """A run that is open."""
+    """An open run."""
 
     carrier: Carrier
-    next_ms: int = 0  # when it is to be ticked
-    news: tuple[object, ...] = ()  # what of its state is no mere lease
-    since_ms: int = 0  # since when there was none
-    awaits: bool = False  # a person has to say a word
+    next_ms: int = 0  # when its next tick is due
+    news: tuple[object, ...] = ()  # its state without leases
+    since_ms: int = 0  # since when it has not changed
+    awaits: bool = False  # a person has to decide
 
 
 class KitRuns:
-    """The open runs of one kit. `notice` makes what tells an app's observers."""
+    """The open runs of one kit. `notice` makes the function that informs an app's observers."""
 
     def __init__(
         self, store: KitStore, clock: ManualClock, apps: Sequence[App], notice: Callable[[App], Notify], owner: str
@@ -44,7 +44,7 @@ class KitRuns:
         self._open: dict[str, Carried] = {}
 
     def tick(self) -> None:
-        """Carry on what is due. Raises what a carrier raises: in a test nothing goes on without it."""
+        """Tick the runs that are due. Errors of a runner pass through: a test cannot go on without it."""
         open_runs = runs.index(self._store).open
         if not (open_runs or self._open):
             return
@@ -64,8 +64,8 @@ class KitRuns:
             run.since_ms = run.next_ms = self._clock.now_ms()
 
     def next_ms(self, end_ms: float) -> float:
-        """When one is due next, of those that may get on by themselves; infinite if there is none. Where the clock has
-        no end to go to, what waits is not waited for long."""
+        """Return the next due time of runs that can go on by themselves; infinite if there is none. Without an end for
+        the clock, runs that wait are not waited for long."""
         now_ms = self._clock.now_ms()
         quiet_ms = QUIET_MS if end_ms == math.inf else math.inf
         going = [run for run in self._open.values() if not run.awaits and now_ms - run.since_ms < quiet_ms]
@@ -82,7 +82,7 @@ class KitRuns:
         return Carrier(self._store, id, self._owner, self._notice(app), app)
 
     def _app_of(self, id: str) -> App:
-        """The app whose tasks it moves."""
+        """Return the app of the tasks that it moves."""
         plan = read_plan(self._store.cells, id)
         tasks = set() if plan is None else {*plan.by_task}
         return next((app for app in self._apps if not tasks.isdisjoint(app.tasks)), self._apps[0])

@@ -1,4 +1,4 @@
-"""The memory store of one test: it remembers what was put, and says when something is due next."""
+"""The memory store of one test: it records what was enqueued, and knows when something is due next."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ..clock import ManualClock
 
 
 class Noted(NamedTuple):
-    """A draft that became a message, and when."""
+    """A draft that became a message, and its time."""
 
     draft: Draft
     id: str
@@ -86,7 +86,7 @@ class KitStore(MemoryStore):
         return super().restore(messages, swaps=swaps)
 
     def next_due_ms(self) -> float:
-        """When something may be claimed next, of any queue that is not paused; infinite if nothing is scheduled."""
+        """Return the next due time of all queues that are not paused; infinite if nothing is scheduled."""
         with self._changed:
             return self._next_due_ms([Ask(queue, 1, 0) for queue in self.seen_queues])
 
@@ -97,8 +97,8 @@ class KitStore(MemoryStore):
         return replace(settlement, follow_ups=tuple(map(self._exact, named)))
 
     def _exact(self, draft: Draft) -> Draft:
-        """Stores add a millisecond to a delay, for the one that is under way. This clock stands still: a test that
-        advances it by the delay shall find the message due."""
+        """Stores add a millisecond to a delay, for the current one. This clock stands still: after an advance
+        by the delay the message is due."""
         return draft if draft.due_ms is not None else replace(draft, due_ms=self.now_ms() + draft.delay_ms)
 
     def _note(self, draft: Draft, id: str) -> None:

@@ -1,4 +1,4 @@
-"""Schedules in a test: the clock jumps to a tick, and a scheduler, the real one, enqueues it."""
+"""Run schedules in a test: the clock jumps to a tick, and the real scheduler enqueues it."""
 
 from __future__ import annotations
 

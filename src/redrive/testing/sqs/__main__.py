@@ -1,6 +1,6 @@
 """Serve the stand-in SQS on loopback: `python -m redrive.testing.sqs --port 9324`, and AWS_ENDPOINT_URL names it.
 
-What is in its queues is gone when it ends. A GET of its URL tells how many requests there were, by action.
+Its queues are lost when it ends. A GET of its URL returns the number of requests by action.
 """
 
 from __future__ import annotations

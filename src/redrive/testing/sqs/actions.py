@@ -1,4 +1,4 @@
-"""The calls of the SQS API on the queues of one account."""
+"""Carry out the calls of the SQS API on the queues of one account."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Given = dict[str, Any]
 
 
 class Account:
-    """All queues. Used by one thread, but for what tests look at."""
+    """All queues. Used by one thread; tests may read it."""
 
     def __init__(self, url: str, region: str, clock_ms: Callable[[], int], receive_max: int = 10) -> None:
         self.queues: dict[str, Queue] = {}
@@ -37,12 +37,12 @@ class Account:
         self._touched: set[str] = set()
 
     def touched(self) -> set[str]:
-        """Queues into whose line something may have come since the last call."""
+        """Return the queues that may have got a visible message since the last call."""
         names, self._touched = self._touched, set()
         return names
 
     def queue(self, given: Given) -> Queue:
-        """The queue that a request names. Raises SqsError."""
+        """Return the queue that a request names. Raises SqsError."""
         name = str(given.get("QueueUrl", "")).rpartition("/")[2] or str(given.get("QueueName", ""))
         return self.named(name)
 
@@ -164,14 +164,14 @@ class Account:
         return {name: value for name, value in told.items() if value is not None}
 
     def wait_s(self, given: Given) -> int:
-        """How long a receive polls. Raises SqsError."""
+        """Return the time that a receive polls. Raises SqsError."""
         asked = given.get("WaitTimeSeconds")
         if asked is None:
             return int(self.queue(given).attributes["ReceiveMessageWaitTimeSeconds"])
         return whole(asked, "WaitTimeSeconds", 0, WAIT_MAX_S)
 
     def receive(self, given: Given, *, long_poll: bool) -> dict[str, Any]:
-        """A receive, without its wait: empty where there is nothing. Raises SqsError."""
+        """Receive without waiting: empty if there is nothing. Raises SqsError."""
         now_ms = self._clock_ms()
         self._move(now_ms)
         queue = self.queue(given)

@@ -1,5 +1,4 @@
-"""Lambda's event source mapping, played: what it receives from a queue it hands to a function, and deletes what that
-is done with."""
+"""Play Lambda's event source mapping: hand received messages to a function, and delete those that it is done with."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ BATCH_MAX = 10
 
 
 class Remaining:
-    """The context of an invocation that may take so many seconds."""
+    """The context of an invocation with a time limit."""
 
     def __init__(self, seconds: float) -> None:
         self._end_s = time.monotonic() + seconds
@@ -31,7 +30,7 @@ class EventSource:
         self._sqs, self._url, self._visibility = sqs, queue_url, visibility
 
     def receive(self) -> list[dict[str, Any]]:
-        """The records of the next event; empty where nothing is visible."""
+        """Return the records of the next event; empty if nothing is visible."""
         found = self._sqs.receive_message(
             QueueUrl=self._url,
             MaxNumberOfMessages=BATCH_MAX,
@@ -48,8 +47,8 @@ class EventSource:
         seconds: float = 30,
         records: Sequence[dict[str, Any]] | None = None,
     ) -> list[str]:
-        """Call the function with an event; the ids of SQS's messages that were not done. Raises what it raises: then
-        all messages come again."""
+        """Call the function with an event; return the ids of the messages that were not done. Its errors pass through:
+        then all messages come again."""
         records = self.receive() if records is None else records
         if not records:
             return []

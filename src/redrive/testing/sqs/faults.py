@@ -9,13 +9,13 @@ from .messages import SqsError
 
 
 class Fault:
-    """What happens to a call. `before`: nothing is done; else it is done, and nobody hears of it."""
+    """The fault of a call. `before`: nothing is done; else it is done, and the answer is lost."""
 
     def __init__(self, kind: str, before: bool, times: int) -> None:
         self.kind, self.before, self.left = kind, before, times
 
     def strike(self, given: dict[str, Any]) -> None:
-        """Raises what the caller gets."""
+        """Raise the error that the caller gets."""
         if self.kind == "throttled":
             raise SqsError("RequestThrottled", "Request is throttled.")
         if self.kind == "broken":
@@ -24,7 +24,7 @@ class Fault:
 
 
 class Faults:
-    """Which calls fail next. Any thread may say so."""
+    """The calls that fail next. Any thread may set them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,7 +53,7 @@ class Faults:
             self._entries[action] = self._entries.get(action, 0) + count
 
     def clear(self) -> None:
-        """From now on all is well."""
+        """Clear all faults."""
         with self._lock:
             self._next.clear()
             self._entries.clear()
@@ -63,7 +63,7 @@ class Faults:
             self._next.setdefault(action, []).append(fault)
 
     def next(self, action: str) -> Fault | None:
-        """What strikes this call."""
+        """Return the fault of this call."""
         with self._lock:
             waiting = self._next.get(action)
             if not waiting:
@@ -75,7 +75,7 @@ class Faults:
             return fault
 
     def entry(self, action: str) -> bool:
-        """Whether this entry of a batch fails."""
+        """Return whether this entry of a batch fails."""
         with self._lock:
             left = self._entries.get(action, 0)
             self._entries[action] = max(0, left - 1)

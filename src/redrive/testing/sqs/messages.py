@@ -37,7 +37,7 @@ _CODES = {  # names of the query protocol, which clients still get beside those 
 
 
 class SqsError(Exception):
-    """What SQS answers a call with, or one entry of a batch. `code` is as the query protocol names it."""
+    """The error answer of SQS to a call, or to one entry of a batch. `code` is the query protocol's name."""
 
     def __init__(self, type: str, text: str, *, status: int = 400) -> None:
         super().__init__(text)
@@ -50,8 +50,8 @@ def invalid(text: str) -> SqsError:
 
 
 class Message:
-    """A message in a queue. `turn` rises with every receive and every change of its visibility: a handle, or a place in
-    a line of times, is of one turn."""
+    """A message in a queue. `turn` rises with every receive and change of visibility: a handle belongs to one turn, and so
+    does an entry in a queue of times."""
 
     __slots__ = (
         "attributes",
@@ -85,7 +85,7 @@ class Message:
         self.hidden_until_ms, self.in_flight, self.turn = 0, False, 0
 
     def system_attributes(self, sender: str, fifo: bool) -> dict[str, str]:
-        """All that a receive can ask for."""
+        """Return all attributes that a receive can request."""
         found = {
             "SenderId": sender,
             "SentTimestamp": str(self.sent_ms),
@@ -101,7 +101,7 @@ class Message:
 
 
 def check_body(body: object, attributes: Mapping[str, Any]) -> int:
-    """How many bytes the message has. Raises SqsError for what SQS refuses."""
+    """Return the size of the message in bytes. Raises SqsError if SQS refuses it."""
     if not isinstance(body, str) or not body:
         raise SqsError("MissingParameter", "The request must contain the parameter MessageBody.")
     if _ODD.search(body):
@@ -129,7 +129,7 @@ def _check_attribute(name: str, value: Mapping[str, Any]) -> int:
 
 
 def check_entries(entries: object) -> list[dict[str, Any]]:
-    """The entries of a batch. Raises SqsError for a batch that SQS refuses as a whole."""
+    """Return the entries of a batch. Raises SqsError for a batch that SQS refuses as a whole."""
     if not isinstance(entries, list) or not entries:
         raise SqsError("EmptyBatchRequest", "There should be at least one entry in the request.")
     if len(entries) > ENTRIES_MAX:

@@ -1,4 +1,4 @@
-"""Moving the messages of a dead-letter queue back: what StartMessageMoveTask does, by the clock."""
+"""Move the messages of a dead-letter queue back, as StartMessageMoveTask does, by the clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Move:
         self.planned = int(source.counts(now_ms)["ApproximateNumberOfMessages"])
 
     def carry(self, now_ms: int, queues: Mapping[str, Queue]) -> list[Queue]:
-        """Move what is due; the queues that something came into."""
+        """Move the messages that are due; return the queues that got some."""
         if self.status != "RUNNING":
             return []
         due = int((now_ms - self._started_ms) / 1000 * (self._rate or RATE_MAX)) - self.moved
@@ -43,7 +43,7 @@ class Move:
         return moved
 
     def told(self, handle: str) -> dict[str, Any]:
-        """As ListMessageMoveTasks tells of it."""
+        """Return the entry in ListMessageMoveTasks."""
         told = {
             "TaskHandle": handle if self.status == "RUNNING" else None,
             "Status": self.status,

@@ -1,7 +1,7 @@
 """A stand-in SQS queue as a value that changes with time: no sockets, no clock of its own.
 
 Standard and FIFO, delays, visibility, retention, the in-flight cap, the dead-letter queue, deduplication. Every call
-takes `now_ms`. What SQS leaves open (order of a standard queue, duplicates) is here the simplest: the order sent, none.
+takes `now_ms`. Where SQS promises nothing, the simplest holds: a standard queue keeps its order and has no duplicates.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _TEXTS = (
 
 
 class Queue:
-    """One queue. Messages stand in line (`_line`, or by group in a FIFO queue), or wait for a time in a heap."""
+    """One queue. Visible messages are in `_line` (by group in a FIFO queue), the others wait for a time in a heap."""
 
     def __init__(self, name: str, arn: str, url: str, attributes: Mapping[str, str], now_ms: int) -> None:
         self.name, self.arn, self.url = name, arn, url
@@ -148,7 +148,7 @@ class Queue:
             self._stand(message)
 
     def _stand(self, message: Message) -> None:
-        """It can be received; in a FIFO queue, once it is the head of its group and none of that is in flight."""
+        """Make it visible; in a FIFO queue, once it is the head of its group and none of the group is in flight."""
         if not self.fifo:
             self._line.append((message.number, message.turn))
         elif not self._flying[message.group or ""]:
@@ -164,8 +164,8 @@ class Queue:
     def receive(
         self, limit: int, visibility_s: int, now_ms: int, dead: Queue | None, *, long_poll: bool
     ) -> list[Message]:
-        """Up to `limit` of those in line, hidden for that long. What was received too often goes to `dead`. Raises
-        SqsError at the in-flight cap, unless by long poll, where there is just nothing."""
+        """Receive up to `limit` visible messages, and hide them for that long; those received too often go to `dead`.
+        Raises SqsError at the in-flight cap; a long poll gets nothing instead."""
         self.turn(now_ms)
         if self.in_flight >= self.in_flight_max:
             if long_poll or self.fifo:
@@ -201,7 +201,7 @@ class Queue:
                 yield message
 
     def _next_of_groups(self, limit: int, found: list[Message]) -> Iterator[Message]:
-        """As many of one group as there is room for, then of the next; a group with one in flight waits."""
+        """Take as many of one group as there is room for, then of the next; a group with one in flight waits."""
         for name in list(self._ready):
             if len(found) >= limit:
                 return
@@ -230,7 +230,7 @@ class Queue:
     # -- handles
 
     def handle(self, message: Message) -> str:
-        """Proof of the last receive."""
+        """Return the handle of the last receive."""
         text = f"{self.name} {message.number} {message.received} {message.received_ms}"
         return base64.b64encode(text.encode()).decode()
 
@@ -292,7 +292,7 @@ class Queue:
                 self._ready[name] = None
 
     def _land(self, message: Message) -> None:
-        """It is neither in flight nor delayed any more."""
+        """End its flight or its delay."""
         if message.in_flight:
             self.in_flight -= 1
             if self.fifo:
@@ -305,7 +305,7 @@ class Queue:
     # -- time
 
     def turn(self, now_ms: int) -> None:
-        """What time does: delays and visibilities end, messages expire."""
+        """Let time pass: delays and visibilities end, messages expire."""
         while self._times and self._times[0][0] <= now_ms:
             _, number, turn = heapq.heappop(self._times)
             message = self.messages.get(number)
@@ -322,7 +322,7 @@ class Queue:
                 self.take_out(message)
 
     def next_ms(self) -> int | None:
-        """When the next message comes back by time alone."""
+        """Return when the next message comes back by time alone."""
         while self._times:
             at_ms, number, turn = self._times[0]
             message = self.messages.get(number)
@@ -336,7 +336,7 @@ class Queue:
             self.take_out(message)
 
     def counts(self, now_ms: int) -> dict[str, str]:
-        """The attributes that SQS counts."""
+        """Return the counted attributes."""
         self.turn(now_ms)
         waiting = len(self.messages) - self.in_flight - self.delayed
         return {

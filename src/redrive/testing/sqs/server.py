@@ -20,9 +20,9 @@ from .faults import Faults
 from .messages import SqsError
 
 HOST = "127.0.0.1"
-ENDS = 20  # times that what is under way is cancelled
+ENDS = 20  # times that running calls are cancelled
 POLL_CAP_S = 0.2  # how long a long poll waits at most, in true time, where the clock is the test's
-SWEEP_S = 0.005  # how often a test's clock is looked at while somebody polls
+SWEEP_S = 0.005  # how often a test's clock is read during a poll
 _JSON = b"application/x-amz-json-1.0"
 
 
@@ -121,7 +121,7 @@ class SqsServer:
                     continue
                 answer = await self._answer(headers.get(b"x-amz-target", b"").decode().rpartition(".")[2], body)
                 if answer is None:
-                    break  # the fault is that nobody hears of it
+                    break  # the fault is that the answer is lost
                 writer.write(answer)
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):

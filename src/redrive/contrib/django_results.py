@@ -1,4 +1,4 @@
-"""What redrive knows of a message, as Django's TaskResult; and the names of Django's tasks, wherever they are."""
+"""Turn a message into Django's TaskResult; and import the names of Django's tasks from Django or django-tasks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ else:
     from django_tasks.signals import task_enqueued, task_finished, task_started
     from django_tasks.utils import normalize_json
 
-PRIORITY, RUN_AFTER = "django-priority", "django-run-after"  # headers: what the message itself has in another form
+PRIORITY, RUN_AFTER = (
+    "django-priority",
+    "django-run-after",
+)  # headers with Django's own values
 _STATUS = {
     Lane.READY: TaskResultStatus.READY,
     Lane.LEASED: TaskResultStatus.RUNNING,
@@ -46,13 +49,13 @@ class _Body(msgspec.Struct):
 
 
 def headers_of(task: Any) -> dict[str, str]:
-    """What a result must say of its task and the message has not, or not exactly."""
+    """Return the headers for the parts of a task that the message does not have, or not exactly."""
     found = {PRIORITY: str(task.priority)} if task.priority else {}
     return found if task.run_after is None else {**found, RUN_AFTER: task.run_after.isoformat()}
 
 
 def new_result(task: Any, id: str, alias: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The result of a task that was enqueued just now."""
+    """Return the result of a task that was just enqueued."""
     return TaskResult(
         task=task,
         id=id,
@@ -70,14 +73,16 @@ def new_result(task: Any, id: str, alias: str, args: Sequence[Any], kwargs: Mapp
 
 
 def running(message: Message, task: Any, alias: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """The result of a task that a worker is about to run."""
+    """Return the result of a task that a worker is about to run."""
     now = timezone.now()
     return _result(message, task, alias, args, kwargs, TaskResultStatus.RUNNING, started_at=now, attempted_at=now)
 
 
 def result_of(message: Message, task: Any, alias: str) -> Any:
-    """The result of a task as its stored message tells. When a run started is not stored: `started_at` is None, and
-    `last_attempted_at` is when the last failed attempt ended."""
+    """Return the result of a task from its stored message.
+
+    The start of a run is not stored: `started_at` is None, and `last_attempted_at` is the end of the last failure.
+    """
     cancelled = message.lane is Lane.DONE and message.reason == "cancelled"
     status = TaskResultStatus.FAILED if cancelled else _STATUS[message.lane]
     body = msgspec.json.decode(message.body, type=_Body)
@@ -118,8 +123,8 @@ def _result(
 
 
 def _as_enqueued(task: Any, message: Message) -> Any:
-    """The declared task with what `using` changed for this message. A redrive may have put it on a queue that Django
-    would refuse."""
+    """The declared task with the changes of `using` for this message. A redrive may have moved it to a queue that
+    Django would refuse."""
     after, queues = message.headers.get(RUN_AFTER), task.get_backend().queues
     return task.using(
         priority=int(message.headers.get(PRIORITY, "0")),
@@ -129,7 +134,7 @@ def _as_enqueued(task: Any, message: Message) -> Any:
 
 
 def _workers(message: Message) -> list[str]:
-    """One per attempt, as Django counts attempts by them; empty where the fault history no longer has it."""
+    """One per attempt, since Django counts attempts by them; empty where the fault history was cut."""
     names = [""] * message.attempt
     for fault in message.faults:
         if 0 < fault.attempt <= len(names):
