@@ -1,6 +1,7 @@
 """Durable background work whose heart is the failure path.
 
-The names below are imported when they are first used, so that a command which only prints its help stays quick.
+Begin with `app`: an App has tasks, queues and a store, and `worker` runs its messages. Names are imported at their
+first use, so that a command that only prints its help stays quick.
 """
 
 from __future__ import annotations

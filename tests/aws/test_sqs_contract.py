@@ -20,8 +20,7 @@ from redrive.testing.contract.deferring import CrashRules, DeferRules
 from redrive.testing.contract.leasing import LeaseRules
 from redrive.testing.contract.mending import ReplaceRules, RestoreRules
 from redrive.testing.contract.putting import PutRules
-from redrive.testing.contract.settling import SettleRules
-from redrive.testing.contract.swapping import SettledSwapRules
+from redrive.testing.contract.settling import SettledSwapRules, SettleRules
 from redrive.testing.contract.triaging import TriageRules
 from redrive.testing.contract.unique_keys import UniqueKeyRules
 

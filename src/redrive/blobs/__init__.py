@@ -1,5 +1,8 @@
 """Large bodies beside the store: `App(url, blobs="file:///srv/blobs")` keeps bodies over a threshold in files,
-`blobs="s3://bucket/prefix"` in a bucket of S3."""
+`blobs="s3://bucket/prefix"` in a bucket of S3.
+
+Begin with `claims`, the store that does so; `files` and `s3` are the two backends, `cleaner` deletes old blobs.
+"""
 
 from __future__ import annotations
 

@@ -10,15 +10,4 @@ from .codec import Codec, Upcast, is_json, to_json
 from .foreign import value_of
 from .routing import TASK, UNROUTED, Route, Routes, check_route
 
-__all__ = [
-    "TASK",
-    "UNROUTED",
-    "Codec",
-    "Route",
-    "Routes",
-    "Upcast",
-    "check_route",
-    "is_json",
-    "to_json",
-    "value_of",
-]
+__all__ = ["TASK", "UNROUTED", "Codec", "Route", "Routes", "Upcast", "check_route", "is_json", "to_json", "value_of"]

@@ -7,8 +7,8 @@ and a worker: `DJANGO_SETTINGS_MODULE=site.settings redrive worker redrive.contr
 `default`, write its name instead of `app`.
 
 Options are defaults for the alias' tasks: `url` (default: as everywhere in redrive), `retry` (a Retry or a preset's
-name), `timeout`, and `keep_result`, how long a result can be read once its task is done (default 1 day). A task sets its
-own by `@task(retry="webhooks", timeout="30s")`.
+name), `timeout`, and `keep_result`, how long a result can be read once its task is done (default 1 day). A task may set
+its own by `@task(retry="webhooks", timeout="30s")`.
 
 Differences from Django's own backends: a task that fails is tried again by its retry policy, and stays READY until it
 is done or dead; `task_finished` is sent for success only. Priorities have four levels: above 50, above 0, 0, below 0. A

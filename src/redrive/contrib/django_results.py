@@ -30,10 +30,7 @@ else:
     from django_tasks.signals import task_enqueued, task_finished, task_started
     from django_tasks.utils import normalize_json
 
-PRIORITY, RUN_AFTER = (
-    "django-priority",
-    "django-run-after",
-)  # headers with Django's own values
+PRIORITY, RUN_AFTER = ("django-priority", "django-run-after")  # headers with Django's own values
 _STATUS = {
     Lane.READY: TaskResultStatus.READY,
     Lane.LEASED: TaskResultStatus.RUNNING,

@@ -17,11 +17,7 @@ Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
 
 def lifespan(
-    app: App,
-    queues: Sequence[str] | Mapping[str, int] | None = None,
-    *,
-    inner: Lifespan | None = None,
-    **options: Any,
+    app: App, queues: Sequence[str] | Mapping[str, int] | None = None, *, inner: Lifespan | None = None, **options: Any
 ) -> Lifespan:
     """Return a lifespan with a worker for `queues` (default: those of all tasks) on the web application's event loop.
 

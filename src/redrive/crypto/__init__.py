@@ -1,7 +1,7 @@
 """Encrypt what messages carry before a store gets it: `App(url, encrypt=Keys.from_env())`.
 
-`keys` says which keys there are, `box` seals and opens bytes, `fields` knows what of a message is sealed, `store` and
-`blobs` stand before a store and its blobs and do it, `status` finds which keys are still needed.
+Begin with `store`, which wraps a store and encrypts what it gets; `blobs` does the same for blobs. `keys` holds the
+keys, `box` encrypts and decrypts bytes, `fields` lists the encrypted fields, and `status` finds the keys still needed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Schedules: tasks enqueued by the clock, each tick once, however many schedulers run.
 
-`times.py` knows when the ticks are, `turn.py` which of them are due (pure), `declare.py` what each one enqueues,
-`runner.py` does it.
+Begin with `scheduler`, the loop. `cron` computes the times of the ticks, `turn` which of them are due (pure), and
+`declare` what each one enqueues.
 """
 
 from __future__ import annotations

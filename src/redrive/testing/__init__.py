@@ -15,21 +15,9 @@ if TYPE_CHECKING:
     from .contract import CellsContract, StoreContract
     from .kit import Crash, Kit
 
-__all__ = [
-    "CellsContract",
-    "Crash",
-    "Kit",
-    "ManualClock",
-    "StoreContract",
-]
+__all__ = ["CellsContract", "Crash", "Kit", "ManualClock", "StoreContract"]
 
-_HOME = {
-    "CellsContract": "contract",
-    "Crash": "kit",
-    "Kit": "kit",
-    "ManualClock": "clock",
-    "StoreContract": "contract",
-}
+_HOME = {"CellsContract": "contract", "Crash": "kit", "Kit": "kit", "ManualClock": "clock", "StoreContract": "contract"}
 
 
 def __getattr__(name: str) -> Any:

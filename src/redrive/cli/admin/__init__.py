@@ -1,1 +1,1 @@
-"""Commands about the store and its settings."""
+"""Commands for the store and its settings: `redrive store`, `schema`, `config`, `keys`, `metrics`, `audit`, `init`."""

@@ -1,4 +1,4 @@
-"""`redrive aws` and `redrive cost`."""
+"""The commands `redrive aws` and `redrive cost`. Begin with `commands`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`redrive dlq` and `redrive run`."""
+"""The commands `redrive dlq` and `redrive run`.
+
+Begin with `commands`; plans and runs are in `plan` and `run`.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What commands print: tables, JSON, errors."""
+"""The output of commands: tables, JSON and errors. Begin with `output`; `failure` has errors and exit codes."""

@@ -19,18 +19,10 @@ from .keeping import KeepRules
 from .leasing import LeaseRules
 from .looking import LookRules
 from .mending import ListRules, ReplaceRules, RestoreRules, TrendRules
-from .moving import (
-    LineRules,
-    ReadmitRules,
-    ReplayRules,
-    ReturnRules,
-    SpreadRules,
-    SwapRules,
-)
+from .moving import LineRules, ReadmitRules, ReplayRules, ReturnRules, SpreadRules, SwapRules
 from .putting import PutRules
-from .settling import SettleRules
+from .settling import SettledSwapRules, SettleRules
 from .strict_groups import StrictRules
-from .swapping import SettledSwapRules
 from .triaging import TriageRules
 from .unique_keys import UniqueKeyRules
 from .waiting import WaitRules

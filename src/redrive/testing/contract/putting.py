@@ -10,17 +10,7 @@ from msgspec.structs import replace
 
 from ...errors import Conflict, EnqueueError, StoreError, TooLarge, Unsupported
 from ...ids import is_id
-from ...message import (
-    Ack,
-    Counts,
-    Draft,
-    Hold,
-    Lane,
-    Put,
-    Settled,
-    Settlement,
-    Swap,
-)
+from ...message import Ack, Counts, Draft, Hold, Lane, Put, Settled, Settlement, Swap
 from ...store import Store
 from ..clock import ManualClock
 from .base import (

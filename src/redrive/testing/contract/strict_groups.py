@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ...message import (
-    Ack,
-    DeadLetter,
-    Discard,
-    Group,
-    GroupOrder,
-    Isolate,
-    OnDead,
-    Quarantine,
-    Redrive,
-    RetryAt,
-)
+from ...message import Ack, DeadLetter, Discard, Group, GroupOrder, Isolate, OnDead, Quarantine, Redrive, RetryAt
 from ...store import Store
 from ..clock import ManualClock
 from .base import Contract, claim, claim_one, claimed_ids, draft, handle, look, put

@@ -5,28 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ...errors import EnqueueError
-from ...message import (
-    Ack,
-    Counts,
-    Discard,
-    Lane,
-    Put,
-    Redrive,
-    RetryAt,
-)
+from ...message import Ack, Counts, Discard, Lane, Put, Redrive, RetryAt
 from ...store import Store
 from ..clock import ManualClock
-from .base import (
-    Contract,
-    bury,
-    claim_one,
-    claimed_ids,
-    draft,
-    handle,
-    in_threads,
-    put_one,
-    settle,
-)
+from .base import Contract, bury, claim_one, claimed_ids, draft, handle, in_threads, put_one, settle
 from .weaker import takes
 
 

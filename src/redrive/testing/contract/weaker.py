@@ -30,19 +30,7 @@ from ...message import (
     Swap,
 )
 from ...store import Store
-from .base import (
-    LEASE_MS,
-    Contract,
-    ask,
-    claim,
-    claim_one,
-    draft,
-    fresh_id,
-    put,
-    put_one,
-    settle,
-    values,
-)
+from .base import LEASE_MS, Contract, ask, claim, claim_one, draft, fresh_id, put, put_one, settle, values
 
 Rule = TypeVar("Rule", bound=Callable[..., None])
 

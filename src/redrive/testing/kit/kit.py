@@ -31,14 +31,7 @@ from ..clock import ManualClock
 from .engine import Engine, Plan, Tally
 from .faults import Act, Crash
 from .match import Wanted, complaint, named_arguments
-from .records import (
-    Dead,
-    Drained,
-    Enqueued,
-    Ran,
-    arguments,
-    call,
-)
+from .records import Dead, Drained, Enqueued, Ran, arguments, call
 from .runners import InlineRunner, LoopRunner
 from .store import KitStore, Noted
 

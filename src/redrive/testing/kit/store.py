@@ -8,19 +8,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from ...ids import new_id
-from ...message import (
-    Ask,
-    Draft,
-    Exchange,
-    Handle,
-    Message,
-    Put,
-    Redrive,
-    Replace,
-    Settlement,
-    Swap,
-    Verdict,
-)
+from ...message import Ask, Draft, Exchange, Handle, Message, Put, Redrive, Replace, Settlement, Swap, Verdict
 from ...stores.memory.store import MemoryStore
 from ..clock import ManualClock
 

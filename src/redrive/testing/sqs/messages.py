@@ -50,8 +50,8 @@ def invalid(text: str) -> SqsError:
 
 
 class Message:
-    """A message in a queue. `turn` rises with every receive and change of visibility: a handle belongs to one turn, and so
-    does an entry in a queue of times."""
+    """A message in a queue. `turn` rises with every receive and change of visibility: a handle belongs to one
+    turn, and so does an entry in a queue of times."""
 
     __slots__ = (
         "attributes",
