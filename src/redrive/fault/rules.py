@@ -1,4 +1,4 @@
-"""Declare and check a task's own rules: which of its exceptions are of which kind. `classify` applies them first."""
+"""Declare and check a task's own rules: the kinds of its exceptions. `classify` applies them first."""
 
 from __future__ import annotations
 
