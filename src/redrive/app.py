@@ -24,9 +24,8 @@ if TYPE_CHECKING:  # for start-up time: all of these are below
     from .schedule import Schedule, Scheduler
     from .triage.controls import Controls
     from .triage.dlq import DeadLetters
+    from .worker import MakeService, Worker
     from .worker.middleware import Opener
-    from .worker.services import MakeService
-    from .worker.store_loop import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -313,9 +312,9 @@ class App(Registry):
         (default: two for each processor). Raises ConfigError for invalid values, and Refused where the store cannot
         run these tasks (SQS: maxReceiveCount, retention, FIFO, cells).
         """
+        from .worker import Worker
         from .worker.executors.app_import import refuse_in_child
         from .worker.preflight import vet
-        from .worker.store_loop import Worker
 
         refuse_in_child("app.worker()")
         for task in self.tasks.values():

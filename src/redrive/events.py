@@ -75,19 +75,19 @@ class Events:
     """Hands batches of events to observers, in the order they happened, on the thread where they happened."""
 
     def __init__(self) -> None:
-        self._observers: list[Observer] = []
+        self.observers: list[Observer] = []
 
     def __bool__(self) -> bool:
-        return bool(self._observers)
+        return bool(self.observers)
 
     def subscribe(self, observer: Observer) -> Callable[[], None]:
         """Call `observer` with every batch from now on; returns the call that ends it. It must be quick: the store
         thread calls it."""
-        self._observers.append(observer)
-        return lambda: self._observers.remove(observer)
+        self.observers.append(observer)
+        return lambda: self.observers.remove(observer)
 
     def emit(self, events: Sequence[Event]) -> None:
-        for observer in self._observers:
+        for observer in self.observers:
             try:
                 observer(events)
             except Exception:  # an observer's bug must not change a message's fate

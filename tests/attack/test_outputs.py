@@ -34,7 +34,7 @@ from redrive.stores.clock import wall_ms
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.triage.export import import_lines
 from redrive.triage.redrive.runner import Carrier
-from redrive.worker.redrive_outcome import with_verdict
+from redrive.worker.redrive_outcome import with_redrive_outcome
 
 __all__ = ["hook"]
 
@@ -308,7 +308,7 @@ def test_no_plan_and_no_run_shows_a_secret(scene: Scene, tmp_path: Path, n: int)
             text = texts[int(each.message.body)]
             fault = Fault(Kind.PERMANENT, "ValueError", text, f"{int(each.message.body):016x}", traceback=text)
             settlement = Settlement(each.receipt, DeadLetter("permanent", text), fault)
-            store.exchange([with_verdict(each.message, settlement, store.now_ms())], [])
+            store.exchange([with_redrive_outcome(each.message, settlement, store.now_ms())], [])
 
     store.put([Draft(task="crm.push", queue="crm", body=b"%d" % n) for n in range(len(texts))])
     die()

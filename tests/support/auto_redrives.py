@@ -18,7 +18,7 @@ from redrive.triage.auto.machine import LEASE_MS, Autos
 from redrive.triage.auto.state import Machine, machines
 from redrive.triage.redrive import runs
 from redrive.triage.redrive.runner import Carrier
-from redrive.worker.redrive_outcome import with_verdict
+from redrive.worker.redrive_outcome import with_redrive_outcome
 
 Ends = Callable[[Delivery], Decision]
 
@@ -126,7 +126,7 @@ class World:
                 self.ran[d.message.id] += 1
                 decision = ends(d)
                 fault = None if isinstance(decision, Ack) else fault_of(d)
-                settlements.append(with_verdict(d.message, Settlement(d.receipt, decision, fault), now_ms))
+                settlements.append(with_redrive_outcome(d.message, Settlement(d.receipt, decision, fault), now_ms))
             self.store.exchange(settlements, [])
 
     def carry(self) -> float:

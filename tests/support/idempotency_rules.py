@@ -164,8 +164,8 @@ def test_a_zombie_is_refused_and_the_new_owners_claim_survives(app: App, late: s
         await charge.using(keep_result="1h").aenqueue(7)
         async with app.worker(concurrency=1, prefetch=0, lease=30, name="zombie") as zombie:
             await until(lambda: ran)
-            zombie._renew = zombie._beat = lambda *_: None  # type: ignore[method-assign] # it hangs
-            (run,) = zombie._held.values()
+            zombie._leases.beat = lambda now_s: None  # type: ignore[method-assign] # it hangs
+            (run,) = zombie._in_flight.all()
             message = run.delivery.message
             # The lease runs out: as if released by whoever took the dead worker's identity.
             app.store.release(zombie.name, None)

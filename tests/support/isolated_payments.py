@@ -18,7 +18,7 @@ ONCE = Idempotency(key=lambda order, *rest: f"order-{order}")
 
 def at(url: str) -> App:
     app._store, app.url = None, url
-    app.events._observers.clear()
+    app.events.observers.clear()
     return app
 
 

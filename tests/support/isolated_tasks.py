@@ -34,7 +34,7 @@ def fresh(store: Any = None, url: str | None = None, **options: Any) -> App:
     app._store, app.url = store, url if store is None else None
     for name in ("recycle_after", "recycle_memory"):
         setattr(app, name, options.get(name))
-    app.events._observers.clear()
+    app.events.observers.clear()
     return app
 
 

@@ -15,7 +15,7 @@ from redrive.triage.redrive import runs
 from redrive.triage.redrive.run import Run
 from redrive.triage.redrive.runner import Carrier
 from redrive.triage.redrive.settings import read_settings
-from redrive.worker.redrive_outcome import with_verdict
+from redrive.worker.redrive_outcome import with_redrive_outcome
 
 BAD = Fault(Kind.DEFAULT, "ValueError", "bad", "f-bad")
 Ends = Callable[[Delivery], Decision]
@@ -102,7 +102,7 @@ class Scene:
         for d in deliveries:
             decision = ends(d)
             settlement = Settlement(d.receipt, decision, None if isinstance(decision, Ack) else BAD)
-            settlements.append(with_verdict(d.message, settlement, now_ms))
+            settlements.append(with_redrive_outcome(d.message, settlement, now_ms))
         self.store.exchange(settlements, [])
 
     def work(self, ends: Ends = works) -> None:

@@ -22,7 +22,7 @@ from ..events import Observer
 from ..files import make_folder, open_file
 from ..policy import Retry
 from ..store import Store
-from ..worker.store_loop import Worker
+from ..worker import Worker
 from .ingest import Ingest, Ledger, Record
 from .lines import Stamp
 from .pace import Pacer

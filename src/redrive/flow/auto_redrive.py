@@ -13,9 +13,9 @@ from ..duration import Duration, milliseconds, show
 from ..errors import ConfigError
 from ..message import Isolate, Message, Redrive
 from ..policy import YEAR_S, Backoff, draw
-from ._rules import number, put, span_s, whole
 from .gates import Gates
 from .limits import per_s
+from .rules import number, put, span_s, whole
 
 MOVED_MAX = 10_000  # messages of one run
 RATE_PER_S, JITTER = 10.0, 0.2

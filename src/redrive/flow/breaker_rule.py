@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from ..duration import Duration
 from ..errors import ConfigError
-from ._rules import number, put, span_s, whole
+from .rules import number, put, span_s, whole
 
 GROWTH = 1.5  # each opening in a row lasts so much longer
 SPREAD = 0.2  # ± of an opening's length

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ..duration import Duration
 from ..errors import ConfigError
-from ._rules import OnExhausted, number, on_exhausted, put, span_s, whole
+from .rules import OnExhausted, number, on_exhausted, put, span_s, whole
 
 ILL = 0.2  # the share of failed first attempts, of those that ended lately, from which on nothing is lent
 LATELY = 2  # sub-windows that something ended in

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from ..duration import Duration, seconds
 from ..errors import ConfigError
-from ._rules import number, put, span_s, whole
+from .rules import number, put, span_s, whole
 
 ASKED_SPREAD = 0.2  # what was asked to wait for r comes back within [r, 1.2·r]
 COOL_MAX_S = 6 * 3600.0  # a longer delay is asked for again by whoever comes then

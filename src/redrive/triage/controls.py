@@ -21,8 +21,8 @@ from ..flow.breaker import Breaker, Word
 from ..flow.dependency import Dependency, State
 from ..message import Lane, Swap, Where, version_of
 from ..registry import Registry
-from ..worker.flow.controller import NAMES
 from ..worker.flow.local_state import controls, is_rate
+from ..worker.flow.shared_state import NAMES
 from ..worker.flow.transitions import Transition, note, read
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from ..decide import NO_SIGNALS, Signals
 from ..errors import BlobsUnavailable, LeaseLost, Unreadable
 from ..events import Notice
 from .admission import judge, unread
-from .execution import Run
+from .execution import Execution
 
 READERS = 8  # blobs that one worker reads at once for async handlers
 
@@ -28,7 +28,7 @@ class Fetched(Struct, frozen=True):
 TIMED_OUT = Fetched(signals=Signals(unfetched="its body was not read from blob storage within the task's timeout"))
 
 
-def fetch(run: Run) -> Fetched:
+def fetch(run: Execution) -> Fetched:
     """Read and decode the body. Blocks for as long as the storage takes, and leaves the run as it is: it may have
     ended meanwhile."""
     message, store = run.delivery.message, run.task.app.store
@@ -42,7 +42,7 @@ def fetch(run: Run) -> Fetched:
     return Fetched(args, kwargs)
 
 
-def take(run: Run, fetched: Fetched) -> bool:
+def take(run: Execution, fetched: Fetched) -> bool:
     """Whether the handler can be called; else the run has its verdict. Raises LeaseLost if it was told to end."""
     if run.cause == "timeout":
         fetched = TIMED_OUT
@@ -53,7 +53,7 @@ def take(run: Run, fetched: Fetched) -> bool:
     return judge(run, fetched.signals, run.task.app.store.now_ms())
 
 
-def _tell(run: Run, store: Any, text: str) -> None:
+def _tell(run: Execution, store: Any, text: str) -> None:
     events, worker = run.task.app.events, run.delivery.message.worker or ""
     if events and not (isinstance(store, ClaimCheck) and not store.complains()):
         events.emit([Notice(name="blobs_unavailable", worker=worker, at_ms=store.now_ms(), text=text)])

@@ -1,29 +1,28 @@
-"""What a worker asks for: how many messages of which queue it has places for, and which of them may run now."""
+"""How many messages a worker claims, and which ones it holds."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
-from ..message import Ask, Delivery
+from ..message import Ask, Delivery, Receipt
 from ..registry import Queue
-
-if TYPE_CHECKING:
-    from .flow.controller import Flow
+from .crash.ledger import Slots
+from .execution import Execution
+from .flow.claims import ClaimLimits
 
 BATCH_MAX = 1000
 _NONE: frozenset[str] = frozenset()
 
 
 class RetryShares:
-    """How many places of each ask are for due retries: none, where the queue's last claim was short, as then there is
-    no backlog to wait behind."""
+    """How many messages of each claim may be due retries ahead of a backlog: none if the queue's last claim was short,
+    because then there is no backlog."""
 
     def __init__(self, queues: Sequence[Queue]) -> None:
         self._shares = {q.name: q.retry_share for q in queues}
-        self._owed: dict[str, float] = {}  # to the retries of each queue with a backlog: less than one place
+        self._owed: dict[str, float] = {}  # to the retries of each queue with a backlog: less than one message
 
     def take(self, queue: str, limit: int) -> int:
         owed = self._owed.get(queue)
@@ -40,39 +39,42 @@ class RetryShares:
             self._owed.pop(queue, None)
 
 
-class Places:
-    """The places of one worker for claimed messages: per queue its concurrency and prefetch, all together `capacity`.
+class Capacity:
+    """How many messages one worker may hold: per queue its concurrency and prefetch, all together `capacity`.
 
-    `total` bounds the runs under way, `prefetch` is what each queue, or with a total the worker, may hold beyond;
-    `ask_max` bounds what one exchange asks for.
+    `total` bounds the messages that run at once; `prefetch` is how many more each queue, or the worker if there is a
+    total, may hold; `claim_max` bounds one claim. `flow` says which tasks may be claimed now.
     """
 
-    def __init__(self, queues: Sequence[Queue], total: int, prefetch: int | None, ask_max: int) -> None:
-        self._flow: Flow | None = None
-        self._ask_max = min(ask_max, BATCH_MAX)
+    def __init__(
+        self,
+        queues: Sequence[Queue],
+        total: int,
+        prefetch: int | None,
+        claim_max: int,
+        flow: ClaimLimits | None = None,
+    ) -> None:
+        self._flow = flow
+        self._claim_max = min(claim_max, BATCH_MAX)
         self._most = {q.name: q.concurrency + (q.concurrency if prefetch is None else prefetch) for q in queues}
         together = sum(self._most.values())
         self.capacity = min(together, total * 2 if prefetch is None else total + prefetch)
-        self._shares = [self._most]  # what the queues may hold, to be filled in this order
+        self._shares = [self._most]  # how many each queue may hold, filled in this order
         if any(q.weight != 1 for q in queues):
             weights = sum(q.weight for q in queues)
             self._shares.insert(0, {q.name: math.ceil(self.capacity * q.weight / weights) for q in queues})
-        self._asked_of_dry = 1 if len(queues) > 1 and self.capacity < together else BATCH_MAX
+        self._from_dry = 1 if len(queues) > 1 and self.capacity < together else BATCH_MAX
         self.taken: Counter[str] = Counter()
         self._retries = RetryShares(queues)
-        self._dry: set[str] = set()  # queues that gave less than they were asked for, since the last wait
+        self._dry: set[str] = set()  # queues whose last claim was short, since the last wait
         self._clogged: frozenset[str] = frozenset()
 
-    def watched_by(self, flow: Flow) -> None:
-        """From here on flow control says how many of which tasks to ask for."""
-        self._flow = flow
-
     def asks(self, leaving: Sequence[str], lease_ms: int, worker: str) -> list[Ask]:
-        """What to claim: per queue its free places, all together no more than the worker's, of tasks that flow control
-        bounds no more than may run. `leaving` names the queue of each message that is settled in the same exchange.
+        """What to claim: as many messages of each queue as it and the worker have room for, and no more of each task
+        than flow control allows. `leaving` names the queue of each message that is settled in the same exchange.
 
-        A dry queue is left out, so that its places go to the next one. Where there is something to settle anyway it is
-        asked too, for one message if others want its places, to notice when it is dry no more.
+        A dry queue is left out, so that the next one gets its room. If something is settled anyway, a dry queue is
+        asked too, for one message if others want its room, to notice new messages.
         """
         rooms = self._rooms(Counter(leaving))
         if self._flow is None:
@@ -83,20 +85,20 @@ class Places:
         return [Ask(name, room, lease_ms, skip, worker, self._retries.take(name, room)) for name, room, skip in wanted]
 
     def _rooms(self, leaving: Counter[str]) -> dict[str, int]:
-        free = min(self.capacity - self.taken.total() + leaving.total(), self._ask_max)
+        free = min(self.capacity - self.taken.total() + leaving.total(), self._claim_max)
         rooms = dict.fromkeys(self._most, 0)
         for share in self._shares:
             for name, most in share.items():
                 room = most - self.taken[name] + leaving[name] - rooms[name]
                 if name in self._dry:
-                    room = min(room, self._asked_of_dry - rooms[name]) if leaving else 0
+                    room = min(room, self._from_dry - rooms[name]) if leaving else 0
                 more = max(0, min(room, free))
                 rooms[name] += more
                 free -= more
         return {name: room for name, room in rooms.items() if room > 0}
 
     def asks_to_wait(self, lease_ms: int, worker: str) -> tuple[list[Ask], float]:
-        """What there is room for, were it due, and in how many ms flow control may let more of it run."""
+        """What could be claimed if it were due, and in how many ms flow control may allow more."""
         if self.taken.total() >= self.capacity:
             return [], math.inf
         free = [name for name, most in self._most.items() if self.taken[name] < most]
@@ -111,9 +113,9 @@ class Places:
         return asks, wake_ms
 
     def note(self, asks: Sequence[Ask], deliveries: Sequence[Delivery], clogged: frozenset[str]) -> set[str]:
-        """What came of the asks; the queues that gave less than they were asked for."""
+        """Record what was claimed; returns the queues that gave less than was asked."""
         if self._flow is not None:
-            clogged -= self._flow.looking  # what is known there may wait in its order
+            clogged -= self._flow.looking  # there the known tasks may wait
         given, asked = Counter(delivery.message.queue for delivery in deliveries), Counter[str]()
         for ask in asks:
             asked[ask.queue] += ask.limit
@@ -124,5 +126,50 @@ class Places:
         return short
 
     def waited(self) -> None:
-        """Any queue may have something again."""
+        """After a wait any queue may have due messages again."""
         self._dry.clear()
+
+
+class InFlight:
+    """The executions that a worker holds leases of. Each has a slot in the crash ledger and counts against capacity.
+
+    `ended` is called for each one that leaves. Used by the store thread; others may read `all`.
+    """
+
+    def __init__(self, capacity: Capacity, slots: Slots | None, ended: Callable[[Execution], None] | None) -> None:
+        self._held: dict[Receipt, Execution] = {}
+        self._capacity, self._slots, self._ended = capacity, slots, ended
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def all(self) -> list[Execution]:
+        """All of them, at this moment."""
+        return list(self._held.values())
+
+    def add(self, runs: Sequence[Execution]) -> None:
+        """Hold these."""
+        held, slots = self._held, self._slots
+        for run in runs:
+            message = run.delivery.message
+            if slots is not None:
+                run.slot = slots.take(message.id, message.fence)
+            held[run.delivery.receipt] = run
+        self._capacity.taken.update([run.delivery.message.queue for run in runs])
+
+    def still(self, runs: Sequence[Execution]) -> list[Execution]:
+        """Those of them that are still held."""
+        held = self._held
+        return [run for run in runs if run.delivery.receipt in held]
+
+    def remove(self, deliveries: Sequence[Delivery]) -> None:
+        """Hold these no more: they are settled, or their leases are lost."""
+        taken = self._capacity.taken
+        for delivery in deliveries:
+            run = self._held.pop(delivery.receipt, None)
+            if run is not None:
+                taken[delivery.message.queue] -= 1
+                if run.counted and self._ended is not None:
+                    self._ended(run)
+                if self._slots is not None:
+                    self._slots.give(run.slot)

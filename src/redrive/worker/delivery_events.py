@@ -1,30 +1,67 @@
-"""What observers are told of a delivery once it is settled."""
+"""Report deliveries and notices to observers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from ..decide import is_free
-from ..events import Fate
+from ..events import Events, Fate, Notice
 from ..fault import Crash, Fault
 from ..message import DAMAGED, Ack, DeadLetter, Message, Quarantine, RetryAt, Settled
-from .redrive_outcome import verdict
+from ..store import Store
+from .redrive_outcome import first_outcome
 from .settlement import Outcome
 
 _FREE = {"snooze": "snoozed", "interrupted": "released"}  # the other free waits are held
 
 
+class Reporter:
+    """Reports to the observers of an app what one worker does; costs nothing while there are none."""
+
+    def __init__(self, events: Events, store: Store, worker: str) -> None:
+        self._events, self._store, self.worker = events, store, worker
+        self.observers = events.observers
+
+    def notice(self, name: str, text: str, about: str = "", count: int = 1) -> None:
+        """Report something about the worker itself."""
+        if self.observers:
+            now_ms = self._store.now_ms()
+            found = Notice(name=name, worker=self.worker, at_ms=now_ms, text=text, about=about, count=count)
+            self._events.emit([found])
+
+    def settled(self, outcomes: Sequence[Outcome], answers: Sequence[Settled]) -> None:
+        """Report the fates of these deliveries, given the store's answers."""
+        now_ms, pairs = self._store.now_ms(), zip(outcomes, answers, strict=True)
+        self._events.emit([fate(o, answer, now_ms, self.worker) for o, answer in pairs])
+
+    def crashed(self, messages: Sequence[Message], fault: Fault) -> None:
+        """Report the fates of deliveries that this worker takes back: their process died while it ran them."""
+        self._events.emit([_crashed(message, fault, self.worker) for message in messages])
+
+    def set_aside(self, messages: Sequence[Message]) -> None:
+        """Report messages that were set aside unclaimed, because their rows cannot be read."""
+        if self.observers:
+            now_ms = self._store.now_ms()
+            self._events.emit([_damaged(message, now_ms, self.worker) for message in messages])
+
+    def lost(self, message: Message) -> None:
+        """Report that this worker lost the lease of a message while it ran."""
+        if self.observers:
+            self._events.emit([_lost(message, self._store.now_ms(), self.worker)])
+
+
 def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
-    """The fate of one settled delivery; `attempt` is what the message has spent, so a free one gives its own back."""
+    """The fate of one settled delivery. `attempt` counts the attempts spent, so a free delivery gives its own back."""
     decision, fault, message = o.settlement.decision, o.settlement.fault, o.delivery.message
     outcome = "done"
     reason: str | None = None
     text: str | None = None
     delay_ms = degraded = None
     died = False
-    rare: dict[str, Any] | None = None  # what most fates have not: each field that is named costs, on every message
+    rare: dict[str, Any] | None = None  # fields that few fates have: naming them costs time on every message
     free = is_free(decision)
     match decision:
         case RetryAt():
@@ -45,7 +82,7 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
         crash, causes = _crashes(message, fault, new=not free or died)
         rare = {**(rare or {}), "crash": crash, "causes": () if isinstance(decision, RetryAt) else causes}
     if message.redrives and word is Settled.OK:
-        rare = {**(rare or {}), "verdict": verdict(message, decision)}
+        rare = {**(rare or {}), "verdict": first_outcome(message, decision)}
     if o.duplicate_of is not None:
         rare = {**(rare or {}), "duplicate_of": o.duplicate_of}
     found = Fate(
@@ -72,7 +109,7 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> Fate:
 
 
 def _crashes(message: Message, fault: Fault | None, *, new: bool) -> tuple[Crash | None, tuple[str, ...]]:
-    """How its process died last, and the causes of all crashes of its life; `new`: the fault's is not counted yet."""
+    """The last crash, and the causes of all crashes of this life. `new`: the fault's crash is not counted yet."""
     last = None if fault is None else fault.crash
     known = [f.crash for f in message.faults if f.crash is not None and f.at_ms >= message.life_ms]
     if last is not None:
@@ -81,10 +118,9 @@ def _crashes(message: Message, fault: Fault | None, *, new: bool) -> tuple[Crash
     return (known[-1] if known else None), (*(crash.cause for crash in known), *[""] * unknown)
 
 
-def fate_of_crashed(message: Message, fault: Fault, worker: str) -> Fate:
-    """The fate of a delivery whose worker's process died while running it, told by `worker`, who takes it back."""
+def _crashed(message: Message, fault: Fault, worker: str) -> Fate:
     return replace(
-        fate_of_lost(message, fault.at_ms, worker),
+        _lost(message, fault.at_ms, worker),
         outcome="crashed",
         crashes=message.crashes + 1,
         fault=fault.kind.value,
@@ -94,18 +130,12 @@ def fate_of_crashed(message: Message, fault: Fault, worker: str) -> Fate:
     )
 
 
-def fate_of_damaged(message: Message, now_ms: int, worker: str) -> Fate:
-    """The fate of a message that was set aside unclaimed, since its row cannot be read."""
-    return replace(
-        fate_of_lost(message, now_ms, worker),
-        outcome="quarantined",
-        reason=DAMAGED,
-        text=None if message.damage is None else message.damage.why,
-    )
+def _damaged(message: Message, now_ms: int, worker: str) -> Fate:
+    text = None if message.damage is None else message.damage.why
+    return replace(_lost(message, now_ms, worker), outcome="quarantined", reason=DAMAGED, text=text)
 
 
-def fate_of_lost(message: Message, now_ms: int, worker: str) -> Fate:
-    """The fate of a delivery whose lease this worker lost while it ran."""
+def _lost(message: Message, now_ms: int, worker: str) -> Fate:
     return Fate(
         outcome="lost",
         id=message.id,

@@ -1,5 +1,7 @@
-"""One delivery on its way through the worker, and the places it may have to wait for. What its end comes to stands in
-settlement.py."""
+"""One execution of a claimed message in this process, and the limits on how many run at once.
+
+settlement.py decides what follows when it ends.
+"""
 
 from __future__ import annotations
 
@@ -26,42 +28,44 @@ if TYPE_CHECKING:
     from .flow.local_state import Guard
 
 
-class Run(Struct, gc=False, eq=False):
-    """A claimed message in this process. `cause` says why the worker wants it to end: timeout, lease, drain."""
+class Execution(Struct, gc=False, eq=False):
+    """A claimed message in this process. `cause` is why the worker ends it early: timeout, lease or drain."""
 
     delivery: Delivery
-    gate: Gate
+    limit: QueueLimit
     until_s: float  # time.monotonic() when the lease ends
-    slot: int = -1
-    task: Any = None  # the Task; from here on set by admission
+    slot: int = -1  # in the crash ledger
+    task: Any = None  # the Task; admission sets this and the arguments
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
-    guards: tuple[Guard, ...] = ()  # of flow control; from here to `counted` set by worker/flow/controller.py
+    guards: tuple[Guard, ...] = ()  # flow control sets this and the fields up to `counted`
     refusal: Refusal | None = None
-    granted: tuple[str, ...] = ()  # the passes of what was taken for it so far
-    probe: str = ""  # by whose name it is a breaker's probe
-    counted: bool = False  # it has a place of its dependency's concurrency
-    claim: Claim | None = None  # of its idempotency key; from here to `over` set by idempotency.py
-    stored: Record | None = None  # what its key came to earlier: its result stands for that of a run
-    over: bool = False  # it has come to its end without a run
-    verdict: Decision | None = None  # set where it was not admitted
-    fault: Fault | None = None  # how its run ended, or why it was not admitted
-    result: bytes | None = None  # what the handler returned, where that is to be kept
-    complaint: str | None = None  # why it cannot be
+    granted: tuple[str, ...] = ()  # the passes it has taken so far
+    probe: str = ""  # the owner's name if it is a probe of a breaker
+    counted: bool = False  # it takes one of its dependency's concurrent calls
+    claim: Claim | None = None  # of its idempotency key; idempotency.py sets this and the fields up to `over`
+    stored: Record | None = None  # the stored result of its key, which replaces a run
+    over: bool = False  # it has ended without a run
+    decision: Decision | None = None  # set if it was not admitted
+    fault: Fault | None = None  # how it failed, or why it was not admitted
+    result: bytes | None = None  # what the handler returned, if that is kept
+    complaint: str | None = None  # why the result cannot be kept
     started_s: float = 0.0
     finished_s: float = 0.0
+    settling: bool = False  # its settlement goes with the next exchange
     context: Context | None = None
     cause: str | None = None
     alone: bool = False  # nothing else runs in this process meanwhile, and the store knows it
-    crash: Crash | None = None  # what this worker knows of the lease that ran out before
-    company: int = 1  # of a suspect: how many may run in one process with it, itself among them
-    apart: bool = False  # a suspect that is to run in a child process, whatever its task says
-    handle: Any = None  # the asyncio task, if it is one; dropped at its end, as nothing collects the cycle
+    crash: Crash | None = None  # what this worker knows about the earlier lease that ran out
+    company: int = 1  # of a suspect: how many may run in one process with it, itself included
+    apart: bool = False  # a suspect that runs in a child process, whatever its task says
+    handle: Any = None  # the asyncio task, if it is one; dropped at the end, because no collector frees the cycle
 
     def begin(self, slots: Slots | None, make: Callable[..., Context] = Context) -> Context:
-        """From here on a crash of this process counts against the message. `make` makes its Context.
+        """Mark the message as started, so that a crash of this process counts against it, and return its Context, made
+        by `make`.
 
-        Raises LeaseLost where it was ended, or its lease ran out, while it waited: another worker may be running it.
+        Raises LeaseLost if it was ended, or its lease ran out, while it waited: another worker may run it.
         """
         now = time.monotonic()
         if self.cause is not None or now >= self.until_s:
@@ -80,11 +84,11 @@ class Run(Struct, gc=False, eq=False):
 
     @property
     def keeps(self) -> bool:
-        """Whether what the handler returns is to be kept, with the message or its key."""
+        """Whether the result is kept, with the message or its idempotency key."""
         return self.delivery.message.keep_ms > 0 or self.claim is not None
 
     def keep(self, result: Any) -> None:
-        """Write down what the handler returned: now, as what it refers to may change later."""
+        """Encode the handler's result now, because the handler's objects may change later."""
         extras = None if self.context is None else self.context._extras
         if result is None and extras is not None:
             result = extras.partial
@@ -101,14 +105,14 @@ class Run(Struct, gc=False, eq=False):
 
     @property
     def seats(self) -> int:
-        """How many may run in one child process with it, itself among them."""
+        """How many may run in one child process with it, itself included."""
         return self.company if self.apart else 1
 
     @property
-    def place(self) -> Place:
-        """Which executor's it is."""
-        place: Place = "process" if self.apart else self.task.place
-        return place
+    def executor(self) -> Place:
+        """Which executor runs it: loop, thread or process."""
+        executor: Place = "process" if self.apart else self.task.place
+        return executor
 
     @property
     def deadline_s(self) -> float:
@@ -116,7 +120,7 @@ class Run(Struct, gc=False, eq=False):
         return self.started_s + timeout_s
 
     def end(self, cause: str) -> None:
-        """Ask the handler to stop; the first cause stays. Only on the event loop's thread where it is an asyncio
+        """Ask the handler to stop; the first cause stays. Call it on the event loop's thread if it is an asyncio
         task."""
         if self.cause is not None or self.finished_s:
             return
@@ -127,97 +131,105 @@ class Run(Struct, gc=False, eq=False):
             self.handle.cancel()
 
 
-class Hall:
-    """What the gates of one worker have in common: how many runs may be under way over all its queues."""
+class WorkerLimit:
+    """Bounds how many executions one worker runs at once over all its queues."""
 
     def __init__(self, total: int) -> None:
         self.free = total
-        self.closed = self.over = False  # let nobody in, for a while or for good
-        self.gates: list[Gate] = []
+        self.closed = self.over = False  # start none, for a while or for good
+        self.queues: list[QueueLimit] = []
         self.lock = threading.Lock()
 
-    def shut(self) -> None:
-        """Let nobody in until `open`."""
+    def pause(self) -> None:
+        """Start none until `resume`."""
         with self.lock:
             self.closed = True
 
-    def open(self) -> list[Run]:
-        """Let in again; those of the waiting to start now."""
+    def resume(self) -> list[Execution]:
+        """Allow starts again; returns those of the waiting that start now."""
         with self.lock:
             self.closed, started = self.over, []
-            while self.free > 0 and not self.closed and (gate := self.next_gate()) is not None:
-                gate._running += 1
+            while self.free > 0 and not self.closed and (queue := self.next_queue()) is not None:
+                queue._running += 1
                 self.free -= 1
-                started.append(gate._waiting.popleft())
+                started.append(queue._waiting.popleft())
             return started
 
-    def next_gate(self) -> Gate | None:
-        """Whose place the next one is. Under the lock."""
-        ready = [gate for gate in self.gates if gate._waiting and gate._running < gate._limit]
-        return min(ready, key=lambda gate: gate._running / gate._weight, default=None)
+    def next_queue(self) -> QueueLimit | None:
+        """The queue that may start the next one. Call it under the lock."""
+        ready = [queue for queue in self.queues if queue._waiting and queue._running < queue._limit]
+        return min(ready, key=lambda queue: queue._running / queue._weight, default=None)
 
-    def waiting(self) -> list[Run]:
-        """Those of all gates who wait to start."""
+    def waiting(self) -> list[Execution]:
+        """The executions of all queues that wait to start."""
         with self.lock:
-            return [run for gate in self.gates for run in gate._waiting]
+            return [run for queue in self.queues for run in queue._waiting]
 
 
-class Gate:
-    """Bounds how many runs of one queue are under way in this process; others wait here, claimed but not started.
+class QueueLimit:
+    """Bounds how many executions of one queue this process runs at once; the others wait here, claimed but not
+    started.
 
-    Where the total is what they wait for, the next place goes to the gate with the fewest runs for its `weight`; at
-    equal shares, so always with infinite weights, to the one that was made first.
+    When the worker's limit holds them up, the queue with the fewest executions for its `weight` starts the next one; at
+    equal shares, so always with infinite weights, the queue that was made first.
     """
 
     def __init__(
-        self, limit: int, hall: Hall, weight: float = math.inf, ack: Ack = Ack(), *, park_ms: int = 0, store: Any = None
+        self,
+        limit: int,
+        worker: WorkerLimit,
+        weight: float = math.inf,
+        ack: Ack = Ack(),
+        *,
+        park_ms: int = 0,
+        store: Any = None,
     ) -> None:
-        self._limit, self._hall, self._weight = limit, hall, weight
-        self.park_ms = park_ms  # how long what no task here can take waits for a worker that knows better
-        self.store = store  # asked why a message that is encrypted does not open
-        self.ack = ack  # of the queue: its retention may keep what is done
+        self._limit, self._worker, self._weight = limit, worker, weight
+        self.park_ms = park_ms  # how long a message that no task here can take waits for a newer worker
+        self.store = store  # knows why an encrypted message cannot be opened
+        self.ack = ack  # the queue's retention may keep done messages
         self._running = 0
-        self._waiting: deque[Run] = deque()
-        hall.gates.append(self)
+        self._waiting: deque[Execution] = deque()
+        worker.queues.append(self)
 
-    def enter(self, runs: Sequence[Run]) -> Sequence[Run]:
-        """Those of `runs`, in order, to start now; the others wait until `leave` hands them out."""
-        with self._hall.lock:
-            places = 0 if self._hall.closed else max(0, min(self._limit - self._running, self._hall.free))
-            started, later = runs[:places], runs[places:]
+    def enter(self, runs: Sequence[Execution]) -> Sequence[Execution]:
+        """Return those of `runs`, in order, that start now; the others wait until `leave` returns them."""
+        with self._worker.lock:
+            free = 0 if self._worker.closed else max(0, min(self._limit - self._running, self._worker.free))
+            started, later = runs[:free], runs[free:]
             self._running += len(started)
-            self._hall.free -= len(started)
+            self._worker.free -= len(started)
             self._waiting.extend(later)
             return started
 
-    def leave(self) -> Run | None:
-        """A run ended; the one to start in its place, of this queue or another, if there is one."""
-        hall = self._hall
-        with hall.lock:
-            if len(hall.gates) == 1 and self._waiting and not hall.closed:
-                return self._waiting.popleft()  # the place passes on
+    def leave(self) -> Execution | None:
+        """Count one execution as ended; returns the one that starts next, of this queue or another, if any."""
+        worker = self._worker
+        with worker.lock:
+            if len(worker.queues) == 1 and self._waiting and not worker.closed:
+                return self._waiting.popleft()
             self._running -= 1
-            gate = None if hall.closed else hall.next_gate()
-            if gate is None:
-                hall.free += 1
+            queue = None if worker.closed else worker.next_queue()
+            if queue is None:
+                worker.free += 1
                 return None
-            gate._running += 1
-            return gate._waiting.popleft()
+            queue._running += 1
+            return queue._waiting.popleft()
 
-    def take(self, *, whatever: bool = False) -> bool:
-        """A place for a run that did not enter; False where there is none. `whatever`: it has the process for itself
-        and needs none, as those that are taken are by threads that outlived their leases."""
-        with self._hall.lock:
-            if not whatever and (self._running >= self._limit or self._hall.free <= 0):
+    def take(self, *, force: bool = False) -> bool:
+        """Count an execution that did not enter; False if the limits are reached. With `force` they are ignored: it
+        has the process for itself, and only threads that outlived their leases are counted."""
+        with self._worker.lock:
+            if not force and (self._running >= self._limit or self._worker.free <= 0):
                 return False
             self._running += 1
-            self._hall.free -= 1
+            self._worker.free -= 1
             return True
 
-    def close(self) -> list[Run]:
-        """Start nothing more, of any queue; the runs of this one that never started."""
-        with self._hall.lock:
-            self._hall.closed = self._hall.over = True
+    def close(self) -> list[Execution]:
+        """Stop all queues from starting any; returns those of this queue that never started."""
+        with self._worker.lock:
+            self._worker.closed = self._worker.over = True
             unstarted = list(self._waiting)
             self._waiting.clear()
             return unstarted

@@ -23,7 +23,7 @@ from ..idempotency.claim import (
 from ..message import BLOB, RAW, DeadLetter, Deferral
 from .admission import has_nothing, judge, may_run, unread
 from .bodies import fetch
-from .execution import Run
+from .execution import Execution
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -42,7 +42,7 @@ class Keys:
     def __bool__(self) -> bool:
         return any(task.idempotency is not None for task in self._tasks.values())
 
-    def claim(self, runs: Sequence[Run]) -> list[Run]:
+    def claim(self, runs: Sequence[Execution]) -> list[Execution]:
         """Claim the keys of these runs; those that may run, as far as that goes, in order. The others have their end:
         the stored result, a refusal, a verdict or a fault."""
         now_ms = self._store.now_ms()
@@ -59,7 +59,7 @@ class Keys:
                     self._answer(run, w, answer, now_ms)
         return [run for run in runs if run.refusal is None and not run.over]
 
-    def renew(self, runs: Sequence[Run]) -> list[Run]:
+    def renew(self, runs: Sequence[Execution]) -> list[Execution]:
         """Hold the keys of those that have not started yet for long enough, should they start now; those that have lost
         theirs. A run that has started needs no more: it ends before its claim does."""
         now_ms = self._store.now_ms()
@@ -85,7 +85,7 @@ class Keys:
         """How much of its claim is left beyond what a run that starts now may take, less a lease."""
         return claim.record.until_ms - now_ms - claim.wanted.hold_ms
 
-    def look_committed(self, runs: Sequence[Run]) -> None:
+    def look_committed(self, runs: Sequence[Execution]) -> None:
         """Find out which of these runs, that said they completed their key themselves or died before they could say
         anything, have it committed."""
         claims = [run.claim for run in runs if run.claim is not None and (run.claim.committed or _died(run))]
@@ -98,13 +98,13 @@ class Keys:
 
     # -- one run
 
-    def _asks(self, run: Run, now_ms: int) -> bool:
+    def _asks(self, run: Execution, now_ms: int) -> bool:
         """Whether it has a key, and would run but for that."""
         message = run.delivery.message
         task = self._tasks.get(message.task)
         return task is not None and task.idempotency is not None and may_run(message, self._tasks, now_ms)
 
-    def _wanted(self, run: Run, now_ms: int) -> Wanted | None:
+    def _wanted(self, run: Execution, now_ms: int) -> Wanted | None:
         """What it asks for; None where it has come to its end for want of that."""
         message = run.delivery.message
         task = run.task = self._tasks[message.task]
@@ -132,7 +132,7 @@ class Keys:
             run.fault, run.over = classify(error, task.rules), True
             return None
 
-    def _answer(self, run: Run, w: Wanted, answer: Found, now_ms: int) -> None:
+    def _answer(self, run: Execution, w: Wanted, answer: Found, now_ms: int) -> None:
         message = run.delivery.message
         match answer:
             case Claim():
@@ -144,9 +144,9 @@ class Keys:
                 run.stored, run.over = record, True
             case Other(record):
                 error = KeyReused(message.task, w.key, record.owner)
-                run.verdict, run.fault, run.over = DeadLetter("permanent", str(error)), classify(error), True
+                run.decision, run.fault, run.over = DeadLetter("permanent", str(error)), classify(error), True
 
 
-def _died(run: Run) -> bool:
+def _died(run: Execution) -> bool:
     """Whether its child process did, also by the worker's hand."""
     return run.fault is not None and run.fault.error == "ProcessDied"

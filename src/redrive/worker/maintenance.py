@@ -1,43 +1,77 @@
-"""Retention: once a minute a worker removes what its queues do not keep."""
+"""Housekeeping once a minute: apply retention, and report how many billed requests the store made."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 
+from ..events import Notify
 from ..policy import Retention
 from ..registry import Queue
 from ..store import Store
+from .services import Service
 
 EVERY_S = 60.0
-MOST = 1000  # of a lane in one call, as Store.retain says
+MOST = 1000  # messages of a lane in one call, as Store.retain says
+NOTICE = "aws_requests"
 
 
-class Keeper:
-    """Removes what the retention of these queues does not keep. `tell(name, text)` tells observers of removals."""
+class RetentionSweep(Service):
+    """Removes what the retention of these queues does not keep, and reports it by `notice(name, text)`."""
 
-    def __init__(self, queues: Sequence[Queue], store: Store, tell: Callable[[str, str], None]) -> None:
+    def __init__(self, queues: Sequence[Queue], store: Store, notice: Callable[[str, str], None]) -> None:
         self._queues = [q for q in queues if q.retention != Retention()]
-        self._store, self._tell = store, tell
+        self._store, self._notice = store, notice
         self._next_s = 0.0 if self._queues else math.inf
 
-    def look(self) -> None:
-        """Once a minute; more often while there is much to remove. Raises StoreError."""
-        now = time.monotonic()
-        if now < self._next_s:
+    def look(self, *, now: bool = False) -> None:
+        """Sweep once a minute; more often while there is much to remove. Raises StoreError."""
+        now_s = time.monotonic()
+        if now_s < self._next_s:
             return
-        self._next_s = now + EVERY_S
+        self._next_s = now_s + EVERY_S
         for queue in self._queues:
             done, dead = self._store.retain(queue.name, done=queue.retention.done, dead=queue.retention.dead)
             if max(done, dead) >= MOST:
-                self._next_s = now
+                self._next_s = now_s
             if done or dead:
-                self._tell("removed", f"{done} done and {dead} dead messages of queue {queue.name}, by its retention")
+                self._notice("removed", f"{done} done and {dead} dead messages of queue {queue.name}, by its retention")
 
     def finish(self) -> None:
-        """All of it now: it may be long until the next worker starts. Raises StoreError."""
+        """Remove all of it now: the next worker may start much later. Raises StoreError."""
         if self._queues:
             self._next_s = 0.0
         while time.monotonic() >= self._next_s:
             self.look()
+
+
+class RequestMeter(Service):
+    """Reports by how much `store.requests` and `store.cells.requests` (Counters by action) have risen; does nothing for
+    a store without them."""
+
+    def __init__(self, store: Store, notice: Notify) -> None:
+        self._store, self._notice = store, notice
+        self._reported: Counter[str] = Counter()
+        self._processed = 0
+        self._next_s = -math.inf if hasattr(store, "requests") else math.inf
+
+    def look(self, *, now: bool = False) -> None:
+        """Report once a minute."""
+        now_s = time.monotonic()
+        if now_s >= self._next_s:
+            self._next_s = now_s + EVERY_S
+            self.close()
+
+    def close(self) -> None:
+        """Report what is not reported yet."""
+        requests: Counter[str] = Counter()
+        for part in (self._store, self._store.cells):
+            requests.update(getattr(part, "requests", {}))
+        processed = int(getattr(self._store, "processed", 0))
+        rose, self._reported = requests - self._reported, requests
+        more, self._processed = processed - self._processed, processed
+        each = f", {rose.total() / more:.2f} in all for each of {more} messages" if more else ""
+        for action, count in sorted(rose.items()):
+            self._notice(NOTICE, f"{count} requests{each}", action, count=count)

@@ -9,8 +9,8 @@ import signal
 import threading
 from collections.abc import Iterator
 
-from .store_loop import UNWIND_S, Worker
 from .supervisor import follow_parent, parent_fd
+from .worker import UNWIND_S, Worker
 
 YOUNG_OBJECTS_MAX = 20_000
 

@@ -1,8 +1,7 @@
-"""The verdict on a redriven message: its first settled run after the redrive, told to the run that moved it.
+"""Record how the first counted run of a redriven message ended, for the redrive run that moved it.
 
-It is a cell of its own, written in the commit that settles the message, and removed by whoever carries the redrive run
-once it is counted there. Whatever is free says nothing: a snooze, a wait that flow control asked for, a crash that is
-to be tried again.
+The outcome is a cell of its own, written in the commit that settles the message. The runner of the redrive run removes
+it once it has counted it. Free deliveries record nothing: a snooze, a wait for flow control, a crash that is retried.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from msgspec import Struct
 from ..fault import Fault
 from ..message import SEALED, Ack, Decision, Message, RetryAt, Settlement, Swap
 
-KEPT_MS = 90 * 86_400_000  # where nobody counts it any more
+KEPT_MS = 90 * 86_400_000  # if no redrive run counts it
 TEXT_MAX = 200
 DONE, FAILED = "done", "failed"
 
 
 class FirstRun(Struct, frozen=True, array_like=True):
-    """What the first settled run of a redriven message came to: done or failed, and what it failed of."""
+    """How the first settled run of a redriven message ended: done or failed, and with which fault."""
 
     outcome: str
     kind: str = ""
@@ -30,38 +29,38 @@ class FirstRun(Struct, frozen=True, array_like=True):
 
 
 def cell_of(run: str, id: str) -> str:
-    """The cell of this message's verdict in that redrive run."""
+    """The cell of this message's outcome in that redrive run."""
     return f"run/{run}/v/{id}"
 
 
 def decode(value: bytes) -> FirstRun:
-    """What such a cell holds."""
+    """The outcome that a cell holds."""
     return msgspec.json.decode(value, type=FirstRun)
 
 
-def with_verdict(message: Message, settlement: Settlement, now_ms: int, *, texts: bool = True) -> Settlement:
-    """The settlement, with the verdict where it is the first that counts since a redrive run moved the message. It is
-    readable to all, so where payloads are encrypted it is to have no `texts`.
+def with_redrive_outcome(message: Message, settlement: Settlement, now_ms: int, *, texts: bool = True) -> Settlement:
+    """The settlement, with the outcome if it is the first counted one since a redrive run moved the message. The cell
+    is not encrypted, so where payloads are, leave out its `texts`.
 
-    Each life has one: an attempt is the first until a counted one has ended.
+    Each life has one outcome: an attempt is the first until a counted one has ended.
     """
-    if message.run is None or verdict(message, settlement.decision) is None:
+    if message.run is None or first_outcome(message, settlement.decision) is None:
         return settlement
-    told = _first_run(settlement.decision, settlement.fault, now_ms)
-    value = msgspec.json.encode(told if texts else msgspec.structs.replace(told, text=""))
+    found = _first_run(settlement.decision, settlement.fault, now_ms)
+    value = msgspec.json.encode(found if texts else msgspec.structs.replace(found, text=""))
     swap = Swap(cell_of(message.run, message.id), 0, value, KEPT_MS)
     return msgspec.structs.replace(settlement, swaps=(*settlement.swaps, swap))
 
 
-def verdict(message: Message, decision: Decision) -> str | None:
-    """What the first run of a life comes to, done or failed; None where this is not the first that counts."""
+def first_outcome(message: Message, decision: Decision) -> str | None:
+    """How the first counted run of a life ended, done or failed; None if this is not that run."""
     if message.attempt > 1 or (isinstance(decision, RetryAt) and (decision.crashed or not decision.counts)):
         return None
     return DONE if isinstance(decision, Ack) else FAILED
 
 
 def of_dead(message: Message) -> FirstRun:
-    """What is known of the first run of a message that was found dead after it, without a verdict."""
+    """The outcome of a message that was found dead, without a recorded one."""
     at_ms = message.rested_ms or 0
     if not message.faults:
         return FirstRun(FAILED, message.reason or "", at_ms=at_ms)
@@ -71,8 +70,8 @@ def of_dead(message: Message) -> FirstRun:
 
 
 def swap_of_dead(message: Message) -> Swap | None:
-    """The verdict on a message that died of what no worker settled. To be written before the message is where a person
-    may drive it on."""
+    """The outcome of a message that died without a worker settling it. Write it before a person can redrive the
+    message."""
     if message.run is None:
         return None
     return Swap(cell_of(message.run, message.id), 0, msgspec.json.encode(of_dead(message)), KEPT_MS)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Sequence
 
+from ..errors import StoreError
 from ..events import Notify
+
+TICK_S = 0.05  # how often services are called at most
 
 
 class Service:
@@ -32,3 +36,42 @@ class Service:
 
 #: Makes a service, given the worker's name and what reports a notice to observers.
 MakeService = Callable[[str, Notify], Service]
+
+
+class Services:
+    """The services of one worker. `failed` handles a store that cannot be reached."""
+
+    def __init__(self, services: Sequence[Service], failed: Callable[[StoreError], None]) -> None:
+        self._services, self._failed = services, failed
+        self.due_s = 0.0  # time.monotonic() of the next look
+
+    def begin(self) -> None:
+        """Start all of them."""
+        for service in self._services:
+            service.begin()
+
+    def look(self, *, now: bool = False) -> None:
+        """Let each do what is due."""
+        self.due_s = time.monotonic() + TICK_S
+        for service in self._services:
+            try:
+                service.look(now=now)
+            except StoreError as error:
+                self._failed(error)
+
+    def busy(self, queues: Collection[str]) -> bool:
+        """Whether a burst worker of these queues has to wait for one of them."""
+        return any(service.busy(queues) for service in self._services)
+
+    def finish(self) -> None:
+        """Let each do everything now."""
+        for service in self._services:
+            try:
+                service.finish()
+            except StoreError as error:
+                self._failed(error)
+
+    def close(self) -> None:
+        """Stop all of them."""
+        for service in reversed(self._services):
+            service.close()

@@ -26,7 +26,7 @@ from ..message import (
     Settlement,
 )
 from ..run_context import Extras
-from .execution import Run
+from .execution import Execution
 
 ERROR_MAX = 500  # characters of the header that tells an on_dead task of the fault
 _DIE_LATER_MS = 30_000
@@ -42,7 +42,7 @@ class Outcome(Struct, frozen=True, gc=False):
     duplicate_of: str | None = None  # the message that ran for its idempotency key
 
 
-def outcome(run: Run, now_ms: int, worker: str) -> Outcome:
+def outcome(run: Execution, now_ms: int, worker: str) -> Outcome:
     """What to settle a run with that finished, or was not admitted; its idempotency key ends in the same commit."""
     told = _outcome(run, now_ms, worker) if run.claim is None else _with_key(run, run.claim, now_ms, worker)
     settlement, message = told.settlement, run.delivery.message
@@ -62,16 +62,16 @@ def _untold(message: Message, known: Crash | None, now_ms: int) -> Fault | None:
     return crash_fault(known or Crash(cause="lease", alone=alone), now_ms)
 
 
-def _outcome(run: Run, now_ms: int, worker: str) -> Outcome:
-    if run.verdict is not None:
-        return Outcome(_settlement(run.delivery, run.verdict, run.fault, run.task, now_ms, worker), run.delivery)
+def _outcome(run: Execution, now_ms: int, worker: str) -> Outcome:
+    if run.decision is not None:
+        return Outcome(_settlement(run.delivery, run.decision, run.fault, run.task, now_ms, worker), run.delivery)
     run_s = run.finished_s - run.started_s if run.started_s else None
     extras = None if run.context is None else run.context.end()
     if run.stored is not None:
         return _as_before(run, run.stored, run_s)
     if run.fault is None:
         plain = extras is None and not run.delivery.message.keep_ms
-        settlement = Settlement(run.delivery.receipt, run.gate.ack) if plain else _done(run, extras)
+        settlement = Settlement(run.delivery.receipt, run.limit.ack) if plain else _done(run, extras)
         return Outcome(settlement, run.delivery, run_s)
     failed = _failed(run.delivery.message, _with_run(run.fault, run_s), run.task.policy, now_ms)
     return Outcome(_settlement(run.delivery, *failed, run.task, now_ms, worker), run.delivery, run_s)
@@ -83,30 +83,30 @@ def _with_run(fault: Fault, run_s: float | None) -> Fault:
     return replace(fault, ran_ms=ran_ms) if ran_ms else fault
 
 
-def _done(run: Run, extras: Extras | None) -> Settlement:
-    receipt, ack, asked_ms = run.delivery.receipt, run.gate.ack, run.delivery.message.keep_ms
+def _done(run: Execution, extras: Extras | None) -> Settlement:
+    receipt, ack, asked_ms = run.delivery.receipt, run.limit.ack, run.delivery.message.keep_ms
     degraded, follow_ups = (None, ()) if extras is None else (extras.degraded, tuple(extras.follow_ups))
     result = run.result if asked_ms else None
     keep_ms = None if ack.keep_ms is None else max(ack.keep_ms, asked_ms)
     return Settlement(receipt, Ack(degraded, keep_ms), None, follow_ups, result)
 
 
-def _as_before(run: Run, record: Record, run_s: float | None) -> Outcome:
+def _as_before(run: Execution, record: Record, run_s: float | None) -> Outcome:
     """Done with the stored result. Its follow-ups were written when its key was completed."""
-    ack, asked_ms = run.gate.ack, run.delivery.message.keep_ms
+    ack, asked_ms = run.limit.ack, run.delivery.message.keep_ms
     keep_ms = None if ack.keep_ms is None else max(ack.keep_ms, asked_ms)
     result = record.result if asked_ms else None
     settlement = Settlement(run.delivery.receipt, Ack(record.degraded, keep_ms), None, (), result)
     return Outcome(settlement, run.delivery, run_s, None if run.started_s else record.owner)
 
 
-def _with_key(run: Run, claim: Claim, now_ms: int, worker: str) -> Outcome:
+def _with_key(run: Execution, claim: Claim, now_ms: int, worker: str) -> Outcome:
     """An ack completes the key with what was returned, everything else frees it. What the handler has completed itself,
     in a transaction that was committed with its follow-ups, is done however its run ended."""
     if claim.done is not None:
         run.stored = claim.done
         return _outcome(run, now_ms, worker)
-    if claim.committed and run.fault is None and run.verdict is None:
+    if claim.committed and run.fault is None and run.decision is None:
         run.fault = classify(RuntimeError(NOT_COMMITTED), run.task.rules)
     o = _outcome(run, now_ms, worker)
     decision = o.settlement.decision
@@ -146,7 +146,7 @@ def _decided(message: Message, fault: Fault, policy: Policy, now_ms: int) -> tup
     return decision, replace(fault, tried_ms=sum_ms) if sum_ms else fault
 
 
-def released(run: Run, now_ms: int) -> Outcome:
+def released(run: Execution, now_ms: int) -> Outcome:
     """What to settle a run with that was never started, or cut off by the worker's end: free, due at once."""
     claim = run.claim
     # The key of what may still be running is not another's yet; this message has it back at once.
@@ -191,7 +191,7 @@ def _compensation(
     return (draft,)
 
 
-def fault_of(run: Run, error: BaseException) -> Fault:
+def fault_of(run: Execution, error: BaseException) -> Fault:
     """What the run's end was: the handler's own failure, its timeout, or the worker's wish."""
     if isinstance(error, CancelledError | Cancelled | LeaseLost | TimeoutError) and run.cause is not None:
         if run.cause == "timeout":
@@ -203,7 +203,7 @@ def fault_of(run: Run, error: BaseException) -> Fault:
     return classify(error, run.task.rules)
 
 
-def _timed_out(run: Run, error: BaseException) -> TimeoutError:
+def _timed_out(run: Execution, error: BaseException) -> TimeoutError:
     return TimeoutError(f"ran longer than its timeout of {run.task.policy.timeout_s:g} s").with_traceback(
         error.__traceback__
     )

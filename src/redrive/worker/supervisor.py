@@ -24,7 +24,7 @@ from ..redact import many_lines, redact
 from .crash.ledger import Beats, Death, all_beats, note_death, signal_name
 
 if TYPE_CHECKING:
-    from .store_loop import Worker
+    from .worker import Worker
 
 PARENT_FD = "REDRIVE_PARENT_FD"
 DRAIN, RELEASE = b"d", b"r"

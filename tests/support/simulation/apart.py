@@ -145,7 +145,7 @@ class InterleavedApart(Interleaved):
             [Ack(), Ack(), DeadLetter("exhausted"), RetryAt(now_ms + 50), RetryAt(now_ms, counts=False)]
         )
         settlement = Settlement(delivery.receipt, decision, None if isinstance(decision, Ack) else BAD)
-        settlement = redrive_outcome.with_verdict(message, settlement, now_ms)
+        settlement = redrive_outcome.with_redrive_outcome(message, settlement, now_ms)
         killed_at = self.rng.choice([0, 1, 2]) if self.rng.random() < 0.1 else None
         after = replace(message, lane=Lane.READY, faults=(*message.faults, BAD))
         self.store.leased.discard(number)

@@ -264,7 +264,7 @@ class Interleaved:
         ]
         decision = self.rng.choice(ends)
         settlement = Settlement(delivery.receipt, decision, None if isinstance(decision, Ack) else BAD)
-        settlement = redrive_outcome.with_verdict(message, settlement, now_ms)
+        settlement = redrive_outcome.with_redrive_outcome(message, settlement, now_ms)
         said = self.store.exchange([settlement], []).settled[0]
         if said is not Settled.STALE and settlement.swaps:
             assert message.run is not None and settlement.swaps[0].value is not None

@@ -15,6 +15,7 @@ from tests.support.simulation.world import Endpoint
 from redrive import App, Breaker, Retry
 from redrive.decide import RUN, Signals, admit, decide
 from redrive.fault import Fault
+from redrive.flow import calls, permits
 from redrive.flow import dependency as flow
 from redrive.flow.dependency import Seen, State
 from redrive.message import (
@@ -38,7 +39,7 @@ from redrive.triage.redrive import runs
 from redrive.triage.redrive.run import Run
 from redrive.triage.redrive.runner import Carrier
 from redrive.triage.redrive.settings import read_settings
-from redrive.worker.redrive_outcome import with_verdict
+from redrive.worker.redrive_outcome import with_redrive_outcome
 
 WORKER, QUEUE, CELL = "w0", "crm", flow.cell_of("crm", "")
 ONE = Retry(max_attempts=1)
@@ -155,14 +156,14 @@ class Redriving:
             return
         while self._due and self._due[0] <= now_ms:
             heapq.heappop(self._due)
-        found = flow.allowance(self._state, self.d, now_ms, self.places - len(self._running))
+        found = permits.allowance(self._state, self.d, now_ms, self.places - len(self._running))
         if found.count <= 0:
             heapq.heappush(self._due, max(now_ms + 1, math.ceil(found.next_ms)))
             return
         deliveries = self._claim(int(min(found.count, self.places)))
         if not deliveries:
             return
-        state, answers = flow.ask(self._state, self.d, [d.message for d in deliveries], now_ms)
+        state, answers = permits.ask(self._state, self.d, [d.message for d in deliveries], now_ms)
         self._set(state)
         for delivery, refusal in zip(deliveries, answers.refusals, strict=True):
             verdict = admit(delivery.message, self.task.policy, Signals(refusal=refusal), now_ms)
@@ -179,18 +180,18 @@ class Redriving:
         now_ms = self.clock()
         while self._running and self._running[0][0] <= now_ms:
             _, _, delivery, probe, began_ms, fault = heapq.heappop(self._running)
-            word, asked_s = flow.seen_of(fault, (now_ms - began_ms) / 1000, self.d)
+            word, asked_s = calls.seen_of(fault, (now_ms - began_ms) / 1000, self.d)
             seen = Seen(asked_s=asked_s)
             if probe:
                 seen.probes = {flow.owner_of(delivery.message): word}
             elif word in ("success", "failure", "slow", "slow_failure"):
                 setattr(seen, word, 1)
-            self._set(flow.apply(self._state, self.d, seen, now_ms, WORKER))
+            self._set(calls.apply(self._state, self.d, seen, now_ms, WORKER))
             decision = Ack() if fault is None else decide(delivery.message, fault, self.task.policy, now_ms)
             self._settle(delivery, decision, fault)
 
     def _settle(self, delivery: Delivery, decision: Decision, fault: Fault | None) -> None:
-        settlement = with_verdict(delivery.message, Settlement(delivery.receipt, decision, fault), self.clock())
+        settlement = with_redrive_outcome(delivery.message, Settlement(delivery.receipt, decision, fault), self.clock())
         self.store.exchange([settlement], [])
         heapq.heappush(self._due, decision.at_ms if isinstance(decision, RetryAt) else self.clock())
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from redrive.decide import RUN, Policy, Signals, admit, decide, with_fate
 from redrive.fault import Fault
+from redrive.flow import calls, permits
 from redrive.flow import dependency as flow
 from redrive.flow.dependency import Dependency, Seen, State
 from redrive.message import DeadLetter, Decision, Lane, Message, Quarantine, RetryAt
@@ -158,7 +159,7 @@ class World:
             if self.d is None or self.d.per is not None:  # whose key a message has is not known before it is claimed
                 self._claim(worker, worker.concurrency - worker.running)
                 continue
-            found = flow.allowance(self.state, self.d, self.now_ms, self._free(worker))
+            found = permits.allowance(self.state, self.d, self.now_ms, self._free(worker))
             if found.count > 0:
                 self._claim(worker, int(min(found.count, worker.concurrency - worker.running)))
             elif self._free(worker) > 0:
@@ -183,9 +184,9 @@ class World:
             message = self._messages[seq]
             messages.append(replace(message, lane=Lane.LEASED, fence=message.fence + 1, attempt=message.attempt + 1))
             self.stories[seq].claims += 1
-        answers = flow.Answers([None] * len(messages))
+        answers = permits.Answers([None] * len(messages))
         if self.d is not None:
-            state, answers = flow.ask(
+            state, answers = permits.ask(
                 self.state,
                 self.d,
                 messages,
@@ -208,9 +209,9 @@ class World:
     def _take(self, worker: Worker, most: int) -> int:
         """The tokens for so many claims, where there are any to take."""
         self._flush(worker)
-        if self.d is None or self.d.per is not None or not flow.bounded(self.state, self.d):
+        if self.d is None or self.d.per is not None or not permits.bounded(self.state, self.d):
             return 0
-        state, tokens = flow.take(self.state, self.d, most, self.now_ms)
+        state, tokens = permits.take(self.state, self.d, most, self.now_ms)
         self._set(state)
         return tokens
 
@@ -238,20 +239,20 @@ class World:
         self, worker: Worker, d: Dependency, message: Message, probe: bool, run_ms: int, fault: Fault | None
     ) -> None:
         worker.pace_ms += 0.1 * (run_ms - worker.pace_ms)
-        word, asked_s = flow.seen_of(fault, run_ms / 1000, d)
+        word, asked_s = calls.seen_of(fault, run_ms / 1000, d)
         seen = worker.seen
         seen.asked_s = max(seen.asked_s, asked_s)
         if probe:
             seen.probes = {**seen.probes, flow.owner_of(message): word}
         else:
-            flow.note(seen, self.state, d, message, word, self.now_ms)
+            calls.note(seen, self.state, d, message, word, self.now_ms)
         seen.overloads += word == "throttled"
         if probe or asked_s or (fault is not None and self._opens(worker, d)):
             self._flush(worker)
         self._flush_later(worker)
 
     def _opens(self, worker: Worker, d: Dependency) -> bool:
-        after = flow.apply(self.state, d, worker.seen, self.now_ms, worker.name)
+        after = calls.apply(self.state, d, worker.seen, self.now_ms, worker.name)
         return after.breaker.turn != self.state.breaker.turn
 
     def _flush_later(self, worker: Worker) -> None:
@@ -263,7 +264,7 @@ class World:
         if on_time:
             worker.flushing = False
         if worker.seen and self.d is not None:
-            self._set(flow.apply(self.state, self.d, worker.seen, self.now_ms, worker.name))
+            self._set(calls.apply(self.state, self.d, worker.seen, self.now_ms, worker.name))
             worker.seen = Seen()
 
     def _set(self, state: State) -> None:

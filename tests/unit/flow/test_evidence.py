@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from redrive import Aimd, Breaker
 from redrive.fault import Fault, Kind
+from redrive.flow import calls, limits
 from redrive.flow import dependency as flow
-from redrive.flow import limits
 from redrive.flow.breaker import Calls, State, record, record_many
 from redrive.flow.dependency import Dependency, Seen
 from redrive.flow.evidence import repeats
@@ -63,8 +63,8 @@ def test_slow_calls_count_whoever_made_them() -> None:
     rule = Breaker(min_calls=4, slow_call="1s", slow_rate=0.5)
     d, seen = Dependency("d", breaker=rule), Seen()
     for attempt in (1, 1, 2, 3):
-        flow.note(seen, flow.State(), d, failed_before(NOW - 1, attempt), "slow" if attempt > 1 else "success", NOW)
-    assert flow.apply(flow.State(), d, seen, NOW).breaker.status == OPENED
+        calls.note(seen, flow.State(), d, failed_before(NOW - 1, attempt), "slow" if attempt > 1 else "success", NOW)
+    assert calls.apply(flow.State(), d, seen, NOW).breaker.status == OPENED
 
 
 def test_when_a_failure_is_the_messages_own() -> None:
@@ -110,7 +110,7 @@ class Case:
 def test_how_a_call_is_counted(case: Case) -> None:
     seen = Seen(well_ms=case.well_ms)
     message = failed_before(NOW - 1000, case.attempt)
-    flow.note(seen, flow.State(), Dependency("d", breaker=RULE), message, case.word, NOW)
+    calls.note(seen, flow.State(), Dependency("d", breaker=RULE), message, case.word, NOW)
     assert seen == Seen(**case.counted)
 
 
@@ -121,7 +121,7 @@ def test_a_fault_of_an_earlier_life_or_of_a_crash_says_nothing_of_this_one() -> 
         replace(failed_before(NOW - 1000), faults=()),
     ):
         seen = Seen()
-        flow.note(seen, state, d, message, "failure", NOW)
+        calls.note(seen, state, d, message, "failure", NOW)
         assert (seen.retry_failure, seen.repeated) == (1, 0)
 
 
@@ -131,14 +131,14 @@ def test_repeated_failures_do_not_make_a_ramp_fall_back() -> None:
         state = record(state, RULE, "success", NOW)
     assert state.ramp is not None
     for seen, falls in ((Seen(repeated=50), False), (Seen(retry_failure=50), True)):
-        after = flow.apply(flow.State(breaker=state), d, seen, NOW + 2_000).breaker
+        after = calls.apply(flow.State(breaker=state), d, seen, NOW + 2_000).breaker
         assert (after.turn > state.turn) is falls
 
 
 def test_a_concurrency_is_lowered_by_retries_that_are_evidence_and_not_by_those_that_repeat() -> None:
     d = Dependency("d", breaker=RULE, concurrency=Aimd(start=10, least=1, most=20))
     same, less = (
-        limits.height(flow.apply(flow.State(), d, seen, NOW).aimd, d.concurrency)
+        limits.height(calls.apply(flow.State(), d, seen, NOW).aimd, d.concurrency)
         for seen in (Seen(repeated=5), Seen(retry_failure=5))
     )
     assert less < same == 10

@@ -27,7 +27,7 @@ from redrive.observe.tally import ATTEMPTS, DELAY_S, DONE_S, RUN_S, SHAPES, Coun
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
 from redrive.triage.redrive.run_state import Status
-from redrive.worker.request_meter import Meter
+from redrive.worker.maintenance import RequestMeter
 
 LABELS = {
     "queue",
@@ -583,7 +583,7 @@ def test_requests_to_aws_are_counted_by_action_and_left_out_of_logs() -> None:
 
 def test_a_store_that_bills_nothing_tells_nothing() -> None:
     told: list[str] = []
-    meter = Meter(MemoryStore(), lambda name, text, about="", /, count=1: told.append(name))
+    meter = RequestMeter(MemoryStore(), lambda name, text, about="", /, count=1: told.append(name))
     meter.look()
-    meter.finish()
+    meter.close()
     assert told == []

@@ -260,7 +260,7 @@ def test_a_lost_lease_refuses_a_child_s_checkpoint(app: App, tmp_path: Path) -> 
     async def work() -> None:
         async with app.worker(["default"]) as worker:
             await until((tmp_path / "began").exists)
-            app.store.extend([run.delivery.receipt for run in worker._held.values()], lease_ms=0)
+            app.store.extend([run.delivery.receipt for run in worker._in_flight.all()], lease_ms=0)
             [delivery] = app.store.exchange([], [Ask("default", 1, 60_000)]).deliveries
             assert delivery.message.id == ref.id
             (tmp_path / "go").touch()

@@ -13,7 +13,7 @@ from redrive import App, Backoff, Retry
 from redrive.message import Ask, Delivery, Message, Receipt
 from redrive.registry import Queue
 from redrive.store import Store
-from redrive.worker.capacity import Places
+from redrive.worker.capacity import Capacity
 
 BACKLOG = 400
 LEASE_MS = 60_000
@@ -64,7 +64,7 @@ def test_no_more_than_the_share_of_a_backlogs_claims_goes_to_retries(store: Stor
     assert before.count(2) <= 0.2 * len(before) + 10
 
 
-# -- how many places of an ask are theirs
+# -- how many capacity of an ask are theirs
 
 
 def delivered(count: int) -> list[Delivery]:
@@ -72,10 +72,10 @@ def delivered(count: int) -> list[Delivery]:
     return [Delivery(message, Receipt("m", 1), 0)] * count
 
 
-def asked(places: Places, given: int | None = None) -> Ask:
+def asked(capacity: Capacity, given: int | None = None) -> Ask:
     """One round: what is asked for, and that it gave so many, all of them by default."""
-    [ask] = places.asks([], LEASE_MS, "w")
-    places.note([ask], delivered(ask.limit if given is None else given), frozenset())
+    [ask] = capacity.asks([], LEASE_MS, "w")
+    capacity.note([ask], delivered(ask.limit if given is None else given), frozenset())
     return ask
 
 
@@ -83,13 +83,13 @@ def asked(places: Places, given: int | None = None) -> Ask:
     ("share", "limit", "of_20"), [(0.2, 1, 4), (0.2, 4, 16), (0.5, 3, 30), (1.0, 2, 40), (0.0, 5, 0)]
 )
 def test_they_have_their_share_of_many_claims_however_small_each_is(share: float, limit: int, of_20: int) -> None:
-    places = Places([Queue("q", concurrency=limit, retry_share=share)], limit, 0, 1000)
-    asked(places)  # the first one finds out that there is a backlog
-    assert sum(asked(places).retries for _ in range(20)) == pytest.approx(of_20, abs=1)
+    capacity = Capacity([Queue("q", concurrency=limit, retry_share=share)], limit, 0, 1000)
+    asked(capacity)  # the first one finds out that there is a backlog
+    assert sum(asked(capacity).retries for _ in range(20)) == pytest.approx(of_20, abs=1)
 
 
 def test_where_the_last_claim_was_short_there_is_no_backlog_to_share() -> None:
-    places = Places([Queue("q", concurrency=10, retry_share=1.0)], 10, 0, 1000)
-    assert [asked(places).retries, asked(places, given=9).retries] == [0, 10]
-    places.waited()
-    assert asked(places).retries == 0
+    capacity = Capacity([Queue("q", concurrency=10, retry_share=1.0)], 10, 0, 1000)
+    assert [asked(capacity).retries, asked(capacity, given=9).retries] == [0, 10]
+    capacity.waited()
+    assert asked(capacity).retries == 0

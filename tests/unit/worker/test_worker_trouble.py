@@ -157,7 +157,7 @@ def test_a_fault_of_its_own_during_the_grace_counts(app: App) -> None:
             ref = await fails.aenqueue()
             await until(lambda: holding.ran.now == 1)
             worker.drain()
-            await until(lambda: worker._draining)
+            await until(lambda: worker.draining)
             holding.go.set()
         return ref.id
 

@@ -19,8 +19,8 @@ from ...message import Lane, Message
 from ...store import Cells, Store
 from ...stores.sqs.message_state import Kept, decode
 from ...stores.sqs.outbox import Laid, lay
+from ...worker import Service
 from ...worker.redrive_outcome import swap_of_dead
-from ...worker.services import Service
 from .message import dead_letter
 
 HIDDEN_S = 120  # how long what was received is hidden from others, while it is written

@@ -30,11 +30,11 @@ from ...registry import Registry
 from ...store import box_of
 from ...worker.admission import admit_run
 from ...worker.delivery_events import fate
-from ...worker.execution import Gate, Hall, Run
+from ...worker.execution import Execution, QueueLimit, WorkerLimit
 from ...worker.flow.controller import Flow
 from ...worker.idempotency import Keys
 from ...worker.preflight import works
-from ...worker.redrive_outcome import with_verdict
+from ...worker.redrive_outcome import with_redrive_outcome
 from ...worker.settlement import Outcome, outcome, refused, released
 from ..cloudwatch import prefix_of
 from .events import (
@@ -140,9 +140,9 @@ class Batches:
             raise
 
     def _worked(
-        self, queue: str, runs: Sequence[Run], lanes: list[list[Run]], handles: Sequence[str], end_s: float
+        self, queue: str, runs: Sequence[Execution], lanes: list[list[Execution]], handles: Sequence[str], end_s: float
     ) -> set[str]:
-        """Run and settle them; the receipt handles of those that were deleted already."""
+        """Execution and settle them; the receipt handles of those that were deleted already."""
         odd = [lane for lane in lanes if any(run.delivery.message.suspect for run in lane)]
         self._work(queue, [lane for lane in lanes if lane not in odd] if odd else lanes, end_s)
         in_lanes = {id(run) for lane in lanes for run in lane}
@@ -157,12 +157,13 @@ class Batches:
             self._tell("store_unavailable", f"messages that may be poison come again, as {error}", "")
         return gone
 
-    def _admitted(self, queue: str, deliveries: Sequence[Delivery], end_s: float) -> list[Run]:
+    def _admitted(self, queue: str, deliveries: Sequence[Delivery], end_s: float) -> list[Execution]:
         """The runs, in order: those that may not begin have their verdict."""
         known = self._app.queues.get(queue)
         ack = Ack() if known is None else known.retention.ack
-        gate = Gate(len(deliveries) or 1, Hall(len(deliveries) or 1), ack=ack, park_ms=self._park_ms, store=self._store)
-        runs = [Run(delivery, gate, math.inf) for delivery in deliveries]
+        most = len(deliveries) or 1
+        limit = QueueLimit(most, WorkerLimit(most), ack=ack, park_ms=self._park_ms, store=self._store)
+        runs = [Execution(delivery, limit, math.inf) for delivery in deliveries]
         left_s = max(0.001, end_s - time.monotonic())
         tasks = bounded(self._app.tasks, left_s)
         going = Keys(tasks, self._store, 0.0, 0.0).claim(runs)
@@ -173,13 +174,13 @@ class Batches:
                 admit_run(run, tasks, now_ms)
         return runs
 
-    def _work(self, queue: str, lanes: Sequence[Sequence[Run]], end_s: float) -> None:
+    def _work(self, queue: str, lanes: Sequence[Sequence[Execution]], end_s: float) -> None:
         left_behind = self._runner(queue).run(lanes, end_s)
         self._settle([run for lane in lanes for run in lane], left_behind, end_s)
 
-    def _alone(self, queue: str, lane: Sequence[Run], end_s: float) -> None:
-        """Run a lane with suspects when nothing else runs, and nothing waits to be settled."""
-        marked = [run for run in lane if run.verdict is None and not run.over and run.delivery.message.suspect]
+    def _alone(self, queue: str, lane: Sequence[Execution], end_s: float) -> None:
+        """Execution a lane with suspects when nothing else runs, and nothing waits to be settled."""
+        marked = [run for run in lane if run.decision is None and not run.over and run.delivery.message.suspect]
         lease_ms = max(1000, math.ceil((end_s - time.monotonic()) * 1000))
         words = self._store.extend([run.delivery.receipt for run in marked], lease_ms=lease_ms, alone=True)
         for run, word in zip(marked, words, strict=True):
@@ -195,7 +196,7 @@ class Batches:
 
     # -- settling
 
-    def _settle(self, runs: Sequence[Run], left_behind: Sequence[Run], end_s: float) -> None:
+    def _settle(self, runs: Sequence[Execution], left_behind: Sequence[Execution], end_s: float) -> None:
         """Settle all of them; what the store does not take comes back when its visibility ends."""
         if not runs:
             return
@@ -213,7 +214,7 @@ class Batches:
         for at in range(0, len(outcomes), most):
             self._exchange(outcomes[at : at + most], end_s)
 
-    def _outcome(self, run: Run, left_behind: bool, now_ms: int) -> Outcome:
+    def _outcome(self, run: Execution, left_behind: bool, now_ms: int) -> Outcome:
         if never_began(run):
             return released(run, now_ms)
         ended = outcome(run, now_ms, self.name)
@@ -261,7 +262,7 @@ class Batches:
     def _exchanged(self, outcomes: Sequence[Outcome]) -> None:
         now_ms = self._store.now_ms()
         texts = box_of(self._store) is None
-        settlements = [with_verdict(o.delivery.message, o.settlement, now_ms, texts=texts) for o in outcomes]
+        settlements = [with_redrive_outcome(o.delivery.message, o.settlement, now_ms, texts=texts) for o in outcomes]
         words = self._store.exchange(settlements, []).settled
         if self._app.events:
             pairs = zip(outcomes, words, strict=True)
@@ -273,10 +274,10 @@ class Batches:
             self._app.events.emit([Notice(name=name, worker=self.name, at_ms=now_ms, text=text, about=about)])
 
 
-def _lanes(raws: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[list[Run]]:
+def _lanes(raws: Sequence[Mapping[str, Any]], runs: Sequence[Execution]) -> list[list[Execution]]:
     """The runs of each group of a FIFO queue, up to a message of it that has to wait on: those behind it wait too."""
     of_handle = {run.delivery.receipt.handle: run for run in runs}
-    lanes: dict[str, list[Run]] = {}
+    lanes: dict[str, list[Execution]] = {}
     blocked = set[str]()
     for raw in raws:
         group, run = str(raw["Attributes"].get("MessageGroupId", "")), of_handle.get(raw["ReceiptHandle"])

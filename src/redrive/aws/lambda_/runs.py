@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...message import RetryAt
-from ...worker.execution import Run
+from ...worker.execution import Execution
 from ...worker.executors.tasks import TaskExecutor
 from ...worker.executors.threads import ThreadExecutor
 from ...worker.settlement import fault_of
@@ -43,20 +43,20 @@ class Runner:
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # with a factory it sets no global loop
         self._limit = limit
         self._ends: dict[int, asyncio.Future[None]] = {}  # by id of the run
-        self._current: list[Run] = []
+        self._current: list[Execution] = []
         self._longest_s = 0.0
         loop = self._runner.get_loop()
         self._loop = loop
         self._threads = self._new_threads()
         self._tasks = TaskExecutor(loop, self._ended, _nobody, lambda: self._current, None, 0.5)
 
-    def run(self, lanes: Sequence[Sequence[Run]], end_s: float) -> list[Run]:
+    def run(self, lanes: Sequence[Sequence[Execution]], end_s: float) -> list[Execution]:
         """Run lanes beside each other, the runs of a lane one after the other: after one that failed, or had no time to
         begin, the rest of its lane is left. Returns when all have ended, or `end_s` (of time.monotonic) is over: what
         runs then has the fault of a timeout, and may be going on; which those are."""
         return self._runner.run(self._all(lanes, end_s))
 
-    async def _all(self, lanes: Sequence[Sequence[Run]], end_s: float) -> list[Run]:
+    async def _all(self, lanes: Sequence[Sequence[Execution]], end_s: float) -> list[Execution]:
         self._current, self._longest_s = [run for lane in lanes for run in lane], 0.0
         places = asyncio.Semaphore(self._limit)
         self._tasks.watch()
@@ -70,15 +70,15 @@ class Runner:
             left = [run for run in self._current if run.started_s and not run.finished_s]
             for run in left:
                 _leave_behind(run)
-            if any(run.place == "thread" for run in left):  # they keep their threads, maybe for ever
+            if any(run.executor == "thread" for run in left):  # they keep their threads, maybe for ever
                 self._threads.close()
                 self._threads = self._new_threads()
             self._current, self._ends = [], {}
         return left
 
-    async def _lane(self, lane: Sequence[Run], places: asyncio.Semaphore, end_s: float) -> None:
+    async def _lane(self, lane: Sequence[Execution], places: asyncio.Semaphore, end_s: float) -> None:
         for run in lane:
-            if run.over or run.verdict is not None or run.fault is not None:  # it ended before it began
+            if run.over or run.decision is not None or run.fault is not None:  # it ended before it began
                 if _failed(run):
                     return
                 continue
@@ -91,21 +91,21 @@ class Runner:
             if _failed(run):
                 return
 
-    async def _one(self, run: Run) -> None:
+    async def _one(self, run: Execution) -> None:
         end = self._ends[id(run)] = self._loop.create_future()
-        (self._tasks if run.place == "loop" else self._threads).start(run)
+        (self._tasks if run.executor == "loop" else self._threads).start(run)
         await end
         self._longest_s = max(self._longest_s, run.finished_s - (run.started_s or run.finished_s))
 
     def _new_threads(self) -> ThreadExecutor:
         return ThreadExecutor(self._limit, self._told, _nobody, None)
 
-    def _told(self, runs: Sequence[Run]) -> None:
+    def _told(self, runs: Sequence[Execution]) -> None:
         """As `_ended`, from any thread; at an end that nobody waited for the loop may rest."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._ended, runs)
 
-    def _ended(self, runs: Sequence[Run]) -> None:
+    def _ended(self, runs: Sequence[Execution]) -> None:
         for run in runs:
             end = self._ends.pop(id(run), None)
             if end is not None and not end.done():
@@ -118,19 +118,19 @@ class Runner:
         self._runner.close()
 
 
-def never_began(run: Run) -> bool:
+def never_began(run: Execution) -> bool:
     """Whether it has neither begun nor come to an end without that."""
-    return not run.started_s and run.verdict is None and run.fault is None and not run.over
+    return not run.started_s and run.decision is None and run.fault is None and not run.over
 
 
-def _failed(run: Run) -> bool:
+def _failed(run: Execution) -> bool:
     """Whether what stands behind it in its group has to wait."""
-    if run.verdict is not None:
-        return isinstance(run.verdict, RetryAt)
+    if run.decision is not None:
+        return isinstance(run.decision, RetryAt)
     return run.fault is not None
 
 
-def _leave_behind(run: Run) -> None:
+def _leave_behind(run: Execution) -> None:
     """It was told to end and did not. Nobody waits for it; what it does from here on is lost or done twice."""
     run.end("timeout")
     run.cause = "timeout"
@@ -138,5 +138,5 @@ def _leave_behind(run: Run) -> None:
     run.finished_s = time.monotonic()
 
 
-def _nobody(_: Run) -> None:
+def _nobody(_: Execution) -> None:
     """Nothing is waiting to take the place of a run that ended: lanes see to that."""

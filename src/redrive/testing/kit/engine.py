@@ -20,10 +20,10 @@ from ...fault import Fault
 from ...message import Ask, Settled
 from ...worker.admission import admit_run
 from ...worker.delivery_events import fate
-from ...worker.execution import Gate, Hall, Run
+from ...worker.execution import Execution, QueueLimit, WorkerLimit
 from ...worker.flow.controller import Flow
 from ...worker.idempotency import Keys
-from ...worker.redrive_outcome import with_verdict
+from ...worker.redrive_outcome import with_redrive_outcome
 from ...worker.settlement import Outcome, outcome, refused
 from ..clock import ManualClock
 from .faults import Acts, Crash, RiggedTask
@@ -90,7 +90,7 @@ class Engine:
         self.runs: list[Ran] = []
         self._flows: dict[int, Flow] = {}  # by id of the app
         self._keys = Keys(self.tasks, store, GRACE_S, LEASE_MS / 1000)
-        self._gate = Gate(1, Hall(1), store=store)
+        self._limit = QueueLimit(1, WorkerLimit(1), store=store)
         self._redriving = KitRuns(store, clock, self.apps, lambda app: partial(self._tell, app), WORKER)
         self._busy = False
 
@@ -98,10 +98,10 @@ class Engine:
         self.apps.append(app)
         self.tasks.maps.append(app.tasks)
         park_s = PARK_S if app.park_for_s is None else app.park_for_s
-        self._gate.park_ms = max(self._gate.park_ms, math.ceil(park_s * 1000))
+        self._limit.park_ms = max(self._limit.park_ms, math.ceil(park_s * 1000))
 
-    def turns(self, plan: Plan, tally: Tally) -> Generator[Run]:
-        """Yield each admitted message, one of each queue in turn; run it before taking the next."""
+    def turns(self, plan: Plan, tally: Tally) -> Generator[Execution]:
+        """Each admitted message, one of each queue in turn, to be run before the next is asked for."""
         if not self.apps:
             raise ConfigError("no app is in use here; call rd.use(app) first, or set redrive_app in pytest's settings")
         for task in self.tasks.values():
@@ -139,9 +139,9 @@ class Engine:
     def since_start_s(self, at_ms: int) -> float:
         return (at_ms - self.start_ms) / 1000
 
-    def _claim(self, queue: str) -> list[Run]:
+    def _claim(self, queue: str) -> list[Execution]:
         deliveries = self.store.exchange([], [Ask(queue, 1, LEASE_MS, worker=WORKER)]).deliveries
-        return [Run(delivery, self._gate, math.inf) for delivery in deliveries]
+        return [Execution(delivery, self._limit, math.inf) for delivery in deliveries]
 
     def _jump(self, end_ms: float, idle: int) -> bool:
         """Move the clock to the next due time; return False if nothing comes due until `end_ms`."""
@@ -153,7 +153,7 @@ class Engine:
         self._clock.advance((due_ms - now_ms) / 1000)
         return True
 
-    def _turn(self, run: Run, plan: Plan, tally: Tally) -> Generator[Run]:
+    def _turn(self, run: Execution, plan: Plan, tally: Tally) -> Generator[Execution]:
         if tally.deliveries >= plan.deliveries_max:
             raise AssertionError(self._endless(plan))
         tally.deliveries += 1
@@ -166,7 +166,7 @@ class Engine:
         act = self.acts.take(run.task.name)
         rig = run.task = RiggedTask(run, act)
         at_ms, args = self._clock.now_ms(), named(rig.codec, run.args, run.kwargs)
-        self._gate.enter([run])
+        self._limit.enter([run])
         yield run
         if act is not None and act.late:
             self._clock.advance(rig.policy.timeout_s)
@@ -177,15 +177,15 @@ class Engine:
         self.runs.append(ran)
         tally.add_run(ran)
 
-    def _keyed(self, run: Run) -> bool:
+    def _keyed(self, run: Execution) -> bool:
         """Whether it is not over already, as far as its idempotency key goes; and what flow control has against it."""
         flow, going = self._flow_of(run), self._keys.claim([run])
         if flow is not None:
             flow.admit(going)
         return not run.over
 
-    def _flow_of(self, run: Run) -> Flow | None:
-        """Return the flow control of its app."""
+    def _flow_of(self, run: Execution) -> Flow | None:
+        """The flow control of its app."""
         task = self.tasks.get(run.delivery.message.task)
         if task is None:
             return None
@@ -197,8 +197,8 @@ class Engine:
     def _tell(self, app: Registry, name: str, text: str, about: str = "") -> None:
         app.events.emit([Notice(name=name, worker=WORKER, at_ms=self._clock.now_ms(), text=text, about=about)])
 
-    def _settle(self, run: Run, from_ms: int = 0) -> tuple[Fate, Fault | None]:
-        """Settle a run that started at `from_ms`, if it started."""
+    def _settle(self, run: Execution, from_ms: int = 0) -> tuple[Fate, Fault | None]:
+        """Settle a run, which began at `from_ms` if it did."""
         now_ms = self._clock.now_ms()
         if run.guards and (flow := self._flow_of(run)) is not None:
             flow.ended(run)
@@ -222,12 +222,12 @@ class Engine:
     def _exchange(self, ended: Outcome, now_ms: int) -> Settled:
         """Settle it, with the verdict that a redrive run waits for."""
         message = ended.delivery.message
-        word = self.store.exchange([with_verdict(message, ended.settlement, now_ms)], []).settled[0]
+        word = self.store.exchange([with_redrive_outcome(message, ended.settlement, now_ms)], []).settled[0]
         self._redriving.stir(message.run)
         return word
 
     def _ran(
-        self, run: Run, result: Any, args: dict[str, Any], at_ms: int, told: Fate | None, fault: Fault | None
+        self, run: Execution, result: Any, args: dict[str, Any], at_ms: int, told: Fate | None, fault: Fault | None
     ) -> Ran:
         message = run.delivery.message
         extras = None if run.context is None else run.context.end()

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ...worker.execution import Run
+from ...worker.execution import Execution
 from ...worker.middleware import around
 
 
@@ -42,7 +42,7 @@ class Acts:
 class RiggedTask:
     """The run's task with another handler, which stores its result, and errors that no worker survives."""
 
-    def __init__(self, run: Run, act: Act | None) -> None:
+    def __init__(self, run: Execution, act: Act | None) -> None:
         self._task, self._run, self._act = run.task, run, act
         rigged = self._acall if self._task.is_async else self._call
         self.entry = around(rigged, self._task.is_async, self._task.app._wraps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from ...worker.execution import Run
+from ...worker.execution import Execution
 from ...worker.executors.tasks import TaskExecutor
 from ...worker.executors.threads import ThreadExecutor
 
@@ -18,11 +18,11 @@ class InlineRunner:
 
     def __init__(self) -> None:
         self._runner: asyncio.Runner | None = None
-        self._current: list[Run] = []
+        self._current: list[Execution] = []
         self._tasks: TaskExecutor | None = None
         self._threads = ThreadExecutor(0, _ignore_all, _ignore, None)
 
-    def run(self, run: Run) -> None:
+    def run(self, run: Execution) -> None:
         if not run.task.is_async:
             self._threads._run(run)
             return
@@ -49,11 +49,11 @@ class LoopRunner:
     block, or run a loop of their own."""
 
     def __init__(self) -> None:
-        self._current: list[Run] = []
+        self._current: list[Execution] = []
         self._tasks = _executor(asyncio.get_running_loop(), self._current)
         self._threads = ThreadExecutor(0, _ignore_all, _ignore, None)
 
-    async def run(self, run: Run) -> None:
+    async def run(self, run: Execution) -> None:
         if not run.task.is_async:
             await asyncio.to_thread(self._threads._run, run)
             return
@@ -70,13 +70,13 @@ class LoopRunner:
         self._tasks.close()
 
 
-def _executor(loop: asyncio.AbstractEventLoop, current: list[Run]) -> TaskExecutor:
+def _executor(loop: asyncio.AbstractEventLoop, current: list[Execution]) -> TaskExecutor:
     return TaskExecutor(loop, _ignore_all, _ignore, lambda: current, None, 0.5)
 
 
-def _ignore(_: Run) -> None:
+def _ignore(_: Execution) -> None:
     """Nothing is waiting to take the place of a run that ended."""
 
 
-def _ignore_all(_: Sequence[Run]) -> None:
+def _ignore_all(_: Sequence[Execution]) -> None:
     """A run's end is known by its call's return."""

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from ...errors import StoreError
 from ...events import Notify
 from ...registry import Registry
-from ...worker.services import Service
+from ...worker import Service
 from ..auto.machine import Autos
 from . import runs
 from .runner import Carrier

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ...fault import STARTED_MAX, Crash, Fault, Kind, crash_fault
-from ..execution import Run
+from ..execution import Execution
 from ..executors.child_process import Death, Offspring
 
 
-def faults_of(child: Offspring, death: Death, stack: str, worker: str) -> Iterator[tuple[Run, Fault]]:
+def faults_of(child: Offspring, death: Death, stack: str, worker: str) -> Iterator[tuple[Execution, Fault]]:
     """Each run of a child that died, with its fault.
 
     Those that had been handed to it crashed: any of them may have done it, where several had. Of a child that was
@@ -34,7 +34,14 @@ def faults_of(child: Offspring, death: Death, stack: str, worker: str) -> Iterat
 
 
 def crash(
-    run: Run, death: Death, cause: str, worker: str, ids: Sequence[str] = (), *, alone: bool = True, stack: str = ""
+    run: Execution,
+    death: Death,
+    cause: str,
+    worker: str,
+    ids: Sequence[str] = (),
+    *,
+    alone: bool = True,
+    stack: str = "",
 ) -> Fault:
     """The evidence."""
     ids = ids or [run.delivery.message.id]

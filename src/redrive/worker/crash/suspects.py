@@ -1,14 +1,14 @@
-"""Runs suspects together with no more than each of them may run with, and nothing else: messages that have gone down
-with their process more than once, so that it may have been them.
+"""Run suspects in groups: messages whose process has died with them more than once, so one of them may be the cause.
 
-A group waits until nothing else is under way in this process, while its gates are shut; then the others go on.
-What is in the group is known by the slots: should the process die, the next one goes on with a part of it
-(company.py). Only what dies alone is guilty: of one that goes alone the store is told (`extend(…, alone=True)`) before
-it begins. Others are never held up for longer than a group takes within a bound: suspects whose turn does not come are
-put off, and after a while of suspects the others have as long.
+A group runs together, of a size that each of its suspects allows, and nothing else runs in this process meanwhile. The
+group waits until everything else has ended while the limits are paused; then the others go on. The crash ledger has
+the group: if the process dies, the next one goes on with a part of it (company.py). Only a message that dies alone is
+guilty, so the store learns that a message runs alone (`extend(…, alone=True)`) before it starts. Others are held up for
+a bounded time only: suspects whose turn does not come are put off, and after some time of suspects the others have as
+long.
 
-Where a child process can be had for it, a suspect runs in one, beside everything else, and this is left for those that
-brought down more than a child.
+If a child process can run a suspect, it runs there, beside everything else. This module runs those that brought down
+more than a child.
 """
 
 from __future__ import annotations
@@ -17,77 +17,72 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from ...message import Hold, Message, RetryAt
-from ..execution import Hall, Run
+from ..execution import Execution, WorkerLimit
 
-LOOK_S = 0.02  # how often it is looked whether nothing else is under way any more, or the group has ended
+LOOK_S = 0.02  # how often to check whether everything else, or the group, has ended
 HOLD_S = (5.0, 300.0)  # how long others may be held up for a suspect's turn: at first, and at most
-PUT_OFF = 4  # times as long as others were held up for it, it then waits
+PUT_OFF = 4  # a suspect that is put off waits this many times as long as it held others up
 
 
 class Suspects:
-    """Lives on the event loop's thread; `close` may be called from another.
+    """Call it on the event loop's thread; `close` from any thread.
 
-    `runs` gives every run the worker holds. `mark` has the store told that a run goes on alone, and calls `go`. `start`
-    and `finish` are those of the executors; `resume` is called when the others may go on.
+    `runs` returns every execution the worker holds. `mark` marks an execution as alone in the store and then calls its
+    second argument. `start` and `finish` are those of the executors; `resume` is called when the others may go on.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        hall: Hall,
-        runs: Callable[[], Iterable[Run]],
-        mark: Callable[[Run], None],
-        start: Callable[[Run], None],
-        finish: Callable[[Sequence[Run]], None],
+        limit: WorkerLimit,
+        runs: Callable[[], Iterable[Execution]],
+        mark: Callable[[Execution, Callable[[Hold], None]], None],
+        start: Callable[[Execution], None],
+        finish: Callable[[Sequence[Execution]], None],
         resume: Callable[[], None],
         now_ms: Callable[[], int],
     ) -> None:
-        self._loop, self._hall, self._runs, self._mark = loop, hall, runs, mark
+        self._loop, self._limit, self._runs, self._mark = loop, limit, runs, mark
         self._start, self._finish, self._resume, self._now_ms = start, finish, resume, now_ms
-        self._waiting: list[Run] = []
-        self._group: list[Run] = []  # under way, or about to be
-        self._since_s = 0.0  # when the others began to be held up; 0: they are not
+        self._waiting: list[Execution] = []
+        self._group: list[Execution] = []  # under way, or about to be
+        self.holding_since_s = 0.0  # since when others are held up; 0: they are not
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._lock = threading.Lock()  # none is both given back by `close` and begun
 
-    @property
-    def holding(self) -> bool:
-        """Whether others are held up."""
-        return self._since_s > 0
-
-    def add(self, runs: Sequence[Run]) -> None:
-        """These run in groups, one after another, as soon as they can."""
+    def add(self, runs: Sequence[Execution]) -> None:
+        """Run these in groups, one after another, as soon as possible."""
         self._waiting.extend(runs)
         if self._timer is None and not self._group:
             self._next()
 
-    def close(self) -> list[Run]:
-        """Start none any more; those that never started."""
+    def close(self) -> list[Execution]:
+        """Start no more; returns those that never started."""
         with self._lock:
             self._closed = True
             waiting, self._waiting = self._waiting, []
             return waiting
 
     def _next(self) -> None:
-        """Hold the others up for the next group, or let them go on."""
+        """Hold up the others for the next group, or let them go on."""
         self._timer = None
         now = time.monotonic()
         if not self._waiting or self._closed:
             self._let_go()
-        elif self._since_s and (held_s := now - self._since_s) > HOLD_S[0]:
+        elif self.holding_since_s and (held_s := now - self.holding_since_s) > HOLD_S[0]:
             self._let_go()
             self._later(self._next, min(held_s, HOLD_S[1]))
         else:
-            self._since_s = self._since_s or now
-            self._hall.shut()
+            self.holding_since_s = self.holding_since_s or now
+            self._limit.pause()
             self._look()
 
     def _look(self) -> None:
-        """Whether nothing else is under way; what is nobody's any more, a thread that outlived its lease, is not
-        waited for."""
+        """Start the group once nothing else runs. A thread that outlived its lease is not waited for."""
         self._timer = None
         held = [*self._runs()]
         self._waiting = _still(self._waiting, held)
@@ -95,14 +90,14 @@ class Suspects:
             self._let_go()
         elif not self._others(held):
             self._begin()
-        elif time.monotonic() - self._since_s > patience_s(self._waiting[0].delivery.message):
+        elif time.monotonic() - self.holding_since_s > patience_s(self._waiting[0].delivery.message):
             self._put_off()
         else:
             self._later(self._look, LOOK_S)
 
-    def _others(self, held: Sequence[Run]) -> bool:
-        idle, now = {id(run) for run in (*self._hall.waiting(), *self._waiting)}, time.monotonic()
-        begun = (run for run in held if run.task is not None and run.verdict is None and id(run) not in idle)
+    def _others(self, held: Sequence[Execution]) -> bool:
+        idle, now = {id(run) for run in (*self._limit.waiting(), *self._waiting)}, time.monotonic()
+        begun = (run for run in held if run.task is not None and run.decision is None and id(run) not in idle)
         return any(not run.finished_s and now < run.until_s for run in begun)
 
     def _begin(self) -> None:
@@ -113,43 +108,43 @@ class Suspects:
         if not group:
             self._let_go()
         elif len(group) == 1:
-            self._mark(group[0])
+            self._mark(group[0], partial(self._go, group[0]))
         else:
             for run in group:
                 self._start(run)
             self._later(self._watch, LOOK_S)
 
-    def _chosen(self) -> list[Run]:
-        """Who goes next, with their places: first those that may run with most others, as they are the likelier to be
+    def _chosen(self) -> list[Execution]:
+        """The next group, counted by the limits: first those that may run with most others, as they are more likely
         innocent."""
         first, *others = sorted(self._waiting, key=lambda run: -run.company)
-        first.gate.take(whatever=True)
+        first.limit.take(force=True)
         group = [first]
         for run in others:
             if len(group) >= run.company:
                 break
-            if run.gate.take():
+            if run.limit.take():
                 group.append(run)
         return group
 
-    def go(self, run: Run, word: Hold) -> None:
-        """The store knows that it runs alone, or says why it does not."""
-        if not self._closed and word is Hold.HELD:
+    def _go(self, run: Execution, status: Hold) -> None:
+        """Start it if the store has marked it as alone."""
+        if not self._closed and status is Hold.HELD:
             run.alone = True
             self._start(run)
             self._later(self._watch, LOOK_S)
             return
         self._group = []
-        run.gate.leave()  # no other run takes the place: the hall is shut
-        if word is not Hold.LOST:
-            why = "cancelled" if word is Hold.CANCEL else "interrupted"
-            run.verdict = RetryAt(self._now_ms(), why, counts=False)
+        run.limit.leave()  # starts no other: the limits are paused
+        if status is not Hold.LOST:
+            why = "cancelled" if status is Hold.CANCEL else "interrupted"
+            run.decision = RetryAt(self._now_ms(), why, counts=False)
             self._finish([run])
         self._next()
 
     def _watch(self) -> None:
-        """Whether all have ended, or their leases have: then a thread may run on, but its message belongs to the next
-        worker that claims it, which may be this one."""
+        """Go on once all have ended, or their leases have: then a thread may still run, but its message belongs to the
+        next worker that claims it, which may be this one."""
         self._timer = None
         now = time.monotonic()
         self._group = [run for run in _still(self._group, self._runs()) if not run.finished_s and now < run.until_s]
@@ -159,19 +154,19 @@ class Suspects:
             self._next()
 
     def _put_off(self) -> None:
-        """Others run for so long that their turn does not come: back they go for a while, free of charge."""
-        verdict = put_off(self._now_ms(), time.monotonic() - self._since_s)
+        """Others run for so long that the turn of these does not come: release them for a while, uncounted."""
+        decision = put_off(self._now_ms(), time.monotonic() - self.holding_since_s)
         for run in self._waiting:
-            run.verdict = verdict
+            run.decision = decision
         self._finish(self._waiting)
         self._waiting = []
         self._let_go()
 
     def _let_go(self) -> None:
-        if not self._since_s:
+        if not self.holding_since_s:
             return
-        self._since_s = 0.0
-        for run in self._hall.open():
+        self.holding_since_s = 0.0
+        for run in self._limit.resume():
             self._start(run)
         self._resume()
 
@@ -179,18 +174,17 @@ class Suspects:
         self._timer = self._loop.call_later(delay_s, call)
 
 
-def _still(runs: Sequence[Run], held: Iterable[Run]) -> list[Run]:
-    """Those of them that the worker holds."""
+def _still(runs: Sequence[Execution], held: Iterable[Execution]) -> list[Execution]:
+    """Those that the worker still holds."""
     ids = {id(run) for run in held}
     return [run for run in runs if id(run) in ids]
 
 
 def patience_s(message: Message) -> float:
-    """How long a suspect may hold others up: the longer it was put off already, the longer, by a fifth of the time at
-    most."""
+    """How long a suspect may hold up others: longer if it was put off before, up to a fifth of the time in all."""
     return min(max(HOLD_S[0], message.held_ms / 1000 / PUT_OFF), HOLD_S[1])
 
 
 def put_off(now_ms: int, held_s: float) -> RetryAt:
-    """Back for a while, after it has held others up for so long; free of charge."""
+    """Release a suspect that held up others for `held_s`, uncounted."""
     return RetryAt(now_ms + int(held_s * PUT_OFF * 1000), "suspect", counts=False, held=True)

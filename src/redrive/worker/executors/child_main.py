@@ -34,7 +34,7 @@ from ...message import Delivery, Receipt
 from ...registry import Registry
 from ...run_context import Context, enter, leave
 from ...store import Traits
-from ..execution import Run
+from ..execution import Execution, QueueLimit, WorkerLimit
 from ..middleware import refuse_coroutine
 from ..settlement import fault_of
 from .app_import import Origin, become_child, imported
@@ -186,7 +186,7 @@ class Child:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads: ThreadPoolExecutor | None = None  # for sync handlers that run together
         self._tasks: set[asyncio.Task[None]] = set()
-        self._runs: dict[int, Run] = {}  # by number
+        self._runs: dict[int, Execution] = {}  # by number
         self._pid = os.getpid()
         self._came: asyncio.Future[None] | None = None
         link.stopped = self._stopped
@@ -207,10 +207,11 @@ class Child:
 
     # -- one message
 
-    def _begin(self, work: Work) -> Run:
+    def _begin(self, work: Work) -> Execution:
         message, now_s = work.message, time.monotonic()
         task: Any = self._app.tasks[message.task]
-        run = Run(Delivery(message, Receipt(0, message.fence), 0), None, float("inf"), task=task, claim=work.claim)  # type: ignore[arg-type]
+        delivery = Delivery(message, Receipt(0, message.fence), 0)
+        run = Execution(delivery, QueueLimit(1, WorkerLimit(1)), float("inf"), task=task, claim=work.claim)
         run.started_s = now_s
         run.context = ChildContext(
             message, work.deadline_s, task, run.delivery.receipt,
@@ -224,7 +225,7 @@ class Child:
         is_async: bool = self._app.tasks[work.message.task].is_async
         return is_async
 
-    def _unreadable(self, run: Run, work: Work) -> Unreadable | None:
+    def _unreadable(self, run: Execution, work: Work) -> Unreadable | None:
         """Give the run its arguments, or say why its body has none."""
         message, task = work.message, run.task
         try:
@@ -235,7 +236,7 @@ class Child:
         run.args = (run.context, *args) if task.takes_context else args
         return None
 
-    def _run_sync(self, work: Work, run: Run) -> None:
+    def _run_sync(self, work: Work, run: Execution) -> None:
         unreadable, memory = None, False
         token = enter(run.context)
         try:
@@ -251,7 +252,7 @@ class Child:
         leave(token)
         self._end(work.number, run, unreadable, memory)
 
-    async def _run_async(self, work: Work, run: Run) -> None:
+    async def _run_async(self, work: Work, run: Execution) -> None:
         unreadable, memory = None, False
         run.handle = asyncio.current_task()
         enter(run.context)
@@ -268,7 +269,7 @@ class Child:
         run.handle = None
         self._end(work.number, run, unreadable, memory)
 
-    def _failed(self, run: Run, error: BaseException) -> bool:
+    def _failed(self, run: Execution, error: BaseException) -> bool:
         """Set the run's fault; whether it was that there is no memory left."""
         memory = isinstance(error, MemoryError)
         if memory:
@@ -284,7 +285,7 @@ class Child:
         """Whether this is a process that the handler forked, which has no say on the channel and is not to stay."""
         return os.getpid() != self._pid
 
-    def _end(self, number: int, run: Run, unreadable: Unreadable | None, memory: bool) -> None:
+    def _end(self, number: int, run: Execution, unreadable: Unreadable | None, memory: bool) -> None:
         if self._is_fork:
             os._exit(0)
         extras = run.context.end() if run.context is not None else None
@@ -348,14 +349,14 @@ class Child:
             following = await self._next()
         return following
 
-    async def _run_beside(self, work: Work, run: Run) -> None:
+    async def _run_beside(self, work: Work, run: Execution) -> None:
         try:
             await self._run_async(work, run)
         except BaseException as error:
             self._leave_fork(error)
             raise
 
-    def _run_in_thread(self, work: Work, run: Run) -> None:
+    def _run_in_thread(self, work: Work, run: Execution) -> None:
         try:
             self._run_sync(work, run)
         except BaseException as error:

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from ...fault import TRACEBACK_MAX
 from ..crash.company import ANY
-from ..execution import Run
+from ..execution import Execution
 from .ipc import READ_BYTES, Inbox, ToChild, ToWorker, pack
 from .memory import peak_of
 
@@ -48,7 +48,7 @@ class Offspring:
     def __init__(self, memory: int | None, *, suspects: bool = False) -> None:
         self.memory = memory
         self.suspects = suspects  # started for them, or running some
-        self.runs: dict[int, Run] = {}  # by number
+        self.runs: dict[int, Execution] = {}  # by number
         self.sent: set[int] = set()  # those that were handed to it: from then on its death is theirs
         self.met: set[int] = set()  # those that had company
         self.most = ANY  # how many each of its runs lets run in it
@@ -95,7 +95,7 @@ class Offspring:
         """Whether others may join what it runs."""
         return self.most > 1
 
-    def seat(self, run: Run) -> int:
+    def seat(self, run: Execution) -> int:
         """From now on it has this run, too: the run's number."""
         if self.runs:
             self.met.update(self.runs, (self.number + 1,))

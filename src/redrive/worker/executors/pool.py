@@ -10,14 +10,14 @@ import math
 from collections import Counter, deque
 from typing import NamedTuple
 
-from ..execution import Run
+from ..execution import Execution
 from .child_process import Offspring
 
 
 class Waiting(NamedTuple):
     """A suspect that waits for a place in a child, since when, and for how long."""
 
-    run: Run
+    run: Execution
     since_s: float
     until_s: float
 
@@ -29,7 +29,7 @@ class Pool:
         self.memory, self._limit, self._suspects_max = memory, limit, suspects_max
         self.children: list[Offspring] = []
         self.idle: list[Offspring] = []
-        self.isolated: deque[Run] = deque()  # they wait for a child
+        self.isolated: deque[Execution] = deque()  # they wait for a child
         self.suspects: list[Waiting] = []
         self.failures = 0  # in a row, of children that could not begin
         self.not_before_s = 0.0
@@ -56,7 +56,7 @@ class Pool:
         """Whether suspects have a child, or one is being started for them."""
         return bool(self._tables())
 
-    def table_for(self, run: Run, *, any_size: bool) -> Offspring | None:
+    def table_for(self, run: Execution, *, any_size: bool) -> Offspring | None:
         """A child for a suspect: with those that may have the same company, else an idle one, else, with `any_size`,
         one that lets it in all the same."""
         tables = [c for c in self._tables() if c.ready and not c.used_up and c.room > 0 and len(c.runs) < run.seats]
@@ -75,7 +75,7 @@ class Pool:
         if child in self.idle:
             self.idle.remove(child)
 
-    def all_waiting(self) -> list[Run]:
+    def all_waiting(self) -> list[Execution]:
         """Those that wait, which do so no more."""
         waiting = [*self.isolated, *(one.run for one in self.suspects)]
         self.isolated.clear()

@@ -34,7 +34,7 @@ from ..admission import judge, unread
 from ..bodies import READERS, Fetched, take
 from ..crash.deaths import crash, faults_of
 from ..crash.suspects import patience_s, put_off
-from ..execution import Run
+from ..execution import Execution
 from ..settlement import fault_of
 from .app_import import Origin
 from .child_process import Death, Offspring
@@ -102,8 +102,8 @@ class ProcessExecutor:
         app: Registry,
         origin: Origin,
         limit: int,
-        finish: Callable[[Sequence[Run]], None],
-        start_other: Callable[[Run], None],
+        finish: Callable[[Sequence[Execution]], None],
+        start_other: Callable[[Execution], None],
         slots: Slots | None,
         *,
         worker: str,
@@ -124,7 +124,7 @@ class ProcessExecutor:
         self._missing: set[str] = set()  # tasks that the app has here, and not where a child imported it
         self._pools: dict[int | None, Pool] = {}
         self._calls: deque[Callable[[], None]] = deque()
-        self._finished: list[Run] = []
+        self._finished: list[Execution] = []
         self._selector = selectors.DefaultSelector()
         self._wake, self._waken = socket.socketpair()
         self._wake.setblocking(False)
@@ -138,7 +138,7 @@ class ProcessExecutor:
 
     # -- from any thread
 
-    def start(self, run: Run) -> None:
+    def start(self, run: Execution) -> None:
         """Run it in a child, as soon as there is one."""
         self._call(partial(self._place, run))
 
@@ -223,7 +223,7 @@ class ProcessExecutor:
 
     # -- runs
 
-    def _place(self, run: Run) -> None:
+    def _place(self, run: Execution) -> None:
         """Give it to an idle child, or let it wait for one."""
         pool = self._pool_of(run.task.memory_bytes)
         now = time.monotonic()
@@ -267,11 +267,11 @@ class ProcessExecutor:
         late = [one for one in pool.suspects if now >= one.until_s]
         pool.suspects = [one for one in pool.suspects if now < one.until_s]
         for one in late:
-            one.run.verdict = put_off(self._app.store.now_ms(), now - one.since_s)
+            one.run.decision = put_off(self._app.store.now_ms(), now - one.since_s)
             self._done(one.run)
         self._look_at_s = min([self._look_at_s, *(one.until_s for one in pool.suspects)])
 
-    def _assign(self, child: Offspring, run: Run) -> None:
+    def _assign(self, child: Offspring, run: Execution) -> None:
         number = child.seat(run)
         try:
             make = partial(_Told, _tell=partial(self._told, child, number))
@@ -303,7 +303,7 @@ class ProcessExecutor:
         if run.context is not None and run.context._stop is not None:  # told between its beginning and now
             self._stop(child, number, run.context._stop)
 
-    def _ends_s(self, run: Run) -> float:
+    def _ends_s(self, run: Execution) -> float:
         """When its child is killed, should it not have ended."""
         return run.deadline_s + self._overtime_s
 
@@ -327,22 +327,22 @@ class ProcessExecutor:
         if why == "drain" or all(run.cause == "lease" for run in child.runs.values()):  # not one of many
             self._end_by(child, min(child.kill_at_s, time.monotonic() + UNWIND_S))
 
-    def _done(self, run: Run) -> None:
+    def _done(self, run: Execution) -> None:
         """It has ended; the next one in its place."""
         run.finished_s = time.monotonic()
         self._finished.append(run)
-        following = run.gate.leave()
+        following = run.limit.leave()
         if following is None:
             return
-        if following.place == "process":
+        if following.executor == "process":
             self._calls.append(partial(self._place, following))
         else:
             self._start_other(following)
 
-    def _put_off(self, run: Run, pool: Pool, text: str = "") -> None:
+    def _put_off(self, run: Execution, pool: Pool, text: str = "") -> None:
         """There is no child to run it in: back to its queue for a while, which costs it nothing."""
         wait_ms = int(max(PAUSE_S[0], pool.not_before_s - time.monotonic()) * 1000)
-        run.verdict = RetryAt(self._app.store.now_ms() + wait_ms, "no process", counts=False, held=True)
+        run.decision = RetryAt(self._app.store.now_ms() + wait_ms, "no process", counts=False, held=True)
         if text:
             self._notice("child_failed", text)
         self._done(run)
@@ -382,7 +382,7 @@ class ProcessExecutor:
             child.broken = frame.text
             self._end_by(child, time.monotonic() + END_S)  # a thread of the app may keep it from ending by itself
 
-    def _ended(self, child: Offspring, run: Run, frame: Ended) -> None:
+    def _ended(self, child: Offspring, run: Execution, frame: Ended) -> None:
         child.peak_bytes = frame.peak_bytes or child.peak_bytes
         alone = run.seats == 1
         if frame.memory and alone:
@@ -593,7 +593,7 @@ class ProcessExecutor:
             self._helpers = ThreadPoolExecutor(READERS, "redrive-helper")
         self._helpers.submit(what, *args)
 
-    def _fetch(self, child: Offspring, number: int, run: Run) -> None:
+    def _fetch(self, child: Offspring, number: int, run: Execution) -> None:
         """Read its body from blob storage."""
         body, fetched, failed = None, Fetched(), None
         try:
@@ -622,7 +622,7 @@ class ProcessExecutor:
         self._done(run)
         self._vacate(child, number)
 
-    def _keep(self, child: Offspring, run: Run, frame: Keep) -> None:
+    def _keep(self, child: Offspring, run: Execution, frame: Keep) -> None:
         """Write its checkpoint."""
         try:
             kept = Kept(frame.number, self._app.store.checkpoint(run.delivery.receipt, frame.state))

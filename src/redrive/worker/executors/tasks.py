@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ...message import BLOB
 from ...run_context import enter
 from ..bodies import READERS, TIMED_OUT, Fetched, fetch, take
-from ..execution import Run
+from ..execution import Execution
 from ..settlement import fault_of
 
 if TYPE_CHECKING:
@@ -29,23 +29,23 @@ class TaskExecutor:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        finish: Callable[[Sequence[Run]], None],
-        start_other: Callable[[Run], None],
-        runs: Callable[[], Iterable[Run]],
+        finish: Callable[[Sequence[Execution]], None],
+        start_other: Callable[[Execution], None],
+        runs: Callable[[], Iterable[Execution]],
         slots: Slots | None,
         margin_s: float,
     ) -> None:
         self._loop, self._finish, self._start_other, self._runs, self._slots = loop, finish, start_other, runs, slots
         self._margin_s = margin_s
-        self._finished: list[Run] = []
+        self._finished: list[Execution] = []
         self._readers: ThreadPoolExecutor | None = None
         self._watch_at_s = float("inf")
         self._watcher: asyncio.TimerHandle | None = None
 
-    def start(self, run: Run) -> None:
+    def start(self, run: Execution) -> None:
         run.handle = self._loop.create_task(self._run(run))
 
-    async def _run(self, run: Run) -> None:
+    async def _run(self, run: Execution) -> None:
         try:
             enter(run.begin(self._slots))
             if run.deadline_s < self._watch_at_s:
@@ -60,7 +60,7 @@ class TaskExecutor:
             run.fault = fault_of(run, error)
         self._done(run)
 
-    async def _fetched(self, run: Run) -> Fetched:
+    async def _fetched(self, run: Execution) -> Fetched:
         """Its body, read in a thread of its own pool: a slow disk holds up neither the loop nor those who enqueue."""
         if self._readers is None:
             self._readers = ThreadPoolExecutor(READERS, "redrive-reader")
@@ -71,15 +71,15 @@ class TaskExecutor:
                 raise
             return TIMED_OUT
 
-    def _done(self, run: Run) -> None:
+    def _done(self, run: Execution) -> None:
         run.finished_s = time.monotonic()
         run.handle = None
         if not self._finished:
             self._loop.call_soon(self._flush)
         self._finished.append(run)
-        following = run.gate.leave()
+        following = run.limit.leave()
         if following is not None:
-            (self.start if following.place == "loop" else self._start_other)(following)
+            (self.start if following.executor == "loop" else self._start_other)(following)
 
     def _flush(self) -> None:
         finished, self._finished = self._finished, []

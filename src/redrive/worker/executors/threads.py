@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ...message import BLOB
 from ...run_context import enter, leave
 from ..bodies import fetch, take
-from ..execution import Run
+from ..execution import Execution
 from ..middleware import refuse_coroutine
 from ..settlement import fault_of
 
@@ -26,16 +26,16 @@ class ThreadExecutor:
     def __init__(
         self,
         limit: int,
-        finish: Callable[[Sequence[Run]], None],
-        start_other: Callable[[Run], None],
+        finish: Callable[[Sequence[Execution]], None],
+        start_other: Callable[[Execution], None],
         slots: Slots | None,
     ) -> None:
         self._limit, self._finish, self._start_other, self._slots = limit, finish, start_other, slots
-        self._queue: SimpleQueue[Run | None] = SimpleQueue()
+        self._queue: SimpleQueue[Execution | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads = self._idle = 0
 
-    def start(self, run: Run) -> None:
+    def start(self, run: Execution) -> None:
         with self._lock:
             if self._idle > 0 or self._threads >= self._limit:
                 self._idle -= 1
@@ -46,13 +46,13 @@ class ThreadExecutor:
 
     def _work(self) -> None:
         while (run := self._queue.get()) is not None:
-            following: Run | None = run
+            following: Execution | None = run
             while following is not None:
                 following = self._run(following)
             with self._lock:
                 self._idle += 1
 
-    def _run(self, run: Run) -> Run | None:
+    def _run(self, run: Execution) -> Execution | None:
         token = None
         try:
             token = enter(run.begin(self._slots))
@@ -66,8 +66,8 @@ class ThreadExecutor:
             leave(token)
         run.finished_s = time.monotonic()
         self._finish((run,))
-        following = run.gate.leave()
-        if following is None or following.place == "thread":
+        following = run.limit.leave()
+        if following is None or following.executor == "thread":
             return following
         self._start_other(following)
         return None

@@ -1,0 +1,294 @@
+"""Decide which messages may call a dependency now.
+
+`ask` goes through the controls in this order: breaker open, cool-down, concurrency, budget, rate, and last the
+breaker's probes and ramp, so that no message takes a probe or a place on the ramp that another control then refuses.
+What a message was granted for a later time goes with it (`Deferral.passes`), and it does not ask for it again. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..decide import Refusal
+from ..message import Deferral, Message
+from ..policy.backoff import draw
+from . import breaker as breakers
+from . import budget as budgets
+from . import limits
+from . import ramp as ramps
+from .breaker import Breaker
+from .budget import Budget
+from .dependency import Dependency, State, owner_of, with_breaker
+from .limits import Rate
+
+LATE_MS = 5000  # how late a message may use what it was granted; then it asks again, so that late ones make no burst
+SLOT_LATE_MS = 1000  # the same for a slot of a rate: a stalled worker makes no burst of them
+LOOK_MS = 250  # when to look again if the time of a change is unknown
+CLOSED, OPEN = ("closed", "forced_closed"), ("open", "forced_open")
+_KEPT = ("budget", "ramp")  # the ramp itself prevents a burst of late messages
+
+
+class Answers(Struct, frozen=True):
+    """The refusal of each message of an `ask`, in order; None: it may run. `probes` are the owners that run as probes,
+    `used` is how many of the tokens taken before were used."""
+
+    refusals: list[Refusal | None]
+    probes: frozenset[str] = frozenset()
+    used: int = 0
+
+
+class Allowance(Struct, frozen=True):
+    """How many messages may be claimed, and when to look again if none may."""
+
+    count: float
+    next_ms: float = math.inf
+
+
+def allowance(state: State, d: Dependency, now_ms: int, free: float = math.inf, pool: int = 0) -> Allowance:
+    """How many messages of this dependency may be claimed now. `pool`: how many tokens were taken for them."""
+    if state.cool.until_ms > now_ms:
+        return Allowance(0, state.cool.until_ms)
+    found = Allowance(free, now_ms + LOOK_MS)
+    if d.breaker is not None:
+        breaker = breakers.look(state.breaker, d.breaker, now_ms)
+        if breaker.status not in CLOSED:
+            until_ms = breakers.closed_until_ms(breaker, d.breaker, now_ms)
+            return Allowance(0, until_ms) if until_ms else _least(found, Allowance(d.breaker.probes))
+        if breaker.ramp is not None:
+            found = _least(found, Allowance(ramps.ready(breaker.ramp, now_ms) + pool, ramps.peek(breaker.ramp, now_ms)))
+    if d.rate is not None:
+        ready, next_ms = limits.ready(_tat_ms(state, d, d.rate, now_ms), d.rate, now_ms)
+        found = _least(found, Allowance(ready + pool, next_ms))
+    return found
+
+
+def _least(one: Allowance, other: Allowance) -> Allowance:
+    if one.count <= 0 and other.count <= 0:
+        return one if one.next_ms >= other.next_ms else other
+    return one if one.count <= other.count else other
+
+
+def bounded(state: State, d: Dependency) -> bool:
+    """Whether its messages need tokens before they are claimed."""
+    return d.rate is not None or (d.breaker is not None and state.breaker.ramp is not None)
+
+
+def take(state: State, d: Dependency, count: int, now_ms: int) -> tuple[State, int]:
+    """Take up to `count` tokens, of rate and ramp alike, for messages to claim."""
+    if d.breaker is not None:
+        state = with_breaker(state, breakers.look(state.breaker, d.breaker, now_ms))
+    count = int(min(count, allowance(state, d, now_ms).count))
+    if count <= 0:
+        return state, 0
+    if d.rate is not None:
+        state = replace(state, tat_ms=limits.ask(_tat_ms(state, d, d.rate, now_ms), d.rate, now_ms, count)[0])
+    if d.breaker is not None and state.breaker.ramp is not None:
+        ramp = ramps.take_ready(state.breaker.ramp, count, now_ms)
+        state = with_breaker(state, replace(state.breaker, ramp=ramp))
+    return state, count
+
+
+def ask(
+    state: State,
+    d: Dependency,
+    messages: Sequence[Message],
+    now_ms: int,
+    *,
+    free: float = math.inf,
+    pace_ms: float = 0.0,
+    tokens: int = 0,
+) -> tuple[State, Answers]:
+    """Whether each of these may run now, in order. `free`: how many more calls this worker may have under way,
+    `pace_ms`: how long a call takes, `tokens`: how many were taken for them."""
+    if d.breaker is not None:
+        state = with_breaker(state, breakers.look(state.breaker, d.breaker, now_ms))
+    refusals: list[Refusal | None] = [None] * len(messages)
+    if d.concurrency is not None and free < len(messages):
+        for n, at in enumerate(range(max(0, int(free)), len(messages))):
+            at_ms = math.ceil(now_ms + pace_ms * (1 + n // max(1, free)))
+            refusals[at] = _refusal("concurrency", d, max(at_ms, now_ms + 1), _passes(messages[at], now_ms))
+    if calm(state, d, now_ms):
+        going = [at for at, refusal in enumerate(refusals) if refusal is None]
+        state, used = _ask_for_tokens(state, d, messages, going, refusals, now_ms, tokens)
+        return state, Answers(refusals, used=used)
+    probes, left = set[str](), tokens
+    for at, message in enumerate(messages):
+        if refusals[at] is None:
+            state, refusals[at], probe, used = _ask_one(state, d, message, now_ms, left)
+            left -= used
+            if probe:
+                probes.add(owner_of(message))
+    return state, Answers(refusals, frozenset(probes), tokens - left)
+
+
+def stopped(state: State, d: Dependency, now_ms: int) -> bool:
+    """Whether it may not be called at all: its breaker is open, or it asked for a cool-down."""
+    if state.cool.until_ms > now_ms:
+        return True
+    return d.breaker is not None and breakers.look(state.breaker, d.breaker, now_ms).status in OPEN
+
+
+def calm(state: State, d: Dependency, now_ms: int) -> bool:
+    """Whether neither the breaker nor a cool-down holds any message back."""
+    closed = d.breaker is None or (state.breaker.ramp is None and state.breaker.status in CLOSED)
+    return closed and state.cool.until_ms + state.cool.spread_ms <= now_ms
+
+
+def shut(state: State, d: Dependency, message: Message, now_ms: int) -> bool:
+    """Whether this message may not call it, whatever other controls allow: it asked for a cool-down, or its breaker is
+    open."""
+    if state.cool.until_ms + state.cool.spread_ms > now_ms and _cool_ms(state, message) > now_ms:
+        return True
+    return d.breaker is not None and breakers.look(state.breaker, d.breaker, now_ms).status in OPEN
+
+
+def _ask_for_tokens(
+    state: State,
+    d: Dependency,
+    messages: Sequence[Message],
+    going: Sequence[int],
+    refusals: list[Refusal | None],
+    now_ms: int,
+    tokens: int,
+) -> tuple[State, int]:
+    """Ask budget, then rate, for all of `going` at once; refuses in place. Also returns how many tokens were used."""
+    if d.budget is not None:
+        spent = state.budget
+        for at in going:
+            message = messages[at]
+            if message.attempt > 1:
+                spent, refusals[at] = _withdraw(spent, d, d.budget, message, now_ms)
+        state = replace(state, budget=spent) if spent is not state.budget else state
+    if d.rate is None:
+        return state, 0
+    asking = [at for at in going if refusals[at] is None and not _has(messages[at], "limit", d, now_ms)]
+    used = min(tokens, len(asking))
+    if used == len(asking):
+        return state, used
+    asking = asking[used:]
+    if d.per is None:
+        going_now = min(len(asking), limits.ready(_tat_ms(state, d, d.rate, now_ms), d.rate, now_ms)[0])
+        return _refuse_rest(state, d, d.rate, messages, asking, going_now, refusals, now_ms), used
+    tat_ms, slots = limits.ask(state.tat_ms, d.rate, now_ms, len(asking))
+    for at, at_ms in zip(asking, slots, strict=True):
+        if at_ms > now_ms:
+            message = messages[at]
+            refusals[at] = _refusal("limit", d, at_ms, (*_passes(message, now_ms), *used_of(d, message)))
+    return replace(state, tat_ms=tat_ms), used
+
+
+def _tat_ms(state: State, d: Dependency, rate: Rate, now_ms: int) -> float:
+    """Without reserved slots it is at most a burst ahead. If it is further, the rate was changed or the clock set back,
+    and it starts again."""
+    most_ms = now_ms + rate.burst * 1000 / rate.per_s + SLOT_LATE_MS  # as clocks differ a little
+    return state.tat_ms if d.per is not None or state.tat_ms <= most_ms else 0.0
+
+
+def _refuse_rest(
+    state: State,
+    d: Dependency,
+    rate: Rate,
+    messages: Sequence[Message],
+    asking: Sequence[int],
+    going: int,
+    refusals: list[Refusal | None],
+    now_ms: int,
+) -> State:
+    """Grant slots to the first `going` and none to the rest: claims go by allowance, so a reserved slot would be closed
+    to all, its owner included. The rest come back when slots will be free."""
+    tat_ms, _ = limits.ask(_tat_ms(state, d, rate, now_ms), rate, now_ms, going)
+    later_ms, slots = limits.ask(max(tat_ms, state.later_ms), rate, now_ms, len(asking) - going)
+    for at, at_ms in zip(asking[going:], slots, strict=True):
+        budget = _only(used_of(d, messages[at]), "budget")
+        refusals[at] = _refusal("limit", d, max(at_ms, now_ms + 1), (*_passes(messages[at], now_ms), *budget))
+    return replace(state, tat_ms=tat_ms, later_ms=later_ms if len(asking) > going else state.later_ms)
+
+
+def _ask_one(
+    state: State, d: Dependency, message: Message, now_ms: int, tokens: int
+) -> tuple[State, Refusal | None, bool, int]:
+    """As `ask`, for one message while the breaker or a cool-down is active; also whether it is a probe, and how many
+    tokens it used."""
+    if d.breaker is not None and state.breaker.status in OPEN:
+        return *_ask_breaker(state, d, d.breaker, message, _tokens(message, now_ms), now_ms), 0
+    cool_ms = _cool_ms(state, message)
+    if cool_ms > now_ms:
+        return state, _refusal("cool-down", d, cool_ms, _tokens(message, now_ms)), False, 0
+    refusals: list[Refusal | None] = [None]
+    state, used = _ask_for_tokens(state, d, [message], [0], refusals, now_ms, tokens)
+    if refusals[0] is not None or d.breaker is None:
+        return state, refusals[0], False, used
+    if tokens and state.breaker.status in CLOSED:
+        return state, None, False, 1  # its token is one of the ramp too
+    passes = (*_passes(message, now_ms), *used_of(d, message))
+    return *_ask_breaker(state, d, d.breaker, message, passes, now_ms), used
+
+
+def _cool_ms(state: State, message: Message) -> int:
+    return limits.until(state.cool, draw(message.id, message.redrives, 0))
+
+
+def _ask_breaker(
+    state: State, d: Dependency, breaker: Breaker, message: Message, passes: tuple[str, ...], now_ms: int
+) -> tuple[State, Refusal | None, bool]:
+    slots = [p for p in passes if p.startswith("ramp ") and p.endswith(f" {d.name}")]
+    if any(breakers.valid(state.breaker, p.removesuffix(f" {d.name}")) for p in slots):
+        after, answer = breakers.enter(state.breaker, now_ms)
+    else:
+        after, answer = breakers.ask(state.breaker, breaker, now_ms, owner_of(message), reserve=d.per is not None)
+    state = with_breaker(state, after)
+    if answer.at_ms <= now_ms:
+        return state, None, answer.probe
+    kept = [p for p in passes if p not in slots]
+    gained = (*kept, f"{answer.pass_} {d.name}") if answer.pass_ else kept
+    return state, _refusal(answer.why, d, answer.at_ms, gained), False
+
+
+def _withdraw(
+    spent: budgets.State, d: Dependency, budget: Budget, message: Message, now_ms: int
+) -> tuple[budgets.State, Refusal | None]:
+    if _has(message, "budget", d, now_ms):
+        return spent, None
+    spent, at_ms = budgets.ask(spent, budget, now_ms)
+    if at_ms <= now_ms:
+        return spent, None
+    refusal = _refusal("budget", d, at_ms, (*_passes(message, now_ms), f"budget {d.name}"))
+    return spent, replace(refusal, dead=True) if budget.on_exhausted == "dead_letter" else refusal
+
+
+def used_of(d: Dependency, message: Message) -> tuple[str, ...]:
+    """The passes of what an admitted message has taken here, in case another control puts it off."""
+    budget = (f"budget {d.name}",) if d.budget is not None and message.attempt > 1 else ()
+    return budget if d.rate is None else (*budget, f"limit {d.name}")
+
+
+def _passes(message: Message, now_ms: int) -> tuple[str, ...]:
+    """The passes it was granted when it was put off, as far as they are still good."""
+    deferral = message.deferral
+    if deferral is None:
+        return ()
+    late_ms = now_ms - deferral.at_ms
+    if late_ms <= SLOT_LATE_MS:
+        return deferral.passes
+    return _only(deferral.passes, *_KEPT) if late_ms <= LATE_MS else _only(deferral.passes, "ramp")
+
+
+def _tokens(message: Message, now_ms: int) -> tuple[str, ...]:
+    """Those of its passes that are good at other times too; an unused slot of a rate is lost."""
+    return _only(_passes(message, now_ms), *_KEPT)
+
+
+def _only(passes: tuple[str, ...], *controls: str) -> tuple[str, ...]:
+    return tuple(p for p in passes if p.partition(" ")[0] in controls)
+
+
+def _has(message: Message, what: str, d: Dependency, now_ms: int) -> bool:
+    return message.deferral is not None and f"{what} {d.name}" in _passes(message, now_ms)
+
+
+def _refusal(why: str, d: Dependency, at_ms: int, passes: Iterable[str]) -> Refusal:
+    return Refusal(at_ms, Deferral(why, d.name, tuple(dict.fromkeys(passes)), at_ms))

@@ -1,0 +1,44 @@
+"""Decide when a worker that stops by itself has done its work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..store import Store
+from .flow.claims import ClaimLimits
+from .services import Services
+
+
+class Burst:
+    """The end of a burst: nothing of these queues is due or leased, except what flow control holds back.
+
+    With `until_empty` it also waits for what is held back or scheduled for later.
+    """
+
+    def __init__(
+        self, store: Store, queues: Sequence[str], *, until_empty: bool, flow: ClaimLimits | None, services: Services
+    ) -> None:
+        self._store, self._queues, self._until_empty = store, queues, until_empty
+        self._flow, self._services = flow, services
+
+    def is_over(self) -> bool:
+        """Whether the burst is over, for a worker that holds nothing. Raises StoreError."""
+        self._services.look(now=True)
+        if self._services.busy({*self._queues} - {*self._store.paused()}):
+            return False
+        return not any(self._has_left(queue) for queue in self._queues)
+
+    def _has_left(self, queue: str) -> bool:
+        counts = self._store.counts(queue)
+        held_back = not self._until_empty and self._flow is not None and self._flow.rests(queue)
+        left = counts.leased or (0 if held_back else counts.ready)
+        if not left and self._until_empty and counts.scheduled:
+            left = counts.scheduled - self._blocked_in(queue)
+        return left > 0 and queue not in self._store.paused()
+
+    def _blocked_in(self, queue: str) -> int:
+        """How many messages wait behind a dead one of their group: a person has to act first, so a drain does not wait
+        for them."""
+        if not self._store.traits.widths:
+            return 0
+        return sum(group.parked for group in self._store.groups(queue) if group.blocked_by is not None)

@@ -1,0 +1,57 @@
+"""The executors of one worker: its event loop, its threads and its child processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+from ..crash.ledger import Slots
+from ..execution import Execution
+from .processes import ProcessExecutor
+from .tasks import TaskExecutor
+from .threads import ThreadExecutor
+
+
+class Executors:
+    """Starts each execution on the executor of its task.
+
+    `finish` takes executions that ended, from any thread. `held` returns every execution of the worker. `margin_s` is
+    how long before its lease ends a coroutine is cancelled. `processes` makes the process executor, given the function
+    that starts an execution elsewhere; None: children cannot import the app, or need not.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        threads_max: int,
+        finish: Callable[[Sequence[Execution]], None],
+        held: Callable[[], Iterable[Execution]],
+        slots: Slots | None,
+        margin_s: float,
+        processes: Callable[[Callable[[Execution], None]], ProcessExecutor] | None,
+    ) -> None:
+        self._loop = loop
+        self.tasks = TaskExecutor(loop, finish, self.start, held, slots, margin_s)
+        self._threads = ThreadExecutor(threads_max, finish, self.start, slots)
+        self._processes = None if processes is None else processes(self.start)
+        self.tasks.watch()
+
+    def start(self, run: Execution) -> None:
+        """Start it on its executor. From any thread."""
+        if run.executor == "thread":
+            self._threads.start(run)
+        elif run.executor == "loop":
+            self._loop.call_soon_threadsafe(self.tasks.start, run)
+        elif self._processes is not None:
+            self._processes.start(run)
+
+    def can_isolate(self, task: str) -> bool:
+        """Whether a child process can run suspects of this task."""
+        return self._processes is not None and self._processes.takes(task)
+
+    async def close(self) -> None:
+        """End the threads and the child processes."""
+        self.tasks.close()
+        self._threads.close()
+        if self._processes is not None:
+            await asyncio.to_thread(self._processes.close)

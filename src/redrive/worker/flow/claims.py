@@ -1,0 +1,140 @@
+"""Bound what a worker claims: no more messages of a task than its breaker, cool-down, rate and concurrency allow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ...flow import permits
+from ...message import Ask
+from .local_state import Guard, Guards
+from .shared_state import TRIES, SharedState
+
+if TYPE_CHECKING:
+    from ...store import Store
+
+LOOK_MS = 1000  # how often to look for unknown tasks that were routed to a queue
+_NONE: frozenset[str] = frozenset()
+
+
+class ClaimLimits:
+    """What one worker may claim now."""
+
+    def __init__(self, guards: Guards, shared: SharedState, store: Store, worker: str) -> None:
+        self._guards, self._shared, self._store, self._worker = guards, shared, store, worker
+        self._empty: dict[str, set[str]] = {}  # per queue: tasks without due messages, since the last execution ended
+        self._looked_ms: dict[str, int] = {}  # per queue whose known tasks were all held back: the last look
+        self.looking: set[str] = set()  # queues that the last split looked into for unknown tasks
+
+    def split(self, rooms: Mapping[str, int]) -> list[tuple[str, int, frozenset[str]]]:
+        """What to claim, given the room of each queue: (queue, limit, tasks to skip). Of bounded tasks no more are
+        claimed than may run, and their tokens are taken here; they go first, because they are few."""
+        now_ms = self._shared.now_ms()
+        for guard in self._guards.whole.values():
+            guard.promised = 0
+        self.looking.clear()
+        asks = []
+        for queue, room in rooms.items():
+            asks += [(queue, limit, skip) for limit, skip in self._split(queue, room, now_ms)]
+        return asks
+
+    def _split(self, queue: str, room: int, now_ms: int) -> list[tuple[int, frozenset[str]]]:
+        kinds = self._guards.kinds(queue)
+        self._shared.refresh({guard for guards, _ in kinds for guard in guards}, now_ms)
+        most = [min((self._open(guard, now_ms).count for guard in guards), default=math.inf) for guards, _ in kinds]
+        bounded: dict[Guard, tuple[int, set[str]]] = {}  # how many of which tasks, by what bounds them
+        held, free, left = set[str](), set[Guard](), room
+        for n in sorted(range(len(kinds)), key=most.__getitem__):  # the tightest bound first
+            guards, tasks = kinds[n]
+            count, by = left if most[n] > 0 else 0, None
+            for guard in guards:
+                allowed = self._allow(guard, count, now_ms)
+                if allowed < count:
+                    count, by = allowed, guard
+            if by is None and most[n] > 0:
+                free.update(guards)
+                continue
+            held |= tasks
+            if by is None:
+                continue
+            if by not in bounded and not count and by.promised and left > 1:
+                count = 1  # all is promised to tasks that may have nothing due: better one too many than none at all
+            if by in bounded or count:
+                more, others = bounded.get(by, (0, set()))
+                bounded[by] = more + count, others | tasks  # those that share a bound share a claim
+            for guard in guards:
+                guard.promised += count
+            left -= count
+        if not held:
+            return [(room, _NONE)]
+        for guard in free:
+            guard.promised += left
+        everything = _NONE.union(*(tasks for _, tasks in kinds))
+        asks = [(count, everything - tasks) for count, tasks in bounded.values()]
+        return [*asks, (left, frozenset(held))] if held < everything or self._looks(queue, now_ms) else asks
+
+    def _looks(self, queue: str, now_ms: int) -> bool:
+        """Whether to look for unknown tasks of a queue whose known tasks are all held back."""
+        if abs(now_ms - self._looked_ms.get(queue, -LOOK_MS)) < LOOK_MS:
+            return False
+        self._looked_ms[queue] = now_ms
+        self.looking.add(queue)
+        return True
+
+    def _open(self, guard: Guard, now_ms: int) -> permits.Allowance:
+        """How many may be claimed now."""
+        if guard.turn != guard.state.breaker.turn:
+            guard.pool, guard.turn = 0, guard.state.breaker.turn  # the tokens were for an earlier turn
+        return permits.allowance(guard.state, guard.d, now_ms, guard.free(self._worker), guard.pool)
+
+    def _allow(self, guard: Guard, wanted: int, now_ms: int) -> int:
+        """How many of `wanted` may be claimed beside those promised; takes the tokens."""
+        wanted = int(min(wanted, self._open(guard, now_ms).count - guard.promised))
+        if wanted <= 0 or not permits.bounded(guard.state, guard.d):
+            return max(0, wanted)
+        need = wanted - (guard.pool - guard.promised)
+        for _ in range(TRIES if need > 0 else 0):
+            state, count = permits.take(self._shared.with_seen(guard, now_ms), guard.d, need, now_ms)
+            if not count:
+                break
+            if self._shared.write([(guard, state)], now_ms):
+                guard.pool, guard.taken_ms = guard.pool + count, now_ms
+                break
+        return max(0, min(wanted, guard.pool - guard.promised))
+
+    def note(self, asks: Sequence[Ask], short: set[str], settled: bool) -> None:
+        """Record which tasks have nothing due, given the queues whose claims came short. Executions that ended may have
+        enqueued some."""
+        if settled:
+            self._empty.clear()
+        for ask in asks:
+            if ask.queue in short:
+                tasks = _NONE.union(*(tasks for _, tasks in self._guards.kinds(ask.queue)))
+                self._empty.setdefault(ask.queue, set()).update(tasks - ask.skip)
+
+    def rests(self, queue: str) -> bool:
+        """Whether everything due in the queue belongs to dependencies that may not be called at all."""
+        now_ms, rests, empty = self._store.now_ms(), False, self._empty.get(queue, set())
+        for guards, tasks in self._guards.kinds(queue):
+            if any(permits.stopped(guard.state, guard.d, now_ms) for guard in guards):
+                rests = True
+            elif not tasks <= empty:
+                return False
+        return rests
+
+    def waits(self, queue: str) -> tuple[frozenset[str] | None, float]:
+        """The tasks of the queue that may not be claimed now, None if that is all of them; and in how many ms to look
+        again."""
+        kinds, now_ms = self._guards.kinds(queue), self._store.now_ms()
+        held, pause_ms = set[str](), math.inf
+        for guards, tasks in kinds:
+            for guard in guards:
+                found = self._open(guard, now_ms)
+                if found.count <= 0:
+                    held |= tasks
+                    pause_ms = min(pause_ms, max(1.0, found.next_ms - now_ms))
+        if not held:
+            return _NONE, math.inf
+        everything = _NONE.union(*(tasks for _, tasks in kinds))
+        return None if held == everything else frozenset(held), pause_ms

@@ -1,0 +1,184 @@
+"""The flow state that all workers share, as this worker reads and writes it.
+
+A guard is this process's copy of one dependency's state (or of one key of it); the fleet shares the state in a cell.
+What is taken from it is written by compare-and-set before the messages run; what is only counted is written a few times
+a second. While the cells cannot be reached the copies are used alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ...decide import Refusal
+from ...duration import show
+from ...errors import StoreError, StoreUnavailable
+from ...flow import calls
+from ...flow import dependency as flow
+from ...flow.dependency import Seen, State
+from ...message import Swap, version_of
+from .local_state import Guard, Guards
+from .transitions import Transition, note
+
+if TYPE_CHECKING:
+    from ...store import Store
+
+FRESH_MS = 250  # how old a copy may be, and how long counts wait to be written
+NAMES = "flow"  # the cell that lists the dependencies
+LOCAL_MS = 1000  # how long to use the copies before the cells are tried again
+TRIES = 20  # of a swap that other workers keep winning; then the copy decides
+EXHAUSTED_EVERY_MS = 60_000  # how often a worker reports that one budget is spent
+_NOTICES = {
+    "open": "breaker_opened",
+    "forced_open": "breaker_opened",
+    "half_open": "breaker_half_open",
+    "closed": "breaker_closed",
+    "forced_closed": "breaker_closed",
+}
+
+
+class SharedState:
+    """Reads and writes the states of a worker's guards. `notice(name, text, about)` reports transitions."""
+
+    def __init__(self, guards: Guards, store: Store, worker: str, notice: Callable[[str, str, str], None]) -> None:
+        self._guards, self._store, self._worker, self._notice = guards, store, worker, notice
+        self.dirty: set[Guard] = set()  # those with something to write
+        self.flush_ms = 0.0  # when to write next
+        self.last_ms = 0  # the last time that was read
+        self._local_until_ms = 0.0  # while the cells cannot be reached: when to try again
+        self._listed = False
+
+    def now_ms(self) -> int:
+        """The store's time. If that was set back, the age of all that is known here is unknown."""
+        now_ms = self._store.now_ms()
+        if now_ms < self.last_ms - FRESH_MS:
+            self.flush_ms = 0.0
+            self._local_until_ms = min(self._local_until_ms, now_ms)
+            for guard in self._guards:
+                guard.read_ms, guard.taken_ms, guard.exhausted_ms = -math.inf, 0.0, 0
+        self.last_ms = now_ms
+        return now_ms
+
+    def with_seen(self, guard: Guard, now_ms: int) -> State:
+        """The state as it will be written, with what was seen since."""
+        return calls.apply(guard.state, guard.d, guard.seen, now_ms, self._worker) if guard.seen else guard.state
+
+    def be_heard(self, guard: Guard, now_ms: int) -> None:
+        """Have the others share a concurrency with this worker, also while its calls are long."""
+        if guard.d.concurrency is not None and flow.unheard(guard.state, self._worker, now_ms):
+            guard.seen.here = True
+            self.dirty.add(guard)
+
+    def put_back(self, guard: Guard) -> None:
+        """Give back the tokens that were taken and not used."""
+        if guard.pool:
+            guard.seen.unused += guard.pool
+            guard.pool = 0
+            self.dirty.add(guard)
+
+    def flush(self, guards: Iterable[Guard], now_ms: int) -> None:
+        """Write what these guards have seen."""
+        for _ in range(TRIES):
+            lost = [guard for guard in guards if guard.seen]
+            self.dirty.difference_update(guard for guard in guards if not guard.seen)
+            if not lost or self.write([(guard, self.with_seen(guard, now_ms)) for guard in lost], now_ms):
+                return
+
+    def write(self, changes: Sequence[tuple[Guard, State]], now_ms: int) -> bool:
+        """Write these states, which include what was seen; True if all were written. Those that others changed are read
+        again."""
+        swaps = [Swap(g.cell, g.version, flow.encode(state), flow.ttl_ms(state)) for g, state in changes]
+        try:
+            if now_ms < self._local_until_ms:
+                raise StoreUnavailable("not tried again yet")
+            won = self._store.cells.swap(swaps, durable=False)
+            lost = [guard for (guard, _), written in zip(changes, won, strict=True) if not written]
+            cells = self._store.cells.read([g.cell for g, _ in changes])
+        except StoreError as error:
+            self._alone(error, now_ms)
+            for guard, state in changes:
+                self._changed(guard, state)
+                guard.state, guard.seen = state, Seen()
+            return True
+        self._together()
+        for (guard, state), written, cell in zip(changes, won, cells, strict=True):
+            if written:
+                self._changed(guard, state)
+                guard.seen = Seen()
+            guard.saw(cell, now_ms)
+        return not lost
+
+    def refresh(self, guards: Iterable[Guard], now_ms: int) -> None:
+        """Read those with an old copy."""
+        old = [guard for guard in guards if guard.read_ms <= now_ms - FRESH_MS]
+        if not old or now_ms < self._local_until_ms:
+            return
+        try:
+            cells = self._store.cells.read([guard.cell for guard in old])
+        except StoreError as error:
+            self._alone(error, now_ms)
+            return
+        self._together()
+        for guard, cell in zip(old, cells, strict=True):
+            guard.saw(cell, now_ms)
+
+    # -- reporting
+
+    def list_names(self, now_ms: int) -> None:
+        """List the dependencies once in a cell, so that commands find them without the app."""
+        if self._listed or now_ms < self._local_until_ms:
+            return
+        mine = self._guards.names()
+        try:
+            for _ in range(TRIES):
+                (cell,) = self._store.cells.read([NAMES])
+                known = set() if cell is None else set(msgspec.json.decode(cell.value, type=list[str]))
+                if mine <= known:
+                    break
+                value = msgspec.json.encode(sorted(known | mine))
+                if self._store.cells.swap([Swap(NAMES, version_of(cell), value)])[0]:
+                    break
+        except StoreError:
+            return  # with the next flush, then
+        self._listed = True
+
+    def _changed(self, guard: Guard, state: State) -> None:
+        """Report a breaker's transition: this worker made it."""
+        before, after = guard.state.breaker, state.breaker
+        if guard.d.breaker is None or before.status == after.status:
+            return
+        about, now_ms = guard.about, self._store.now_ms()
+        why = calls.why_turned(guard.state, guard.d, guard.seen, now_ms) if after.status == "open" else ""
+        lasts = f", for {show(max(0, after.until_ms - now_ms) / 1000)}" if after.status == "open" else ""
+        text = f"{before.status} to {after.status}{lasts}" + (f": {why}" if why else "")
+        self._notice(_NOTICES[after.status], text.replace("_", "-"), about)
+        if self._local_until_ms:
+            return
+        with contextlib.suppress(StoreError):  # a log for people; nothing depends on it
+            note(self._store.cells, about, Transition(now_ms, before.status, after.status, why))
+
+    def exhausted(self, guard: Guard, refusals: Sequence[Refusal | None], now_ms: int) -> None:
+        """Report, once a minute, that retries wait or die because the budget is spent."""
+        denied = [r for r in refusals if r is not None and r.deferral.why == "budget"]
+        if denied and now_ms >= guard.exhausted_ms:
+            guard.exhausted_ms = now_ms + EXHAUSTED_EVERY_MS
+            wait_s = (max(r.at_ms for r in denied) - now_ms) / 1000
+            what = "are dead" if denied[0].dead else f"wait, the last for {show(wait_s)}"
+            text = f"no token left for {len(denied)} retries at once: they {what}"
+            self._notice("budget_exhausted", text, guard.about)
+
+    def _alone(self, error: StoreError, now_ms: int) -> None:
+        if now_ms < self._local_until_ms:
+            return
+        if not self._local_until_ms:
+            self._notice("flow_local", f"breakers and limits go by this process's own copies: {error}", "")
+        self._local_until_ms = now_ms + LOCAL_MS
+
+    def _together(self) -> None:
+        if self._local_until_ms:
+            self._local_until_ms = 0.0
+            self._notice("flow_shared", "breakers and limits are shared with the other workers again", "")

@@ -1,0 +1,163 @@
+"""Renew the leases of the messages that a worker holds, and end the executions whose leases are lost."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from ..errors import StoreError
+from ..fault import STARTED_MAX, Crash
+from ..message import Hold
+from ..store import Store
+from .capacity import InFlight
+from .crash.ledger import Slots
+from .delivery_events import Reporter
+from .execution import Execution
+from .idempotency import Keys
+from .outage import Outage
+
+BEAT_EVERY_S = 0.25  # how often the store thread writes its sign of life, at most
+
+
+class Leases:
+    """The leases of one worker; the store thread calls it. `keys` are renewed with them."""
+
+    def __init__(
+        self,
+        store: Store,
+        in_flight: InFlight,
+        keys: Keys | None,
+        slots: Slots | None,
+        loop: asyncio.AbstractEventLoop,
+        outage: Outage,
+        reporter: Reporter,
+        *,
+        lease_s: float,
+        grace_s: float,
+    ) -> None:
+        self._store, self._in_flight, self._keys, self._slots, self._loop = store, in_flight, keys, slots, loop
+        self._outage, self._reporter, self._lease_s, self._grace_s = outage, reporter, lease_s, grace_s
+        self._to_mark: deque[tuple[Execution, Callable[[Hold], None]]] = deque()
+        self._busy_until_s = 0.0  # when the last timeout of what runs is over
+        self.due_s = 0.0  # time.monotonic() when `beat` is to be called next
+        self.renew_s = 0.0  # and when the leases are renewed next
+        self.draining = False
+
+    def beat(self, now_s: float) -> None:
+        """Renew what is due, and show the supervisor that the store thread works."""
+        self.due_s = now_s + BEAT_EVERY_S  # first: `mark_soon` may set it back at any time
+        if now_s >= self.renew_s:
+            self.renew_s = now_s + self._lease_s / 3
+            self._renew(now_s)
+        if self._slots is not None:
+            self._slots.beat_store(now_s, self._busy_until_s)
+        if self._to_mark:
+            self._mark_alone()
+
+    def _renew(self, now_s: float) -> None:
+        """Renew every lease, but none past its timeout and grace."""
+        groups: dict[int, list[Execution]] = {}
+        self._busy_until_s = 0.0
+        for run in self._in_flight.all():
+            left_s = self._lease_s
+            if run.started_s:
+                ends_s = run.deadline_s + self._grace_s
+                self._busy_until_s = max(self._busy_until_s, ends_s)
+                left_s = min(left_s, ends_s - now_s)
+            if left_s > 0:
+                groups.setdefault(math.ceil(left_s * 1000), []).append(run)
+        self._renew_keys()
+        for lease_ms, runs in groups.items():
+            for at in range(0, len(runs), self._store.traits.batch_max):
+                self._extend(runs[at : at + self._store.traits.batch_max], lease_ms)
+
+    def _renew_keys(self) -> None:
+        if self._keys is None or self.draining:
+            return
+        held = self._in_flight.all()
+        waiting = [run for run in held if run.claim is not None and not run.started_s and not run.over]
+        try:
+            lost = self._keys.renew(waiting)
+        except StoreError as error:
+            self._outage.failed(error)
+            return
+        for run in lost:
+            self.lose(run)
+
+    def _extend(self, runs: Sequence[Execution], lease_ms: int) -> None:
+        before_s = time.monotonic()
+        try:
+            found = self._store.extend([run.delivery.receipt for run in runs], lease_ms=lease_ms)
+        except StoreError as error:
+            self._outage.failed(error)
+            return
+        for run, status in zip(runs, found, strict=True):
+            if status is Hold.LOST:
+                self.lose(run)
+                continue
+            run.until_s = before_s + lease_ms / 1000
+            if status is Hold.CANCEL and run.context is not None:
+                run.context.stop("cancel")
+
+    # -- suspects that run alone
+
+    def mark_soon(self, run: Execution, then: Callable[[Hold], None]) -> None:
+        """Have the store thread mark this execution as running alone; `then` is called on the event loop's thread with
+        the status of its lease. From any thread."""
+        self._to_mark.append((run, then))
+        self.due_s = 0.0
+        self._store.nudge()
+
+    def _mark_alone(self) -> None:
+        """Written before the handler starts: a kill from then on counts as a crash alone, an earlier one as a crash of
+        a suspect."""
+        while self._to_mark:
+            (run, then), before_s, lease_ms = self._to_mark[0], time.monotonic(), math.ceil(self._lease_s * 1000)
+            try:
+                [status] = self._store.extend([run.delivery.receipt], lease_ms=lease_ms, alone=True)
+            except StoreError as error:
+                self._outage.failed(error)
+                return
+            self._to_mark.popleft()
+            run.until_s = before_s + self._lease_s
+            if status is Hold.LOST and self._in_flight.still([run]):
+                self.lose(run)
+            self._loop.call_soon_threadsafe(then, status)
+
+    # -- leases that are lost
+
+    def lose(self, run: Execution) -> None:
+        """Hold it no more, and ask its handler to stop."""
+        if run.settling:
+            return  # its settlement is on the way, and will be refused as stale
+        self._in_flight.remove([run.delivery])
+        self._loop.call_soon_threadsafe(run.end, "lease")
+        self._reporter.lost(run.delivery.message)
+
+    def lose_earlier(self, id: str) -> Crash | None:
+        """End this worker's own earlier execution of a message whose lease ran out: the ledger still has it as started,
+        and a kill would count a second crash. Returns the evidence of the first."""
+        crash = None
+        for run in [run for run in self._in_flight.all() if run.delivery.message.id == id]:
+            crash = self._evidence(run)
+            self.lose(run)
+        return crash
+
+    def _evidence(self, run: Execution) -> Crash | None:
+        if not run.started_s:
+            return None
+        held = self._in_flight.all()
+        ids = [other.delivery.message.id for other in held if other.started_s and not other.finished_s]
+        return Crash(
+            cause="lease",
+            run_s=time.monotonic() - run.started_s,
+            alone=run.alone,
+            started=tuple(ids[:STARTED_MAX]),
+            started_count=len(ids),
+            worker=self._reporter.worker,
+            host=os.uname().nodename,
+        )

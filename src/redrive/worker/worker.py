@@ -1,0 +1,262 @@
+"""The worker of one app in this process: its life from start to stop, and how its parts are put together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from ..blobs import ClaimCheck, Cleaner
+from ..registry import Queue, Registry
+from .admission import Admission
+from .burst import Burst
+from .capacity import BATCH_MAX, Capacity, InFlight
+from .crash.recovery import take_back
+from .delivery_events import Reporter
+from .execution import Execution, QueueLimit, WorkerLimit
+from .executors.app_import import origin_of
+from .executors.executors import Executors
+from .executors.processes import ProcessExecutor, Recycling
+from .flow.controller import Flow
+from .idempotency import Keys
+from .identity import identity
+from .leases import Leases
+from .maintenance import RequestMeter, RetentionSweep
+from .outage import Outage
+from .services import MakeService, Services
+from .store_loop import Finished, StoreLoop
+
+UNWIND_S = 0.5  # how long a cancelled coroutine may take to end before it is left behind
+
+
+class Worker:
+    """Works the queues of one app in this process. `app.worker(…)` makes one; use it as `async with`, or run it by
+    `app.run_worker`.
+
+    `total` bounds the messages that run at once over all queues. `services` make what the worker carries along, such
+    as redrive runs.
+    """
+
+    def __init__(
+        self,
+        app: Registry,
+        queues: Sequence[Queue],
+        *,
+        total: int | None,
+        lease_s: float,
+        grace_s: float,
+        prefetch: int | None,
+        burst: bool,
+        drain: bool,
+        name: str | None,
+        park_for_s: float,
+        recycle: tuple[int | None, int | None] = (None, None),
+        suspect_processes: int | None = None,
+        services: Iterable[MakeService] = (),
+    ) -> None:
+        self.app, self.queues, self.grace_s = app, list(queues), grace_s
+        store = self._store = app.store
+        self._lease_s, self._burst, self._until_empty = lease_s, burst, drain
+        self._total = total or sum(q.concurrency for q in queues)
+        park_ms, weighted = math.ceil(park_for_s * 1000), any(q.weight != 1 for q in queues)
+        self._limit = WorkerLimit(self._total)
+        self._limits = {
+            q.name: QueueLimit(
+                q.concurrency,
+                self._limit,
+                q.weight if weighted else math.inf,
+                q.retention.ack,
+                park_ms=park_ms,
+                store=store,
+            )
+            for q in queues
+        }
+        self._processes = self._process_executor(Recycling(*recycle), suspect_processes)
+        self.name, self._slots, self._complaint = identity(store, name)
+        self._reporter = Reporter(app.events, store, self.name)
+        self._outage = Outage(self._notice)
+        self._quiesce = _connect(store, self._notice)
+        flow = Flow(app, store, self.name, self._notice)
+        self._flow = flow if flow else None
+        self._claims = None if self._flow is None else self._flow.claims
+        self._capacity = Capacity(queues, self._total, prefetch, store.traits.batch_max, self._claims)
+        self._in_flight = InFlight(self._capacity, self._slots, None if self._flow is None else self._flow.left)
+        self._services = Services(
+            [
+                RetentionSweep(queues, store, self._notice),
+                RequestMeter(store, self._notice),
+                *(make(self.name, self._notice) for make in services),
+            ],
+            self._outage.failed,
+        )
+        keys = Keys(app.tasks, store, grace_s, lease_s)
+        self._keys = keys if keys else None
+        self._stopped = asyncio.Event()
+        self._error: BaseException | None = None
+
+    def _process_executor(
+        self, recycling: Recycling, suspect_processes: int | None
+    ) -> Callable[[Callable[[Sequence[Execution]], None], Callable[[Execution], None]], ProcessExecutor] | None:
+        """What makes the executor of child processes, if tasks need one or suspects can have one. Raises ConfigError
+        if tasks need one and children cannot import the app."""
+        if self.app.spec is None and all(task.place != "process" for task in self.app.tasks.values()):
+            return None
+        origin = origin_of(self.app)
+        return lambda finish, start: ProcessExecutor(
+            self.app, origin, self._total, finish, start, self._slots,
+            worker=self.name, grace_s=self.grace_s, recycling=recycling, notice=self._notice,
+            suspect_processes=suspect_processes,
+        )  # fmt: skip
+
+    # -- life, on the event loop's thread
+
+    async def __aenter__(self) -> Worker:
+        self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.drain()
+        await self.wait()
+
+    def start(self) -> None:
+        """Start to work on the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        room = self._capacity.capacity + BATCH_MAX
+        take_back(self._store, self._slots, room, self._reporter)
+        self._build()
+        self._thread = threading.Thread(target=self._work, name="redrive-store", daemon=True)
+        self._thread.start()
+        self._notice("started", f"queues {', '.join(q.name for q in self.queues)}")
+        if self._complaint is not None:
+            self._notice("no_identity", self._complaint)
+
+    def _build(self) -> None:
+        """Build the parts that need the event loop, in the order a message meets them, last first."""
+        store, loop, slots, in_flight = self._store, self._loop, self._slots, self._in_flight
+        finished = Finished(store.nudge)
+        self._executors = Executors(
+            loop,
+            self._capacity.capacity,
+            finished.add,
+            in_flight.all,
+            slots,
+            self._lease_s / 6,
+            None if self._processes is None else partial(self._processes, finished.add),
+        )
+        self._leases = Leases(
+            store, in_flight, self._keys, slots, loop, self._outage, self._reporter,
+            lease_s=self._lease_s, grace_s=self.grace_s,
+        )  # fmt: skip
+        executors = self._executors
+        admission = Admission(
+            store, self.app.tasks, loop, executors.tasks.start, executors.start, executors.can_isolate, self._limit,
+            self._total, in_flight.all, self._leases.mark_soon, finished.add,
+        )  # fmt: skip
+        self._cleaner = Cleaner(store, self._notice) if isinstance(store, ClaimCheck) else None
+        names = [queue.name for queue in self.queues]
+        burst = Burst(store, names, until_empty=self._until_empty, flow=self._claims, services=self._services)
+        self._store_loop = StoreLoop(
+            store,
+            self.app.tasks,
+            self.name,
+            capacity=self._capacity,
+            limits=self._limits,
+            in_flight=in_flight,
+            leases=self._leases,
+            admission=admission,
+            finished=finished,
+            loop=loop,
+            flow=self._flow,
+            keys=self._keys,
+            services=self._services,
+            burst=burst if self._burst else None,
+            outage=self._outage,
+            reporter=self._reporter,
+            cleaner=self._cleaner,
+            quiesce=self._quiesce,
+            lease_s=self._lease_s,
+        )
+
+    async def wait(self) -> None:
+        """Return once the worker has stopped. Raises the error that ended it, if any; any number of callers may
+        wait."""
+        await self._stopped.wait()
+        await self._executors.close()
+        if self._cleaner is not None:
+            await asyncio.to_thread(self._cleaner.close)
+        slots, self._slots = self._slots, None
+        if slots is not None:
+            if not self._in_flight:
+                slots.settle()
+            slots.close()
+        if self._error is not None:
+            raise self._error
+
+    def drain(self) -> None:
+        """Claim nothing more, let what runs finish within the grace, release the rest uncounted. From any thread."""
+        self._loop.call_soon_threadsafe(self._drain)
+
+    def release_now(self) -> None:
+        """Drain without the grace: what still runs is cancelled and released. From any thread."""
+        self._loop.call_soon_threadsafe(self._drain)
+        self._loop.call_soon_threadsafe(self._end_grace)
+
+    @property
+    def draining(self) -> bool:
+        """Whether it claims nothing more."""
+        return self._store_loop.draining
+
+    def _drain(self) -> None:
+        if self.draining:
+            return
+        self._notice("draining", f"{len(self._in_flight)} held, grace {self.grace_s:g} s")  # before it can be over
+        self._leases.draining = self._store_loop.draining = True
+        self._loop.call_later(self.grace_s, self._end_grace)
+        self._store.nudge()
+
+    def _end_grace(self) -> None:
+        for run in self._in_flight.all():
+            run.end("drain")
+        # A coroutine may need a moment to unwind; one that does not end is left behind.
+        self._loop.call_later(UNWIND_S, self._give_up)
+
+    def _give_up(self) -> None:
+        self._store_loop.grace_over.set()
+        self._store.nudge()
+
+    # -- the store thread
+
+    def _work(self) -> None:
+        try:
+            self._services.begin()
+            while not self._store_loop.turn():
+                pass
+        except BaseException as error:
+            self._error = error
+        finally:
+            if self._flow is not None:
+                self._flow.close()
+            self._services.close()
+            error_text = f": {self._error!r}" if self._error else ""
+            self._notice("stopped", f"{len(self._in_flight)} still leased{error_text}")
+            with contextlib.suppress(RuntimeError):  # the loop may be gone already
+                self._loop.call_soon_threadsafe(self._stopped.set)
+
+    def _notice(self, name: str, text: str, about: str = "", count: int = 1) -> None:
+        self._reporter.notice(name, text, about, count)
+
+
+def _connect(store: object, notice: Callable[..., None]) -> Callable[[], None]:
+    """Let a store that receives by itself report to this worker; returns what tells it that no claims follow."""
+    listen = getattr(store, "listen", None)
+    if listen is not None:
+        listen(notice)
+    quiesce: Callable[[], None] = getattr(store, "hush", _nothing)
+    return quiesce
+
+
+def _nothing() -> None:
+    """For a store that has nothing to stop."""
