@@ -19,7 +19,7 @@ from redrive import App
 from redrive.fault import Crash, crash_fault
 from redrive.message import Ask, Lane, Message
 from redrive.worker.crash import suspects as suspects_module
-from redrive.worker.executors import processes
+from redrive.worker.executors import children
 from redrive.worker.executors.memory import available_bytes, fits, resident_of
 
 
@@ -218,7 +218,7 @@ def test_one_that_never_had_company_has_died_alone(app: App, place: str) -> None
 def test_where_there_is_no_memory_for_a_child_suspects_run_in_the_worker(
     app: App, place: str, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "available_bytes", lambda: left)
+    monkeypatch.setattr(children, "available_bytes", lambda: left)
     refs = suspects(app, *[("meets", place, 3)] * 3)
     app.run_worker({"default": 5}, burst=True)
     [pid] = {ref.wait(0) for ref in refs}
@@ -233,7 +233,7 @@ def test_no_more_children_have_suspects_than_the_bound_or_the_memory_allows(
     if bound == "memory":
         own = resident_of("self")
         assert own is not None
-        monkeypatch.setattr(processes, "available_bytes", lambda: own + own // 2)  # for one, and not for two
+        monkeypatch.setattr(children, "available_bytes", lambda: own + own // 2)  # for one, and not for two
     refs = suspects(app, *[("ameets", place, 1)] * 6, times=6, of_children=True)
     with counted_children() as seen:
         app.run_worker({"default": 10}, drain=True, suspect_processes=1 if bound == "set" else None)
@@ -244,7 +244,7 @@ def test_no_more_children_have_suspects_than_the_bound_or_the_memory_allows(
 def test_children_of_suspects_end_when_nothing_comes_for_them(
     app: App, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "IDLE_S", 0.1)
+    monkeypatch.setattr(children, "IDLE_S", 0.1)
     monkeypatch.setattr(app, "tasks", {name: app.tasks[name] for name in ("meets", "ameets")})
     monkeypatch.setattr(app, "spec", f"{isolated.__name__}:app")
     suspects(app, *[("ameets", place, 3)] * 3)
@@ -281,7 +281,7 @@ def test_suspects_whose_turn_does_not_come_give_their_places_back(
 def test_where_no_child_can_begin_suspects_run_in_the_worker(
     app: App, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "PAUSE_S", (0.01, 0.01))
+    monkeypatch.setattr(children, "PAUSE_S", (0.01, 0.01))
     monkeypatch.setattr(app, "tasks", {name: app.tasks[name] for name in ("meets", "ameets")})
     monkeypatch.setattr(app, "spec", "tests.unit.nowhere:app")
     monkeypatch.setattr("redrive.worker.executors.app_import._names_of", lambda app: iter(["tests.unit.nowhere:app"]))
@@ -289,7 +289,7 @@ def test_where_no_child_can_begin_suspects_run_in_the_worker(
     heard = Heard(app)
     app.run_worker({"default": 5}, drain=True)
     assert {ref.wait(0) for ref in refs} == {os.getpid()}
-    assert heard.notices.count("child_failed") == processes.FAILURES_MAX
+    assert heard.notices.count("child_failed") == children.FAILURES_MAX
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from ...fault import STARTED_MAX, Crash, Fault, Kind, crash_fault
 from ..execution import Execution
-from ..executors.child_process import Death, Offspring
+from ..executors.child_process import Child, Death
 
 
-def faults_of(child: Offspring, death: Death, stack: str, worker: str) -> Iterator[tuple[Execution, Fault]]:
+def faults_of(child: Child, death: Death, stack: str, worker: str) -> Iterator[tuple[Execution, Fault]]:
     """Each run of a child that died, with its fault.
 
     Those that had been handed to it crashed: any of them may have done it, where several had. Of a child that was
@@ -53,20 +53,20 @@ def crash(
     return replace(crash_fault(evidence), traceback=stack)
 
 
-def _cause(child: Offspring, death: Death) -> str:
+def _cause(child: Child, death: Death) -> str:
     if child.killed == "timeout":
         return "timeout"
     return "signal" if death.signal else "exit" if death.code is not None else ""
 
 
-def _suspected(child: Offspring) -> list[int]:
+def _suspected(child: Child) -> list[int]:
     """The runs that may have killed it, or were to be killed; one may have ended just before."""
     if child.killed in ("lease", "drain"):
         return []
     return sorted(child.runs.keys() & (child.overdue if child.killed == "timeout" else child.sent))
 
 
-def _cut_off(child: Offspring, number: int) -> str:
+def _cut_off(child: Child, number: int) -> str:
     if child.killed in ("lease", "drain"):
         return f"the worker ended it: {child.killed}"
     if number not in child.sent:

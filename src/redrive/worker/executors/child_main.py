@@ -11,25 +11,21 @@ import contextlib
 import faulthandler
 import gc
 import os
-import resource
-import select
 import signal
 import socket
 import sys
 import threading
 import time
 import traceback
-from collections import deque
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ... import errors
 from ...blobs import is_raw
-from ...errors import StoreError, UnknownArguments, Unreadable, Unsupported
+from ...errors import UnknownArguments, Unreadable
 from ...message import Delivery, Receipt
 from ...registry import Registry
 from ...run_context import Context, enter, leave
@@ -37,148 +33,19 @@ from ...store import Traits
 from ..execution import Execution, QueueLimit, WorkerLimit
 from ..middleware import refuse_coroutine
 from ..settlement import fault_of
-from .app_import import Origin, become_child, imported
+from .app_import import become_child
+from .child_link import ChildContext, Link
 from .child_process import WHERE
-from .ipc import (
-    READ_BYTES,
-    Ended,
-    Hello,
-    Inbox,
-    Keep,
-    Kept,
-    Ready,
-    Stop,
-    ToChild,
-    ToWorker,
-    Work,
-    pack,
-)
-from .ipc import Broken as Refusal
+from .child_setup import app_of, bound_memory, end_with, limit_memory
+from .ipc import Broken, Ended, Hello, Ready, Stop, Work
 from .memory import peak_of
 
-ROOM_BYTES = 32 * 1024 * 1024  # of address space that a memory limit must leave beyond what the app takes itself
-ORPHAN_LOOK_S = 1.0
+if TYPE_CHECKING:
+
 THREADS_MAX = 10_000  # more than a worker lets run at once
-_PR_SET_PDEATHSIG, _M_ARENA_MAX = 1, -8
 
 
-class Link:
-    """The channel to the worker. Any thread may send and ask; one at a time reads, for all of them."""
-
-    def __init__(self, channel: socket.socket) -> None:
-        self._channel = channel
-        channel.setblocking(False)  # an event loop would make it so
-        self._incoming, self._outgoing = select.poll(), select.poll()
-        self._incoming.register(channel, select.POLLIN)
-        self._outgoing.register(channel, select.POLLOUT)
-        self._inbox: Inbox[ToChild] = Inbox(ToChild)
-        self._reading, self._sending = threading.Lock(), threading.Lock()
-        self._answers: dict[int, Kept] = {}
-        self._asked = 0
-        self.came: deque[Hello | Work] = deque()
-        self.stopped: Callable[[Stop], None] = lambda _: None
-        self.arrived: Callable[[], None] = lambda: None
-        self.over = False
-
-    def send(self, frame: ToWorker) -> None:
-        with self._sending:
-            self._send(frame)
-
-    def _send(self, frame: ToWorker) -> None:
-        left = memoryview(pack(frame))
-        while left:
-            try:
-                left = left[self._channel.send(left) :]
-            except BlockingIOError:
-                self._outgoing.poll()
-
-    def next(self) -> Hello | Work | None:
-        """The next thing to do; None when the worker wants no more of this process."""
-        while not self.came and not self.over:
-            with self._reading:  # a thread that a handler left behind may have read it meanwhile
-                if not self.came and not self.over:
-                    self._incoming.poll()
-                    self._read()
-        return self.came.popleft() if self.came else None
-
-    def look(self) -> None:
-        """Take in what has come, without waiting."""
-        if self._reading.acquire(blocking=False):  # else another thread does just that
-            try:
-                self._read()
-            finally:
-                self._reading.release()
-
-    def keep(self, state: bytes, run: int) -> Kept:
-        """What became of a checkpoint of the message that runs as this number."""
-        with self._sending:
-            self._asked += 1
-            number = self._asked
-            self._send(Keep(number, state, run))
-        while True:
-            with self._reading:
-                if number in self._answers:
-                    return self._answers.pop(number)
-                self._incoming.poll()
-                self._read()
-            if self.over:
-                os._exit(1)
-
-    def fileno(self) -> int:
-        return self._channel.fileno()
-
-    def _read(self) -> None:
-        try:
-            data = self._channel.recv(READ_BYTES)
-        except BlockingIOError:
-            return
-        self.over = not data
-        for frame in self._inbox.feed(data):
-            if isinstance(frame, Stop):
-                self.stopped(frame)
-            elif isinstance(frame, Kept):
-                self._answers[frame.number] = frame
-            else:
-                self.came.append(frame)
-        if self.came or self.over:
-            self.arrived()
-
-
-class ChildContext(Context, eq=False):
-    """The context of a run in a child: what it needs of the store and of the worker goes by the link."""
-
-    _link: Any = None
-    _number: int = 0
-    _store_traits: Any = None
-    _store_ms: int = 0
-    _at_s: float = 0.0
-
-    @property
-    def cancelled(self) -> bool:
-        """As of the base class."""
-        self._link.look()
-        return self._stop is not None or time.monotonic() >= self._deadline_s
-
-    def check(self) -> None:
-        """As of the base class."""
-        self._link.look()
-        Context.check(self)
-
-    def _written(self, receipt: Receipt, state: bytes) -> bool:
-        kept: Kept = self._link.keep(state, self._number)
-        if kept.error:
-            raise getattr(errors, kept.error, StoreError)(kept.text)
-        return kept.held
-
-    def _traits(self) -> Traits:
-        traits: Traits = self._store_traits
-        return traits
-
-    def _now_ms(self) -> int:
-        return self._store_ms + int((time.monotonic() - self._at_s) * 1000)
-
-
-class Child:
+class ChildServer:
     """Runs what comes by the link."""
 
     def __init__(self, app: Registry, link: Link, hello: Hello) -> None:
@@ -187,6 +54,7 @@ class Child:
         self._threads: ThreadPoolExecutor | None = None  # for sync handlers that run together
         self._tasks: set[asyncio.Task[None]] = set()
         self._runs: dict[int, Execution] = {}  # by number
+        self._limit = QueueLimit(1, WorkerLimit(1))  # the worker limits them; here each runs at once
         self._pid = os.getpid()
         self._came: asyncio.Future[None] | None = None
         link.stopped = self._stopped
@@ -211,7 +79,7 @@ class Child:
         message, now_s = work.message, time.monotonic()
         task: Any = self._app.tasks[message.task]
         delivery = Delivery(message, Receipt(0, message.fence), 0)
-        run = Execution(delivery, QueueLimit(1, WorkerLimit(1)), float("inf"), task=task, claim=work.claim)
+        run = Execution(delivery, self._limit, float("inf"), task=task, claim=work.claim)
         run.started_s = now_s
         run.context = ChildContext(
             message, work.deadline_s, task, run.delivery.receipt,
@@ -273,7 +141,7 @@ class Child:
         """Set the run's fault; whether it was that there is no memory left."""
         memory = isinstance(error, MemoryError)
         if memory:
-            _limit(None)  # to say it takes some
+            limit_memory(None)  # to say it takes some
         self._link.look()
         if run.cause is None and run.context is not None and time.monotonic() >= run.context._deadline_s:
             run.cause = "timeout"
@@ -392,27 +260,11 @@ class Child:
             self._came.set_result(None)
 
 
-class Elsewhere:
-    """Stands for a store that lies in the memory of the worker's own process."""
-
-    def __init__(self, traits: Traits) -> None:
-        self.traits = traits
-
-    def __getattr__(self, name: str) -> Any:
-        raise Unsupported(
-            f"store.{name}: the store {self.traits.name} lies in the memory of the worker, and this is a child "
-            "process; use ctx.enqueue(…) here, or a store that processes can share"
-        )
-
-    def close(self) -> None:
-        """There is nothing to close."""
-
-
 def main(fd: str, last_words: str, parent: str) -> None:
     """Serve on the inherited socket `fd` until it ends, or the process `parent` does. Where this process is when
     something kills it goes to the file `last_words`."""
     become_child()
-    _end_with(int(parent))
+    end_with(int(parent))
     channel = socket.socket(fileno=int(fd))
     channel.set_inheritable(False)
     os.set_inheritable(int(last_words), False)
@@ -427,82 +279,17 @@ def main(fd: str, last_words: str, parent: str) -> None:
     if not isinstance(hello, Hello):
         return
     try:
-        app = _app_of(hello)
-        _bound(hello.memory)
+        app = app_of(hello)
+        bound_memory(hello.memory)
     except BaseException as error:
-        link.send(Refusal(f"{type(error).__name__}: {error}"))
+        link.send(Broken(f"{type(error).__name__}: {error}"))
         traceback.print_exc()
         sys.exit(1)
     gc.collect()
     gc.freeze()  # what the imports made stays, and need not be looked through
     link.send(Ready(tuple(app.tasks)))
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the worker is gone
-        Child(app, link, hello).serve()
-
-
-def _app_of(hello: Hello) -> Registry:
-    sys.path[:], sys.argv[:] = hello.path, hello.argv
-    app = imported(Origin(hello.spec, hello.modules, hello.main, hello.main_module))
-    if not hello.traits.shared:
-        app._store = Elsewhere(hello.traits)
-        app._unapplied.clear()
-    elif hello.url is not None and app.url is not None and app._store is None:
-        app.url = hello.url
-    return app
-
-
-def _bound(memory: int | None) -> None:
-    if memory is None:
-        return
-    size = _address_space()
-    if size is not None and size + ROOM_BYTES > memory:
-        raise MemoryError(
-            f"memory={memory} bytes is less than the {size} that the child takes once the app is imported, and "
-            f"{ROOM_BYTES} to work with; give it more"
-        )
-    _one_arena()
-    _limit(memory)
-
-
-def _limit(memory: int | None) -> None:
-    """Bound the address space. macOS takes the call and does not hold to it."""
-    most = resource.RLIM_INFINITY if memory is None else memory
-    with contextlib.suppress(OSError, ValueError):
-        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
-
-
-def _address_space() -> int | None:
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    return None
-
-
-def _one_arena() -> None:
-    """The C library reserves 64 MiB of address space for each thread that allocates, unless told not to."""
-    with contextlib.suppress(OSError, AttributeError):
-        import ctypes
-
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
-
-
-def _end_with(parent: int) -> None:
-    """Die when the worker does, even in the middle of a C function. Where the system has no word for that, a thread
-    looks, and has to wait for one that does not let go of the interpreter."""
-    with contextlib.suppress(OSError, AttributeError):
-        import ctypes
-
-        if sys.platform == "linux" and ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) == 0:
-            if os.getppid() != parent:
-                os._exit(1)
-            return
-    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-
-
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(ORPHAN_LOOK_S)
-    os._exit(1)
+        ChildServer(app, link, hello).serve()
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -41,7 +41,7 @@ class Death(Struct, frozen=True):
     peak_bytes: int | None = None
 
 
-class Offspring:
+class Child:
     """One child: idle, or with the runs it has, one unless they are suspects. Used by one thread, and that must live as
     long as the child: its end is the child's, on Linux."""
 
@@ -105,13 +105,27 @@ class Offspring:
         self.leave_at_s = float("inf")
         return self.number
 
-    def leave(self, number: int) -> None:
-        """That run has ended."""
+    def leave(self, number: int) -> bool:
+        """That execution has ended. Returns whether it was the last one here."""
         del self.runs[number]
-        if not self.runs:
-            self.most = ANY
         self.sent.discard(number)
         self.met.discard(number)
+        if self.runs:
+            return False
+        self.most, self.kill_at_s = ANY, float("inf")
+        if self.asked_where:  # and then it ended after all
+            self.forget_where()
+        return True
+
+    def until_s(self, overtime_s: float) -> float:
+        """When to kill it: once an execution is past its timeout and overtime, or with the lease of the only one. With
+        more than one, a lost lease ends no other."""
+        if not self.sent:
+            return float("inf")
+        runs = [self.runs[number] for number in self.sent]
+        ends_s = self.kill_at_s if self.asked_where else min(run.deadline_s for run in runs) + overtime_s
+        lease_s = runs[0].until_s if len(self.runs) == 1 else float("inf")
+        return min(self.kill_at_s, ends_s, lease_s)
 
     def send(self, frame: ToChild) -> None:
         """What the socket does not take at once goes with `send_more`."""

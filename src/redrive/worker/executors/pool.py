@@ -11,7 +11,7 @@ from collections import Counter, deque
 from typing import NamedTuple
 
 from ..execution import Execution
-from .child_process import Offspring
+from .child_process import Child
 
 
 class Waiting(NamedTuple):
@@ -27,8 +27,8 @@ class Pool:
 
     def __init__(self, memory: int | None, limit: int, suspects_max: int) -> None:
         self.memory, self._limit, self._suspects_max = memory, limit, suspects_max
-        self.children: list[Offspring] = []
-        self.idle: list[Offspring] = []
+        self.children: list[Child] = []
+        self.idle: list[Child] = []
         self.isolated: deque[Execution] = deque()  # they wait for a child
         self.suspects: list[Waiting] = []
         self.failures = 0  # in a row, of children that could not begin
@@ -46,30 +46,30 @@ class Pool:
 
     def wants_shared(self) -> bool:
         """Whether one more child is to be started for suspects that no present one lets in."""
-        tables = self._tables()
-        coming = sum(not child.ready for child in tables)
+        shared = self._shared()
+        coming = sum(not child.ready for child in shared)
         sizes = Counter(one.run.seats for one in self.suspects)
         wanted = sum(math.ceil(count / seats) for seats, count in sizes.items())
-        return coming < wanted and len(tables) < self._suspects_max
+        return coming < wanted and len(shared) < self._suspects_max
 
     def shares(self) -> bool:
         """Whether suspects have a child, or one is being started for them."""
-        return bool(self._tables())
+        return bool(self._shared())
 
-    def table_for(self, run: Execution, *, any_size: bool) -> Offspring | None:
+    def shared_child(self, run: Execution, *, any_size: bool) -> Child | None:
         """A child for a suspect: with those that may have the same company, else an idle one, else, with `any_size`,
         one that lets it in all the same."""
-        tables = [c for c in self._tables() if c.ready and not c.used_up and c.room > 0 and len(c.runs) < run.seats]
-        for child in tables:
+        shared = [c for c in self._shared() if c.ready and not c.used_up and c.room > 0 and len(c.runs) < run.seats]
+        for child in shared:
             if child.most == run.seats:
                 return child
-        if self.idle and len(self._tables()) < self._suspects_max:
+        if self.idle and len(self._shared()) < self._suspects_max:
             child = self.idle.pop()  # the one used last: it is the warmest
             child.suspects = True
             return child
-        return tables[0] if tables and any_size else None
+        return shared[0] if shared and any_size else None
 
-    def forget(self, child: Offspring) -> None:
+    def forget(self, child: Child) -> None:
         """It is gone."""
         self.children.remove(child)
         if child in self.idle:
@@ -82,5 +82,5 @@ class Pool:
         self.suspects = []
         return waiting
 
-    def _tables(self) -> list[Offspring]:
+    def _shared(self) -> list[Child]:
         return [child for child in self.children if child.suspects and not child.retired]

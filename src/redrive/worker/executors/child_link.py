@@ -1,0 +1,135 @@
+"""A child's end of the channel to its worker, and the Context of a handler that runs there."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from ... import errors
+from ...errors import StoreError
+from ...message import Receipt
+from ...run_context import Context
+from ...store import Traits
+from .ipc import READ_BYTES, Hello, Inbox, Keep, Kept, Stop, ToChild, ToWorker, Work, pack
+
+
+class Link:
+    """The channel to the worker. Any thread may send and ask; one at a time reads, for all of them."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        channel.setblocking(False)  # an event loop would make it so
+        self._incoming, self._outgoing = select.poll(), select.poll()
+        self._incoming.register(channel, select.POLLIN)
+        self._outgoing.register(channel, select.POLLOUT)
+        self._inbox: Inbox[ToChild] = Inbox(ToChild)
+        self._reading, self._sending = threading.Lock(), threading.Lock()
+        self._answers: dict[int, Kept] = {}
+        self._asked = 0
+        self.came: deque[Hello | Work] = deque()
+        self.stopped: Callable[[Stop], None] = lambda _: None
+        self.arrived: Callable[[], None] = lambda: None
+        self.over = False
+
+    def send(self, frame: ToWorker) -> None:
+        with self._sending:
+            self._send(frame)
+
+    def _send(self, frame: ToWorker) -> None:
+        left = memoryview(pack(frame))
+        while left:
+            try:
+                left = left[self._channel.send(left) :]
+            except BlockingIOError:
+                self._outgoing.poll()
+
+    def next(self) -> Hello | Work | None:
+        """The next thing to do; None when the worker wants no more of this process."""
+        while not self.came and not self.over:
+            with self._reading:  # a thread that a handler left behind may have read it meanwhile
+                if not self.came and not self.over:
+                    self._incoming.poll()
+                    self._read()
+        return self.came.popleft() if self.came else None
+
+    def look(self) -> None:
+        """Take in what has come, without waiting."""
+        if self._reading.acquire(blocking=False):  # else another thread does just that
+            try:
+                self._read()
+            finally:
+                self._reading.release()
+
+    def keep(self, state: bytes, run: int) -> Kept:
+        """What became of a checkpoint of the message that runs as this number."""
+        with self._sending:
+            self._asked += 1
+            number = self._asked
+            self._send(Keep(number, state, run))
+        while True:
+            with self._reading:
+                if number in self._answers:
+                    return self._answers.pop(number)
+                self._incoming.poll()
+                self._read()
+            if self.over:
+                os._exit(1)
+
+    def fileno(self) -> int:
+        return self._channel.fileno()
+
+    def _read(self) -> None:
+        try:
+            data = self._channel.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        self.over = not data
+        for frame in self._inbox.feed(data):
+            if isinstance(frame, Stop):
+                self.stopped(frame)
+            elif isinstance(frame, Kept):
+                self._answers[frame.number] = frame
+            else:
+                self.came.append(frame)
+        if self.came or self.over:
+            self.arrived()
+
+
+class ChildContext(Context, eq=False):
+    """The context of a run in a child: what it needs of the store and of the worker goes by the link."""
+
+    _link: Any = None
+    _number: int = 0
+    _store_traits: Any = None
+    _store_ms: int = 0
+    _at_s: float = 0.0
+
+    @property
+    def cancelled(self) -> bool:
+        """As of the base class."""
+        self._link.look()
+        return self._stop is not None or time.monotonic() >= self._deadline_s
+
+    def check(self) -> None:
+        """As of the base class."""
+        self._link.look()
+        Context.check(self)
+
+    def _written(self, receipt: Receipt, state: bytes) -> bool:
+        kept: Kept = self._link.keep(state, self._number)
+        if kept.error:
+            raise getattr(errors, kept.error, StoreError)(kept.text)
+        return kept.held
+
+    def _traits(self) -> Traits:
+        traits: Traits = self._store_traits
+        return traits
+
+    def _now_ms(self) -> int:
+        return self._store_ms + int((time.monotonic() - self._at_s) * 1000)

@@ -1,0 +1,106 @@
+"""Set up a child process: import the app, bound its memory, and end it with its worker."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import Unsupported
+from ...store import Traits
+from .app_import import Origin, imported
+from .ipc import Hello
+
+if TYPE_CHECKING:
+    from ...registry import Registry
+
+ROOM_BYTES = 32 * 1024 * 1024  # of address space that a memory limit must leave beyond what the app takes itself
+ORPHAN_LOOK_S = 1.0
+_PR_SET_PDEATHSIG, _M_ARENA_MAX = 1, -8
+
+
+class Elsewhere:
+    """Stands for a store that lies in the memory of the worker's own process."""
+
+    def __init__(self, traits: Traits) -> None:
+        self.traits = traits
+
+    def __getattr__(self, name: str) -> Any:
+        raise Unsupported(
+            f"store.{name}: the store {self.traits.name} lies in the memory of the worker, and this is a child "
+            "process; use ctx.enqueue(…) here, or a store that processes can share"
+        )
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def app_of(hello: Hello) -> Registry:
+    sys.path[:], sys.argv[:] = hello.path, hello.argv
+    app = imported(Origin(hello.spec, hello.modules, hello.main, hello.main_module))
+    if not hello.traits.shared:
+        app._store = Elsewhere(hello.traits)
+        app._untold.clear()
+    elif hello.url is not None and app.url is not None and app._store is None:
+        app.url = hello.url
+    return app
+
+
+def bound_memory(memory: int | None) -> None:
+    if memory is None:
+        return
+    size = _address_space()
+    if size is not None and size + ROOM_BYTES > memory:
+        raise MemoryError(
+            f"memory={memory} bytes is less than the {size} that the child takes once the app is imported, and "
+            f"{ROOM_BYTES} to work with; give it more"
+        )
+    _one_arena()
+    limit_memory(memory)
+
+
+def limit_memory(memory: int | None) -> None:
+    """Bound the address space. macOS takes the call and does not hold to it."""
+    most = resource.RLIM_INFINITY if memory is None else memory
+    with contextlib.suppress(OSError, ValueError):
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+def _address_space() -> int | None:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    return None
+
+
+def _one_arena() -> None:
+    """The C library reserves 64 MiB of address space for each thread that allocates, unless told not to."""
+    with contextlib.suppress(OSError, AttributeError):
+        import ctypes
+
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
+
+def end_with(parent: int) -> None:
+    """Die when the worker does, even in the middle of a C function. Where the system has no word for that, a thread
+    looks, and has to wait for one that does not let go of the interpreter."""
+    with contextlib.suppress(OSError, AttributeError):
+        import ctypes
+
+        if sys.platform == "linux" and ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) == 0:
+            if os.getppid() != parent:
+                os._exit(1)
+            return
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(ORPHAN_LOOK_S)
+    os._exit(1)

@@ -1,0 +1,290 @@
+"""The child processes of a worker: starts them, receives what they send, kills those past their time, and buries the
+dead ones."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from ..execution import Execution
+from .child_process import Child, Death
+from .event_thread import EventThread
+from .ipc import Hello, ToChild, ToWorker
+from .memory import available_bytes, fits, resident_of
+from .pool import Pool
+
+UNWIND_S = 0.4  # how long a handler that was told to end may take before its process is killed
+END_S = 2.0  # how long an idle child may take to end
+WHERE_S = 0.05  # how long a child that is to be killed has to write down where it is
+LOOK_S = 0.5  # how often to look at a busy child, at least
+REAP_S = 0.01  # and at a dying one, if the system does not report its death
+BEGIN_S = 60.0  # how long a child may take to import the app
+PAUSE_S = (0.5, 30.0)  # the first and the longest pause after a child that could not start
+FAILURES_MAX = 3  # children in a row that could not start; then suspects run in the worker after all
+IDLE_S = 5.0  # how long a child outlives the suspects that it was started for
+_NEVER_S = float("inf")
+
+
+class Children:
+    """The children of one worker, in a pool for each memory limit. Used by the event thread only, except `can_begin`.
+
+    `on_frame(child, frame)` takes what a child sends, `on_death(child, death, stack)` what it ran when it died.
+    `put_off` releases executions that wait for a child in vain. `overtime_s` is how long one may exceed its timeout.
+    """
+
+    def __init__(
+        self,
+        thread: EventThread,
+        hello: Callable[[int | None], Hello],
+        *,
+        limit: int,
+        suspects_max: int,
+        overtime_s: float,
+        on_frame: Callable[[Child, ToWorker], None],
+        on_death: Callable[[Child, Death, str], None],
+        put_off: Callable[[Iterable[Execution], Pool], None],
+        notice: Callable[[str, str], None],
+    ) -> None:
+        self._thread, self._hello, self._limit, self._suspects_max = thread, hello, limit, suspects_max
+        self._overtime_s, self._notice = overtime_s, notice
+        self._on_frame, self._on_death, self._put_off = on_frame, on_death, put_off
+        self._child_bytes = resident_of("self") or 0  # the most memory that one child had
+        self._room = 0.0, True  # when it was looked up, and whether there was memory for a child
+        self._starting_max = max(2, os.cpu_count() or 1)
+        self._pools: dict[int | None, Pool] = {}
+        self._look_at_s = _NEVER_S
+
+    def pools(self) -> Iterable[Pool]:
+        """All pools."""
+        return self._pools.values()
+
+    def pool_of(self, memory: int | None) -> Pool:
+        """The pool of the children with that memory limit."""
+        pool = self._pools.get(memory)
+        if pool is None:
+            pool = self._pools[memory] = Pool(memory, self._limit, self._suspects_max)
+        return pool
+
+    def can_begin(self) -> bool:
+        """Whether a child for suspects can be started, or there is one. From any thread."""
+        pool = self._pools.get(None)
+        if pool is not None and pool.failures >= FAILURES_MAX:
+            return False
+        return (pool is not None and bool(pool.children)) or self._has_room_for_one()
+
+    def _has_room_for_one(self) -> bool:
+        """Whether there is memory for a child at all; looked up twice a second at most."""
+        looked_s, answer = self._room
+        now = time.monotonic()
+        if now - looked_s > LOOK_S:
+            left = available_bytes()
+            answer = left is None or self._child_bytes <= left
+            self._room = now, answer
+        return answer
+
+    # -- start
+
+    def grow(self, pool: Pool) -> None:
+        """Start a child for each isolated execution that waits, no more at once than there are processors."""
+        while pool.wants_isolated() and pool.starting < self._starting_max and not self._thread.closing:
+            if not self._begin(pool, suspects=False):
+                return
+
+    def grow_shared(self, pool: Pool) -> None:
+        """Start the children that suspects need, as far as there is memory: a lack of it may have killed the worker.
+        The first is started in any case."""
+        while pool.wants_shared() and pool.starting < self._starting_max and not self._thread.closing:
+            if time.monotonic() < pool.not_before_s or (pool.shares() and not self._has_memory(pool)):
+                return
+            if not self._begin(pool, suspects=True):
+                return
+
+    def _has_memory(self, pool: Pool) -> bool:
+        """Whether one more child, and those that are starting, would leave enough."""
+        return fits(pool.starting + 1, self._child_bytes, available_bytes())
+
+    def _begin(self, pool: Pool, *, suspects: bool) -> bool:
+        try:
+            child = Child(pool.memory, suspects=suspects)
+        except OSError as error:
+            self._failed(pool, f"a child process cannot be started: {error}")
+            return False
+        self.end_by(child, time.monotonic() + BEGIN_S)
+        pool.children.append(child)
+        if child.pid_fd is not None:
+            self._thread.watch(child.pid_fd, partial(self._bury, child))
+        self.send(child, self._hello(pool.memory))
+        return True
+
+    def begun(self, child: Child, tasks: Iterable[str]) -> None:
+        """It has imported the app."""
+        child.ready, child.tasks, child.kill_at_s = True, frozenset(tasks), _NEVER_S
+        child.sample()
+        self._child_bytes = max(self._child_bytes, resident_of(child.process.pid) or 0)
+        pool = self._pools[child.memory]
+        pool.failures, pool.not_before_s = 0, 0.0
+
+    def _failed(self, pool: Pool, text: str) -> None:
+        """A child could not start: release what waits for one, and try the next later each time."""
+        pause_s = min(PAUSE_S[0] * 2**pool.failures, PAUSE_S[1])
+        pool.failures += 1
+        pool.not_before_s = time.monotonic() + pause_s
+        self._notice("child_failed", f"{text}; the next is started in {pause_s:g} s")
+        if pool.starting == 0:
+            self._put_off(pool.all_waiting(), pool)
+
+    # -- frames
+
+    def send(self, child: Child, frame: ToChild) -> None:
+        """Send it, now or as soon as the socket takes it."""
+        if not child.dead:
+            child.send(frame)
+            self._watch(child)
+
+    def sent(self, run: Execution) -> None:
+        """A child has got this one to run: look at it from now on."""
+        self.look_by(min(run.started_s + LOOK_S, run.deadline_s + self._overtime_s))
+
+    def _watch(self, child: Child) -> None:
+        if not child.over:
+            self._thread.watch(child.channel, partial(self._receive, child), write=child.waits_to_send)
+
+    def _receive(self, child: Child) -> None:
+        if child.dead:  # it was buried in the same round
+            return
+        if child.waits_to_send:
+            child.send_more()
+            self._watch(child)
+        for frame in child.receive():
+            self._on_frame(child, frame)
+        if child.over:
+            self._thread.unwatch(child.channel)
+            self.end_by(child, min(child.kill_at_s, time.monotonic() + LOOK_S))  # useless without its channel
+            self._bury(child)
+
+    # -- end
+
+    def retire(self, child: Child) -> None:
+        """Let it end by itself."""
+        child.retire()
+        self.end_by(child, time.monotonic() + END_S)
+
+    def keep_idle(self, child: Child, *, warm: bool) -> None:
+        """Keep it for the next execution; if not `warm`, for a while only."""
+        self._pools[child.memory].idle.append(child)
+        if not warm:
+            child.leave_at_s = time.monotonic() + IDLE_S
+            self.look_by(child.leave_at_s)
+
+    def end_all(self) -> list[Execution]:
+        """End all children: idle ones by themselves, the others at once. Returns the executions that wait for one."""
+        waiting: list[Execution] = []
+        for pool in self._pools.values():
+            pool.idle.clear()
+            waiting += pool.all_waiting()
+            for child in pool.children:
+                if not child.runs and child.ready:
+                    self.retire(child)
+                else:
+                    child.kill("drain")
+                    self._look_at_s = 0.0
+        return waiting
+
+    def end_by(self, child: Child, at_s: float) -> None:
+        """Kill it then, unless it has finished by then."""
+        child.kill_at_s = at_s
+        self.look_by(at_s)
+
+    def _bury(self, child: Child) -> None:
+        """If it is dead: report its runs, and start another for those that wait for one like it."""
+        death = None if child.dead else child.reap()
+        if death is None:
+            return
+        child.dead = True
+        for frame in child.receive():  # what it sent before
+            self._on_frame(child, frame)
+        pool, stack = self._pools[child.memory], child.stack() if child.runs else ""
+        pool.forget(child)
+        self._thread.unwatch(child.channel)
+        self._thread.unwatch(child.pid_fd)
+        child.close()
+        if not child.ready and not self._thread.closing:
+            self._failed(pool, _why_not(child, death))
+        self._on_death(child, death, stack)
+        child.runs = {}
+        self.grow(pool)
+
+    # -- time
+
+    def look_by(self, at_s: float) -> None:
+        """Look at the children again by then."""
+        self._look_at_s = min(self._look_at_s, at_s)
+
+    def look(self, now: float) -> float | None:
+        """Kill what is past its time. Returns for how long the thread may sleep; None: it is closing, and all have
+        ended."""
+        if self._thread.closing and not any(pool.children for pool in self._pools.values()):
+            return None
+        if now >= self._look_at_s:
+            self._look_at_s = _NEVER_S
+            looked = [self._look_at(child, now) for pool in self._pools.values() for child in [*pool.children]]
+            waits = [one.until_s for p in self._pools.values() if not p.starting for one in p.suspects]
+            self._look_at_s = min([self._look_at_s, *looked, *waits])
+        return max(0.0, self._look_at_s - now)
+
+    def _look_at(self, child: Child, now: float) -> float:
+        """When to look at this one again."""
+        if child.over or child.pid_fd is None:
+            self._bury(child)
+        if child.dead:
+            return _NEVER_S
+        if now >= child.leave_at_s and child in self._pools[child.memory].idle:
+            self._pools[child.memory].idle.remove(child)
+            self.retire(child)
+        at_s = child.kill_at_s
+        if child.runs:
+            child.sample()
+            self._child_bytes = max(self._child_bytes, child.peak_bytes or 0)
+            at_s = child.until_s(self._overtime_s)
+        if now >= at_s:
+            overdue = frozenset(n for n in child.sent if now >= child.runs[n].deadline_s)
+            why = _why(child, overdue)
+            if why == "timeout" and not child.asked_where and child.ready and not child.shared:
+                child.ask_where()
+                self.end_by(child, now + WHERE_S)
+                return child.kill_at_s
+            child.overdue = overdue if why == "timeout" else frozenset()
+            child.kill(why)
+            self.end_by(child, _NEVER_S)
+        if child.killed is not None or child.over:
+            return now + REAP_S
+        return min(at_s, now + LOOK_S) if child.runs or child.pid_fd is None else min(at_s, child.leave_at_s)
+
+
+def _why(child: Child, overdue: frozenset[int]) -> str:
+    """Why a child whose time is over is killed."""
+    causes = {run.cause for run in child.runs.values()}
+    if not causes or "drain" in causes:
+        return "drain"
+    if causes == {"lease"}:
+        return "lease"
+    if overdue:
+        return "timeout"
+    return "channel" if child.over else "lease"
+
+
+def _why_not(child: Child, death: Death) -> str:
+    if child.broken is not None:
+        return f"a child process cannot begin: {child.broken}"
+    if child.killed is not None:
+        return f"a child process had not imported the app after {BEGIN_S:g} s"
+    return f"{how(death)} while it imported the app"
+
+
+def how(death: Death) -> str:
+    """How a child ended, as a sentence begins."""
+    if death.signal:
+        return f"a child process was killed by {death.signal}"
+    return f"a child process ended with exit code {death.code}"
