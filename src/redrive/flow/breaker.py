@@ -1,11 +1,11 @@
-"""The circuit breaker of a dependency: what was called lately, whether it is called now, and who tries it first.
+"""The circuit breaker of a dependency: records recent calls, and decides whether and by whom it is called now.
 
     closed ──enough failures or slow calls──▶ open ──its time is over──▶ half_open ──enough probes succeed──▶ closed
                                                 ▲──too many probes fail, or their leases run out──┘
 
-It judges the dependency and not the messages: what counts as evidence is in `evidence.py`. Closing starts a ramp
-(ramp.py). `record` and `record_many` take in how calls ended, `ask` says when one may begin. All is pure; the caller
-keeps the State, in a cell that all workers share, and swaps it for what it gets back.
+It judges the dependency, not the messages: evidence.py says what counts. Closing starts a ramp (ramp.py). `record` and
+`record_many` record how calls ended, `ask` says when a call may begin. Everything is pure: the caller stores the State
+in a cell that all workers share, and replaces it by the one returned.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .ramp import Ramp
 from .window import Window
 
 RAMP_BAD = 0.1  # of the failure rate: what makes a ramp fall back
-LOOK_AGAIN_MS = 1000  # when to ask again whose answer nobody can know yet
+LOOK_AGAIN_MS = 1000  # when to ask again if the answer is not known yet
 
 # What begins with nothing in it: half-open, and after either end of that.
 _UNTRIED: dict[str, Any] = {"probes": (), "passed": 0, "failed": 0, "slow": 0}
@@ -78,10 +78,10 @@ class State(Struct, frozen=True, array_like=True, omit_defaults=True):
     probes: tuple[Lease, ...] = ()
     passed: int = 0  # probes that succeeded in this half-open time
     slow: int = 0  # how many of those were slow
-    places: int = 0  # how many were told to wait for the ramp to come
+    places: int = 0  # how many wait for the coming ramp
     ramp: Ramp | None = None
     failed: int = 0  # probes that failed in this half-open time
-    retries: Window = Window()  # of retries: calls, failures, and failures that say nothing (see evidence.py)
+    retries: Window = Window()  # of retries: calls, failures, and failures that are no evidence (see evidence.py)
     well_ms: int = 0  # when a call last succeeded
 
 
@@ -113,8 +113,8 @@ class Answer(NamedTuple):
 
 
 def record(state: State, breaker: Breaker, outcome: str, now_ms: int, probe: str | None = None) -> State:
-    """Take in how one call ended: a Call or its word. `probe` names the lease that it had. In half-open a call without
-    one counts as a probe too: so a single caller needs no leases. Raises ValueError for another word."""
+    """Record how one call ended: a Call or its word. `probe` names its lease. While half-open, a call without a lease
+    counts as a probe too, so a single caller needs no leases. Raises ValueError for another word."""
     call = Call(outcome)
     state = look(state, breaker, now_ms)
     if state.status == "half_open" and probe is None:
@@ -124,8 +124,8 @@ def record(state: State, breaker: Breaker, outcome: str, now_ms: int, probe: str
 
 
 def record_many(state: State, breaker: Breaker, calls: Calls, now_ms: int) -> State:
-    """Take in how calls ended, all at this time. While it is open or half-open, only probes that hold a lease count:
-    the others began before."""
+    """Record how calls ended, all at this time. While it is open or half-open, only probes with a lease count: the
+    others began before."""
     state = look(state, breaker, now_ms)
     if state.status == "half_open":
         for owner, outcome in calls.probes.items():
@@ -142,7 +142,7 @@ def record_many(state: State, breaker: Breaker, calls: Calls, now_ms: int) -> St
     again = calls.retry_success + calls.retry_failure
     if state.ramp is not None:
         bad = failed + calls.retry_failure + throttled
-        told = ramps.tell(state.ramp, well + failed + again + throttled, bad, now_ms)
+        told = ramps.record(state.ramp, well + failed + again + throttled, bad, now_ms)
         state = look(replace(state, ramp=told), breaker, now_ms)
     if well or calls.retry_success:
         state = replace(state, well_ms=max(state.well_ms, now_ms))
@@ -155,9 +155,8 @@ def record_many(state: State, breaker: Breaker, calls: Calls, now_ms: int) -> St
 
 
 def ask(state: State, breaker: Breaker, now_ms: int, owner: str, *, reserve: bool = True) -> tuple[State, Answer]:
-    """When may `owner` call? In half-open the first get a lease to probe with; asking again with one changes nothing.
-    Who has to wait gets a time that is spread over the ramp to come, or its very slot once there is a ramp, if slots
-    are to be reserved."""
+    """When `owner` may call. While half-open, the first ones get a lease to probe; asking again with a lease changes
+    nothing. The others get a time that is spread over the coming ramp or, with `reserve`, a slot of the present one."""
     state = look(state, breaker, now_ms)
     match state.status:
         case "open":
@@ -171,7 +170,7 @@ def ask(state: State, breaker: Breaker, now_ms: int, owner: str, *, reserve: boo
 
 
 def give_back(state: State, owner: str) -> State:
-    """End a probe's lease without a verdict: its call did not begin, or was cut off by the worker's end."""
+    """End a probe's lease without a result: its call did not begin, or was cut off when the worker ended."""
     if all(lease.owner != owner for lease in state.probes):
         return state
     return replace(state, probes=tuple(lease for lease in state.probes if lease.owner != owner))
@@ -183,8 +182,8 @@ def valid(state: State, pass_: str) -> bool:
 
 
 def enter(state: State, now_ms: int) -> tuple[State, Answer]:
-    """Whether one with a valid pass may begin now, or else when it may come again with the same pass: those who come
-    late go at the ramp's rate all the same."""
+    """Whether an owner with a valid pass may call now, or when to ask again with the same pass: late ones are still
+    bounded by the ramp's rate."""
     if state.ramp is None:
         return state, Answer(now_ms)
     ramp, at_ms = ramps.enter(state.ramp, now_ms)
@@ -193,9 +192,9 @@ def enter(state: State, now_ms: int) -> tuple[State, Answer]:
 
 
 def look(state: State, breaker: Breaker, now_ms: int) -> State:
-    """What time alone does: open becomes half-open, a probe's lease that ran out is a failure, a ramp falls back or is
-    over. The very same state where it does nothing. No opening is longer than the rule's longest: a clock that was set
-    back, or another rule, does not hold it open."""
+    """Apply the passing of time: open becomes half-open, a probe whose lease ran out has failed, a ramp falls back or
+    ends. Returns the same object if nothing changes. No opening lasts longer than the rule's longest, even if the clock
+    was set back or the rule changed."""
     if state.status == "open" and not 0 < state.until_ms - now_ms <= breaker.open_ms(100, 1.0) + LOOK_AGAIN_MS:
         return _turned(state, "half_open", min(now_ms, state.until_ms), **_UNTRIED)
     if state.status == "half_open" and state.probes:
@@ -211,8 +210,8 @@ def look(state: State, breaker: Breaker, now_ms: int) -> State:
 
 
 def closed_until_ms(state: State, breaker: Breaker, now_ms: int) -> int:
-    """0: claim its messages. Else until when they may be left out, to look again then: it is open, or all probes are
-    taken. A ramp leaves nobody out: those whose slots come would stand behind all that are due and have none."""
+    """0: claim its messages. Otherwise the time to look again: it is open, or all probes are taken. A ramp excludes no
+    message: those with slots would otherwise queue behind all due ones without."""
     state = look(state, breaker, now_ms)
     match state.status:
         case "open":
@@ -226,8 +225,8 @@ def closed_until_ms(state: State, breaker: Breaker, now_ms: int) -> int:
 
 
 def force(state: State, breaker: Breaker, word: Word, now_ms: int) -> State:
-    """Hold it open or closed by hand; "auto" lets it find out by itself again, by probes where it was held open.
-    Closing it starts a ramp all the same, unless it was closed."""
+    """Force it open or closed; "auto" ends that, with probes if it was open. Closing it also starts a ramp, unless it
+    was closed."""
     state = look(state, breaker, now_ms)
     match word:
         case "open":
@@ -290,7 +289,7 @@ def _probe_ended(state: State, breaker: Breaker, call: Call, now_ms: int) -> Sta
 
 
 def _judged_so_far(state: State, breaker: Breaker, now_ms: int) -> State:
-    """With no probe under way, those that ended decide: where they failed, no more are sent to find out."""
+    """With no probe under way, those that ended decide: if they failed, no more probes are sent."""
     ended = state.passed + state.failed
     if state.status != "half_open" or state.probes or not state.failed:
         return state
@@ -305,7 +304,7 @@ def _open(state: State, breaker: Breaker, now_ms: int) -> State:
 
 
 def _wait(state: State, breaker: Breaker, from_ms: int) -> tuple[State, Answer]:
-    """A time from then on, spread as the ramp would that starts there."""
+    """A time after that, spread like the ramp that would start there."""
     at_ms = from_ms + ramps.slot_ms(breaker.probes, state.places)
     return replace(state, places=state.places + 1), Answer(at_ms, "breaker")
 

@@ -15,7 +15,7 @@ DAY_S = 86_400.0
 
 
 class Call(StrEnum):
-    """How a call ended. `slow` succeeded, slowly. `ignored` says nothing of the dependency's health, such as a
+    """How a call ended. `slow` succeeded, slowly. `ignored` says nothing about the dependency's health, such as a
     permanent fault; `throttled` neither, but a ramp falls back on it. Both end a probe as a success: it answers."""
 
     SUCCESS = "success"
@@ -32,7 +32,7 @@ SLOW = (Call.SLOW, Call.SLOW_FAILURE)
 
 @dataclass(frozen=True, slots=True, init=False)
 class Breaker:
-    """When to stop calling a dependency, and how to begin again. Durations are kept as float seconds.
+    """When to stop calling a dependency, and how to start again. Durations are kept as float seconds.
 
     - It opens when of the calls of the last `window` (ten buckets) at least `failure_rate` failed, or at least
       `slow_rate` took longer than `slow_call`, and there were `min_calls`. Faults that are permanent or throttled are
@@ -47,8 +47,8 @@ class Breaker:
     - Then `probes` calls are let through. One that does not end within `probe_lease` has failed. It opens again once
       `failure_rate` of the probes failed, or of those that ended where none is under way. It closes once all have
       ended, and fewer than `slow_rate` were slow.
-    - What has waited is let go from `probes` a second on, doubling every 10 s, and at half the rate after a second with
-      more failures than a tenth of `failure_rate`.
+    - After that, waiting messages start at `probes` a second, doubling every 10 s, and at half the rate after a second
+      with more failures than a tenth of `failure_rate`.
 
     Rates are from 0.001 to 1, durations up to a day. Raises ConfigError, ValueError or TypeError.
 

@@ -1,7 +1,7 @@
-"""The retry budget: how many retries a dependency is sent, whatever the number of messages that wait for one.
+"""The retry budget: bounds how many retries a dependency gets, however many messages wait for one.
 
-`Budget` is the rule, `State` what all workers share of it, in one cell. Transitions are pure: values and the time in,
-values out. A retry that finds no token reserves the next one that comes free, and is deferred to that time.
+`Budget` is the rule, `State` is shared by all workers in one cell. Transitions are pure: values and the time in,
+values out. A retry without a token reserves the next one, and is deferred to that time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SLIP_MS = 1e-3  # a time that floating point put a hair past a millisecond is t
 
 @dataclass(frozen=True, slots=True, init=False)
 class Budget:
-    """How many retries a dependency may get. Checked when a retry is dispatched; first attempts are never held.
+    """How many retries a dependency may get. Checked when a retry is dispatched; first attempts are never held back.
 
     - Each first dispatch deposits `ratio` of a token, which lives for `life`; a retry takes one token.
     - Beside the deposits `floor` tokens a second come free, and up to `floor * life` are kept in reserve (at least one,
@@ -96,7 +96,7 @@ def _fill(budget: Budget, word: str) -> None:
 
 
 class State(Struct, frozen=True, array_like=True):
-    """What was spent. The default: nothing yet."""
+    """The tokens spent so far."""
 
     tat_ms: float = 0.0  # when the floor is whole again (GCRA); for the fixed form the last grant's time
     head_ms: int = 0  # where the last sub-window begins in which something was deposited
@@ -142,7 +142,7 @@ def left(state: State, budget: Budget, now_ms: int) -> float:
     if budget.retries is not None:
         start_ms = _start(now_ms, budget)
         if state.tat_ms > now_ms:
-            return 0.0  # whoever asks stands behind those that wait
+            return 0.0  # a new one queues behind those that wait
         return float(budget.retries - (state.granted if state.window_ms >= start_ms else 0))
     tokens = math.fsum(_live(state, budget, now_ms)[1])
     return max(tokens, _credit(state, budget, now_ms)) + _level(state, budget, now_ms)
@@ -169,7 +169,7 @@ def _live(state: State, budget: Budget, now_ms: int) -> tuple[int, tuple[float, 
     Worked out from times, so that a state kept under another `life` is read without harm.
     """
     part_ms = max(1, int(budget.life * 1000 / PARTS))
-    head_ms = max(now_ms, state.head_ms)  # a clock that was set back makes nothing live longer
+    head_ms = max(now_ms, state.head_ms)  # setting the clock back prolongs nothing
     head_ms -= head_ms % part_ms
     passed = min(PARTS, (head_ms - state.head_ms) // part_ms)
     tokens = ((0.0,) * PARTS + state.tokens + (0.0,) * passed)[-PARTS:]
@@ -181,7 +181,7 @@ def _live(state: State, budget: Budget, now_ms: int) -> tuple[int, tuple[float, 
 
 
 def _ended(state: State, budget: Budget, now_ms: int) -> tuple[int, tuple[float, ...]]:
-    """As `_live`, for what the last ten sub-windows say of first attempts: three numbers of each."""
+    """As `_live`, for the first attempts of the last ten sub-windows: three numbers for each."""
     part_ms = max(1, int(budget.life * 1000 / PARTS))
     ended_ms = max(now_ms, state.ended_ms)
     ended_ms -= ended_ms % part_ms
@@ -190,7 +190,7 @@ def _ended(state: State, budget: Budget, now_ms: int) -> tuple[int, tuple[float,
 
 
 def _credit(state: State, budget: Budget, now_ms: int) -> float:
-    """What first attempts earned in the last `life` and retries left unused; nothing unless they went well lately."""
+    """The unused credit that first attempts earned in the last `life`; none unless they went well lately."""
     if not state.ended:
         return 0.0
     ended = _ended(state, budget, now_ms)[1]
@@ -200,7 +200,7 @@ def _credit(state: State, budget: Budget, now_ms: int) -> float:
 
 
 def _less_credit(state: State, budget: Budget, now_ms: int) -> State:
-    """A retry has used the credit of the first attempts that paid for it, the oldest first."""
+    """Subtract what a retry used from the credit of the oldest first attempts."""
     if not state.ended:
         return state
     ended_ms, ended = _ended(state, budget, now_ms)

@@ -1,7 +1,7 @@
-"""What a breaker takes for evidence: it judges the dependency, not the messages that call it.
+"""What counts as evidence for a breaker: it judges the dependency, not the messages that call it.
 
-First attempts decide. A message that failed while others succeeded has a fault of its own, as far as anybody can know;
-when it fails again, that says nothing of the dependency (`repeats`). Other retries are evidence, but where there are
+First attempts decide. A message that failed while others succeeded probably has a fault of its own; when it fails
+again, that is no evidence about the dependency (`repeats`). Other retries are evidence, but where there are
 retries alone nearly all of them must have failed. So the tail of a bulk job, where only what fails by its own nature is
 left, does not open the breaker of a healthy dependency.
 """
@@ -17,8 +17,9 @@ LATELY_WINDOWS = 6  # how long after the last success of any call a message's ol
 
 
 def repeats(failed_ms: int, well_ms: int, closed_ms: int, breaker: Breaker, now_ms: int) -> bool:
-    """Whether a retry that fails now says nothing of the dependency: its message first failed at `failed_ms`, while the
-    breaker was closed (since `closed_ms`), calls have succeeded since then, and the last one did lately."""
+    """Whether a retry that fails now is no evidence about the dependency: its message first failed at
+    `failed_ms`, while the breaker was closed (since `closed_ms`), calls have succeeded since, and the last one did
+    lately."""
     return closed_ms <= failed_ms <= well_ms and now_ms - well_ms <= LATELY_WINDOWS * breaker.window_ms
 
 

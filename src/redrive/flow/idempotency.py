@@ -1,9 +1,9 @@
-"""One effect per key: what a cell says of a key, and how it may go on from there.
+"""Claim, complete and release idempotency keys: one effect per key.
 
-A key is free, being worked on by an owner (`Record`, not done) or done. Who wants it asks `claim`; who holds it ends by
-`completed`, or by deleting the cell. All of it is pure: records and times in, records and answers out. Whoever calls
-writes by compare-and-set on the version that the record was read at, so of two who claim at once one wins, and who was
-overtaken can neither complete nor release.
+A key is free, claimed by an owner (`Record`, not done) or done. A caller asks `claim`; the owner ends with `completed`,
+or by deleting the cell. Everything is pure: records and times in, records and answers out. The caller writes by
+compare-and-set on the version that it read. So if two claim at once one wins, and an owner that was overtaken can
+neither complete nor release.
 
 An owner is a message, or a direct call, and a fence that rises with each claim of it. A message that comes again takes
 over from its own earlier run at once: that run's receipt is void. Others wait until the claim's time is over.
@@ -67,7 +67,7 @@ class Idempotency:
 
 
 class Record(Struct, frozen=True, array_like=True, gc=False):
-    """What the cell of a key holds. `until_ms` is when the claim ends, or, where it is `done`, when that was.
+    """The record of a key. `until_ms` is when the claim ends or, if it is `done`, when that was.
 
     `payload` is the hash of the arguments, of `version` of the task: those of another version cannot be compared.
     """
@@ -83,7 +83,7 @@ class Record(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Wish(Struct, frozen=True):
-    """Who wants a key, and for which arguments."""
+    """A request for a key: by which owner, for which arguments."""
 
     owner: str
     fence: int
@@ -95,26 +95,26 @@ class Wish(Struct, frozen=True):
 
 
 class Granted(Struct, frozen=True):
-    """It is the owner's once this is written, at the version that was read (0: there was no cell)."""
+    """The owner has the key once this is written, at the version that was read (0: there was no cell)."""
 
     record: Record
 
 
 class Busy(Struct, frozen=True):
-    """Another one works on it, until then at most."""
+    """Another owner has claimed it, until then at most."""
 
     owner: str
     until_ms: int
 
 
 class Finished(Struct, frozen=True):
-    """It is done: this was the result."""
+    """It is done, with this result."""
 
     record: Record
 
 
 class Other(Struct, frozen=True):
-    """It is the key of other arguments."""
+    """It was used with other arguments."""
 
     record: Record
 
@@ -152,7 +152,7 @@ def hashed(content: bytes) -> bytes:
 
 
 def read(value: bytes | None) -> Record | None:
-    """What a cell holds. Bytes that are no record count as a claim that does not end by itself."""
+    """Decode a cell. Bytes that are no record count as a claim that never ends."""
     if value is None:
         return None
     try:
@@ -167,12 +167,12 @@ def written(record: Record) -> bytes:
 
 
 def claimed(wish: Wish, now_ms: int, hold_ms: int) -> Record:
-    """What the cell holds while it is the wish's, for `hold_ms`."""
+    """The record of a claim for `hold_ms`."""
     return Record(wish.owner, wish.fence, now_ms + hold_ms, wish.payload, wish.version)
 
 
 def claim(record: Record | None, wish: Wish, now_ms: int, hold_ms: int) -> Answer:
-    """What a wish comes to, where the key's cell holds `record`. A claim holds for `hold_ms`."""
+    """Answer a request, given the key's record. A claim holds for `hold_ms`."""
     granted = Granted(claimed(wish, now_ms, hold_ms))
     if record is None:
         return granted
@@ -201,17 +201,17 @@ def prolonged(record: Record, now_ms: int, hold_ms: int) -> Record:
 
 
 def completed(record: Record, result: bytes | None, degraded: str | None, now_ms: int) -> Record:
-    """What the cell shall hold once the effect is there."""
+    """The record of a key that is done."""
     return replace(record, until_ms=now_ms, done=True, result=result, degraded=degraded)
 
 
 def held_by(record: Record | None, owner: str, fence: int) -> bool:
-    """Whether a cell still holds this very claim, or what came of it."""
+    """Whether the record is still this claim, or its completion."""
     return record is not None and record.owner == owner and record.fence == fence
 
 
 def taking(cell: str, version: int, record: Record, now_ms: int) -> Swap:
-    """The write that makes a claim. It goes away by itself when its time is over."""
+    """The write that makes a claim; it expires by itself."""
     return Swap(cell, version, written(record), max(1, record.until_ms - now_ms))
 
 

@@ -1,5 +1,5 @@
-"""Limits on what is sent: a rate with exact slots (`Rate`), the cool-down a Retry-After asks for, and `Aimd`, a
-concurrency that finds its own height.
+"""Limits on calls: a rate with exact slots (`Rate`), the cool-down that a Retry-After asks for, and an adaptive
+concurrency (`Aimd`).
 
 All of it is pure: values and the time in, values out.
 """
@@ -19,7 +19,7 @@ from ..errors import ConfigError
 from .rules import number, put, span_s, whole
 
 ASKED_SPREAD = 0.2  # what was asked to wait for r comes back within [r, 1.2·r]
-COOL_MAX_S = 6 * 3600.0  # a longer delay is asked for again by whoever comes then
+COOL_MAX_S = 6 * 3600.0  # after a longer delay the next call asks again
 RATE_MAX_PER_S = 1e6
 _BURST_S = 0.1  # how much of the rate may come at once, unless said
 _SLIP_MS = 1e-3  # a time that floating point put a hair past a millisecond is that millisecond
@@ -92,7 +92,7 @@ class Rate:
 
 
 class Beat(Protocol):
-    """What slots are made of: how many a second, and how many of them may come at once after a pause."""
+    """A rate in slots: how many a second, and how many at once after a pause."""
 
     @property
     def per_s(self) -> float: ...
@@ -126,7 +126,7 @@ def ready(tat_ms: float, rate: Beat, now_ms: int) -> tuple[int, int]:
 
 
 class CoolDown(Struct, frozen=True, array_like=True):
-    """Until when a dependency asked to be left alone, and over how long what waited comes back after that."""
+    """Until when a dependency asked not to be called, and over how long the waiting messages are spread after that."""
 
     until_ms: int = 0
     spread_ms: int = 0
@@ -147,7 +147,7 @@ def until(state: CoolDown, u: float) -> int:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Aimd:
-    """A concurrency that finds its own height: additive increase, multiplicative decrease.
+    """An adaptive concurrency: additive increase, multiplicative decrease.
 
     It begins at `start`, grows by `up` for each limit's worth of successes, and is multiplied by `down` when the
     dependency says that it is overloaded, once per `interval` at most. It stays within `least` and `most`. (Chiu and
@@ -213,8 +213,8 @@ def steer(state: AimdState, aimd: Aimd, successes: int, overloads: int, now_ms: 
 def share(limit: float, workers: Sequence[str], me: str) -> int:
     """What one worker may run of a fleet's limit.
 
-    The shares of all add up to the whole of the limit, and differ by one at most. Where there are more workers than
-    that each still has one, lest what a worker holds wait for ever: then they add up to the number of workers.
+    The shares add up to the limit, and differ by one at most. With more workers than the limit each still has one, so
+    that no message waits for ever: then they add up to the number of workers.
     """
     names = sorted({*workers, me})
     each, over = divmod(int(limit), len(names))

@@ -1,10 +1,10 @@
-"""The ramp: how what has waited is let go once a breaker closes.
+"""The ramp: bounds how fast waiting messages start after a breaker closes.
 
 Slots open at a rate of r0·2^(t/τ) a second, τ = 10 s. So by t there have been N(t) = r0·τ/ln 2·(2^(t/τ) − 1) of them,
 and slot k opens at t(k) = τ·log2(1 + k·ln 2/(r0·τ)). From 3/s: 43 slots in 10 s, 130 in 20 s, 1,000 in 46 s.
 
-A slot says when to come, and `enter` who may go: no more than the rate, however late or crowded those come, and no
-higher a rate than was put to use: after n calls r0 + n·ln 2/τ, which is the ramp's own where every slot is used.
+A slot is the time to ask, and `enter` decides whether to start: no more than the rate, however late or many they come,
+and no higher rate than was used before: after n calls r0 + n·ln 2/τ, which is the ramp's own if every slot is used.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 DOUBLING_S = 10.0
-IDLE_MS = 10_000  # it is over when nobody had to wait for so long
-RATE_MAX = 10_000.0  # a second; beyond it a ramp holds nobody back
-UNUSED_MS = 100  # slots that nobody took are kept for so long, so that a late worker makes no burst
+IDLE_MS = 10_000  # it is over when no message had to wait for so long
+RATE_MAX = 10_000.0  # a second; beyond it a ramp holds nothing back
+UNUSED_MS = 100  # unused slots are kept for so long, so that a late worker makes no burst
 RATE_LEAST = 1.0  # what falling back ends at
-EARLY_MS = 50  # how much of the rate may go at once, as nobody comes to the millisecond
+EARLY_MS = 50  # how much of the rate may start at once, because messages do not come to the millisecond
 _EXPONENT_MAX = 60.0
 
 
@@ -30,17 +30,17 @@ class Ramp(Struct, frozen=True, array_like=True):
     start_ms: int
     rate: float
     given: float = 0.0  # slots that were given or have passed
-    last_ms: int = 0  # the latest slot that somebody waited for
+    last_ms: int = 0  # the latest slot that a message waited for
     second: int = 0
     calls: int = 0
     bad: int = 0
-    gone: int = 0  # how many went
+    gone: int = 0  # how many started
     tat_ms: float = 0.0  # when the next may go at the latest (GCRA)
     late_ms: float = 0.0  # when the next of those who come too early, or too late, may come again
 
 
 def start(rate: float, now_ms: int, *, deaf: bool = False) -> Ramp:
-    """A ramp from now on. `deaf`: what ends in this second does not count, as it was let in before."""
+    """A ramp from now on. `deaf`: calls that end in this second do not count, because they began before."""
     return Ramp(now_ms, max(rate, RATE_LEAST), last_ms=now_ms, second=now_ms // 1000 + deaf)
 
 
@@ -51,7 +51,7 @@ def slots(rate: float, ms: float) -> float:
 
 
 def slot_ms(rate: float, k: float) -> int:
-    """t(k) in whole ms, rounded up so that nobody comes early.
+    """t(k) in whole ms, rounded up so that none is early.
 
     >>> [slot_ms(3, k) for k in (0, 1, 2, 43, 1000)]
     [0, 330, 652, 9954, 45913]
@@ -72,19 +72,19 @@ def peek(ramp: Ramp, now_ms: int) -> int:
 
 
 def take(ramp: Ramp, now_ms: int) -> tuple[Ramp, int]:
-    """Take the next slot; return when it opens. Who takes it now has yet to `enter`."""
+    """Take the next slot; return when it opens. Its owner still has to `enter`."""
     at_ms = _slot_ms(ramp, now_ms)
     last_ms = max(ramp.last_ms, at_ms) if at_ms > now_ms else ramp.last_ms
     return replace(ramp, given=_next(ramp, now_ms) + 1, last_ms=last_ms), at_ms
 
 
 def enter(ramp: Ramp, now_ms: int) -> tuple[Ramp, int]:
-    """Whether one whose slot has come goes, or else when it may come again."""
+    """Whether an owner whose slot has come may start, or when to ask again."""
     if _room(ramp, now_ms) > 0:
         return _gone(ramp, 1, now_ms), now_ms
     from_ms = max(ramp.late_ms, ramp.tat_ms - EARLY_MS)
     at_ms = math.ceil(from_ms)
-    # They stand in line as the ramp will have grown when their turn comes, or thousands would wait at its first rate.
+    # Spread as the ramp will have grown by then, or thousands would wait at its first rate.
     growth = math.exp2(min((at_ms - now_ms) / 1000 / DOUBLING_S, _EXPONENT_MAX))
     every_ms = 1000 / min(RATE_MAX, rate(ramp, now_ms) * growth)
     return replace(ramp, late_ms=from_ms + every_ms, last_ms=max(ramp.last_ms, at_ms)), at_ms
@@ -108,7 +108,7 @@ def put_back(ramp: Ramp, count: int, now_ms: int) -> Ramp:
 
 
 def wanted(ramp: Ramp, now_ms: int) -> Ramp:
-    """Somebody waits for a slot, untold of which."""
+    """Record that a message waits for a slot, whichever that is."""
     return replace(ramp, last_ms=max(ramp.last_ms, now_ms))
 
 
@@ -127,8 +127,8 @@ def _slot_ms(ramp: Ramp, now_ms: int) -> int:
     return ramp.start_ms + slot_ms(ramp.rate, _next(ramp, now_ms))
 
 
-def tell(ramp: Ramp, calls: int, bad: int, now_ms: int) -> Ramp:
-    """Count calls that ended in this second, `bad` of which were failures or throttled."""
+def record(ramp: Ramp, calls: int, bad: int, now_ms: int) -> Ramp:
+    """Count calls that ended in this second; `bad` of them failed or were throttled."""
     second = now_ms // 1000
     if second < ramp.second or not calls:
         return ramp

@@ -1,4 +1,4 @@
-"""What rules share: their fields are checked when they are made, and frozen afterwards."""
+"""Check the fields of rules when they are made."""
 
 from __future__ import annotations
 

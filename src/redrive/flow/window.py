@@ -1,4 +1,4 @@
-"""The breaker's window: ten buckets of counts, the newest of which is still being filled."""
+"""The breaker's window: ten buckets of counts. The newest one is still being filled."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Window(Struct, frozen=True, array_like=True):
 
 
 def moved(window: Window, window_ms: int, now_ms: int) -> Window:
-    """The window at this time; where a clock went back a little, it stays. One from far ahead was kept under another
-    rule, whose buckets had another length: it begins anew."""
+    """The window at this time; where a clock went back a little, it stays. One from far ahead was written under another
+    rule, whose buckets had another length: it starts again."""
     newest = now_ms * BUCKETS // window_ms
     by = min(newest - window.newest, BUCKETS)
     if by < -BUCKETS:

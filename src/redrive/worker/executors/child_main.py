@@ -18,9 +18,7 @@ import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -28,8 +26,7 @@ from ...blobs import is_raw
 from ...errors import UnknownArguments, Unreadable
 from ...message import Delivery, Receipt
 from ...registry import Registry
-from ...run_context import Context, enter, leave
-from ...store import Traits
+from ...run_context import enter, leave
 from ..execution import Execution, QueueLimit, WorkerLimit
 from ..middleware import refuse_coroutine
 from ..settlement import fault_of
@@ -39,8 +36,6 @@ from .child_process import WHERE
 from .child_setup import app_of, bound_memory, end_with, limit_memory
 from .ipc import Broken, Ended, Hello, Ready, Stop, Work
 from .memory import peak_of
-
-if TYPE_CHECKING:
 
 THREADS_MAX = 10_000  # more than a worker lets run at once
 
