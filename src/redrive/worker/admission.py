@@ -15,7 +15,7 @@ from ..decide import NO_SIGNALS, Policy, Signals, admit, is_told_locked, parked_
 from ..decide import Run as Admitted
 from ..errors import KeyMissing, RedriveError, Tampered, UnknownArguments, Unreadable
 from ..fault import Fault, Kind, classify
-from ..message import BLOB, RAW, Ack, DeadLetter, Hold, Message, Quarantine, is_closed
+from ..message import BLOB, RAW, SEALED, Ack, DeadLetter, Hold, Message, Quarantine, is_closed
 from ..store import Store
 from .crash.company import ALONE_FROM, ANY, company_of, escapes
 from .crash.suspects import Suspects
@@ -33,7 +33,7 @@ def admit_run(run: Execution, tasks: Mapping[str, Any], now_ms: int) -> bool:
     message = run.delivery.message
     task = tasks.get(message.task)
     signals = NO_SIGNALS if run.refusal is None else Signals(refusal=run.refusal)
-    if is_closed(message):
+    if (message.progress is not None or message.content.startswith(SEALED)) and is_closed(message):
         signals = _closed(run, message)
     elif task is None or message.version > task.version:
         signals = Signals(unroutable=_unroutable(message, task, tasks), park_ms=run.limit.park_ms)

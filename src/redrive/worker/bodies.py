@@ -1,5 +1,5 @@
-"""Bodies that lie in blob storage. They are read when a run has begun: the worker then holds the bodies of what runs,
-and not of what it claimed ahead, and a body that kills its reader counts a crash."""
+"""Read bodies from blob storage once the execution has started: so the worker holds the bodies only of what runs, not
+of all that it claimed, and a body that kills its reader counts a crash."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ TIMED_OUT = Fetched(signals=Signals(unfetched="its body was not read from blob s
 
 
 def fetch(run: Execution) -> Fetched:
-    """Read and decode the body. Blocks for as long as the storage takes, and leaves the run as it is: it may have
-    ended meanwhile."""
+    """Read and decode the body. Blocks while the storage works, and does not change the execution: it may end
+    meanwhile."""
     message, store = run.delivery.message, run.task.app.store
     try:
         args, kwargs = run.task.codec.decode(whole_body(store, message), message.version, raw=is_raw(message))
     except Unreadable as error:
         return Fetched(signals=unread(error, run))
     except BlobsUnavailable as error:
-        _tell(run, store, str(error))
+        _report(run, store, str(error))
         return Fetched(signals=Signals(unfetched=str(error)))
     return Fetched(args, kwargs)
 
 
 def take(run: Execution, fetched: Fetched) -> bool:
-    """Whether the handler can be called; else the run has its verdict. Raises LeaseLost if it was told to end."""
+    """Set the arguments and return whether the handler can be called; if not, sets the decision. Raises LeaseLost if it
+    was asked to end."""
     if run.cause == "timeout":
         fetched = TIMED_OUT
     elif run.cause is not None:
@@ -53,7 +54,7 @@ def take(run: Execution, fetched: Fetched) -> bool:
     return judge(run, fetched.signals, run.task.app.store.now_ms())
 
 
-def _tell(run: Execution, store: Any, text: str) -> None:
+def _report(run: Execution, store: Any, text: str) -> None:
     events, worker = run.task.app.events, run.delivery.message.worker or ""
     if events and not (isinstance(store, ClaimCheck) and not store.complains()):
         events.emit([Notice(name="blobs_unavailable", worker=worker, at_ms=store.now_ms(), text=text)])

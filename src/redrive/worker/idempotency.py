@@ -1,5 +1,5 @@
-"""Idempotency in the worker: the keys of a claimed batch are claimed in one write and one read on the store thread,
-before any of it runs. How a key ends goes with the settlement of its message (settlement.py)."""
+"""Claim the idempotency keys of a claimed batch, in one write and one read on the store thread, before any of it runs.
+The settlement of a message completes or frees its key (settlement.py)."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ AGAIN_MS = 1_000  # how soon a message comes back whose key could not be looked 
 
 
 class Keys:
-    """The idempotency keys of what one worker holds. `hold_s` is how much longer than its task's timeout a claim holds:
-    what a run may take beyond that, and the time until it starts or its claim is renewed."""
+    """The idempotency keys of one worker's messages. A claim holds longer than its task's timeout by grace and lease:
+    the time that a handler may take beyond the timeout, and the time until it starts or its claim is renewed."""
 
     def __init__(self, tasks: Mapping[str, Any], store: Store, grace_s: float, lease_s: float) -> None:
         self._tasks, self._store = tasks, store
@@ -43,14 +43,14 @@ class Keys:
         return any(task.idempotency is not None for task in self._tasks.values())
 
     def claim(self, runs: Sequence[Execution]) -> list[Execution]:
-        """Claim the keys of these runs; those that may run, as far as that goes, in order. The others have their end:
-        the stored result, a refusal, a verdict or a fault."""
+        """Claim the keys of these; returns those that may run, in order. The others have a stored result, a refusal, a
+        decision or a fault."""
         now_ms = self._store.now_ms()
         asking = [(run, w) for run in runs if self._asks(run, now_ms) and (w := self._wanted(run, now_ms)) is not None]
         if asking:
             try:
                 found = acquire(self._store, [w for _, w in asking], now_ms)
-            except StoreError as error:  # what was written all the same is held by these messages, who come again
+            except StoreError as error:  # claims that were written belong to these messages, which come again
                 for run, _ in asking:
                     reason = Deferral("idempotency", f"the store failed: {error}"[:200])
                     run.refusal = Refusal(now_ms + AGAIN_MS, reason)
@@ -60,8 +60,8 @@ class Keys:
         return [run for run in runs if run.refusal is None and not run.over]
 
     def renew(self, runs: Sequence[Execution]) -> list[Execution]:
-        """Hold the keys of those that have not started yet for long enough, should they start now; those that have lost
-        theirs. A run that has started needs no more: it ends before its claim does."""
+        """Prolong the claims of those that have not started yet, so that each could start now; returns those that lost
+        their key. Once started, an execution ends before its claim does."""
         now_ms = self._store.now_ms()
         old = [run for run in runs if run.claim is not None and self._left_ms(run.claim, now_ms) < -self._lease_ms // 3]
         if not old:
@@ -82,12 +82,12 @@ class Keys:
         return lost
 
     def _left_ms(self, claim: Claim, now_ms: int) -> int:
-        """How much of its claim is left beyond what a run that starts now may take, less a lease."""
+        """How much of its claim is left beyond the time that a start now may take, less a lease."""
         return claim.record.until_ms - now_ms - claim.wanted.hold_ms
 
     def look_committed(self, runs: Sequence[Execution]) -> None:
-        """Find out which of these runs, that said they completed their key themselves or died before they could say
-        anything, have it committed."""
+        """Read which of these have committed their key: handlers that completed it themselves, or died before they
+        could report it."""
         claims = [run.claim for run in runs if run.claim is not None and (run.claim.committed or _died(run))]
         if not claims:
             return
@@ -99,13 +99,13 @@ class Keys:
     # -- one run
 
     def _asks(self, run: Execution, now_ms: int) -> bool:
-        """Whether it has a key, and would run but for that."""
+        """Whether its task has a key, and nothing else prevents a run."""
         message = run.delivery.message
         task = self._tasks.get(message.task)
         return task is not None and task.idempotency is not None and may_run(message, self._tasks, now_ms)
 
     def _wanted(self, run: Execution, now_ms: int) -> Wanted | None:
-        """What it asks for; None where it has come to its end for want of that."""
+        """The key it asks for; None if it has ended without one."""
         message = run.delivery.message
         task = run.task = self._tasks[message.task]
         if has_nothing(run, task):
@@ -113,7 +113,7 @@ class Keys:
             return None
         args, kwargs = run.args, run.kwargs
         if message.content == BLOB:
-            fetched = fetch(run)  # and again when it runs, as what is only claimed shall not fill the memory
+            fetched = fetch(run)  # and again when it runs: what is only claimed must not fill the memory
             if fetched.signals is not NO_SIGNALS:
                 run.over = not judge(run, fetched.signals, now_ms)
                 return None
@@ -128,7 +128,7 @@ class Keys:
         hold_ms = math.ceil(task.policy.timeout_s * 1000) + self._slack_ms
         try:
             return wanted(task, args, kwargs, message.id, message.fence, hold_ms)
-        except Exception as error:  # of the key's function: a failure like one of the handler's own
+        except Exception as error:  # of the key's function: it counts as a failure of the handler
             run.fault, run.over = classify(error, task.rules), True
             return None
 
@@ -148,5 +148,5 @@ class Keys:
 
 
 def _died(run: Execution) -> bool:
-    """Whether its child process did, also by the worker's hand."""
+    """Whether its child process died, even if the worker killed it."""
     return run.fault is not None and run.fault.error == "ProcessDied"

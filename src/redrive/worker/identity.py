@@ -1,4 +1,4 @@
-"""The name a worker claims under, and whether it holds a record of what it starts."""
+"""The name under which a worker claims, and its record of what it starts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .crash.ledger import Slots, hold
 
 
 class Identity(NamedTuple):
-    """`slots` is the record that outlives the worker. None where there is no place for one, or none is needed;
-    `complaint` says it in the first case."""
+    """`slots` is the record that outlives the worker; None if it cannot be stored, which `complaint` explains, or is
+    not needed."""
 
     name: str
     slots: Slots | None = None
@@ -20,7 +20,7 @@ class Identity(NamedTuple):
 
 
 def identity(store: Store, name: str | None) -> Identity:
-    """An identity of this machine's at the store, under a lock. Raises Refused as `hold` does."""
+    """Lock an identity of this machine. Raises Refused as `hold` does."""
     why = "there is no directory for it"
     if store.state_dir is not None:
         try:
@@ -34,5 +34,5 @@ def identity(store: Store, name: str | None) -> Identity:
         f"this worker keeps no record of what it starts: {why}; should it be killed, its leases run out and all that "
         "it held counts a crash, and should it hang, its parent does not see it; set REDRIVE_STATE_DIR to a directory"
     )
-    # Nobody takes its leases back; the name need only tell workers apart.
+    # No worker takes its leases back, so the name only has to be unique.
     return Identity(f"{os.uname().nodename}.{secrets.token_hex(5)}/{name or 'worker'}", None, complaint)

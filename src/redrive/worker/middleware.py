@@ -1,6 +1,7 @@
-"""Middleware: generator functions of the user's that run around every handler, and cannot change what becomes of it.
+"""Middleware: the user's generator functions that run around every handler. They cannot change how it ends.
 
-Here and not beside the app, as these frames are the worker's own: a fault looks the same with and without wraps.
+They are here, not beside the app, because these frames belong to the worker: a fault looks the same with and without
+middleware.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Handler = Callable[..., Any]
 
 
 class Opener:
-    """A wrap as it was given to `app.wrap`, known to be one: its generator function, and which kind that is."""
+    """A checked wrap, as given to `app.wrap`: its generator function, and which kind that is."""
 
     def __init__(self, wrap: Any) -> None:
         self.name = getattr(wrap, "__qualname__", None) or repr(wrap)
@@ -27,7 +28,7 @@ class Opener:
         if not self.is_async and not _is_any(inspect.isgeneratorfunction, self.open):
             raise ConfigError(
                 f"wrap {self.name}: expected a generator function that takes the Context and yields once, where the "
-                "handler shall run; such as `def session(ctx): with Session(): yield`"
+                "handler runs; such as `def session(ctx): with Session(): yield`"
             )
         try:
             inspect.signature(self.open).bind(None)
@@ -38,7 +39,7 @@ class Opener:
             ) from None
 
     def refuse(self, task: str) -> None:
-        """Raises ConfigError where it cannot go around the handler of this task, a sync one."""
+        """Raises ConfigError if it cannot run around the handler of this task, a sync one."""
         if self.is_async:
             raise ConfigError(
                 f"wrap {self.name} is async, and cannot run around the sync handler of task {task!r}, which has a "
@@ -99,7 +100,7 @@ def _async_in_async(opener: Opener, inner: Handler) -> Handler:
 
 
 def refuse_coroutine(result: Any) -> Any:
-    """What a sync handler returned. Raises TypeError for a coroutine: done is what it is not."""
+    """What a sync handler returned. Raises TypeError for a coroutine, which has not run."""
     if inspect.iscoroutine(result):  # a plain function around an async one
         result.close()
         raise TypeError("the handler returned a coroutine instead of running it; declare it with async def")
@@ -123,7 +124,7 @@ def _finish(opener: Opener, steps: Iterator[None]) -> None:
 
 
 def _fail(steps: Any, error: BaseException) -> None:
-    """Let the wrap see the handler's failure. Whatever it makes of it, that failure stands, and looks as it did."""
+    """Raise the handler's failure in the wrap. Whatever the wrap does, the failure stays as it was."""
     traceback = error.__traceback__
     with contextlib.suppress(BaseException):
         steps.throw(error)

@@ -1,4 +1,4 @@
-"""Before a worker starts: what its tasks will do to each queue, handed to a store that looks whether it can."""
+"""Check before a worker starts: ask the store whether it can carry the app's tasks on these queues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def vet(app: Registry, store: Store, queues: Iterable[str]) -> None:
-    """Raises Refused, with the fix, where the store says that it cannot carry this app's tasks on these queues."""
+    """Raises Refused, with the fix, if the store cannot carry this app's tasks on these queues."""
     if store.traits.read_only:
         raise Refused(f"a worker cannot work here: {store.traits.read_only}; run it as a user who may write")
     look = getattr(store, "vet", None)
@@ -30,14 +30,14 @@ def vet(app: Registry, store: Store, queues: Iterable[str]) -> None:
 
 
 def advice(app: Registry, store: Store) -> list[str]:
-    """What the store has against this app's tasks on their queues, or holds doubtful about them."""
+    """The store's objections to this app's tasks on their queues, and its doubts."""
     look = getattr(store, "vet", None)
     named = {task.queue for task in app.tasks.values()} | set(app.queues)
     return [] if look is None else list(look(works(app, sorted(named)), advise=True))
 
 
 def works(app: Registry, queues: Iterable[str]) -> list[Work]:
-    """The app's tasks on these queues; one without a task for a queue that none names."""
+    """The app's tasks on these queues, and a queue without tasks as a work without a task."""
     found: list[Work] = []
     for queue in queues:
         mine = [work_of(app, task) for task in app.tasks.values() if task.queue == queue]
@@ -46,7 +46,7 @@ def works(app: Registry, queues: Iterable[str]) -> list[Work]:
 
 
 def work_of(app: Registry, task: TaskSpec) -> Work:
-    """One task in figures: the longest of whatever its faults may bring."""
+    """One task in figures: the longest times that its faults may cause."""
     retry = task.policy.retry
     shown = list(_previews(retry))
     return Work(
@@ -68,7 +68,7 @@ def _previews(retry: Retry) -> Iterator[Preview]:
 
 
 def _longest_s(shown: Preview, retry: Retry) -> float:
-    """The longest backoff or, where the failing side asks for one, wait; none of them outlasts max_elapsed."""
+    """The longest backoff, or wait that the failing side may ask for; none outlasts max_elapsed."""
     if not shown.steps:
         return 0.0
     bound_s = inf if shown.chosen.max_elapsed_s is None else shown.chosen.max_elapsed_s

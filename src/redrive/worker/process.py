@@ -1,4 +1,4 @@
-"""A worker as a process of its own: an event loop to run it on, and the signals that end it."""
+"""Run a worker as a process: on an event loop of its own, ended by signals."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def run(worker: Worker) -> None:
 
 @contextlib.contextmanager
 def _collecting_less() -> Iterator[None]:
-    """A batch makes some eight thousand objects that live until it is settled. At Python's own threshold, 700, they are
-    looked through a dozen times for garbage that is not there, a tenth of a busy worker's time."""
+    """A batch makes about eight thousand objects that live until it is settled. With Python's own threshold, 700, the
+    collector searches them a dozen times in vain, which takes a tenth of a busy worker's time."""
     young, *older = before = gc.get_threshold()
-    if 0 < young < YOUNG_OBJECTS_MAX:  # 0: somebody turned it off
+    if 0 < young < YOUNG_OBJECTS_MAX:  # 0: it was turned off
         gc.set_threshold(YOUNG_OBJECTS_MAX, *older)
     try:
         yield
@@ -75,7 +75,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def _cut_off(loop: asyncio.AbstractEventLoop) -> None:
-    """What `asyncio.run` does at its end, but that would wait for ever for a coroutine that will not be cancelled, and
+    """End the loop like `asyncio.run`, but without waiting for ever for a coroutine that ignores its cancellation, or
     for a thread that a handler gave to the loop's executor."""
     left = asyncio.all_tasks(loop)
     for task in left:

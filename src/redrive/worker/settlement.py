@@ -1,4 +1,4 @@
-"""What a run's end comes to: its fault, and the settlement that goes to the store."""
+"""Decide what follows when an execution ends: classify its fault, and make the settlement that goes to the store."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _DEFAULT = Policy()
 
 
 class Outcome(Struct, frozen=True, gc=False):
-    """A settlement, and what an observer wants to know beside it."""
+    """A settlement, and what observers want to know beside it."""
 
     settlement: Settlement
     delivery: Delivery
@@ -43,22 +43,22 @@ class Outcome(Struct, frozen=True, gc=False):
 
 
 def outcome(run: Execution, now_ms: int, worker: str) -> Outcome:
-    """What to settle a run with that finished, or was not admitted; its idempotency key ends in the same commit."""
-    told = _outcome(run, now_ms, worker) if run.claim is None else _with_key(run, run.claim, now_ms, worker)
-    settlement, message = told.settlement, run.delivery.message
+    """How to settle an execution that ended or was not admitted. Its idempotency key ends in the same commit."""
+    found = _outcome(run, now_ms, worker) if run.claim is None else _with_key(run, run.claim, now_ms, worker)
+    settlement, message = found.settlement, run.delivery.message
     if message.crashes and settlement.fault is None and not isinstance(settlement.decision, Ack):
-        evidence = _untold(message, run.crash, now_ms)
-        return replace(told, settlement=replace(settlement, fault=evidence))
-    return told
+        evidence = _unrecorded(message, run.crash, now_ms)
+        return replace(found, settlement=replace(settlement, fault=evidence))
+    return found
 
 
-def _untold(message: Message, known: Crash | None, now_ms: int) -> Fault | None:
-    """The evidence of a lease that ran out, kept with the next settlement that has room for it: nobody took it back, as
-    its host may have died."""
-    told = [f.crash for f in message.faults if f.crash is not None and f.at_ms >= message.life_ms]
-    if len(told) >= min(message.crashes, FAULTS_KEPT_EACH_END):
+def _unrecorded(message: Message, known: Crash | None, now_ms: int) -> Fault | None:
+    """The evidence of a lease that ran out, kept with the next settlement that has room for it: no worker took the
+    lease back, for example because the host died."""
+    known_crashes = [f.crash for f in message.faults if f.crash is not None and f.at_ms >= message.life_ms]
+    if len(known_crashes) >= min(message.crashes, FAULTS_KEPT_EACH_END):
         return None
-    alone = message.crashes_alone > sum(crash.alone for crash in told)
+    alone = message.crashes_alone > sum(crash.alone for crash in known_crashes)
     return crash_fault(known or Crash(cause="lease", alone=alone), now_ms)
 
 
@@ -78,7 +78,7 @@ def _outcome(run: Execution, now_ms: int, worker: str) -> Outcome:
 
 
 def _with_run(fault: Fault, run_s: float | None) -> Fault:
-    """The fault, with how long the run took."""
+    """The fault, with how long the handler ran."""
     ran_ms = round(run_s * 1000) if run_s else 0
     return replace(fault, ran_ms=ran_ms) if ran_ms else fault
 
@@ -101,8 +101,8 @@ def _as_before(run: Execution, record: Record, run_s: float | None) -> Outcome:
 
 
 def _with_key(run: Execution, claim: Claim, now_ms: int, worker: str) -> Outcome:
-    """An ack completes the key with what was returned, everything else frees it. What the handler has completed itself,
-    in a transaction that was committed with its follow-ups, is done however its run ended."""
+    """An ack completes the key with the result, everything else frees it. If the handler has completed the key itself,
+    in a transaction with its follow-ups, the message is done however the handler ended."""
     if claim.done is not None:
         run.stored = claim.done
         return _outcome(run, now_ms, worker)
@@ -116,23 +116,23 @@ def _with_key(run: Execution, claim: Claim, now_ms: int, worker: str) -> Outcome
 
 
 def refused(o: Outcome, error: EnqueueError | StoreError, task: Any, now_ms: int, worker: str) -> Outcome:
-    """What to settle with instead of an outcome whose follow-ups the store refuses: a run that ended so failed."""
+    """What replaces an outcome whose follow-ups the store refuses: the handler has failed."""
     if not isinstance(o.settlement.decision, Ack):
-        if isinstance(error, StoreError) and not isinstance(error, Unsupported):  # a death waits for what goes with it
+        if isinstance(error, StoreError) and not isinstance(error, Unsupported):  # a death waits for its follow-ups
             again = RetryAt(now_ms + _DIE_LATER_MS, "held", counts=False, held=True)
             return replace(o, settlement=Settlement(o.settlement.receipt, again, swaps=o.settlement.swaps))
         return replace(o, settlement=replace(o.settlement, follow_ups=()))
     failed = _failed(o.delivery.message, _with_run(classify(error), o.run_s), task.policy, now_ms)
     settlement = _settlement(o.delivery, *failed, task, now_ms, worker)
-    freed = tuple(releasing(swap.key, swap.version) for swap in o.settlement.swaps)  # they were to be completed
+    freed = tuple(releasing(swap.key, swap.version) for swap in o.settlement.swaps)  # they would have been completed
     return replace(o, settlement=replace(settlement, swaps=freed))
 
 
 def _failed(message: Message, fault: Fault, policy: Policy, now_ms: int) -> tuple[Decision, Fault | None]:
-    """The decision, and the fault as far as the message knows it."""
+    """The decision, and the fault to keep with the message."""
     try:
         return _decided(message, fault, policy, now_ms)
-    except Exception as error:  # a custom delay or override: neither the message nor the worker shall pay for its bug
+    except Exception as error:  # a bug in a custom delay or override must cost neither the message nor the worker
         text = f"the retry policy failed on {fault.error or fault.kind.value} ({fault.text[:200]}): {error!r}"
         failed = classify(RuntimeError(text).with_traceback(error.__traceback__))
         return _decided(message, replace(failed, ran_ms=fault.ran_ms), _DEFAULT, now_ms)
@@ -141,15 +141,15 @@ def _failed(message: Message, fault: Fault, policy: Policy, now_ms: int) -> tupl
 def _decided(message: Message, fault: Fault, policy: Policy, now_ms: int) -> tuple[Decision, Fault | None]:
     decision = decide(message, fault, policy, now_ms)
     if isinstance(decision, RetryAt) and not decision.counts:
-        return decision, None  # a snooze or an interruption is not a failure: nothing to remember
+        return decision, None  # a snooze or an interruption is no failure
     sum_ms = tried_ms(message, fault, policy.retry, now_ms)
     return decision, replace(fault, tried_ms=sum_ms) if sum_ms else fault
 
 
 def released(run: Execution, now_ms: int) -> Outcome:
-    """What to settle a run with that was never started, or cut off by the worker's end: free, due at once."""
+    """Release an execution that never started, or that the worker's end cut off: uncounted, due at once."""
     claim = run.claim
-    # The key of what may still be running is not another's yet; this message has it back at once.
+    # What may still be running keeps its key; this message gets it back at once.
     freed = () if claim is None or run.started_s else (claim.releasing(),)
     again = RetryAt(now_ms, "interrupted", counts=False)
     return Outcome(Settlement(run.delivery.receipt, again, swaps=freed), run.delivery)
@@ -169,9 +169,9 @@ def _settlement(
 def _compensation(
     message: Message, decision: DeadLetter | Quarantine, fault: Fault | None, task: Any
 ) -> tuple[Draft, ...]:
-    """What `on_dead=` enqueues with the death: the dead one's very body, for another task."""
+    """The message that `on_dead=` enqueues with the death: the same body, for another task."""
     if task is None or task.on_dead is None or message.cancel or decision.reason == "unroutable":
-        return ()  # of what is unroutable here a newer worker knows what is to be done
+        return ()  # a newer worker may know the task
     error = decision.why if fault is None else f"{fault.error}: {fault.text}"
     dead = {"id": message.id, "reason": decision.reason, "error": error[:ERROR_MAX].replace("\0", "")}
     other = task.app.tasks[task.on_dead]
@@ -192,13 +192,13 @@ def _compensation(
 
 
 def fault_of(run: Execution, error: BaseException) -> Fault:
-    """What the run's end was: the handler's own failure, its timeout, or the worker's wish."""
+    """Classify how a handler ended: by its own failure, its timeout, or the worker's request."""
     if isinstance(error, CancelledError | Cancelled | LeaseLost | TimeoutError) and run.cause is not None:
         if run.cause == "timeout":
             return classify(_timed_out(run, error))
         return Fault(Kind.INTERRUPTED, type(error).__name__, f"the worker ended it: {run.cause}")
     if isinstance(error, CancelledError):  # the handler's own coroutine cancelled itself
-        text = "the handler ended with CancelledError, though nobody asked it to stop"
+        text = "the handler ended with CancelledError, though it was not asked to stop"
         return classify(RuntimeError(text).with_traceback(error.__traceback__))
     return classify(error, run.task.rules)
 

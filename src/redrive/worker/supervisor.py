@@ -51,12 +51,12 @@ class _Child:
         self.died_young = died_young
         self.hung = False
 
-    def tell(self, what: bytes) -> None:
+    def ask(self, what: bytes) -> None:
         with contextlib.suppress(BrokenPipeError):
             os.write(self._pipe, what)
 
     def kill(self) -> None:
-        """Not by way of Popen: that would wait for it first, and lose what `reap` learns."""
+        """Kill it without Popen, which would wait for it first and lose what `reap` learns."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGKILL)
@@ -132,7 +132,7 @@ class Supervisor:
         grace_s = self._grace_s if self._asked == 1 else 0.0
         self._end_at_s = min(self._end_at_s, time.monotonic() + grace_s + self._end_after_s)
         for child in self._children:
-            child.tell(DRAIN if self._asked == 1 else RELEASE)
+            child.ask(DRAIN if self._asked == 1 else RELEASE)
 
     def _start_due(self) -> None:
         now = time.monotonic()
@@ -142,7 +142,7 @@ class Supervisor:
             child = _Child(self._argv, due[0][1])
             self._children.append(child)
             if self._asked:  # a signal came between
-                child.tell(DRAIN)
+                child.ask(DRAIN)
 
     def _bury(self) -> None:
         for child in [*self._children]:
@@ -154,7 +154,7 @@ class Supervisor:
                 self._replace(child, death.code, at_work)
 
     def _noted(self, child: _Child, death: Death) -> bool:
-        """Whether it died at its work: then how it died is known to whoever takes that back."""
+        """Note how it died for the worker that takes back its messages; returns whether it died at work."""
         if self._state_dir is None:
             return False
         try:
@@ -164,8 +164,8 @@ class Supervisor:
             return False
 
     def _replace(self, child: _Child, code: int, at_work: bool) -> None:
-        """A handler may end its process with any code, 0 too: what says that a child is done is that it left nothing
-        behind."""
+        """Start a new one, unless it is done. A handler may end its process with any code, 0 too, so a child is done
+        only if it left nothing behind."""
         if (code == 0 and not at_work) or self._asked:
             self._code = self._code or max(code, 0)
             return
@@ -191,7 +191,8 @@ class Supervisor:
                 child.kill()
 
     def _kill_late(self) -> None:
-        """A handler may have left a thread that keeps its process from ending; its message was released."""
+        """Kill children that do not end: a handler may have left a thread that prevents it; its message was
+        released."""
         if time.monotonic() < self._end_at_s:
             return
         for child in self._children:

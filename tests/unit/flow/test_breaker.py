@@ -662,9 +662,9 @@ def test_a_second_with_failures_halves_the_rate_and_voids_what_was_reserved(call
 
 def test_a_ramp_falls_back_as_soon_as_nothing_can_save_the_second() -> None:
     ramp = replace(ramps.start(100, NOW), second=NOW // 1000)
-    assert ramps.look(ramps.tell(ramp, 10, 5, NOW), 0.05, NOW) is not None
-    assert ramps.look(told := ramps.tell(ramp, 10, 5, NOW), 0.05, NOW) is told  # 5 of 100 are not too many
-    fallen = ramps.look(ramps.tell(ramp, 10, 6, NOW), 0.05, NOW)
+    assert ramps.look(ramps.record(ramp, 10, 5, NOW), 0.05, NOW) is not None
+    assert ramps.look(told := ramps.record(ramp, 10, 5, NOW), 0.05, NOW) is told  # 5 of 100 are not too many
+    fallen = ramps.look(ramps.record(ramp, 10, 6, NOW), 0.05, NOW)
     assert fallen is not None and fallen.rate == 50
 
 

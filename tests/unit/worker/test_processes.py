@@ -195,7 +195,7 @@ def test_a_child_uses_a_shared_store_itself_and_has_none_in_another_s_memory(tmp
     app = isolated.fresh(MemoryStore())
     ref = app.tasks["puts"].enqueue()
     app.run_worker(["default"], burst=True)
-    assert "lies in the memory of the worker" in stored(app, ref.id).faults[0].text
+    assert "is in the memory of the worker" in stored(app, ref.id).faults[0].text
 
 
 def test_a_key_holds_in_a_child_and_its_result_is_stored(app: App) -> None:

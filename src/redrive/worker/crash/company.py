@@ -1,12 +1,11 @@
 """How many messages may run together with a suspect in one process. Pure.
 
-The last run of a suspect was cut off by the end of its process: it may be what ended it, but most are bystanders, of a
-deploy or of the OOM killer. So the first time it runs as if nothing had happened. A process that dies with it again
-makes it one of those that may have done it: from then on it runs with half as many as it died with, then with fewer,
-and in the end alone (group testing).
+A suspect's process ended while it ran. It may be the cause, but most suspects are bystanders of a deploy or of the OOM
+killer, so after the first crash it runs as before. If its process dies again, it runs with half as many as it died
+with, then with fewer, and in the end alone (group testing).
 
-All that this needs is kept with the message: its crashes, and how many had been started in the process that died last.
-So any worker goes on with it, after a kill, on another machine, or of an earlier version.
+Everything needed is kept with the message: its crashes, and how many had been started in the process that died last. So
+any worker can go on, after a kill or on another machine.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ CONTAINED = 2  # crashes of whole workers; from the next one on a child process 
 
 
 def company_of(message: Message, most: int, *, alone_from: int = ALONE_FROM) -> int:
-    """How many may run in one process with it, itself among them; `most` is how many had been started at first where
-    that is not known. It runs alone once it has had `alone_from` crashes in company."""
+    """How many may run in one process with it, itself among them; `most` is how many had been started at first if that
+    is unknown. It runs alone once it has had `alone_from` crashes in company."""
     if not message.suspect:
         return ANY
     crashes = message.crashes - message.crashes_alone
@@ -40,8 +39,8 @@ def company_of(message: Message, most: int, *, alone_from: int = ALONE_FROM) -> 
 
 
 def smaller(together: int, left: int) -> int:
-    """The size of the next group, where `left` more may die before each runs alone: a half, or less where halves would
-    not come down to one by then.
+    """The size of the next group if `left` more may die before each runs alone: a half, or less if halves would not
+    come down to one by then.
 
     >>> smaller(250, 3), smaller(63, 2), smaller(16, 1), smaller(4, 0)
     (63, 16, 4, 1)
@@ -56,11 +55,11 @@ def _half(size: int) -> int:
 
 
 def escapes(message: Message) -> bool:
-    """Whether it may bring down a worker from within a child process: workers died with it more often than chance would
-    have it."""
+    """Whether it may bring down a worker from within a child process: more workers died with it than chance
+    explains."""
     return message.crashes - sum(crash.child for crash in _crashes(message)) > CONTAINED
 
 
 def _crashes(message: Message) -> Iterator[Crash]:
-    """What is known of the crashes of its present life, the last one first."""
+    """The known crashes of its present life, the last one first."""
     return (f.crash for f in reversed(message.faults) if f.crash is not None and f.at_ms >= message.life_ms)

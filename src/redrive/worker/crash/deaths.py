@@ -1,4 +1,4 @@
-"""What the death of a child process means for each of the runs that it had: the fault that each ends with."""
+"""The faults of the executions in a child process that died."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..executors.child_process import Child, Death
 
 
 def faults_of(child: Child, death: Death, stack: str, worker: str) -> Iterator[tuple[Execution, Fault]]:
-    """Each run of a child that died, with its fault.
+    """Each execution of a child that died, with its fault.
 
-    Those that had been handed to it crashed: any of them may have done it, where several had. Of a child that was
-    killed because some were past their time only these did, and the others are cut off, as all are of one that its
-    worker killed for its own reasons. `stack` is where it was, as far as that is known.
+    Those that the child had received crashed; with several, any of them may be the cause. If the worker killed the
+    child because some were past their timeouts, only these crashed and the others are interrupted; if it killed the
+    child for reasons of its own, all are interrupted. `stack` is the child's stack, as far as known.
     """
     suspected = dict.fromkeys(_suspected(child))
     ids = [child.runs[number].delivery.message.id for number in suspected]
@@ -60,7 +60,7 @@ def _cause(child: Child, death: Death) -> str:
 
 
 def _suspected(child: Child) -> list[int]:
-    """The runs that may have killed it, or were to be killed; one may have ended just before."""
+    """The executions that may have killed it, or were past their timeouts; one may have ended just before."""
     if child.killed in ("lease", "drain"):
         return []
     return sorted(child.runs.keys() & (child.overdue if child.killed == "timeout" else child.sent))

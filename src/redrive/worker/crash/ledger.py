@@ -1,14 +1,14 @@
-"""The crash ledger: who this worker is, and what it has started, in a file that survives kill -9.
+"""The crash ledger: the worker's identity and the messages it has started, in a file that survives kill -9.
 
-An identity is a file, held by a lock that the kernel gives back when its process dies. The file has a slot per
-claimed message, with a flag that is set before the handler is called. Whoever gets the lock next reads what the dead
-one had started: those messages crashed, the other leased ones never ran and go back free.
+An identity is a file, held by a lock that the kernel releases when its process dies. The file has a slot for each
+claimed message, with a flag that is set before the handler is called. The next worker that gets the lock reads what the
+dead one had started: those messages crashed, the other leased ones never ran and go back free.
 
-Leases are taken back by the name they were made under, so that name is unique among all that share a store: two
-machines or containers may have the same host name, and each a folder of its own with a `worker-0` in it. It also stands
-in the file: a container that comes back under another host name finds what it held under the old one.
+Leases are taken back by the name that claimed them, so that name is unique among all that share a store: two machines
+or containers may have the same host name, each with a folder of its own and a `worker-0` in it. The name is also in the
+file: a container that comes back under another host name finds what it held under the old one.
 
-How the holder died, its supervisor notes in the file, before it starts the next one (`note_death`).
+The supervisor notes in the file how the holder died, before it starts the next one (`note_death`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _TOKEN, _TOKEN_BYTES = "token", 16
 
 
 class Beats:
-    """When a process last showed signs of life, in seconds of the machine's monotonic clock."""
+    """When a process last showed a sign of life, in seconds of the machine's monotonic clock."""
 
     def __init__(self, store_s: float, busy_until_s: float, loop_s: float, pid: int) -> None:
         self.store_s, self.busy_until_s, self.loop_s, self.pid = store_s, busy_until_s, loop_s, pid
@@ -75,10 +75,10 @@ class _Left(NamedTuple):
 
 
 class Slots:
-    """An identity, its lock and its slots. `worker` is the name that its holder claims under.
+    """An identity, its lock and its slots. `worker` is the name under which its holder claims.
 
-    `started` is what the identity's last holder had started and not settled, None where that is not known; it claimed
-    under the name `last`. `same_boot` says whether it wrote that since the machine started, and so before anything
+    `started` is what the identity's last holder had started and not settled, None if unknown; it claimed under the
+    name `last`. `same_boot` says whether it wrote that since the machine started, and so before anything
     could be lost.
     """
 
@@ -91,11 +91,11 @@ class Slots:
         self._map: Any = None
 
     def crash(self) -> Crash:
-        """The evidence that the last holder left, and its supervisor: how it died, and what it had started."""
+        """The evidence of the last holder and its supervisor: how it died, and what it had started."""
         started, death = self.started or [], self._left.death
-        told: dict[str, Any] = {} if death is None else told_of(death)
+        found: dict[str, Any] = {} if death is None else fields_of(death)
         return Crash(
-            **told,
+            **found,
             alone=self._left.alone and len(started) == 1,
             started=tuple(one.id for one in started[:STARTED_MAX]),
             started_count=len(started),
@@ -104,8 +104,8 @@ class Slots:
         )
 
     def open(self, count: int) -> None:
-        """Forget the last holder and make room for `count` messages. Only once its leases are taken back: a kill
-        before must not lose what it had started."""
+        """Forget the last holder and make room for `count` messages. Call it once its leases are taken back: a kill
+        before that must not lose what it had started."""
         os.ftruncate(self._file, 0)
         _fill(self._file, _HEADER_SIZE + count * _SLOT.size)
         self._map = mmap.mmap(self._file, 0)
@@ -140,13 +140,13 @@ class Slots:
         self._map[_LOOP_BEAT_AT : _LOOP_BEAT_AT + _LOOP_BEAT.size] = _LOOP_BEAT.pack(now_s)
 
     def settle(self) -> None:
-        """Nothing of this identity's is leased any more: there is nothing to remember."""
+        """Empty the file: nothing of this identity is leased any more."""
         if self._map is not None:
             self._map.close()  # first: who wrote to it once the file is cut would be killed by SIGBUS
         os.ftruncate(self._file, 0)
 
     def close(self) -> None:
-        """Give the identity back. What is in the slots stays there for its next holder."""
+        """Release the identity. The slots stay in the file for its next holder."""
         if self._map is not None:
             self._map.close()
         os.close(self._file)
@@ -201,7 +201,7 @@ def all_beats(folder: Path) -> list[Beats]:
 
 
 def note_death(folder: Path, pid: int, born_s: float, death: Death) -> bool:
-    """Leave in the file of that process's identity how it died, for whoever takes back what it held.
+    """Leave in the file of that process's identity how it died, for the worker that takes back what it held.
 
     False where there is none: it never began to work, or it ended in order. A pid may have been another's before;
     `born_s` tells them apart.
@@ -216,12 +216,12 @@ def note_death(folder: Path, pid: int, born_s: float, death: Death) -> bool:
     return noted
 
 
-def told_of(death: Death) -> dict[str, Any]:
-    """What a death says of the crash that it is."""
-    told: dict[str, Any] = {"cause": "exit", "code": death.code}
+def fields_of(death: Death) -> dict[str, Any]:
+    """The fields of a Crash that a death determines."""
+    fields: dict[str, Any] = {"cause": "exit", "code": death.code}
     if death.code < 0:
-        told = {"cause": "hung" if death.hung else "signal", "signal": signal_name(-death.code)}
-    return told | ({"peak_bytes": death.peak_bytes} if death.peak_bytes else {})
+        fields = {"cause": "hung" if death.hung else "signal", "signal": signal_name(-death.code)}
+    return fields | ({"peak_bytes": death.peak_bytes} if death.peak_bytes else {})
 
 
 def signal_name(number: int) -> str:
@@ -233,15 +233,18 @@ def signal_name(number: int) -> str:
 
 
 def place(folder: Path) -> str:
-    """What the names of this folder's workers begin with: the host's name and a word that no other place has.
+    """The prefix of the names of this folder's workers: the host's name and a word that no other machine or container
+    has.
 
-    The word comes from a token in the folder, and from the boot and the container: images and disks are copied with
-    what lies on them.
+    The word comes from a token in the folder, and from the boot and the container, because images and disks are
+    copied with their files.
     """
     with contextlib.ExitStack() as closing:
         file = _open(folder / _TOKEN, os.O_RDWR | os.O_CREAT)
         closing.callback(os.close, file)
-        fcntl.flock(file, fcntl.LOCK_EX)  # one makes it; one killed at that leaves it too short, and the next makes it
+        fcntl.flock(
+            file, fcntl.LOCK_EX
+        )  # a worker killed while writing it leaves it too short, and the next one writes it
         token = os.pread(file, _TOKEN_BYTES, 0)
         if len(token) < _TOKEN_BYTES:
             token = secrets.token_hex(_TOKEN_BYTES // 2).encode()
@@ -258,7 +261,7 @@ def _container() -> bytes:
 
 
 def _fill(file: int, size: int) -> None:
-    """Written, not only made that long: a page of a mapped file that finds no room on the disk kills who writes it."""
+    """Write the file, not only extend it: if the disk is full, writing to a mapped page kills the process."""
     try:
         written = os.pwrite(file, bytes(size), 0)
     except OSError as error:
@@ -268,7 +271,7 @@ def _fill(file: int, size: int) -> None:
 
 
 def _lock(path: Path, flags: int = 0) -> int | None:
-    """The file under its lock; None where another holds it, or it is none of ours."""
+    """The locked file; None if another process holds it, or it is not ours."""
     try:
         file = _open(path, os.O_RDWR | flags)
     except PermissionError:

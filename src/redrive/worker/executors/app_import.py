@@ -1,7 +1,6 @@
-"""Where a child process finds the app that its worker runs: the names it imports it by.
+"""Import the worker's app in a child process: the names to import it by.
 
-A child is a new interpreter, so an app that lives in no module, or a program that cannot be read a second time, cannot
-be had there.
+A child is a new interpreter. So it cannot import an app that is in no module, or a program that cannot be read twice.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def origin_of(app: Registry) -> Origin:
     spec = app.spec or next(_names_of(app), None)
     if spec is None:
         raise ConfigError(
-            "the app is not to be found under any name in a module, so a child process cannot import it; assign it, "
+            "the app has no name in any module, so a child process cannot import it; assign it, "
             "and declare its tasks, at the top of a module: `app = App(…)`"
         )
     modules = tuple(dict.fromkeys(name for name in _modules_of(app) if name in sys.modules))
@@ -51,7 +50,7 @@ def origin_of(app: Registry) -> Origin:
 
 
 def imported(origin: Origin) -> Registry:
-    """The app, imported in this process. Raises whatever its modules raise, LookupError where it is not in them."""
+    """Import the app in this process. Raises what its modules raise, LookupError if it is not in them."""
     if origin.main is not None or origin.main_module is not None:
         _import_main(origin)
     module, _, path = origin.spec.partition(":")
@@ -67,7 +66,7 @@ def imported(origin: Origin) -> Registry:
 
 
 def become_child() -> None:
-    """From here on this process is a child: an imported module that starts a worker is refused."""
+    """Mark this process as a child: an imported module that starts a worker is refused."""
     global _child
     _child = True
 
@@ -87,7 +86,7 @@ def _modules_of(app: Registry) -> Iterator[str]:
 
 
 def _names_of(app: Registry) -> Iterator[str]:
-    """Every MODULE:NAME that is the app; then those that are tasks of it."""
+    """Every MODULE:NAME of the app; then those of its tasks."""
     for name in dict.fromkeys([*_modules_of(app), *sys.modules]):
         module = sys.modules.get(name)
         if not isinstance(module, types.ModuleType) or name == MAIN_AGAIN:

@@ -20,7 +20,7 @@ from .ipc import READ_BYTES, Hello, Inbox, Keep, Kept, Stop, ToChild, ToWorker, 
 
 
 class Link:
-    """The channel to the worker. Any thread may send and ask; one at a time reads, for all of them."""
+    """The channel to the worker. Any thread may send and ask; one at a time reads for all."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -50,7 +50,7 @@ class Link:
                 self._outgoing.poll()
 
     def next(self) -> Hello | Work | None:
-        """The next thing to do; None when the worker wants no more of this process."""
+        """The next message to run; None when the worker ends this process."""
         while not self.came and not self.over:
             with self._reading:  # a thread that a handler left behind may have read it meanwhile
                 if not self.came and not self.over:
@@ -59,7 +59,7 @@ class Link:
         return self.came.popleft() if self.came else None
 
     def look(self) -> None:
-        """Take in what has come, without waiting."""
+        """Read what has come, without waiting."""
         if self._reading.acquire(blocking=False):  # else another thread does just that
             try:
                 self._read()
@@ -67,7 +67,7 @@ class Link:
                 self._reading.release()
 
     def keep(self, state: bytes, run: int) -> Kept:
-        """What became of a checkpoint of the message that runs as this number."""
+        """Keep a checkpoint of the message with this number, and wait for the answer."""
         with self._sending:
             self._asked += 1
             number = self._asked
@@ -102,7 +102,7 @@ class Link:
 
 
 class ChildContext(Context, eq=False):
-    """The context of a run in a child: what it needs of the store and of the worker goes by the link."""
+    """The context of a handler in a child: it asks the worker by the link."""
 
     _link: Any = None
     _number: int = 0

@@ -1,6 +1,6 @@
-"""A child process of a worker: imports the app, and runs one message after another, or suspects beside each other.
+"""A child process of a worker: imports the app, and runs one message after another, or suspects side by side.
 
-Nothing here reads the channel while a sync handler runs, unless that asks: `ctx.cancelled` looks at what has come, and
+While a sync handler runs, the channel is read only if the handler asks: `ctx.cancelled` reads what has come, and
 `ctx.checkpoint` waits for its answer. So a message costs no switch of threads.
 """
 
@@ -41,7 +41,7 @@ THREADS_MAX = 10_000  # more than a worker lets run at once
 
 
 class ChildServer:
-    """Runs what comes by the link."""
+    """Runs the messages that the worker sends."""
 
     def __init__(self, app: Registry, link: Link, hello: Hello) -> None:
         self._app, self._link, self._traits, self._tells_peak = app, link, hello.traits, hello.tells_peak
@@ -55,7 +55,7 @@ class ChildServer:
         link.stopped = self._stopped
 
     def serve(self) -> None:
-        """Until the worker wants no more of this process."""
+        """Run messages until the worker ends this process."""
         work = self._link.next()
         while isinstance(work, Work):
             if work.together:
@@ -89,7 +89,7 @@ class ChildServer:
         return is_async
 
     def _unreadable(self, run: Execution, work: Work) -> Unreadable | None:
-        """Give the run its arguments, or say why its body has none."""
+        """Set the arguments, or return why the body cannot be decoded."""
         message, task = work.message, run.task
         try:
             body = message.body if work.body is None else work.body
@@ -133,7 +133,7 @@ class ChildServer:
         self._end(work.number, run, unreadable, memory)
 
     def _failed(self, run: Execution, error: BaseException) -> bool:
-        """Set the run's fault; whether it was that there is no memory left."""
+        """Set the fault; returns whether it was that no memory is left."""
         memory = isinstance(error, MemoryError)
         if memory:
             limit_memory(None)  # to say it takes some
@@ -145,13 +145,13 @@ class ChildServer:
 
     @property
     def _is_fork(self) -> bool:
-        """Whether this is a process that the handler forked, which has no say on the channel and is not to stay."""
+        """Whether the handler forked this process: it must not use the channel, and has to end."""
         return os.getpid() != self._pid
 
     def _end(self, number: int, run: Execution, unreadable: Unreadable | None, memory: bool) -> None:
         if self._is_fork:
             os._exit(0)
-        extras = run.context.end() if run.context is not None else None
+        extras = None if run.context is None else run.context.end()
         del self._runs[number]
         peak = peak_of("self") if self._tells_peak or memory else None
         ended = Ended(number, run.fault, run.result, run.complaint, memory=memory, peak_bytes=peak)
@@ -164,7 +164,7 @@ class ChildServer:
         self._link.send(ended)
 
     def _stopped(self, stop: Stop) -> None:
-        """The worker wants the run to end. On whatever thread read it."""
+        """The worker asks a handler to stop. On the thread that read it."""
         run = self._runs.get(stop.number)
         if run is None or run.context is None:
             return
@@ -187,7 +187,7 @@ class ChildServer:
         return self._loop
 
     async def _serve_async(self, work: Work) -> Work | None:
-        """Run it, and those after it, up to one whose handler must not have a running loop."""
+        """Run this message and the following ones, up to one whose handler must not have a running loop."""
         following: Work | None = work
         while following is not None and self._is_async(following) and not following.together:
             running = self._run_async(following, self._begin(following))
@@ -196,7 +196,7 @@ class ChildServer:
         return following
 
     async def _serve_together(self, work: Work) -> Work | None:
-        """Run it and those after it beside each other, up to one that is to have the process for itself: that comes
+        """Run this message and the following ones side by side, up to one that needs the process for itself: that comes
         once all of them have ended."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS_MAX, "redrive-together")
@@ -227,7 +227,7 @@ class ChildServer:
             raise
 
     def _leave_fork(self, error: BaseException) -> None:
-        """End a process that a handler forked, which would go on here with this one's loop and threads."""
+        """End a process that a handler forked: it would go on with this one's loop and threads."""
         if self._is_fork:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -242,9 +242,9 @@ class ChildServer:
         return work if isinstance(work, Work) else None
 
     def _arrived(self) -> None:
-        """On whatever thread read it."""
+        """On the thread that read it."""
         if self._link.over and self._runs:
-            os._exit(1)  # the worker is gone, and this message is another's
+            os._exit(1)  # the worker is gone, and another one gets this message
         if threading.current_thread() is threading.main_thread():
             self._wake()
         elif self._loop is not None:
@@ -256,8 +256,8 @@ class ChildServer:
 
 
 def main(fd: str, last_words: str, parent: str) -> None:
-    """Serve on the inherited socket `fd` until it ends, or the process `parent` does. Where this process is when
-    something kills it goes to the file `last_words`."""
+    """Serve on the inherited socket `fd` until it or the process `parent` ends. If this process is killed, its stack is
+    written to the file `last_words`."""
     become_child()
     end_with(int(parent))
     channel = socket.socket(fileno=int(fd))

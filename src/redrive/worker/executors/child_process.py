@@ -1,4 +1,4 @@
-"""A child process as its worker sees it: how it is started, spoken to, ended, and what is known of its death."""
+"""A child process as its worker sees it: start it, talk to it, end it, and find out how it died."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ WHERE = signal.SIGQUIT  # asks a child where it is; its group is its own, so no 
 
 
 class Death(Struct, frozen=True):
-    """How a process ended: by a signal, or with an exit code; neither where somebody else has reaped it. `peak_bytes`
-    is its largest resident memory."""
+    """How a process ended: by a signal, or with an exit code; neither if another reaped it. `peak_bytes` is its largest
+    resident memory."""
 
     signal: str = ""
     code: int | None = None
@@ -42,21 +42,21 @@ class Death(Struct, frozen=True):
 
 
 class Child:
-    """One child: idle, or with the runs it has, one unless they are suspects. Used by one thread, and that must live as
-    long as the child: its end is the child's, on Linux."""
+    """One child: idle, or with the executions it runs, one unless they are suspects. Used by one thread, which must
+    live as long as the child: on Linux the child ends with it."""
 
     def __init__(self, memory: int | None, *, suspects: bool = False) -> None:
         self.memory = memory
         self.suspects = suspects  # started for them, or running some
         self.runs: dict[int, Execution] = {}  # by number
-        self.sent: set[int] = set()  # those that were handed to it: from then on its death is theirs
-        self.met: set[int] = set()  # those that had company
+        self.sent: set[int] = set()  # those that it has received: its death counts as their crash
+        self.met: set[int] = set()  # those that ran beside others
         self.most = ANY  # how many each of its runs lets run in it
         self.overdue: frozenset[int] = frozenset()  # those for which its worker killed it
         self.number = self.ran = 0
-        self.ready = self.retired = self.used_up = False  # the last: it is to take no more
+        self.ready = self.retired = self.used_up = False  # used_up: it takes no more
         self.leave_at_s = float("inf")  # when it is no longer kept idle
-        self.over = False  # it will say nothing more
+        self.over = False  # its channel is closed
         self.dead = False
         self.tasks: frozenset[str] = frozenset()
         self.kill_at_s = float("inf")
@@ -96,7 +96,7 @@ class Child:
         return self.most > 1
 
     def seat(self, run: Execution) -> int:
-        """From now on it has this run, too: the run's number."""
+        """Add this execution; returns its number."""
         if self.runs:
             self.met.update(self.runs, (self.number + 1,))
         self.number += 1
@@ -128,7 +128,7 @@ class Child:
         return min(self.kill_at_s, ends_s, lease_s)
 
     def send(self, frame: ToChild) -> None:
-        """What the socket does not take at once goes with `send_more`."""
+        """Send it; what the socket does not take at once goes with `send_more`."""
         self._unsent += pack(frame)
         self.send_more()
 
@@ -139,7 +139,7 @@ class Child:
                 del self._unsent[:sent]
 
     def receive(self) -> Iterator[ToWorker]:
-        """What has come; `over` is set once nothing more will."""
+        """Read what has come; sets `over` at the end of the channel."""
         while not self.over:
             try:
                 data = self.channel.recv(READ_BYTES)
@@ -159,7 +159,7 @@ class Child:
             self.channel.shutdown(socket.SHUT_WR)
 
     def ask_where(self) -> None:
-        """Let it write down where it is, which it does also within a C function."""
+        """Have it write down its stack, which works within a C function too."""
         self.asked_where = True
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process.pid, WHERE)
@@ -171,7 +171,7 @@ class Child:
         os.lseek(self._last_words.fileno(), 0, os.SEEK_SET)
 
     def stack(self) -> str:
-        """Where it was, as a traceback; empty where it could not say."""
+        """Its stack as a traceback; empty if it could not write it."""
         return as_traceback(os.pread(self._last_words.fileno(), TRACEBACK_MAX, 0).decode(errors="replace"))
 
     def kill(self, why: str) -> None:
@@ -182,7 +182,7 @@ class Child:
         self._kill_group()
 
     def sample(self) -> None:
-        """Look how much memory it had so far."""
+        """Update how much memory it had so far."""
         self.peak_bytes = peak_of(self.process.pid) or self.peak_bytes
 
     def _kill_group(self) -> None:
@@ -235,7 +235,7 @@ def as_traceback(dump: str) -> str:
 
 
 def _scratch() -> BinaryIO:
-    """A file without a name, in memory where the system has that: there may be no disk to write to."""
+    """A file without a name, in memory if the system can: there may be no disk to write to."""
     make = getattr(os, "memfd_create", None)
     file = tempfile.TemporaryFile(buffering=0) if make is None else os.fdopen(make("redrive"), "w+b", 0)  # noqa: SIM115
     return cast(BinaryIO, file)
@@ -246,8 +246,8 @@ def _own_peak_bytes() -> int:
 
 
 def _pid_fd(pid: int) -> int | None:
-    """What becomes readable when it dies, where the system has that: its channel may be held open by a process that
-    it started."""
+    """A file that becomes readable when it dies, if the system has that: a process that it started may hold its channel
+    open."""
     if sys.platform != "linux":
         return None
     with contextlib.suppress(OSError):

@@ -26,19 +26,19 @@ _PR_SET_PDEATHSIG, _M_ARENA_MAX = 1, -8
 
 
 class Elsewhere:
-    """Stands for a store that lies in the memory of the worker's own process."""
+    """Stands for a store in the memory of the worker's own process."""
 
     def __init__(self, traits: Traits) -> None:
         self.traits = traits
 
     def __getattr__(self, name: str) -> Any:
         raise Unsupported(
-            f"store.{name}: the store {self.traits.name} lies in the memory of the worker, and this is a child "
+            f"store.{name}: the store {self.traits.name} is in the memory of the worker, and this is a child "
             "process; use ctx.enqueue(…) here, or a store that processes can share"
         )
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
 
 def app_of(hello: Hello) -> Registry:
@@ -46,7 +46,7 @@ def app_of(hello: Hello) -> Registry:
     app = imported(Origin(hello.spec, hello.modules, hello.main, hello.main_module))
     if not hello.traits.shared:
         app._store = Elsewhere(hello.traits)
-        app._untold.clear()
+        app._unapplied.clear()
     elif hello.url is not None and app.url is not None and app._store is None:
         app.url = hello.url
     return app
@@ -88,8 +88,8 @@ def _one_arena() -> None:
 
 
 def end_with(parent: int) -> None:
-    """Die when the worker does, even in the middle of a C function. Where the system has no word for that, a thread
-    looks, and has to wait for one that does not let go of the interpreter."""
+    """End this process when the worker ends, even within a C function. If the system cannot do that, a thread checks,
+    and has to wait for a thread that holds the interpreter."""
     with contextlib.suppress(OSError, AttributeError):
         import ctypes
 

@@ -1,7 +1,7 @@
-"""What a worker and its child processes say to each other: msgpack on a pair of sockets, each frame behind its length.
+"""The frames between a worker and its child processes: msgpack on a pair of sockets, each frame after its length.
 
-A channel is read and written by nobody else, so what comes on it is trusted to be whole; it names no code but the app
-that the worker itself runs.
+Only these two processes have the channel, so its frames are trusted to be whole. They name no code but the app that the
+worker itself runs.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Hello(Struct, frozen=True, array_like=True, tag="hello"):
 
 
 class Work(Struct, frozen=True, array_like=True, tag="work"):
-    """Run this message. `number` rises with every one that the child gets; `deadline_s` is of the monotonic clock.
+    """Run this message. `number` rises with every message of the child; `deadline_s` is of the monotonic clock.
 
-    One that is not `together` comes only when the child runs nothing, and is the only one until it has ended.
+    A message that is not `together` comes only when the child runs nothing, and is the only one until it has ended.
     """
 
     number: int
@@ -56,7 +56,7 @@ class Work(Struct, frozen=True, array_like=True, tag="work"):
 
 
 class Stop(Struct, frozen=True, array_like=True, tag="stop"):
-    """That run is to end: why, as `Context.stop` takes it."""
+    """Stop that handler; `why` as for `Context.stop`."""
 
     number: int
     why: str
@@ -81,7 +81,7 @@ class Ready(Struct, frozen=True, array_like=True, tag="ready"):
 
 
 class Broken(Struct, frozen=True, array_like=True, tag="broken"):
-    """It cannot begin, and ends."""
+    """It cannot start, and ends."""
 
     text: str
 
@@ -95,7 +95,7 @@ class Keep(Struct, frozen=True, array_like=True, tag="keep"):
 
 
 class Ended(Struct, frozen=True, array_like=True, tag="ended"):
-    """How that run ended. `memory` says that it found none left, so the child is not to be used again."""
+    """How that handler ended. `memory`: no memory was left, so the child must not be used again."""
 
     number: int
     fault: Fault | None = None
@@ -122,14 +122,14 @@ def pack(frame: ToChild | ToWorker) -> bytes:
 
 
 class Inbox(Generic[T]):
-    """Makes frames of what a socket gives, in whatever pieces."""
+    """Decodes frames from the pieces that a socket gives."""
 
     def __init__(self, kinds: Any) -> None:
         self._decode = msgspec.msgpack.Decoder(kinds).decode
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[T]:
-        """The frames that are whole with this."""
+        """The frames that are complete with this piece."""
         buffer = self._buffer
         buffer += data
         at, size = 0, len(buffer)

@@ -1,4 +1,4 @@
-"""How much memory a process has, and how much is to be had. Linux only: elsewhere nothing is known."""
+"""How much memory a process uses, and how much is available. Linux only: elsewhere it is unknown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ROOT = Path("/")
 
 
 class _Files(NamedTuple):
-    """Where a version of control groups keeps what bounds the memory of a group, and how it is named there."""
+    """The files of one version of control groups that bound the memory of a group."""
 
     controller: str
     place: str
@@ -28,17 +28,17 @@ _VERSIONS = (
 
 
 def peak_of(pid: int | str) -> int | None:
-    """The largest resident memory of a living process so far, in bytes; None where that is not known."""
+    """The largest resident memory of a living process so far, in bytes; None if unknown."""
     return _field(Path(f"/proc/{pid}/status"), "VmHWM:")
 
 
 def resident_of(pid: int | str) -> int | None:
-    """The resident memory of a living process, in bytes; None where that is not known."""
+    """The resident memory of a living process, in bytes; None if unknown."""
     return _field(Path(f"/proc/{pid}/status"), "VmRSS:")
 
 
 def available_bytes(root: Path = _ROOT) -> int | None:
-    """What new processes may take before the machine, or the container, runs out; None where that is not known."""
+    """How much new processes may use before the machine or the container runs out; None if unknown."""
     found = [_field(root / "proc/meminfo", "MemAvailable:"), *_left_in_groups(root)]
     return min((left for left in found if left is not None), default=None)
 
@@ -62,7 +62,7 @@ def _field(path: Path, name: str, unit: int = 1024) -> int | None:
 
 
 def _left_in_groups(root: Path) -> Iterator[int]:
-    """What the limits of this process's control groups, and of those around them, leave."""
+    """How much the limits of this process's control groups, and of those around them, leave."""
     with contextlib.suppress(OSError, ValueError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, name = line.split(":", 2)
@@ -75,7 +75,7 @@ def _left_in_groups(root: Path) -> Iterator[int]:
 
 
 def _left_in(folder: Path, files: _Files) -> Iterator[int]:
-    """Files that are only cached do not count as used."""
+    """How much one group leaves. Cached files do not count as used."""
     with contextlib.suppress(OSError, ValueError):  # no limit, or no such group within a container
         limit, used = (int((folder / name).read_text()) for name in (files.limit, files.used))
         yield limit - used + (_field(folder / "memory.stat", files.cached, 1) or 0)

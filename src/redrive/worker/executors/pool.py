@@ -1,7 +1,7 @@
-"""The children of one memory limit: which of them takes which run, and how many there are to be.
+"""The children of one memory limit: which of them gets which execution, and how many are needed.
 
-An isolated run has a child to itself. Suspects share children, each with no more others than its company lets; so many
-of them need few children, one as a rule, and its death leaves each of them in doubt with the others.
+An isolated execution has a child to itself. Suspects share children, each with as many others as its company allows. So
+many suspects need few children, usually one, and if it dies, each of them remains a suspect.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .child_process import Child
 
 
 class Waiting(NamedTuple):
-    """A suspect that waits for a place in a child, since when, and for how long."""
+    """A suspect that waits for a child, since when, and until when."""
 
     run: Execution
     since_s: float
@@ -23,7 +23,7 @@ class Waiting(NamedTuple):
 
 
 class Pool:
-    """`limit` bounds the children that isolated runs have, `suspects_max` those that suspects have."""
+    """`limit` bounds the children for isolated executions, `suspects_max` those for suspects."""
 
     def __init__(self, memory: int | None, limit: int, suspects_max: int) -> None:
         self.memory, self._limit, self._suspects_max = memory, limit, suspects_max
@@ -40,12 +40,12 @@ class Pool:
         return sum(not child.ready and not child.dead for child in self.children)
 
     def wants_isolated(self) -> bool:
-        """Whether one more child is to be started for an isolated run."""
+        """Whether isolated executions need one more child."""
         mine = [child for child in self.children if not child.suspects and not child.retired]
         return len(mine) < self._limit and sum(not child.ready for child in mine) < len(self.isolated)
 
     def wants_shared(self) -> bool:
-        """Whether one more child is to be started for suspects that no present one lets in."""
+        """Whether suspects need one more child, because none of the present ones can take them."""
         shared = self._shared()
         coming = sum(not child.ready for child in shared)
         sizes = Counter(one.run.seats for one in self.suspects)
@@ -53,12 +53,12 @@ class Pool:
         return coming < wanted and len(shared) < self._suspects_max
 
     def shares(self) -> bool:
-        """Whether suspects have a child, or one is being started for them."""
+        """Whether suspects have a child, or one is starting for them."""
         return bool(self._shared())
 
     def shared_child(self, run: Execution, *, any_size: bool) -> Child | None:
-        """A child for a suspect: with those that may have the same company, else an idle one, else, with `any_size`,
-        one that lets it in all the same."""
+        """A child for a suspect: one with suspects of the same company, else an idle one, else, with `any_size`, any
+        that has room."""
         shared = [c for c in self._shared() if c.ready and not c.used_up and c.room > 0 and len(c.runs) < run.seats]
         for child in shared:
             if child.most == run.seats:
@@ -70,13 +70,13 @@ class Pool:
         return shared[0] if shared and any_size else None
 
     def forget(self, child: Child) -> None:
-        """It is gone."""
+        """It has ended."""
         self.children.remove(child)
         if child in self.idle:
             self.idle.remove(child)
 
     def all_waiting(self) -> list[Execution]:
-        """Those that wait, which do so no more."""
+        """Take out all that wait."""
         waiting = [*self.isolated, *(one.run for one in self.suspects)]
         self.isolated.clear()
         self.suspects = []

@@ -1,4 +1,4 @@
-"""Runs async handlers as tasks of one event loop, and watches their timeouts and leases."""
+"""Run async handlers as tasks of one event loop, and watch their timeouts and leases."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class TaskExecutor:
-    """Lives on the event loop's thread; everything here is called there.
+    """Call it on the event loop's thread.
 
-    `finish` takes batches of finished runs: those that end in one turn of the loop go together. `start_other` starts
-    a run that belongs to another executor. `runs` gives every run the worker holds, `margin_s` is how long before its
-    lease ends a run is cancelled.
+    `finish` takes batches of executions: those that end in one turn of the loop go together. `start_other` starts one
+    that belongs to another executor. `runs` returns every execution the worker holds. `margin_s` is how long before its
+    lease ends a coroutine is cancelled.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class TaskExecutor:
                 result = await run.task.entry(*run.args, **run.kwargs)
                 if run.keeps:
                     run.keep(result)
-        except BaseException as error:  # whatever it is, it is its message's business and must not end the worker
+        except BaseException as error:  # whatever it is, it fails its message and must not end the worker
             if isinstance(error, GeneratorExit) and self._loop.is_closed():
-                raise  # left behind by the worker, and now thrown away
+                raise  # left behind by the worker, and now collected
             run.fault = fault_of(run, error)
         self._done(run)
 
     async def _fetched(self, run: Execution) -> Fetched:
-        """Its body, read in a thread of its own pool: a slow disk holds up neither the loop nor those who enqueue."""
+        """Read its body in a thread, so that a slow disk holds up neither the loop nor enqueues."""
         if self._readers is None:
             self._readers = ThreadPoolExecutor(READERS, "redrive-reader")
         try:
@@ -86,8 +86,8 @@ class TaskExecutor:
         self._finish(finished)
 
     def watch(self) -> None:
-        """End what has run past its timeout or its lease; look again at the next such time, a few times a second at
-        least."""
+        """End what has run past its timeout or its lease. Repeats itself at the next such time, and at least a few
+        times a second."""
         now = time.monotonic()
         if self._slots is not None:
             self._slots.beat_loop(now)
@@ -108,10 +108,6 @@ class TaskExecutor:
             self._watcher.cancel()
         self._watch_at_s = at_s
         self._watcher = self._loop.call_later(max(0.0, at_s - time.monotonic()), self.watch)
-
-    def end_all(self, cause: str) -> None:
-        for run in self._runs():
-            run.end(cause)
 
     def close(self) -> None:
         if self._watcher is not None:

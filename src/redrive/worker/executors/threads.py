@@ -1,4 +1,4 @@
-"""Runs sync handlers in threads. Threads cannot be killed: timeouts and cancels are told through the Context."""
+"""Run sync handlers in threads. Threads cannot be killed, so timeouts and cancels are reported through the Context."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Flow control in a worker: the controller, and what it keeps in its process."""
+"""Flow control in a worker: admit messages by their dependencies' limits, and share the state with other workers."""

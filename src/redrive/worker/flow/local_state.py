@@ -1,4 +1,4 @@
-"""Which guards watch over a message: a worker's copies of what the fleet knows of its dependencies."""
+"""The guards of a message: a worker's copies of the shared states of its dependencies."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ...message import Cell, Message, version_of
 from ...registry import Registry
 
 KEYED_MAX = 10_000  # guards of keys that are kept; the longest unused go first
-QUEUE, TASK, RATE = "queue:", "task:", ":rate"  # begin or end the names of what is but a rate
+QUEUE, TASK, RATE = "queue:", "task:", ":rate"  # begin or end the names of plain rates
 
 
 class Guard:
-    """One dependency, of one key of it: its state as it was last read, and what happened since."""
+    """One dependency, or one key of it: its state as last read, and what happened since."""
 
     __slots__ = (
         "about",
@@ -45,7 +45,7 @@ class Guard:
         self.state, self.version, self.read_ms = State(), 0, -math.inf
         self.seen = Seen()
         self.running, self.pace_ms, self.exhausted_ms = 0, 50.0, 0
-        self.pool = self.promised = 0  # tokens taken and not used yet, and those of them that asks go by
+        self.pool = self.promised = 0  # tokens taken and not used yet, and those of them promised to claims
         self.taken_ms, self.turn = 0.0, 0  # when, and in which turn of the breaker
 
     def saw(self, cell: Cell | None, now_ms: int) -> None:
@@ -53,12 +53,12 @@ class Guard:
         self.state, self.version, self.read_ms = flow.decode(cell), version_of(cell), now_ms
 
     def free(self, worker: str) -> float:
-        """How many more runs its concurrency lets this worker begin."""
+        """How many more calls its concurrency lets this worker begin."""
         return math.inf if self.d.concurrency is None else flow.share(self.state, self.d, worker) - self.running
 
 
 class Guards:
-    """The guards of one worker, found by task and queue, and by key where a dependency is split by `per`."""
+    """The guards of one worker, by task and queue, and by key if a dependency is split by `per`."""
 
     def __init__(self, app: Registry) -> None:
         self._app = app
@@ -78,7 +78,7 @@ class Guards:
         yield from self._keyed.values()
 
     def names(self) -> set[str]:
-        """Of all dependencies that messages of the app's tasks pass."""
+        """The names of all dependencies of the app's tasks."""
         return {d.name for plan in self._plans.values() for d in plan}
 
     def kinds(self, queue: str) -> list[tuple[tuple[Guard, ...], set[str]]]:
@@ -86,9 +86,9 @@ class Guards:
         return [*self._kinds.get(queue, {}).items()]
 
     def of(self, message: Message) -> tuple[Guard, ...]:
-        """What watches over a message, its dependency last; empty for most."""
+        """The guards of a message, its dependency last; empty for most."""
         if message.task not in self._app.tasks:
-            return ()  # nor is anything kept of it: it may be anybody's word
+            return ()  # and nothing is kept: any producer may write any name
         plan = self._plan(message.task, message.queue)
         if all(d.per is None for d in plan):
             fixed = self.fixed[message.task, message.queue] = tuple(self.whole[d.name] for d in plan)
@@ -118,7 +118,7 @@ class Guards:
 
 
 def is_rate(name: str) -> bool:
-    """Whether that is what a queue's, a task's or a key's rate is called: it has no breaker."""
+    """Whether this is the name of a queue's, a task's or a key's rate, which has no breaker."""
     return name.startswith((QUEUE, TASK)) or name.endswith(RATE)
 
 
@@ -128,7 +128,7 @@ def of_queue(d: Dependency) -> bool:
 
 
 def controls(app: Any, task: str, queue: str) -> tuple[Dependency, ...]:
-    """What a message of this task on this queue must pass: rates first, its dependency last. Empty for most."""
+    """The controls of a message of this task on this queue: rates first, its dependency last. Empty for most."""
     known = app.tasks.get(task)
     if known is None:
         return ()
@@ -142,6 +142,6 @@ def controls(app: Any, task: str, queue: str) -> tuple[Dependency, ...]:
     if d is not None and d.rate is not None and d.rate.per is not None:
         rates.append((f"{d.name}{RATE}", d.rate))
         d = replace(d, rate=None)
-    # A queue's or task's name may have a stroke, a dependency's may not.
+    # A queue's or task's name may contain a slash, a dependency's may not.
     found = [Dependency(name.replace("/", "|"), rate=rate, per=rate.per) for name, rate in rates if rate is not None]
     return (*found, d) if d is not None else tuple(found)

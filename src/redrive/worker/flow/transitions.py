@@ -1,4 +1,4 @@
-"""What became of a breaker, when, and who said so where it was a person: the last of it, in a cell beside the state."""
+"""The last transitions of a breaker, and who forced them, in a cell beside its state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TRIES = 20
 
 
 class Transition(Struct, frozen=True):
-    """A breaker's change. `actor` and `reason` are of a person's; `why` says what made it change by itself."""
+    """A breaker's transition. `actor` and `reason` are set if a person forced it, `why` if it changed by itself."""
 
     at_ms: int
     before: str
@@ -34,7 +34,7 @@ def read(cells: Cells, about: str) -> list[Transition]:
 
 
 def note(cells: Cells, about: str, transition: Transition) -> None:
-    """Keep one more. Among several at once each is kept: who loses the swap reads again. Raises StoreError."""
+    """Add a transition. Concurrent ones are all kept: a lost swap is repeated. Raises StoreError."""
     for _ in range(_TRIES):
         version, kept = _read(cells, about)
         value = msgspec.json.encode([*kept, transition][-KEPT:])
