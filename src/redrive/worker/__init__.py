@@ -1,6 +1,6 @@
 """Work queues: claim messages, run their handlers on the event loop, in threads or in child processes, and settle them.
 
-The pipeline, in the order a message meets it: store_loop.py claims in batches, admission.py admits, an executor in
+The pipeline, in the order a message meets it: store_loop.py claims in batches, execution.py admits, an executor in
 `executors/` runs, settlement.py decides, store_loop.py settles, delivery_events.py reports.
 """
 

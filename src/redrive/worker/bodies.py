@@ -11,8 +11,7 @@ from ..blobs import ClaimCheck, is_raw, whole_body
 from ..decide import NO_SIGNALS, Signals
 from ..errors import BlobsUnavailable, LeaseLost, Unreadable
 from ..events import Notice
-from .admission import judge, unread
-from .execution import Execution
+from .execution import Execution, judge, unread
 
 READERS = 8  # blobs that one worker reads at once for async handlers
 

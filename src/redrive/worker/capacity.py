@@ -1,17 +1,18 @@
-"""How many messages a worker claims, and which ones it holds."""
+"""How many messages a worker claims, holds and runs."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, TypeVar
 
-from ..message import Ask, Delivery, Receipt
+from ..message import Ack, Ask, Delivery
 from ..registry import Queue
-from .crash.ledger import Slots
-from .execution import Execution
 from .flow.claims import ClaimLimits
 
+T = TypeVar("T")
 BATCH_MAX = 1000
 _NONE: frozenset[str] = frozenset()
 
@@ -130,46 +131,105 @@ class Capacity:
         self._dry.clear()
 
 
-class InFlight:
-    """The executions that a worker holds leases of. Each has a slot in the crash ledger and counts against capacity.
+class WorkerLimit(Generic[T]):
+    """Bounds how many executions one worker runs at once over all its queues."""
 
-    `ended` is called for each one that leaves. Used by the store thread; others may read `all`.
+    def __init__(self, total: int) -> None:
+        self.free = total
+        self.closed = self.over = False  # start none, for a while or for good
+        self.queues: list[QueueLimit[T]] = []
+        self.lock = threading.Lock()
+
+    def pause(self) -> None:
+        """Start none until `resume`."""
+        with self.lock:
+            self.closed = True
+
+    def resume(self) -> list[T]:
+        """Allow starts again; returns those of the waiting that start now."""
+        with self.lock:
+            self.closed, started = self.over, []
+            while self.free > 0 and not self.closed and (queue := self.next_queue()) is not None:
+                queue._running += 1
+                self.free -= 1
+                started.append(queue._waiting.popleft())
+            return started
+
+    def next_queue(self) -> QueueLimit[T] | None:
+        """The queue that may start the next one. Call it under the lock."""
+        ready = [queue for queue in self.queues if queue._waiting and queue._running < queue._limit]
+        return min(ready, key=lambda queue: queue._running / queue._weight, default=None)
+
+    def waiting(self) -> list[T]:
+        """The executions of all queues that wait to start."""
+        with self.lock:
+            return [run for queue in self.queues for run in queue._waiting]
+
+
+class QueueLimit(Generic[T]):
+    """Bounds how many executions of one queue this process runs at once; the others wait here, claimed but not
+    started.
+
+    When the worker's limit holds them up, the queue with the fewest executions for its `weight` starts the next one; at
+    equal shares, so always with infinite weights, the queue that was made first.
     """
 
-    def __init__(self, capacity: Capacity, slots: Slots | None, ended: Callable[[Execution], None] | None) -> None:
-        self._held: dict[Receipt, Execution] = {}
-        self._capacity, self._slots, self._ended = capacity, slots, ended
+    def __init__(
+        self,
+        limit: int,
+        worker: WorkerLimit[T],
+        weight: float = math.inf,
+        ack: Ack = Ack(),
+        *,
+        park_ms: int = 0,
+        store: Any = None,
+    ) -> None:
+        self._limit, self._worker, self._weight = limit, worker, weight
+        self.park_ms = park_ms  # how long a message that no task here can take waits for a newer worker
+        self.store = store  # knows why an encrypted message cannot be opened
+        self.ack = ack  # the queue's retention may keep done messages
+        self._running = 0
+        self._waiting: deque[T] = deque()
+        worker.queues.append(self)
 
-    def __len__(self) -> int:
-        return len(self._held)
+    def enter(self, runs: Sequence[T]) -> Sequence[T]:
+        """Return those of `runs`, in order, that start now; the others wait until `leave` returns them."""
+        with self._worker.lock:
+            free = 0 if self._worker.closed else max(0, min(self._limit - self._running, self._worker.free))
+            started, later = runs[:free], runs[free:]
+            self._running += len(started)
+            self._worker.free -= len(started)
+            self._waiting.extend(later)
+            return started
 
-    def all(self) -> list[Execution]:
-        """All of them, at this moment."""
-        return list(self._held.values())
+    def leave(self) -> T | None:
+        """Count one execution as ended; returns the one that starts next, of this queue or another, if any."""
+        worker = self._worker
+        with worker.lock:
+            if len(worker.queues) == 1 and self._waiting and not worker.closed:
+                return self._waiting.popleft()
+            self._running -= 1
+            queue = None if worker.closed else worker.next_queue()
+            if queue is None:
+                worker.free += 1
+                return None
+            queue._running += 1
+            return queue._waiting.popleft()
 
-    def add(self, runs: Sequence[Execution]) -> None:
-        """Hold these."""
-        held, slots = self._held, self._slots
-        for run in runs:
-            message = run.delivery.message
-            if slots is not None:
-                run.slot = slots.take(message.id, message.fence)
-            held[run.delivery.receipt] = run
-        self._capacity.taken.update([run.delivery.message.queue for run in runs])
+    def take(self, *, force: bool = False) -> bool:
+        """Count an execution that did not enter; False if the limits are reached. With `force` they are ignored: it
+        has the process for itself, and only threads that outlived their leases are counted."""
+        with self._worker.lock:
+            if not force and (self._running >= self._limit or self._worker.free <= 0):
+                return False
+            self._running += 1
+            self._worker.free -= 1
+            return True
 
-    def still(self, runs: Sequence[Execution]) -> list[Execution]:
-        """Those of them that are still held."""
-        held = self._held
-        return [run for run in runs if run.delivery.receipt in held]
-
-    def remove(self, deliveries: Sequence[Delivery]) -> None:
-        """Hold these no more: they are settled, or their leases are lost."""
-        taken = self._capacity.taken
-        for delivery in deliveries:
-            run = self._held.pop(delivery.receipt, None)
-            if run is not None:
-                taken[delivery.message.queue] -= 1
-                if run.counted and self._ended is not None:
-                    self._ended(run)
-                if self._slots is not None:
-                    self._slots.give(run.slot)
+    def close(self) -> list[T]:
+        """Stop all queues from starting any; returns those of this queue that never started."""
+        with self._worker.lock:
+            self._worker.closed = self._worker.over = True
+            unstarted = list(self._waiting)
+            self._waiting.clear()
+            return unstarted

@@ -1,24 +1,41 @@
-"""One execution of a claimed message in this process, and the limits on how many run at once.
+"""From a claim to a handler: the executions that a worker holds, and their admission.
 
-settlement.py decides what follows when it ends.
+Admission finds the task, decodes the body, asks `decide.admit`, and starts what may run, on the event loop's thread.
+Before that, idempotency keys are claimed and flow control is asked, on the store thread. settlement.py decides what
+follows when an execution ends.
 """
 
 from __future__ import annotations
 
-import math
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ..decide import Refusal
-from ..errors import EncodeError, LeaseLost
-from ..fault import Crash, Fault
-from ..message import Ack, Decision, Delivery
+from ..decide import NO_SIGNALS, Policy, Refusal, Signals, admit, is_told_locked, parked_since_ms
+from ..decide import Run as Admitted
+from ..errors import EncodeError, KeyMissing, LeaseLost, RedriveError, Tampered, UnknownArguments, Unreadable
+from ..fault import Crash, Fault, Kind, classify
+from ..message import (
+    BLOB,
+    RAW,
+    SEALED,
+    Ack,
+    DeadLetter,
+    Decision,
+    Delivery,
+    Message,
+    Quarantine,
+    Receipt,
+    is_closed,
+)
 from ..run_context import Context
+from ..store import Store
+from .capacity import QueueLimit
+from .crash.company import ALONE_FROM, ANY, company_of, escapes
 
 if TYPE_CHECKING:
     from ..flow.idempotency import Record
@@ -27,12 +44,14 @@ if TYPE_CHECKING:
     from .crash.ledger import Slots
     from .flow.local_state import Guard
 
+_NO_POLICY = Policy()
+
 
 class Execution(Struct, gc=False, eq=False):
     """A claimed message in this process. `cause` is why the worker ends it early: timeout, lease or drain."""
 
     delivery: Delivery
-    limit: QueueLimit
+    limit: QueueLimit[Execution]
     until_s: float  # time.monotonic() when the lease ends
     slot: int = -1  # in the crash ledger
     task: Any = None  # the Task; admission sets this and the arguments
@@ -131,105 +150,199 @@ class Execution(Struct, gc=False, eq=False):
             self.handle.cancel()
 
 
-class WorkerLimit:
-    """Bounds how many executions one worker runs at once over all its queues."""
+class InFlight:
+    """The executions that a worker holds leases of. Each has a slot in the crash ledger and counts as `taken` for
+    its queue.
 
-    def __init__(self, total: int) -> None:
-        self.free = total
-        self.closed = self.over = False  # start none, for a while or for good
-        self.queues: list[QueueLimit] = []
-        self.lock = threading.Lock()
+    `ended` is called for each one that leaves. Used by the store thread; others may read `all`.
+    """
 
-    def pause(self) -> None:
-        """Start none until `resume`."""
-        with self.lock:
-            self.closed = True
+    def __init__(self, taken: Counter[str], slots: Slots | None, ended: Callable[[Execution], None] | None) -> None:
+        self._held: dict[Receipt, Execution] = {}
+        self._taken, self._slots, self._ended = taken, slots, ended
 
-    def resume(self) -> list[Execution]:
-        """Allow starts again; returns those of the waiting that start now."""
-        with self.lock:
-            self.closed, started = self.over, []
-            while self.free > 0 and not self.closed and (queue := self.next_queue()) is not None:
-                queue._running += 1
-                self.free -= 1
-                started.append(queue._waiting.popleft())
-            return started
+    def __len__(self) -> int:
+        return len(self._held)
 
-    def next_queue(self) -> QueueLimit | None:
-        """The queue that may start the next one. Call it under the lock."""
-        ready = [queue for queue in self.queues if queue._waiting and queue._running < queue._limit]
-        return min(ready, key=lambda queue: queue._running / queue._weight, default=None)
+    def all(self) -> list[Execution]:
+        """All of them, at this moment."""
+        return list(self._held.values())
 
-    def waiting(self) -> list[Execution]:
-        """The executions of all queues that wait to start."""
-        with self.lock:
-            return [run for queue in self.queues for run in queue._waiting]
+    def add(self, runs: Sequence[Execution]) -> None:
+        """Hold these."""
+        held, slots = self._held, self._slots
+        for run in runs:
+            message = run.delivery.message
+            if slots is not None:
+                run.slot = slots.take(message.id, message.fence)
+            held[run.delivery.receipt] = run
+        self._taken.update([run.delivery.message.queue for run in runs])
+
+    def still(self, runs: Sequence[Execution]) -> list[Execution]:
+        """Those of them that are still held."""
+        held = self._held
+        return [run for run in runs if run.delivery.receipt in held]
+
+    def remove(self, deliveries: Sequence[Delivery]) -> None:
+        """Hold these no more: they are settled, or their leases are lost."""
+        taken = self._taken
+        for delivery in deliveries:
+            run = self._held.pop(delivery.receipt, None)
+            if run is not None:
+                taken[delivery.message.queue] -= 1
+                if run.counted and self._ended is not None:
+                    self._ended(run)
+                if self._slots is not None:
+                    self._slots.give(run.slot)
 
 
-class QueueLimit:
-    """Bounds how many executions of one queue this process runs at once; the others wait here, claimed but not
-    started.
+class Unroutable(RedriveError):
+    """No task of that name is registered, or none of that version, or with those arguments."""
 
-    When the worker's limit holds them up, the queue with the fewest executions for its `weight` starts the next one; at
-    equal shares, so always with infinite weights, the queue that was made first.
+
+def admit_run(run: Execution, tasks: Mapping[str, Any], now_ms: int) -> bool:
+    """Set its task and arguments and return True, or set its decision and fault and return False."""
+    message = run.delivery.message
+    task = tasks.get(message.task)
+    signals = NO_SIGNALS if run.refusal is None else Signals(refusal=run.refusal)
+    if (message.progress is not None or message.content.startswith(SEALED)) and is_closed(message):
+        signals = _closed(run, message)
+    elif task is None or message.version > task.version:
+        signals = Signals(unroutable=_unroutable(message, task, tasks), park_ms=run.limit.park_ms)
+        task = None
+    elif run.task is None and has_nothing(run, task):
+        return False
+    elif run.task is None:  # else its body was read already
+        try:
+            run.task = task
+            # A blob is read when the handler starts, not on this thread; a child process decodes what it runs.
+            if message.content != BLOB and task.isolation is None:
+                run.args, run.kwargs = task.codec.decode(message.body, message.version, raw=message.content == RAW)
+        except Unreadable as error:
+            signals = unread(error, run)
+    return judge(run, signals, now_ms)
+
+
+def unread(error: Unreadable, run: Execution) -> Signals:
+    """The signals of a body that cannot be decoded. Unknown arguments may come from a newer producer, so the message
+    waits for a newer worker, as one of a newer version does."""
+    if isinstance(error, KeyMissing):
+        return Signals(locked=str(error))
+    if isinstance(error, Tampered):
+        return Signals(tampered=str(error))
+    if isinstance(error, UnknownArguments):
+        return Signals(unroutable=str(error), park_ms=run.limit.park_ms)
+    return Signals(unreadable=str(error))
+
+
+def _closed(run: Execution, message: Message) -> Signals:
+    """The signals of a message that is still encrypted."""
+    from ..crypto import why_closed  # needs the package `cryptography`, which is an extra
+
+    return unread(why_closed(run.limit.store, message), run)
+
+
+def has_nothing(run: Execution, task: Any) -> bool:
+    """Whether the body has nothing for its handler; then it is done."""
+    message = run.delivery.message
+    if message.content != RAW or not task.codec.has_nothing(message.body):
+        return False
+    run.task, run.decision = task, Ack()
+    return True
+
+
+def may_run(message: Message, tasks: Mapping[str, Any], now_ms: int) -> bool:
+    """Whether nothing in the message itself prevents a run: nothing is taken for a message that will not run."""
+    task = tasks.get(message.task)
+    if task is None or message.version > task.version or is_closed(message):
+        return False
+    if not (message.crashes or message.faults or message.cancel or message.deadline_ms):
+        return True  # most messages: nothing could prevent it
+    return isinstance(admit(message, task.policy, NO_SIGNALS, now_ms), Admitted)
+
+
+def judge(run: Execution, signals: Signals, now_ms: int) -> bool:
+    """Whether `decide.admit` admits it; if not, set its decision and fault."""
+    message, policy = run.delivery.message, _NO_POLICY if run.task is None else run.task.policy
+    found = admit(message, policy, signals, now_ms)
+    if isinstance(found, Admitted):
+        return True
+    run.decision = found
+    if signals.locked is not None:
+        if found.why == "parked" and not is_told_locked(message):
+            run.fault = classify(KeyMissing(signals.locked), ((KeyMissing, Kind.UNROUTABLE),))
+    elif isinstance(found, DeadLetter) or (found.why == "parked" and parked_since_ms(message) is None):
+        run.fault = _fault(signals)
+    elif isinstance(found, Quarantine) and signals.tampered is not None:
+        run.fault = classify(Tampered(signals.tampered), ((Tampered, Kind.UNREADABLE),))
+    return False
+
+
+def _unroutable(message: Message, task: Any, tasks: Mapping[str, Any]) -> str:
+    if task is not None:
+        return f"version {message.version} of task {message.task!r} is newer than {task.version}, the one known here"
+    return f"no task {message.task!r} is registered here; known: {', '.join(sorted(tasks)) or 'none'}"
+
+
+def _fault(signals: Signals) -> Fault | None:
+    if signals.unroutable is not None:
+        return classify(Unroutable(signals.unroutable), ((Unroutable, Kind.UNROUTABLE),))
+    if signals.unreadable is not None:
+        return classify(Unreadable(signals.unreadable), ((Unreadable, Kind.UNREADABLE),))
+    return None
+
+
+class Admission:
+    """Admits claimed messages on the event loop's thread and starts them, as far as the limits allow.
+
+    `total` is how many messages this worker runs at once. `start_on_loop` and `start` run them on the event loop and
+    elsewhere; `can_isolate` says whether a child process can run a task. `set_apart` takes suspects that must not run
+    beside others, `finish` those that were not admitted.
     """
 
     def __init__(
         self,
-        limit: int,
-        worker: WorkerLimit,
-        weight: float = math.inf,
-        ack: Ack = Ack(),
-        *,
-        park_ms: int = 0,
-        store: Any = None,
+        store: Store,
+        tasks: Mapping[str, Any],
+        start_on_loop: Callable[[Execution], None],
+        start: Callable[[Execution], None],
+        can_isolate: Callable[[str], bool],
+        set_apart: Callable[[Sequence[Execution]], None],
+        finish: Callable[[Sequence[Execution]], None],
+        total: int,
     ) -> None:
-        self._limit, self._worker, self._weight = limit, worker, weight
-        self.park_ms = park_ms  # how long a message that no task here can take waits for a newer worker
-        self.store = store  # knows why an encrypted message cannot be opened
-        self.ack = ack  # the queue's retention may keep done messages
-        self._running = 0
-        self._waiting: deque[Execution] = deque()
-        worker.queues.append(self)
+        self._store, self._tasks, self._total, self._finish = store, tasks, total, finish
+        self._start_on_loop, self._start, self._can_isolate = start_on_loop, start, can_isolate
+        self._set_apart = set_apart
 
-    def enter(self, runs: Sequence[Execution]) -> Sequence[Execution]:
-        """Return those of `runs`, in order, that start now; the others wait until `leave` returns them."""
-        with self._worker.lock:
-            free = 0 if self._worker.closed else max(0, min(self._limit - self._running, self._worker.free))
-            started, later = runs[:free], runs[free:]
-            self._running += len(started)
-            self._worker.free -= len(started)
-            self._waiting.extend(later)
-            return started
+    def admit(self, runs: Sequence[Execution]) -> None:
+        """Admit these, and start in order those that the limits of their queues allow."""
+        now_ms = self._store.now_ms()
+        admitted = [run for run in runs if admit_run(run, self._tasks, now_ms)]
+        if len(admitted) < len(runs):
+            self._finish([run for run in runs if run.decision is not None])
+        suspects = [run for run in admitted if run.delivery.message.suspect]
+        if suspects:
+            apart = {id(run) for run in suspects if self._is_set_apart(run)}
+            self._set_apart([run for run in suspects if id(run) in apart])
+            admitted = [run for run in admitted if id(run) not in apart]
+        for limit, of_queue in groupby(admitted, key=_limit_of):
+            for run in limit.enter(list(of_queue)):
+                self._start_on_loop(run) if run.executor == "loop" else self._start(run)
 
-    def leave(self) -> Execution | None:
-        """Count one execution as ended; returns the one that starts next, of this queue or another, if any."""
-        worker = self._worker
-        with worker.lock:
-            if len(worker.queues) == 1 and self._waiting and not worker.closed:
-                return self._waiting.popleft()
-            self._running -= 1
-            queue = None if worker.closed else worker.next_queue()
-            if queue is None:
-                worker.free += 1
-                return None
-            queue._running += 1
-            return queue._waiting.popleft()
+    def _is_set_apart(self, run: Execution) -> bool:
+        """Whether only its group may run in this process while the suspect runs. A suspect that a child process can
+        run is no danger to the others, unless it brings down more than a child."""
+        message = run.delivery.message
+        # On SQS each crash costs a receive, and a queue may allow no more receives than it takes to convict a message.
+        few = not self._store.traits.releases
+        alone_from = min(ALONE_FROM, run.task.policy.crashes_alone_max) if few else ALONE_FROM
+        run.company = company_of(message, self._total, alone_from=alone_from)
+        if run.executor == "process":
+            return escapes(message)
+        run.apart = self._store.traits.shared and self._can_isolate(message.task)
+        return escapes(message) if run.apart else run.company < ANY
 
-    def take(self, *, force: bool = False) -> bool:
-        """Count an execution that did not enter; False if the limits are reached. With `force` they are ignored: it
-        has the process for itself, and only threads that outlived their leases are counted."""
-        with self._worker.lock:
-            if not force and (self._running >= self._limit or self._worker.free <= 0):
-                return False
-            self._running += 1
-            self._worker.free -= 1
-            return True
 
-    def close(self) -> list[Execution]:
-        """Stop all queues from starting any; returns those of this queue that never started."""
-        with self._worker.lock:
-            self._worker.closed = self._worker.over = True
-            unstarted = list(self._waiting)
-            self._waiting.clear()
-            return unstarted
+def _limit_of(run: Execution) -> QueueLimit[Execution]:
+    return run.limit

@@ -21,9 +21,8 @@ from ..idempotency.claim import (
     wanted,
 )
 from ..message import BLOB, RAW, DeadLetter, Deferral
-from .admission import has_nothing, judge, may_run, unread
 from .bodies import fetch
-from .execution import Execution
+from .execution import Execution, has_nothing, judge, may_run, unread
 
 if TYPE_CHECKING:
     from ..store import Store

@@ -13,10 +13,9 @@ from ..errors import StoreError
 from ..fault import STARTED_MAX, Crash
 from ..message import Hold
 from ..store import Store
-from .capacity import InFlight
 from .crash.ledger import Slots
 from .delivery_events import Reporter
-from .execution import Execution
+from .execution import Execution, InFlight
 from .idempotency import Keys
 from .outage import Outage
 
@@ -49,9 +48,11 @@ class Leases:
 
     def beat(self, now_s: float) -> None:
         """Renew what is due, and show the supervisor that the store thread works."""
-        self.due_s = now_s + BEAT_EVERY_S  # first: `mark_soon` may set it back at any time
-        if now_s >= self.renew_s:
+        renew = now_s >= self.renew_s
+        if renew:
             self.renew_s = now_s + self._lease_s / 3
+        self.due_s = min(now_s + BEAT_EVERY_S, self.renew_s)  # before the rest: `mark_soon` may set it to 0 at any time
+        if renew:
             self._renew(now_s)
         if self._slots is not None:
             self._slots.beat_store(now_s, self._busy_until_s)

@@ -21,11 +21,11 @@ from ..blobs import ClaimCheck, Cleaner
 from ..errors import EnqueueError, StoreError, Unsupported
 from ..message import Ack, Ask, Delivery, Settlement
 from ..store import Store, box_of
-from .admission import Admission
 from .burst import Burst
-from .capacity import BATCH_MAX, Capacity, InFlight
+from .capacity import BATCH_MAX, Capacity, QueueLimit
+from .crash.suspects import Suspects
 from .delivery_events import Reporter
-from .execution import Execution, QueueLimit
+from .execution import Admission, Execution, InFlight
 from .flow.controller import Flow
 from .idempotency import Keys
 from .leases import Leases
@@ -65,10 +65,11 @@ class StoreLoop:
         name: str,
         *,
         capacity: Capacity,
-        limits: Mapping[str, QueueLimit],
+        limits: Mapping[str, QueueLimit[Execution]],
         in_flight: InFlight,
         leases: Leases,
         admission: Admission,
+        suspects: Suspects,
         finished: Finished,
         loop: asyncio.AbstractEventLoop,
         flow: Flow | None,
@@ -83,7 +84,7 @@ class StoreLoop:
     ) -> None:
         self._store, self._tasks, self._name, self._lease_s = store, tasks, name, lease_s
         self._capacity, self._limits, self._in_flight, self._leases = capacity, limits, in_flight, leases
-        self._admission, self._finished, self._loop = admission, finished, loop
+        self._admission, self._suspects, self._finished, self._loop = admission, suspects, finished, loop
         self._flow, self._keys, self._services, self._burst = flow, keys, services, burst
         self._outage, self._reporter, self._cleaner, self._quiesce = outage, reporter, cleaner, quiesce
         self._claim_check = store if isinstance(store, ClaimCheck) else None
@@ -114,7 +115,7 @@ class StoreLoop:
     @property
     def _closed(self) -> bool:
         """Whether nothing may be claimed: the worker drains, or suspects need the process for themselves."""
-        return self.draining or self._admission.suspects.holding_since_s > 0
+        return self.draining or self._suspects.holding_since_s > 0
 
     def _claims(self) -> list[Ask]:
         if self._closed:
@@ -193,7 +194,7 @@ class StoreLoop:
         """While draining: give back what has not started and, after the grace, what still runs."""
         now_ms = self._store.now_ms()
         unstarted = [run for limit in self._limits.values() for run in limit.close()]
-        unstarted += self._admission.suspects.close()
+        unstarted += self._suspects.close()
         if self.grace_over.is_set():
             finished = set(self._finished.runs)
             unstarted += [run for run in self._in_flight.all() if run not in finished and not run.finished_s]

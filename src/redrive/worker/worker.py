@@ -11,12 +11,12 @@ from functools import partial
 
 from ..blobs import ClaimCheck, Cleaner
 from ..registry import Queue, Registry
-from .admission import Admission
 from .burst import Burst
-from .capacity import BATCH_MAX, Capacity, InFlight
+from .capacity import BATCH_MAX, Capacity, QueueLimit, WorkerLimit
 from .crash.recovery import take_back
+from .crash.suspects import Suspects
 from .delivery_events import Reporter
-from .execution import Execution, QueueLimit, WorkerLimit
+from .execution import Admission, Execution, InFlight
 from .executors.app_import import origin_of
 from .executors.executors import Executors
 from .executors.processes import ProcessExecutor, Recycling
@@ -62,7 +62,7 @@ class Worker:
         self._lease_s, self._burst, self._until_empty = lease_s, burst, drain
         self._total = total or sum(q.concurrency for q in queues)
         park_ms, weighted = math.ceil(park_for_s * 1000), any(q.weight != 1 for q in queues)
-        self._limit = WorkerLimit(self._total)
+        self._limit: WorkerLimit[Execution] = WorkerLimit(self._total)
         self._limits = {
             q.name: QueueLimit(
                 q.concurrency,
@@ -83,7 +83,7 @@ class Worker:
         self._flow = flow if flow else None
         self._claims = None if self._flow is None else self._flow.claims
         self._capacity = Capacity(queues, self._total, prefetch, store.traits.batch_max, self._claims)
-        self._in_flight = InFlight(self._capacity, self._slots, None if self._flow is None else self._flow.left)
+        self._in_flight = InFlight(self._capacity.taken, self._slots, None if self._flow is None else self._flow.left)
         self._services = Services(
             [
                 RetentionSweep(queues, store, self._notice),
@@ -151,9 +151,13 @@ class Worker:
             lease_s=self._lease_s, grace_s=self.grace_s,
         )  # fmt: skip
         executors = self._executors
+        suspects = Suspects(
+            loop, self._limit, in_flight.all, self._leases.mark_soon, executors.begin, finished.add, store.nudge,
+            store.now_ms,
+        )  # fmt: skip
         admission = Admission(
-            store, self.app.tasks, loop, executors.tasks.start, executors.start, executors.can_isolate, self._limit,
-            self._total, in_flight.all, self._leases.mark_soon, finished.add,
+            store, self.app.tasks, executors.tasks.start, executors.start, executors.can_isolate, suspects.add,
+            finished.add, self._total,
         )  # fmt: skip
         self._cleaner = Cleaner(store, self._notice) if isinstance(store, ClaimCheck) else None
         names = [queue.name for queue in self.queues]
@@ -167,6 +171,7 @@ class Worker:
             in_flight=in_flight,
             leases=self._leases,
             admission=admission,
+            suspects=suspects,
             finished=finished,
             loop=loop,
             flow=self._flow,

@@ -28,9 +28,9 @@ from ...events import Notice
 from ...message import Ack, Delivery, Hold
 from ...registry import Registry
 from ...store import box_of
-from ...worker.admission import admit_run
+from ...worker.capacity import QueueLimit, WorkerLimit
 from ...worker.delivery_events import fate
-from ...worker.execution import Execution, QueueLimit, WorkerLimit
+from ...worker.execution import Execution, admit_run
 from ...worker.flow.controller import Flow
 from ...worker.idempotency import Keys
 from ...worker.preflight import works
@@ -162,7 +162,9 @@ class Batches:
         known = self._app.queues.get(queue)
         ack = Ack() if known is None else known.retention.ack
         most = len(deliveries) or 1
-        limit = QueueLimit(most, WorkerLimit(most), ack=ack, park_ms=self._park_ms, store=self._store)
+        limit: QueueLimit[Execution] = QueueLimit(
+            most, WorkerLimit(most), ack=ack, park_ms=self._park_ms, store=self._store
+        )
         runs = [Execution(delivery, limit, math.inf) for delivery in deliveries]
         left_s = max(0.001, end_s - time.monotonic())
         tasks = bounded(self._app.tasks, left_s)

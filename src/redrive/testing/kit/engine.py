@@ -18,9 +18,9 @@ from ...errors import ConfigError, EnqueueError
 from ...events import Fate, Notice
 from ...fault import Fault
 from ...message import Ask, Settled
-from ...worker.admission import admit_run
+from ...worker.capacity import QueueLimit, WorkerLimit
 from ...worker.delivery_events import fate
-from ...worker.execution import Execution, QueueLimit, WorkerLimit
+from ...worker.execution import Execution, admit_run
 from ...worker.flow.controller import Flow
 from ...worker.idempotency import Keys
 from ...worker.redrive_outcome import with_redrive_outcome
@@ -90,7 +90,7 @@ class Engine:
         self.runs: list[Ran] = []
         self._flows: dict[int, Flow] = {}  # by id of the app
         self._keys = Keys(self.tasks, store, GRACE_S, LEASE_MS / 1000)
-        self._limit = QueueLimit(1, WorkerLimit(1), store=store)
+        self._limit: QueueLimit[Execution] = QueueLimit(1, WorkerLimit(1), store=store)
         self._redriving = KitRuns(store, clock, self.apps, lambda app: partial(self._tell, app), WORKER)
         self._busy = False
 

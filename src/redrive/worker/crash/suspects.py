@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from ...message import Hold, Message, RetryAt
-from ..execution import Execution, WorkerLimit
+from ..capacity import WorkerLimit
+from ..execution import Execution
 
 LOOK_S = 0.02  # how often to check whether everything else, or the group, has ended
 HOLD_S = (5.0, 300.0)  # how long others may be held up for a suspect's turn: at first, and at most
@@ -37,7 +38,7 @@ class Suspects:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        limit: WorkerLimit,
+        limit: WorkerLimit[Execution],
         runs: Callable[[], Iterable[Execution]],
         mark: Callable[[Execution, Callable[[Hold], None]], None],
         start: Callable[[Execution], None],

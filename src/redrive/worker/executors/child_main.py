@@ -27,7 +27,8 @@ from ...errors import UnknownArguments, Unreadable
 from ...message import Delivery, Receipt
 from ...registry import Registry
 from ...run_context import enter, leave
-from ..execution import Execution, QueueLimit, WorkerLimit
+from ..capacity import QueueLimit, WorkerLimit
+from ..execution import Execution
 from ..middleware import refuse_coroutine
 from ..settlement import fault_of
 from .app_import import become_child
@@ -49,7 +50,9 @@ class ChildServer:
         self._threads: ThreadPoolExecutor | None = None  # for sync handlers that run together
         self._tasks: set[asyncio.Task[None]] = set()
         self._runs: dict[int, Execution] = {}  # by number
-        self._limit = QueueLimit(1, WorkerLimit(1))  # the worker limits them; here each runs at once
+        self._limit: QueueLimit[Execution] = QueueLimit(
+            1, WorkerLimit(1)
+        )  # the worker limits them; here each runs at once
         self._pid = os.getpid()
         self._came: asyncio.Future[None] | None = None
         link.stopped = self._stopped

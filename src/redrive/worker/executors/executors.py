@@ -36,6 +36,10 @@ class Executors:
         self._processes = None if processes is None else processes(self.start)
         self.tasks.watch()
 
+    def begin(self, run: Execution) -> None:
+        """Start it on its executor. On the event loop's thread."""
+        self.tasks.start(run) if run.executor == "loop" else self.start(run)
+
     def start(self, run: Execution) -> None:
         """Start it on its executor. From any thread."""
         if run.executor == "thread":

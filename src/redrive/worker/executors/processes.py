@@ -23,11 +23,10 @@ from ...fault import Fault
 from ...message import BLOB, RetryAt
 from ...registry import Registry
 from ...run_context import Context, Extras
-from ..admission import judge, unread
 from ..bodies import READERS, Fetched, take
 from ..crash.deaths import crash, faults_of
 from ..crash.suspects import patience_s, put_off
-from ..execution import Execution
+from ..execution import Execution, judge, unread
 from ..settlement import fault_of
 from .app_import import Origin
 from .child_process import Child, Death

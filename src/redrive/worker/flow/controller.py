@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ...decide import Refusal
 from ...flow import calls, permits
 from ...flow import dependency as flow
-from ..admission import may_run
+from ..execution import may_run
 from .claims import ClaimLimits
 from .local_state import Guard, Guards, of_queue
 from .shared_state import FRESH_MS, TRIES, SharedState
