@@ -22,10 +22,8 @@ from redrive.message import Draft, Lane, Message, Redrive, Swap
 from redrive.store import Store
 from redrive.stores.lifecycle import enqueued
 from redrive.stores.sqlite.store import SqliteStore
-from redrive.stores.sqs.envelope import read, write
-from redrive.stores.sqs.message_state import Kept, encode
 from redrive.stores.sqs.outbox import UNROUTED, Outbox
-from redrive.stores.sqs.verbatim import SOURCE, VERBATIM
+from redrive.stores.sqs.wire import SOURCE, VERBATIM, MessageState, encode, read, write
 from redrive.worker import redrive_outcome
 
 BAD = Fault(Kind.TRANSIENT, "ConnectionError", "refused", "f-bad", ("ConnectionError",))
@@ -255,7 +253,7 @@ def test_a_record_of_its_retries_comes_along(scene: Scene) -> None:
     message = scene.fresh()
     scene.send_message(scene.queue, message)
     [raw] = scene.raws(scene.queue)
-    kept = Kept(attempt=1, enqueued_ms=message.enqueued_ms, receives=1, faults=(BAD,), redrives=2)
+    kept = MessageState(attempt=1, enqueued_ms=message.enqueued_ms, receives=1, faults=(BAD,), redrives=2)
     scene.triage.cells.swap([Swap("sqs/m/" + raw["MessageId"], 0, encode(kept))])
     scene.stand.passes(40)
     scene.dies_of_receives()

@@ -53,7 +53,7 @@ class Lambda:
         self.cells = MemoryStore(stand.clock) if cells else None
         self.store = SqsStore(url, clock_ms=stand.clock, triage=self.cells)
         self.app = App(url, store=self.store)
-        self.place = self.store.places.of(self.queue)
+        self.place = self.store.sqs_queues.of(self.queue)
         self.sqs = calls_of(stand.url)
         self.source = EventSource(self.sqs, self.place.url)
         self.handler: LambdaHandler | None = None
@@ -71,7 +71,7 @@ class Lambda:
 
     def count(self) -> int:
         """How many messages lie in the queue, in any state."""
-        return sum(self.store.places.counts(self.place.url))
+        return sum(self.store.sqs_queues.counts(self.place.url))
 
 
 @pytest.fixture(scope="module")
@@ -537,7 +537,7 @@ def test_a_dead_letter_that_is_redriven_begins_a_fresh_life(stand: Stand) -> Non
     assert f.invoke() == [] and f.count() == 0
     urls = [
         f.place.url,
-        *(f.sqs.get_queue_url(QueueName=f"{f.place.name}-{end}")["QueueUrl"] for end in ("dlq", "poison")),
+        *(f.sqs.get_queue_url(QueueName=f"{f.place.sqs_name}-{end}")["QueueUrl"] for end in ("dlq", "poison")),
     ]
     auto = AutoRedrive(jitter=0)
     settings = redriving.Settings(queue=urls[0], dead=urls[1], poison=urls[2], auto=auto)

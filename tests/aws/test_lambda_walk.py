@@ -46,7 +46,7 @@ class Walk:
         self.app = App(url, store=self.store)
         self.sqs = client("sqs", region=REGION, endpoint=stand.url)
         end = ".fifo" if self.fifo else ""
-        self.main = self.store.places.of(self.queue).url
+        self.main = self.store.sqs_queues.of(self.queue).url
         self.dead, self.poison = (self.main.removesuffix(end) + f"-{name}{end}" for name in ("dlq", "poison"))
         self.work = self.sqs.create_queue(QueueName=f"w{seed}-work")["QueueUrl"]
         auto = AutoRedrive(rate=RATE)
@@ -151,7 +151,7 @@ class Walk:
 
     def ring(self, call: Call) -> None:
         """The alarm calls when its state changes, and at no other time; Lambda tries a call from SNS three times."""
-        dead = self.store.places.counts(self.dead)[0] > 0
+        dead = self.store.sqs_queues.counts(self.dead)[0] > 0
         for again in range(3) if dead and not self.ringing else ():
             try:
                 self.redriver(None, self.call if again == 2 else call)
@@ -206,7 +206,7 @@ class Walk:
     # -- what came of it
 
     def count(self, url: str) -> int:
-        return sum(self.store.places.counts(url))
+        return sum(self.store.sqs_queues.counts(url))
 
     def poisoned(self) -> set[int]:
         found = set[int]()

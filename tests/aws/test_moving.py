@@ -8,13 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
-from tests.support.aws.places import Stand, client
 
 from redrive.aws.redriver import moving
 from redrive.aws.redriver.moving import (
     ATTEMPT,
     FIRST,
-    KEPT,
+    STATE,
     Move,
     Settings,
     entry_of,
@@ -26,7 +25,9 @@ from redrive.codec import Routes
 from redrive.errors import ConfigError, StoreUnavailable
 from redrive.flow.auto_redrive import AutoRedrive
 from redrive.message import Isolate, Lane, Message
-from redrive.stores.sqs import envelope
+from redrive.stores.sqs import wire
+
+from .places import Stand, client
 
 AUTO = AutoRedrive()
 NOW_MS = 1_750_000_000_000
@@ -84,9 +85,9 @@ def test_a_message_of_redrives_own_begins_a_fresh_life_and_counts_every_redrive(
     assert next_step(message, NOW_MS, AUTO) == Move(240, 3)
     found = attributes_after(message, Move(240, 3))
     assert "reason" not in found and "error" not in found
-    assert msgspec.json.decode(found[KEPT]) == {"redrives": 3, "enqueued_ms": 5, "life_ms": NOW_MS}
+    assert msgspec.json.decode(found[STATE]) == {"redrives": 3, "enqueued_ms": 5, "life_ms": NOW_MS}
     first = raw('{"specversion":"1.0","source":"redrive://p/q","rdversion":1}')
-    assert msgspec.json.decode(attributes_after(first, Move(60, 1))[KEPT]) == {"redrives": 1, "life_ms": NOW_MS}
+    assert msgspec.json.decode(attributes_after(first, Move(60, 1))[STATE]) == {"redrives": 1, "life_ms": NOW_MS}
 
 
 def test_what_a_worker_reads_has_the_redrives_that_were_counted() -> None:
@@ -94,21 +95,21 @@ def test_what_a_worker_reads_has_the_redrives_that_were_counted() -> None:
         id="01975a2b-3c4d-7e5f-8a6b-9c0d1e2f3a4b", task="push", queue="q", body=b"[1]", correlation_id="c",
         lane=Lane.DEAD, attempt=8, redrives=1, reason="exhausted", enqueued_ms=5, rested_ms=9,
     )  # fmt: skip
-    body, attributes = envelope.write(message, prefix="p")
+    body, attributes = wire.write(message, prefix="p")
     dead = raw(body) | {"MessageAttributes": attributes}
     step = next_step(dead, NOW_MS, AUTO)
     assert step == Move(120, 2)
     moved = dead | entry_of(dead, step, "q", NOW_MS, AUTO)
-    found, kept = envelope.read(moved, queue="q", routes=Routes())
+    found, kept = wire.read(moved, queue="q", routes=Routes())
     assert (found.id, found.redrives, found.attempt, found.life_ms, found.reason) == (message.id, 2, 0, NOW_MS, None)
     assert kept.redrives == 2
 
 
 def test_a_strangers_message_that_dies_in_a_worker_keeps_its_count() -> None:
     moved = raw('{"order": 7}') | entry_of(raw('{"order": 7}'), Move(480, 4), "q", NOW_MS, AUTO)
-    found, _ = envelope.read(moved, queue="q", routes=Routes())
+    found, _ = wire.read(moved, queue="q", routes=Routes())
     assert found.redrives == 4
-    body, attributes = envelope.write(replace(found, lane=Lane.DEAD, reason="exhausted"), prefix="p")
+    body, attributes = wire.write(replace(found, lane=Lane.DEAD, reason="exhausted"), prefix="p")
     assert moving.redrives(raw(body) | {"MessageAttributes": attributes}) == 4
 
 
@@ -125,7 +126,7 @@ def test_a_fifo_queue_gets_the_group_and_an_id_of_this_very_move_and_no_delay() 
 def test_a_delay_beyond_what_sqs_can_is_waited_out_by_a_message_of_redrives_own() -> None:
     entry = entry_of(raw(redrive="{}"), Move(3600, 1), "q", NOW_MS, AUTO)
     assert entry["DelaySeconds"] == 900
-    assert msgspec.json.decode(entry["MessageAttributes"][KEPT]["StringValue"])["due_ms"] == NOW_MS + 3_600_000
+    assert msgspec.json.decode(entry["MessageAttributes"][STATE]["StringValue"])["due_ms"] == NOW_MS + 3_600_000
 
 
 def test_settings_come_from_the_deployment() -> None:

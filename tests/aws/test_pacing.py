@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from redrive.aws.redriver.moving import KEPT, Move, Raw, entry_of, next_step
+from redrive.aws.redriver.moving import STATE, Move, Raw, entry_of, next_step
 from redrive.aws.redriver.pacing import TRIES, Known, Pace, Shared
 from redrive.aws.redriver.slots import Wish
 from redrive.flow.auto_redrive import AutoRedrive
@@ -97,9 +97,9 @@ def test_a_wait_longer_than_sqs_delays_comes_at_a_second_with_room_and_is_waited
     came = Counter(entry["DelaySeconds"] for entry in entries)
     assert max(came.values()) <= 10 and min(came) >= 780 and max(came) <= 900
     due_s = [(int(text.partition('"due_ms":')[2].partition(",")[0].rstrip("}")) - NOW_MS) / 1000
-             for text in (entry["MessageAttributes"][KEPT]["StringValue"] for entry in entries)]  # fmt: skip
+             for text in (entry["MessageAttributes"][STATE]["StringValue"] for entry in entries)]  # fmt: skip
     assert 0.8 * cap_s <= min(due_s) < 0.85 * cap_s and 1.15 * cap_s < max(due_s) <= 1.2 * cap_s + 1
 
 
 def own(n: int) -> Raw:
-    return raw(n, MessageAttributes={KEPT: {"DataType": "String", "StringValue": "{}"}})
+    return raw(n, MessageAttributes={STATE: {"DataType": "String", "StringValue": "{}"}})

@@ -18,7 +18,8 @@ from redrive.codec import Routes
 from redrive.errors import ConfigError, EncodeError, EnqueueError, PublishFailed, TooLarge
 from redrive.ids import is_id
 from redrive.message import Message
-from redrive.stores.sqs.envelope import copy_id, read
+from redrive.stores.sqs.wire import read
+from redrive.stores.sqs.wire.envelope import copy_id
 
 ARN = f"arn:aws:sns:{REGION}:000000000000:orders"
 

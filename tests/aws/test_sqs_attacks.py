@@ -86,7 +86,7 @@ def opened(world: World, options: str = "") -> tuple[SqsStore, Cells]:
 def test_what_is_settled_is_told_so_though_nothing_can_be_claimed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.stores.sqs.pauses.EVERY_S", 0)
+    monkeypatch.setattr("redrive.stores.sqs.cells.PAUSES_EVERY_S", 0)
     store, cells = opened(world)
     put(store)
     [delivery] = claim(store)
@@ -184,7 +184,7 @@ def test_a_queue_whose_receive_failed_once_is_received_from_while_another_is_bus
     store, _ = opened(world, "&poll=1")
     asks, told, got = [Ask("a", 10, 30_000), Ask("b", 10, 30_000)], list[str](), set[str]()
     store.listen(lambda name, text: told.append(text))
-    place = store.places.of("a")
+    place = store.sqs_queues.of("a")
     put(store, queue="b")
     del world.server.account.queues["shop-a"]
     end_s = time.monotonic() + 20
@@ -197,7 +197,7 @@ def test_a_queue_whose_receive_failed_once_is_received_from_while_another_is_bus
         if told and "shop-a" not in world.server.account.queues:
             store.sqs.call("CreateQueue", QueueName="shop-a")
             put(store, queue="a")
-    assert place.url == store.places.of("a").url and got == {"a", "b"}
+    assert place.url == store.sqs_queues.of("a").url and got == {"a", "b"}
     assert told[0].startswith("a: nothing can be received, tried again and again: SQS ReceiveMessage shop-a: it does")
 
 
@@ -237,7 +237,7 @@ def test_a_call_that_fails_in_an_odd_way_is_not_taken_for_done(world: World, mon
 @pytest.mark.parametrize("size", [1_040_000, 1024 * 1024 - 20])
 def test_a_large_message_of_somebody_else_comes_to_its_end(world: World, mode: str, end: str, size: int) -> None:
     store = world.open(mode, cells=False)
-    url = store.places.of("default").url
+    url = store.sqs_queues.of("default").url
     red = {"colour": {"DataType": "String", "StringValue": "red"}}
     entry = {"Id": "a", "MessageBody": "x" * size, "MessageAttributes": red}
     store.sqs.call("SendMessageBatch", QueueUrl=url, Entries=[entry])
@@ -289,7 +289,7 @@ def test_a_triage_store_that_is_out_is_told_once_and_let_alone(world: World) -> 
     for delivery in three:
         assert settle(store, delivery, DeadLetter("permanent", "no"), fault=FAULT) is Settled.OK
     assert tried == [1] and len(told) == 1 and "triage is out" in told[0] and world.lying("default-dlq") == 3
-    store._settling._triage_from_s = 0.0
+    store._settlements.settling.triage_from_s = 0.0
     triage.restore = lays  # type: ignore[method-assign]
     assert settle(store, last, DeadLetter("permanent", "no"), fault=FAULT) is Settled.OK
     assert len(told) == 2 and triage.counts().dead == 1
@@ -297,7 +297,7 @@ def test_a_triage_store_that_is_out_is_told_once_and_let_alone(world: World) -> 
 
 def test_a_strangers_message_with_bytes_in_an_attribute_dies_and_comes_back_with_them(world: World) -> None:
     store = world.open(triage=True)
-    url = store.places.of("default").url
+    url = store.sqs_queues.of("default").url
     attributes = {
         "raw": {"DataType": "Binary", "BinaryValue": b"\0\xff"},
         "n": {"DataType": "Number", "StringValue": "7"},
@@ -319,7 +319,7 @@ def test_what_a_poll_brings_while_a_worker_drains_is_given_back(world: World) ->
     store, _ = opened(world, "&poll=1")
     other = SqsStore(f"sqs://eu-central-1/shop?poll=0&endpoint={world.server.url}", clock_ms=world.clock)
     world.stores.append(other)
-    store.places.of("default")
+    store.sqs_queues.of("default")
     store.exchange([], [Ask("default", 10, 30_000)])  # a poll is under way now
     store.hush()
     id = put(other)
@@ -334,7 +334,7 @@ def test_more_queues_than_threads_are_all_polled(world: World) -> None:
     store, _ = opened(world, "&poll=1")
     asks = [Ask(f"q{n}", 1, 30_000) for n in range(45)]
     for ask in asks:
-        store.places.of(ask.queue)
+        store.sqs_queues.of(ask.queue)
     store.exchange([], asks)
     assert polls(of_other_tests) == len(asks)
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.aws.places import REGION, Stand, client, lay
 from tests.support.turns import in_turn
 
 from redrive.store import Store
-from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqs.store import SqsStore
 from redrive.testing import ManualClock, StoreContract
-from redrive.testing.contract.base import Contract
 from redrive.testing.contract.claiming import ClaimRules
 from redrive.testing.contract.deferring import CrashRules, DeferRules
 from redrive.testing.contract.leasing import LeaseRules
@@ -24,42 +20,13 @@ from redrive.testing.contract.settling import SettledSwapRules, SettleRules
 from redrive.testing.contract.triaging import TriageRules
 from redrive.testing.contract.unique_keys import UniqueKeyRules
 
+from .places import OnSqs, Stand, client
+
 
 @pytest.fixture(scope="module")
 def stand() -> Iterator[Stand]:
     with Stand() as stand:
         yield stand
-
-
-class Lasting(MemoryStore):
-    """Stands for a store on a server: it outlives the handles on it."""
-
-    def close(self) -> None:
-        pass
-
-
-class OnSqs(Contract):
-    """Short polls, so that a claim does all it can before it returns."""
-
-    mode = "visibility"
-    more = ""
-    beside = True  # a store for what rests, with its cells
-    laid = ("default", "q")  # queues that are there; a store makes the others
-
-    @pytest.fixture(autouse=True)
-    def _stand(self, stand: Stand) -> None:
-        self.stand, self.resting = stand, Lasting(stand.clock)
-
-    @pytest.fixture
-    def clock(self) -> ManualClock:
-        return self.stand.clock
-
-    def make_store(self, clock: ManualClock, place: Path) -> Store:
-        prefix = f"t{zlib.crc32(str(place).encode()):08x}"
-        if self.laid:
-            lay(self.stand.server, *(f"{prefix}-{queue}" for queue in self.laid))
-        url = f"sqs://{REGION}/{prefix}?mode={self.mode}&poll=0&create=true&endpoint={self.stand.url}{self.more}"
-        return SqsStore(url, clock_ms=clock, triage=self.resting if self.beside else None)
 
 
 class Retried(ClaimRules, LeaseRules, SettleRules, SettledSwapRules, DeferRules, CrashRules, TriageRules):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from tests.support.aws.places import REGION, Ministack, Stand, client, lay
 from tests.support.encrypted_stores import KEYS, SECRET, an_app, fill, forms_in
 
 from redrive import App, Keys
@@ -17,14 +15,16 @@ from redrive.crypto import Box, sealed_by, used
 from redrive.crypto.kms import KmsKeys
 from redrive.message import Lane
 from redrive.store import Store
+from redrive.stores import open_store
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqs.store import SqsStore
 from redrive.testing import ManualClock, StoreContract  # noqa: F401  # it has the assertions of its rules rewritten
-from redrive.testing.contract.base import Contract
 from redrive.testing.contract.leasing import LeaseRules
 from redrive.testing.contract.settling import SettleRules
 from redrive.testing.contract.triaging import TriageRules
 from redrive.testing.sqs import EventSource
+
+from .places import REGION, Ministack, OnSqs, Stand, client, lay
 
 
 @pytest.fixture(scope="module")
@@ -33,27 +33,9 @@ def stand() -> Iterator[Stand]:
         yield stand
 
 
-class Lasting(MemoryStore):
-    """Stands for a store on a server: it outlives the handles on it."""
-
-    def close(self) -> None:
-        pass
-
-
-class TestSqs(LeaseRules, SettleRules, TriageRules, Contract):
-    @pytest.fixture(autouse=True)
-    def _stand(self, stand: Stand) -> None:
-        self.stand, self.resting = stand, Lasting(stand.clock)
-
-    @pytest.fixture
-    def clock(self) -> ManualClock:
-        return self.stand.clock
-
+class TestSqs(OnSqs, LeaseRules, SettleRules, TriageRules):
     def make_store(self, clock: ManualClock, place: Path) -> Store:
-        prefix = f"e{zlib.crc32(str(place).encode()):08x}"
-        lay(self.stand.server, f"{prefix}-default", f"{prefix}-q")
-        url = f"sqs://{REGION}/{prefix}?mode=visibility&poll=0&create=true&endpoint={self.stand.url}"
-        return sealed_by(SqsStore(url, clock_ms=clock, triage=self.resting), Box(KEYS))
+        return sealed_by(super().make_store(clock, place), Box(KEYS))
 
 
 def queue_bytes(url: str, prefix: str) -> bytes:
@@ -74,7 +56,7 @@ def queue_bytes(url: str, prefix: str) -> bytes:
 def test_queues_and_what_died_of_them_show_nothing(ministack: Ministack, tmp_path: Path, keys: Keys | None) -> None:
     prefix = f"p{uuid4().hex[:10]}"
     url = f"sqs://{REGION}/{prefix}?create=true&poll=1&endpoint={ministack.url}&triage=sqlite:///{tmp_path}/dead.db"
-    store, ran = SqsStore(url), list[str]()
+    store, ran = open_store(url), list[str]()
     app = an_app(store, ran, keys)
     app.tasks["waits"].enqueue(SECRET)
     queued = queue_bytes(ministack.url, prefix)
@@ -109,7 +91,7 @@ def test_a_lambda_function_opens_what_it_is_given_and_parks_what_it_cannot(stand
     lay(stand.server, "lam-q")
     (app, handler), (keyless, blind) = function(KEYS), function(None)
     app.tasks["push"].enqueue(SECRET)
-    source = EventSource(client("sqs", stand.url), app.store.places.of("q").url)  # type: ignore[attr-defined]
+    source = EventSource(client("sqs", stand.url), app.store.sqs_queues.of("q").url)  # type: ignore[attr-defined]
     assert len(source.deliver(blind, seconds=30)) == 1 and ran == []
     stand.passes(120)
     assert source.deliver(handler, seconds=30) == [] and ran == [SECRET]

@@ -420,7 +420,7 @@ class Walk:
             self.copied |= self.due_ms.keys()
         try:
             found = shop.claim(store, rng.randint(1, 10))
-            store._tail.flush()  # what lingers does so on the true clock
+            store._deletes.flush()  # what lingers does so on the true clock
         except StoreError:
             return store
         self._check(shop, found)
@@ -439,7 +439,7 @@ class Walk:
         words: list[Settled] = []
         try:
             words = store.exchange(settlements, []).settled
-            store._tail.flush()
+            store._deletes.flush()
         except StoreError:
             pass  # nobody knows how far it came
         except Killed:

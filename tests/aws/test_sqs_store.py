@@ -32,7 +32,7 @@ from redrive.message import (
     Settlement,
     Swap,
 )
-from redrive.stores import open_cells
+from redrive.stores import open_cells, open_store
 from redrive.stores.sqs.store import SqsStore
 
 SWAP = Swap("done", 0, b"1")
@@ -357,7 +357,7 @@ def test_what_was_received_and_not_claimed_is_given_back_free(world: World) -> N
     store.put([Draft(task="push") for _ in range(10)])
     claim(store, 10)
     world.clock.advance("31s")
-    store._receivers.ask([(Ask("default", 10, 30_000), store.places.of("default"))], patient=True)
+    store._receivers.ask([(Ask("default", 10, 30_000), store.sqs_queues.of("default"))], patient=True)
     assert [d.message.crashes for d in claim(world.open(), 10)] == []
 
 
@@ -460,7 +460,7 @@ def test_what_waits_for_its_retry_is_scheduled_and_not_leased(world: World) -> N
     put(store), put(store)
     first, _ = claim(store, 2)
     settle(store, first, RetryAt(world.clock() + 3_600_000))
-    store._tail.flush()
+    store._deletes.flush()
     counts = store.counts("default")
     assert (counts.ready, counts.scheduled, counts.leased) == (0, 1, 1)
 
@@ -472,8 +472,8 @@ def test_a_queue_that_answers_at_once_with_nothing_is_not_asked_again_at_once(wo
     store = world.open("&poll=20")
     told: list[str] = []
     store.listen(lambda name, text: told.append(text))
-    place = store.places.of("default")
-    line = store._receivers._line(place)
+    place = store.sqs_queues.of("default")
+    line = store._receivers._inbox(place)
     for _ in range(3):  # as SQS does at its cap of messages in flight
         store._receivers._came_early(line)
     assert line.not_before_s - time.monotonic() > 0.5 and "answers at once" in told[0]
@@ -482,15 +482,15 @@ def test_a_queue_that_answers_at_once_with_nothing_is_not_asked_again_at_once(wo
 
 
 def test_near_the_cap_a_retry_goes_as_a_copy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.stores.sqs.in_flight_limit.IN_FLIGHT_MAX", 5)
-    monkeypatch.setattr("redrive.stores.sqs.in_flight_limit.CROWD_RECEIVED", 0)
+    monkeypatch.setattr("redrive.stores.sqs.search.IN_FLIGHT_MAX", 5)
+    monkeypatch.setattr("redrive.stores.sqs.search.LOOK_AFTER", 0)
     store = world.open()
     store.put([Draft(task="push") for _ in range(6)])
     deliveries = claim(store, 6)
     sent = world.server.requests["SendMessageBatch"]
     store.exchange([Settlement(d.receipt, RetryAt(world.clock() + 10_000), FAULT) for d in deliveries], [])
     assert world.server.requests["SendMessageBatch"] == sent + 1
-    assert store.places.counts(store.places.of("default").url) == (0, 0, 6)
+    assert store.sqs_queues.counts(store.sqs_queues.of("default").url) == (0, 0, 6)
     world.clock.advance("11s")
     assert [d.message.attempt for d in claim(store, 6)] == [2] * 6
 
@@ -500,7 +500,7 @@ def test_a_table_of_cells_is_in_the_region_of_the_queues(monkeypatch: pytest.Mon
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
     here = "endpoint=http://127.0.0.1:9"
-    store = SqsStore(f"sqs://eu-central-1/shop?{here}&cells=dynamodb://shop-cells")
+    store = open_store(f"sqs://eu-central-1/shop?{here}&cells=dynamodb://shop-cells")
     assert store.traits.cells
     store.close()
 

@@ -248,7 +248,7 @@ def test_what_was_cancelled_is_not_delivered_though_its_consumer_was_killed(shop
 @pytest.mark.parametrize("queue", ["default", "paid.fifo"])
 def test_what_somebody_else_sent_is_cancelled_by_the_id_it_was_given(shop: Shop, queue: str) -> None:
     store = shop.open()
-    place = store.places.of(queue)
+    place = store.sqs_queues.of(queue)
     event = json.dumps({"specversion": "1.0", "id": "e1", "source": "/shop", "type": "paid", "data": {}})
     order = {"MessageGroupId": "g", "MessageDeduplicationId": "e1"} if place.fifo else {}
     store.sqs.call("SendMessageBatch", QueueUrl=place.url, Entries=[{"Id": "0", "MessageBody": event, **order}])
@@ -290,7 +290,7 @@ def spent(shop: Shop, store: SqsStore) -> dict[str, Counter[str]]:
     for name, work in {
         "put": lambda: store.put([Draft(task="pay") for _ in range(COUNT)]),
         "claim": lambda: claim(store),
-        "ack": lambda: store.exchange([Settlement(receipt, Ack()) for receipt in store._holding.held], []),
+        "ack": lambda: store.exchange([Settlement(receipt, Ack()) for receipt in store._in_flight.held], []),
     }.items():
         store.paused()
         shop.cells.calls.clear()

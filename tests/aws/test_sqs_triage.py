@@ -181,7 +181,7 @@ def test_a_retry_by_hand_is_in_sqs_when_it_returns(shop: Shop) -> None:
 
 def test_a_worker_drains_dead_letter_queues_beside_its_work(shop: Shop) -> None:
     app = shop.app()
-    app.store.places.of("crm")  # type: ignore[attr-defined]  # makes the queues
+    app.store.sqs_queues.of("crm")  # type: ignore[attr-defined]  # makes the queues
     for n in range(3):
         shop.boto.send_message(QueueUrl=shop.queue("shop-crm-dlq"), MessageBody=json.dumps({"record_id": n}))
 
@@ -217,7 +217,7 @@ def test_a_move_task_brings_all_back_for_a_fresh_life(shop: Shop) -> None:
 def test_a_move_task_is_refused_where_it_is_not_enough(shop: Shop) -> None:
     store = sqs_of(shop.app(triage=False).store)
     queue = DeadQueue(store, "crm")
-    policy = store.places.attributes(queue.place.url, "RedrivePolicy")["RedrivePolicy"]
+    policy = store.sqs_queues.attributes(queue.queue.url, "RedrivePolicy")["RedrivePolicy"]
     shop.boto.create_queue(QueueName="billing", Attributes={"RedrivePolicy": policy})
     with pytest.raises(Refused, match="serves 2 queues"):
         queue.begin()
@@ -310,7 +310,7 @@ def test_of_a_fifo_queue_the_dead_go_back_in_order_each_once(shop: Shop) -> None
 def test_what_came_by_a_topic_goes_back_to_its_own_queue_alone(shop: Shop) -> None:
     app = shop.app()
     for name in ("crm", "billing"):
-        app.store.places.of(name)  # type: ignore[attr-defined]
+        app.store.sqs_queues.of(name)  # type: ignore[attr-defined]
         note = {
             "Type": "Notification",
             "MessageId": "m1",

@@ -23,23 +23,23 @@ from redrive.testing.sqs import SqsServer
 MESSAGES = 1500
 KILLS = 5
 INGEST = """
-from redrive.aws import ingest
+from redrive.aws.dead_letters import ingest
 ingest.EMPTY_S = 0
 from redrive.aws.dead_letters.sources import ingest_of, sources
-from redrive.stores.sqs.store import SqsStore
+from redrive.stores import open_store
 import sys
-store = SqsStore(sys.argv[1])
+store = open_store(sys.argv[1])
 print("ready", flush=True)
 for source in sources(store, ["crm"]):
     ingest_of(store).drain(source)
 """
 PUMP = """
-from redrive.stores import _sqs_outbox
-_sqs_outbox.LEASE_MS, _sqs_outbox.BATCH = 1000, 50
+from redrive.stores.sqs import outbox
+outbox.LEASE_MS, outbox.BATCH = 1000, 50
 from redrive.message import Lane, Redrive
-from redrive.stores.sqs.store import SqsStore
+from redrive.stores import open_store
 import sys, time
-store = SqsStore(sys.argv[1])
+store = open_store(sys.argv[1])
 print("ready", flush=True)
 while (dead := store.peek(Lane.DEAD, limit=50).messages):
     store.triage([message.handle for message in dead], Redrive())

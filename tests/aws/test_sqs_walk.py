@@ -7,7 +7,6 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from tests.support.aws.places import REGION, Stand
 
 from redrive.fault import Fault, Kind
 from redrive.message import (
@@ -24,18 +23,12 @@ from redrive.message import (
     Settled,
     Settlement,
 )
-from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqs.store import SqsStore
+
+from .places import REGION, Lasting, Stand
 
 STEPS, WALKS = 60, 2
 MODES = {"visibility": "", "requeue": "&mode=requeue", "requeue, few receives": "&mode=requeue&max_receives=5"}
-
-
-class Lasting(MemoryStore):
-    """Stands for a store on a server: it outlives the handles on it."""
-
-    def close(self) -> None:
-        pass
 
 
 @dataclass

@@ -111,7 +111,7 @@ def _refuse_unseen(place: Place) -> None:
     group = context.parent.info_name if context.parent is not None else None
     if place.store.traits.triages or group not in ("dlq", "run") or context.info_name == "move":
         return
-    from ..stores.sqs.dead_letters import need
+    from ..stores.sqs.cells import need
 
     need(None)
 

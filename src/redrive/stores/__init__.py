@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import cast
 from urllib.parse import unquote
 
 from ..errors import ConfigError
@@ -39,7 +40,7 @@ def open_store(url: str) -> Store:
         case "sqs":
             from .sqs.store import SqsStore
 
-            return SqsStore(url)
+            return SqsStore(url, open_store=_open_beside, open_cells=open_cells)
         case _:
             from .memory.store import MemoryStore
 
@@ -61,6 +62,16 @@ def open_cells(url: str) -> OpenCells:
     from .cells import CellsOfStore
 
     return CellsOfStore(open_store(url))
+
+
+def _open_beside(url: str) -> Store:
+    """A store that another store uses. One on a server is opened at its first use: what needs none of it goes on while
+    the server cannot be reached."""
+    if engine_of(url) not in ("postgres", "redis"):
+        return open_store(url)
+    from .lazy import Later
+
+    return cast(Store, Later(lambda: open_store(url)))
 
 
 @contextlib.contextmanager

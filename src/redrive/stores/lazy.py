@@ -1,25 +1,20 @@
-"""A store on a server that is opened when it is first asked for something: who only enqueues does not need it."""
+"""A store that is opened at its first use: a program that only enqueues may never need it."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..message import Cell, Swap
 from ..store import Store
-from . import engine_of, open_store
 
 
 class Later:
-    """A `Store`, by its URL. Whatever it is asked first raises what opening it raises, and the next call tries again.
+    """A `Store` that `open_store` opens at the first call. Where that raises, the next call tries again."""
 
-    Raises ConfigError for a URL of no engine.
-    """
-
-    def __init__(self, url: str) -> None:
-        engine_of(url)
-        self._url = url
+    def __init__(self, open_store: Callable[[], Store]) -> None:
+        self._open_store = open_store
         self._lock = threading.Lock()
         self._store: Store | None = None
         self.cells = LaterCells(self)
@@ -28,7 +23,7 @@ class Later:
         """Raises ConfigError, SchemaError, StoreUnavailable."""
         with self._lock:
             if self._store is None:
-                self._store = open_store(self._url)
+                self._store = self._open_store()
             return self._store
 
     def __getattr__(self, name: str) -> Any:

@@ -10,16 +10,22 @@ import sys
 import tempfile
 import time
 import urllib.request
+import zlib
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import boto3
+import pytest
 from botocore.config import Config
 from tests.support.servers import free_ports
 
+from redrive.store import Store
+from redrive.stores.memory.store import MemoryStore
+from redrive.stores.sqs.store import SqsStore
 from redrive.stores.sqs.url import RECEIVES
-from redrive.testing.clock import ManualClock
+from redrive.testing import ManualClock, StoreContract  # noqa: F401  # it has the assertions of its rules rewritten
+from redrive.testing.contract.base import Contract
 from redrive.testing.sqs import SqsServer
 from redrive.testing.sqs.queues import Queue
 
@@ -80,6 +86,38 @@ def made(server: SqsServer, name: str, **attributes: str) -> Queue:
     attributes |= {"MessageRetentionPeriod": str(14 * 24 * 3600)}
     server.account.call("CreateQueue", {"QueueName": name, "Attributes": attributes}, server.faults)
     return server.account.queues[name]
+
+
+class Lasting(MemoryStore):
+    """Stands for a store on a server: it outlives the handles on it."""
+
+    def close(self) -> None:
+        pass
+
+
+class OnSqs(Contract):
+    """The contract's rules on the module's fixture `stand`, with short polls: a claim does all it can before it
+    returns."""
+
+    mode = "visibility"
+    more = ""
+    beside = True  # a store for what rests, with its cells
+    laid = ("default", "q")  # queues that are there; a store makes the others
+
+    @pytest.fixture(autouse=True)
+    def _stand(self, stand: Stand) -> None:
+        self.stand, self.resting = stand, Lasting(stand.clock)
+
+    @pytest.fixture
+    def clock(self) -> ManualClock:
+        return self.stand.clock
+
+    def make_store(self, clock: ManualClock, place: Path) -> Store:
+        prefix = f"t{zlib.crc32(str(place).encode()):08x}"
+        if self.laid:
+            lay(self.stand.server, *(f"{prefix}-{queue}" for queue in self.laid))
+        url = f"sqs://{REGION}/{prefix}?mode={self.mode}&poll=0&create=true&endpoint={self.stand.url}{self.more}"
+        return SqsStore(url, clock_ms=clock, triage=self.resting if self.beside else None)
 
 
 class Emulator:

@@ -20,17 +20,15 @@ from redrive.demo.plan import DATA
 from redrive.fault import Fault, Kind
 from redrive.ids import is_id, new_id
 from redrive.message import Deferral, Lane, Message
-from redrive.stores.sqs.envelope import (
+from redrive.stores.sqs.wire import MessageState, read, write
+from redrive.stores.sqs.wire.envelope import (
     ANY_BODY_MAX,
     BYTES_MAX,
     ENVELOPE_BYTES,
-    FRESH,
     own,
-    read,
     size_of,
-    write,
 )
-from redrive.stores.sqs.message_state import Kept
+from redrive.stores.sqs.wire.message import FRESH
 from redrive.testing.sqs.messages import check_body
 
 NOW_MS = 1_800_000_000_123
@@ -212,7 +210,9 @@ def test_a_fresh_message_needs_its_task_only_in_attributes() -> None:
     }
 
 
-@pytest.mark.parametrize("field", [name for name in Kept.__struct_fields__ if hasattr(READY, name) and name != "id"])
+@pytest.mark.parametrize(
+    "field", [name for name in MessageState.__struct_fields__ if hasattr(READY, name) and name != "id"]
+)
 def test_each_part_of_the_state_travels_by_itself(field: str) -> None:
     values = {
         "suspect": True, "run": "r", "reason": "r", "progress": b"", "deferral": Deferral("budget"),

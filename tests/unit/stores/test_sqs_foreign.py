@@ -16,7 +16,7 @@ from redrive.errors import ConfigError, Unreadable
 from redrive.fault import Fault, Kind
 from redrive.ids import is_id
 from redrive.message import Counts, Message
-from redrive.stores.sqs.envelope import read, write
+from redrive.stores.sqs.wire import read, write
 from redrive.stores.validation import unstorable
 
 SENT_MS = 1_800_000_000_123

@@ -15,6 +15,7 @@ from redrive.ids import new_id
 from redrive.message import Ask, Draft, Handle, Lane, Message, Redrive, Return, Swap
 from redrive.store import Store
 from redrive.stores.memory.store import MemoryStore
+from redrive.stores.run_marks import sent_cell
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.stores.sqs.outbox import (
     LEASE_MS,
@@ -22,7 +23,6 @@ from redrive.stores.sqs.outbox import (
     UNROUTED,
     Outbox,
     bury,
-    sent_cell,
 )
 from redrive.testing.clock import ManualClock
 
@@ -191,16 +191,16 @@ def test_many_of_one_group_leave_together_and_in_order_where_that_matters(triage
 
 
 def test_a_triage_store_serves_one_prefix_and_has_no_messages_of_its_own(triage: Store) -> None:
-    Outbox(triage, Sqs(), place="eu/one").own()
-    Outbox(triage, Sqs(), place="eu/one").own()
+    Outbox(triage, Sqs(), owner="eu/one").own()
+    Outbox(triage, Sqs(), owner="eu/one").own()
     with pytest.raises(ConfigError, match="sqs://eu/one"):
-        Outbox(triage, Sqs(), place="eu/two").pump(1)
+        Outbox(triage, Sqs(), owner="eu/two").pump(1)
     [cell] = triage.cells.read([OWNER])
     assert cell is not None
     triage.cells.swap([Swap(OWNER, cell.version, None)])
     triage.put([Draft(task="t", queue="its-own")])
     with pytest.raises(ConfigError, match="waiting messages of its own"):
-        Outbox(triage, Sqs(), place="eu/one").pump(1)
+        Outbox(triage, Sqs(), owner="eu/one").pump(1)
 
 
 def test_the_thread_sends_what_becomes_ready(tmp_path: Path) -> None:

@@ -138,9 +138,9 @@ def test_the_folder_of_workers_is_named_without_user_and_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REDRIVE_STATE_DIR", str(tmp_path))
-    from redrive.stores.sqs.store import _place
+    from redrive.stores.sqs.store import _hosts
 
-    assert _place("http://ann:hunter2@127.0.0.1:4566/x") == "127.0.0.1:4566"
+    assert _hosts("http://ann:hunter2@127.0.0.1:4566/x") == "127.0.0.1:4566"
     for password in ("p@ss-word", "hun:ter2"):
         parts = split(f"postgresql://ann:{password}@db/x")
         folder = state_dir(f"{parts.hosts}{parts.path}/redrive")

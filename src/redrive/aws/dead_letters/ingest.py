@@ -17,8 +17,8 @@ from ...codec import Routes
 from ...errors import StoreError
 from ...message import Lane, Message
 from ...store import Cells, Store
-from ...stores.sqs.message_state import Kept, decode
 from ...stores.sqs.outbox import Laid, lay
+from ...stores.sqs.wire import MessageState, decode
 from ...worker import Service
 from ...worker.redrive_outcome import swap_of_dead
 from .message import dead_letter
@@ -153,7 +153,7 @@ class Ingest:
         mine = name.removeprefix(self._under) if self._under and name.startswith(self._under) else ""
         return source.queue if mine in ("", source.queue.removesuffix(".fifo")) else mine
 
-    def _records(self, raws: Sequence[dict[str, Any]]) -> list[Kept | None]:
+    def _records(self, raws: Sequence[dict[str, Any]]) -> list[MessageState | None]:
         """What was written of those that had waited for a retry where they lay."""
         if self._cells is None:
             return [None] * len(raws)

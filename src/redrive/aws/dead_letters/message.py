@@ -16,11 +16,18 @@ from msgspec.structs import replace
 from ...codec import Routes
 from ...fault import TEXT_MAX, Fault, Kind, fingerprint
 from ...message import Lane, Message
-from ...stores.sqs.envelope import read
-from ...stores.sqs.foreign import FIRST_RECEIVED, MESSAGE_ID, RECEIVES
-from ...stores.sqs.message_state import Kept, revived, with_kept
-from ...stores.sqs.verbatim import SOURCE, as_it_came
-from ..redriver.moving import ATTEMPT
+from ...stores.sqs.wire import (
+    ATTEMPT,
+    FIRST_RECEIVED,
+    MESSAGE_ID,
+    RECEIVES,
+    SOURCE,
+    MessageState,
+    as_it_came,
+    read,
+    revived,
+    with_state,
+)
 
 TOO_OFTEN = "ReceivedTooOften"  # the error of what a redrive policy moved
 PUT_THERE = "DeadLettered"  # of what some program put there without saying why
@@ -41,17 +48,19 @@ class Letter(NamedTuple):
     untold: bool
 
 
-def dead_letter(raw: Raw, *, queue: str, lane: Lane, routes: Routes, now_ms: int, record: Kept | None = None) -> Letter:
+def dead_letter(
+    raw: Raw, *, queue: str, lane: Lane, routes: Routes, now_ms: int, record: MessageState | None = None
+) -> Letter:
     """One entry of ReceiveMessage's answer, with all attributes, as it rests in `lane`. Never raises. `record`: what a
     cell has of it, where it had waited for a retry in its queue."""
-    message, kept = read(raw, queue=queue, routes=routes)
+    message, state = read(raw, queue=queue, routes=routes)
     if record is not None:
-        message, kept = with_kept(message, record), record
-    if kept.reason is not None and _source(raw):  # a move task had brought it back, and it died again
-        kept = revived(kept, now_ms)
-        message = with_kept(message, kept)
-    message = replace(message, queue=queue, lane=lane, due_ms=None, redrives=max(kept.redrives, _redrives(raw)))
-    reason = kept.reason or ("" if _source(raw) else _text(raw, "reason"))
+        message, state = with_state(message, record), record
+    if state.reason is not None and _source(raw):  # a move task had brought it back, and it died again
+        state = revived(state, now_ms)
+        message = with_state(message, state)
+    message = replace(message, queue=queue, lane=lane, due_ms=None, redrives=max(state.redrives, _redrives(raw)))
+    reason = state.reason or ("" if _source(raw) else _text(raw, "reason"))
     if message.headers.get(MESSAGE_ID) == raw.get("MessageId"):  # nobody of ours wrote it
         message = as_it_came(message, raw)
         headers = {**message.headers, **_about(raw)}
@@ -59,15 +68,15 @@ def dead_letter(raw: Raw, *, queue: str, lane: Lane, routes: Routes, now_ms: int
     if reason:
         return Letter(replace(message, reason=reason, rested_ms=message.rested_ms or now_ms), False)
     fault = _fault(raw, message, now_ms)
-    since = max(1, receives(raw) - 1 - kept.receives)  # what ended without a word
+    since = max(1, receives(raw) - 1 - state.receives)  # what ended without a word
     message = replace(
         message,
         reason="exhausted" if lane is Lane.DEAD else "poison",
         rested_ms=now_ms,  # nothing in SQS says when it died
-        attempt=kept.attempt + since,
+        attempt=state.attempt + since,
         faults=(*message.faults, fault),
     )
-    return Letter(message, kept.attempt == 0)
+    return Letter(message, state.attempt == 0)
 
 
 def receives(raw: Raw) -> int:

@@ -40,7 +40,7 @@ class DeadQueue:
 
     def __init__(self, store: SqsStore, queue: str) -> None:
         self._store = store
-        self.place, self.dead = store.places.of(queue), store.places.resting(queue, Lane.DEAD)
+        self.queue, self.dead = store.sqs_queues.of(queue), store.sqs_queues.resting(queue, Lane.DEAD)
         self._arn = self._arn_of(self.dead.url)
 
     def begin(self, rate: int | None = None) -> MoveTask:
@@ -49,20 +49,22 @@ class DeadQueue:
         Raises Refused where a move task is not enough, or one runs already; nothing is moved then.
         """
         served = sources_served(self._store, self.dead.url)
-        if self.place.name not in served:
+        if self.queue.sqs_name not in served:
             raise Refused(
-                f"{self.dead.name} is not the dead-letter queue of {self.place.name} by a redrive policy, so SQS moves "
-                "nothing out of it; use redrive dlq ingest and redrive dlq plan"
+                f"{self.dead.sqs_name} is not the dead-letter queue of {self.queue.sqs_name} by a redrive policy, so "
+                "SQS moves nothing out of it; use redrive dlq ingest and redrive dlq plan"
             )
         if len(served) > 1:
             raise Refused(
-                f"{self.dead.name} serves {len(served)} queues ({', '.join(served)}), and one move task would send all "
-                f"of it to {self.place.name}; use redrive dlq ingest and redrive dlq plan"
+                f"{self.dead.sqs_name} serves {len(served)} queues ({', '.join(served)}), and one move task would "
+                f"send all of it to {self.queue.sqs_name}; use redrive dlq ingest and redrive dlq plan"
             )
         if any(task.status == RUNNING for task in self.tasks()):
-            raise Refused(f"a move task of {self.dead.name} runs already; redrive dlq move {self.place.queue} --watch")
+            raise Refused(
+                f"a move task of {self.dead.sqs_name} runs already; redrive dlq move {self.queue.name} --watch"
+            )
         given: dict[str, Any] = {} if rate is None else {"MaxNumberOfMessagesPerSecond": rate}
-        self._call("StartMessageMoveTask", SourceArn=self._arn, DestinationArn=self._arn_of(self.place.url), **given)
+        self._call("StartMessageMoveTask", SourceArn=self._arn, DestinationArn=self._arn_of(self.queue.url), **given)
         return self.tasks()[0]
 
     def tasks(self) -> list[MoveTask]:
@@ -74,7 +76,7 @@ class DeadQueue:
         """End the task that runs; what it has moved stays moved. Raises Refused where none runs."""
         task = next((task for task in self.tasks() if task.status == RUNNING and task.handle), None)
         if task is None:
-            raise Refused(f"no move task of {self.dead.name} runs; nothing was changed")
+            raise Refused(f"no move task of {self.dead.sqs_name} runs; nothing was changed")
         self._call("CancelMessageMoveTask", TaskHandle=task.handle)
         return self.tasks()[0]
 
@@ -87,13 +89,13 @@ class DeadQueue:
             raise
 
     def _arn_of(self, url: str) -> str:
-        return self._store.places.attributes(url, "QueueArn")["QueueArn"]
+        return self._store.sqs_queues.attributes(url, "QueueArn")["QueueArn"]
 
     def _told(self, told: dict[str, Any]) -> MoveTask:
         to = told.get("DestinationArn")
         return MoveTask(
-            queue=self.place.queue,
-            source=self.dead.name,
+            queue=self.queue.name,
+            source=self.dead.sqs_name,
             to=None if to is None else str(to).rpartition(":")[2],
             status=str(told.get("Status", RUNNING)),
             moved=int(told.get("ApproximateNumberOfMessagesMoved") or 0),

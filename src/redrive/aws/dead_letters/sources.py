@@ -56,15 +56,15 @@ def sources(store: SqsStore, queues: Iterable[str]) -> list[Source]:
     poison queue. Raises ConfigError for a queue that is not there, StoreUnavailable."""
     found: dict[str, Source] = {}
     for queue in queues:
-        place = store.places.of(queue)
-        policy = store.places.attributes(place.url, "RedrivePolicy").get("RedrivePolicy")
+        place = store.sqs_queues.of(queue)
+        policy = store.sqs_queues.attributes(place.url, "RedrivePolicy").get("RedrivePolicy")
         if policy:
             name = str(json.loads(policy).get("deadLetterTargetArn", "")).rpartition(":")[2]
             url = url_of(store, name)
             found.setdefault(url, Source(queue, url))
         for lane in (Lane.DEAD, Lane.QUARANTINE):
             try:
-                url = store.places.resting(queue, lane).url
+                url = store.sqs_queues.resting(queue, lane).url
             except ConfigError:
                 continue  # it has none
             found.setdefault(url, Source(queue, url, lane))
@@ -76,7 +76,7 @@ def source_of(store: SqsStore, name_or_url: str, queue: str | None) -> Source:
     that it serves. Raises ConfigError."""
     url = name_or_url if "://" in name_or_url else url_of(store, name_or_url)
     if queue is not None:
-        store.places.of(queue)
+        store.sqs_queues.of(queue)
         return Source(queue, url)
     names = sources_served(store, url)
     mine = [name for n in names if (name := redrives_name(store.at.prefix, n))]

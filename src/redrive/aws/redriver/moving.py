@@ -19,13 +19,10 @@ from ...flow.auto_redrive import JITTER, RATE_PER_S, AutoRedrive
 from ...flow.gates import Gates, is_url
 from ...flow.limits import per_s
 from ...message import Isolate
-from ...stores.sqs import envelope, message_state
-from ...stores.sqs.message_state import Kept
+from ...stores.sqs.wire import ATTEMPT, STATE, MessageState, decode, encode, revived
 from ...urls import shown
 from ..cloudwatch import NAMESPACE
 
-ATTEMPT: Final = envelope.ATTEMPT
-KEPT: Final = envelope.KEPT
 FIRST: Final = "x-original-first-receive-timestamp"
 WHY: Final = "x-redrive-why"  # of what was isolated, where there is room
 DELAY_MAX_S = 900  # of SQS
@@ -120,8 +117,8 @@ def redrives(raw: Raw) -> int:
     one counts, and what nobody can read counts as never."""
     found = text_of(raw, ATTEMPT) or ""
     counted = int(found) if re.fullmatch("[0-9]{1,9}", found, re.ASCII) else 0
-    kept = _kept(raw)
-    return max(counted, kept.redrives if kept else 0)
+    state = _state(raw)
+    return max(counted, state.redrives if state else 0)
 
 
 def entry_of(raw: Raw, step: Step, url: str, now_ms: int, auto: AutoRedrive) -> dict[str, Any]:
@@ -176,14 +173,12 @@ def size_of(body: str, attributes: Mapping[str, Any]) -> int:
 def _back(raw: Raw, attempt: int, now_ms: int, auto: AutoRedrive, *, due_ms: int | None) -> dict[str, Any]:
     """Its attributes as it goes back; a message of redrive's own begins a fresh life."""
     attributes = _attributes(raw) | {ATTEMPT: _number(attempt)}
-    kept = _kept(raw)
-    if kept is not None:
+    state = _state(raw)
+    if state is not None:
         for name in _OF_DEATH:
             attributes.pop(name, None)
-        fresh = replace(
-            message_state.revived(kept, now_ms), redrives=attempt, attempts_allowed=auto.attempts, due_ms=due_ms
-        )
-        attributes[KEPT] = {"DataType": "String", "StringValue": message_state.encode(fresh).decode()}
+        fresh = replace(revived(state, now_ms), redrives=attempt, attempts_allowed=auto.attempts, due_ms=due_ms)
+        attributes[STATE] = {"DataType": "String", "StringValue": encode(fresh).decode()}
     if FIRST not in attributes and len(attributes) < ATTRIBUTES_MAX:
         attributes[FIRST] = _number(_first_ms(raw, now_ms))
     return attributes
@@ -203,13 +198,13 @@ def _attributes(raw: Raw) -> dict[str, Any]:
     return {name: {key: value[key] for key in wanted if key in value} for name, value in found.items()}
 
 
-def _kept(raw: Raw) -> Kept | None:
+def _state(raw: Raw) -> MessageState | None:
     """What redrive keeps with a message of its own; None for others'."""
-    found = text_of(raw, KEPT)
+    found = text_of(raw, STATE)
     if found is None:
-        return Kept() if _OWN.search(raw["Body"]) else None
+        return MessageState() if _OWN.search(raw["Body"]) else None
     try:
-        return message_state.decode(found)
+        return decode(found)
     except (msgspec.DecodeError, ValueError):
         return None
 

@@ -22,8 +22,8 @@ from ...message import RAW, Draft, Message
 from ...registry import Registry
 from ...run_context import current, refuse_loop
 from ...store import Traits
-from ...stores.sqs.envelope import attribute, body_of
 from ...stores.sqs.url import SqsUrl
+from ...stores.sqs.wire import attribute, body_of
 from ...stores.validation import admit
 
 if TYPE_CHECKING:

@@ -50,8 +50,8 @@ def note_outside(place: Place) -> None:
 
     store = sqs_of(place.store)
     with suppress(StoreError, ConfigError):
-        names = sorted(declared_queues(place)) or store.places.names()
-        count = sum(sum(store.places.counts(source.url)) for source in sources(store, names))
+        names = sorted(declared_queues(place)) or store.sqs_queues.names()
+        count = sum(sum(store.sqs_queues.counts(source.url)) for source in sources(store, names))
         if count:
             way = f"take them in: {onward('dlq ingest')}"
             if not store.traits.triages:
@@ -112,7 +112,7 @@ def _of_all(place: Place, store: SqsStore) -> list[Source]:
             note(f"queue {queue!r} is left out: {error}")
     if declared:
         return found
-    names = store.places.names()
+    names = store.sqs_queues.names()
     if not names:
         raise ConfigError(f"SQS has no queue whose name begins with {store.at.prefix}-; is the prefix right?")
     return sources(store, names)
@@ -121,7 +121,7 @@ def _of_all(place: Place, store: SqsStore) -> list[Source]:
 def _total(store: SqsStore, found: Sequence[Source]) -> int:
     """About how many wait; 0 where that may not be asked."""
     try:
-        return sum(store.places.counts(source.url)[0] for source in found)
+        return sum(store.sqs_queues.counts(source.url)[0] for source in found)
     except ConfigError:
         return 0
 

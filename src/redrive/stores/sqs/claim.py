@@ -1,22 +1,29 @@
-"""A claim: what was received becomes deliveries, each with its state, or goes on waiting where it may not run now."""
+"""Claim messages: what was received becomes deliveries with their state, under leases that can be extended and lost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
-from ...errors import ConfigError, StoreError
-from ...message import Ask, Cell, Delivery, Receipt, Settled
-from .end import Ending
-from .fifo import Order
-from .in_flight import Holding
-from .lease import Leases
-from .message_state import claimed
-from .queues import Place, Queues
+from msgspec.structs import replace
+
+from ...errors import ConfigError, StoreError, StoreUnavailable
+from ...message import Ask, Cell, Delivery, Hold, Receipt, Settled
+from .client import HIDE, EntryRefused, Job, Sqs, run
+from .deletes import Deletes
+from .in_flight import InFlight
+from .queues import Queues, SqsQueue
 from .receive import Received, Receivers
 from .records import Records, is_again
-from .settle import Settling, Step
+from .settle import Ending, Settling
+from .steps import Step, Steps
 from .track import RECORDS as TRACKS
-from .track import read_record
+from .track import Track, read_record
+from .wire import claimed
+
+FRESH_SHARE = 0.5  # of a lease: a message that waited here longer is hidden again before it is handed out
+WAITED_MS = 5 * 60_000  # for so long a message may have been gathered with others before Lambda handed it over
 
 
 class Claims:
@@ -24,88 +31,89 @@ class Claims:
 
     def __init__(
         self,
-        places: Queues,
+        queues: Queues,
         receivers: Receivers,
         records: Records,
         leases: Leases,
-        order: Order,
-        holding: Holding,
+        in_flight: InFlight,
+        steps: Steps,
         settling: Settling,
         ending: Ending,
         *,
         tracked: bool,
         now_ms: Callable[[], int],
     ) -> None:
-        self._places, self._receivers, self._records, self._leases = places, receivers, records, leases
-        self._order, self._holding, self._settling, self._ending = order, holding, settling, ending
+        self._queues, self._receivers, self._records, self._leases = queues, receivers, records, leases
+        self._in_flight, self._ending = in_flight, ending
+        self._steps, self._settling = steps, settling
         self._tracked, self._now_ms = tracked, now_ms
 
-    def claim(self, placed: Sequence[tuple[Ask, Place]], *, patient: bool) -> list[Delivery]:
+    def claim(self, placed: Sequence[tuple[Ask, SqsQueue]], *, patient: bool) -> list[Delivery]:
         """What there is for each ask. Raises what is in the way, where nothing came."""
         deliveries, errors = list[Delivery](), list[StoreError | ConfigError]()
-        for (ask, place), received in zip(placed, self._receivers.ask(placed, patient=patient), strict=True):
+        for (ask, queue), received in zip(placed, self._receivers.ask(placed, patient=patient), strict=True):
             if received:
-                fresh, records = self._known(ask, place, self._leases.fresh(place, received), errors)
-                heads = self._order.heads(place.url, fresh) if place.fifo else fresh
-                deliveries += self._deliver(ask, place, heads, records)
+                fresh, records = self._known(ask, queue, self._leases.fresh(queue, received), errors)
+                heads = self._in_flight.fifo.heads(queue.url, fresh) if queue.fifo else fresh
+                deliveries += self._deliver(ask, queue, heads, records)
         if errors and not deliveries:
             raise errors[0]
         return deliveries
 
-    def take(self, ask: Ask, place: Place, received: Sequence[Received]) -> list[Delivery]:
+    def take(self, ask: Ask, queue: SqsQueue, received: Sequence[Received]) -> list[Delivery]:
         """Claim all of these, however long they waited and whatever runs of their groups."""
-        return self._deliver(ask, place, received, self._records_of(ask, received))
+        return self._deliver(ask, queue, received, self._records_of(ask, received))
 
     def _records_of(self, ask: Ask, received: Sequence[Received]) -> dict[str, Cell]:
         return self._records.of(received, ask.queue if self._tracked else None)
 
     def _known(
-        self, ask: Ask, place: Place, received: Sequence[Received], errors: list[StoreError | ConfigError]
+        self, ask: Ask, queue: SqsQueue, received: Sequence[Received], errors: list[StoreError | ConfigError]
     ) -> tuple[Sequence[Received], dict[str, Cell]]:
         """Those of which all is known that it takes to deliver them, and their records. The others wait here for the
-        next claim; of a FIFO queue all, as they have an order."""
+        next claim; of a FIFO queue all, as they have an fifo."""
         try:
             records = self._records_of(ask, received)
             if any(is_again(one) for one in received):
-                self._places.bounds(place)
+                self._queues.bounds(queue)
         except (StoreError, ConfigError) as error:
             errors.append(error)
-            all_late = place.fifo or self._tracked
+            all_late = queue.fifo or self._tracked
             late = [one for one in received if all_late or is_again(one)]
-            self._receivers.put_back(place, late, first=place.fifo)
+            self._receivers.put_back(queue, late, first=queue.fifo)
             return [one for one in received if not all_late and not is_again(one)], {}
         return received, records
 
     def _deliver(
-        self, ask: Ask, place: Place, received: Sequence[Received], records: dict[str, Cell]
+        self, ask: Ask, queue: SqsQueue, received: Sequence[Received], records: dict[str, Cell]
     ) -> list[Delivery]:
         now, deliveries, hops = self._now_ms(), list[Delivery](), list[Step]()
-        holding = self._holding
+        in_flight = self._in_flight
         for one in received:
-            held = self._records.held(place, one, ask, records.get(one.raw["MessageId"]))
+            held = self._records.held(queue, one, ask, records.get(one.raw["MessageId"]))
             if held.receives > 1:
-                holding.drop_earlier(held.sqs_id)
+                in_flight.drop_earlier(held.sqs_id)
             track = records.get(TRACKS + held.message.id) if self._tracked else None
             if track is not None and read_record(track.value).cancel:
-                hops.append(self._settling.dropped(held))
+                hops.append(self._steps.dropped(held))
                 continue
-            due_ms = held.kept.due_ms or 0
+            due_ms = held.state.due_ms or 0
             if due_ms > now:
-                hops.append(self._settling.early(held, due_ms))
+                hops.append(self._steps.early(held, due_ms))
                 continue
             message = claimed(
-                held.message, held.kept, ask, receives=held.receives, counts_all=self._settling.counts_all,
+                held.message, held.state, ask, receives=held.receives, counts_all=self._steps.counts_all,
                 until_ms=held.until_ms,
             )  # fmt: skip
-            if self._settling.is_last(held):
-                hops.append(self._settling.anew(held, message))
+            if self._steps.is_last(held):
+                hops.append(self._steps.fresh_copy(held, message))
                 continue
             held.message = message
             if held.receives > 1:
-                holding.show(held.sqs_id)
+                in_flight.show(held.sqs_id)
             receipt = Receipt(held.handle, held.message.fence)
-            with holding.lock:
-                holding.held[receipt] = held
+            with in_flight.lock:
+                in_flight.held[receipt] = held
             deliveries.append(Delivery(held.message, receipt, held.until_ms))
         if hops:
             self._hop(hops)
@@ -118,3 +126,128 @@ class Claims:
         done = [step for step in steps if step.error is None and step.word is Settled.OK]
         self._ending.leave([step.held for step in steps if step not in done])
         self._ending.end(done)
+
+
+class Leases:
+    """The leases of one store. `track`: with `track=true`."""
+
+    def __init__(
+        self,
+        sqs: Sqs,
+        in_flight: InFlight,
+        records: Records,
+        steps: Steps,
+        ending: Ending,
+        *,
+        track: Track | None,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._sqs, self._in_flight, self._records = sqs, in_flight, records
+        self._steps, self._ending, self._track, self._now_ms = steps, ending, track, now_ms
+
+    def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool) -> list[Hold]:
+        """As `Store.extend`."""
+        now, words, held_by = self._now_ms(), [Hold.HELD] * len(receipts), self._in_flight.held
+        jobs: dict[str, tuple[Job, list[int]]] = {}
+        for at, receipt in enumerate(receipts):
+            held = held_by.get(receipt)
+            if held is None and self._steps.ended(receipt) is not None:
+                continue  # the rest of its call is tried again, and it has nothing left to do
+            seconds = 0 if held is None else min(math.ceil(lease_ms / 1000), held.stays_s(now))
+            if held is None or (held.until_ms <= now and seconds <= 0):
+                words[at] = Hold.LOST
+                continue
+            if alone:
+                self._records.mark_alone(held)
+            if seconds > 0:
+                job, mine = jobs.setdefault(held.queue.url, (Job(HIDE, held.queue.url, []), []))
+                job.entries.append({"ReceiptHandle": held.handle, "VisibilityTimeout": seconds})
+                mine.append(at)
+                if held.group is not None:  # those behind it stay with it, which nothing depends on
+                    more = [one.raw["ReceiptHandle"] for one in self._in_flight.fifo.behind(held.group)]
+                    if all(self._hide_for(held.queue, more, seconds)):
+                        self._in_flight.fifo.renewed(held.group, now + seconds * 1000)
+        run(self._sqs, [job for job, _ in jobs.values()])
+        for job, mine in jobs.values():
+            for at, entry, error in zip(mine, job.entries, job.answers, strict=True):
+                if error is None:
+                    held = held_by[receipts[at]]
+                    held.until_ms = now + entry["VisibilityTimeout"] * 1000
+                    held.message = replace(held.message, due_ms=held.until_ms)
+                elif not isinstance(error, EntryRefused):
+                    raise StoreUnavailable(str(error)) from error
+                else:
+                    words[at] = Hold.LOST
+        self._lose([receipt for receipt, word in zip(receipts, words, strict=True) if word is Hold.LOST])
+        if self._track is not None:
+            held_now = [(at, held_by.get(receipts[at])) for at, word in enumerate(words) if word is Hold.HELD]
+            ids = {at: held.message.id for at, held in held_now if held is not None}
+            asked = self._track.asked([*ids.values()])
+            words = [Hold.CANCEL if ids.get(at) in asked else word for at, word in enumerate(words)]
+        return words
+
+    def _lose(self, receipts: Sequence[Receipt]) -> None:
+        lost = self._in_flight.drop(receipts)
+        for receipt in receipts:
+            self._steps.forget(receipt)
+        self._ending.leave(lost)
+
+    def fresh(self, queue: SqsQueue, received: Sequence[Received]) -> Sequence[Received]:
+        """Without those whose lease ran out here, and with new leases for those that waited long."""
+        now = self._now_ms()
+        if all(one.until_ms - now > FRESH_SHARE * (one.until_ms - one.at_ms) for one in received):
+            return received
+        alive = [one for one in received if one.until_ms > now]
+        lease_ms = max((one.until_ms - one.at_ms for one in alive), default=0)
+        hidden = self._hide_for(queue, [one.raw["ReceiptHandle"] for one in alive], math.ceil(lease_ms / 1000))
+        return [Received(one.raw, one.at_ms, now + lease_ms) for one, ok in zip(alive, hidden, strict=True) if ok]
+
+    def _hide_for(self, queue: SqsQueue, handles: Sequence[str], seconds: int) -> list[bool]:
+        """Hide these so much longer; whether each is."""
+        job = Job(HIDE, queue.url, [{"ReceiptHandle": handle, "VisibilityTimeout": seconds} for handle in handles])
+        run(self._sqs, [job])
+        return [error is None for error in job.answers]
+
+
+class Adopting:
+    """Claims messages that Lambda received for a function, and leaves their deletes to it."""
+
+    def __init__(
+        self,
+        queues: Queues,
+        claims: Claims,
+        in_flight: InFlight,
+        receivers: Receivers,
+        deletes: Deletes,
+        *,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._queues, self._claims, self._in_flight = queues, claims, in_flight
+        self._receivers, self._deletes, self._now_ms = receivers, deletes, now_ms
+
+    def adopt(self, queue: str, raws: Sequence[dict[str, Any]], *, lease_ms: int, worker: str) -> list[Delivery]:
+        """Claim messages that are hidden for `lease_ms`.
+
+        They are settled like any others, except that none is deleted: `let_go` returns those that Lambda may delete. A
+        message whose time has not come is hidden again, and is not among the deliveries.
+        """
+        sqs_queue, now = self._queues.of(queue), self._now_ms()
+        self._deletes.adopt([raw["ReceiptHandle"] for raw in raws])
+        self._receivers.received += len(raws)
+        ask = Ask(queue, len(raws), lease_ms, worker=worker)
+        received = [Received(raw, now - WAITED_MS, now + lease_ms) for raw in raws]
+        return self._claims.take(ask, sqs_queue, received)
+
+    def let_go(self, handles: Collection[str]) -> set[str]:
+        """Forget these messages; returns those that may be deleted. The others have been hidden."""
+        self._deletes.flush()
+        done = {end.handle for end in self._deletes.over(handles)}
+        self._deletes.forget(handles)
+        self._in_flight.drop_handles(handles)
+        return done
+
+    def delete(self, handles: Collection[str]) -> set[str]:
+        """Delete those of these messages that may be deleted; returns them. The others stay adopted."""
+        ends = self._deletes.over(handles)
+        self._deletes.end(ends, last=True)
+        return {end.handle for end in ends}

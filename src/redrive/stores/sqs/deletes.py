@@ -1,8 +1,8 @@
-"""The last step of settling: deletes and changes of visibility, gathered until there are ten of a kind.
+"""The last step of settling: delete messages or change their visibility, in batches of ten.
 
-What is left over of a call waits a moment for the next one's, so that a request rarely carries less than ten; its
-messages stay hidden meanwhile. One that cannot be done is tried again until the message's visibility ends: then it is
-delivered once more, as after a crash.
+Entries that fill no batch wait a moment for those of the next call, so that a request rarely carries fewer than ten;
+their messages stay hidden meanwhile. A failed entry is tried again until its message's visibility ends. Then SQS
+delivers the message once more, as after a crash.
 """
 
 from __future__ import annotations
@@ -10,18 +10,15 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from ...errors import ConfigError, StoreError
-from .batches import ENTRIES_MAX, EntryRefused, Job, run
-from .client import Sqs
+from .client import DELETE, ENTRIES_MAX, HIDE, EntryRefused, Job, Sqs, run
 
 LINGER_S = 0.1
 AGAIN_S = 1.0  # how often what failed is tried again
 SECONDS_MAX = 12 * 3600
-
-DELETE, HIDE = "DeleteMessageBatch", "ChangeMessageVisibilityBatch"
 
 
 class End(NamedTuple):
@@ -34,7 +31,7 @@ class End(NamedTuple):
     most_s: int = SECONDS_MAX  # for how long it may be hidden
 
 
-class Tail:
+class Deletes:
     """What is to be deleted or hidden, in tens."""
 
     def __init__(self, sqs: Sqs, *, now_ms: Callable[[], int], tell: Callable[[str, str], None]) -> None:
@@ -43,12 +40,13 @@ class Tail:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._adopted, self._undeleted = set[str](), dict[str, End]()  # SQS's receipt handles
         self._due_s = math.inf  # when what is left goes, full or not
 
     def end(self, ends: Sequence[End], *, last: bool) -> None:
         """Do these, and what was left, in full tens; all of them if they are the `last` for now."""
         with self._changed:
-            todo, self._left = [*self._left, *ends], []
+            todo, self._left = [*self._left, *self._without_adopted(ends)], []
         if not last:
             todo, left = _full(todo)
             self._keep(left, LINGER_S)
@@ -58,6 +56,31 @@ class Tail:
         """Do all that is left now."""
         self.end([], last=True)
 
+    # -- messages that Lambda received
+
+    def adopt(self, handles: Collection[str]) -> None:
+        """Delete none of these messages, as Lambda does, until they are `over`."""
+        self._adopted.update(handles)
+
+    def _without_adopted(self, ends: Sequence[End]) -> Sequence[End]:
+        if not self._adopted:
+            return ends
+        left = {end.handle: end for end in ends if end.until_ms is None and end.handle in self._adopted}
+        self._undeleted |= left
+        return [end for end in ends if end.handle not in left]
+
+    def over(self, handles: Collection[str]) -> list[End]:
+        """The deletes of these messages that were left out so far."""
+        found = [self._undeleted.pop(handle) for handle in handles if handle in self._undeleted]
+        self._adopted.difference_update(end.handle for end in found)
+        return found
+
+    def forget(self, handles: Collection[str]) -> None:
+        """They are adopted no more."""
+        self._adopted.difference_update(handles)
+
+    # -- batches
+
     def _keep(self, ends: Sequence[End], within_s: float) -> None:
         if not ends:
             return
@@ -65,7 +88,7 @@ class Tail:
             self._left += ends
             self._due_s = min(self._due_s, time.monotonic() + within_s)
             if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._work, name="redrive-sqs-tail", daemon=True)
+                self._thread = threading.Thread(target=self._work, name="redrive-sqs-deletes", daemon=True)
                 self._thread.start()
             self._changed.notify()
 

@@ -1,29 +1,32 @@
-"""What this process holds of SQS: each message that it claimed, by its receipt, and who waits hidden until when."""
+"""Messages that this process holds: those it claimed, by receipt, and in FIFO queues those that wait behind them."""
 
 from __future__ import annotations
 
 import math
 import threading
+from collections import deque
 from collections.abc import Collection, Sequence
 
 from msgspec import Struct
 
 from ...message import Message, Receipt
-from .fifo import Group
-from .message_state import Kept
-from .queues import Place
+from .queues import SqsQueue
+from .receive import Received
+from .wire import MessageState
 
-VISIBLE_MAX_S = 12 * 3600  # from the receive on, whatever is asked for later
-MARGIN_S = 60  # which we stay away from that
+VISIBLE_MAX_S = 12 * 3600  # from the receive on, however often it is extended
+MARGIN_S = 60  # how far we stay below that
 HIDDEN_MAX = 10_000  # waiting messages that are remembered, before those whose time has come are forgotten
+
+Group = tuple[str, str]  # a queue's URL, and the group
 
 
 class Held(Struct):
     """A claimed message, and what it takes to settle it."""
 
     message: Message
-    kept: Kept  # as it was when it was claimed
-    place: Place
+    state: MessageState  # as it was when it was claimed
+    queue: SqsQueue
     handle: str  # SQS's own receipt
     sqs_id: str
     receives: int
@@ -38,12 +41,13 @@ class Held(Struct):
         return VISIBLE_MAX_S - MARGIN_S - math.ceil((now_ms - self.received_ms) / 1000)
 
 
-class Holding:
+class InFlight:
     """All that one store holds. Any number of threads may use it; `held` is changed under `lock`."""
 
     def __init__(self) -> None:
         self.held: dict[Receipt, Held] = {}
         self.lock = threading.Lock()
+        self.fifo = FifoGroups()
         self._hidden: dict[str, tuple[str, int]] = {}  # by SQS's id: the queue's URL, and until when
         self._hidden_max = HIDDEN_MAX
 
@@ -82,7 +86,7 @@ class Holding:
                 self._hidden = {id: one for id, one in self._hidden.items() if one[1] > now_ms}
                 self._hidden_max = max(HIDDEN_MAX, 2 * len(self._hidden))  # each is looked at a few times at most
             for held, until_ms in waiting:
-                self._hidden[held.sqs_id] = held.place.url, until_ms
+                self._hidden[held.sqs_id] = held.queue.url, until_ms
 
     def show(self, sqs_id: str) -> None:
         """It was delivered again."""
@@ -93,3 +97,50 @@ class Holding:
         with self.lock:
             self._hidden = {id: one for id, one in self._hidden.items() if one[1] > now_ms}
             return sum(where == url for where, _ in self._hidden.values())
+
+
+class FifoGroups:
+    """Who of each group runs, and who waits behind it."""
+
+    def __init__(self) -> None:
+        self._behind: dict[Group, deque[Received]] = {}  # has an entry for each group of which one runs
+        self._heads: dict[Group, str] = {}  # SQS's id of that one
+        self._lock = threading.Lock()
+
+    def heads(self, url: str, received: Sequence[Received]) -> list[Received]:
+        """Those that may run now; the others wait. Where the one that runs is delivered again, its lease ran out, and
+        with it those of all that waited behind it: they come again too."""
+        heads = []
+        with self._lock:
+            for one in received:
+                group, id = (url, group_of(one)), one.raw["MessageId"]
+                if group in self._behind and self._heads[group] != id:
+                    self._behind[group].append(one)
+                else:
+                    self._behind[group], self._heads[group] = deque(), id
+                    heads.append(one)
+        return heads
+
+    def behind(self, group: Group) -> list[Received]:
+        """Who waits."""
+        with self._lock:
+            return [*self._behind.get(group, ())]
+
+    def renewed(self, group: Group, until_ms: int) -> None:
+        """Those who wait are ours until then."""
+        with self._lock:
+            line = self._behind.get(group, deque())
+            for at, one in enumerate(line):
+                line[at] = Received(one.raw, one.at_ms, until_ms)
+
+    def over(self, group: Group) -> list[Received]:
+        """The one that ran is settled, or lost: those who waited, in their order. They run next where it is done with,
+        and go back to the queue where it will be delivered again, before them."""
+        with self._lock:
+            self._heads.pop(group, None)
+            return [*self._behind.pop(group, ())]
+
+
+def group_of(one: Received) -> str:
+    """Of a message of a FIFO queue."""
+    return str(one.raw["Attributes"].get("MessageGroupId", ""))

@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from enum import Enum, auto
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from ...errors import ConfigError, EnqueueError, StoreError, StoreUnavailable
 from ...message import Lane, Message, Swap, version_of
-from .message_state import RECORD_TTL_MS as TTL_MS
+from ...store import Cells, Store
 from .track import (
     RECORDS,
     TRIES,
@@ -30,9 +29,7 @@ from .track import (
     read_record,
     record_of,
 )
-
-if TYPE_CHECKING:
-    from ...store import Cells, Store
+from .wire import RECORD_TTL_MS as TTL_MS
 
 PATIENCE_S, LOOK_S = 1.0, 0.02  # how long a put waits to learn whether the holder of its key is sent
 
@@ -48,7 +45,7 @@ class Word(Enum):
     UNSURE = auto()
 
 
-class Putting:
+class TrackedSends:
     """Sends what is tracked. Any number of threads may use it."""
 
     def __init__(
@@ -175,14 +172,14 @@ class Putting:
                 words[at] = Word.UNSURE
         return words
 
-    def _send(self, messages: Sequence[Message], places: Sequence[int], send: Send, told: list[Told]) -> None:
+    def _send(self, messages: Sequence[Message], ats: Sequence[int], send: Send, told: list[Told]) -> None:
         try:
             errors = send(messages)
         except Exception:
             self.forget(messages)
             raise
         self._seam("mark")
-        for at, error in zip(places, errors, strict=True):
+        for at, error in zip(ats, errors, strict=True):
             told[at] = error
         self.forget([message for message, error in zip(messages, errors, strict=True) if error is not None])
         with suppress(StoreError):  # it is sent; the next settlement says so

@@ -15,8 +15,6 @@ from enum import StrEnum
 from itertools import groupby
 from time import monotonic, sleep
 
-import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ...errors import ConfigError, EnqueueError, StoreError
@@ -25,7 +23,6 @@ from ...message import (
     RESTING,
     Ack,
     Ask,
-    Cell,
     DeadLetter,
     Decision,
     Delivery,
@@ -38,12 +35,12 @@ from ...message import (
     Swap,
 )
 from ...store import Store
+from ..run_marks import sent_swap
 
 BATCH = 200  # messages that are claimed at once
 LEASE_MS = 60_000  # how long what a killed pump had claimed waits for another
 PAUSE_S = (0.5, 60.0)  # the first and the longest pause of a queue that takes nothing
 LOOK_S = 5.0  # how often the thread looks for queues that it does not know, at least
-SENT_TTL_MS = 30 * 86_400_000  # where nobody counts it any more
 OWNER = "outbox"  # a cell: whose outbox this triage store is
 SETTLE_S = 1.0  # how long a dead letter waits for the pump that is about to settle its last way back
 UNROUTED = "unrouted"  # the task of what no task is known for: a store wants a name
@@ -51,27 +48,6 @@ WIDE = 1000  # places of a group in the outbox, where its order does not matter
 
 Send = Callable[[Sequence[Message]], Sequence[Exception | None]]
 Tell = Callable[[str, str], object]
-
-
-class Sent(Struct, frozen=True, array_like=True):
-    """That a message which a run moved has left for SQS."""
-
-    at_ms: int = 0
-
-
-def sent_cell(run: str, id: str) -> str:
-    """The cell that says so: what is in SQS cannot be looked up, so a run that finds its message nowhere looks here."""
-    return f"run/{run}/p/{id}"
-
-
-def read_sent(cell: Cell) -> Sent:
-    """What such a cell holds."""
-    return msgspec.json.decode(cell.value, type=Sent)
-
-
-def is_verdict(swap: Swap) -> bool:
-    """Whether it tells a run what became of a message: written once, whoever comes first (redrive_outcome.py)."""
-    return swap.version == 0 and swap.key.startswith("run/") and "/v/" in swap.key
 
 
 def _ignore(name: str, text: str) -> None:
@@ -92,11 +68,11 @@ class Outbox:
         triage: Store,
         send: Send,
         *,
-        place: str = "",
+        owner: str = "",
         ordered: Callable[[str], bool] = lambda queue: False,
         tell: Tell = _ignore,
     ) -> None:
-        self._triage, self._send, self._place, self._ordered, self.tell = triage, send, place, ordered, tell
+        self._triage, self._send, self._owner, self._ordered, self.tell = triage, send, owner, ordered, tell
         self._owned = False
         self._wide: set[str] = set()  # queues whose groups have room
         self._lock = threading.Lock()  # one pump at a time in a process: two would only share the work
@@ -107,22 +83,22 @@ class Outbox:
     def own(self) -> None:
         """Make sure that the triage store is this outbox's and nothing else. Raises ConfigError where it belongs to
         another prefix, or holds messages that were put there: they would be sent to SQS."""
-        if self._owned or not self._place:
+        if self._owned or not self._owner:
             return
-        cells, mine = self._triage.cells, self._place.encode()
+        cells, mine = self._triage.cells, self._owner.encode()
         (cell,) = cells.read([OWNER])
         if cell is None:
             counts = self._triage.counts()
             if counts.ready + counts.scheduled + counts.leased:
                 raise ConfigError(
-                    f"triage= of sqs://{self._place} names a store that has waiting messages of its own; give it a "
+                    f"triage= of sqs://{self._owner} names a store that has waiting messages of its own; give it a "
                     "store of its own: another file, schema or namespace"
                 )
             cells.swap([Swap(OWNER, 0, mine)])
             (cell,) = cells.read([OWNER])
         if cell is not None and cell.value != mine:
             raise ConfigError(
-                f"triage= of sqs://{self._place} names the triage store of sqs://{cell.value.decode()}; give each "
+                f"triage= of sqs://{self._owner} names the triage store of sqs://{cell.value.decode()}; give each "
                 "prefix one of its own: another file, schema or namespace"
             )
         self._owned = True
@@ -271,7 +247,7 @@ def _queue_of(delivery: Delivery) -> str:
 def _marks(message: Message, now_ms: int) -> tuple[Swap, ...]:
     if message.run is None:
         return ()
-    return (Swap(sent_cell(message.run, message.id), 0, msgspec.json.encode(Sent(now_ms)), SENT_TTL_MS),)
+    return (sent_swap(message.run, message.id, now_ms),)
 
 
 def _refused(error: EnqueueError, now_ms: int) -> tuple[Decision, Fault | None]:
@@ -302,7 +278,7 @@ def bury(triage: Store, messages: Sequence[Message], *, keys: bool = False) -> l
 def lay(triage: Store, messages: Sequence[Message], *, keys: bool = False) -> list[Laid]:
     """Write dead letters into the triage store; with `keys` each with its unique key, unless another rests under it.
 
-    The same death twice is one row; who died again after a redrive takes the place of an older row. One that is on its
+    The same death twice is one row; who died again after a redrive takes the owner of an older row. One that is on its
     way out of the outbox waits a moment for the pump that sent it; it is left where that does not come, as is what the
     store never takes. Raises StoreUnavailable where the store cannot be written: nothing is known then.
     """

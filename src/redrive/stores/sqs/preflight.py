@@ -1,7 +1,9 @@
-"""Whether a queue of SQS is fit for what its worker is about to do: pure rules over what SQS says of the queue.
+"""Check whether a queue of SQS suits the work that a worker is about to do on it.
 
-Refused at start is what would lose messages, take them away before their policy is through, or can never work; told by
-the doctor is what is unsafe, dear or surprising. Each line says both numbers and the fix.
+A worker refuses to start where the queue would lose messages, move them away before their retries are over, or can
+never work. The doctor warns of what is unsafe, expensive or surprising. Each line states both numbers and the fix.
+
+The rules are pure functions of `QueueFacts`; `Preflight` reads these facts with a few calls that change nothing.
 """
 
 from __future__ import annotations
@@ -12,9 +14,15 @@ from math import ceil
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...duration import show
+from ...errors import ConfigError, StoreError
+from ...message import Lane
 from ...store import Work
+from .client import Sqs
+from .queues import Queues, SqsQueue
+from .url import SqsUrl
 
 DELAY_MAX_S = 900  # of one message, as SQS bounds it
 VISIBILITY_MAX_S = 43_200  # from a receive
@@ -262,3 +270,100 @@ def _timing(facts: QueueFacts, works: Sequence[Work]) -> Iterator[str]:
             "poll=0 in the URL: an idle worker asks again at once, about 50 paid requests a second; take it out (20 s "
             "is the default, and a message ends the wait)"
         )
+
+
+# -- the facts
+
+# Each is refused for what it asks, if it is not refused for who asks. SQS may look at the first before the second:
+# then a missing right is not found here, but never is a right that is there told missing.
+_PROBES: tuple[tuple[str, dict[str, object]], ...] = (
+    ("SendMessageBatch", {"Entries": [{"Id": "probe", "MessageBody": "\x00"}]}),
+    ("ReceiveMessage", {"MaxNumberOfMessages": 11}),
+    ("DeleteMessageBatch", {"Entries": [{"Id": "probe", "ReceiptHandle": "none"}]}),
+    ("ChangeMessageVisibilityBatch", {"Entries": [{"Id": "probe", "ReceiptHandle": "none", "VisibilityTimeout": 0}]}),
+)
+
+
+class Preflight:
+    """Preflight at queues of one prefix. `cells`, `triage`: whether the store has them."""
+
+    def __init__(self, sqs: Sqs, at: SqsUrl, queues: Queues, *, cells: bool, triage: bool) -> None:
+        self._sqs, self._at, self._queues = sqs, at, queues
+        self._cells, self._triage = cells, triage
+
+    def check(self, works: Sequence[Work], *, advise: bool = False, function_s: float | None = None) -> list[str]:
+        """As `Work` says of a store's `vet`. `function_s`: the timeout of a Lambda function that does them. Raises
+        ConfigError for a queue that is not there, StoreUnavailable."""
+        found: list[str] = []
+        for queue in dict.fromkeys(work.queue for work in works):
+            facts = self.facts(queue, probe=advise)
+            facts = facts if function_s is None else replace(facts, function_s=function_s)
+            found += refusals(facts, works)
+            found += warnings(facts, works) if advise else []
+        return found
+
+    def doctor(self) -> list[str]:
+        """What is doubtful about every queue there is, whatever works it."""
+        return [line for queue in self._queues.names() for line in warnings(self.facts(queue, probe=True))]
+
+    def facts(self, queue: str, *, probe: bool = False) -> QueueFacts:
+        """What is known of the queue; with `probe` also who else uses its dead-letter queue, and missing rights."""
+        sqs_queue = self._queues.of(queue)
+        attributes = self._queues.attributes(sqs_queue.url)
+        dead, receives_max = redrive_policy(attributes)
+        facts = QueueFacts(
+            queue=queue,
+            name=sqs_queue.sqs_name,
+            mode=self._at.mode.value,
+            fifo=sqs_queue.fifo,
+            cells=self._cells,
+            triage=self._triage,
+            receives_max=receives_max,
+            retention_s=int(attributes["MessageRetentionPeriod"]),
+            visibility_s=int(attributes["VisibilityTimeout"]),
+            poll_s=self._at.poll_s,
+            in_flight=int(attributes.get("ApproximateNumberOfMessagesNotVisible", 0)),
+            dead=dead,
+            dead_found=self._triage or self._rests(queue, Lane.DEAD),
+            poison_found=self._triage or self._rests(queue, Lane.QUARANTINE),
+        )
+        return self._probed(facts, sqs_queue) if probe else facts
+
+    def _rests(self, queue: str, lane: Lane) -> bool:
+        try:
+            self._queues.resting(queue, lane)
+        except ConfigError:
+            return False
+        return True
+
+    def _probed(self, facts: QueueFacts, queue: SqsQueue) -> QueueFacts:
+        facts = replace(facts, denied=tuple(self._denied(queue)))
+        if facts.dead is None:
+            return facts
+        try:
+            url = str(self._sqs.call("GetQueueUrl", QueueName=facts.dead)["QueueUrl"])
+            attributes = self._queues.attributes(url)
+        except (ConfigError, StoreError):  # of another account, perhaps
+            return facts
+        return replace(
+            facts,
+            dead_retention_s=int(attributes["MessageRetentionPeriod"]),
+            dead_from_sns=sent_by_sns(attributes),
+            dead_sources=tuple(name for name in self._sources(url) if name != queue.sqs_name),
+        )
+
+    def _sources(self, url: str) -> list[str]:
+        try:
+            answer = self._sqs.call("ListDeadLetterSourceQueues", QueueUrl=url)
+        except (ConfigError, StoreError):
+            return []
+        return [source.rpartition("/")[2] for source in answer.get("queueUrls") or ()]
+
+    def _denied(self, queue: SqsQueue) -> Iterator[str]:
+        for action, parameters in _PROBES:
+            try:
+                self._sqs.call(action, QueueUrl=queue.url, **parameters)
+            except ConfigError:  # of rights: the queue is there
+                yield action.removesuffix("Batch")
+            except StoreError:
+                continue

@@ -10,8 +10,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from ...errors import ConfigError
-from ...message import Lane
+from ...errors import ConfigError, Unsupported
+from ...message import GroupOrder, Lane, OnDead
+from .. import validation
 from .client import Sqs
 from .url import SqsUrl
 
@@ -32,11 +33,11 @@ class Bounds(Struct, frozen=True):
     retention_ms: int
 
 
-class Place(Struct, frozen=True):
+class SqsQueue(Struct, frozen=True):
     """A queue of SQS that a redrive queue lies in."""
 
-    queue: str  # redrive's name of it
-    name: str  # SQS's name
+    name: str  # redrive's name
+    sqs_name: str
     url: str
     fifo: bool  # by its name: looked at for each message
 
@@ -46,22 +47,37 @@ class Queues:
 
     def __init__(self, sqs: Sqs, at: SqsUrl) -> None:
         self._sqs, self._at = sqs, at
-        self._places: dict[str, Place] = {}  # by SQS's name without .fifo
+        self._queues: dict[str, SqsQueue] = {}  # by SQS's name without .fifo
         self._bounds: dict[str, Bounds] = {}
         self._lock = threading.Lock()
 
-    def of(self, queue: str) -> Place:
+    def of(self, queue: str) -> SqsQueue:
         """Where the messages of this queue lie. Raises ConfigError for a name SQS cannot have, and for a queue that
         is not there."""
-        return self._places.get(queue) or self._found(queue, queue.removesuffix(FIFO), "")
+        return self._queues.get(queue) or self._found(queue, queue.removesuffix(FIFO), "")
 
-    def resting(self, queue: str, lane: Lane) -> Place:
+    def resting(self, queue: str, lane: Lane) -> SqsQueue:
         """Where what died there, or was put in quarantine, goes. Raises ConfigError."""
         suffix = DEAD if lane is Lane.DEAD else POISON
         key = queue.removesuffix(FIFO) + suffix
-        return self._places.get(key) or self._found(key, key, suffix, fifo=self.of(queue).fifo)
+        return self._queues.get(key) or self._found(key, key, suffix, fifo=self.of(queue).fifo)
 
-    def _found(self, key: str, base: str, suffix: str, fifo: bool | None = None) -> Place:
+    def check_configuration(
+        self, queue: str, group_width: int | None, group_order: GroupOrder | str | None, on_dead: OnDead | str | None
+    ) -> None:
+        """Raises Unsupported for settings of groups that are not what SQS does anyway."""
+        validation.admit_width(group_width, 1)
+        order = validation.word(GroupOrder, group_order, "group_order")
+        dead = validation.word(OnDead, on_dead, "on_dead")
+        fifo = order is not None and self.of(queue).fifo
+        wide, blocks = group_width not in (None, 1), dead is OnDead.BLOCK
+        if wide or blocks or (order is not None and fifo != (order is GroupOrder.STRICT)):
+            raise Unsupported(
+                f"queue {queue!r}: SQS serves the groups of a FIFO queue (its name ends in .fifo) one message at a "
+                "time, in order, and skips a dead one; a standard queue has no order, and no width"
+            )
+
+    def _found(self, key: str, base: str, suffix: str, fifo: bool | None = None) -> SqsQueue:
         name = f"{self._at.prefix}-{base}"
         if not _NAME.fullmatch(name) or len(name) + len(FIFO) > NAME_MAX:
             raise ConfigError(
@@ -76,9 +92,9 @@ class Queues:
             if url is None:
                 url = self._missing(names[0], suffix)
             name = url.rpartition("/")[2]
-            place = Place(base.removesuffix(suffix) if suffix else base, name, url, name.endswith(FIFO))
-            self._places[key] = place
-            return place
+            queue = SqsQueue(base.removesuffix(suffix) if suffix else base, name, url, name.endswith(FIFO))
+            self._queues[key] = queue
+            return queue
 
     def _url(self, name: str) -> str | None:
         try:
@@ -111,15 +127,15 @@ class Queues:
             return known
         return str(self._sqs.call("CreateQueue", QueueName=name, Attributes=dict(attributes))["QueueUrl"])
 
-    def bounds(self, place: Place) -> Bounds:
+    def bounds(self, queue: SqsQueue) -> Bounds:
         """As they were when they were first asked for."""
-        if place.url not in self._bounds:
-            found = self.attributes(place.url, "RedrivePolicy", "MessageRetentionPeriod")
+        if queue.url not in self._bounds:
+            found = self.attributes(queue.url, "RedrivePolicy", "MessageRetentionPeriod")
             policy = json.loads(found.get("RedrivePolicy") or "{}")
             most = policy.get("maxReceiveCount")
             retention_s = int(found.get("MessageRetentionPeriod", DEFAULT_RETENTION_S))
-            self._bounds[place.url] = Bounds(None if most is None else int(most), retention_s * 1000)
-        return self._bounds[place.url]
+            self._bounds[queue.url] = Bounds(None if most is None else int(most), retention_s * 1000)
+        return self._bounds[queue.url]
 
     def _arn(self, url: str) -> str:
         return str(self.attributes(url, "QueueArn")["QueueArn"])
@@ -145,7 +161,7 @@ class Queues:
             for url in answer.get("QueueUrls") or ():
                 name = url.rpartition("/")[2].removeprefix(prefix).removesuffix(FIFO)
                 if not name.endswith((DEAD, POISON)):
-                    names.add(name + FIFO if name + FIFO in self._places else name)  # as it was asked for
+                    names.add(name + FIFO if name + FIFO in self._queues else name)  # as it was asked for
             token = answer.get("NextToken")
             if not token:
                 return sorted(names)

@@ -11,24 +11,16 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from ...codec import Routes
-from ...errors import ConfigError, StoreError
+from ...errors import ConfigError, StoreError, Unsupported
 from ...message import Ask, Cell, Swap, version_of
 from ...store import Cells
+from .cells import NO_CELLS
 from .deletes import End
-from .envelope import read
-from .fifo import group_of
-from .in_flight import Held
-from .message_state import (
-    RECORD_TTL_MS,
-    Kept,
-    decode,
-    record_of,
-    revived,
-    with_kept,
-)
-from .queues import Place
+from .in_flight import Held, group_of
+from .queues import SqsQueue
 from .receive import Received
 from .track import RECORDS as TRACKS
+from .wire import RECORD_TTL_MS, MessageState, decode, read, record_of, revived, with_state
 
 RECORDS = "sqs/m/"
 
@@ -51,20 +43,20 @@ class Records:
         found = self._cells.read([*names.values()]) if names else []
         return {id: cell for id, cell in zip(names, found, strict=True) if cell is not None}
 
-    def held(self, place: Place, one: Received, ask: Ask, record: Cell | None) -> Held:
+    def held(self, queue: SqsQueue, one: Received, ask: Ask, record: Cell | None) -> Held:
         """What was received, with its record."""
-        message, kept = read(one.raw, queue=ask.queue, routes=self._routes)
-        if kept.reason is not None:  # a dead letter that a move task brought back
-            kept = revived(kept, int(one.raw["Attributes"]["SentTimestamp"]))
-            message = with_kept(message, kept)
+        message, state = read(one.raw, queue=ask.queue, routes=self._routes)
+        if state.reason is not None:  # a dead letter that a move task brought back
+            state = revived(state, int(one.raw["Attributes"]["SentTimestamp"]))
+            message = with_state(message, state)
         version = 0
         if record is not None:
-            kept, version = decode(record.value), record.version
-            message = with_kept(message, kept)
+            state, version = decode(record.value), record.version
+            message = with_state(message, state)
         return Held(
             message=message,
-            kept=kept,
-            place=place,
+            state=state,
+            queue=queue,
             handle=one.raw["ReceiptHandle"],
             sqs_id=one.raw["MessageId"],
             receives=int(one.raw["Attributes"]["ApproximateReceiveCount"]),
@@ -72,39 +64,48 @@ class Records:
             received_ms=one.at_ms,
             until_ms=one.until_ms,
             version=version,
-            group=(place.url, group_of(one)) if place.fifo else None,
+            group=(queue.url, group_of(one)) if queue.fifo else None,
         )
 
-    def write(self, held: Held, kept: Kept) -> bool:
+    def write(self, held: Held, state: MessageState) -> bool:
         """Whether this is its record now."""
         if self._cells is None:
             return False
-        swap = record_swap(held, kept)
+        swap = record_swap(held, state)
         if not self._cells.swap([swap])[0]:
             return False
-        held.kept, held.version = kept, version_of(self._cells.read([swap.key])[0])
+        held.state, held.version = state, version_of(self._cells.read([swap.key])[0])
+        return True
+
+    def checkpoint(self, held: Held | None, progress: bytes) -> bool:
+        """As `Store.checkpoint`. Raises Unsupported where there are no cells."""
+        if self._cells is None:
+            raise Unsupported(f"a checkpoint needs a place to be kept. {NO_CELLS}")
+        if held is None or not self.write(held, replace(held.state, progress=progress)):
+            return False
+        held.message = replace(held.message, progress=progress)
         return True
 
     def mark_alone(self, held: Held) -> None:
         """It runs with no other beside it."""
-        kept = held.kept
-        if self._cells is not None and kept.alone < held.receives:
-            before = kept.alone > kept.receives  # that run ended as a crash: this one is another
-            self.write(held, replace(kept, alone=held.receives, crashes_alone=kept.crashes_alone + before))
+        state = held.state
+        if self._cells is not None and state.alone < held.receives:
+            before = state.alone > state.receives  # that run ended as a crash: this one is another
+            self.write(held, replace(state, alone=held.receives, crashes_alone=state.crashes_alone + before))
 
-    def given_back(self, place: Place, received: Sequence[Received]) -> list[End]:
+    def given_back(self, queue: SqsQueue, received: Sequence[Received]) -> list[End]:
         """What it takes to let others have what was received and never claimed, at once; where there are cells, no
         attempt is lost."""
         if not received:
             return []
         if self._cells is not None:
-            ask = Ask(place.queue, 1, 0)
+            ask = Ask(queue.name, 1, 0)
             with suppress(StoreError, ConfigError):  # then they count a crash more than they had
                 records = self.of(received)
-                holding = [self.held(place, one, ask, records.get(one.raw["MessageId"])) for one in received]
-                self._cells.swap([record_swap(held, replace(held.kept, receives=held.receives)) for held in holding])
+                in_flight = [self.held(queue, one, ask, records.get(one.raw["MessageId"])) for one in received]
+                self._cells.swap([record_swap(held, replace(held.state, receives=held.receives)) for held in in_flight])
         now = self._now_ms()
-        return [End(place.url, one.raw["ReceiptHandle"], one.until_ms, until_ms=now) for one in received]
+        return [End(queue.url, one.raw["ReceiptHandle"], one.until_ms, until_ms=now) for one in received]
 
 
 def is_again(one: Received) -> bool:
@@ -112,6 +113,6 @@ def is_again(one: Received) -> bool:
     return bool(one.raw["Attributes"]["ApproximateReceiveCount"] != "1")
 
 
-def record_swap(held: Held, kept: Kept) -> Swap:
+def record_swap(held: Held, state: MessageState) -> Swap:
     """What writes its record."""
-    return Swap(RECORDS + held.sqs_id, held.version, record_of(kept), RECORD_TTL_MS)
+    return Swap(RECORDS + held.sqs_id, held.version, record_of(state), RECORD_TTL_MS)

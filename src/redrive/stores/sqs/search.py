@@ -1,20 +1,35 @@
-"""Which messages are found, and cancelled: those that rest, those that run here, and with `track=true` all others."""
+"""Find, cancel and count the messages of a store on SQS, as far as SQS and what is beside it can tell.
+
+Messages that run in this process and those in the triage store are found. All others are only with `track=true`
+(`track.py`). SQS counts what a queue holds, but not which of it runs and which waits for a retry.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Sequence
 
-from ...message import Cancel, Lane, Message
+from ...awsapi.client import REFUSED
+from ...errors import ConfigError, StoreError, StoreUnavailable
+from ...message import Cancel, Counts, Lane, Message
 from ...store import Store
-from .in_flight import Holding
+from .in_flight import InFlight
+from .queues import Queues, SqsQueue
+from .receive import Receivers
 from .track import Track
 
+IN_FLIGHT_MAX = 120_000  # of one queue
+NEAR_LIMIT = 0.9  # of that: from here on retries are sent as copies, as a delayed message is not in flight
+LOOK_EVERY_S = 10.0
+LOOK_AFTER = 500  # messages received since the last look; with fewer no queue comes near its limit
 
-class Finding:
-    """Finds messages of one store."""
 
-    def __init__(self, holding: Holding, triage: Store | None, track: Track | None) -> None:
-        self._holding, self._triage, self._track = holding, triage, track
+class Search:
+    """Finds and cancels messages of one store."""
+
+    def __init__(self, in_flight: InFlight, triage: Store | None, track: Track | None) -> None:
+        self._in_flight, self._triage, self._track = in_flight, triage, track
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         """As `Store.find`."""
@@ -28,7 +43,7 @@ class Finding:
         return found
 
     def _running(self) -> dict[str, Message]:
-        return {held.message.id: held.message for held in self._holding.all()}
+        return {held.message.id: held.message for held in self._in_flight.all()}
 
     def cancel(self, track: Track, ids: Sequence[str]) -> list[Cancel]:
         """As `Store.cancel`."""
@@ -40,3 +55,66 @@ class Finding:
         if waiting and self._triage is not None:  # or rest; or are just being sent back
             words |= zip(waiting, self._triage.cancel(waiting), strict=True)
         return [words[id] for id in ids]
+
+
+class Counting:
+    """Counts of one store's queues, with those that rest in `triage`."""
+
+    def __init__(
+        self,
+        queues: Queues,
+        receivers: Receivers,
+        in_flight: InFlight,
+        triage: Store | None,
+        *,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._queues, self._receivers, self._in_flight = queues, receivers, in_flight
+        self._triage, self._now_ms = triage, now_ms
+
+    def of(self, queue: str) -> Counts:
+        """Raises StoreUnavailable."""
+        try:
+            sqs_queue = self._queues.of(queue)
+            ready, leased, scheduled = self._queues.counts(sqs_queue.url)
+        except ConfigError as error:
+            if REFUSED in str(error):
+                raise StoreUnavailable(str(error)) from error
+            ready = leased = scheduled = 0  # there is no such queue
+        else:
+            waiting = self._in_flight.hidden_in(sqs_queue.url, self._now_ms())
+            hidden = min(leased, waiting)  # SQS calls in flight what waits for its retry, too
+            leased, scheduled = leased - hidden, scheduled + hidden
+            if sqs_queue.fifo and hidden and self._receivers.is_dry(sqs_queue):  # what is visible stands behind that
+                ready, scheduled = 0, scheduled + ready
+        rest = Counts() if self._triage is None else self._triage.counts(queue)
+        return Counts(
+            ready=ready + rest.ready,
+            scheduled=scheduled + rest.scheduled,
+            leased=leased + rest.leased,
+            dead=rest.dead,
+            quarantine=rest.quarantine,
+        )
+
+
+class InFlightLimit:
+    """What is known of each queue; looked at now and then."""
+
+    def __init__(self, queues: Queues, receivers: Receivers, *, tell: Callable[[str, str], None]) -> None:
+        self._queues, self._receivers, self._tell = queues, receivers, tell
+        self._looks: dict[str, tuple[float, int, bool]] = {}  # by URL: when, messages received by then, and the answer
+
+    def is_near(self, queue: SqsQueue) -> bool:
+        """Whether the queue comes near the number of messages that it may have in flight."""
+        at_s, received, crowded = self._looks.get(queue.url, (-math.inf, 0, False))
+        if time.monotonic() - at_s < LOOK_EVERY_S or (not crowded and self._receivers.received - received < LOOK_AFTER):
+            return crowded
+        try:
+            _, flying, _ = self._queues.counts(queue.url)
+        except (StoreError, ConfigError):
+            return crowded
+        now_crowded = flying >= NEAR_LIMIT * IN_FLIGHT_MAX
+        if now_crowded and not crowded:
+            self._tell(queue.name, f"{flying} messages in flight, of {IN_FLIGHT_MAX}; retries are sent anew")
+        self._looks[queue.url] = time.monotonic(), self._receivers.received, now_crowded
+        return now_crowded

@@ -11,11 +11,9 @@ from msgspec.structs import replace
 
 from ...errors import ConfigError, StoreError
 from ...message import RESTING, Lane, Message
-from .batches import BYTES_MAX, SEND, EntryRefused, Job, run
-from .client import Sqs
-from .envelope import KEPT, size_of, write
-from .queues import Place
-from .verbatim import VERBATIM, is_foreign
+from .client import BYTES_MAX, SEND, EntryRefused, Job, Sqs, run
+from .queues import SqsQueue
+from .wire import STATE, VERBATIM, is_foreign, size_of, write
 
 DELAY_MAX_S = 900  # of a message that is sent
 
@@ -23,7 +21,7 @@ DELAY_MAX_S = 900  # of a message that is sent
 class Send(Struct):
     """A message to be sent."""
 
-    place: Place
+    queue: SqsQueue
     message: Message
     key_for_ms: int = 0
 
@@ -37,28 +35,28 @@ class Sender:
     def sent(self, sends: Sequence[Send]) -> list[StoreError | ConfigError | None]:
         """Send them; what went wrong with each."""
         jobs: dict[str, Job] = {}
-        places: list[tuple[Job, int]] = []
+        sent: list[tuple[Job, int]] = []
         now = self._now_ms()
         for send in sends:
-            job = jobs.setdefault(send.place.url, Job(SEND, send.place.url, [], []))
+            job = jobs.setdefault(send.queue.url, Job(SEND, send.queue.url, [], []))
             entry, size = self._entry(send, now)
             job.entries.append(entry)
             job.sizes.append(size)
-            places.append((job, len(job.entries) - 1))
+            sent.append((job, len(job.entries) - 1))
         run(self._sqs, [*jobs.values()])
-        return [job.answers[at] for job, at in places]
+        return [job.answers[at] for job, at in sent]
 
     def _entry(self, send: Send, now: int) -> tuple[dict[str, Any], int]:
         message, wait_s = send.message, 0
         if message.lane is Lane.READY and message.due_ms is not None:
             wait_s = max(0, math.ceil((message.due_ms - now) / 1000))
-            if wait_s <= (0 if send.place.fifo else DELAY_MAX_S):
+            if wait_s <= (0 if send.queue.fifo else DELAY_MAX_S):
                 message = replace(message, due_ms=message.enqueued_ms)  # SQS keeps it back long enough
         body, attributes, size = self._written(message)
         entry: dict[str, Any] = {"MessageBody": body}
         if attributes:
             entry["MessageAttributes"] = attributes
-        if send.place.fifo:
+        if send.queue.fifo:
             entry["MessageGroupId"] = _group_id(message)
             entry["MessageDeduplicationId"] = _deduplication_id(message)
         else:
@@ -79,7 +77,7 @@ class Sender:
                 if size <= BYTES_MAX:
                     break
             if size > BYTES_MAX and message.lane in RESTING:  # a stranger's, then at least as it came
-                attributes = {name: value for name, value in attributes.items() if name not in (KEPT, "reason")}
+                attributes = {name: value for name, value in attributes.items() if name not in (STATE, "reason")}
                 size = size_of(body, attributes)
         return body, attributes, size
 

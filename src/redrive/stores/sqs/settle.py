@@ -1,202 +1,165 @@
-"""Settling in SQS, where nothing is atomic: send first, delete last, and remember what was sent.
+"""Settle messages in SQS, where nothing is atomic: send first, delete last, and remember what was sent.
 
-A settlement goes through four steps, each for all settlements of a call in batches of ten: *send* (follow-ups, copies,
-dead letters), *keep* (its swaps, the record), then *end* (delete, or hide until it is due). A crash between two of them
-leaves a duplicate, never a loss: what is not deleted comes back when its visibility ends. A call that failed half-way
-is repeated by the worker: what was sent then is remembered by its receipt, and not sent again.
+All settlements of a call go through the same four steps, in batches of ten: *check* their swaps, *send* follow-ups,
+copies and dead letters, *keep* swaps and records, and *end* the messages (delete, or hide until they are due). A crash
+between two steps leaves a duplicate, never a loss: a message that is not deleted comes back when its visibility ends.
+When a call fails half-way the worker repeats it; what it sent is remembered by its receipt and not sent again.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from ...errors import ConfigError, StoreError, StoreUnavailable
-from ...ids import new_id
-from ...message import (
-    RESTING,
-    Ack,
-    Draft,
-    Lane,
-    Message,
-    Receipt,
-    RetryAt,
-    Settled,
-    Settlement,
-    Swap,
-    version_of,
-)
-from .. import lifecycle
-from .in_flight import VISIBLE_MAX_S, Held
-from .message_state import Kept, kept_of
-from .outbox import bury, is_verdict
-from .queues import Place, Queues
-from .records import record_swap
+from ...awsapi.client import REFUSED
+from ...errors import ConfigError, EnqueueError, StoreError, StoreUnavailable
+from ...message import RESTING, Ack, Message, Receipt, Settled, Settlement, Swap, version_of
+from ...store import Cells, Store
+from ..run_marks import is_verdict
+from .deletes import Deletes, End
+from .in_flight import Held, InFlight
+from .keys import Send as SendAll
+from .keys import TrackedSends
+from .outbox import bury
+from .queues import Queues
+from .receive import Receivers
+from .records import Records, record_swap
 from .send import Send, Sender, is_final
+from .steps import Step, Steps
 from .track import Track
-from .url import Mode, SqsUrl
+from .wire import state_of
 
-if TYPE_CHECKING:
-    from ...store import Cells, Store
-
-TRIAGE_PAUSE_S = 5.0  # how long a triage store that was out is let alone
+TRIAGE_PAUSE_S = 5.0  # how long a triage store that was out is left alone
 
 
-class Step(Struct):
-    """A settlement on its way."""
-
-    held: Held
-    sends: list[Send]
-    rest: Message | None = None  # to be written to the triage store
-    hide_until_ms: int | None = None  # None: delete it
-    record: Kept | None = None
-    swaps: tuple[Swap, ...] = ()
-    left: Message | None = None  # as it is afterwards; None: it is over
-    cancelled: bool = False
-    sent: bool = False
-    kept: bool = False
-    ended: bool = False
-    error: StoreError | ConfigError | None = None
-    refused: StoreError | ConfigError | None = None  # of a follow-up that SQS never takes
-    word: Settled = Settled.OK
-
-    @property
-    def is_over(self) -> bool:
-        """Whether its message leaves the queue for good, and not as a copy."""
-        id, place = self.held.message.id, self.held.place
-        return self.hide_until_ms is None and all(
-            send.message.id != id or send.place is not place for send in self.sends
-        )
-
-    @property
-    def gives_key_back(self) -> bool:
-        """Whether its message is done, or cancelled."""
-        return self.left is None or self.left.lane is Lane.DONE
-
-
-class Settling:
-    """How this store settles. Used by one thread at a time."""
+class Settlements:
+    """How one store settles what an exchange brings. `send` sends messages; `track`, `putting` with `track=true`."""
 
     def __init__(
         self,
-        at: SqsUrl,
+        queues: Queues,
+        steps: Steps,
+        settling: Settling,
+        ending: Ending,
+        in_flight: InFlight,
+        *,
+        track: Track | None,
+        tracked_sends: TrackedSends | None,
+        send: SendAll,
+    ) -> None:
+        self._queues, self._steps, self._in_flight = queues, steps, in_flight
+        self.settling, self._ending = settling, ending
+        self._track, self._tracked_sends, self._send = track, tracked_sends, send
+
+    def check(self, settlements: Sequence[Settlement]) -> None:
+        """Raises EnqueueError where there is no queue for a follow-up: then nothing is to be settled."""
+        for draft in (draft for s in settlements for draft in s.follow_ups):
+            try:
+                self._queues.of(draft.queue)
+            except ConfigError as error:
+                if REFUSED in str(error):
+                    raise
+                raise EnqueueError(f"a follow-up of task {draft.task!r}: {error}; nothing was settled") from error
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        """Raises StoreUnavailable if something could not be sent or kept: the same call goes on from there. What that
+        does not concern ends now."""
+        if not settlements:
+            return []
+        if self._track is not None:
+            self._see_cancels(self._track, settlements)
+        pairs: list[tuple[Receipt, Step | None]] = []
+        for settlement in settlements:
+            receipt, held = settlement.receipt, self._in_flight.held.get(settlement.receipt)
+            step = self._steps.ended(receipt) if held is None else self._steps.step(held, settlement)
+            pairs.append((receipt, step))
+        steps = [step for _, step in pairs if step is not None and not step.ended]
+        self.settling.check(steps)
+        if self._tracked_sends is not None:
+            self._follow(self._tracked_sends, steps)
+        self.settling.send([step for step in steps if step.error is None])
+        self._refuse(pairs)
+        self.settling.keep(steps)
+        done = [step for step in steps if step.error is None]
+        self._ending.leave([step.held for step in done if step.word is not Settled.OK])
+        self._ending.end([step for step in done if step.word is Settled.OK], pairs)
+        for step in done:
+            step.ended = True
+        errors = [step.error for step in steps if step.error is not None]
+        if errors:
+            for receipt, step in pairs:
+                if step is not None:
+                    self._steps.remember(receipt, step)
+            raise unavailable(errors)
+        return [Settled.STALE if step is None else _word(step) for _, step in pairs]
+
+    def _see_cancels(self, track: Track, settlements: Sequence[Settlement]) -> None:
+        """Whatever is not done ends, if that was asked for."""
+        undone = [s.receipt for s in settlements if not isinstance(s.decision, Ack)]
+        running = [held for receipt in undone if (held := self._in_flight.held.get(receipt)) is not None]
+        asked = track.asked([held.message.id for held in running])
+        for held in running:
+            if held.message.id in asked:
+                held.message = replace(held.message, cancel=True)
+
+    def _follow(self, tracked_sends: TrackedSends, steps: Sequence[Step]) -> None:
+        """Send what follows, but for what another message of its key makes needless."""
+        todo = [step for step in steps if not step.sent and step.word is Settled.OK]
+        sends = [(step, send) for step in todo for send in step.sends if send.message.id != step.held.message.id]
+        if not sends:
+            return
+        ending = {step.held.message.id for step in todo if step.gives_key_back}
+        keys_for_ms = [send.key_for_ms for _, send in sends]
+        told = tracked_sends.put(
+            [send.message for _, send in sends], self._send, keys_for_ms=keys_for_ms, ending=ending
+        )
+        for (step, send), word in zip(sends, told, strict=True):
+            if word is None or isinstance(word, str):
+                step.sends.remove(send)
+            elif is_final(word):
+                step.sends.remove(send)
+                step.refused = word
+            else:
+                step.error = word
+
+    def _refuse(self, pairs: Sequence[tuple[Receipt, Step | None]]) -> None:
+        """Raises EnqueueError for a follow-up that SQS never takes; what else was sent is known when it comes again."""
+        errors = [step.refused for _, step in pairs if step is not None and step.refused is not None]
+        if errors:
+            for receipt, step in pairs:
+                if step is not None and step.refused is None:
+                    self._steps.remember(receipt, step)
+            raise EnqueueError(f"SQS takes no such follow-up: {errors[0]}")
+
+
+# -- the steps of a call
+
+
+class Settling:
+    """Carries steps out. Used by one thread at a time."""
+
+    def __init__(
+        self,
         sender: Sender,
         queues: Queues,
         cells: Cells | None,
         triage: Store | None,
         *,
-        track: Track | None = None,
-        now_ms: Callable[[], int],
-        crowded: Callable[[Place], bool],
+        steps: Steps,
+        track: Track | None,
         seam: Callable[[str], None],
         tell: Callable[[str, str], None],
     ) -> None:
-        self._at, self._sender, self._queues, self._cells, self._triage = at, sender, queues, cells, triage
-        self._track = track
-        self._now_ms, self._crowded, self._seam, self._tell = now_ms, crowded, seam, tell
-        self._triage_out, self._triage_from_s = False, 0.0  # when it is tried again
-        self._begun: dict[Receipt, Step] = {}  # of a call that failed half-way
+        self._sender, self._queues, self._cells, self._triage = sender, queues, cells, triage
+        self._steps, self._track = steps, track
+        self._seam, self._tell = seam, tell
+        self._triage_out = False
+        self.triage_from_s = 0.0  # when a triage store that was out is tried again
 
-    @property
-    def counts_all(self) -> bool:
-        """Whether every delivery is counted as an attempt: a retry leaves no trace but the receive count."""
-        return self._at.mode is Mode.VISIBILITY and self._cells is None
-
-    # -- what a settlement comes to
-
-    def step(self, held: Held, settlement: Settlement) -> Step:
-        """What to do for it; what an earlier call has done of it is done."""
-        begun = self._begun.get(settlement.receipt)
-        if begun is not None:
-            begun.error = None
-            return begun
-        now, message, decision = self._now_ms(), held.message, settlement.decision
-        sends = [self._follow_up(draft, now) for draft in settlement.follow_ups]
-        if isinstance(decision, Ack):
-            return Step(held, sends, swaps=settlement.swaps)
-        decided = lifecycle.decided(message, decision, settlement.fault, now)
-        if isinstance(decision, RetryAt) and not message.cancel:
-            step = self._again(held, decided, decision, now)
-        else:
-            step = self._resting(held, decided)
-        step.left, step.cancelled = decided, message.cancel
-        step.sends = sends + step.sends
-        step.swaps = settlement.swaps
-        return step
-
-    def _follow_up(self, draft: Draft, now: int) -> Send:
-        message = lifecycle.enqueued(draft, draft.id or new_id(now), now)
-        return Send(self._queues.of(draft.queue), message, draft.key_for_ms)
-
-    def _again(self, held: Held, decided: Message, retry: RetryAt, now: int) -> Step:
-        if self._can_stay(held, retry, now):
-            return self.hidden(held, kept_of(decided, receives=held.receives), retry.at_ms)
-        return Step(held, [Send(held.place, decided)])
-
-    def hidden(self, held: Held, kept: Kept, until_ms: int) -> Step:
-        """It waits where it lies, with a record of this where there are cells."""
-        return Step(held, [], hide_until_ms=until_ms, record=kept if self._cells is not None else None)
-
-    def _can_stay(self, held: Held, retry: RetryAt, now: int) -> bool:
-        if held.place.fifo:
-            return True  # a copy would go behind what was sent after it
-        if self._at.mode is Mode.REQUEUE or self._crowded(held.place):
-            return False
-        if self._is_near_its_end(held, retry.at_ms):
-            return False
-        if self._cells is not None:
-            return True
-        plain = retry.counts and not retry.crashed and not retry.held and retry.deferral is held.kept.deferral is None
-        return plain and math.ceil((retry.at_ms - now) / 1000) <= held.stays_s(now)
-
-    def _is_near_its_end(self, held: Held, until_ms: int) -> bool:
-        """Whether SQS would take it away, or let it expire, before its next run was settled: a copy begins anew."""
-        bounds = self._queues.bounds(held.place)
-        often = bounds.receives_max is not None and held.receives + 1 >= bounds.receives_max
-        return often or until_ms + VISIBLE_MAX_S * 1000 > held.sent_ms + bounds.retention_ms
-
-    def _resting(self, held: Held, decided: Message) -> Step:
-        if decided.lane is Lane.DONE:  # it was cancelled
-            return Step(held, [])
-        if self._triage is not None:
-            return Step(held, [], rest=decided)
-        return Step(held, [Send(self._queues.resting(decided.queue, decided.lane), decided)])
-
-    def early(self, held: Held, due_ms: int) -> Step:
-        """A message that was received before its time goes on waiting: a hop, which costs no attempt."""
-        records = self._at.mode is Mode.VISIBILITY and self._cells is not None
-        if held.place.fifo or (records and not self._is_near_its_end(held, due_ms)):
-            record = replace(held.kept, receives=held.receives, due_ms=due_ms)
-            step = self.hidden(held, record, due_ms)
-        else:
-            step = Step(held, [Send(held.place, held.message)])
-        step.left = held.message
-        return step
-
-    def anew(self, held: Held, claimed: Message) -> Step:
-        """A message that SQS would take away, were this run to crash too, goes on as a copy that knows all of it."""
-        counted = claimed.attempt - 1  # the copy's claim counts it
-        copy = replace(claimed, lane=Lane.READY, due_ms=None, attempt=counted)
-        return Step(held, [Send(held.place, copy)], left=copy)
-
-    def dropped(self, held: Held) -> Step:
-        """A message that was cancelled while it waited: it is not delivered."""
-        return Step(held, [], left=lifecycle.cancelled(held.message, self._now_ms()))
-
-    def is_last(self, held: Held) -> bool:
-        """Whether this is the last time that SQS delivers it, and not the first."""
-        most = None if held.place.fifo or held.receives == 1 else self._queues.bounds(held.place).receives_max
-        return most is not None and held.receives >= most
-
-    # -- doing it
-
-    def stop(self, steps: Sequence[Step]) -> None:
+    def check(self, steps: Sequence[Step]) -> None:
         """Make those stale that would send something, though their swaps do not apply: nothing of them is done."""
         cells, taken = self._cells, set[str]()
         risky = [step for step in steps if step.swaps and not step.sent and (step.sends or step.rest is not None)]
@@ -240,7 +203,9 @@ class Settling:
             self._tell(message.queue, f"message {message.id} is dead, and cannot be sent away: {error}")
             step.word = Settled.STALE
         else:
-            in_place = self.hidden(step.held, kept_of(message, receives=step.held.receives), message.due_ms or 0)
+            in_place = self._steps.hidden(
+                step.held, state_of(message, receives=step.held.receives), message.due_ms or 0
+            )
             step.hide_until_ms, step.record = in_place.hide_until_ms, in_place.record
 
     def _bury(self, steps: Sequence[Step]) -> None:
@@ -254,21 +219,21 @@ class Settling:
                 try:
                     step.sends.append(Send(self._queues.resting(letter.queue, letter.lane), letter))
                 except ConfigError as error:  # there is none: then it has to be the triage store
-                    step.error, self._triage_from_s = StoreUnavailable(f"no triage store, and {error}"), 0.0
+                    step.error, self.triage_from_s = StoreUnavailable(f"no triage store, and {error}"), 0.0
                     continue
             step.rest = None
         self._seam("buried")
 
     def _buried(self, triage: Store, letters: Sequence[Message]) -> list[bool]:
         """Of each whether it lies there. A store that is out is not tried each time: that may take long."""
-        if time.monotonic() < self._triage_from_s:
+        if time.monotonic() < self.triage_from_s:
             return [False] * len(letters)
         try:
             safe = bury(triage, letters, keys=self._track is not None)
         except StoreError as error:
             if not self._triage_out:
                 self._tell("triage", f"the dead go to their queues of SQS, as their store cannot be reached: {error}")
-            self._triage_out, self._triage_from_s = True, time.monotonic() + TRIAGE_PAUSE_S
+            self._triage_out, self.triage_from_s = True, time.monotonic() + TRIAGE_PAUSE_S
             return [False] * len(letters)
         if self._triage_out:
             self._tell("triage", "the store of the dead can be reached again")
@@ -294,7 +259,7 @@ class Settling:
         self._seam("keep")
         try:
             if self._track is not None:
-                swaps += self._track.changes(plain)
+                swaps += self._track.changes([step.outcome for step in plain])
             words = self._cells.swap(swaps) if swaps else []
             told = iter(words)
         except StoreError as error:
@@ -317,19 +282,78 @@ class Settling:
         to date is wrong until the next settlement, or its end: no reason to do the work again."""
         assert self._track is not None
         with suppress(StoreError):
-            self._track.settle([step for step in tracked if step.word is Settled.OK and step not in written])
+            self._track.settle([step.outcome for step in tracked if step.word is Settled.OK and step not in written])
 
-    def remember(self, receipt: Receipt, step: Step) -> None:
-        """So far it came in a call that failed."""
-        self._begun[receipt] = step
 
-    def ended(self, receipt: Receipt) -> Step | None:
-        """What a call that failed brought to its end."""
-        step = self._begun.get(receipt)
-        return step if step is not None and step.ended else None
+class Ending:
+    """How steps end in one store. `at_once`: all that can be done is done before a call returns."""
 
-    def forget(self, receipt: Receipt) -> None:
-        self._begun.pop(receipt, None)
+    def __init__(
+        self,
+        steps: Steps,
+        in_flight: InFlight,
+        records: Records,
+        receivers: Receivers,
+        deletes: Deletes,
+        *,
+        at_once: bool,
+        now_ms: Callable[[], int],
+        seam: Callable[[str], None],
+    ) -> None:
+        self._steps, self._in_flight, self._records = steps, in_flight, records
+        self._receivers, self._deletes = receivers, deletes
+        self._at_once, self._now_ms, self._seam = at_once, now_ms, seam
+        self.processed = 0  # messages that left their queue for good
+
+    def end(self, steps: Sequence[Step], pairs: Sequence[tuple[Receipt, Step | None]] = ()) -> None:
+        """Delete or hide what these steps settled. `pairs`: the receipts of the call, to be forgotten but where a step
+        failed."""
+        now, in_flight = self._now_ms(), self._in_flight
+        with in_flight.lock:
+            for receipt, step in pairs:
+                if step is None or (step.error is None and step.word is Settled.OK):
+                    in_flight.held.pop(receipt, None)
+                self._steps.forget(receipt)
+        last = self._at_once or not in_flight.is_working(now)
+        in_flight.hide([(step.held, step.hide_until_ms) for step in steps if step.hide_until_ms is not None], now)
+        self.processed += sum(step.is_over for step in steps)
+        back = self._next_in_groups(steps)
+        self._seam("end")
+        self._deletes.end([*(_end(step, now) for step in steps), *back], last=last)
+        self._seam("ended")
+
+    def _next_in_groups(self, steps: Sequence[Step]) -> list[End]:
+        """Of FIFO queues: those behind a message that is done with come next, those behind one that will come again go
+        back."""
+        back: list[End] = []
+        for step in steps:
+            held = step.held
+            if held.group is not None:
+                waiting = self._in_flight.fifo.over(held.group)
+                self._receivers.stir(held.queue)
+                if step.hide_until_ms is None:
+                    self._receivers.put_back(held.queue, waiting)
+                else:
+                    back += self._records.given_back(held.queue, waiting)
+        return back
+
+    def leave(self, left: Sequence[Held]) -> None:
+        """These come again when their lease ends, and in FIFO queues those behind them after them."""
+        for held in left:
+            if held.group is not None:
+                self._deletes.end(
+                    self._records.given_back(held.queue, self._in_flight.fifo.over(held.group)), last=False
+                )
+
+
+def _end(step: Step, now: int) -> End:
+    held = step.held
+    most_s = max(0, held.stays_s(now))
+    return End(held.queue.url, held.handle, held.until_ms, step.hide_until_ms, most_s)
+
+
+def _word(step: Step) -> Settled:
+    return Settled.CANCELLED if step.cancelled and step.word is Settled.OK else step.word
 
 
 def unavailable(errors: Sequence[StoreError | ConfigError]) -> StoreError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -25,12 +24,9 @@ from ...message import (
     Swap,
     version_of,
 )
+from ...store import Cells
 from ..lifecycle import cancelled
-from .message_state import RECORD_TTL_MS as TTL_MS
-
-if TYPE_CHECKING:
-    from ...store import Cells
-    from .settle import Step
+from .wire import RECORD_TTL_MS as TTL_MS
 
 RECORDS, KEYS = "sqs/t/", "sqs/k/"
 KEY_TTL_MS = 400 * 86_400_000  # more than the longest wait of a message, so that no cell stays for ever
@@ -38,6 +34,8 @@ CANCELLED_KEPT_MS = 86_400_000  # a cancelled message can be looked up that long
 UNSENT_MS = 60_000  # after that a message that nobody marked as sent is not told of
 SURELY_WAITS_MS = 2000  # how far ahead its time must lie, as clocks differ
 TRIES = 8
+
+Left = tuple[Message, Message | None]  # a settled message, and what its settlement leaves of it (None: it is over)
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -145,26 +143,26 @@ class Track:
         """Those of which a cancel was asked for."""
         return {id for id, (record, _) in self.records(ids).items() if record.cancel}
 
-    def settle(self, steps: Sequence[Step]) -> None:
+    def settle(self, left: Sequence[Left]) -> None:
         """Write what these settlements leave."""
         for _ in range(TRIES):
-            swaps = self.changes(steps)
+            swaps = self.changes(left)
             if not swaps or all(self._cells.swap(swaps)):
                 return
 
-    def changes(self, steps: Sequence[Step]) -> list[Swap]:
+    def changes(self, left: Sequence[Left]) -> list[Swap]:
         """What says of each message what its settlement leaves of it; read now, so that it applies but for a race."""
-        now, messages = self._now_ms(), [step.held.message for step in steps]
+        now, messages = self._now_ms(), [message for message, _ in left]
         names = [key_cell(m.task, m.key) if m.key is not None else None for m in messages]
         keyed = [name for name in names if name is not None]
         found = self._cells.read([*(RECORDS + m.id for m in messages), *keyed])
         keys = dict(zip(keyed, found[len(messages) :], strict=True))
         swaps = list[Swap]()
-        for step, message, name, cell in zip(steps, messages, names, found, strict=False):
+        for (message, after), name, cell in zip(left, names, found, strict=False):
             before = read_record(cell.value) if cell else None
-            swaps += _record_change(step.left, message.id, cell, before, now)
+            swaps += _record_change(after, message.id, cell, before, now)
             if name is not None:
-                swaps += _key_change(step.left, message.id, name, keys[name], now)
+                swaps += _key_change(after, message.id, name, keys[name], now)
         return swaps
 
     # -- looking, and cancelling

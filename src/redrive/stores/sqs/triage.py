@@ -19,37 +19,43 @@ from ...message import (
 )
 from ...store import Store, Traits
 from .. import lifecycle, validation
-from .batches import EntryRefused
-from .envelope import ANY_BODY_MAX
-from .keys import Putting, Send
+from .client import EntryRefused
+from .keys import Send, TrackedSends
 from .outbox import Outbox, Tell
+from .wire import ANY_BODY_MAX
 
 
 class Triage:
-    """The verdicts of one store on SQS, and its outbox. `send` sends messages; `putting` with `track=true`."""
+    """The verdicts of one store on SQS, and its outbox. `send` sends messages; `tracked_sends` with `track=true`."""
 
     def __init__(
         self,
         store: Store,
         send: Send,
-        putting: Putting | None,
+        tracked_sends: TrackedSends | None,
         *,
-        place: str,
+        owner: str,
         ordered: Callable[[str], bool],
         traits: Traits,
         now_ms: Callable[[], int],
         tell: Tell,
     ) -> None:
-        self._store, self._send, self._putting, self._traits, self._now_ms = store, send, putting, traits, now_ms
-        self.outbox = Outbox(store, self._send_back, place=place, ordered=ordered, tell=tell)
+        self._store, self._send, self._tracked_sends, self._traits, self._now_ms = (
+            store,
+            send,
+            tracked_sends,
+            traits,
+            now_ms,
+        )
+        self.outbox = Outbox(store, self._send_back, owner=owner, ordered=ordered, tell=tell)
 
     def judge(self, handles: Sequence[Handle], verdict: Verdict, swaps: Sequence[Swap]) -> list[bool]:
         """As `Store.triage`."""
         if not isinstance(verdict, Redrive | Replace):
             return self._store.triage(handles, verdict, swaps=swaps)
         self.outbox.own()
-        if isinstance(verdict, Replace) and self._putting is not None and verdict.draft.key is not None:
-            words = self._replace(self._putting, handles, verdict, swaps)
+        if isinstance(verdict, Replace) and self._tracked_sends is not None and verdict.draft.key is not None:
+            words = self._replace(self._tracked_sends, handles, verdict, swaps)
         else:
             words = self._store.triage(handles, verdict, swaps=swaps)
         with suppress(StoreError, ConfigError):  # it lies in the outbox, and the next pump takes it
@@ -57,28 +63,28 @@ class Triage:
         return words
 
     def _replace(
-        self, putting: Putting, handles: Sequence[Handle], verdict: Replace, swaps: Sequence[Swap]
+        self, tracked_sends: TrackedSends, handles: Sequence[Handle], verdict: Replace, swaps: Sequence[Swap]
     ) -> list[bool]:
         """With a draft that has a unique key: it may have that of the message that it replaces."""
         validation.admit_verdict(handles, verdict, self._traits)
         now, old = self._now_ms(), handles[0].id
         draft = verdict.draft if verdict.draft.id else replace(verdict.draft, id=new_id(now))
         made = lifecycle.enqueued(draft, draft.id or "", now)
-        for holder in putting.blocked([made], by_others_than=[old]).values():
+        for holder in tracked_sends.blocked([made], by_others_than=[old]).values():
             raise validation.key_is_held(old, draft, holder)
         words = self._store.triage(handles, replace(verdict, draft=draft), swaps=swaps)
         if words == [True]:
-            putting.hand_over([made], key_for_ms=draft.key_for_ms)
+            tracked_sends.hand_over([made], key_for_ms=draft.key_for_ms)
         return words
 
     def restore(self, messages: Sequence[Message], swaps: Sequence[Swap]) -> list[bool]:
         """As `Store.restore`."""
-        if self._putting is None:
+        if self._tracked_sends is None:
             return self._store.restore(messages, swaps=swaps)
-        blocked = self._putting.blocked(messages)
+        blocked = self._tracked_sends.blocked(messages)
         free = [message for message in messages if message.id not in blocked]
         words = self._store.restore(free, swaps=swaps)
-        self._putting.hand_over([message for message, word in zip(free, words, strict=True) if word])
+        self._tracked_sends.hand_over([message for message, word in zip(free, words, strict=True) if word])
         left = iter(words)
         return [message.id not in blocked and next(left) for message in messages]
 
@@ -93,9 +99,11 @@ class Triage:
         return found
 
     def _sent(self, messages: Sequence[Message]) -> Sequence[StoreError | ConfigError | None]:
-        if self._putting is None:
+        if self._tracked_sends is None:
             return self._send(messages)
-        return [word for word in self._putting.put(messages, self._send, keyed=False) if not isinstance(word, str)]
+        return [
+            word for word in self._tracked_sends.put(messages, self._send, keyed=False) if not isinstance(word, str)
+        ]
 
 
 def _too_large(message: Message) -> TooLarge | None:

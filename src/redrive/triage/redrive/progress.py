@@ -16,7 +16,7 @@ from ...message import (
     Message,
     Swap,
 )
-from ...stores.sqs.outbox import read_sent, sent_cell
+from ...stores.run_marks import read_sent, sent_cell
 from ...worker import redrive_outcome
 from .plan import CHUNK, read_chunk
 from .run_state import Failure, Mark, marks_cell

@@ -1,12 +1,17 @@
-"""Messages in SQS that redrive did not write: plain JSON, text, what a topic wrapped, events of S3, anything.
+"""Messages that another program sent to a queue, and dead letters of other consumers.
 
-Each becomes a message with its body as it came, content "raw", and an id made from the one SQS gave it, so that it is
-the same message at every delivery. Its attributes become headers; `aws-…` headers say where it comes from.
+A foreign message may be plain JSON, text, a notification of SNS, an event of S3, anything. It becomes a message with
+its body as it came and content "raw". Its id is derived from the one that SQS gave it, so every delivery yields the
+same message. Its attributes become headers; `aws-…` headers say where it came from.
+
+A dead letter of another consumer goes back *verbatim*: the same body, byte for byte, and the same attributes, as that
+consumer may not understand our envelope. The state that redrive adds travels in the one attribute `redrive`.
 """
 
 from __future__ import annotations
 
 import binascii
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,9 +19,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ...codec import UNROUTED, Routes, value_of
-from ...message import Message
-from .envelope import KEPT, TOPIC, copy_id, own
+from ....codec.foreign import value_of
+from ....codec.routing import UNROUTED, Routes
+from ....message import RESTING, Message
+from .envelope import STATE, TOPIC, copy_id, own
+from .message_state import encode, state_of
 
 MESSAGE_ID, RECEIVES, FIRST_RECEIVED = "aws-message-id", "aws-receive-count", "aws-first-received"
 SUBJECT, SNS_ID = "aws-sns-subject", "aws-sns-message-id"
@@ -32,7 +39,7 @@ class _Attribute(msgspec.Struct, gc=False):
 
 
 class _Notification(msgspec.Struct, gc=False, tag_field="Type", tag="Notification"):
-    """What a topic sends to a queue without raw delivery."""
+    """A notification of SNS: how a topic without raw delivery wraps a message."""
 
     MessageId: str
     TopicArn: str
@@ -42,7 +49,7 @@ class _Notification(msgspec.Struct, gc=False, tag_field="Type", tag="Notificatio
 
 
 class _CloudEvent(msgspec.Struct, gc=False):
-    """Somebody else's structured CloudEvent."""
+    """A structured CloudEvent of another program."""
 
     specversion: str
     id: str
@@ -60,8 +67,8 @@ _notification = msgspec.json.Decoder(_Notification).decode
 _cloud_event = msgspec.json.Decoder(_CloudEvent).decode
 
 
-def read(raw: Mapping[str, Any], *, queue: str, routes: Routes) -> Message:
-    """The message that a stranger sent. Never raises."""
+def read_foreign(raw: Mapping[str, Any], *, queue: str, routes: Routes) -> Message:
+    """Read a message that another program sent. Never raises."""
     body, attributes = str(raw.get("Body") or ""), _attributes(raw.get("MessageAttributes") or {})
     about = _about(raw)
     try:
@@ -108,10 +115,10 @@ def _plain(
 
 
 def _opened(message: Message, body: str) -> tuple[str, Message]:
-    """What somebody else's CloudEvent says of itself, and the message with its data for a body.
+    """Unwrap a CloudEvent of another program: its type, and the message with the event's data as its body.
 
-    Its id is made from the event's and the queue's: an event that is sent twice is the same message both times, and one
-    that went to two queues is a message of its own in each.
+    The message's id is derived from the event's id and the queue. An event that is sent twice is the same message both
+    times, and one that is sent to two queues is a message of its own in each.
     """
     try:
         event = _cloud_event(body)
@@ -141,7 +148,7 @@ def _opened(message: Message, body: str) -> tuple[str, Message]:
 
 
 def _attributes(given: Mapping[str, Any]) -> dict[str, str]:
-    return {name: _attribute(value) for name, value in given.items() if name != KEPT}
+    return {name: _attribute(value) for name, value in given.items() if name != STATE}
 
 
 def _attribute(value: Mapping[str, Any]) -> str:
@@ -173,3 +180,50 @@ def _whole(text: Any) -> int:
 
 def _storable(text: str) -> str:
     return text.encode(errors="replace").decode().replace("\0", "?")
+
+
+# -- dead letters of other consumers
+
+VERBATIM = "aws-verbatim"  # a header: the message goes back verbatim; its value has the types of the attributes
+SOURCE = "aws-dead-letter-source"  # a header: the ARN of the queue in which it died
+ATTRIBUTES_MAX = 10
+_OURS = (STATE, "reason", "error", "fingerprint")  # of redrive's own dead letters
+_ABOUT = (VERBATIM, SOURCE, MESSAGE_ID, RECEIVES, FIRST_RECEIVED, TOPIC, SUBJECT, SNS_ID, UNROUTED)
+
+Attributes = dict[str, dict[str, Any]]
+
+
+def is_foreign(message: Message) -> bool:
+    """Whether another program wrote it."""
+    return MESSAGE_ID in message.headers
+
+
+def as_it_came(message: Message, raw: Mapping[str, Any]) -> Message:
+    """The message with its body and attributes exactly as they are in SQS, also inside a notification of SNS."""
+    given: Mapping[str, Mapping[str, Any]] = raw.get("MessageAttributes") or {}
+    kept = {name: value for name, value in given.items() if name not in _OURS}
+    types = {name: str(value.get("DataType", "String")) for name, value in kept.items()}
+    headers = {name: text for name, text in message.headers.items() if name in _ABOUT}
+    headers |= {name: text for name, text in message.headers.items() if name in kept}
+    headers[VERBATIM] = json.dumps({name: kind for name, kind in types.items() if kind != "String"})
+    body = str(raw.get("Body") or "").encode(errors="surrogatepass")
+    return replace(message, body=body, content="raw", headers=headers)
+
+
+def write_verbatim(message: Message) -> tuple[str, Attributes]:
+    """The body and the attributes with which such a message goes back."""
+    types: dict[str, str] = json.loads(message.headers[VERBATIM])
+    said = ((name, text) for name, text in message.headers.items() if name not in _ABOUT)
+    attributes = {name: _written(types.get(name, "String"), text) for name, text in said if text}
+    if len(attributes) < ATTRIBUTES_MAX:
+        state = encode(replace(state_of(message), id=message.id)).decode()
+        attributes[STATE] = {"DataType": "String", "StringValue": state}
+    if message.lane in RESTING and message.reason and len(attributes) < ATTRIBUTES_MAX:
+        attributes["reason"] = {"DataType": "String", "StringValue": message.reason}
+    return message.body.decode(errors="replace"), attributes
+
+
+def _written(kind: str, text: str) -> dict[str, Any]:
+    if kind.partition(".")[0] == "Binary":
+        return {"DataType": kind, "BinaryValue": binascii.a2b_base64(text)}
+    return {"DataType": kind, "StringValue": text}

@@ -1,11 +1,9 @@
-"""How a message of ours lies in SQS: as a structured CloudEvent 1.0, which any other consumer can read as well.
+"""The envelope of our own messages in SQS: a structured CloudEvent 1.0, which any other consumer can read too.
 
-The event has what never changes of a message; what does stands in the attribute `redrive` (see `_sqs_kept`). A body
-that is JSON is the event's data, byte for byte; any other goes as base64, as does what holds characters that SQS
-refuses. Extension attributes are written only where they are not the default, but `rdversion`, by which our own events
-are known.
-
-What has no such envelope is read by `_sqs_foreign`.
+The event holds the immutable part of a message; the mutable state is in the attribute `redrive` (`message_state.py`). A
+JSON body is the event's data, byte for byte. Any other body, and one with characters that SQS refuses, is base64.
+Extension attributes are written only where they differ from the default, except `rdversion`, which marks an event as
+ours.
 """
 
 from __future__ import annotations
@@ -16,28 +14,26 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, Literal
+from hashlib import sha256
+from typing import Literal
 from urllib.parse import quote
 
 import msgspec
 from msgspec.structs import replace
 
-from ...codec import TASK, Routes, value_of
-from ...ids import is_id
-from ...message import NORMAL, PRIORITIES, RESTING, Lane, Message
-from ..validation import INT_MAX, unstorable
-from .message_state import Kept, kept_of, with_kept
-from .message_state import decode as decode_kept
-from .message_state import encode as encode_kept
+from ....codec.foreign import value_of
+from ....codec.routing import Routes
+from ....ids import is_id
+from ....message import NORMAL, PRIORITIES, Message
+from ...validation import INT_MAX
 
 TOPIC = "aws-sns-topic"  # the header that names the topic
-KEPT = "redrive"  # the message attribute with the mutable state
-ATTEMPT = "x-redrive-attempt"  # in which re-drivers count what they move, whoever wrote it
+STATE = "redrive"  # the message attribute with the mutable state
+ATTEMPT = "x-redrive-attempt"  # an attribute: how often a re-driver moved the message, ours or not
 BYTES_MAX = 1024 * 1024  # of a message in SQS, body and attributes
-ENVELOPE_BYTES = 64 * 1024 + 32 * 1024  # what a message may need beside its body: its history, and everything else
-ANY_BODY_MAX = (BYTES_MAX - ENVELOPE_BYTES) // 4 * 3  # a body of any bytes fits: base64 makes four of three
+ENVELOPE_BYTES = 64 * 1024 + 32 * 1024  # for everything but the body: history, names, headers
+ANY_BODY_MAX = (BYTES_MAX - ENVELOPE_BYTES) // 4 * 3  # any bytes: base64 makes four of three
 UNROUTED_TYPE = "redrive.unrouted"  # the type of an event whose message has no task: it must have one
-FRESH = Kept()
 
 _JSON, _BYTES = "application/json", "application/octet-stream"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -53,7 +49,7 @@ _NOT_IN_EVENTS = re.compile(f"[\0-\x1f\x7f-\x9f\ufdd0-\ufdef{_PLANES}]")  # Clou
 
 
 class Event(msgspec.Struct, omit_defaults=True, gc=False):
-    """The envelope, field by field as it is written."""
+    """The envelope, in the order in which its fields are written."""
 
     specversion: Literal["1.0"]
     id: str
@@ -88,26 +84,8 @@ _decode_texts = msgspec.json.Decoder(dict[str, str]).decode
 # -- writing
 
 
-def write(message: Message, *, prefix: str, topic: str | None = None) -> tuple[str, dict[str, dict[str, str]]]:
-    """The body and the attributes to send for it. What SQS refuses is in neither.
-
-    The attribute `redrive` has the state of a message that is not fresh, `task` its task; `reason`, `error` and
-    `fingerprint` say of one that rests why. `topic`: it is published there, and each queue makes its copy of it.
-    """
-    if "aws-verbatim" in message.headers:
-        from .verbatim import write as write_verbatim
-
-        return write_verbatim(message)
-    attributes = {TASK: attribute(message.task)} if message.task else {}
-    if not _is_fresh(message):
-        attributes[KEPT] = {"DataType": "String", "StringValue": _text(encode_kept(kept_of(message)))}
-    if message.lane in RESTING:
-        attributes |= _epitaph(message)
-    return body_of(message, prefix=prefix, topic=topic), attributes
-
-
 def body_of(message: Message, *, prefix: str, topic: str | None = None) -> str:
-    """The envelope with the body in it."""
+    """The envelope as the text of a message of SQS."""
     id, version, correlation = message.id, message.version, message.correlation_id
     event = Event(
         "1.0",
@@ -132,11 +110,11 @@ def body_of(message: Message, *, prefix: str, topic: str | None = None) -> str:
     if message.headers:
         event.rdheaders = _ascii(dict(message.headers))
     _keep_exact(event)
-    return _text(_encode_event(event))
+    return sqs_text(_encode_event(event))
 
 
 def size_of(body: str, attributes: Mapping[str, Mapping[str, str]]) -> int:
-    """How many bytes SQS counts of a message: its body, and the name, the type and the value of each attribute."""
+    """The bytes that SQS counts for a message: its body, and name, type and value of each attribute."""
     size = len(body) if body.isascii() else len(body.encode())
     for name, value in attributes.items():
         size += len(name.encode()) + len(value["DataType"].encode())
@@ -145,7 +123,7 @@ def size_of(body: str, attributes: Mapping[str, Mapping[str, str]]) -> int:
 
 
 def attribute(text: str) -> dict[str, str]:
-    """A message attribute of that text; a character that SQS refuses is shown as U+FFFD."""
+    """A message attribute with this text. U+FFFD replaces characters that SQS refuses."""
     return {"DataType": "String", "StringValue": text if text.isprintable() else _NOT_IN_EVENTS.sub("\ufffd", text)}
 
 
@@ -162,8 +140,8 @@ def _put_data(event: Event, body: bytes, content: str) -> None:
 
 
 def _is_plain_json(body: bytes) -> bool:
-    """Whether it can stand in an event as it is: JSON without space around it, of characters that SQS takes, not so
-    deep that a reader gives up."""
+    """Whether an event can hold the body as it is: JSON without space around it, made of characters that SQS accepts,
+    and not nested too deeply for readers."""
     try:
         if len(bytes(_skip(body))) != len(body):
             return False
@@ -177,8 +155,8 @@ def _is_plain_json(body: bytes) -> bool:
     return True
 
 
-def _text(written: bytes) -> str:
-    """JSON as text of characters that SQS takes."""
+def sqs_text(written: bytes) -> str:
+    """JSON as text, with escapes for characters that SQS refuses."""
     if not written.isascii():
         for odd, escape in zip(_NOT_IN_SQS, (rb"\ufffe", rb"\uffff"), strict=True):
             written = written.replace(odd, escape)  # it can only stand inside a string
@@ -195,7 +173,7 @@ _TEXTS = (
 
 
 def _keep_exact(event: Event) -> None:
-    """An attribute's value has no control characters: where a text does, it is shown without, and kept apart."""
+    """Replace control characters, which an attribute of an event cannot hold; `rdexact` gets the exact texts."""
     e = event
     texts = (e.type, e.correlationid, e.causationid, e.traceparent, e.rdcontent, e.rdgroup, e.rdkey, e.rdproducer)
     if "".join(filter(None, texts)).isprintable() and (e.rdtopic or "").isprintable():
@@ -205,29 +183,6 @@ def _keep_exact(event: Event) -> None:
         setattr(event, name, _NOT_IN_EVENTS.sub("\ufffd", text))
     if exact:
         event.rdexact = _ascii(exact)
-
-
-def _is_fresh(m: Message) -> bool:
-    """Whether the envelope says all there is to say of it."""
-    return (
-        m.lane is Lane.READY
-        and m.due_ms == m.enqueued_ms == m.life_ms
-        and not (m.fence or m.attempt or m.crashes or m.crashes_alone or m.redrives or m.suspect or m.held_ms)
-        and not (m.faults or m.deferral)
-        and m.attempts_allowed is m.rested_ms is None
-        and m.run is m.reason is None
-        and m.progress is None
-    )
-
-
-def _epitaph(message: Message) -> dict[str, dict[str, str]]:
-    last = message.faults[-1] if message.faults else None
-    said = {
-        "reason": message.reason,
-        "error": last and last.error,
-        "fingerprint": last and last.fingerprint,
-    }
-    return {name: attribute(text) for name, text in said.items() if text}
 
 
 def _time(ms: int) -> datetime:
@@ -244,29 +199,8 @@ def _source(prefix: str, queue: str) -> str:
 # -- reading
 
 
-def read(raw: Mapping[str, Any], *, queue: str, routes: Routes) -> tuple[Message, Kept]:
-    """The message in one entry of ReceiveMessage's answer, and the state it came with (FRESH without one), which the
-    message has too.
-
-    Our own envelope, also inside what a topic without raw delivery wrapped around it, or anything else: see
-    `_sqs_foreign.read`. Never raises.
-    """
-    body: str = raw.get("Body") or ""
-    attributes = raw.get("MessageAttributes")
-    message = own(body, queue, routes)
-    if message is None:
-        from .foreign import read as read_foreign
-
-        message = read_foreign(raw, queue=queue, routes=routes)
-    if attributes and KEPT in attributes:
-        return _with_state(message, attributes[KEPT])
-    if attributes and ATTEMPT in attributes:
-        return _counted(message, attributes[ATTEMPT])
-    return message, FRESH
-
-
 def own(body: str, queue: str, routes: Routes | None = None) -> Message | None:
-    """The message in an envelope of ours; None for anything else. What a topic sent takes the route of its queue."""
+    """Read our own envelope; None for anything else. A copy that a topic sent is routed by its queue."""
     try:
         event = _decode_event(body)
         if event.rdexact is not None:
@@ -313,7 +247,7 @@ def _message(event: Event, queue: str) -> Message | None:
 
 
 def _copy(message: Message, topic: str, routes: Routes | None) -> Message:
-    """The copy that one queue has of what went to several: its id is its own, as is the task that takes it."""
+    """The copy that one queue got of an event: it has an id and a task of its own."""
     task = message.task
     if routes is not None:
         task, _ = routes.task_of(message.queue, value_of(message.body), message.headers, task)
@@ -347,26 +281,7 @@ def _holds_nul(m: Message) -> bool:
     return any("\0" in text for text in (*texts, *m.headers, *m.headers.values()) if text)
 
 
-def _with_state(message: Message, written: Mapping[str, Any]) -> tuple[Message, Kept]:
-    try:
-        kept = decode_kept(written["StringValue"])
-        whole = with_kept(message, kept)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return message, FRESH  # somebody else's attribute of that name
-    return (message, FRESH) if unstorable(whole) else (whole, kept)
-
-
-def _counted(message: Message, written: Mapping[str, Any]) -> tuple[Message, Kept]:
-    """A stranger's message that a re-driver moved: if it dies here its redrives must be known, or they never end."""
-    count = str(written.get("StringValue"))
-    if not (count.isascii() and count.isdigit() and len(count) < 10):
-        return message, FRESH
-    return replace(message, redrives=int(count)), Kept(redrives=int(count))
-
-
 def copy_id(id: str, queue: str) -> str:
-    """The id of the copy that a queue has of an event that went to several: always the same one, of the same time."""
-    from hashlib import sha256
-
+    """The id of a queue's copy of an event: the same at every delivery, with the time of the event's own id."""
     r = sha256(f"{id}/{queue}".encode()).hexdigest()
     return f"{id[:15]}{r[:3]}-{'89ab'[int(r[3], 16) & 3]}{r[4:7]}-{r[7:19]}"

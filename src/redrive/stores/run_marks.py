@@ -1,0 +1,39 @@
+"""Marks that a redrive run leaves in cells beside its messages, where a message lives outside the triage store.
+
+`run/RUN/p/ID` marks a message that has been sent to SQS. SQS cannot look a message up, so a run that finds its message
+nowhere reads the mark. `run/RUN/v/ID` is the outcome of its first run (`worker/redrive_outcome.py`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from ..message import Cell, Swap
+
+SENT_TTL_MS = 30 * 86_400_000  # longer than any run reads it
+
+
+class Sent(Struct, frozen=True, array_like=True):
+    """A message that a run moved was sent to SQS at `at_ms`."""
+
+    at_ms: int = 0
+
+
+def sent_cell(run: str, id: str) -> str:
+    """The key of the mark that a message was sent."""
+    return f"run/{run}/p/{id}"
+
+
+def sent_swap(run: str, id: str, now_ms: int) -> Swap:
+    """Write the mark."""
+    return Swap(sent_cell(run, id), 0, msgspec.json.encode(Sent(now_ms)), SENT_TTL_MS)
+
+
+def read_sent(cell: Cell) -> Sent:
+    return msgspec.json.decode(cell.value, type=Sent)
+
+
+def is_verdict(swap: Swap) -> bool:
+    """Whether the swap writes the outcome of a redriven message's first run: written once, the first writer wins."""
+    return swap.version == 0 and swap.key.startswith("run/") and "/v/" in swap.key

@@ -1,0 +1,227 @@
+"""Dead letters and shared state of a store on SQS, which other engines hold: its triage store and its cells."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from ...errors import ConfigError, Conflict, Unsupported
+from ...message import Cell, Swap, version_of
+from ...store import Cells, OpenCells, Store, Traits
+from ..cells import CellsOfStore
+from ..lazy import Later
+from .url import Mode, SqsUrl
+from .wire import ANY_BODY_MAX, PROGRESS_BYTES_MAX
+
+# What redrive runs, plans, notes and the audit keep shares commits with the dead letters.
+WITH_TRIAGE = ("run/", "runs", "group/", "rules", "audit", "auto")
+NO_TRIAGE = (
+    "SQS can show nothing of what lies in it; name a store for the dead letters in the URL, triage=sqlite:///dead.db "
+    "or a PostgreSQL or Redis of its own, and `redrive dlq ingest` fills it"
+)
+NO_CELLS = (
+    "SQS keeps no shared state; name what does in the store's URL: cells=dynamodb://TABLE, or a Redis, PostgreSQL or "
+    "SQLite URL"
+)
+
+Resting = TypeVar("Resting")
+
+
+class NoCells:
+    """Where a store has no cells: nothing is in them, and nothing can be."""
+
+    def read(self, keys: Sequence[str]) -> list[Cell | None]:
+        return [None] * len(keys)
+
+    def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
+        if swaps:
+            raise Unsupported(NO_CELLS)
+        return []
+
+
+class SplitCells:
+    """Cells in two places: what redrive runs keep lies with the dead letters, everything else in `shared`."""
+
+    def __init__(self, shared: Cells, triage: Cells) -> None:
+        self._shared, self._triage = shared, triage
+
+    @property
+    def requests(self) -> Counter[str]:
+        """Those of the shared cells, where they are billed."""
+        found = getattr(self._shared, "requests", None)
+        return found if isinstance(found, Counter) else Counter()
+
+    def _of(self, key: str) -> Cells:
+        return self._triage if key.startswith(WITH_TRIAGE) else self._shared
+
+    def read(self, keys: Sequence[str]) -> list[Cell | None]:
+        found: dict[str, Cell | None] = {}
+        for cells in (self._shared, self._triage):
+            mine = [key for key in keys if self._of(key) is cells]
+            if mine:
+                found.update(zip(mine, cells.read(mine), strict=True))
+        return [found[key] for key in keys]
+
+    def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
+        told: dict[int, bool] = {}
+        for cells in (self._triage, self._shared):
+            mine = [at for at, swap in enumerate(swaps) if self._of(swap.key) is cells]
+            if mine:
+                told.update(zip(mine, cells.swap([swaps[at] for at in mine], durable=durable), strict=True))
+        return [told[at] for at in range(len(swaps))]
+
+
+def need(triage: Resting | None) -> Resting:
+    """The store where dead letters lie, or what belongs to it. Raises Unsupported where there is none."""
+    if triage is None:
+        raise Unsupported(NO_TRIAGE)
+    return triage
+
+
+def check_swaps(cells: Cells, swaps: Sequence[Swap]) -> None:
+    """Raises Conflict if one would not apply now: before anything is sent, as SQS commits nothing with it."""
+    if not swaps:
+        return
+    found = cells.read([swap.key for swap in swaps])
+    for swap, cell in zip(swaps, found, strict=True):
+        if version_of(cell) != swap.version:
+            raise Conflict(f"cell {swap.key!r} has another version than {swap.version}; nothing was written")
+
+
+def apply_swaps(cells: Cells, swaps: Sequence[Swap]) -> None:
+    """Write these, the audit log after what it tells of; raises Conflict where one does not apply."""
+    told = [swap for swap in swaps if swap.key.startswith("audit")]
+    for some in ([swap for swap in swaps if not swap.key.startswith("audit")], told):
+        if some and not all(cells.swap(some)):
+            raise Conflict("a cell was changed meanwhile; what was sent stays sent, as SQS commits nothing with it")
+
+
+# -- what the URL names
+
+OpenStore = Callable[[str], Store]
+
+
+class Beside:
+    """The triage store and the cells of a store on SQS: those given, or those that its URL names.
+
+    `open_store` and `open_cells` open what the URL names. `cells` has none where there are none; `some_cells` is None.
+    """
+
+    def __init__(
+        self,
+        at: SqsUrl,
+        triage: Store | None,
+        cells: OpenCells | None,
+        open_store: OpenStore | None,
+        open_cells: Callable[[str], OpenCells] | None,
+    ) -> None:
+        if ((at.triage and triage is None) or (at.cells and cells is None)) and not (open_store and open_cells):
+            raise ConfigError(
+                f"store URL {at.shown!r}: what its triage= and cells= name is opened by stores.open_store"
+            )
+        self.triage, self._own = triage, cells
+        if open_store is not None and open_cells is not None:
+            self.triage = triage or (open_store(at.triage) if at.triage else None)
+            self._own = cells or (_open_cells(at.cells, at.region, open_store, open_cells) if at.cells else None)
+        self.some_cells: Cells | None = self._own or (self.triage.cells if self.triage is not None else None)
+        if self._own is not None and self.triage is not None:
+            self.some_cells = SplitCells(self._own, self.triage.cells)
+        self.cells: Cells = self.some_cells or NoCells()
+        if at.track and self.some_cells is None:
+            raise ConfigError(f"store URL {at.shown!r}: track=true needs a place for its records. {NO_CELLS}")
+
+    def commits(self, swaps: Sequence[Swap]) -> bool:
+        """Whether the triage store holds all these cells, and so can write them in one commit."""
+        return self.triage is not None and (
+            self._own is None or all(swap.key.startswith(WITH_TRIAGE) for swap in swaps)
+        )
+
+    def open(self) -> None:
+        """Open what is opened at its first use. Raises what opening it raises."""
+        for part in (self.triage, getattr(self._own, "store", None)):
+            if isinstance(part, Later):
+                part.opened()
+
+    def doctor(self) -> list[str]:
+        return [line for part in (self.triage, self._own) if part is not None for line in part.doctor()]
+
+    def close(self) -> None:
+        for part in (self.triage, self._own):
+            if part is not None:
+                part.close()
+
+
+def _open_cells(url: str, region: str, open_store: OpenStore, open_cells: Callable[[str], OpenCells]) -> OpenCells:
+    """A DynamoDB table is in the queues' region unless its URL names another."""
+    if not url.startswith("dynamodb://"):
+        return CellsOfStore(open_store(url))
+    if "region=" not in url:
+        url += f"{'&' if '?' in url else '?'}region={region}"
+    return open_cells(url)
+
+
+# -- pauses
+
+PAUSES = "sqs/paused"  # a cell: which queues are paused, as SQS cannot say it
+PAUSES_EVERY_S = 1.0  # how often the cell is read
+
+
+class Pauses:
+    """Pauses the queues of one store. Without cells none can be."""
+
+    def __init__(self, cells: Cells | None) -> None:
+        self._cells = cells
+        self.seen: tuple[float, frozenset[str]] = (-math.inf, frozenset())  # when the cell was read, and its queues
+
+    def queues(self) -> frozenset[str]:
+        """The queues that are paused, as of a moment ago."""
+        if self._cells is None:
+            return frozenset()
+        looked_s, names = self.seen
+        if time.monotonic() - looked_s >= PAUSES_EVERY_S:
+            cell = self._cells.read([PAUSES])[0]
+            names = frozenset(json.loads(cell.value)) if cell else frozenset()
+            self.seen = time.monotonic(), names
+        return names
+
+    def set(self, queue: str, paused: bool) -> None:
+        """Raises Unsupported where there are no cells."""
+        if self._cells is None:
+            raise Unsupported(f"queue {queue!r} cannot be paused. {NO_CELLS}")
+        while True:
+            cell = self._cells.read([PAUSES])[0]
+            names = set(json.loads(cell.value)) if cell else set()
+            names = names | {queue} if paused else names - {queue}
+            value = json.dumps(sorted(names)).encode() if names else None
+            if self._cells.swap([Swap(PAUSES, version_of(cell), value)])[0]:
+                self.seen = time.monotonic(), frozenset(names)
+                return
+
+
+def traits_of(at: SqsUrl, *, cells: bool, triage: bool) -> Traits:
+    """`cells`, `triage`: whether the store has them."""
+    return Traits(
+        name="sqs",
+        body_bytes_max=ANY_BODY_MAX,
+        names_bytes_max=1000,
+        fenced=False,
+        atomic_moves=False,
+        unique=at.track,
+        exact_counts=False,
+        counts_crashes=cells or at.mode is Mode.REQUEUE,
+        cells=cells,
+        finds=False,
+        cancels=at.track,
+        triages=triage,
+        keeps_done=False,
+        priorities=False,
+        skips=False,
+        widths=False,
+        releases=False,
+        kept_bytes_max=PROGRESS_BYTES_MAX,
+        tick_ms=1000,
+    )

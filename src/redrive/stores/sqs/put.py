@@ -1,0 +1,75 @@
+"""Put messages: each is sent to its queue, under its id and its unique key where the store tracks messages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from ...errors import EnqueueError, Unsupported
+from ...ids import new_id
+from ...message import Draft, Message, Put, Swap
+from ...store import Cells, Traits
+from .. import lifecycle, validation
+from .cells import NO_CELLS, apply_swaps, check_swaps
+from .keys import Send, Told, TrackedSends
+from .search import Search
+
+
+class Puts:
+    """Puts messages of one store. `send` sends them; `tracked_sends` with `track=true`."""
+
+    def __init__(
+        self,
+        send: Send,
+        tracked_sends: TrackedSends | None,
+        search: Search,
+        cells: Cells,
+        traits: Traits,
+        *,
+        now_ms: Callable[[], int],
+        seam: Callable[[str], None],
+    ) -> None:
+        self._send, self._tracked_sends, self._search, self._cells = send, tracked_sends, search, cells
+        self._traits, self._now_ms, self._seam = traits, now_ms, seam
+
+    def check(self, drafts: Sequence[Draft], swaps: bool) -> None:
+        """Refuse drafts and swaps that this store cannot take. Raises EnqueueError, Unsupported."""
+        validation.admit(drafts, self._traits)
+        ids = Counter(draft.id for draft in drafts if draft.id is not None)
+        if len(ids) < ids.total():
+            raise EnqueueError(f"id {ids.most_common(1)[0][0]} is given twice in one call; nothing was sent")
+        if swaps and not self._traits.cells:
+            raise Unsupported(NO_CELLS)
+
+    def put(self, drafts: Sequence[Draft], swaps: Sequence[Swap]) -> list[Put]:
+        """As `Store.put`."""
+        self.check(drafts, bool(swaps))
+        now = self._now_ms()
+        messages = [lifecycle.enqueued(draft, draft.id or new_id(now), now) for draft in drafts]
+        check_swaps(self._cells, swaps)
+        self._seam("put")
+        told = self._told(messages, drafts)
+        self._seam("acknowledge")
+        failed = [word for word in told if word is not None and not isinstance(word, str)]
+        if failed:
+            sent = len(told) - len(failed)
+            raise type(failed[0])(f"{failed[0]}; {sent} of {len(told)} messages were sent, the others were not")
+        apply_swaps(self._cells, swaps)
+        states = self._states([word for word in told if isinstance(word, str)])
+        return [
+            Put(word, True, states[word]) if isinstance(word, str) else Put(message.id, state=message.state(now))
+            for message, word in zip(messages, told, strict=True)
+        ]
+
+    def _told(self, messages: Sequence[Message], drafts: Sequence[Draft]) -> Sequence[Told]:
+        if self._tracked_sends is None:
+            return self._send(messages)
+        known = [message for message, draft in zip(messages, drafts, strict=True) if draft.id is not None]
+        self._tracked_sends.refuse_known(known)
+        return self._tracked_sends.put(messages, self._send, keys_for_ms=[draft.key_for_ms for draft in drafts])
+
+    def _states(self, ids: Sequence[str]) -> dict[str, str]:
+        """The states of messages that hold a key. One that is not found any more holds its key for longer: it is
+        done."""
+        now, found = self._now_ms(), self._search.find(ids) if ids else []
+        return {id: "done" if one is None else one.state(now) for id, one in zip(ids, found, strict=True)}

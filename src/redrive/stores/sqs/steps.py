@@ -1,0 +1,181 @@
+"""Decide what settling a message takes: which copies to send, whether to hide or delete it, which record to write.
+
+Nothing is done here; `settle.py` carries the steps out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ...errors import ConfigError, StoreError
+from ...ids import new_id
+from ...message import Ack, Draft, Lane, Message, Receipt, RetryAt, Settled, Settlement, Swap
+from ...store import Cells, Store
+from .. import lifecycle
+from .in_flight import VISIBLE_MAX_S, Held
+from .queues import Queues, SqsQueue
+from .send import Send
+from .url import Mode, SqsUrl
+from .wire import MessageState, state_of
+
+
+class Step(Struct):
+    """A settlement on its way."""
+
+    held: Held
+    sends: list[Send]
+    rest: Message | None = None  # to be written to the triage store
+    hide_until_ms: int | None = None  # None: delete it
+    record: MessageState | None = None
+    swaps: tuple[Swap, ...] = ()
+    left: Message | None = None  # as it is afterwards; None: it is over
+    cancelled: bool = False
+    sent: bool = False
+    kept: bool = False
+    ended: bool = False
+    error: StoreError | ConfigError | None = None
+    refused: StoreError | ConfigError | None = None  # of a follow-up that SQS never takes
+    word: Settled = Settled.OK
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its message leaves the queue for good, and not as a copy."""
+        id, queue = self.held.message.id, self.held.queue
+        return self.hide_until_ms is None and all(
+            send.message.id != id or send.queue is not queue for send in self.sends
+        )
+
+    @property
+    def outcome(self) -> tuple[Message, Message | None]:
+        """The message as it was, and what is left of it."""
+        return self.held.message, self.left
+
+    @property
+    def gives_key_back(self) -> bool:
+        """Whether its message is done, or cancelled."""
+        return self.left is None or self.left.lane is Lane.DONE
+
+
+class Steps:
+    """Decides the steps of one store's messages. `cells`, `triage`: None where the store has none."""
+
+    def __init__(
+        self,
+        at: SqsUrl,
+        queues: Queues,
+        cells: Cells | None,
+        triage: Store | None,
+        *,
+        now_ms: Callable[[], int],
+        near_limit: Callable[[SqsQueue], bool],
+    ) -> None:
+        self._at, self._queues, self._cells, self._triage = at, queues, cells, triage
+        self._now_ms, self._near_limit = now_ms, near_limit
+        self._begun: dict[Receipt, Step] = {}  # of calls that failed half-way
+
+    @property
+    def counts_all(self) -> bool:
+        """Whether every delivery is counted as an attempt: a retry leaves no trace but the receive count."""
+        return self._at.mode is Mode.VISIBILITY and self._cells is None
+
+    def step(self, held: Held, settlement: Settlement) -> Step:
+        """What to do for it; what an earlier call has done of it is done."""
+        begun = self._begun.get(settlement.receipt)
+        if begun is not None:
+            begun.error = None
+            return begun
+        now, message, decision = self._now_ms(), held.message, settlement.decision
+        sends = [self._follow_up(draft, now) for draft in settlement.follow_ups]
+        if isinstance(decision, Ack):
+            return Step(held, sends, swaps=settlement.swaps)
+        decided = lifecycle.decided(message, decision, settlement.fault, now)
+        if isinstance(decision, RetryAt) and not message.cancel:
+            step = self._again(held, decided, decision, now)
+        else:
+            step = self._resting(held, decided)
+        step.left, step.cancelled = decided, message.cancel
+        step.sends = sends + step.sends
+        step.swaps = settlement.swaps
+        return step
+
+    def _follow_up(self, draft: Draft, now: int) -> Send:
+        message = lifecycle.enqueued(draft, draft.id or new_id(now), now)
+        return Send(self._queues.of(draft.queue), message, draft.key_for_ms)
+
+    def _again(self, held: Held, decided: Message, retry: RetryAt, now: int) -> Step:
+        if self._can_stay(held, retry, now):
+            return self.hidden(held, state_of(decided, receives=held.receives), retry.at_ms)
+        return Step(held, [Send(held.queue, decided)])
+
+    def hidden(self, held: Held, kept: MessageState, until_ms: int) -> Step:
+        """It waits where it lies, with a record of this where there are cells."""
+        return Step(held, [], hide_until_ms=until_ms, record=kept if self._cells is not None else None)
+
+    def _can_stay(self, held: Held, retry: RetryAt, now: int) -> bool:
+        if held.queue.fifo:
+            return True  # a copy would go behind what was sent after it
+        if self._at.mode is Mode.REQUEUE or self._near_limit(held.queue):
+            return False
+        if self._is_near_its_end(held, retry.at_ms):
+            return False
+        if self._cells is not None:
+            return True
+        plain = retry.counts and not retry.crashed and not retry.held and retry.deferral is held.state.deferral is None
+        return plain and math.ceil((retry.at_ms - now) / 1000) <= held.stays_s(now)
+
+    def _is_near_its_end(self, held: Held, until_ms: int) -> bool:
+        """Whether SQS would take it away, or let it expire, before its next run was settled: a copy begins anew."""
+        bounds = self._queues.bounds(held.queue)
+        often = bounds.receives_max is not None and held.receives + 1 >= bounds.receives_max
+        return often or until_ms + VISIBLE_MAX_S * 1000 > held.sent_ms + bounds.retention_ms
+
+    def _resting(self, held: Held, decided: Message) -> Step:
+        if decided.lane is Lane.DONE:  # it was cancelled
+            return Step(held, [])
+        if self._triage is not None:
+            return Step(held, [], rest=decided)
+        return Step(held, [Send(self._queues.resting(decided.queue, decided.lane), decided)])
+
+    def early(self, held: Held, due_ms: int) -> Step:
+        """A message that was received before its time goes on waiting: a hop, which costs no attempt."""
+        records = self._at.mode is Mode.VISIBILITY and self._cells is not None
+        if held.queue.fifo or (records and not self._is_near_its_end(held, due_ms)):
+            record = replace(held.state, receives=held.receives, due_ms=due_ms)
+            step = self.hidden(held, record, due_ms)
+        else:
+            step = Step(held, [Send(held.queue, held.message)])
+        step.left = held.message
+        return step
+
+    def fresh_copy(self, held: Held, claimed: Message) -> Step:
+        """A message that SQS would take away, were this run to crash too, goes on as a copy that knows all of it."""
+        counted = claimed.attempt - 1  # the copy's claim counts it
+        copy = replace(claimed, lane=Lane.READY, due_ms=None, attempt=counted)
+        return Step(held, [Send(held.queue, copy)], left=copy)
+
+    def dropped(self, held: Held) -> Step:
+        """A message that was cancelled while it waited: it is not delivered."""
+        return Step(held, [], left=lifecycle.cancelled(held.message, self._now_ms()))
+
+    def is_last(self, held: Held) -> bool:
+        """Whether this is the last time that SQS delivers it, and not the first."""
+        most = None if held.queue.fifo or held.receives == 1 else self._queues.bounds(held.queue).receives_max
+        return most is not None and held.receives >= most
+
+    # -- what a call that failed half-way has done
+
+    def remember(self, receipt: Receipt, step: Step) -> None:
+        """So far it came in a call that failed."""
+        self._begun[receipt] = step
+
+    def ended(self, receipt: Receipt) -> Step | None:
+        """What a call that failed brought to its end."""
+        step = self._begun.get(receipt)
+        return step if step is not None and step.ended else None
+
+    def forget(self, receipt: Receipt) -> None:
+        self._begun.pop(receipt, None)
