@@ -19,7 +19,7 @@ from .task import TaskKeywords, as_text, task_options
 if TYPE_CHECKING:  # for start-up time: all of these are below
     from .audit.log import Audit
     from .aws.lambda_handlers import LambdaHandler
-    from .aws.sns.topic import Topic
+    from .aws.sns import Topic
     from .observe.alerts import Alert
     from .schedule import Schedule, Scheduler
     from .triage.controls import Controls
@@ -207,7 +207,7 @@ class App(Registry):
         topic), or its ARN. `create=true` in the app's URL creates it. `bytes_max` is the topic's `MaximumMessageSize`,
         which bounds an event with its attributes (1 MiB at most). Raises ConfigError.
         """
-        from .aws.sns.topic import topic_of
+        from .aws.sns import topic_of
 
         return topic_of(self, name, bytes_max)
 

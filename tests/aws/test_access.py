@@ -23,7 +23,7 @@ from redrive.aws.cloudformation.access import EVENT_SOURCE
 from redrive.aws.dead_letters.move_tasks import DeadQueue
 from redrive.aws.dead_letters.sources import ingest_of, sources, sqs_of
 from redrive.aws.sns.topic import Topic
-from redrive.aws.stepfunctions import handlers
+from redrive.aws.stepfunctions import functions as handlers
 from redrive.testing.sqs import EventSource, SqsServer
 
 fifo_in_turn = pytest.mark.parametrize(

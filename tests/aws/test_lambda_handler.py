@@ -18,9 +18,9 @@ from tests.support.aws.places import REGION, Stand, lay
 from redrive import App, AutoRedrive, Backoff, Idempotency, Reject, Retry, Snooze, context
 from redrive.aws.lambda_.events import answer, queue_named, queues_of, raw_of, records_of
 from redrive.aws.lambda_handlers import LambdaHandler, redrive
-from redrive.aws.redriver import moving as redriving
-from redrive.aws.redriver.redriver import Work
-from redrive.aws.redriver.sending import calls
+from redrive.aws.redriver import settings as redriving
+from redrive.aws.redriver.run import Work
+from redrive.aws.redriver.transfer import calls
 from redrive.awsapi.client import client
 from redrive.errors import ConfigError
 from redrive.stores.memory.store import MemoryStore

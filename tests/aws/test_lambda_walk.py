@@ -13,10 +13,10 @@ from tests.support.aws.places import REGION, Stand
 
 from redrive import App, Backoff, Reject, Retry, Snooze
 from redrive.aws.lambda_handlers import redrive
-from redrive.aws.redriver.moving import Settings
-from redrive.aws.redriver.pacing import Known
-from redrive.aws.redriver.redriver import Work
-from redrive.aws.redriver.sending import Call, calls
+from redrive.aws.redriver.pace import Known
+from redrive.aws.redriver.run import Work
+from redrive.aws.redriver.settings import Settings
+from redrive.aws.redriver.transfer import Call, calls
 from redrive.awsapi.client import client
 from redrive.errors import ConfigError, StoreError
 from redrive.flow.auto_redrive import AutoRedrive

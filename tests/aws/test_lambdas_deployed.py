@@ -19,8 +19,8 @@ from tests.support.aws.places import REGION, Ministack, client
 from redrive import App
 from redrive.aws.bundle import package
 from redrive.aws.cloudformation.template import Settings
-from redrive.aws.redriver.moving import ATTEMPT
-from redrive.aws.redriver.slots import decode
+from redrive.aws.redriver.pace import decode
+from redrive.aws.redriver.steps import ATTEMPT
 from redrive.stores import open_cells
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

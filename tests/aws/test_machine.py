@@ -17,8 +17,9 @@ from tests.support.aws.states_language import Execution, Failed
 from tests.support.endpoints import endpoint
 
 from redrive import Gates
-from redrive.aws.redriver.moving import ATTEMPT, Settings, settings_of
-from redrive.aws.redriver.sending import calls
+from redrive.aws.redriver.settings import Settings, settings_of
+from redrive.aws.redriver.steps import ATTEMPT
+from redrive.aws.redriver.transfer import calls
 from redrive.aws.stepfunctions import tasks
 from redrive.aws.stepfunctions.machine import TASKS, Machine, batches_max, definition, events_of_turn
 from redrive.aws.stepfunctions.pages import Pages

@@ -17,7 +17,7 @@ from tests.support.aws.places import REGION, Ministack, client
 from tests.support.turns import in_turn
 
 import redrive
-from redrive.aws.redriver.moving import ATTEMPT
+from redrive.aws.redriver.steps import ATTEMPT
 from redrive.aws.stepfunctions.machine import TASKS, Machine, batches_max, definition, events_of_turn
 from redrive.flow import breaker, dependency
 from redrive.flow.auto_redrive import AutoRedrive
@@ -37,7 +37,7 @@ def package() -> bytes:
     with zipfile.ZipFile(data, "w") as file:
         lines = ["import sys", f"sys.path[:0] = {paths!r}"]
         names = ", ".join([*HANDLERS.values(), "approve"])
-        file.writestr("handlers.py", "\n".join([*lines, f"from redrive.aws.stepfunctions.handlers import {names}", ""]))
+        file.writestr("handlers.py", "\n".join([*lines, f"from redrive.aws.stepfunctions import {names}", ""]))
     return data.getvalue()
 
 

@@ -9,18 +9,17 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from redrive.aws.redriver import moving
-from redrive.aws.redriver.moving import (
+from redrive.aws.redriver import steps as moving
+from redrive.aws.redriver.settings import Settings, settings_of
+from redrive.aws.redriver.steps import (
     ATTEMPT,
     FIRST,
     STATE,
     Move,
-    Settings,
     entry_of,
     next_step,
-    settings_of,
 )
-from redrive.aws.redriver.sending import Call, calls, hide, receive, send
+from redrive.aws.redriver.transfer import Call, calls, hide, receive, send
 from redrive.codec import Routes
 from redrive.errors import ConfigError, StoreUnavailable
 from redrive.flow.auto_redrive import AutoRedrive

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from redrive.aws.redriver.moving import STATE, Move, Raw, entry_of, next_step
-from redrive.aws.redriver.pacing import TRIES, Known, Pace, Shared
-from redrive.aws.redriver.slots import Wish
+from redrive.aws.redriver.pace import TRIES, Known, Pace, Shared, Wish
+from redrive.aws.redriver.steps import STATE, Move, Raw, entry_of, next_step
 from redrive.flow.auto_redrive import AutoRedrive
 from redrive.message import Cell, Isolate, Swap
 from redrive.stores.memory.store import MemoryStore

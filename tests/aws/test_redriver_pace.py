@@ -16,8 +16,8 @@ from tests.support.aws.redriver import ALARM, WORK, Deployment
 
 from redrive.aws.cloudformation.lambdas import AT_ONCE
 from redrive.aws.lambda_handlers import redrive
-from redrive.aws.redriver.moving import ATTEMPT
-from redrive.aws.redriver.pacing import AHEAD_S, Known
+from redrive.aws.redriver.pace import AHEAD_S, Known
+from redrive.aws.redriver.steps import ATTEMPT
 from redrive.errors import StoreUnavailable
 from redrive.flow.auto_redrive import AutoRedrive
 

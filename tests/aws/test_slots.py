@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.aws.redriver.slots import (
+from redrive.aws.redriver.pace import (
     Slots,
     Wish,
     as_text,

@@ -16,9 +16,9 @@ from tests.support.aws.places import REGION
 
 import redrive
 from redrive import App, Backoff, Retry, presets
-from redrive.aws.redriver.moving import Settings
-from redrive.aws.redriver.redriver import Redriver, Work
-from redrive.aws.redriver.sending import calls as sqs_calls
+from redrive.aws.redriver.run import Redriver, Work
+from redrive.aws.redriver.settings import Settings
+from redrive.aws.redriver.transfer import calls as sqs_calls
 from redrive.awsapi.client import client
 from redrive.errors import Refused
 from redrive.flow.auto_redrive import AutoRedrive

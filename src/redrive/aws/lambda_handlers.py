@@ -12,17 +12,23 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
-from ..registry import Registry
 from .cloudwatch import Emf, redriver_line
-from .redriver.moving import Settings, settings_of
-from .redriver.pacing import Known
-from .redriver.redriver import FAN_OUT, Carried, Redriver, Work
-from .redriver.sending import Call, calls
-from .redriver.triggers import trigger_of
+from .redriver import (
+    FAN_OUT,
+    Call,
+    Carried,
+    Known,
+    Redriver,
+    Settings,
+    Work,
+    calls,
+    settings_of,
+    trigger_of,
+)
 
 if TYPE_CHECKING:
     from ..store import Cells
-    from .lambda_.batch import Batches
+    from .lambda_ import Batches
 
 MARGIN_S = 10.0  # before the end of a Lambda's time: from then on nothing new is begun
 ALONE_S = 60.0  # how long to take where nobody says how long it may be
@@ -33,7 +39,7 @@ class LambdaHandler:
     kept for the next ones; `close` ends its threads, which Lambda never asks for."""
 
     def __init__(self, app: Registry, *, concurrency: int | None, margin_s: float, metrics: bool) -> None:
-        from .lambda_.batch import Batches  # when the function's module is imported; the re-driver needs none of it
+        from .lambda_ import Batches  # when the function's module is imported; the re-driver needs none of it
 
         self._make = Batches
         self._app, self._concurrency, self._margin_s, self._metrics = app, concurrency, margin_s, metrics

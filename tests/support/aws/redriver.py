@@ -10,9 +10,9 @@ from typing import Any
 from tests.support.aws.places import REGION, Stand
 
 from redrive.aws.lambda_handlers import redrive
-from redrive.aws.redriver.moving import Settings
-from redrive.aws.redriver.redriver import Work
-from redrive.aws.redriver.sending import Call, calls
+from redrive.aws.redriver.run import Work
+from redrive.aws.redriver.settings import Settings
+from redrive.aws.redriver.transfer import Call, calls
 from redrive.awsapi.client import client
 from redrive.flow.auto_redrive import AutoRedrive
 from redrive.stores.memory.store import MemoryStore

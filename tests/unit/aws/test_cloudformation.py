@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 from redrive.aws.cloudformation.template import INLINE_MAX, PROFILES, Settings, template, text
 from redrive.aws.cloudformation.yaml_text import dump
 from redrive.aws.cloudwatch import NAMESPACE, UNITS
-from redrive.aws.redriver.moving import settings_of
+from redrive.aws.redriver.settings import settings_of
 from redrive.cli.main import cli, run
 from redrive.errors import ConfigError
 
@@ -460,3 +461,14 @@ def test_policies_of_the_largest_stack_are_none_that_aws_refuses() -> None:
             on = statement["Resource"]
             statement["Resource"] = [arn] * len(on) if isinstance(on, list) else arn
         assert len(json.dumps(document, separators=(",", ":"))) <= 6144, name
+
+
+def test_functions_are_deployed_under_the_documented_names() -> None:
+    """A stack that is deployed has them, and the next zip must still know them."""
+    found = {one["Properties"]["Handler"] for one in made(approval=True)["Resources"].values()
+             if one["Type"] == "AWS::Lambda::Function" and isinstance(one["Properties"]["Handler"], str)}  # fmt: skip
+    tasks = ("check_breaker", "fetch", "redrive", "isolate", "approve")
+    assert found == {"redrive.aws.lambda_handlers.redriver", *(f"redrive.aws.stepfunctions.{task}" for task in tasks)}
+    for name in found:
+        module, _, function = name.rpartition(".")
+        assert callable(getattr(import_module(module), function))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from redrive.aws.redriver.triggers import trigger_of
+from redrive.aws.redriver.work_queue import trigger_of
 
 
 def alarm(state: str) -> str:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .template import Settings, template, text
+from .template import INLINE_MAX, PARTITIONS, PROFILES, Settings, template, text
 
-__all__ = ["Settings", "template", "text"]
+__all__ = ["INLINE_MAX", "PARTITIONS", "PROFILES", "Settings", "template", "text"]

@@ -29,8 +29,8 @@ from .names import (
     sub,
 )
 
-TIMEOUT_S = 60  # of the functions: what stepfunctions/handlers.py asks for
-_HANDLERS = "redrive.aws.stepfunctions.handlers"
+TIMEOUT_S = 60  # of the functions: what stepfunctions/functions.py asks for
+_HANDLERS = "redrive.aws.stepfunctions"
 _ROLES = {"CheckBreaker": "check_breaker", "Fetch": "fetch", "Redrive": "redrive", "Isolate": "isolate"}
 _GOES_BY = {"CheckBreaker": (GATE,), "Fetch": (WAITS, PACE), "Redrive": (WAITS, GATE), "Isolate": (WAITS,)}
 _DOES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from ..sns.subscriptions import SCOPES, filter_policy
+from ..sns import SCOPES, filter_policy
 from .names import (
     NOTHING,
     Json,

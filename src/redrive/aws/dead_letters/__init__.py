@@ -1,1 +1,21 @@
-"""Dead-letter queues of SQS: read, drained into a triage store, moved back by SQS itself."""
+"""Dead-letter queues of SQS: find them, ingest them into a triage store, or let SQS itself move their messages back."""
+
+from __future__ import annotations
+
+from .ingest import Counts, Ingest, Ingesting, Source
+from .move_tasks import RUNNING, DeadQueue, MoveTask
+from .sources import ingest_of, source_of, sources, sqs_of
+
+__all__ = [
+    "RUNNING",
+    "Counts",
+    "DeadQueue",
+    "Ingest",
+    "Ingesting",
+    "MoveTask",
+    "Source",
+    "ingest_of",
+    "source_of",
+    "sources",
+    "sqs_of",
+]

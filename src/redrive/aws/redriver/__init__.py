@@ -1,1 +1,40 @@
-"""The re-driver: a Lambda function that moves dead messages back to their queue, or to the poison queue."""
+"""The re-driver of SQS dead-letter queues: what becomes of each message, at which pace, and who goes on.
+
+The Lambda function (`run.py`) and the Step Functions machine (`aws/stepfunctions`) share all of it but the loop.
+"""
+
+from __future__ import annotations
+
+from .gate import Gate, health_of
+from .pace import Known
+from .run import FAN_OUT, Carried, Redriver, Work
+from .settings import Settings, settings_of
+from .steps import Move, Raw, Step, group_of, next_step
+from .transfer import BATCH_MAX, Call, Outcome, calls, hide, hold, receive, send
+from .work_queue import trigger_of
+
+__all__ = [
+    "BATCH_MAX",
+    "FAN_OUT",
+    "Call",
+    "Carried",
+    "Gate",
+    "Known",
+    "Move",
+    "Outcome",
+    "Raw",
+    "Redriver",
+    "Settings",
+    "Step",
+    "Work",
+    "calls",
+    "group_of",
+    "health_of",
+    "hide",
+    "hold",
+    "next_step",
+    "receive",
+    "send",
+    "settings_of",
+    "trigger_of",
+]

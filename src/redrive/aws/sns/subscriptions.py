@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from msgspec import Struct
 
 from ...awsapi import client as aws
 from ...errors import ConfigError
 from ...stores.sqs.client import Sqs
 from ...stores.sqs.queues import FIFO, NAME_MAX, RETENTION_S, Queues
 from ...stores.sqs.url import SqsUrl
-
-if TYPE_CHECKING:
-    from .topic import Topic
 
 Filter = Mapping[str, Any]
 KEYS_MAX, COMBINATIONS_MAX, FILTER_BYTES_MAX = 5, 150, 256 * 1024
@@ -108,18 +107,29 @@ def _check_number(where: str, number: Any) -> None:
 # -- subscribing
 
 
-def subscribe(topic: Topic, queue: str, filter: Filter | None, scope: str) -> str:
+class Publisher(Struct, frozen=True):
+    """A topic of SNS to which queues of `at` subscribe, and the boto3 client that reaches it."""
+
+    name: str
+    arn: str
+    region: str
+    endpoint: str | None
+    client: Any
+    at: SqsUrl
+
+    @property
+    def is_fifo(self) -> bool:
+        return self.name.endswith(FIFO)
+
+
+def subscribe(topic: Publisher, queue: str, filter: Filter | None, scope: str) -> str:
     """As `Topic.subscribe`."""
     attributes = {"RawMessageDelivery": "true"}
     if filter is not None:
         attributes |= {"FilterPolicyScope": SCOPES.get(scope, ""), "FilterPolicy": filter_policy(filter, scope)}
-    if topic.at is None:
-        raise ConfigError(
-            f"{topic!r} has no queues: subscribe with app.topic(…) of an app on SQS, whose queues have the prefix"
-        )
     sqs = Sqs(topic.region, topic.endpoint)
     try:
-        at = _Queues(sqs, topic, topic.at)
+        at = _Queues(sqs, topic)
         url = at.queues.of(queue).url
         arn = at.arn(url)
         at.allow(url, arn)
@@ -132,9 +142,9 @@ def subscribe(topic: Topic, queue: str, filter: Filter | None, scope: str) -> st
 class _Queues:
     """The queues of one subscription, as they must be for its topic."""
 
-    def __init__(self, sqs: Sqs, topic: Topic, at: SqsUrl) -> None:
-        self._sqs, self._topic, self._prefix = sqs, topic, at.prefix
-        self.queues = Queues(sqs, at)
+    def __init__(self, sqs: Sqs, topic: Publisher) -> None:
+        self._sqs, self._topic, self._prefix = sqs, topic, topic.at.prefix
+        self.queues = Queues(sqs, topic.at)
 
     def arn(self, url: str) -> str:
         return self.queues.attributes(url, "QueueArn")["QueueArn"]
@@ -176,7 +186,7 @@ class _Queues:
         self._sqs.call("SetQueueAttributes", QueueUrl=url, Attributes={"Policy": json.dumps(policy)})
 
 
-def _subscribed(topic: Topic, arn: str, attributes: Mapping[str, str]) -> str:
+def _subscribed(topic: Publisher, arn: str, attributes: Mapping[str, str]) -> str:
     """The subscription, made or brought to these attributes."""
     known = _known(topic, arn)
     if known is None:
@@ -194,7 +204,7 @@ def _subscribed(topic: Topic, arn: str, attributes: Mapping[str, str]) -> str:
     return known
 
 
-def _known(topic: Topic, arn: str) -> str | None:
+def _known(topic: Publisher, arn: str) -> str | None:
     more: dict[str, str] = {}
     while True:
         answer = _call(topic, "ListSubscriptionsByTopic", "list_subscriptions_by_topic", TopicArn=topic.arn, **more)
@@ -206,7 +216,7 @@ def _known(topic: Topic, arn: str) -> str | None:
         more = {"NextToken": answer["NextToken"]}
 
 
-def _call(topic: Topic, action: str, method: str, **parameters: Any) -> dict[str, Any]:
+def _call(topic: Publisher, action: str, method: str, **parameters: Any) -> dict[str, Any]:
     try:
         answer: dict[str, Any] = getattr(topic.client, method)(**parameters)
     except aws.errors() as error:

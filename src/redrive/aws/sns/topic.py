@@ -10,7 +10,7 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -22,19 +22,17 @@ from ...message import RAW, Draft, Message
 from ...registry import Registry
 from ...run_context import current, refuse_loop
 from ...store import Traits
+from ...stores.sqs.queues import FIFO
 from ...stores.sqs.url import SqsUrl
 from ...stores.sqs.wire import attribute, body_of
 from ...stores.validation import admit
-
-if TYPE_CHECKING:
-    from .subscriptions import Filter
+from .subscriptions import Filter, Publisher, filter_policy, subscribe
 
 ENTRIES_MAX = 10
 BYTES_MAX, BYTES_MOST = 256 * 1024, 1024 * 1024  # of a message and of a batch: by default, and at most
 ATTRIBUTES_MAX = 9  # a tenth says the event's type; raw delivery drops a message that has more than ten
 TRIES, PAUSE_S = 4, 0.05  # of an entry that failed on AWS's side; before the second try, and twice that before the next
 TYPE = "type"  # the message attribute that has the event's type
-FIFO = ".fifo"
 _ARN = re.compile(r"arn:aws[a-z-]*:sns:([a-z0-9-]+):(\d{12}):([A-Za-z0-9_-]{1,256}(?:\.fifo)?)")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 _TRAITS = Traits(name="sns", body_bytes_max=BYTES_MOST)
@@ -267,9 +265,14 @@ class Topic:
         the message's attributes, the event's data, or all of the body (of those that others publish). Raises
         ConfigError for a filter that SNS would refuse, or a queue that is not there.
         """
-        from .subscriptions import subscribe
-
-        return subscribe(self, queue, filter, scope)
+        if filter is not None:
+            filter_policy(filter, scope)  # refused before AWS is asked for anything
+        if self.at is None:
+            raise ConfigError(
+                f"{self!r} has no queues: subscribe with app.topic(…) of an app on SQS, whose queues have the prefix"
+            )
+        publisher = Publisher(self.name, self.arn, self.region, self.endpoint, self.client, self.at)
+        return subscribe(publisher, queue, filter, scope)
 
     def close(self) -> None:
         """Close its connections. It may be used again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .handlers import approve, check_breaker, fetch, isolate, redrive
+from .functions import approve, check_breaker, fetch, isolate, redrive
 from .machine import Machine, definition
 
 __all__ = ["Machine", "approve", "check_breaker", "definition", "fetch", "isolate", "redrive"]

@@ -23,7 +23,7 @@ from msgspec import Struct
 from ...duration import Duration, milliseconds, show
 from ...errors import ConfigError
 from ...flow.auto_redrive import AutoRedrive
-from ..redriver.holding import health_of
+from ..redriver import health_of
 
 EVENTS_MAX = 25_000  # of the history of one execution, of Step Functions
 EVENTS_USED = 20_000  # an execution ends before that, and another one goes on

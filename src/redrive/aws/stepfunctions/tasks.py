@@ -18,34 +18,24 @@ from msgspec.structs import replace
 from ...message import Swap, version_of
 from ...store import Cells
 from ..cloudwatch import redriver_line
-from ..redriver.holding import Gate
-from ..redriver.moving import (
+from ..redriver import (
+    BATCH_MAX,
+    Call,
+    Gate,
     Move,
+    Outcome,
     Raw,
     Settings,
     Step,
     group_of,
-    next_step,
-)
-from ..redriver.sending import (
-    BATCH_MAX,
-    Call,
-    Outcome,
     hide,
     hold,
+    next_step,
     receive,
     send,
 )
-from .batches import (
-    Chunk,
-    Unit,
-    chunks,
-    ends_s,
-    gap_s,
-    spaced,
-)
 from .machine import RETRIES, TASK_S, batches_max
-from .pages import Pages
+from .pages import Chunk, Pages, Unit, chunks, ends_s, gap_s, spaced
 from .state import Batch, Result, State, state_of
 
 PAGE_MAX = 500  # messages

@@ -11,10 +11,9 @@ import click
 
 from ...aws.bundle import MACHINES, RUNTIMES
 from ...aws.bundle import package as packaged
-from ...aws.cloudformation.parameters import PROFILES
-from ...aws.cloudformation.template import INLINE_MAX, PARTITIONS, Settings, text
-from ...aws.cloudformation.template import template as made
-from ...aws.sns.subscriptions import SCOPES
+from ...aws.cloudformation import INLINE_MAX, PARTITIONS, PROFILES, Settings, text
+from ...aws.cloudformation import template as made
+from ...aws.sns import SCOPES
 from ...errors import ConfigError
 from ..main import Subcommands
 from ..terminal.failure import USAGE, Failure, note, program

@@ -26,8 +26,7 @@ from ..terminal.failure import (
 from ..terminal.output import Column, Output, bar
 
 if TYPE_CHECKING:
-    from ...aws.dead_letters.ingest import Counts, Ingest, Source
-    from ...aws.dead_letters.move_tasks import DeadQueue, MoveTask
+    from ...aws.dead_letters import Counts, DeadQueue, Ingest, MoveTask, Source
     from ...stores.sqs.store import SqsStore
 
 WATCH_S = 1.0
@@ -46,7 +45,7 @@ def note_outside(place: Place) -> None:
     """Say what lies in dead-letter queues of SQS, where nobody has ingested it; nothing where that may not be asked."""
     if place.store.traits.name != "sqs":
         return
-    from ...aws.dead_letters.sources import sources, sqs_of
+    from ...aws.dead_letters import sources, sqs_of
 
     store = sqs_of(place.store)
     with suppress(StoreError, ConfigError):
@@ -81,7 +80,7 @@ def ingest(place: Place, out: Output, queues: tuple[str, ...], origin: str | Non
 
     Exit 5 if some were left in SQS, 3 if SQS or the store could not be reached.
     """
-    from ...aws.dead_letters.sources import ingest_of, source_of, sources, sqs_of
+    from ...aws.dead_letters import ingest_of, source_of, sources, sqs_of
 
     if once and follow:
         raise click.UsageError("give --once or --follow, not both")
@@ -101,7 +100,7 @@ def ingest(place: Place, out: Output, queues: tuple[str, ...], origin: str | Non
 
 def _of_all(place: Place, store: SqsStore) -> list[Source]:
     """Of the queues that the app names, or of all under the prefix, where that may be asked."""
-    from ...aws.dead_letters.sources import sources
+    from ...aws.dead_letters import sources
 
     declared = sorted(declared_queues(place))
     found: list[Source] = []
@@ -129,7 +128,7 @@ def _total(store: SqsStore, found: Sequence[Source]) -> int:
 def _drained(store: SqsStore, work: Ingest, found: Sequence[Source], out: Output) -> int:
     from concurrent.futures import ThreadPoolExecutor, wait
 
-    from ...aws.dead_letters.ingest import Counts
+    from ...aws.dead_letters import Counts
 
     total = _total(store, found) if sys.stderr.isatty() else 0
     told = {source: Counts() for source in found}
@@ -171,7 +170,7 @@ def _row(source: Source, counts: Counts) -> dict[str, Any]:
 
 
 def _followed(work: Ingest, found: Sequence[Source]) -> int:
-    from ...aws.dead_letters.ingest import Ingesting
+    from ...aws.dead_letters import Ingesting
 
     def tell(name: str, text: str, about: str = "", /, count: int = 1) -> None:
         note(f"{name.replace('_', ' ')}: {text}")
@@ -202,8 +201,7 @@ def move(place: Place, out: Output, queue: str, rate: int | None, watch: bool, c
     It takes everything, in no order, at a fixed rate: no selection, no canary, no verdicts. For these use
     `dlq ingest` and `dlq plan`. Needs no triage=; what rests in the triage store is not moved.
     """
-    from ...aws.dead_letters.move_tasks import RUNNING, DeadQueue
-    from ...aws.dead_letters.sources import sqs_of
+    from ...aws.dead_letters import RUNNING, DeadQueue, sqs_of
 
     if cancel and (watch or rate is not None):
         raise click.UsageError("give --cancel alone")
@@ -220,7 +218,7 @@ def move(place: Place, out: Output, queue: str, rate: int | None, watch: bool, c
 
 
 def _watched(dead: DeadQueue, task: MoveTask) -> MoveTask:
-    from ...aws.dead_letters.move_tasks import RUNNING
+    from ...aws.dead_letters import RUNNING
 
     done = 0
     with bar(task.to_move or 0, f"moving {task.source}") as moved:

@@ -26,8 +26,7 @@ import msgspec
 from ...awsapi import client as aws
 from ...errors import ConfigError
 from ...stores import open_cells
-from ..redriver.moving import settings_of
-from ..redriver.sending import calls
+from ..redriver import calls, settings_of
 from .machine import Machine, definition
 from .tasks import Tasks
 

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from ...errors import StoreError
-from .chain import GO_ON, LOOK, LOOKS, NOTHING, Chain, Said, count
-from .holding import Gate, Shut
-from .moving import Move, Raw, Settings, Step, group_of, next_step
-from .pacing import ROOM_S, Known, Pace, Shared
-from .sending import BATCH_MAX, Call, Outcome, hide, receive, send
-
-if TYPE_CHECKING:
-    from ...store import Cells
+from ...store import Cells
+from .gate import Gate, Shut
+from .pace import ROOM_S, Known, Pace, Shared
+from .settings import Settings
+from .steps import Move, Raw, Step, group_of, next_step
+from .transfer import BATCH_MAX, Call, Outcome, hide, receive, send
+from .work_queue import GO_ON, LOOK, LOOKS, NOTHING, Chain, Said, count
 
 HOLD_S = 60  # for how long a received message is this run's
 EACH = 100  # dead messages for which one trigger sets one more Lambda to work

@@ -11,7 +11,7 @@ This is as exact as SQS's counts, which lag: two that are called in the same mom
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,13 +20,12 @@ from msgspec import Struct
 from ...errors import StoreError
 from ...ids import new_id
 from ...policy import draw
-from . import slots
-from .moving import DELAY_MAX_S
-from .pacing import Known
-from .sending import Call
-from .slots import Slots
+from .pace import Known, Slots, as_text, merged, of_text
+from .steps import DELAY_MAX_S
+from .transfer import Call
 
 GO_ON, LOOK = "go on", "look"
+ALARM = "ALARM"
 LOOKS = 3  # that found others who will look: one alone may go by a count that lags
 TRIES = 3  # of a message to the work queue
 _COUNTS = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
@@ -99,7 +98,7 @@ class _Body(Struct):
 
 def body(word: str, why: str, looks: int, given: Slots) -> str:
     """The text of a message to the work queue: GO_ON or LOOK, and what is told along."""
-    more = ({"looks": looks} if looks else {}) | ({"slots": slots.as_text(given)} if given else {})
+    more = ({"looks": looks} if looks else {}) | ({"slots": as_text(given)} if given else {})
     return json.dumps({"redrive": word, "why": why, **more})
 
 
@@ -108,7 +107,7 @@ def said(texts: Sequence[str]) -> Said:
     found = [_read(text) for text in texts]
     known: Slots = {}
     for each in found:
-        known = slots.merged(known, slots.of_text(each.slots))
+        known = merged(known, of_text(each.slots))
     look = bool(found) and all(each.redrive == LOOK for each in found)
     return Said(look, max((each.looks for each in found), default=0), known)
 
@@ -118,3 +117,59 @@ def _read(text: str) -> _Body:
         return msgspec.json.decode(text, type=_Body)
     except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError):
         return _Body()
+
+
+# -- what called it
+
+
+class Trigger(Struct, frozen=True):
+    """`acts`: whether it asks for anything, as an alarm that ends does not. `work`: it is the work queue's, and `said`
+    what that says."""
+
+    what: str
+    acts: bool = True
+    work: bool = False
+    said: Said = NOTHING
+
+
+def trigger_of(event: Any) -> Trigger:
+    """Never raises: what is not understood is a wish to look, which costs little where nothing is dead."""
+    if not isinstance(event, Mapping):
+        return Trigger("a call")
+    records = event.get("Records")
+    if isinstance(records, list) and records and isinstance(records[0], Mapping):
+        return _of_records(records)
+    if event.get("source") == "aws.cloudwatch":
+        state = _at(event, "detail", "state", "value")
+        return Trigger(f"alarm {_at(event, 'detail', 'alarmName')}", acts=state in (ALARM, ""))
+    return Trigger(str(event.get("detail-type") or "a call"))
+
+
+def _of_records(records: list[Any]) -> Trigger:
+    first = records[0]
+    if first.get("eventSource") == "aws:sqs":
+        alarms = [_alarm(record.get("body")) for record in records if isinstance(record, Mapping)]
+        if all(alarm is not None for alarm in alarms):  # the topic feeds the work queue
+            acts = any(alarm == ALARM for alarm in alarms)
+            return Trigger("alarm, by the work queue", acts=acts, work=True, said=Said(look=True))
+        texts = [_at(record, "body") for record in records if isinstance(record, Mapping)]
+        return Trigger("the work queue", work=True, said=said(texts))
+    states = [_alarm(_at(record, "Sns", "Message")) for record in records if isinstance(record, Mapping)]
+    return Trigger("an alarm's notification", acts=any(state in (ALARM, None) for state in states))
+
+
+def _alarm(text: Any) -> str | None:
+    """The new state that an alarm's notification tells of, also inside a notification of SNS; None for other text."""
+    try:
+        told = json.loads(text)
+        if isinstance(told, dict) and isinstance(told.get("Message"), str):
+            told = json.loads(told["Message"])
+        return str(told["NewStateValue"])
+    except (TypeError, ValueError, KeyError, RecursionError):
+        return None
+
+
+def _at(value: Any, *names: str) -> str:
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value if isinstance(value, str) else ""

@@ -1,30 +1,128 @@
-"""How fast a re-driver sends back: each message at a second that has room by the rate, on top of its own wait.
+"""How fast a re-driver sends messages back: each at a second that has room by the rate, after its own wait.
 
-The seconds that were given lie in a cell that all re-drivers of a dead-letter queue share (`Shared`). Where there are
-no cells they are what this one knows of them (`Known`), and go with the message that calls the next one (chain.py).
+SQS delays by whole seconds, so a message is given a second. Any T seconds of the clock together have room for
+rate·T + 1 messages, so T seconds that begin anywhere see rate·(T + 1) + 1 at most: the rate, and a second of it.
+
+The seconds that were given are in a cell that all re-drivers of a dead-letter queue share (`Shared`). Without cells
+each re-driver knows its own (`Known`) and passes them on with the message that calls the next one (`work_queue.py`).
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ...flow.auto_redrive import AutoRedrive
 from ...message import Swap, version_of
 from ...policy import draw
 from ...store import Cells
-from . import slots
-from .moving import DELAY_MAX_S, Move, Raw, Step
-from .slots import Slots, Wish
+from .steps import DELAY_MAX_S, Move, Raw, Step
 
 AHEAD_S = 300  # how far behind its own wait a message may be put: what is later stays dead, where gates still hold it
 ROOM_S = 60  # when to look again where there was no room
 TRIES = 20  # to write the cell, while others write it too
 TTL_MS = 3_600_000
+KEPT_S = 2  # how long a second is known once it has begun
+
+Slots = Mapping[int, int]  # by the second, of the epoch
+
+
+class Wish(Struct, frozen=True):
+    """A message comes at `at_s`, or as soon as possible after that, up to `last_s`; or else before it, from `first_s`
+    on."""
+
+    first_s: int
+    at_s: int
+    last_s: int
+
+
+def room(per_s: float, second: int) -> int:
+    """How many may come in that second: of a rate that is no whole number now one more, now one less.
+
+    >>> [room(2.5, second) for second in range(4)], sum(room(0.1, second) for second in range(100))
+    ([2, 3, 2, 3], 10)
+    """
+    return math.floor((second + 1) * per_s) - math.floor(second * per_s)
+
+
+def take(slots: Slots, per_s: float, wishes: Sequence[Wish]) -> tuple[Slots, list[int | None]]:
+    """The second for each wish, in order, None where all of its seconds are full; and the slots with those taken."""
+    taken, found = dict(slots), list[int | None]()
+    after: dict[int, int] = {}  # the next second that may not be full, of those that are: wishes are much alike
+    for wish in wishes:
+        second = _later(taken, per_s, wish, after)
+        if second is None:
+            second = next((s for s in range(wish.at_s - 1, wish.first_s - 1, -1) if not _full(taken, per_s, s)), None)
+        if second is not None:
+            taken[second] = taken.get(second, 0) + 1
+        found.append(second)
+    return taken, found
+
+
+def _later(taken: Slots, per_s: float, wish: Wish, after: dict[int, int]) -> int | None:
+    """The first second that is not full, from the one wished for on."""
+    passed: list[int] = []
+    second = wish.at_s
+    while second <= wish.last_s and (second in after or _full(taken, per_s, second)):
+        passed.append(second)
+        second = after.get(second, second + 1)
+    after.update(dict.fromkeys(passed, second))
+    return second if second <= wish.last_s else None
+
+
+def _full(taken: Slots, per_s: float, second: int) -> bool:
+    return taken.get(second, 0) >= room(per_s, second)
+
+
+def merged(one: Slots, other: Slots) -> Slots:
+    """What two know of the same slots: of each second the higher number, as neither knows of too many."""
+    return {second: max(one.get(second, 0), other.get(second, 0)) for second in one.keys() | other.keys()}
+
+
+def current(slots: Slots, now_s: int) -> Slots:
+    """Without what is past."""
+    return {second: count for second, count in slots.items() if second > now_s - KEPT_S}
+
+
+def encode(slots: Slots) -> bytes:
+    """The numbers from the first second to the last: a byte or so for each."""
+    if not slots:
+        return b""
+    first = min(slots)
+    return msgspec.msgpack.encode((first, [slots.get(s, 0) for s in range(first, max(slots) + 1)]))
+
+
+def decode(value: bytes) -> Slots:
+    """The slots of these bytes; none where they are not understood."""
+    try:
+        first, counts = msgspec.msgpack.decode(value, type=tuple[int, list[int]])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    return {first + n: count for n, count in enumerate(counts) if count > 0}
+
+
+def as_text(slots: Slots) -> str:
+    """The same for what carries no bytes."""
+    return base64.b64encode(encode(slots)).decode()
+
+
+def of_text(text: str) -> Slots:
+    """Never raises."""
+    try:
+        return decode(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError):
+        return {}
+
+
+# -- who knows which seconds were given
 
 
 class Book(Protocol):
@@ -44,12 +142,12 @@ class Shared:
     def take(self, per_s: float, wishes: Sequence[Wish], now_s: int) -> list[int | None]:
         for _ in range(TRIES):
             cell = self._cells.read([self._key])[0]
-            known = slots.current(slots.decode(cell.value) if cell else {}, now_s)
-            taken, found = slots.take(known, per_s, wishes)
+            known = current(decode(cell.value) if cell else {}, now_s)
+            taken, found = take(known, per_s, wishes)
             if found.count(None) == len(found):
                 break
             # cut off after this, the seconds stay given, and nothing comes in them
-            swap = Swap(self._key, version_of(cell), slots.encode(taken), TTL_MS)
+            swap = Swap(self._key, version_of(cell), encode(taken), TTL_MS)
             if self._cells.swap([swap], durable=False)[0]:
                 return found
         return [None] * len(wishes)
@@ -64,17 +162,17 @@ class Known:
 
     def take(self, per_s: float, wishes: Sequence[Wish], now_s: int) -> list[int | None]:
         with self._lock:
-            self._slots, found = slots.take(slots.current(self._slots, now_s), per_s, wishes)
+            self._slots, found = take(current(self._slots, now_s), per_s, wishes)
         return found
 
     def learn(self, more: Slots) -> None:
         with self._lock:
-            self._slots = slots.merged(self._slots, more)
+            self._slots = merged(self._slots, more)
 
     def to_come(self, now_s: int) -> Slots:
         """Those that are not past."""
         with self._lock:
-            self._slots = slots.current(self._slots, now_s)
+            self._slots = current(self._slots, now_s)
             return self._slots
 
     def lasts_s(self, now_s: int) -> int:

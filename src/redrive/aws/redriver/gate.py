@@ -12,7 +12,8 @@ from ...flow import dependency as flow
 from ...flow.auto_redrive import AutoRedrive
 from ...flow.gates import is_url
 from ...store import Cells
-from .moving import DELAY_MAX_S, Settings
+from .settings import Settings
+from .steps import DELAY_MAX_S
 
 HEALTH_S = 60  # when to ask again for what was not up
 HEALTH_WITHIN_S = 6.0  # it may take 5 s to connect; one that then sends a byte now and then is not up either

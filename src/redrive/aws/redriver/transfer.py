@@ -15,7 +15,8 @@ from msgspec import Struct
 from ...awsapi import client as aws
 from ...errors import StoreError
 from ...message import Isolate
-from .moving import BYTES_MAX, Move, Raw, Settings, Step, entry_of, group_of, size_of
+from .settings import Settings
+from .steps import BYTES_MAX, Move, Raw, Step, entry_of, group_of, size_of
 
 BATCH_MAX = 10
 _REFUSED = ("InvalidMessageContents", "InvalidParameterValue", "InvalidAttributeValue", "MessageTooLong")
