@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import ipaddress
 import os
+import re
 from http.client import HTTPException
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -118,6 +119,16 @@ def _is_here(endpoint: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+@functools.cache
+def method_of(action: str) -> str:
+    """boto3's name of an API action.
+
+    >>> method_of("SendMessageBatch")
+    'send_message_batch'
+    """
+    return re.sub("(?<!^)(?=[A-Z])", "_", action).lower()
 
 
 def code_of(error: Exception) -> str:

@@ -7,15 +7,6 @@ from .move_tasks import RUNNING, DeadQueue, MoveTask
 from .sources import ingest_of, source_of, sources, sqs_of
 
 __all__ = [
-    "RUNNING",
-    "Counts",
-    "DeadQueue",
-    "Ingest",
-    "Ingesting",
-    "MoveTask",
-    "Source",
-    "ingest_of",
-    "source_of",
-    "sources",
+    "RUNNING", "Counts", "DeadQueue", "Ingest", "Ingesting", "MoveTask", "Source", "ingest_of", "source_of", "sources",
     "sqs_of",
-]
+]  # fmt: skip

@@ -72,12 +72,8 @@ class Counts(Struct):
 class Ingest:
     """Drains sources into one triage store. Used by any number of threads and processes at once."""
 
-    def __init__(
-        self, sqs: Calls, triage: Store, routes: Routes, cells: Cells | None = None, *, under: str = ""
-    ) -> None:
-        """`cells`: where the records of messages lie that wait for their retries in SQS. `under`: what SQS's names of
-        redrive's queues begin with, so that each message of a shared dead-letter queue goes to its own."""
-        self._under = under
+    def __init__(self, sqs: Calls, triage: Store, routes: Routes, cells: Cells | None = None) -> None:
+        """`cells` hold the records of messages that wait for their retries in SQS."""
         self._sqs, self._triage, self._routes, self._cells = sqs, triage, routes, cells
 
     def once(self, source: Source, wait_s: int | None = None, *, wanted: Callable[[], bool] = lambda: True) -> Counts:
@@ -145,13 +141,6 @@ class Ingest:
         ]
         self._tell_runs([letter.message for letter in letters if letter.untold])
         return lay(self._triage, [letter.message for letter in letters])
-
-    def _queue_of(self, raw: dict[str, Any], source: Source) -> str:
-        """The queue that it died in, where SQS says so."""
-        arn = str((raw.get("Attributes") or {}).get("DeadLetterQueueSourceArn") or "")
-        name = arn.rpartition(":")[2].removesuffix(".fifo")
-        mine = name.removeprefix(self._under) if self._under and name.startswith(self._under) else ""
-        return source.queue if mine in ("", source.queue.removesuffix(".fifo")) else mine
 
     def _records(self, raws: Sequence[dict[str, Any]]) -> list[MessageState | None]:
         """What was written of those that had waited for a retry where they lay."""

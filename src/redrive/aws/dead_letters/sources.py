@@ -41,7 +41,7 @@ def ingest_of(store: SqsStore) -> Ingest:
             "sqs://REGION/PREFIX?triage=sqlite:///dead.db"
         )
     store.outbox.own()
-    return Ingest(store.sqs, store.triage_store, store.routes, store.cells, under=f"{store.at.prefix}-")
+    return Ingest(store.sqs, store.triage_store, store.routes, store.cells)
 
 
 def ingesting(store: Store, queues: Iterable[str], worker: str, notice: Notify) -> Ingesting:

@@ -11,30 +11,10 @@ from .run import FAN_OUT, Carried, Redriver, Work
 from .settings import Settings, settings_of
 from .steps import Move, Raw, Step, group_of, next_step
 from .transfer import BATCH_MAX, Call, Outcome, calls, hide, hold, receive, send
-from .work_queue import trigger_of
+from .work_queue import count, trigger_of
 
 __all__ = [
-    "BATCH_MAX",
-    "FAN_OUT",
-    "Call",
-    "Carried",
-    "Gate",
-    "Known",
-    "Move",
-    "Outcome",
-    "Raw",
-    "Redriver",
-    "Settings",
-    "Step",
-    "Work",
-    "calls",
-    "group_of",
-    "health_of",
-    "hide",
-    "hold",
-    "next_step",
-    "receive",
-    "send",
-    "settings_of",
-    "trigger_of",
-]
+    "BATCH_MAX", "FAN_OUT", "Call", "Carried", "Gate", "Known", "Move", "Outcome", "Raw", "Redriver", "Settings",
+    "Step", "Work", "calls", "count", "group_of", "health_of", "hide", "hold", "next_step", "receive", "send",
+    "settings_of", "trigger_of",
+]  # fmt: skip

@@ -17,12 +17,13 @@ from msgspec.structs import replace
 from ...flow.auto_redrive import AutoRedrive
 from ...message import Isolate
 from ...stores.sqs.wire import ATTEMPT, STATE, MessageState, decode, encode, revived
+from ...stores.sqs.wire import ATTEMPT, BYTES_MAX, STATE, MessageState, decode, encode, revived, size_of
+from ...triage.auto.auto_redrive import AutoRedrive
 
 FIRST: Final = "x-original-first-receive-timestamp"
 WHY: Final = "x-redrive-why"  # of what was isolated, where there is room
 DELAY_MAX_S = 900  # of SQS
 ATTRIBUTES_MAX = 10
-BYTES_MAX = 1024 * 1024  # of a message with its attributes, and of a batch
 _OF_DEATH = ("reason", "error", "fingerprint")  # attributes of redrive's dead letters
 _OWN = re.compile(r'"rdversion"\s*:')  # of redrive's envelope
 
@@ -104,16 +105,6 @@ def text_of(raw: Raw, name: str) -> str | None:
     """The value of a message's attribute."""
     value = ((raw.get("MessageAttributes") or {}).get(name) or {}).get("StringValue")
     return None if value is None else str(value)
-
-
-def size_of(body: str, attributes: Mapping[str, Any]) -> int:
-    """What SQS counts of a message: its body, and of each attribute the name, the type and the value, in bytes."""
-    size = len(body.encode(errors="replace"))
-    for name, value in attributes.items():
-        text = value.get("StringValue")
-        data = text.encode(errors="replace") if text is not None else value.get("BinaryValue", b"")
-        size += len(name.encode()) + len(value.get("DataType", "").encode()) + len(data)
-    return size
 
 
 def _back(raw: Raw, attempt: int, now_ms: int, auto: AutoRedrive, *, due_ms: int | None) -> dict[str, Any]:

@@ -6,7 +6,6 @@ deduplication id, elsewhere by the id that redrive's own messages carry, and tha
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,8 +14,9 @@ from msgspec import Struct
 from ...awsapi import client as aws
 from ...errors import StoreError
 from ...message import Isolate
+from ...stores.sqs.wire import BYTES_MAX, size_of
 from .settings import Settings
-from .steps import BYTES_MAX, Move, Raw, Step, entry_of, group_of, size_of
+from .steps import Move, Raw, Step, entry_of, group_of
 
 BATCH_MAX = 10
 _REFUSED = ("InvalidMessageContents", "InvalidParameterValue", "InvalidAttributeValue", "MessageTooLong")
@@ -115,7 +115,7 @@ def calls(client: Any) -> Call:
     """The calls of a boto3 client by the names of their actions, with redrive's errors."""
 
     def call(action: str, **parameters: Any) -> dict[str, Any]:
-        method = getattr(client, re.sub("(?<!^)(?=[A-Z])", "_", action).lower())
+        method = getattr(client, aws.method_of(action))
         try:
             answer: dict[str, Any] = method(**parameters)
         except aws.errors() as error:

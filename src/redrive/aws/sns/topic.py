@@ -24,7 +24,7 @@ from ...run_context import current, refuse_loop
 from ...store import Traits
 from ...stores.sqs.queues import FIFO
 from ...stores.sqs.url import SqsUrl
-from ...stores.sqs.wire import attribute, body_of
+from ...stores.sqs.wire import attribute, body_of, size_of
 from ...stores.validation import admit
 from .subscriptions import Filter, Publisher, filter_policy, subscribe
 
@@ -205,9 +205,7 @@ class Topic:
         body = body_of(message, prefix=self.at.prefix if self.at else "sns", topic=self.name)
         written = {name: _attribute(name, value) for name, value in attributes.items()}
         written[TYPE] = attribute(message.task)
-        size = len(body.encode()) + sum(
-            len(name) + len(value["DataType"]) + len(value["StringValue"].encode()) for name, value in written.items()
-        )
+        size = size_of(body, written)
         if size > self._bytes_max:
             raise TooLarge(
                 f"event {message.task!r} has {size} bytes with its envelope; topic {self.name} takes "

@@ -27,6 +27,7 @@ from ..redriver import (
     Raw,
     Settings,
     Step,
+    count,
     group_of,
     hide,
     hold,
@@ -47,7 +48,6 @@ WAIT_MAX_S = HIDE_MAX_S // 2  # of a message in a machine; for longer it waits i
 LOOK_S = 900  # how often the queue is looked at while what is left waits in it
 BREAKER_MIN_S, BREAKER_MAX_S = 5, 300  # how long to wait for a breaker
 IDLE_MAX = 8  # looks, 1 to 15 minutes apart, at a queue where all is held, perhaps by somebody else
-_COUNTS = {"seen": "ApproximateNumberOfMessages", "hidden": "ApproximateNumberOfMessagesNotVisible"}
 
 
 class Tasks:
@@ -87,7 +87,7 @@ class Tasks:
             wait_s = min(max(shut.wait_s, BREAKER_MIN_S), BREAKER_MAX_S)
             self._hold_lock(state.chain, wait_s + MARGIN_S)
             return replace(state, open=True, why=shut.why, wait_s=wait_s, checks=state.checks + 1)
-        return replace(state, checks=0, dead=self._counts()["seen"] if asks else 0)
+        return replace(state, checks=0, dead=self._count()[0] if asks else 0)
 
     def fetch(self, event: Mapping[str, Any]) -> State:
         """Receive a page, decide for each message, and lay batches with one wait each aside."""
@@ -133,17 +133,14 @@ class Tasks:
     def _lock(self) -> str:
         return f"redriver/lock/{self._settings.dead.rpartition('/')[2]}"
 
-    def _counts(self) -> dict[str, int]:
-        told = self._call("GetQueueAttributes", QueueUrl=self._settings.dead, AttributeNames=list(_COUNTS.values()))[
-            "Attributes"
-        ]
-        return {word: int(told.get(name, 0)) for word, name in _COUNTS.items()}
+    def _count(self) -> tuple[int, int, int]:
+        return count(self._call, self._settings.dead)
 
     def _wait(self, state: State, now_ms: int, *, found: bool) -> State:
         """There is nothing to move now: how long until the next look, or 0, as all is done."""
         if state.held_until_ms or found:
             wait_s = min(max(-(-(state.held_until_ms - now_ms) // 1000), 1), LOOK_S)
-        elif state.idle < IDLE_MAX and any(self._counts().values()):
+        elif state.idle < IDLE_MAX and any(self._count()[:2]):
             wait_s = min(60 * 2**state.idle, LOOK_S)
             state = replace(state, idle=state.idle + 1)
         else:

@@ -86,8 +86,7 @@ class Calls:
 
     def _once(self, action: str, parameters: dict[str, Any]) -> dict[str, Any]:
         self.requests[action] += 1  # of no lock: a count that two threads raise at once may miss one
-        words = "".join("_" + c.lower() if c.isupper() else c for c in action)[1:]
-        answer: dict[str, Any] = getattr(self._client, words)(**parameters)
+        answer: dict[str, Any] = getattr(self._client, aws.method_of(action))(**parameters)
         return answer
 
     def _failure(self, error: Exception, action: str) -> RedriveError:

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ...awsapi.client import errors, failure, opened
+from ...awsapi.client import errors, failure, method_of, opened
 from ...awsapi.http import QuickCalls
 from ...errors import ConfigError, StoreError, StoreUnavailable
 
@@ -23,22 +23,6 @@ ENTRIES_MAX = 10  # of a batch
 BYTES_MAX = 1024 * 1024  # of a batch, and of a message
 TRIES = 4  # of an entry that failed on AWS's side
 PAUSE_S = 0.05  # before the second try; twice that before each further one
-_METHODS = {
-    "SendMessageBatch": "send_message_batch",
-    "ReceiveMessage": "receive_message",
-    "DeleteMessageBatch": "delete_message_batch",
-    "ChangeMessageVisibilityBatch": "change_message_visibility_batch",
-    "GetQueueUrl": "get_queue_url",
-    "GetQueueAttributes": "get_queue_attributes",
-    "SetQueueAttributes": "set_queue_attributes",
-    "CreateQueue": "create_queue",
-    "ListQueues": "list_queues",
-    "ListDeadLetterSourceQueues": "list_dead_letter_source_queues",
-    "PurgeQueue": "purge_queue",
-    "StartMessageMoveTask": "start_message_move_task",
-    "ListMessageMoveTasks": "list_message_move_tasks",
-    "CancelMessageMoveTask": "cancel_message_move_task",
-}
 
 
 class Sqs:
@@ -68,7 +52,7 @@ class Sqs:
         """Raises StoreUnavailable, StoreError, ConfigError."""
         try:
             if self._quick is None or action not in QUICK:
-                answer: dict[str, Any] = getattr(self._client, _METHODS[action])(**parameters)
+                answer: dict[str, Any] = getattr(self._client, method_of(action))(**parameters)
             else:
                 answer = self._quick.call(action, parameters)
         except self._errors as error:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import sha256
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import quote
 
 import msgspec
@@ -113,12 +113,13 @@ def body_of(message: Message, *, prefix: str, topic: str | None = None) -> str:
     return sqs_text(_encode_event(event))
 
 
-def size_of(body: str, attributes: Mapping[str, Mapping[str, str]]) -> int:
+def size_of(body: str, attributes: Mapping[str, Mapping[str, Any]]) -> int:
     """The bytes that SQS counts for a message: its body, and name, type and value of each attribute."""
-    size = len(body) if body.isascii() else len(body.encode())
+    size = len(body) if body.isascii() else len(body.encode(errors="replace"))
     for name, value in attributes.items():
-        size += len(name.encode()) + len(value["DataType"].encode())
-        size += len(value["StringValue"].encode()) if "StringValue" in value else len(value["BinaryValue"])
+        size += len(name.encode()) + len(value.get("DataType", "").encode())
+        text = value.get("StringValue")
+        size += len(value.get("BinaryValue", b"")) if text is None else len(text.encode(errors="replace"))
     return size
 
 
