@@ -282,7 +282,7 @@ def test_another_who_won_meanwhile_is_not_taken_for_oneself(
     (now,) = cells.read(["a"])
     assert now is not None
     trouble.todo = [followed]
-    with pytest.raises(StoreUnavailable, match="nobody knows"):
+    with pytest.raises(StoreUnavailable, match="it is not known"):
         cells.swap([Swap("a", now.version, b"mine")])
     other.close()
 

@@ -130,7 +130,7 @@ def _bytecode(found: dict[str, Path], folder: Path) -> Iterator[tuple[str, Path]
             mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
             py_compile.compile(str(path), str(made), f"/var/task/{name}", doraise=True, invalidation_mode=mode)
         except py_compile.PyCompileError:
-            continue  # whoever imports it will hear of that
+            continue  # importing it will fail with the reason
         yield to.as_posix(), made
 
 

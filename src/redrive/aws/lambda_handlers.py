@@ -1,5 +1,5 @@
-"""What AWS Lambda calls: the function that `app.lambda_handler()` makes, which works a queue of SQS, and `redriver`,
-which drives dead messages back (`Handler: redrive.aws.lambda_handlers.redriver`)."""
+"""Handlers of AWS Lambda: `app.lambda_handler()` makes one that works a queue of SQS; `redriver` drives dead messages
+back (`Handler: redrive.aws.lambda_handlers.redriver`)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
+from ..registry import Registry
 from .cloudwatch import Emf, redriver_line
 from .redriver import (
     FAN_OUT,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from .lambda_ import Batches
 
 MARGIN_S = 10.0  # before the end of a Lambda's time: from then on nothing new is begun
-ALONE_S = 60.0  # how long to take where nobody says how long it may be
+ALONE_S = 60.0  # the time of a call that has no Lambda context
 
 
 class LambdaHandler:

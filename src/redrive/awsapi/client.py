@@ -87,7 +87,7 @@ def opened(
     local = {"aws_access_key_id": "local", "aws_secret_access_key": "local"}
     try:
         if endpoint is not None and _is_here(endpoint):
-            # No question to the cloud that this machine may be in: it takes seconds where nobody answers.
+            # Do not ask the cloud that this machine may be in: without an answer that takes seconds.
             core.get_component("credential_provider").remove("iam-role")
             return made(**({} if session.get_credentials() is not None else local))
         found = made()

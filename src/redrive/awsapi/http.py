@@ -83,7 +83,7 @@ class QuickCalls:
             raise self._refused(_error_of(status, told, data), action)
         try:
             found: dict[str, Any] = _decode(data) if data else {}
-        except msgspec.DecodeError as error:  # whoever answered, it was not the service
+        except msgspec.DecodeError as error:  # the answer is not the service's
             raise HTTPException(f"the answer is no JSON: {error}") from error
         if b'"BinaryValue"' in data:
             _read_binary(found.get("Messages") or [])
@@ -141,7 +141,7 @@ def host_of(url: SplitResult) -> str:
 
 
 def _is_open(sock: socket.socket) -> bool:
-    """Nobody speaks on an idle connection but to end it."""
+    """An idle connection that can be read was closed by the other side."""
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     return not poll.poll(0)

@@ -99,11 +99,27 @@ class Deployment:
     def work_on(self, *, batches: int = 1000, most: int = 100) -> None:
         """As Lambda's poller: a call for each work message, until none is left, whatever it has to wait."""
         for _ in range(most):
-            for message in self.take(self.work, delete=False):
-                self.call({"Records": [{"eventSource": "aws:sqs", "body": message["Body"]}]}, batches=batches)
-                handles = [{"Id": "0", "ReceiptHandle": message["ReceiptHandle"]}]
-                self.sqs_call("DeleteMessageBatch", QueueUrl=self.work, Entries=handles)
+            self._poll(batches)
             if not self.total(self.work):
                 return
             self.stand.passes(15)
         raise AssertionError(f"still work after {most} looks: {self.counts(self.work)}")
+
+    def calls_by_minute(self, minutes: int) -> list[int]:
+        """How many calls are made in each minute, where the rule calls every five of them."""
+        made = []
+        for minute in range(minutes):
+            before = self.calls
+            if minute % 5 == 0:
+                self.call(ALARM)
+            for _ in range(4):
+                self._poll()
+                self.stand.passes(15)
+            made.append(self.calls - before)
+        return made
+
+    def _poll(self, batches: int = 1000) -> None:
+        for message in self.take(self.work, delete=False):
+            self.call({"Records": [{"eventSource": "aws:sqs", "body": message["Body"]}]}, batches=batches)
+            handles = [{"Id": "0", "ReceiptHandle": message["ReceiptHandle"]}]
+            self.sqs_call("DeleteMessageBatch", QueueUrl=self.work, Entries=handles)

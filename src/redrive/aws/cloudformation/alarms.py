@@ -23,7 +23,7 @@ MINUTE_S = 60
 _ALARM_RUNS = 20  # in five minutes: below, one failure would be too large a share
 _URL = "sqs://${AWS::Region}/${Prefix}"
 _INGEST = f"redrive dlq ingest --url '{_URL}?triage=URL' moves them to a triage store"
-_SAYS = {  # what each alarm means and what to do, for whoever is woken
+_SAYS = {  # what each alarm means, and what to do
     "Deep": "Too many messages wait in QUEUE: start more workers.",
     "Old": "The first message of QUEUE waits too long. SQS does not count those received three times: what keeps "
     "failing shows in the dead-letter alarms.",
@@ -33,7 +33,7 @@ _SAYS = {  # what each alarm means and what to do, for whoever is woken
     "RedriveFailed": "The re-driver of QUEUE could not move messages: see its log.",
     "Failing": "Too many runs of QUEUE fail. The workers' log has each failure; redrive dlq groups has those that are "
     "dead, in a triage store.",
-    "Dead": "Messages of QUEUE are dead: what drives them back is called.",
+    "Dead": "Messages of QUEUE are dead: they are being driven back.",
 }
 _WAKES = {"ComparisonOperator": "GreaterThanOrEqualToThreshold"}
 _DEPTH, _OLDEST = "ApproximateNumberOfMessagesVisible", "ApproximateAgeOfOldestMessage"

@@ -100,7 +100,7 @@ def with_key(value: Any, other: Any = NOTHING) -> Json:
 
 
 def tls_only(actions: str, resource: Any) -> Json:
-    """Whoever calls without TLS is refused, whatever else they are granted."""
+    """Refuse all calls without TLS, whatever else is granted."""
     return {
         "Sid": "TlsOnly",
         "Effect": "Deny",

@@ -71,14 +71,14 @@ def parameters(prefix: str, prefix_max: int, profile: Profile) -> Json:
         ),
         "ErrorRateThreshold": _number("Percent of runs that may fail until the alarm is raised.", 30, 1, 100),
         "AlarmEmail": _text(
-            "Who gets the alarms by mail; empty for nobody. The address must confirm.",
+            "The address that gets the alarms by mail; empty for none. It must confirm.",
             "",
             AllowedPattern="|[^@\\s]+@[^@\\s]+",
             ConstraintDescription="an address, or empty",
         ),
         "AutoRedrive": _choice(
-            "What drives dead messages back: the re-driver Lambda or the state machine (both need CodeBucket), or "
-            "nobody.",
+            "What drives dead messages back: the re-driver Lambda, the state machine (both need CodeBucket), or "
+            "nothing.",
             ("lambda", "state-machine", "off"),
         ),
         "MaxRedrives": _number("Redrives of a message before it goes to the poison queue.", 5, 0, 1000),

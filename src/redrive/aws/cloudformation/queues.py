@@ -119,7 +119,7 @@ def _queue(of: Named, suffix: str, retention: Json | int, **properties: object) 
 
 
 def _from_topic(queue: str) -> Json:
-    """The topic may send there, and nobody else by this policy."""
+    """Let the topic send to the queue. This policy lets no one else."""
     allow = {
         "Sid": "FromTopic",
         "Effect": "Allow",

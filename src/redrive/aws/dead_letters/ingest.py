@@ -1,7 +1,7 @@
-"""Draining SQS dead-letter queues into a triage store: received in tens, written there, and only then deleted.
+"""Ingest SQS dead-letter queues into a triage store: receive ten messages, write them there, and only then delete them.
 
-A kill anywhere leaves a message in the queue, in the store, or in both: it is received again, and known by its id. So
-the store may be full or out of reach at any time; then nothing is deleted.
+A kill anywhere leaves a message in the queue, in the store, or in both. It is received again, and recognised by its id.
+While the store is full or cannot be reached, nothing is deleted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Calls(Protocol):
 
 
 class Source(Struct, frozen=True):
-    """A queue of SQS that is drained: what lies in it rests in `lane`, as messages of redrive's queue `queue`."""
+    """A queue of SQS to drain. Its messages become messages of redrive's `queue` in `lane`."""
 
     queue: str
     url: str
@@ -54,8 +54,8 @@ class Source(Struct, frozen=True):
 
 
 class Counts(Struct):
-    """What came of the messages of a source: those `received` are `written` (new in the store, or in place of an older
-    death), `known` (there already), or `left` in the queue, as the store does not take them now."""
+    """How many messages of a source were `received`: those are `written` (new in the store, or after an older death),
+    `known` (in the store already), or `left` in the queue, as the store does not take them now."""
 
     received: int = 0
     written: int = 0
@@ -70,20 +70,20 @@ class Counts(Struct):
 
 
 class Ingest:
-    """Drains sources into one triage store. Used by any number of threads and processes at once."""
+    """Drains sources into one triage store. Any number of threads and processes may do so at once."""
 
     def __init__(self, sqs: Calls, triage: Store, routes: Routes, cells: Cells | None = None) -> None:
         """`cells` hold the records of messages that wait for their retries in SQS."""
         self._sqs, self._triage, self._routes, self._cells = sqs, triage, routes, cells
 
     def once(self, source: Source, wait_s: int | None = None, *, wanted: Callable[[], bool] = lambda: True) -> Counts:
-        """Up to ten of what lies there: none where it is empty for `wait_s` (None: EMPTY_S).
+        """Ingest up to ten messages; none if the queue stays empty for `wait_s` (None: EMPTY_S).
 
         Raises StoreError where SQS or the triage store cannot be used, ConfigError where the queue is not there: then
         what was received stays in the queue.
         """
         raws = self._receive(source, EMPTY_S if wait_s is None else wait_s)
-        if raws and not wanted():  # somebody ended it meanwhile
+        if raws and not wanted():  # it was ended meanwhile
             self._show_again(source, raws)
             return Counts()
         if not raws:
@@ -99,7 +99,7 @@ class Ingest:
         return Counts(len(raws), written, words.count(Laid.KNOWN), words.count(Laid.LEFT))
 
     def drain(self, source: Source, said: Callable[[Counts], object] = lambda counts: None) -> Counts:
-        """All that lies there, by some threads; `said` hears of each ten. Raises as `once`."""
+        """Ingest all messages, on several threads; `said` is called with the counts of each batch. Raises as `once`."""
         counts, lock, errors = Counts(), threading.Lock(), list[BaseException]()
 
         def work() -> None:
@@ -143,26 +143,26 @@ class Ingest:
         return lay(self._triage, [letter.message for letter in letters])
 
     def _records(self, raws: Sequence[dict[str, Any]]) -> list[MessageState | None]:
-        """What was written of those that had waited for a retry where they lay."""
+        """The records of messages that had waited for a retry in their queue."""
         if self._cells is None:
             return [None] * len(raws)
         cells = self._cells.read([RECORDS + str(raw.get("MessageId")) for raw in raws])
         return [None if cell is None else decode(cell.value) for cell in cells]
 
     def _tell_runs(self, messages: Iterable[Message]) -> None:
-        """What a run had moved and no worker settled has failed: its run hears of it before anybody drives it on."""
+        """Report to redrive runs that messages failed which they had moved and no worker settled."""
         swaps = [swap for message in messages if (swap := swap_of_dead(message)) is not None]
         if swaps:
-            self._triage.cells.swap(swaps)  # one that is not written was told before
+            self._triage.cells.swap(swaps)  # one that is not written was reported before
 
     def _delete(self, source: Source, raws: Sequence[dict[str, Any]]) -> None:
-        """What cannot be deleted now comes again, and is known."""
+        """A message that cannot be deleted now comes again, and is recognised."""
         entries = [{"Id": str(n), "ReceiptHandle": raw["ReceiptHandle"]} for n, raw in enumerate(raws)]
         if entries:
             self._sqs.call("DeleteMessageBatch", QueueUrl=source.url, Entries=entries)
 
     def _show_again(self, source: Source, raws: Sequence[dict[str, Any]]) -> None:
-        """At once, for whoever tries next; else they would be hidden for a while."""
+        """Make them visible at once; else they would stay hidden for a while."""
         entries = [
             {"Id": str(n), "ReceiptHandle": raw["ReceiptHandle"], "VisibilityTimeout": 0} for n, raw in enumerate(raws)
         ]
@@ -173,7 +173,7 @@ class Ingest:
 
 
 class Ingesting(Service):
-    """Drains sources beside a worker, until it is closed: a thread for some of them each."""
+    """Drains sources beside a worker until it is closed, on a few threads."""
 
     def __init__(self, ingest: Ingest, sources: Sequence[Source], tell: Callable[[str, str, str, int], object]) -> None:
         self._ingest, self._sources, self._tell = ingest, list(sources), tell
@@ -190,8 +190,7 @@ class Ingesting(Service):
             self._threads.append(thread)
 
     def close(self) -> None:
-        """Stop; what was received is written first. A poll that is under way may outlast it, and gives back what it
-        gets."""
+        """Stop, once received messages are written. A poll under way may outlast it, and gives back what it gets."""
         self._stop.set()
         end_s = monotonic() + CLOSE_S
         for thread in self._threads:

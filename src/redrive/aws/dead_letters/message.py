@@ -1,7 +1,7 @@
-"""What a message in an SQS dead-letter queue says of its death, as the message that rests in a triage store. Pure.
+"""Read a message of an SQS dead-letter queue as the dead letter to write to a triage store. Pure.
 
-Our own dead letters say all of it. What the queue's redrive policy moved there, or another consumer put there, says
-only how often SQS had delivered it, when first, and from where it came.
+Our own dead letters carry their history. One that the queue's redrive policy moved there, or that another consumer put
+there, says only how often SQS had delivered it, when first, and from which queue it came.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ...stores.sqs.wire import (
 )
 
 TOO_OFTEN = "ReceivedTooOften"  # the error of what a redrive policy moved
-PUT_THERE = "DeadLettered"  # of what some program put there without saying why
+PUT_THERE = "DeadLettered"  # of a message that a program put there without a reason
 _SAID = (
     ("ErrorCode", "ErrorMessage"),
     ("error", "error_message"),
@@ -41,8 +41,8 @@ Raw = Mapping[str, Any]
 
 
 class Letter(NamedTuple):
-    """A message as it rests. `untold`: no counted run of its present life was settled, so nobody has said yet what
-    became of it."""
+    """A dead letter. `untold`: no run of its present life was settled, so its redrive run does not know yet what became
+    of it."""
 
     message: Message
     untold: bool
@@ -51,8 +51,8 @@ class Letter(NamedTuple):
 def dead_letter(
     raw: Raw, *, queue: str, lane: Lane, routes: Routes, now_ms: int, record: MessageState | None = None
 ) -> Letter:
-    """One entry of ReceiveMessage's answer, with all attributes, as it rests in `lane`. Never raises. `record`: what a
-    cell has of it, where it had waited for a retry in its queue."""
+    """Read one entry of ReceiveMessage's answer, with all attributes. `record`: its state in a cell, if it had waited
+    for a retry in its queue. Never raises."""
     message, state = read(raw, queue=queue, routes=routes)
     if record is not None:
         message, state = with_state(message, record), record
@@ -61,14 +61,14 @@ def dead_letter(
         message = with_state(message, state)
     message = replace(message, queue=queue, lane=lane, due_ms=None, redrives=max(state.redrives, _redrives(raw)))
     reason = state.reason or ("" if _source(raw) else _text(raw, "reason"))
-    if message.headers.get(MESSAGE_ID) == raw.get("MessageId"):  # nobody of ours wrote it
+    if message.headers.get(MESSAGE_ID) == raw.get("MessageId"):  # another program wrote it
         message = as_it_came(message, raw)
         headers = {**message.headers, **_about(raw)}
         message = replace(message, headers=headers)
     if reason:
         return Letter(replace(message, reason=reason, rested_ms=message.rested_ms or now_ms), False)
     fault = _fault(raw, message, now_ms)
-    since = max(1, receives(raw) - 1 - state.receives)  # what ended without a word
+    since = max(1, receives(raw) - 1 - state.receives)  # runs that ended without a settlement
     message = replace(
         message,
         reason="exhausted" if lane is Lane.DEAD else "poison",
@@ -80,7 +80,7 @@ def dead_letter(
 
 
 def receives(raw: Raw) -> int:
-    """How often SQS has delivered it in all, this time too."""
+    """How often SQS has delivered it in all, this time included."""
     return _whole(_system(raw).get("ApproximateReceiveCount"))
 
 

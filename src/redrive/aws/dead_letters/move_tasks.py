@@ -1,6 +1,7 @@
-"""SQS's own way back: a task that moves all of a dead-letter queue to the queue it serves, at a fixed rate.
+"""Move tasks of SQS: SQS itself moves all of a dead-letter queue back to its queue, at a fixed rate.
 
-It chooses nothing, counts no redrives and waits for no verdict. Where that is enough it needs no triage store.
+A move task cannot select messages, counts no redrives and waits for nothing. Where that is enough, no triage store is
+needed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ RUNNING = "RUNNING"
 
 
 class MoveTask(Struct, frozen=True, kw_only=True):
-    """A move task as SQS tells of it. `handle` is there while it runs; the numbers are approximate."""
+    """A move task as SQS reports it. `handle` is set while it runs; the numbers are approximate."""
 
     queue: str
     source: str

@@ -1,4 +1,4 @@
-"""Which queues of SQS hold the dead letters of an sqs:// store."""
+"""Find the dead-letter queues of an sqs:// store."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sqs_of(store: Store) -> SqsStore:
 
 
 def ingest_of(store: SqsStore) -> Ingest:
-    """What drains dead-letter queues into this store's triage store. Raises Unsupported where it has none."""
+    """An `Ingest` into this store's triage store. Raises Unsupported where it has none."""
     if store.triage_store is None:
         raise Unsupported(
             "there is no store to take dead letters; name one in the URL, a PostgreSQL, a Redis or a file: "
@@ -52,8 +52,8 @@ def ingesting(store: Store, queues: Iterable[str], worker: str, notice: Notify) 
 
 
 def sources(store: SqsStore, queues: Iterable[str]) -> list[Source]:
-    """Where the dead of these queues lie: each one's dead-letter queue, by its redrive policy and by its name, and its
-    poison queue. Raises ConfigError for a queue that is not there, StoreUnavailable."""
+    """The queues with the dead letters of these: each one's dead-letter queue, by its redrive policy and by its name,
+    and its poison queue. Raises ConfigError for a queue that does not exist, StoreUnavailable."""
     found: dict[str, Source] = {}
     for queue in queues:
         place = store.sqs_queues.of(queue)
@@ -83,8 +83,8 @@ def source_of(store: SqsStore, name_or_url: str, queue: str | None) -> Source:
     if len(mine) != 1:
         served = ", ".join(names) or "none"
         raise ConfigError(
-            f"whose dead letters are in {url.rpartition('/')[2]}? It serves {served}, of which "
-            f"{'none is' if not mine else 'several are'} under {store.at.prefix}-; say it by --queue"
+            f"whose dead letters are in {url.rpartition('/')[2]}? It serves {served}, and "
+            f"{'none of them is' if not mine else 'several of them are'} under {store.at.prefix}-; say it by --queue"
         )
     return Source(mine[0], url)
 

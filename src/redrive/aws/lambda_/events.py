@@ -1,4 +1,4 @@
-"""What Lambda hands to a function for messages of SQS, and what it wants to hear of them."""
+"""Read Lambda's events with messages of SQS, and write the answer that Lambda expects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def records_of(event: Any) -> list[Record]:
 
 
 def raw_of(record: Record) -> dict[str, Any]:
-    """A record as ReceiveMessage would have told of the message."""
+    """A record in the form of an entry of ReceiveMessage's answer."""
     attributes = record.get("messageAttributes") or {}
     return {
         "MessageId": record["messageId"],
@@ -57,7 +57,7 @@ def queue_named(name: str, prefix: str) -> str:
 
 
 def answer(failed: Iterable[Record]) -> dict[str, Any]:
-    """What Lambda is told: these are not done, all others are to be deleted."""
+    """The answer to Lambda: these failed, all others may be deleted."""
     return {"batchItemFailures": [{"itemIdentifier": record["messageId"]} for record in failed]}
 
 

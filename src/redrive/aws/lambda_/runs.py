@@ -101,7 +101,7 @@ class Runner:
         return ThreadExecutor(self._limit, self._told, _nobody, None)
 
     def _told(self, runs: Sequence[Execution]) -> None:
-        """As `_ended`, from any thread; at an end that nobody waited for the loop may rest."""
+        """As `_ended`, from any thread; the loop may rest at an end that was not awaited."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._ended, runs)
 
@@ -131,7 +131,7 @@ def _failed(run: Execution) -> bool:
 
 
 def _leave_behind(run: Execution) -> None:
-    """It was told to end and did not. Nobody waits for it; what it does from here on is lost or done twice."""
+    """It was asked to end and did not. It is not awaited; its work from here on is lost or done twice."""
     run.end("timeout")
     run.cause = "timeout"
     run.fault = fault_of(run, TimeoutError())

@@ -1,5 +1,7 @@
-"""Whether a re-driver may move anything now: the breaker of what its queue's tasks call, and a health URL. Both are
-asked before it moves, and again while it does."""
+"""Gates of a re-driver: the breaker of the dependency that its queue's tasks call, and a health URL.
+
+Both are checked before it moves anything, and again while it does.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ class Shut(Struct, frozen=True):
 
 
 class Gate:
-    """Of a re-driver's settings what must hold. Raises ConfigError for a health check that is no URL."""
+    """Checks both. Raises ConfigError for a health check that is not a URL."""
 
     def __init__(self, settings: Settings, cells: Cells | None, now_ms: Callable[[], int]) -> None:
         self._dependency, self._cells, self._now_ms = settings.dependency, cells, now_ms

@@ -1,8 +1,8 @@
 """The re-driver: moves what lies in a dead-letter queue back to its queue, or to the poison queue, in batches of ten.
 
-Each batch is sent first and deleted after (see `sending`), at the seconds that its pace gives (see `pacing`). What
-cannot be moved in time, or not yet, goes on through a message in the work queue: an alarm acts only on its change of
-state, so a re-driver that it woke sees to it that nothing is left waiting.
+Each batch is sent first and deleted after (`transfer.py`), at the seconds that its pace gives (`pace.py`). What cannot
+be moved in time, or not yet, goes on through a message in the work queue: an alarm acts only when its state changes, so
+a re-driver that it woke makes sure that nothing is left waiting.
 """
 
 from __future__ import annotations

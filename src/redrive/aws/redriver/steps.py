@@ -1,6 +1,6 @@
-"""What becomes of a message of an SQS dead-letter queue: back to its own queue, or to the poison queue. Pure.
+"""Decide what becomes of a message of a dead-letter queue: back to its own queue, or to the poison queue. Pure.
 
-Both re-drivers go by it, the Lambda and the Step Functions machine; `sending` does it.
+Both re-drivers use it, the Lambda function and the Step Functions machine; `transfer.py` carries it out.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from msgspec.structs import replace
 
 from ...flow.auto_redrive import AutoRedrive
 from ...message import Isolate
-from ...stores.sqs.wire import ATTEMPT, STATE, MessageState, decode, encode, revived
 from ...stores.sqs.wire import ATTEMPT, BYTES_MAX, STATE, MessageState, decode, encode, revived, size_of
-from ...triage.auto.auto_redrive import AutoRedrive
 
 FIRST: Final = "x-original-first-receive-timestamp"
 WHY: Final = "x-redrive-why"  # of what was isolated, where there is room
@@ -61,7 +59,7 @@ def next_step(raw: Raw, now_ms: int, auto: AutoRedrive) -> Step:
 
 def redrives(raw: Raw) -> int:
     """How often it was driven back, by `x-redrive-attempt` and by what a message of redrive's own carries: the higher
-    one counts, and what nobody can read counts as never."""
+    one counts, and an unreadable one counts as 0."""
     found = text_of(raw, ATTEMPT) or ""
     counted = int(found) if re.fullmatch("[0-9]{1,9}", found, re.ASCII) else 0
     state = _state(raw)

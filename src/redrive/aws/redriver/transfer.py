@@ -1,7 +1,7 @@
-"""Messages of an SQS dead-letter queue are sent where `moving` says, in batches, and deleted after.
+"""Send messages of a dead-letter queue where their step says, in batches, and then delete them.
 
-Cut off in between, a message is there twice, and never lost. The second is recognised: on FIFO queues by its
-deduplication id, elsewhere by the id that redrive's own messages carry, and that `Idempotency` goes by.
+A kill in between leaves a message twice, never loses it. The second copy is recognised: on FIFO queues by its
+deduplication id, elsewhere by the id that redrive's own messages carry and `Idempotency` uses.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Outcome(Struct, frozen=True):
 
 
 def receive(call: Call, url: str, limit: int, *, visibility_s: int, wait_s: int = 1) -> list[Raw]:
-    """At most ten messages, with all that `moving` needs. A wait of one second asks all of SQS's servers."""
+    """At most ten messages, with all that `steps` needs. A wait of one second asks all of SQS's servers."""
     answer = call(
         "ReceiveMessage",
         QueueUrl=url,

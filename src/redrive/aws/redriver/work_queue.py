@@ -1,4 +1,4 @@
-"""What the messages of the work queue say, by which one call of the re-driver leads to the next.
+"""The work queue of a re-driver: its messages, by which one call leads to the next, and what else calls it.
 
 Without cells one re-driver works a dead-letter queue at a time, and its work queue shows that: the one at work has a
 message there, the one that called it, or one that it sent before it moved anything. A call that finds others there

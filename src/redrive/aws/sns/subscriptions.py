@@ -1,4 +1,4 @@
-"""A queue's subscription to a topic: its filter, its own dead-letter queue, and what the policies of both must say."""
+"""Subscribe a queue to a topic: with a filter, a dead-letter queue of its own, and the policies of both queues."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class _Queues:
         return arn
 
     def allow(self, url: str, arn: str) -> None:
-        """Let the topic, and through this statement nobody else, send to the queue; other statements stay."""
+        """Let the topic send to the queue. Other statements of its policy stay."""
         found = self.queues.attributes(url, "Policy").get("Policy")
         policy: dict[str, Any] = json.loads(found) if found else {"Version": "2012-10-17", "Statement": []}
         sid = f"redrive-{self._topic.name.removesuffix(FIFO)}".replace("_", "-").replace("-", "")[:100]

@@ -1,7 +1,7 @@
-"""Events to a topic of SNS, which gives each subscribed queue a copy.
+"""Publish events to a topic of SNS, which sends each subscribed queue a copy.
 
-A topic is for what several services want to know. Each queue works, retries and buries its own copy by itself, and a
-redrive puts it back into that queue: never into the topic, where all others would get it again.
+A topic is for events that several services need. Each queue works, retries and dead-letters its own copy. A redrive
+puts a copy back into its queue, never into the topic, where all other queues would get it again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Value = str | int | float | bool | Sequence[str | int | float | bool | None]
 
 
 class Event(Struct, frozen=True):
-    """Something that happened, for whoever subscribed.
+    """Something that happened, for all subscribers.
 
     `type` names it, such as "order.placed"; `data` is what a queue's handler gets, any value that JSON can hold.
     `attributes` are what filters of subscriptions look at: text, numbers or lists of them, at most nine; handlers find

@@ -1,7 +1,6 @@
-"""Step Functions: a state machine that drives dead messages back, and what its states call.
+"""The Lambda functions that the state machine's states call. Deploy them as `redrive.aws.stepfunctions.NAME`.
 
-`definition()` generates the machine (machine.py draws it).
-The functions below are the handlers of its Lambda functions; their environment:
+Their environment:
 
 - REDRIVE_DLQ_URL, REDRIVE_QUEUE_URL, REDRIVE_POISON_URL: the dead-letter queue, the queue that its messages came from,
   the poison queue.

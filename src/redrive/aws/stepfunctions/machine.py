@@ -39,7 +39,7 @@ _RETRY: Final = (
     {"ErrorEquals": ["States.ALL"], "IntervalSeconds": 2, "BackoffRate": 2, "MaxAttempts": RETRIES},
 )
 
-# All but a question that nobody answered in time.
+# All errors but an unanswered question.
 _ASK_AGAIN: Final = {
     "ErrorEquals": ["States.TaskFailed"],
     "IntervalSeconds": 30,
@@ -262,7 +262,7 @@ def _approval(machine: Machine, by: Literal["sns", "sqs"], ask: str, partition: 
         },
         "ApprovalAnswer": {"Type": "Choice", "Choices": [{"And": yes, "Next": "Approved"}], "Default": "NotApproved"},
         "Approved": {"Type": "Pass", "Result": True, "ResultPath": "$.approved", "Next": "CheckBreaker"},
-        "ApprovalTimedOut": {"Type": "Fail", "Error": "ApprovalTimedOut", "Cause": "Nobody answered in time"},
+        "ApprovalTimedOut": {"Type": "Fail", "Error": "ApprovalTimedOut", "Cause": "There was no answer in time"},
         "NotApproved": {"Type": "Fail", "Error": "NotApproved", "Cause": "The redrive was not approved"},
         "ApprovalFailed": {"Type": "Fail", "Error": "ApprovalFailed", "Cause": "The question could not be asked"},
     }

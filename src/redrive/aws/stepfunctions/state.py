@@ -1,4 +1,4 @@
-"""What travels between the states of the machine."""
+"""The values that the state machine passes from one state to the next."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the states of the machine do: look at the breaker, fetch a page of dead messages, move or isolate a batch.
+"""The tasks of the state machine: check the breaker, fetch a page of dead messages, move or isolate a batch.
 
-Between states travels a `State`; each task takes it and gives the next one. A message is hidden in the dead-letter
+Each task takes a `State` and returns the next one. A message is hidden in the dead-letter
 queue for as long as the machine may need until it is sent, and looked at again right before that: what is gone, or
 another's, is not sent.
 """

@@ -1,7 +1,7 @@
-"""Calls of DynamoDB: tried again where that may help, counted, and their errors told apart.
+"""Calls of DynamoDB: counted, retried where that may help, and with their errors distinguished.
 
-boto3 does not try again by itself here. Who repeats a conditional write must know whether an earlier try may have been
-carried out: its condition then fails for what it wrote itself.
+boto3 does not retry here. A conditional write that is retried must know whether an earlier try may have succeeded: its
+condition then fails because of what it wrote itself.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _NEVER_SENT = ("EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectio
 
 
 class Unmet(Exception):
-    """The condition of a write does not hold. `met` has the item that it met by the number of the write in its call,
-    empty for none; `unsure`: an earlier try may have been carried out, and be what it met."""
+    """The condition of a write does not hold. `met`: the item that it met, by the number of the write in its call;
+    empty for none. `unsure`: an earlier try may have succeeded, and have written that item."""
 
     def __init__(self, met: dict[int, dict[str, Any]], unsure: bool) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ def _unmet(error: Exception, unsure: bool) -> Unmet | None:
 
 
 def _may_be_done(error: Exception) -> bool:
-    """Whether the call may have been carried out for all that."""
+    """Whether the call may have succeeded in spite of the error."""
     code = aws.code_of(error)
     return code not in _REFUSED and not _reasons(error) and type(error).__name__ not in _NEVER_SENT
 

@@ -1,4 +1,4 @@
-"""Cells as items of a table: what DynamoDB takes, and what an item says."""
+"""Convert cells to items of DynamoDB and back, within its limits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cell(item: Item | None, now_ms: int) -> Cell | None:
 
 
 def was_it_mine(item: Item, put: Item, mark: bytes) -> bool | None:
-    """Whether this write was carried out, by what lies there now; None where it cannot be told."""
+    """Whether this write succeeded, by the item that exists now; None where that cannot be known."""
     if item["w"]["B"] == mark:
         return True
     return None if int(item["n"]["N"]) > int(put["n"]["N"]) else False  # versions rise: it would be at least that

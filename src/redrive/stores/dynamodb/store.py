@@ -4,7 +4,7 @@ An item is a cell: `k` its key, `v` its value, `n` its version, `e` when it expi
 made it, `ttl` when DynamoDB may remove it (s). DynamoDB removes late, by days: whether a cell has expired is compared
 here. A deleted cell stays as an item without `v`.
 
-A key has no version twice, though its item goes in the end. A cell that is made anew gets the time of this machine in
+A key never has a version twice, even after its item is removed. A new cell gets the time of this machine in
 µs, or one more than its expired item has, if that is higher; each swap after that is one more than the last. No cell is
 swapped every µs, so a version never lies above the highest clock that wrote it. An item may go once it has been expired
 for a day: the next version is higher, while no two machines' clocks differ by a day.
@@ -161,7 +161,7 @@ class DynamoCells:
         raise StoreUnavailable(f"cells of table {self._table!r} are being written by others all the time")
 
     def doctor(self) -> list[str]:
-        """What is unsafe or dear about the table; one line each with what to do, empty when all is well."""
+        """What is unsafe or expensive about the table; one line each with its fix, empty when all is well."""
         self._made()
         table = self._calls.call("DescribeTable", TableName=self._table)["Table"]
         if [(part["AttributeName"], part["KeyType"]) for part in table["KeySchema"]] != [("k", "HASH")]:
@@ -197,7 +197,7 @@ class DynamoCells:
                     mine = was_it_mine(item, put["Item"], mark)
                     if mine is None:
                         raise StoreUnavailable(
-                            f"cell {swap.key!r} of table {self._table!r}: nobody knows whether it was written: an "
+                            f"cell {swap.key!r} of table {self._table!r}: it is not known whether it was written: an "
                             "answer was lost, and others have written it since; read it again"
                         ) from unmet
                     if mine:

@@ -17,7 +17,7 @@ from ..lazy import Later
 from .url import Mode, SqsUrl
 from .wire import ANY_BODY_MAX, PROGRESS_BYTES_MAX
 
-# What redrive runs, plans, notes and the audit keep shares commits with the dead letters.
+# Runs, plans, annotations and the audit log share commits with the dead letters.
 WITH_TRIAGE = ("run/", "runs", "group/", "rules", "audit", "auto")
 NO_TRIAGE = (
     "SQS can show nothing of what lies in it; name a store for the dead letters in the URL, triage=sqlite:///dead.db "
@@ -32,7 +32,7 @@ Resting = TypeVar("Resting")
 
 
 class NoCells:
-    """Where a store has no cells: nothing is in them, and nothing can be."""
+    """The cells of a store that has none: always empty."""
 
     def read(self, keys: Sequence[str]) -> list[Cell | None]:
         return [None] * len(keys)
@@ -44,7 +44,7 @@ class NoCells:
 
 
 class SplitCells:
-    """Cells in two places: what redrive runs keep lies with the dead letters, everything else in `shared`."""
+    """Cells in two places: those of redrive runs are with the dead letters, all others in `shared`."""
 
     def __init__(self, shared: Cells, triage: Cells) -> None:
         self._shared, self._triage = shared, triage
@@ -76,14 +76,14 @@ class SplitCells:
 
 
 def need(triage: Resting | None) -> Resting:
-    """The store where dead letters lie, or what belongs to it. Raises Unsupported where there is none."""
+    """Return the triage store, or what belongs to it. Raises Unsupported where there is none."""
     if triage is None:
         raise Unsupported(NO_TRIAGE)
     return triage
 
 
 def check_swaps(cells: Cells, swaps: Sequence[Swap]) -> None:
-    """Raises Conflict if one would not apply now: before anything is sent, as SQS commits nothing with it."""
+    """Raises Conflict if a swap would not apply now. Checked before anything is sent, as SQS has no shared commit."""
     if not swaps:
         return
     found = cells.read([swap.key for swap in swaps])
@@ -93,7 +93,7 @@ def check_swaps(cells: Cells, swaps: Sequence[Swap]) -> None:
 
 
 def apply_swaps(cells: Cells, swaps: Sequence[Swap]) -> None:
-    """Write these, the audit log after what it tells of; raises Conflict where one does not apply."""
+    """Write these, the audit log last; raises Conflict where one does not apply."""
     told = [swap for swap in swaps if swap.key.startswith("audit")]
     for some in ([swap for swap in swaps if not swap.key.startswith("audit")], told):
         if some and not all(cells.swap(some)):
@@ -203,7 +203,7 @@ class Pauses:
 
 
 def traits_of(at: SqsUrl, *, cells: bool, triage: bool) -> Traits:
-    """`cells`, `triage`: whether the store has them."""
+    """The traits of a store; `cells`, `triage`: whether it has them."""
     return Traits(
         name="sqs",
         body_bytes_max=ANY_BODY_MAX,

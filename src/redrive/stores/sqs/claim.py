@@ -27,7 +27,7 @@ WAITED_MS = 5 * 60_000  # for so long a message may have been gathered with othe
 
 
 class Claims:
-    """The claims of one store. `tracked`: whether there is a record of each message, by which it may be cancelled."""
+    """Claims for one store. `tracked`: each message has a record, by which it may have been cancelled."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Claims:
         self._tracked, self._now_ms = tracked, now_ms
 
     def claim(self, placed: Sequence[tuple[Ask, SqsQueue]], *, patient: bool) -> list[Delivery]:
-        """What there is for each ask. Raises what is in the way, where nothing came."""
+        """Claim for each ask. Raises the first error if nothing came."""
         deliveries, errors = list[Delivery](), list[StoreError | ConfigError]()
         for (ask, queue), received in zip(placed, self._receivers.ask(placed, patient=patient), strict=True):
             if received:
@@ -61,7 +61,7 @@ class Claims:
         return deliveries
 
     def take(self, ask: Ask, queue: SqsQueue, received: Sequence[Received]) -> list[Delivery]:
-        """Claim all of these, however long they waited and whatever runs of their groups."""
+        """Claim all of these, however long they were buffered and whatever runs in their groups."""
         return self._deliver(ask, queue, received, self._records_of(ask, received))
 
     def _records_of(self, ask: Ask, received: Sequence[Received]) -> dict[str, Cell]:
@@ -70,8 +70,8 @@ class Claims:
     def _known(
         self, ask: Ask, queue: SqsQueue, received: Sequence[Received], errors: list[StoreError | ConfigError]
     ) -> tuple[Sequence[Received], dict[str, Cell]]:
-        """Those of which all is known that it takes to deliver them, and their records. The others wait here for the
-        next claim; of a FIFO queue all, as they have an fifo."""
+        """The messages that can be delivered, and their records. Where records cannot be read, the messages that need
+        one wait for the next claim; in a FIFO queue all wait, as they have an order."""
         try:
             records = self._records_of(ask, received)
             if any(is_again(one) for one in received):
@@ -120,7 +120,7 @@ class Claims:
         return deliveries
 
     def _hop(self, steps: Sequence[Step]) -> None:
-        """What fails comes back when its visibility ends, and hops then."""
+        """Put messages off. One that fails comes back when its visibility ends, and is put off then."""
         self._settling.send(steps)
         self._settling.keep(steps)
         done = [step for step in steps if step.error is None and step.word is Settled.OK]
@@ -129,7 +129,7 @@ class Claims:
 
 
 class Leases:
-    """The leases of one store. `track`: with `track=true`."""
+    """Leases for one store: how long a message is hidden. They are renewed, and lost where SQS says so."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Leases:
         for at, receipt in enumerate(receipts):
             held = held_by.get(receipt)
             if held is None and self._steps.ended(receipt) is not None:
-                continue  # the rest of its call is tried again, and it has nothing left to do
+                continue  # it is settled; the worker repeats the call for others
             seconds = 0 if held is None else min(math.ceil(lease_ms / 1000), held.stays_s(now))
             if held is None or (held.until_ms <= now and seconds <= 0):
                 words[at] = Hold.LOST
@@ -163,7 +163,7 @@ class Leases:
                 job, mine = jobs.setdefault(held.queue.url, (Job(HIDE, held.queue.url, []), []))
                 job.entries.append({"ReceiptHandle": held.handle, "VisibilityTimeout": seconds})
                 mine.append(at)
-                if held.group is not None:  # those behind it stay with it, which nothing depends on
+                if held.group is not None:  # those behind it, best effort
                     more = [one.raw["ReceiptHandle"] for one in self._in_flight.fifo.behind(held.group)]
                     if all(self._hide_for(held.queue, more, seconds)):
                         self._in_flight.fifo.renewed(held.group, now + seconds * 1000)
@@ -193,7 +193,7 @@ class Leases:
         self._ending.leave(lost)
 
     def fresh(self, queue: SqsQueue, received: Sequence[Received]) -> Sequence[Received]:
-        """Without those whose lease ran out here, and with new leases for those that waited long."""
+        """Drop those whose lease ran out here, and renew the leases of those that waited long."""
         now = self._now_ms()
         if all(one.until_ms - now > FRESH_SHARE * (one.until_ms - one.at_ms) for one in received):
             return received
@@ -203,7 +203,7 @@ class Leases:
         return [Received(one.raw, one.at_ms, now + lease_ms) for one, ok in zip(alive, hidden, strict=True) if ok]
 
     def _hide_for(self, queue: SqsQueue, handles: Sequence[str], seconds: int) -> list[bool]:
-        """Hide these so much longer; whether each is."""
+        """Hide these for so many seconds more; returns for each whether that worked."""
         job = Job(HIDE, queue.url, [{"ReceiptHandle": handle, "VisibilityTimeout": seconds} for handle in handles])
         run(self._sqs, [job])
         return [error is None for error in job.answers]

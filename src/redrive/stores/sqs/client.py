@@ -26,8 +26,8 @@ PAUSE_S = 0.05  # before the second try; twice that before each further one
 
 
 class Sqs:
-    """One client for any number of threads. `requests` counts what was sent, by action, each try of its own. `boto3`:
-    make each call with it, also those that are made all the time; so it is behind a proxy anyway."""
+    """A thread-safe client. `requests` counts calls by action, and each try by itself. `boto3`: make every call with
+    boto3, also the frequent ones, as is done behind a proxy anyway."""
 
     def __init__(
         self, region: str, endpoint: str | None = None, *, connections: int = THREADS, boto3: bool = False
@@ -61,7 +61,7 @@ class Sqs:
         return answer
 
     def all(self, works: Sequence[Callable[[], None]]) -> None:
-        """Do all of this, as far as threads go at once, and return when it is done. The works raise nothing."""
+        """Do all works, in parallel as far as threads go, and return when they are done. They raise nothing."""
         if len(works) == 1:
             works[0]()
         elif works:
@@ -75,7 +75,7 @@ class Sqs:
 
 
 class Crew:
-    """Threads that begin with the first work, and hold no program up that ends."""
+    """Daemon threads that start with the first work, at most `most` of them."""
 
     def __init__(self, name: str, most: int) -> None:
         self._name, self._most = name, most
@@ -85,12 +85,12 @@ class Crew:
         self._closed = False
 
     def grow(self, most: int) -> None:
-        """Let it have so many threads, if it may not have more already."""
+        """Allow so many threads, if not more already."""
         with self._lock:
             self._most = max(self._most, most)
 
     def start(self, work: Callable[[], None]) -> None:
-        """Do this when a thread is free; once it is closed, here and now."""
+        """Do this when a thread is free; after `close` do it on the caller's."""
         with self._lock:
             if self._closed:
                 pass
@@ -104,7 +104,7 @@ class Crew:
         work()
 
     def all(self, works: Sequence[Callable[[], None]]) -> None:
-        """Do all of this and return when it is done."""
+        """Do all works, and return when they are done."""
         left, lock, over = [len(works)], threading.Lock(), threading.Event()
 
         def one(work: Callable[[], None]) -> None:
@@ -147,7 +147,7 @@ Entry = dict[str, Any]
 
 
 class Job(Struct):
-    """Entries for one action on one queue; `answers` has, once it is done, None for each that succeeded, or why not."""
+    """Entries for one action on one queue. Once it is done, `answers` has None or the error for each."""
 
     action: str
     url: str
@@ -157,8 +157,8 @@ class Job(Struct):
 
 
 def run(sqs: Sqs, jobs: Sequence[Job]) -> None:
-    """Do all jobs in batches of ten, as many at once as there are threads, but what is sent to a FIFO queue in its
-    order. What cannot be done stands in its answers; nothing is raised."""
+    """Do all jobs in batches of ten, in parallel as far as threads go, but sends to a FIFO queue in order.
+    Errors are in the answers; nothing is raised."""
     works: list[Callable[[], None]] = []
     for job in jobs:
         job.answers = [None] * len(job.entries)
@@ -170,8 +170,8 @@ def run(sqs: Sqs, jobs: Sequence[Job]) -> None:
 
 
 def _in_order(sqs: Sqs, job: Job) -> None:
-    """One batch after another, up to the first that fails: what is behind it must not come before it. Within that batch
-    SQS may have taken what stands behind the entry that it refused."""
+    """Send one batch after another, up to the first that fails, so that no later message overtakes it. Within that
+    batch SQS may have taken entries after the one that it refused."""
     failed = None
     for part in parts(job):
         if failed is None:
@@ -183,7 +183,7 @@ def _in_order(sqs: Sqs, job: Job) -> None:
 
 
 def parts(job: Job) -> Iterator[range]:
-    """Which entries go together."""
+    """The ranges of entries that make a batch."""
     begin = size = 0
     for at in range(len(job.entries)):
         more = job.sizes[at] if job.sizes else 0
@@ -203,7 +203,7 @@ def _batch(sqs: Sqs, job: Job, part: Sequence[int]) -> None:
         entries = [{"Id": str(at), **job.entries[at]} for at in part]
         try:
             failed = sqs.call(job.action, QueueUrl=job.url, Entries=entries).get("Failed") or ()
-        except Exception as error:  # whatever it is: what is not told done is not done
+        except Exception as error:  # of any kind: an entry without an answer is not done
             told = error if isinstance(error, StoreError | ConfigError) else StoreUnavailable(f"SQS: {error!r}")
             for at in part:
                 job.answers[at] = told

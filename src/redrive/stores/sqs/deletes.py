@@ -22,7 +22,7 @@ SECONDS_MAX = 12 * 3600
 
 
 class End(NamedTuple):
-    """A message to be deleted, or (`until_ms`) hidden until then; worth trying before `expires_ms`."""
+    """A message to delete, or to hide until `until_ms`. Tried until `expires_ms`."""
 
     url: str
     handle: str
@@ -32,7 +32,7 @@ class End(NamedTuple):
 
 
 class Deletes:
-    """What is to be deleted or hidden, in tens."""
+    """Deletes and hides messages in batches of ten."""
 
     def __init__(self, sqs: Sqs, *, now_ms: Callable[[], int], tell: Callable[[str, str], None]) -> None:
         self._sqs, self._now_ms, self._tell = sqs, now_ms, tell
@@ -44,7 +44,7 @@ class Deletes:
         self._due_s = math.inf  # when what is left goes, full or not
 
     def end(self, ends: Sequence[End], *, last: bool) -> None:
-        """Do these, and what was left, in full tens; all of them if they are the `last` for now."""
+        """Do these and those left over, in full batches; all of them if they are the `last` for now."""
         with self._changed:
             todo, self._left = [*self._left, *self._without_adopted(ends)], []
         if not last:
@@ -53,7 +53,7 @@ class Deletes:
         self._do(todo)
 
     def flush(self) -> None:
-        """Do all that is left now."""
+        """Do all that are left over."""
         self.end([], last=True)
 
     # -- messages that Lambda received
@@ -124,7 +124,7 @@ class Deletes:
         self._again(failed)
 
     def _again(self, failed: Sequence[tuple[End, StoreError | ConfigError]]) -> None:
-        """What SQS refuses will be refused again: it was delivered anew meanwhile, or is gone."""
+        """Try again later, except what SQS refuses: that message was delivered again meanwhile, or is gone."""
         now = self._now_ms()
         again = [end for end, error in failed if not isinstance(error, EntryRefused) and now < end.expires_ms]
         lost = [(end, error) for end, error in failed if end not in again]
@@ -141,7 +141,7 @@ class Deletes:
 
 
 def _full(ends: Sequence[End]) -> tuple[list[End], list[End]]:
-    """Those that make full tens, and the rest."""
+    """Those that fill batches, and the rest."""
     kinds: dict[tuple[str, bool], list[End]] = {}
     for end in ends:
         kinds.setdefault((end.url, end.until_ms is None), []).append(end)

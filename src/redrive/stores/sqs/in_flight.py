@@ -22,10 +22,10 @@ Group = tuple[str, str]  # a queue's URL, and the group
 
 
 class Held(Struct):
-    """A claimed message, and what it takes to settle it."""
+    """A claimed message, and everything that settling it needs."""
 
     message: Message
-    state: MessageState  # as it was when it was claimed
+    state: MessageState  # when it was claimed
     queue: SqsQueue
     handle: str  # SQS's own receipt
     sqs_id: str
@@ -37,12 +37,12 @@ class Held(Struct):
     group: Group | None = None  # of a FIFO queue
 
     def stays_s(self, now_ms: int) -> int:
-        """For how many seconds more SQS may hide it without a further receive."""
+        """For how many more seconds SQS may hide it before it has to be received again."""
         return VISIBLE_MAX_S - MARGIN_S - math.ceil((now_ms - self.received_ms) / 1000)
 
 
 class InFlight:
-    """All that one store holds. Any number of threads may use it; `held` is changed under `lock`."""
+    """Everything that one store holds. Thread-safe; `held` is changed under `lock`."""
 
     def __init__(self) -> None:
         self.held: dict[Receipt, Held] = {}
@@ -61,12 +61,12 @@ class InFlight:
             return any(held.until_ms > now_ms for held in self.held.values())
 
     def drop(self, receipts: Sequence[Receipt]) -> list[Held]:
-        """Forget these; those of them that were held."""
+        """Forget these; returns those that were held."""
         with self.lock:
             return [held for receipt in receipts if (held := self.held.pop(receipt, None)) is not None]
 
     def drop_earlier(self, sqs_id: str) -> None:
-        """An earlier delivery of the same message is nobody's any more."""
+        """Forget an earlier delivery of the same message: its lease is lost."""
         with self.lock:
             for receipt in [receipt for receipt, held in self.held.items() if held.sqs_id == sqs_id]:
                 del self.held[receipt]
@@ -77,10 +77,10 @@ class InFlight:
             for receipt in [receipt for receipt in self.held if receipt.handle in handles]:
                 del self.held[receipt]
 
-    # -- who waits hidden
+    # -- hidden until their time
 
     def hide(self, waiting: Sequence[tuple[Held, int]], now_ms: int) -> None:
-        """Each of these was hidden until its time."""
+        """Remember that each of these is hidden until its time."""
         with self.lock:
             if len(self._hidden) > self._hidden_max:
                 self._hidden = {id: one for id, one in self._hidden.items() if one[1] > now_ms}
@@ -93,23 +93,27 @@ class InFlight:
         self._hidden.pop(sqs_id, None)
 
     def hidden_in(self, url: str, now_ms: int) -> int:
-        """How many messages of the queue were hidden until a time that has not come."""
+        """How many messages of the queue wait hidden for their time."""
         with self.lock:
             self._hidden = {id: one for id, one in self._hidden.items() if one[1] > now_ms}
             return sum(where == url for where, _ in self._hidden.values())
 
 
 class FifoGroups:
-    """Who of each group runs, and who waits behind it."""
+    """Runs one message of each group of a FIFO queue at a time; the others wait behind it, in order.
+
+    SQS delivers several messages of a group at once. Run side by side, a retry of the first would come after the
+    second. While one of a group is in flight, SQS delivers no other of it to anyone.
+    """
 
     def __init__(self) -> None:
-        self._behind: dict[Group, deque[Received]] = {}  # has an entry for each group of which one runs
-        self._heads: dict[Group, str] = {}  # SQS's id of that one
+        self._behind: dict[Group, deque[Received]] = {}  # by group, while one of its messages runs
+        self._heads: dict[Group, str] = {}  # SQS's id of the one that runs
         self._lock = threading.Lock()
 
     def heads(self, url: str, received: Sequence[Received]) -> list[Received]:
-        """Those that may run now; the others wait. Where the one that runs is delivered again, its lease ran out, and
-        with it those of all that waited behind it: they come again too."""
+        """Those that may run now; the others wait. If the message that runs is delivered again, its lease ran out, and
+        so did the leases of those behind it: they are delivered again too."""
         heads = []
         with self._lock:
             for one in received:
@@ -122,25 +126,25 @@ class FifoGroups:
         return heads
 
     def behind(self, group: Group) -> list[Received]:
-        """Who waits."""
+        """The messages that wait."""
         with self._lock:
             return [*self._behind.get(group, ())]
 
     def renewed(self, group: Group, until_ms: int) -> None:
-        """Those who wait are ours until then."""
+        """Those that wait are hidden until then."""
         with self._lock:
             line = self._behind.get(group, deque())
             for at, one in enumerate(line):
                 line[at] = Received(one.raw, one.at_ms, until_ms)
 
     def over(self, group: Group) -> list[Received]:
-        """The one that ran is settled, or lost: those who waited, in their order. They run next where it is done with,
-        and go back to the queue where it will be delivered again, before them."""
+        """End the group's turn; returns the messages that waited, in order. If the one that ran is done they run next;
+        if it will be delivered again they go back to the queue, behind it."""
         with self._lock:
             self._heads.pop(group, None)
             return [*self._behind.pop(group, ())]
 
 
 def group_of(one: Received) -> str:
-    """Of a message of a FIFO queue."""
+    """The group of a message of a FIFO queue."""
     return str(one.raw["Attributes"].get("MessageGroupId", ""))

@@ -1,7 +1,8 @@
-"""Which messages are kept by `track=true` and hold no key of another: how one is sent under a record, and a unique key.
+"""Send messages under a record and a unique key (`track=true`).
 
-Its key is taken, and its record written, before it is sent; it is marked sent after that. Killed in between, its key is
-taken over after a minute: then, if it was sent all the same and has not run since, there are two under one key.
+A message's key is taken and its record written before it is sent; after that it is marked as sent. If the process is
+killed in between, another message may take the key over after a minute. If the first one was sent all the same and has
+not run since, two messages share the key.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Send = Callable[[Sequence[Message]], Sequence[StoreError | ConfigError | None]]
 
 
 class Word(Enum):
-    """Of a key: whether it is held, or may be by what is being sent this moment."""
+    """Whether a key is held; UNSURE while its holder may be about to be sent."""
 
     FREE = auto()
     HELD = auto()
@@ -46,7 +47,7 @@ class Word(Enum):
 
 
 class TrackedSends:
-    """Sends what is tracked. Any number of threads may use it."""
+    """Sends tracked messages. Thread-safe."""
 
     def __init__(
         self,
@@ -68,9 +69,11 @@ class TrackedSends:
         ending: Collection[str] = (),
         keyed: bool = True,
     ) -> list[Told]:
-        """Send these; of each None, the id of who holds its key, or what went wrong: then it holds none.
+        """Send these. Returns for each None, the id of the message that holds its key, or the error, after which it
+        holds no key.
 
-        The keys of those `ending` are free. Raises StoreError where the cells cannot be reached: nothing more was sent.
+        The keys of messages `ending` are free. Raises StoreError where the cells cannot be reached: nothing more was
+        sent.
         """
         told: list[Told] = [None] * len(messages)
         first: dict[str, int] = {}
@@ -113,7 +116,7 @@ class TrackedSends:
         told: list[Told],
         begun: set[int],
     ) -> tuple[list[int], list[int]]:
-        """Take the keys and write the records of those that may go; those, and those to be looked at again."""
+        """Take keys and write records; returns the messages that may be sent, and those to look at again."""
         now, keyed = self._now_ms(), [at for at in left if at in cell_of]
         found = self._cells.read([RECORDS + messages[at].id for at in left] + [cell_of[at] for at in keyed])
         own = dict(zip(left, found, strict=False))
@@ -151,7 +154,7 @@ class TrackedSends:
     def _words(
         self, holds: dict[int, Held], messages: Sequence[Message], ending: Collection[str], now: int
     ) -> dict[int, Word]:
-        """Whether these keys are held: by whoever is at work or rests, or was to keep it longer."""
+        """Whether these keys are held, by a message that waits, runs or is dead, or that holds its key longer."""
         ids = [hold.id for hold in holds.values()]
         records = self._track.records(ids) if ids else {}
         unknown = [id for id in ids if id not in records or not records[id][0].sent]
@@ -163,7 +166,7 @@ class TrackedSends:
             since_ms = hold.at_ms if record is None else record.begun_ms
             if hold.id in resting:
                 words[at] = Word.HELD
-            elif record.sent if record is not None else hold.at_ms == 0:  # it was sent, and may be over
+            elif record.sent if record is not None else hold.at_ms == 0:  # it was sent, and may be done
                 works = record is not None and record.cancelled_ms is None and hold.id not in ending
                 words[at] = Word.HELD if works or hold.until_ms > now else Word.FREE
             elif hold.id == messages[at].id or now - since_ms >= UNSENT_MS:
@@ -182,7 +185,7 @@ class TrackedSends:
         for at, error in zip(ats, errors, strict=True):
             told[at] = error
         self.forget([message for message, error in zip(messages, errors, strict=True) if error is not None])
-        with suppress(StoreError):  # it is sent; the next settlement says so
+        with suppress(StoreError):  # it is sent, and the next settlement marks it
             self._mark([message.id for message, error in zip(messages, errors, strict=True) if error is None])
 
     def _mark(self, ids: Sequence[str]) -> None:
@@ -193,7 +196,7 @@ class TrackedSends:
                 return
 
     def forget(self, messages: Sequence[Message], *, keys: bool = True) -> None:
-        """Best effort: these were not sent."""
+        """Free the keys and records of messages that were not sent, best effort."""
         if not messages:
             return
         with suppress(StoreError):
@@ -210,7 +213,7 @@ class TrackedSends:
             self._cells.swap(swaps)
 
     def refuse_known(self, messages: Sequence[Message]) -> None:
-        """Raises EnqueueError for one that is there already, by its id."""
+        """Raises EnqueueError if a message with one of these ids exists."""
         if not messages:
             return
         ids = [message.id for message in messages]
@@ -224,10 +227,10 @@ class TrackedSends:
             if id in known - same:
                 raise EnqueueError(f"message {id} is there already; nothing was sent")
 
-    # -- keys of what rests
+    # -- keys of dead letters
 
     def blocked(self, messages: Sequence[Message], *, by_others_than: Collection[str] = ()) -> dict[str, str]:
-        """Of those whose key another message holds, who."""
+        """The messages whose key another one holds, with the id of the holder."""
         keyed = {at: message for at, message in enumerate(messages) if message.key is not None}
         cells = self._cells.read([key_cell(m.task, m.key or "") for m in keyed.values()])
         holds = {at: read_held(cell.value) for at, cell in zip(keyed, cells, strict=True) if cell}
@@ -239,7 +242,7 @@ class TrackedSends:
         }
 
     def hand_over(self, messages: Sequence[Message], *, key_for_ms: int = 0) -> None:
-        """Make these the holders of their keys; what was to be held longer still is."""
+        """Make these the holders of their keys; a key that is held for longer still is."""
         for message in messages:
             if message.key is None:
                 continue

@@ -1,9 +1,9 @@
-"""Between SQS and its triage store: how the dead come to rest there, and how they go back.
+"""Move dead letters from SQS to the triage store, and redriven messages back.
 
-What rests is in the triage store. A redrive is that store's own verdict, one commit, which makes the message ready
-*there*: its ready lane is the outbox. Whoever pumps claims from it, sends each message to the SQS queue of its
-consumer, and acks. Killed in between, the claim runs out and the message is sent again, with the same id: twice at
-worst, never lost. So plans, runs, delays and undo (of what has not left yet) are those of the triage store.
+A redrive is one commit of the triage store, which makes the message ready *there*: the store's ready lane is the
+outbox. A pump claims messages from it, sends each to its SQS queue, and acks. If the pump is killed in between, the
+claim runs out and the message is sent again under the same id: twice at worst, never lost. So plans, runs, delays and
+undo (before a message has left) work as in any other store.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PAUSE_S = (0.5, 60.0)  # the first and the longest pause of a queue that takes n
 LOOK_S = 5.0  # how often the thread looks for queues that it does not know, at least
 OWNER = "outbox"  # a cell: whose outbox this triage store is
 SETTLE_S = 1.0  # how long a dead letter waits for the pump that is about to settle its last way back
-UNROUTED = "unrouted"  # the task of what no task is known for: a store wants a name
+UNROUTED = "unrouted"  # the task of a message that has none, as a store requires one
 WIDE = 1000  # places of a group in the outbox, where its order does not matter
 
 Send = Callable[[Sequence[Message]], Sequence[Exception | None]]
@@ -51,16 +51,16 @@ Tell = Callable[[str, str], object]
 
 
 def _ignore(name: str, text: str) -> None:
-    """For who wants to hear nothing."""
+    """The default of `tell`."""
 
 
 class Outbox:
     """Sends what triage made ready back to SQS. Any number of processes may pump one triage store.
 
-    `send` takes messages of one queue, in order, and says of each None, where SQS has it, or why not: ConfigError where
-    it surely has not, EnqueueError for what SQS never takes, StoreError for all else. It may raise these for all of
-    them. `place`, region and prefix, is whose outbox it is: a triage store serves one. `ordered` says of which queues
-    the order within groups matters.
+    `send` takes messages of one queue, in order. It returns None for each that SQS has, else the error: ConfigError if
+    SQS surely has not got it, EnqueueError for one that SQS never takes, StoreError for all else. It may raise these
+    for all of them. `owner`: the region and prefix that the triage store serves, which is one only. `ordered`: whether
+    the order within the groups of a queue matters.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class Outbox:
         self._stop = threading.Event()
 
     def own(self) -> None:
-        """Make sure that the triage store is this outbox's and nothing else. Raises ConfigError where it belongs to
-        another prefix, or holds messages that were put there: they would be sent to SQS."""
+        """Claim the triage store for this outbox. Raises ConfigError if it belongs to another prefix, or has waiting
+        messages of its own, which would be sent to SQS."""
         if self._owned or not self._owner:
             return
         cells, mine = self._triage.cells, self._owner.encode()
@@ -106,8 +106,8 @@ class Outbox:
     # -- pumping
 
     def pump(self, limit: int) -> int:
-        """Send up to `limit` of what is due; how many SQS took. What it did not take stays, and is due again a moment
-        later. Raises StoreError where the triage store cannot be reached, ConfigError as `own`."""
+        """Send up to `limit` due messages; returns how many SQS took. The others are due again a moment later.
+        Raises StoreError where the triage store cannot be reached, ConfigError as `own`."""
         with self._lock:
             self.own()
             sent = 0
@@ -127,7 +127,7 @@ class Outbox:
         return [Ask(name, share, LEASE_MS, worker=OWNER) for name in names]
 
     def _send_on(self, deliveries: Sequence[Delivery]) -> int:
-        """Sent first, settled after: a kill between the two sends them again once the lease is over."""
+        """Send, then settle: a kill between the two sends them again once the lease is over."""
         sent = 0
         for queue, of_queue in groupby(sorted(deliveries, key=_queue_of), key=_queue_of):
             mine = list(of_queue)
@@ -138,7 +138,7 @@ class Outbox:
         return sent
 
     def _sent(self, messages: Sequence[Message], queue: str) -> list[tuple[Decision, Fault | None]]:
-        """What becomes of each in the outbox."""
+        """Send, and decide what becomes of each message in the outbox."""
         errors: Sequence[Exception | None]
         try:
             errors = self._send(messages)
@@ -160,7 +160,7 @@ class Outbox:
         return RetryAt(now_ms + pause_ms, "outbox", counts=not isinstance(error, ConfigError)), None
 
     def _pause(self, queue: str, why: str) -> int:
-        """Leave a queue alone for a while; how long, in milliseconds."""
+        """Leave a queue alone for a while; returns for how many milliseconds."""
         first_s, longest_s = PAUSE_S
         before_s = self._pauses.get(queue, (0.0, 0.0))[1]
         pause_s = min(max(before_s * 2, first_s), longest_s)
@@ -181,7 +181,7 @@ class Outbox:
             self._triage.exchange([replace(settlement, swaps=()) for settlement in marked], [])
 
     def _make_room(self, queue: str, deliveries: Iterable[Delivery]) -> None:
-        """Where order does not matter a group needs no turns in the outbox, one message an exchange."""
+        """Widen groups whose order does not matter: in turns, one message of a group would leave per exchange."""
         if queue not in self._wide and any(delivery.message.group for delivery in deliveries):
             self._wide.add(queue)
             if not self._ordered(queue):
@@ -222,8 +222,8 @@ class Outbox:
 
 
 def fresh(message: Message) -> Message:
-    """What is sent: as the verdict left it, without the traces of the claim that sends it. Identity, first enqueue,
-    redrives, history and the life that it was given stay. Sent again, it is the same to the last byte."""
+    """The message to send: as the redrive left it, without traces of the claim that sends it. Identity, first enqueue,
+    redrives, history and its new life stay. Sent again, it is the same to the last byte."""
     return replace(
         message,
         fence=message.fence - message.attempt - message.crashes,
@@ -251,7 +251,7 @@ def _marks(message: Message, now_ms: int) -> tuple[Swap, ...]:
 
 
 def _refused(error: EnqueueError, now_ms: int) -> tuple[Decision, Fault | None]:
-    """What SQS never takes is dead again, with the reason."""
+    """A message that SQS never takes is dead again, with the reason."""
     name, text = f"redrive.{type(error).__name__}", str(error)
     kind = Kind.PERMANENT
     fault = Fault(kind, name, text, fingerprint(name, text), (name,), at_ms=now_ms)
@@ -262,7 +262,7 @@ def _refused(error: EnqueueError, now_ms: int) -> tuple[Decision, Fault | None]:
 
 
 class Laid(StrEnum):
-    """What became of a dead letter: `left` where it is not in the triage store, so that SQS must keep it."""
+    """What became of a dead letter. `left`: it is not in the triage store, so SQS must keep it."""
 
     NEW = "new"
     REPLACED = "replaced"  # the row of an earlier life
@@ -271,16 +271,16 @@ class Laid(StrEnum):
 
 
 def bury(triage: Store, messages: Sequence[Message], *, keys: bool = False) -> list[bool]:
-    """`lay`, and of each whether SQS may forget it."""
+    """As `lay`; returns for each whether SQS may forget it."""
     return [word is not Laid.LEFT for word in lay(triage, messages, keys=keys)]
 
 
 def lay(triage: Store, messages: Sequence[Message], *, keys: bool = False) -> list[Laid]:
-    """Write dead letters into the triage store; with `keys` each with its unique key, unless another rests under it.
+    """Write dead letters into the triage store; with `keys` each with its unique key, unless another message has it.
 
-    The same death twice is one row; who died again after a redrive takes the owner of an older row. One that is on its
-    way out of the outbox waits a moment for the pump that sent it; it is left where that does not come, as is what the
-    store never takes. Raises StoreUnavailable where the store cannot be written: nothing is known then.
+    The same death twice is one row; a message that died again after a redrive replaces its older row. One that is on
+    its way out of the outbox waits a moment for the pump that sent it, and is left if that does not settle it. So is
+    one that the store never takes. Raises StoreUnavailable where the store cannot be written: nothing is known then.
     """
     letters = [_fitting(message, keys=keys) for message in messages]
     words = [Laid.NEW if word else Laid.LEFT for word in _restored(triage, letters)]
@@ -316,7 +316,7 @@ def _restored(triage: Store, messages: Sequence[Message]) -> list[bool]:
 
 
 def _makes_way(triage: Store, message: Message, row: Message | None) -> bool:
-    """Whether there is room for it now: its row is gone, or was of an earlier life and is removed."""
+    """Whether it can be written now: its row is gone, or is of an earlier life and was removed."""
     if row is None:
         return True
     if row.lane in RESTING and row.redrives < message.redrives:
@@ -325,7 +325,7 @@ def _makes_way(triage: Store, message: Message, row: Message | None) -> bool:
 
 
 def _is_told(message: Message, row: Message | None) -> bool:
-    """Whether the row says it already: this death, or a later life."""
+    """Whether the row already has this death, or a later life."""
     if row is None or row.redrives < message.redrives:
         return False
     return row.redrives > message.redrives or row.lane in RESTING
@@ -337,5 +337,5 @@ def _leaves(row: Message | None) -> bool:
 
 
 def _fitting(message: Message, *, keys: bool) -> Message:
-    """As a store takes it: with the name of a task, and without a unique key, which SQS by itself does not know."""
+    """The message as a store takes it: with a task, and without a unique key unless `keys`, as SQS has none."""
     return replace(message, task=message.task or UNROUTED, key=message.key if keys else None)

@@ -32,7 +32,7 @@ LAMBDA_TIMES = 6  # what AWS advises: the queue's visibility in timeouts of the 
 
 
 class QueueFacts(Struct, frozen=True, kw_only=True):
-    """What is known of one queue, by GetQueueAttributes of it and of its dead-letter queue.
+    """What GetQueueAttributes says of a queue and of its dead-letter queue.
 
     `receives_max`: maxReceiveCount, None without a redrive policy. `dead`: the queue that its policy names, or, without
     one, the queue of that name if it exists; `dead_retention_s` None: it could not be read. `dead_sources`: names of
@@ -67,7 +67,7 @@ class QueueFacts(Struct, frozen=True, kw_only=True):
 
 
 def redrive_policy(attributes: Mapping[str, str]) -> tuple[str | None, int | None]:
-    """The dead-letter queue's name and maxReceiveCount, as GetQueueAttributes tells them."""
+    """The dead-letter queue's name and maxReceiveCount, from the answer of GetQueueAttributes."""
     policy = json.loads(attributes.get("RedrivePolicy") or "{}")
     target, most = policy.get("deadLetterTargetArn"), policy.get("maxReceiveCount")
     return (None if target is None else str(target).rpartition(":")[2]), (None if most is None else int(most))
@@ -87,14 +87,14 @@ def refusals(facts: QueueFacts, works: Sequence[Work]) -> list[str]:
 
 
 def warnings(facts: QueueFacts, works: Sequence[Work] = ()) -> list[str]:
-    """What is unsafe, dear or surprising about the queue; empty when nothing is."""
+    """What is unsafe, expensive or surprising about the queue; empty when nothing is."""
     mine = [work for work in works if work.queue == facts.queue]
     return [f"{facts.where}: {line}" for line in _warnings(facts, mine)]
 
 
 def receives(work: Work, facts: QueueFacts) -> tuple[int, int]:
-    """How often SQS may have to hand out one message of the work before its policy is through, and how many of those
-    are hops: waits beyond 12 hours, which take a receive each where the message itself waits."""
+    """How often SQS may have to deliver one message before its policy is through, and how many of these receives are
+    hops: a wait beyond 12 hours takes another receive for each 12 hours, where the message itself waits."""
     if facts.mode == "requeue":
         return work.crash_cap, 0
     hops = 0
@@ -158,7 +158,7 @@ def _received_too_often(facts: QueueFacts, works: Sequence[Work]) -> Iterator[st
 
 
 def _expired(facts: QueueFacts, works: Sequence[Work]) -> Iterator[str]:
-    """In requeue mode each copy is a new message, with its retention before it."""
+    """In requeue mode each copy is a new message, with its whole retention ahead."""
     if not works:
         return
     held = show(facts.retention_s)
@@ -199,7 +199,7 @@ def _task(work: Work) -> str:
     return f"task {work.task!r}" if work.task else "a message"
 
 
-# -- told by the doctor
+# -- warnings of the doctor
 
 
 def _warnings(facts: QueueFacts, works: Sequence[Work]) -> Iterator[str]:
@@ -236,7 +236,7 @@ def _dead_letter_queue(facts: QueueFacts) -> Iterator[str]:
         sns = "SNS" if facts.dead_from_sns else ""
         yield (
             f"its dead-letter queue {facts.dead} also takes those of {' and '.join(filter(None, (others, sns)))}: "
-            "nobody can tell whose they are, and "
+            "no one can tell whose they are, and "
             + ("AWS refuses to move from a queue that SNS fills" if sns else "a move task takes them all")
             + "; give each source a dead-letter queue of its own"
         )
@@ -274,8 +274,8 @@ def _timing(facts: QueueFacts, works: Sequence[Work]) -> Iterator[str]:
 
 # -- the facts
 
-# Each is refused for what it asks, if it is not refused for who asks. SQS may look at the first before the second:
-# then a missing right is not found here, but never is a right that is there told missing.
+# Calls that SQS refuses as invalid, unless it refuses them for missing rights first. Where it checks the other way
+# round, a missing right is not found here; a right that exists is never reported as missing.
 _PROBES: tuple[tuple[str, dict[str, object]], ...] = (
     ("SendMessageBatch", {"Entries": [{"Id": "probe", "MessageBody": "\x00"}]}),
     ("ReceiveMessage", {"MaxNumberOfMessages": 11}),
@@ -285,15 +285,16 @@ _PROBES: tuple[tuple[str, dict[str, object]], ...] = (
 
 
 class Preflight:
-    """Preflight at queues of one prefix. `cells`, `triage`: whether the store has them."""
+    """Checks queues of one prefix. `cells`, `triage`: whether the store has them."""
 
     def __init__(self, sqs: Sqs, at: SqsUrl, queues: Queues, *, cells: bool, triage: bool) -> None:
         self._sqs, self._at, self._queues = sqs, at, queues
         self._cells, self._triage = cells, triage
 
     def check(self, works: Sequence[Work], *, advise: bool = False, function_s: float | None = None) -> list[str]:
-        """As `Work` says of a store's `vet`. `function_s`: the timeout of a Lambda function that does them. Raises
-        ConfigError for a queue that is not there, StoreUnavailable."""
+        """Why these works cannot be done, each line with its fix; with `advise` also warnings. `function_s`: the
+        timeout of the Lambda function that does them. Raises ConfigError for a queue that does not exist,
+        StoreUnavailable."""
         found: list[str] = []
         for queue in dict.fromkeys(work.queue for work in works):
             facts = self.facts(queue, probe=advise)
@@ -303,11 +304,11 @@ class Preflight:
         return found
 
     def doctor(self) -> list[str]:
-        """What is doubtful about every queue there is, whatever works it."""
+        """Warnings about every queue under the prefix."""
         return [line for queue in self._queues.names() for line in warnings(self.facts(queue, probe=True))]
 
     def facts(self, queue: str, *, probe: bool = False) -> QueueFacts:
-        """What is known of the queue; with `probe` also who else uses its dead-letter queue, and missing rights."""
+        """Read the facts of a queue; with `probe` also who else uses its dead-letter queue, and missing rights."""
         sqs_queue = self._queues.of(queue)
         attributes = self._queues.attributes(sqs_queue.url)
         dead, receives_max = redrive_policy(attributes)

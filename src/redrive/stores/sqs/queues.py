@@ -1,4 +1,4 @@
-"""Where redrive's queues lie in SQS: their names, URLs and attributes."""
+"""Find redrive's queues in SQS by name: their URLs and attributes. Missing ones are made where the URL says so."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ FIFO = ".fifo"
 DEAD, POISON = "-dlq", "-poison"
 NAME_MAX = 80  # of a queue in SQS
 RETENTION_S = 14 * 24 * 3600
-VISIBILITY_S = 300  # as long as a task may run that says nothing of it
+VISIBILITY_S = 300  # the default timeout of a task
 DEFAULT_RETENTION_S = 4 * 24 * 3600  # where SQS does not say
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.fifo)?")
 COUNTED = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
 
 
 class Bounds(Struct, frozen=True):
-    """How often SQS delivers a message of a queue before it takes it away (None: ever), and how long it keeps it."""
+    """How often SQS delivers a message before it moves it away (None: without end), and how long it keeps one."""
 
     receives_max: int | None
     retention_ms: int
 
 
 class SqsQueue(Struct, frozen=True):
-    """A queue of SQS that a redrive queue lies in."""
+    """A queue of SQS, and the name that redrive has for it."""
 
     name: str  # redrive's name
     sqs_name: str
     url: str
-    fifo: bool  # by its name: looked at for each message
+    fifo: bool  # by its name
 
 
 class Queues:
@@ -52,12 +52,12 @@ class Queues:
         self._lock = threading.Lock()
 
     def of(self, queue: str) -> SqsQueue:
-        """Where the messages of this queue lie. Raises ConfigError for a name SQS cannot have, and for a queue that
-        is not there."""
+        """The queue of SQS with this queue's messages. Raises ConfigError for a name that SQS cannot have, and for a
+        queue that does not exist."""
         return self._queues.get(queue) or self._found(queue, queue.removesuffix(FIFO), "")
 
     def resting(self, queue: str, lane: Lane) -> SqsQueue:
-        """Where what died there, or was put in quarantine, goes. Raises ConfigError."""
+        """The queue of SQS for the dead or quarantined messages of a queue. Raises ConfigError."""
         suffix = DEAD if lane is Lane.DEAD else POISON
         key = queue.removesuffix(FIFO) + suffix
         return self._queues.get(key) or self._found(key, key, suffix, fifo=self.of(queue).fifo)
@@ -128,7 +128,7 @@ class Queues:
         return str(self._sqs.call("CreateQueue", QueueName=name, Attributes=dict(attributes))["QueueUrl"])
 
     def bounds(self, queue: SqsQueue) -> Bounds:
-        """As they were when they were first asked for."""
+        """The bounds of a queue, read once."""
         if queue.url not in self._bounds:
             found = self.attributes(queue.url, "RedrivePolicy", "MessageRetentionPeriod")
             policy = json.loads(found.get("RedrivePolicy") or "{}")

@@ -1,4 +1,4 @@
-"""Receivers: threads that long-poll SQS for as many messages as a worker has room for, and hold them till it asks."""
+"""Receive messages: threads long-poll SQS for as many as a worker has room for, and buffer them until it claims."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ...message import Ask
 from .client import ENTRIES_MAX, Crew, Sqs
 from .queues import SqsQueue
 
-ANSWER_S = 0.025  # how long a claim waits for a long poll that has just begun, where there is nothing else to do
-SHORT_ANSWER_S = 10.0  # the same for a short poll, which says at once that there is nothing
+ANSWER_S = 0.025  # how long a claim waits for a long poll that has just begun, if nothing else was received
+SHORT_ANSWER_S = 10.0  # the same for a short poll, which answers at once
 SHORT_AGAIN_S = 0.02  # how long a waiter pauses between short polls
-ROOM_S = 0.5  # how long room for a few waits until there is room for more: each receive is billed
-EARLY = 0.5  # an empty answer after less than this share of the wait asked for came too early
+ROOM_S = 0.5  # how long a receive for a few messages is put off, as each one is billed
+EARLY = 0.5  # an empty answer before this share of the requested wait is early
 EARLY_PAUSE_S = (0.2, 5.0)  # the first and the longest pause after such answers
 FAILED_PAUSE_S = (0.1, 5.0)  # the same after receives that failed
-PROBE_S = 1  # how long the poll waits that is to find out whether a queue can be received from again
+PROBE_S = 1  # of the poll that finds out whether a queue can be received from again
 THREADS = 40  # of one store, for all its queues, unless these are more
 SYSTEM = [
     "ApproximateReceiveCount", "ApproximateFirstReceiveTimestamp", "SentTimestamp", "MessageGroupId",
@@ -33,7 +33,7 @@ SYSTEM = [
 
 
 class Received(Struct, frozen=True, gc=False):
-    """A message as SQS delivered it, and until when it is ours."""
+    """A message as SQS delivered it, and until when it is hidden for us."""
 
     raw: dict[str, Any]
     at_ms: int
@@ -41,7 +41,7 @@ class Received(Struct, frozen=True, gc=False):
 
 
 class Inbox:
-    """What is known of one queue: what was received and not claimed, and what is under way."""
+    """One queue: its messages that were received and not claimed, and its receives under way."""
 
     def __init__(self, queue: SqsQueue) -> None:
         self.queue = queue
@@ -56,13 +56,13 @@ class Inbox:
         self.begun_s = 0.0  # when the last receive began
         self.error: StoreError | ConfigError | None = None  # of the last receive
         self.failures = 0  # in a row
-        self.waking = self.told = False  # the error is to wake who waits; it was told by a notice
+        self.waking = self.told = False  # the error ends a wait; it was reported by a notice
         self.early = 0  # empty answers in a row that came too early
         self.not_before_s = 0.0
 
 
 class Receivers:
-    """The inboxes of one store. All waiting is on one condition."""
+    """The inboxes of one store, with one condition for all waiting."""
 
     def __init__(
         self,
@@ -84,9 +84,10 @@ class Receivers:
         self.received = 0
 
     def ask(self, asks: Sequence[tuple[Ask, SqsQueue]], *, patient: bool) -> list[list[Received]]:
-        """What there is for each ask. Receives are begun for the rest; only what is asked for now is received from
-        here on. `patient`: wait a moment for the answers. Raises the error of a receive, where all queues that
-        were asked have one and nothing came."""
+        """Take what was received for each ask, and begin receives for the rest of it.
+
+        From here on only the queues of these asks are received from. `patient`: wait a moment for answers. Raises the
+        error of a receive if all asked queues have one and nothing came."""
         with self._changed:
             self._quiet = self._quiet and not asks
             inboxes = [self._inbox(queue) for _, queue in asks]
@@ -136,13 +137,13 @@ class Receivers:
         if not errors or len(errors) < len(inboxes):
             return
         for inbox in inboxes:
-            inbox.not_before_s = 0.0  # who hears of it takes a pause
+            inbox.not_before_s = 0.0  # the caller takes a pause
         if isinstance(errors[0], ConfigError):  # it was right when the worker began, and may be so again
             raise StoreUnavailable(str(errors[0])) from errors[0]
         raise errors[0]
 
     def _tell_of(self, inboxes: Sequence[Inbox]) -> None:
-        """Of queues that cannot be received from, while others can."""
+        """Report queues that cannot be received from while others can."""
         for inbox in inboxes:
             if inbox.error is not None and not inbox.told:
                 inbox.told = True
@@ -152,7 +153,7 @@ class Receivers:
                 self._tell(inbox.queue.name, "it can be received from again")
 
     def wait(self, queues: Sequence[SqsQueue], *, timeout_ms: int) -> None:
-        """Return when something of these was received, on nudge, or after the timeout."""
+        """Return when a message of these queues was received, on `nudge`, or after the timeout."""
         end_s = time.monotonic() + timeout_ms / 1000
         with self._changed:
             while not self._closed and not self._nudged():
@@ -169,7 +170,7 @@ class Receivers:
                 self._changed.wait(min([left_s, *pauses_s]))
 
     def _all_failed(self, inboxes: Sequence[Inbox]) -> bool:
-        """Whether nothing can be received of any of them; said once for each failure."""
+        """Whether no queue can be received from; True once for each failure."""
         if not inboxes or any(inbox.error is None for inbox in inboxes) or not any(inbox.waking for inbox in inboxes):
             return False
         for inbox in inboxes:
@@ -177,7 +178,7 @@ class Receivers:
         return True
 
     def _pause_s(self, inbox: Inbox) -> float:
-        """In how long a receive may be begun that is not worth it now, or not allowed."""
+        """How long until the next receive may begin."""
         now_s = time.monotonic()
         worth_s = inbox.room_since_s + ROOM_S if inbox.room_since_s < math.inf else 0.0
         return max(SHORT_AGAIN_S, inbox.not_before_s - now_s, worth_s - now_s)
@@ -193,13 +194,13 @@ class Receivers:
             self._changed.notify_all()
 
     def is_dry(self, queue: SqsQueue) -> bool:
-        """Whether the last receive brought nothing, and nothing lies here."""
+        """Whether the last receive brought nothing and nothing is buffered."""
         with self._changed:
             inbox = self._inboxes.get(queue.url)
             return inbox is not None and inbox.dry and not inbox.buffer
 
     def put_back(self, queue: SqsQueue, received: Sequence[Received], *, first: bool = True) -> None:
-        """These are to be claimed next, or after what else was received."""
+        """Buffer these messages again: ahead of the others, or behind them."""
         with self._changed:
             buffer = self._inbox(queue).buffer
             buffer.extendleft(reversed(received)) if first else buffer.extend(received)
@@ -223,8 +224,8 @@ class Receivers:
             self._crew.start(lambda want=want: self._receive(inbox, want))  # type: ignore[misc]
 
     def _worth(self, inbox: Inbox, want: int, now_s: float) -> bool:
-        """Whether there is room for ten, or for half of what an idle worker takes, which has the other half to do; or
-        for anything for a while."""
+        """Whether a receive is worth its price: there is room for a full batch, or for half of what an idle worker
+        takes; or there has been room for anything for a while."""
         if not self._poll_s or want >= min(ENTRIES_MAX, inbox.room_max / 2):
             return True
         inbox.room_since_s = min(inbox.room_since_s, now_s)
@@ -249,10 +250,10 @@ class Receivers:
             )
         except (StoreError, ConfigError) as told:
             error = told
-        except Exception as odd:  # whatever it is, the receive is over
+        except Exception as odd:  # of any kind: the receive is over
             error = StoreUnavailable(f"SQS ReceiveMessage {inbox.queue.sqs_name}: {odd!r}")
         took_s, now = time.monotonic() - begun_s, self._now_ms()
-        if messages and (self._quiet or self._closed):  # nobody will claim them
+        if messages and (self._quiet or self._closed):  # no claim will take them
             with suppress(Exception):  # then they come back when their lease ends
                 self._give_back(inbox.queue, [Received(raw, now, now + lease_s * 1000) for raw in messages])
                 messages = []
@@ -278,8 +279,8 @@ class Receivers:
             self._changed.notify_all()
 
     def _came_early(self, inbox: Inbox) -> None:
-        """At its cap of messages in flight SQS answers a long poll at once, and with nothing. Not to be asked again at
-        once."""
+        """Pause: SQS answers a long poll at once and with nothing when a queue has all the messages in flight that it
+        may have."""
         inbox.early += 1
         first_s, most_s = EARLY_PAUSE_S
         inbox.not_before_s = time.monotonic() + min(most_s, first_s * 2 ** min(inbox.early - 1, 10))
@@ -287,13 +288,12 @@ class Receivers:
             self._tell(inbox.queue.name, "SQS answers at once that there is nothing, though it was asked to wait")
 
     def stir(self, queue: SqsQueue) -> None:
-        """Something of it was settled."""
+        """A message of the queue was settled."""
         with self._changed:
             self._inbox(queue).dry = False
 
     def quiesce(self) -> None:
-        """Until the next ask nobody claims anything: what was received goes back, as does what polls under way
-        bring."""
+        """Give messages back that no claim took, and those of polls under way, until the next ask."""
         with self._changed:
             self._quiet = True
             left = [(inbox.queue, [*inbox.buffer]) for inbox in self._inboxes.values() if inbox.buffer]
@@ -304,7 +304,7 @@ class Receivers:
             self._give_back(queue, received)
 
     def drop(self) -> list[tuple[SqsQueue, list[Received]]]:
-        """End, and give back what nobody claimed."""
+        """End; returns the messages that no claim took."""
         with self._changed:
             self._closed = True
             left = [(inbox.queue, [*inbox.buffer]) for inbox in self._inboxes.values()]

@@ -1,6 +1,6 @@
-"""The record of a message beside SQS (`sqs/m/SQS-ID`), and what was received as it is with its own.
+"""The state of a message in a cell beside SQS (`sqs/m/SQS-ID`), and received messages with their state.
 
-It is read only for what was delivered before, together with the cells of what is tracked (`track.py`).
+A record is read only for a message that was delivered before, together with the records of tracked ones (`track.py`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Records:
         self._cells, self._routes, self._now_ms = cells, routes, now_ms
 
     def of(self, received: Sequence[Received], tracked: str | None = None) -> dict[str, Cell]:
-        """The records of those that were delivered before, by SQS's id; with `tracked`, the queue that was asked for,
-        also the cells of what is tracked of each, by their keys."""
+        """The records of messages that were delivered before, by SQS's id. `tracked`, the queue that was asked for:
+        also the tracked records of all, by their keys."""
         if self._cells is None:
             return {}
         names = {one.raw["MessageId"]: RECORDS + one.raw["MessageId"] for one in received if is_again(one)}
@@ -44,7 +44,7 @@ class Records:
         return {id: cell for id, cell in zip(names, found, strict=True) if cell is not None}
 
     def held(self, queue: SqsQueue, one: Received, ask: Ask, record: Cell | None) -> Held:
-        """What was received, with its record."""
+        """A received message with the state in its record."""
         message, state = read(one.raw, queue=ask.queue, routes=self._routes)
         if state.reason is not None:  # a dead letter that a move task brought back
             state = revived(state, int(one.raw["Attributes"]["SentTimestamp"]))
@@ -68,7 +68,7 @@ class Records:
         )
 
     def write(self, held: Held, state: MessageState) -> bool:
-        """Whether this is its record now."""
+        """Write its record; False where another process was faster."""
         if self._cells is None:
             return False
         swap = record_swap(held, state)
@@ -87,20 +87,20 @@ class Records:
         return True
 
     def mark_alone(self, held: Held) -> None:
-        """It runs with no other beside it."""
+        """Note that it runs with no other beside it."""
         state = held.state
         if self._cells is not None and state.alone < held.receives:
             before = state.alone > state.receives  # that run ended as a crash: this one is another
             self.write(held, replace(state, alone=held.receives, crashes_alone=state.crashes_alone + before))
 
     def given_back(self, queue: SqsQueue, received: Sequence[Received]) -> list[End]:
-        """What it takes to let others have what was received and never claimed, at once; where there are cells, no
-        attempt is lost."""
+        """Give messages back that were received and never claimed: returns the ends that show them to others at once.
+        Where there are cells, that costs no attempt."""
         if not received:
             return []
         if self._cells is not None:
             ask = Ask(queue.name, 1, 0)
-            with suppress(StoreError, ConfigError):  # then they count a crash more than they had
+            with suppress(StoreError, ConfigError):  # then each counts one crash too many
                 records = self.of(received)
                 in_flight = [self.held(queue, one, ask, records.get(one.raw["MessageId"])) for one in received]
                 self._cells.swap([record_swap(held, replace(held.state, receives=held.receives)) for held in in_flight])
@@ -114,5 +114,5 @@ def is_again(one: Received) -> bool:
 
 
 def record_swap(held: Held, state: MessageState) -> Swap:
-    """What writes its record."""
+    """The swap that writes its record."""
     return Swap(RECORDS + held.sqs_id, held.version, record_of(state), RECORD_TTL_MS)

@@ -58,7 +58,7 @@ class Search:
 
 
 class Counting:
-    """Counts of one store's queues, with those that rest in `triage`."""
+    """Counts the messages of one store's queues, with the dead and quarantined ones in `triage`."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Counting:
             waiting = self._in_flight.hidden_in(sqs_queue.url, self._now_ms())
             hidden = min(leased, waiting)  # SQS calls in flight what waits for its retry, too
             leased, scheduled = leased - hidden, scheduled + hidden
-            if sqs_queue.fifo and hidden and self._receivers.is_dry(sqs_queue):  # what is visible stands behind that
+            if sqs_queue.fifo and hidden and self._receivers.is_dry(sqs_queue):  # the visible ones wait behind those
                 ready, scheduled = 0, scheduled + ready
         rest = Counts() if self._triage is None else self._triage.counts(queue)
         return Counts(
@@ -98,14 +98,16 @@ class Counting:
 
 
 class InFlightLimit:
-    """What is known of each queue; looked at now and then."""
+    """Which queues come near SQS's limit of messages in flight, beyond which it delivers nothing."""
 
     def __init__(self, queues: Queues, receivers: Receivers, *, tell: Callable[[str, str], None]) -> None:
         self._queues, self._receivers, self._tell = queues, receivers, tell
-        self._looks: dict[str, tuple[float, int, bool]] = {}  # by URL: when, messages received by then, and the answer
+        self._looks: dict[
+            str, tuple[float, int, bool]
+        ] = {}  # by URL: when it was counted, messages received by then, the answer
 
     def is_near(self, queue: SqsQueue) -> bool:
-        """Whether the queue comes near the number of messages that it may have in flight."""
+        """Whether the queue does. Counted every ten seconds at most."""
         at_s, received, crowded = self._looks.get(queue.url, (-math.inf, 0, False))
         if time.monotonic() - at_s < LOOK_EVERY_S or (not crowded and self._receivers.received - received < LOOK_AFTER):
             return crowded
@@ -115,6 +117,6 @@ class InFlightLimit:
             return crowded
         now_crowded = flying >= NEAR_LIMIT * IN_FLIGHT_MAX
         if now_crowded and not crowded:
-            self._tell(queue.name, f"{flying} messages in flight, of {IN_FLIGHT_MAX}; retries are sent anew")
+            self._tell(queue.name, f"{flying} messages in flight, of {IN_FLIGHT_MAX}; retries are sent as copies")
         self._looks[queue.url] = time.monotonic(), self._receivers.received, now_crowded
         return now_crowded

@@ -1,4 +1,4 @@
-"""Sending to SQS: each message is an entry of a batch, cut to what SQS takes, and known to SQS where it comes twice."""
+"""Send messages to SQS: as entries of batches, cut to size, and with deduplication ids on FIFO queues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DELAY_MAX_S = 900  # of a message that is sent
 
 
 class Send(Struct):
-    """A message to be sent."""
+    """A message to send."""
 
     queue: SqsQueue
     message: Message
@@ -27,13 +27,13 @@ class Send(Struct):
 
 
 class Sender:
-    """Sends messages of one store. Any number of threads may use it. `prefix`: the store's, which an envelope names."""
+    """Sends messages of one store. Thread-safe. `prefix`: the store's, which the envelope names."""
 
     def __init__(self, sqs: Sqs, *, prefix: str, now_ms: Callable[[], int]) -> None:
         self._sqs, self._prefix, self._now_ms = sqs, prefix, now_ms
 
     def sent(self, sends: Sequence[Send]) -> list[StoreError | ConfigError | None]:
-        """Send them; what went wrong with each."""
+        """Send them; returns the error of each, or None."""
         jobs: dict[str, Job] = {}
         sent: list[tuple[Job, int]] = []
         now = self._now_ms()
@@ -67,7 +67,7 @@ class Sender:
         return entry, size
 
     def _written(self, message: Message) -> tuple[str, dict[str, dict[str, Any]], int]:
-        """The body, the attributes, and how much SQS counts; with less of its history where that is too much."""
+        """The body, the attributes and their size, with less history where it is too large."""
         body, attributes = write(message, prefix=self._prefix)
         size = size_of(body, attributes)
         if size > BYTES_MAX:
@@ -76,14 +76,14 @@ class Sender:
                 size = size_of(body, attributes)
                 if size <= BYTES_MAX:
                     break
-            if size > BYTES_MAX and message.lane in RESTING:  # a stranger's, then at least as it came
+            if size > BYTES_MAX and message.lane in RESTING:  # a foreign message then goes at least as it came
                 attributes = {name: value for name, value in attributes.items() if name not in (STATE, "reason")}
                 size = size_of(body, attributes)
         return body, attributes, size
 
 
 def _smaller(message: Message) -> Iterator[Message]:
-    """The message with ever less about it; in the end one that a stranger sent with the body as it came."""
+    """The message with less and less history; a foreign one in the end with only the body as it came."""
     if message.faults:
         yield (message := replace(message, faults=message.faults[-1:]))
     if is_foreign(message):
@@ -93,19 +93,19 @@ def _smaller(message: Message) -> Iterator[Message]:
 
 
 def is_final(error: StoreError | ConfigError) -> bool:
-    """Whether SQS would refuse the same again, as it is not what SQS takes."""
+    """Whether SQS would refuse the same message again."""
     return isinstance(error, EntryRefused) or "BatchRequestTooLong" in str(error)
 
 
 def _deduplication_id(message: Message) -> str:
-    """By which SQS knows within five minutes that it was sent this before. What dies, dies once in a life, whichever
-    delivery it is that comes to its end."""
+    """The id by which SQS drops a second copy within five minutes. A message dies once in a life, in whichever delivery
+    that happens."""
     once = f"{message.id}/{message.redrives}"
     return once if message.lane in RESTING else f"{once}/{message.fence}"
 
 
 def _group_id(message: Message) -> str:
-    """SQS takes letters, digits and punctuation, at most 128; any other name becomes one of hexadecimal digits."""
+    """The group as SQS takes it: up to 128 letters, digits and punctuation. Any other name is replaced by its hash."""
     group = message.group or message.id
     if len(group) <= 128 and group.isascii() and group.isprintable() and " " not in group:
         return group

@@ -36,7 +36,7 @@ TRIAGE_PAUSE_S = 5.0  # how long a triage store that was out is left alone
 
 
 class Settlements:
-    """How one store settles what an exchange brings. `send` sends messages; `track`, `putting` with `track=true`."""
+    """Settles for one store. `send` sends messages; `track` and `tracked_sends` are set with `track=true`."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Settlements:
         self._track, self._tracked_sends, self._send = track, tracked_sends, send
 
     def check(self, settlements: Sequence[Settlement]) -> None:
-        """Raises EnqueueError where there is no queue for a follow-up: then nothing is to be settled."""
+        """Raises EnqueueError where a follow-up has no queue, before anything is settled."""
         for draft in (draft for s in settlements for draft in s.follow_ups):
             try:
                 self._queues.of(draft.queue)
@@ -65,8 +65,8 @@ class Settlements:
                 raise EnqueueError(f"a follow-up of task {draft.task!r}: {error}; nothing was settled") from error
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        """Raises StoreUnavailable if something could not be sent or kept: the same call goes on from there. What that
-        does not concern ends now."""
+        """Settle as far as possible. Raises StoreUnavailable if something could not be sent or kept: the repeated call
+        goes on from there. Messages that the error does not concern end now."""
         if not settlements:
             return []
         if self._track is not None:
@@ -97,7 +97,7 @@ class Settlements:
         return [Settled.STALE if step is None else _word(step) for _, step in pairs]
 
     def _see_cancels(self, track: Track, settlements: Sequence[Settlement]) -> None:
-        """Whatever is not done ends, if that was asked for."""
+        """Mark messages that somebody asked to cancel, unless they are done."""
         undone = [s.receipt for s in settlements if not isinstance(s.decision, Ack)]
         running = [held for receipt in undone if (held := self._in_flight.held.get(receipt)) is not None]
         asked = track.asked([held.message.id for held in running])
@@ -106,7 +106,7 @@ class Settlements:
                 held.message = replace(held.message, cancel=True)
 
     def _follow(self, tracked_sends: TrackedSends, steps: Sequence[Step]) -> None:
-        """Send what follows, but for what another message of its key makes needless."""
+        """Send follow-ups, except those whose unique key another message holds."""
         todo = [step for step in steps if not step.sent and step.word is Settled.OK]
         sends = [(step, send) for step in todo for send in step.sends if send.message.id != step.held.message.id]
         if not sends:
@@ -126,7 +126,7 @@ class Settlements:
                 step.error = word
 
     def _refuse(self, pairs: Sequence[tuple[Receipt, Step | None]]) -> None:
-        """Raises EnqueueError for a follow-up that SQS never takes; what else was sent is known when it comes again."""
+        """Raises EnqueueError for a follow-up that SQS never takes; the repeated call knows what else was sent."""
         errors = [step.refused for _, step in pairs if step is not None and step.refused is not None]
         if errors:
             for receipt, step in pairs:
@@ -160,7 +160,7 @@ class Settling:
         self.triage_from_s = 0.0  # when a triage store that was out is tried again
 
     def check(self, steps: Sequence[Step]) -> None:
-        """Make those stale that would send something, though their swaps do not apply: nothing of them is done."""
+        """Make steps stale that would send something although their swaps do not apply; nothing of them is done."""
         cells, taken = self._cells, set[str]()
         risky = [step for step in steps if step.swaps and not step.sent and (step.sends or step.rest is not None)]
         if cells is None or not risky:
@@ -176,7 +176,7 @@ class Settling:
                 taken |= swaps.keys()
 
     def send(self, steps: Sequence[Step]) -> None:
-        """Everything that has to be somewhere else before a message is deleted."""
+        """Send everything that must exist elsewhere before a message is deleted."""
         steps = [step for step in steps if not step.sent and step.word is Settled.OK]
         self._bury([step for step in steps if step.rest is not None])
         sends = [(step, send) for step in steps for send in step.sends]
@@ -192,8 +192,8 @@ class Settling:
             step.sent = step.error is None
 
     def _go_without(self, step: Step, send: Send, error: StoreError | ConfigError) -> None:
-        """SQS will never take this, as it is too large: a follow-up fails, a retry waits where it lies, and what died
-        is left to come again, until SQS takes it away itself."""
+        """Handle a message that is too large for SQS. A follow-up fails; a retry waits hidden in its queue; a dead
+        letter is delivered again until SQS itself moves it away."""
         message = send.message
         if message.id != step.held.message.id:
             step.refused = error
@@ -209,7 +209,7 @@ class Settling:
             step.hide_until_ms, step.record = in_place.hide_until_ms, in_place.record
 
     def _bury(self, steps: Sequence[Step]) -> None:
-        """To the triage store; where it cannot be reached, to the queue of dead letters, to be taken from there."""
+        """Write dead letters to the triage store, or send them to the dead-letter queue while it cannot be reached."""
         if self._triage is None or not steps:
             return
         self._seam("bury")
@@ -225,7 +225,7 @@ class Settling:
         self._seam("buried")
 
     def _buried(self, triage: Store, letters: Sequence[Message]) -> list[bool]:
-        """Of each whether it lies there. A store that is out is not tried each time: that may take long."""
+        """Whether each is in the triage store. One that is out is tried every few seconds, as that may take long."""
         if time.monotonic() < self.triage_from_s:
             return [False] * len(letters)
         try:
@@ -241,8 +241,8 @@ class Settling:
         return safe
 
     def keep(self, steps: Sequence[Step]) -> None:
-        """The swaps that settlements bring, and the records. A swap that does not apply makes its settlement stale: its
-        message comes back when its lease ends."""
+        """Write the swaps of the settlements, and the records. A swap that does not apply makes its settlement stale:
+        the message comes back when its lease ends."""
         going = [step for step in steps if step.error is None and step.word is Settled.OK]
         tracked = [step for step in going if not step.kept] if self._track is not None else []
         todo = [step for step in going if not step.kept and (step.swaps or step.record or tracked)]
@@ -267,7 +267,7 @@ class Settling:
                 step.error = error
             return
         for step in todo:
-            # A verdict that is there already is a duplicate's of this very message: what it came to then, counts.
+            # An outcome that exists is that of a duplicate of this message: the first one counts.
             applied = [next(told) or is_verdict(swap) for swap in step.swaps]
             if step.record is not None:
                 applied.append(next(told))
@@ -278,15 +278,18 @@ class Settling:
         self._seam("kept")
 
     def _keep_track(self, tracked: Sequence[Step], written: Sequence[Step]) -> None:
-        """What those whose swaps applied leave, and what another was quicker to change. A record that is not brought up
-        to date is wrong until the next settlement, or its end: no reason to do the work again."""
+        """Write the records that others changed meanwhile. One that cannot be written is wrong until the next
+        settlement, or until it expires: no reason to do the work again."""
         assert self._track is not None
         with suppress(StoreError):
             self._track.settle([step.outcome for step in tracked if step.word is Settled.OK and step not in written])
 
 
 class Ending:
-    """How steps end in one store. `at_once`: all that can be done is done before a call returns."""
+    """Ends steps: a message is held no more, and deleted or hidden; in a FIFO queue its group goes on.
+
+    `at_once`: do everything before a call returns.
+    """
 
     def __init__(
         self,
@@ -306,8 +309,8 @@ class Ending:
         self.processed = 0  # messages that left their queue for good
 
     def end(self, steps: Sequence[Step], pairs: Sequence[tuple[Receipt, Step | None]] = ()) -> None:
-        """Delete or hide what these steps settled. `pairs`: the receipts of the call, to be forgotten but where a step
-        failed."""
+        """Delete or hide the messages of these steps. `pairs`: the receipts of the call, which are forgotten unless
+        their step failed."""
         now, in_flight = self._now_ms(), self._in_flight
         with in_flight.lock:
             for receipt, step in pairs:
@@ -323,7 +326,7 @@ class Ending:
         self._seam("ended")
 
     def _next_in_groups(self, steps: Sequence[Step]) -> list[End]:
-        """Of FIFO queues: those behind a message that is done with come next, those behind one that will come again go
+        """In FIFO queues, messages behind one that is done run next; those behind one that will be delivered again go
         back."""
         back: list[End] = []
         for step in steps:
@@ -338,7 +341,7 @@ class Ending:
         return back
 
     def leave(self, left: Sequence[Held]) -> None:
-        """These come again when their lease ends, and in FIFO queues those behind them after them."""
+        """Let these come again when their lease ends, and in FIFO queues those behind them after them."""
         for held in left:
             if held.group is not None:
                 self._deletes.end(

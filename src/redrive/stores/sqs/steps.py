@@ -24,7 +24,7 @@ from .wire import MessageState, state_of
 
 
 class Step(Struct):
-    """A settlement on its way."""
+    """Everything that settling one message takes, and how far it has come."""
 
     held: Held
     sends: list[Send]
@@ -43,7 +43,7 @@ class Step(Struct):
 
     @property
     def is_over(self) -> bool:
-        """Whether its message leaves the queue for good, and not as a copy."""
+        """Whether its message leaves the queue for good, without a copy."""
         id, queue = self.held.message.id, self.held.queue
         return self.hide_until_ms is None and all(
             send.message.id != id or send.queue is not queue for send in self.sends
@@ -83,7 +83,7 @@ class Steps:
         return self._at.mode is Mode.VISIBILITY and self._cells is None
 
     def step(self, held: Held, settlement: Settlement) -> Step:
-        """What to do for it; what an earlier call has done of it is done."""
+        """Decide the step. If an earlier call failed half-way, its step goes on."""
         begun = self._begun.get(settlement.receipt)
         if begun is not None:
             begun.error = None
@@ -112,12 +112,12 @@ class Steps:
         return Step(held, [Send(held.queue, decided)])
 
     def hidden(self, held: Held, kept: MessageState, until_ms: int) -> Step:
-        """It waits where it lies, with a record of this where there are cells."""
+        """The message waits hidden in its queue; where there are cells a record has its state."""
         return Step(held, [], hide_until_ms=until_ms, record=kept if self._cells is not None else None)
 
     def _can_stay(self, held: Held, retry: RetryAt, now: int) -> bool:
         if held.queue.fifo:
-            return True  # a copy would go behind what was sent after it
+            return True  # a copy would come after messages that were sent later
         if self._at.mode is Mode.REQUEUE or self._near_limit(held.queue):
             return False
         if self._is_near_its_end(held, retry.at_ms):
@@ -128,7 +128,7 @@ class Steps:
         return plain and math.ceil((retry.at_ms - now) / 1000) <= held.stays_s(now)
 
     def _is_near_its_end(self, held: Held, until_ms: int) -> bool:
-        """Whether SQS would take it away, or let it expire, before its next run was settled: a copy begins anew."""
+        """Whether SQS would move it away, or let it expire, before its next run is settled. A copy starts afresh."""
         bounds = self._queues.bounds(held.queue)
         often = bounds.receives_max is not None and held.receives + 1 >= bounds.receives_max
         return often or until_ms + VISIBLE_MAX_S * 1000 > held.sent_ms + bounds.retention_ms
@@ -141,7 +141,7 @@ class Steps:
         return Step(held, [Send(self._queues.resting(decided.queue, decided.lane), decided)])
 
     def early(self, held: Held, due_ms: int) -> Step:
-        """A message that was received before its time goes on waiting: a hop, which costs no attempt."""
+        """A message that was received before its time waits on. This hop costs no attempt."""
         records = self._at.mode is Mode.VISIBILITY and self._cells is not None
         if held.queue.fifo or (records and not self._is_near_its_end(held, due_ms)):
             record = replace(held.state, receives=held.receives, due_ms=due_ms)
@@ -152,28 +152,28 @@ class Steps:
         return step
 
     def fresh_copy(self, held: Held, claimed: Message) -> Step:
-        """A message that SQS would take away, were this run to crash too, goes on as a copy that knows all of it."""
+        """Replace a message that SQS would move away if this run crashed too by a copy with all of its state."""
         counted = claimed.attempt - 1  # the copy's claim counts it
         copy = replace(claimed, lane=Lane.READY, due_ms=None, attempt=counted)
         return Step(held, [Send(held.queue, copy)], left=copy)
 
     def dropped(self, held: Held) -> Step:
-        """A message that was cancelled while it waited: it is not delivered."""
+        """A message that was cancelled while it waited is not delivered."""
         return Step(held, [], left=lifecycle.cancelled(held.message, self._now_ms()))
 
     def is_last(self, held: Held) -> bool:
-        """Whether this is the last time that SQS delivers it, and not the first."""
+        """Whether SQS delivers it for the last time, which is not the first time."""
         most = None if held.queue.fifo or held.receives == 1 else self._queues.bounds(held.queue).receives_max
         return most is not None and held.receives >= most
 
-    # -- what a call that failed half-way has done
+    # -- calls that failed half-way
 
     def remember(self, receipt: Receipt, step: Step) -> None:
-        """So far it came in a call that failed."""
+        """Keep the step, so that the repeated call goes on from there."""
         self._begun[receipt] = step
 
     def ended(self, receipt: Receipt) -> Step | None:
-        """What a call that failed brought to its end."""
+        """The step of a failed call, if it came to its end."""
         step = self._begun.get(receipt)
         return step if step is not None and step.ended else None
 

@@ -1,8 +1,8 @@
-"""What `track=true` keeps of each message beside SQS, which can look at none: a record by which it is found and
-cancelled, and who holds a unique key (`keys.py`). Both are cells.
+"""Records of messages beside SQS (`track=true`), by which a message is found and cancelled. SQS can look none up.
 
-The record `sqs/t/ID` is written before a message is sent, and by each settlement anew. A claim reads it and writes
-nothing, so nobody can tell a message that is due from one that runs elsewhere.
+A record is the cell `sqs/t/ID`. It is written before its message is sent and again by each settlement. A claim reads it
+and writes nothing, so a record cannot tell whether a message is due or runs elsewhere. The holder of a unique key is a
+cell too (`keys.py`).
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from ..lifecycle import cancelled
 from .wire import RECORD_TTL_MS as TTL_MS
 
 RECORDS, KEYS = "sqs/t/", "sqs/k/"
-KEY_TTL_MS = 400 * 86_400_000  # more than the longest wait of a message, so that no cell stays for ever
+KEY_TTL_MS = 400 * 86_400_000  # more than the longest wait of a message; no cell stays for ever
 CANCELLED_KEPT_MS = 86_400_000  # a cancelled message can be looked up that long, once it is gone from SQS
-UNSENT_MS = 60_000  # after that a message that nobody marked as sent is not told of
-SURELY_WAITS_MS = 2000  # how far ahead its time must lie, as clocks differ
+UNSENT_MS = 60_000  # after that a message without the mark of being sent is not found
+SURELY_WAITS_MS = 2000  # how far ahead its time must be, as clocks differ
 TRIES = 8
 
 Left = tuple[Message, Message | None]  # a settled message, and what its settlement leaves of it (None: it is over)
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What is known of a message; fields are added and never renamed."""
+    """The record of a message: add fields, never rename one."""
 
     task: str
     queue: str
@@ -60,8 +60,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Held(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Who holds a key: taken at `at_ms` (0: its holder was seen at rest since), and until `until_ms` whatever becomes
-    of it."""
+    """The message that holds a key: since `at_ms` (0: it has been dead or quarantined since then), and until `until_ms`
+    even if it is done before."""
 
     id: str
     at_ms: int = 0
@@ -74,7 +74,7 @@ read_held = msgspec.json.Decoder(Held).decode
 
 
 def key_cell(task: str, key: str) -> str:
-    """Where it stands who holds the key."""
+    """The cell that names the holder of the key."""
     return KEYS + sha256(f"{len(task)}:{task}{key}".encode()).hexdigest()
 
 
@@ -83,7 +83,7 @@ def hold_swap(name: str, cell: Cell | None, held: Held, ttl_ms: int = KEY_TTL_MS
 
 
 def record_of(message: Message, before: Record | None = None) -> Record:
-    """What is written of it; that a cancel was asked for stays."""
+    """The record to write; a requested cancel stays requested."""
     return Record(
         task=message.task,
         queue=message.queue,
@@ -104,7 +104,7 @@ def record_of(message: Message, before: Record | None = None) -> Record:
 
 
 def message_of(id: str, record: Record) -> Message:
-    """The message, without its body: that lies in SQS alone."""
+    """The message without its body, which only SQS has."""
     message = Message(
         id=id,
         task=record.task,
@@ -127,31 +127,31 @@ def message_of(id: str, record: Record) -> Message:
 
 
 class Track:
-    """The records of one store. Any number of threads may use it."""
+    """The records of one store. Thread-safe."""
 
     def __init__(self, cells: Cells, *, now_ms: Callable[[], int]) -> None:
         self._cells, self._now_ms = cells, now_ms
 
     def records(self, ids: Sequence[str]) -> dict[str, tuple[Record, int]]:
-        """Those there are, with their versions."""
+        """The records that exist, with their versions."""
         found = self._cells.read([RECORDS + id for id in ids]) if ids else []
         return {id: (read_record(cell.value), cell.version) for id, cell in zip(ids, found, strict=True) if cell}
 
     # -- settling
 
     def asked(self, ids: Sequence[str]) -> set[str]:
-        """Those of which a cancel was asked for."""
+        """The messages that somebody asked to cancel."""
         return {id for id, (record, _) in self.records(ids).items() if record.cancel}
 
     def settle(self, left: Sequence[Left]) -> None:
-        """Write what these settlements leave."""
+        """Write what settlements leave of these messages."""
         for _ in range(TRIES):
             swaps = self.changes(left)
             if not swaps or all(self._cells.swap(swaps)):
                 return
 
     def changes(self, left: Sequence[Left]) -> list[Swap]:
-        """What says of each message what its settlement leaves of it; read now, so that it applies but for a race."""
+        """The swaps that write what settlements leave. Versions are read now, so they apply unless others race."""
         now, messages = self._now_ms(), [message for message, _ in left]
         names = [key_cell(m.task, m.key) if m.key is not None else None for m in messages]
         keyed = [name for name in names if name is not None]
@@ -168,7 +168,7 @@ class Track:
     # -- looking, and cancelling
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
-        """Of each what its record says; nothing of one that may never have been sent."""
+        """Each message by its record; None for one that may never have been sent."""
         now, found = self._now_ms(), self.records(ids)
         told = {
             id: message_of(id, record)
@@ -178,8 +178,8 @@ class Track:
         return [told.get(id) for id in ids]
 
     def cancel(self, ids: Sequence[str], running: Mapping[str, Message]) -> dict[str, Cancel]:
-        """Ask for the end of these. `running` are those held here. What may run is asked; what surely waits is
-        cancelled, though it lies in SQS until its time."""
+        """Cancel these messages. `running`: those that this process holds. One that may run is asked to end; one that
+        surely waits is cancelled, though SQS delivers it once more at its time."""
         words, left = dict[str, Cancel](), list(dict.fromkeys(ids))
         for _ in range(TRIES):
             now, found, swaps, names = self._now_ms(), self.records(left), list[Swap](), list[str]()
@@ -234,8 +234,8 @@ def _record_change(left: Message | None, id: str, cell: Cell | None, before: Rec
 
 
 def _key_change(left: Message | None, id: str, name: str, cell: Cell | None, now: int) -> list[Swap]:
-    """A message that is over gives its key back, unless it was to be held longer; one that rests does not hold it as if
-    it were about to be sent."""
+    """Free the key of a message that is over, unless it is held for longer. A dead or quarantined message keeps it,
+    marked as no longer about to be sent."""
     held = read_held(cell.value) if cell else None
     if held is None or held.id != id or (left is not None and left.lane not in (*RESTING, Lane.DONE)):
         return []

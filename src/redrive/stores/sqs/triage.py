@@ -1,4 +1,4 @@
-"""What rests is judged in the triage store, and sent back to SQS from there; each message that goes keeps its key."""
+"""Triage dead letters in the triage store, and send redriven ones back to SQS with their unique keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .wire import ANY_BODY_MAX
 
 
 class Triage:
-    """The verdicts of one store on SQS, and its outbox. `send` sends messages; `tracked_sends` with `track=true`."""
+    """Triage of one store on SQS, and its outbox. `send` sends messages; `tracked_sends` with `track=true`."""
 
     def __init__(
         self,
@@ -58,14 +58,14 @@ class Triage:
             words = self._replace(self._tracked_sends, handles, verdict, swaps)
         else:
             words = self._store.triage(handles, verdict, swaps=swaps)
-        with suppress(StoreError, ConfigError):  # it lies in the outbox, and the next pump takes it
+        with suppress(StoreError, ConfigError):  # it is in the outbox, and the next pump takes it
             self.outbox.pump(len(handles))
         return words
 
     def _replace(
         self, tracked_sends: TrackedSends, handles: Sequence[Handle], verdict: Replace, swaps: Sequence[Swap]
     ) -> list[bool]:
-        """With a draft that has a unique key: it may have that of the message that it replaces."""
+        """Replace by a draft with a unique key, which may be the key of the replaced message."""
         validation.admit_verdict(handles, verdict, self._traits)
         now, old = self._now_ms(), handles[0].id
         draft = verdict.draft if verdict.draft.id else replace(verdict.draft, id=new_id(now))
@@ -91,7 +91,7 @@ class Triage:
     # -- the way back
 
     def _send_back(self, messages: Sequence[Message]) -> list[Exception | None]:
-        """Of each, what went wrong; EnqueueError for what SQS would refuse again."""
+        """Send; returns the error of each, EnqueueError for one that SQS would refuse again."""
         found: list[Exception | None] = [_too_large(message) for message in messages]
         going = [at for at, error in enumerate(found) if error is None]
         for at, error in zip(going, self._sent([messages[at] for at in going]), strict=True):

@@ -1,4 +1,4 @@
-"""What an SQS URL says: the region, what our queues are called there, and how messages wait."""
+"""The URL of a store on SQS: region, prefix of the queues, and options."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Mode(StrEnum):
 
 
 class SqsUrl(Struct, frozen=True, kw_only=True):
-    """A store's place in SQS and its options."""
+    """The region, prefix and options of a store on SQS."""
 
     shown: str  # for people: without passwords
     region: str
     prefix: str
     mode: Mode = Mode.VISIBILITY
-    cells: str | None = None  # the URL of what keeps shared state
-    triage: str | None = None  # the URL of the store where dead letters lie
+    cells: str | None = None  # the URL of the cells
+    triage: str | None = None  # the URL of the store for dead letters
     endpoint: str | None = None
     poll_s: int = POLL_S  # how long SQS waits for a message before it answers that there is none
     receivers: int = RECEIVERS  # receives under way at once, of one queue
@@ -44,7 +44,7 @@ class SqsUrl(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, url: str) -> SqsUrl:
-        """Raises ConfigError for what is not a URL of SQS's, an unknown option or a value out of bounds."""
+        """Raises ConfigError for another URL, an unknown option or a value out of bounds."""
         parts = split(url)
         region, prefix = parts.hosts, parts.path.removeprefix("/")
         known = parts.scheme == "sqs" and parts.user is None
