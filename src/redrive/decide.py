@@ -1,8 +1,7 @@
-"""The only place where a message's fate is chosen.
+"""Decide what happens to a message: `admit` before it runs, and `decide` by its fault afterwards.
 
-`admit` looks at a claimed message before it runs, `decide` at its fault afterwards. Both are pure: no clock, no
-randomness, no I/O, no logging. The worker, Lambda handlers, redriver, simulator and `policy preview` all call these
-two.
+Both are pure: no clock, no randomness, no I/O, no logging. Worker, Lambda handler, redriver, test kit and
+`policy preview` all call these two, and nothing else decides.
 """
 
 from __future__ import annotations
@@ -17,24 +16,26 @@ from .fault import Fault, Kind
 from .message import Ack, DeadLetter, Decision, Deferral, Message, Quarantine, RetryAt
 from .policy import CRASHES_MAX, Backoff, Retry, draw
 
-LOCKED = f"{KeyMissing.__module__}.{KeyMissing.__qualname__}"  # the error of the fault that says so
-LOCKED_LOOK_MS = 60_000  # how often at least an encrypted message looks for a worker that has its key
-PARK_LOOK_MS = 10_000  # how often a parked message looks for a worker that knows its task
-ASKED_SPREAD = 0.2  # what was asked to wait for r comes back within [r, 1.2·r]
+LOCKED = (
+    f"{KeyMissing.__module__}.{KeyMissing.__qualname__}"  # the error of the fault of a message whose key is missing
+)
+LOCKED_LOOK_MS = 60_000  # how often, at least, a message checks for a worker that has its key
+PARK_LOOK_MS = 10_000  # how often a parked message checks for a worker that knows its task
+ASKED_SPREAD = 0.2  # a message that was asked to wait for r is retried within [r, 1.2·r]
 
 AT_MAX_MS = 2**62  # stores keep 64-bit integers
-SNOOZE_MIN_MS = 100  # a message that is always put back does not keep a worker busy with nothing else
+SNOOZE_MIN_MS = 100  # so that a message that always snoozes does not occupy a worker
 WAIT_MAX_MS = 2**61
 
-GUESSED_MAX = 1_000  # retries whose delays are worked out again
+GUESSED_MAX = 1_000  # retries whose delays are computed again
 
-FETCH_AGAIN_S = 30.0  # what waits for blob storage comes back after half to one and a half times that
+FETCH_AGAIN_S = 30.0  # a message that waits for blob storage is retried after 0.5 to 1.5 times that
 
 
 class Policy(Struct, frozen=True):
-    """What a task says about its failures. `crashes_alone_max`: crashes while it ran alone that convict it, within
-    `crashes_within_s` if that is given; `crashes_max`: the bound for all crashes of one life, in company too, so that
-    nothing loops for ever."""
+    """How a task's failures are handled. A message is quarantined after `crashes_alone_max` crashes while it ran alone,
+    within `crashes_within_s` if that is given, or after `crashes_max` crashes in all, so that nothing loops for
+    ever."""
 
     retry: Retry = Retry()
     timeout_s: float = 300.0
@@ -48,8 +49,8 @@ class Run(Struct, frozen=True):
 
 
 class Refusal(Struct, frozen=True):
-    """What flow control has against running a message now: it may at `at_ms`, and then has the deferral's passes.
-    `dead`: it shall not wait, but die."""
+    """Flow control's objection to running a message now. It may run at `at_ms`, with the deferral's permits; with
+    `dead` it is dead-lettered and does not wait."""
 
     at_ms: int
     deferral: Deferral
@@ -57,13 +58,13 @@ class Refusal(Struct, frozen=True):
 
 
 class Signals(Struct, frozen=True):
-    """What the worker knows about a message beyond the message: why its body or task cannot be used, if so, and how
-    long one that is unroutable here waits for a worker that knows better; and what flow control has against it."""
+    """What the worker knows about a message beyond the message itself: why its body or task cannot be used, how long an
+    unroutable one waits for a newer worker (`park_ms`), and flow control's objection."""
 
     unreadable: str | None = None
     unroutable: str | None = None
     park_ms: int = 0
-    locked: str | None = None  # its key is not here: nothing is decided about it
+    locked: str | None = None  # its key is not here, so nothing is decided about it
     tampered: str | None = None
     unfetched: str | None = None  # its blob cannot be read just now
     refusal: Refusal | None = None
@@ -74,7 +75,7 @@ NO_SIGNALS = Signals()
 
 
 def admit(message: Message, policy: Policy, signals: Signals, now_ms: int) -> Run | RetryAt | DeadLetter | Quarantine:
-    """What to do with a message that was just claimed. Every answer but Run gives the attempt back."""
+    """Decide what to do with a message that was just claimed. Every answer but Run gives the attempt back."""
     if message.cancel:
         return RetryAt(now_ms, "cancelled", counts=False)  # the store ends it: a cancelled message is never retried
     if signals.locked is not None:
@@ -111,7 +112,7 @@ def _refused(refusal: Refusal) -> RetryAt | DeadLetter:
 
 
 def _parked(message: Message, why: str, park_ms: int, now_ms: int) -> RetryAt | DeadLetter:
-    """It waits from when it was first seen, to be looked at now and then; what such a wait is over for is dead."""
+    """Retry it every PARK_LOOK_MS until `park_ms` after it was first seen; then it is dead."""
     since_ms = parked_since_ms(message)
     left_ms = park_ms if since_ms is None else since_ms + park_ms - now_ms
     if left_ms <= 0:
@@ -120,8 +121,8 @@ def _parked(message: Message, why: str, park_ms: int, now_ms: int) -> RetryAt | 
 
 
 def parked_since_ms(message: Message) -> int | None:
-    """When it was first parked, if no run of it has failed since: the fault kept then says so. That its key was missing
-    does not count."""
+    """When it was first parked, if no run of it has failed since: by the fault that was kept then. A missing key does
+    not count."""
     last = next((fault for fault in reversed(message.faults) if fault.crash is None), None)
     if last is None or last.kind is not Kind.UNROUTABLE or last.at_ms < message.life_ms or last.error == LOCKED:
         return None
@@ -129,14 +130,14 @@ def parked_since_ms(message: Message) -> int | None:
 
 
 def is_told_locked(message: Message) -> bool:
-    """Whether the newest fault of this life says already that its key is missing."""
+    """Whether the newest fault of this life already reports the missing key."""
     last = message.faults[-1] if message.faults else None
     return last is not None and last.error == LOCKED and last.at_ms >= message.life_ms
 
 
 def decide(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decision:
-    """What happens to a message whose run ended in `fault`: steered first, then crashed, overridden, permanent,
-    attempts, elapsed, backoff."""
+    """Decide what happens to a message whose run ended in `fault`. The order: steered by the handler, crashed, the
+    policy's override, permanent, attempts, elapsed, backoff."""
     steered = _steered(fault, now_ms)
     if steered is not None:
         return steered
@@ -165,11 +166,11 @@ def decide(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decis
 
 
 def tried_ms(message: Message, fault: Fault, retry: Retry, now_ms: int) -> int:
-    """How long the present life had been tried when its run ended in `fault`: the runs that failed, and the delays
-    that were decided between them.
+    """Return how long the present life was tried when its run ended in `fault`: the failed runs, and the delays that
+    were decided between them.
 
-    All other time passes without a try: before the first claim, while no worker is free or up, and while the message is
-    held. Each fault carries the sum so far, so that none is lost with the middle of a long history.
+    Other time does not count: before the first claim, while no worker is free, and while flow control holds the
+    message. Each fault carries the sum so far, so that none is lost with the middle of a long history.
     """
     sum_ms, known = fault.ran_ms, False
     for earlier in reversed(message.faults):
@@ -187,8 +188,8 @@ def tried_ms(message: Message, fault: Fault, retry: Retry, now_ms: int) -> int:
 
 
 def _guessed_ms(message: Message, fault: Fault, retry: Retry) -> int:
-    """The same of a message without a history, as on SQS without cells: as if its earlier attempts had ended like this
-    one, after as long."""
+    """An estimate for a message without a history, as on SQS without cells: as if its earlier attempts had failed like
+    this one, after the same time."""
     backoff, sum_ms, previous_s = retry.choose(fault).backoff, message.attempt * fault.ran_ms, None
     for n in range(min(message.attempt - 1, GUESSED_MAX)):
         u = draw(message.id, message.redrives, message.fence - message.attempt + 1 + n)
@@ -198,15 +199,15 @@ def _guessed_ms(message: Message, fault: Fault, retry: Retry) -> int:
 
 
 def _decided_ms(fault: Fault, delay_ms: int, retry: Retry) -> int:
-    """The wait after a fault: its delay, or what the failing side asked for where one wait may not be that long."""
+    """The wait after a fault: its delay, or the longer wait that was asked for (Retry-After)."""
     if fault.retry_after_s is None or fault.retry_after_s <= retry.max_retry_after_s:
         return delay_ms
     return max(delay_ms, _ceil_ms(fault.retry_after_s))
 
 
 def _crashed(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decision:
-    """It killed its process, alone in it: again after its backoff, until its crashes convict it. Neither attempts nor
-    an override let it go on."""
+    """It killed its process while it ran alone: retry after its backoff, until it has crashed too often. Attempts and
+    an override do not matter here."""
     chosen = policy.retry.choose(fault)
     if not chosen.retryable or _convicted(message, policy, now_ms, more=1):
         return Quarantine(_sentence(message.crashes + 1, message.crashes_alone + 1, fault), crashed=True)
@@ -215,8 +216,8 @@ def _crashed(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Dec
 
 
 def _crashed_in_company(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decision:
-    """A process died in which it ran beside others, most of them innocent: again at once, before what was enqueued
-    after it, as when a worker's leases are taken back. Only the bound for all crashes convicts it."""
+    """A process died in which it ran beside others, most of them innocent: retry at once, before later messages, as
+    when a worker's leases are reclaimed. Only the bound for all crashes quarantines it."""
     if message.crashes + 1 >= policy.crashes_max:
         sentence = _sentence(message.crashes + 1, message.crashes_alone, fault)
         return Quarantine(sentence, crashed=True, in_company=True)
@@ -224,8 +225,8 @@ def _crashed_in_company(message: Message, fault: Fault, policy: Policy, now_ms: 
 
 
 def _convicted(message: Message, policy: Policy, now_ms: int, more: int = 0) -> bool:
-    """Whether its crashes, and `more` alone that are not counted yet, are enough. Those that are known to lie before
-    the window do not count."""
+    """Whether its crashes, and `more` alone that are not counted yet, are enough to quarantine it. Those before the
+    window do not count."""
     alone = message.crashes_alone + more
     if policy.crashes_within_s is not None:
         since_ms = now_ms - _ceil_ms(policy.crashes_within_s)
@@ -235,14 +236,14 @@ def _convicted(message: Message, policy: Policy, now_ms: int, more: int = 0) -> 
 
 
 def _sentence(crashes: int, alone: int, last: Fault | None) -> str:
-    """Why it is poison, for people."""
+    """Explain to people why it is poison."""
     times = "once" if crashes == 1 else f"{crashes} times"
     told = f"its process died {times} while running it, {alone} of them while it ran alone"
     return told if last is None else f"{told}; the last: {last.text}"
 
 
 def _checked(decision: Any) -> Decision:
-    """What a function of the user's returned. Raises TypeError or ValueError for what no store could keep."""
+    """Check what the policy's override returned. Raises TypeError or ValueError for what no store could keep."""
     match decision:
         case RetryAt(at_ms):
             if type(at_ms) is not int or not 0 <= at_ms <= AT_MAX_MS:
@@ -272,7 +273,7 @@ def _steered(fault: Fault, now_ms: int) -> Decision | None:
 
 
 def _asked_until_ms(message: Message, retry: Retry) -> int:
-    """Until when the last fault of this life asked to be left alone, where that is longer than one wait may be."""
+    """Until when the last fault of this life asked to wait, where that is longer than one wait may be."""
     if not message.faults:  # most have none
         return 0
     last = _last_failure(message)
@@ -282,7 +283,7 @@ def _asked_until_ms(message: Message, retry: Retry) -> int:
 
 
 def _last_failure(message: Message) -> Fault | None:
-    """The fault of its last run that failed: one that was kept when it was parked, or its process died, is none."""
+    """The fault of its last failed run. Faults of parking and of crashes do not count."""
     return next((f for f in reversed(message.faults) if f.kind is not Kind.UNROUTABLE and f.crash is None), None)
 
 
@@ -308,8 +309,8 @@ def _ceil_ms(seconds: float) -> int:
 
 
 def with_fate(fault: Fault, message: Message, decision: Decision, now_ms: int, worker: str) -> Fault:
-    """The fault as it is kept: when, after how many attempts, by whom, and the delay that followed. One that gives its
-    attempt back says the number that the message itself then has."""
+    """Return the fault as it is kept: with its time, attempt and worker, and the delay that followed. If the decision
+    gives the attempt back, the fault has the number that the message then has."""
     delay_ms = max(0, decision.at_ms - now_ms) if isinstance(decision, RetryAt) else None
     held_ms = _untried_ms(message, fault.tried_ms, now_ms)
     attempt = message.attempt - is_free(decision)
@@ -317,8 +318,8 @@ def with_fate(fault: Fault, message: Message, decision: Decision, now_ms: int, w
 
 
 def _untried_ms(message: Message, tried_ms: int, now_ms: int) -> int:
-    """What is left of the life's time and is not in `held_ms` of the message or of its earlier faults. Workers of
-    an older release, which may run beside this one, go by these sums."""
+    """The rest of the life's time that is not in `held_ms` of the message or of its earlier faults. Workers of an older
+    release, which may run beside this one, use these sums."""
     told_ms = message.held_ms + sum(f.held_ms for f in message.faults if f.at_ms >= message.life_ms)
     return max(0, now_ms - message.life_ms - told_ms - tried_ms)
 

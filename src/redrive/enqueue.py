@@ -48,8 +48,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Task(TaskSpec, Generic[P, R]):
-    """A handler with a stable name, a queue and a policy. Made by `@app.task(…)`; calling it calls the handler, here
-    and now."""
+    """A handler with a stable name, a queue and a policy. Made by `@app.task(…)`; calling it calls the handler
+    directly."""
 
     app: Registry
 
@@ -64,7 +64,7 @@ class Task(TaskSpec, Generic[P, R]):
         """Call the handler directly: nothing is queued or retried; it gets a local Context.
 
         With `idempotency=` it runs once for its key here too: a completed duplicate gets the stored result. Raises
-        InProgress where another one is at it, KeyReused where the key stands for other arguments, StoreError.
+        InProgress while another run holds the key, KeyReused for a key that belongs to other arguments, StoreError.
         """
         if self.is_async:
             return self._call_async(*args, **kwargs)  # type: ignore[return-value]
@@ -116,13 +116,13 @@ class Task(TaskSpec, Generic[P, R]):
         keep_result: Duration | None = None,
         tx: Any = None,
     ) -> Bound[P, R]:
-        """This task with settings for what is enqueued through it.
+        """Return this task with options for the messages that are enqueued through it.
 
         `delay` or `at`: when it may run first. `key`: unique per task until the message is done, cancelled or
         discarded, and at least `for_` long. `priority` 0 (first) to 3. `deadline`: past it the message dies unrun.
-        `keep_result`: how long the message is kept with its result once it is done, for `ref.wait()`. `tx`: a
+        `keep_result`: how long a done message is kept with its result, for `ref.wait()`. `tx`: a
         connection or session of yours on the store's own database: the message is written in its transaction, and
-        there once you commit. Raises ConfigError for values that cannot be meant.
+        exists once you commit. Raises ConfigError for invalid values.
         """
         if priority not in PRIORITIES:
             raise ConfigError(f"priority {priority!r}: expected one of {PRIORITIES}, 0 is served first")
@@ -149,12 +149,12 @@ class Task(TaskSpec, Generic[P, R]):
         return Bound(self, options)
 
     def upcast(self, version: int) -> Callable[[U], U]:
-        """Declare the function that lifts stored arguments of `version` to `version + 1`.
+        """Register the function that converts stored arguments from `version` to `version + 1`.
 
         It gets a dict of arguments by name, as plain JSON values, and returns the next version's dict. A body of an
-        older version goes through these functions one after another each time it is read; the stored bytes stay as
-        they are. Where a step is missing or fails the message is dead, `unreadable`, its bytes intact. Raises
-        ConfigError for a version that needs no lifting, or that has its function already.
+        older version passes through these functions one after another each time it is read; the stored bytes do not
+        change. If a step is missing or fails, the message is dead as `unreadable`, its bytes intact. Raises
+        ConfigError for a version that needs no conversion, or that has its function already.
 
         @push.upcast(1)
         def _(old: dict[str, Any]) -> dict[str, Any]:
@@ -198,7 +198,7 @@ class Bound(Generic[P, R]):
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
         """As `Task.draft`."""
         if self._options.tx is not None:
-            self._refuse_tx("a draft is written by whoever puts it: give tx= to app.enqueue_many(…)")
+            self._refuse_tx("a draft is written by app.enqueue_many(…): give tx= there")
         return self._draft(current(), args, kwargs)
 
     def _draft(
@@ -239,7 +239,7 @@ class Bound(Generic[P, R]):
         raise ConfigError(f"task {self._task.name!r}: using(tx=…) has no meaning here: {why}")
 
     def _follow_up(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Draft, Ref]:
-        """A draft to go with the end of that run, refused here if the store would: then, it would be too late."""
+        """Make a draft that is written with the end of that run. Refuses here what the store would refuse then."""
         if self._options.tx is not None:
             self._refuse_tx("a follow-up is written with the ack")
         app = self._task.app
@@ -309,11 +309,11 @@ class Batch:
         try:
             puts = iter(self._store.put([draft for drafts, _ in taken for draft in drafts]))
             return [([next(puts) for _ in drafts], future) for drafts, future in taken]
-        except BlobsUnavailable:  # only those with large bodies are concerned
+        except BlobsUnavailable:  # concerns only drafts with large bodies
             return [(self._write_one(drafts), future) for drafts, future in taken]
         except StoreError as error:
             return [(error, future) for _, future in taken]
-        except Exception:  # one caller's draft was refused: the others must not suffer for it
+        except Exception:  # one caller's draft was refused: the others are written
             return [(self._write_one(drafts), future) for drafts, future in taken]
 
     def _write_one(self, drafts: Sequence[Draft]) -> list[Put] | Exception:

@@ -1,4 +1,4 @@
-"""What happened, told to whoever subscribed. The engine never waits for an observer and never fails because of one."""
+"""Publish what happened to observers. The engine never waits for an observer and never fails because of one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .redact import many_lines, redact
 
 
 class Fate(Struct, frozen=True, kw_only=True):
-    """What became of one delivery. `outcome`: done, retry, crashed, snoozed, released, held, dead, quarantined,
-    cancelled, stale or lost. One that crashed killed its process, or ran in one that died; `crash` is the evidence."""
+    """The outcome of one delivery. `outcome`: done, retry, crashed, snoozed, released, held, dead, quarantined,
+    cancelled, stale or lost. A crashed run killed its process, or was in one that died; `crash` is the evidence."""
 
     outcome: str
     id: str
@@ -24,41 +24,41 @@ class Fate(Struct, frozen=True, kw_only=True):
     attempt: int
     crashes: int = 0
     redrives: int = 0
-    verdict: str | None = None  # on its last redrive: done or failed, where this was the first run after it that counts
+    verdict: str | None = None  # of its last redrive, done or failed: on the first run that counts after it
     correlation_id: str = ""
     worker: str = ""
     at_ms: int = 0
     run_ms: float | None = None  # how long the handler ran; None if it did not
     delay_ms: int | None = None  # until it is due again
     age_ms: int = 0  # since its present life began
-    degraded: str | None = None  # what a done one had to do without
-    duplicate_of: str | None = None  # the message, or call, whose stored result a done one took: it did not run
+    degraded: str | None = None  # what a done message did without
+    duplicate_of: str | None = None  # the message or call whose stored result was used: the handler did not run
     fault: str | None = None  # the fault's kind
     error: str | None = None
     text: str | None = None  # the fault's, or why it is dead without one
     reason: str | None = None  # why it is dead
-    fingerprint: str | None = None  # of the fault it died of: what died alike shares it
+    fingerprint: str | None = None  # of the fault it died of
     crash: Crash | None = None  # how its process died, the last time that is known
-    causes: tuple[str, ...] = ()  # of the crashes of its life, where this fate ends it; "" where it is not known
+    causes: tuple[str, ...] = ()  # of all its crashes, where this outcome ends its life; "" where unknown
     deferral: str | None = None  # why flow control held it: breaker, budget, limit, …
-    by: str | None = None  # whose control that is: the dependency, queue or task
+    by: str | None = None  # the dependency, queue or task that held it
 
 
 class Notice(Struct, frozen=True, kw_only=True):
-    """Something about the worker itself: started, draining, stopped, store_unavailable, store_back, took_back,
-    no_identity, child_failed (one could not begin), child_died (with several suspects), …; about flow control:
-    breaker_opened, breaker_half_open, breaker_closed, budget_exhausted, flow_local, …; or about redrive runs:
-    run_started, run_waiting, run_stopped, run_done, run_failed (to be carried), runs_unavailable; or about
-    auto-redrive: auto_isolated, auto_failed; or about dead-letter queues of SQS: ingested (`count` messages of the
-    queue `about`), ingest_left, ingest_unavailable; or about what is billed: aws_requests, once a minute for each
-    action (`about`), with how many requests there were (`count`)"""
+    """An event of the worker itself: started, draining, stopped, store_unavailable, store_back, took_back,
+    no_identity, child_failed (one could not begin), child_died (with several suspects), …; of flow control:
+    breaker_opened, breaker_half_open, breaker_closed, budget_exhausted, flow_local, …; of redrive runs:
+    run_started, run_waiting, run_stopped, run_done, run_failed (to be carried), runs_unavailable; of
+    auto-redrive: auto_isolated, auto_failed; of dead-letter queues of SQS: ingested (`count` messages of the
+    queue `about`), ingest_left, ingest_unavailable; of what is billed: aws_requests, once a minute for each
+    action (`about`), with the number of requests (`count`)."""
 
     name: str
     worker: str = ""
     at_ms: int = 0
     text: str = ""
-    about: str = ""  # the dependency, with `/KEY` where it is per key; the run's id; what is auto-redriven
-    count: int = 1  # of how many messages, or requests, it tells
+    about: str = ""  # the dependency, with `/KEY` where it is per key; the run's id; the scope of an auto-redrive
+    count: int = 1  # the number of messages or requests
 
 
 Event = Fate | Notice
@@ -66,13 +66,13 @@ Observer = Callable[[Sequence[Event]], None]
 
 
 class Notify(Protocol):
-    """Tells of a notice: its name, its text, what it is about, and of how many messages it tells."""
+    """Reports a notice: its name, its text, its subject, and the number of messages."""
 
     def __call__(self, name: str, text: str, about: str = "", /, count: int = 1) -> None: ...
 
 
 class Events:
-    """Hands batches of events to observers, in the order they happened, on the thread where they happened."""
+    """Pass batches of events to observers, in the order and on the thread in which they happened."""
 
     def __init__(self) -> None:
         self.observers: list[Observer] = []

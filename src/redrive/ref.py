@@ -30,12 +30,12 @@ class Ref(msgspec.Struct, frozen=True):
     @property
     def state(self) -> str:
         """Its state now: ready, scheduled, leased, dead, quarantine, done or cancelled. Done messages are deleted, so
-        one that is gone is done; Unsupported is raised where a store cannot tell (SQS)."""
+        one that is gone is done. Raises Unsupported where the store cannot look it up (SQS)."""
         message = self._look()
         return "done" if message is None else message.state(self._app.store.now_ms())
 
     def _look(self) -> Message | None:
-        """Raises Unsupported where a store that does not find it cannot tell whether it is done or waits."""
+        """Find the message. Raises Unsupported where the store cannot tell whether a missing one is done or waits."""
         message: Message | None = self._app.job(self.id)
         traits = self._app.store.traits
         if message is None and not traits.finds:
@@ -54,13 +54,13 @@ class Ref(msgspec.Struct, frozen=True):
         return None if message is None else progress_of(message.progress)
 
     def wait(self, timeout: Duration | None = None) -> Any:
-        """Wait until the message is done, and return its result: what the handler returned, read by its return
-        annotation, where `keep_result=` keeps it; else None.
+        """Wait until the message is done, and return the handler's return value, decoded by its return annotation,
+        where `keep_result=` keeps it; else None.
 
-        Looks every few milliseconds at first, four times a second in the end. Raises NotDone when the message is dead
-        or cancelled (a redrive may still bring it back), TimeoutError after `timeout`, RuntimeError inside a running
-        event loop: use `await_` there. A message that is gone counts as done; where a store cannot look up what waits
-        or runs (SQS), this raises Unsupported instead.
+        Queries the store every few milliseconds at first, four times a second in the end. Raises NotDone when the
+        message is dead or cancelled (a redrive may still revive it), TimeoutError after `timeout`, RuntimeError inside
+        a running event loop: use `await_` there. A message that is gone counts as done; where a store cannot look up
+        what waits or runs (SQS), this raises Unsupported instead.
         """
         refuse_loop("ref.wait()", "await ref.await_(…)")
         pauses = self._pauses(timeout)
@@ -80,7 +80,7 @@ class Ref(msgspec.Struct, frozen=True):
         return self._result(message)
 
     def _pauses(self, timeout: Duration | None) -> Iterator[float]:
-        """The seconds to wait before each further look. Raises TimeoutError when the time is over."""
+        """Yield the seconds to wait before each further query. Raises TimeoutError when the time is over."""
         timeout_s = math.inf if timeout is None else seconds(timeout, "timeout")
         end_s, pause_s = time.monotonic() + timeout_s, LOOK_S[0]
         while (left_s := end_s - time.monotonic()) > 0:

@@ -1,5 +1,5 @@
-"""What a running handler can know about its message, and be told: `redrive.context()`, or the first argument with
-`ctx=True`."""
+"""The context of a run: the message, its progress, follow-ups and cancellation. A handler gets it from
+`redrive.context()`, or as its first argument with `ctx=True`."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 RefT = TypeVar("RefT")
 Made = TypeVar("Made", covariant=True)
-WHY_MAX = 500  # characters of what a partial result had to do without
+WHY_MAX = 500  # characters of the reason of a partial result
 FOLLOW_UPS_MAX = 10_000  # of one run: they are kept in memory, and written in one commit
 _LOCAL = Traits(name="a direct call")
 _making = threading.Lock()
 
 
 class Extras(Struct, eq=False):
-    """What a handler said beside its return value. Made when there is something to say."""
+    """What a handler reported beside its return value. Made at its first use."""
 
     follow_ups: list[Draft] = []
     progress: bytes | None = None  # the last checkpoint
@@ -70,7 +70,7 @@ class Context(Struct, eq=False):
 
     @property
     def attempt(self) -> int:
-        """The counted run this is, from 1."""
+        """The number of this run among those that count, from 1."""
         return self.message.attempt
 
     @property
@@ -85,7 +85,7 @@ class Context(Struct, eq=False):
 
     @property
     def correlation_id(self) -> str:
-        """What this message shares with the work that caused it, and passes on to its follow-ups."""
+        """The id that this message shares with the work that caused it, and passes on to its follow-ups."""
         return self.message.correlation_id
 
     @property
@@ -98,7 +98,7 @@ class Context(Struct, eq=False):
     @property
     def progress(self) -> Any:
         """The last checkpoint's state, this run's or an earlier attempt's, as plain JSON values; None if there is none.
-        What is no JSON comes as bytes."""
+        A state that is not JSON comes as bytes."""
         extras = self._extras
         kept = None if extras is None else extras.progress
         return progress_of(self.message.progress if kept is None else kept)
@@ -147,7 +147,7 @@ class Context(Struct, eq=False):
 
     @property
     def cancelled(self) -> bool:
-        """True once this run should end: a cancel was asked for, its timeout is over, its lease is lost or the worker
+        """True once this run should end: it was cancelled, its timeout is over, its lease is lost or the worker
         stops."""
         return self._stop is not None or time.monotonic() >= self._deadline_s
 
@@ -166,7 +166,7 @@ class Context(Struct, eq=False):
         `task` is a task of the same app, or `task.using(…)`. The follow-up is written when the handler has returned
         and its message is settled as done, and is dropped if the run fails or its lease is lost: a retry makes its
         own. The ref has its id at once, though nothing is stored under it until then; where the follow-up's key is
-        held by then, it is dropped as a duplicate. In a direct call nothing is queued: look into `follow_ups`. Raises
+        held by then, it is dropped as a duplicate. In a direct call nothing is queued: see `follow_ups`. Raises
         TypeError or EnqueueError for what cannot be enqueued, RuntimeError once the run is over.
         """
         if not hasattr(task, "_follow_up"):
@@ -187,16 +187,16 @@ class Context(Struct, eq=False):
 
     @property
     def follow_ups(self) -> tuple[Draft, ...]:
-        """What `enqueue` collected so far, in order."""
+        """The drafts that `enqueue` collected so far, in order."""
         extras = self._extras
         return () if extras is None else tuple(extras.follow_ups)
 
     def partial(self, result: R, why: str) -> R:
-        """Say that this run does what it can, though not all: `return ctx.partial(result, "no prices")`.
+        """Mark this run's result as partial: `return ctx.partial(result, "no prices")`.
 
-        Once the handler returns, the message is done as ever, only degraded: its fate event says `why` (the first 500
-        characters), metrics count it, and where it is kept its reason is `degraded`. Returns `result`; it is the run's
-        result also where the handler returns None. Without effect if the run fails.
+        The message is then done but degraded: its event carries `why` (the first 500 characters), metrics count it, and
+        a kept message has the reason `degraded`. Returns `result`, which is the run's result also where the handler
+        returns None. No effect if the run fails.
         """
         said = self._said()
         text = str(why).encode(errors="backslashreplace").decode()  # half a surrogate pair could not be written
@@ -204,12 +204,12 @@ class Context(Struct, eq=False):
         return result
 
     def complete(self, result: R, *, tx: Any) -> R:
-        """Complete the idempotency key in a transaction of yours, with the effect: `return ctx.complete(result, tx=…)`.
+        """Complete the idempotency key in your transaction, with the effect: `return ctx.complete(result, tx=…)`.
 
         `tx`: a connection or session of yours on the store's own database, as in `using(tx=…)`. Once you commit, the
         key is done with this result, and the follow-ups enqueued so far are there; if the run fails or its worker dies
         after that, the message is done all the same when it comes again. Commit before the handler returns: a run
-        whose completion was not committed has failed. Where you roll back instead, nothing was said. Raises
+        whose completion was not committed has failed. A rollback undoes the completion. Raises
         ConfigError where the task has no `idempotency=`, LeaseLost where another one has the key by now, EncodeError
         or TooLarge for a result that cannot be stored, EnqueueError, Unsupported or StoreError as `using(tx=…)`.
         """
@@ -253,7 +253,7 @@ class Context(Struct, eq=False):
             raise RuntimeError(f"the run of message {self.message.id} is over: {what} can no longer go with its end")
 
     def _traits(self) -> Traits:
-        """What the store takes that this run's follow-ups go to."""
+        """The limits of the store that this run's follow-ups go to."""
         traits: Traits = _LOCAL if self._receipt is None else self._task.app.store.traits
         return traits
 
@@ -267,16 +267,16 @@ class Context(Struct, eq=False):
         return now_ms
 
     def stop(self, why: str) -> None:
-        """Tell the handler to end: the worker's call."""
+        """Ask the handler to end. The worker calls it."""
         self._stop = why
 
     def end(self) -> Extras | None:
-        """What the handler said, now that it has ended: the worker's call. Nothing can be said after it."""
+        """Close the context and return what the handler reported. The worker calls it."""
         self._over = True
         return self._extras
 
 
-#: What `app.wrap` takes: a generator function of the Context that yields once, sync or async, as it is or with
+#: What `app.wrap` takes: a generator function of the Context that yields once, sync or async, with or without
 #: contextlib's decorator.
 Wrap = (
     Callable[[Context], Iterator[None]]
@@ -302,7 +302,7 @@ def context() -> Context:
 
 
 def progress_of(kept: bytes | None) -> Any:
-    """A checkpoint as plain JSON values, or as it is where it is no JSON."""
+    """Decode a checkpoint to plain JSON values; one that is not JSON stays bytes."""
     try:
         return None if kept is None else msgspec.json.decode(kept)
     except (ValueError, RecursionError):
@@ -310,7 +310,7 @@ def progress_of(kept: bytes | None) -> Any:
 
 
 def refuse_loop(what: str, instead: str) -> None:
-    """What blocks would hold up every coroutine on a running loop. asyncio is not imported for the sake of asking."""
+    """Raise RuntimeError inside a running event loop, which a blocking call would stop. Does not import asyncio."""
     events = sys.modules.get("asyncio.events")
     if events is not None and events._get_running_loop() is not None:
         raise RuntimeError(

@@ -1,4 +1,4 @@
-"""Who acts and why: every change that a person makes names both."""
+"""Find who acts and why: every change by a person names both."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def _named(uid: int) -> str:
 
 
 def user() -> str:
-    """Who acts, as the operating system says and no environment variable can: user@host, or login/user@host where who
-    logged in became another user (sudo)."""
+    """The acting user by the operating system, which no environment variable can change: user@host, or login/user@host
+    where the login user became another one (sudo)."""
     uid = os.geteuid()
     login = _login()
     name = _named(uid) if login in (None, uid) else f"{_named(login or 0)}/{_named(uid)}"
@@ -32,7 +32,7 @@ def user() -> str:
 
 
 def _login() -> int | None:
-    """The user id of the login, which Linux keeps for all that it begins; None where that is not known."""
+    """The user id of the login, which Linux keeps for all processes of it; None where unknown."""
     try:
         uid = int(Path("/proc/self/loginuid").read_text())
     except (OSError, ValueError):

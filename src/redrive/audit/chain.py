@@ -1,8 +1,8 @@
-"""The chain of the audit log: each entry holds the hash of the one before, and the head cell that of the last.
+"""Chain the entries of the audit log: each entry holds the hash of the one before, and the head cell that of the last.
 
-A record is an entry's JSON, kept byte by byte, with its SHA-256. So what a newer version writes into an entry is
-carried along untouched, and whoever changes, removes or moves an entry breaks the chain at a place that has a number.
-Who may write to the store can also write a whole new chain: note the head (`Verified.head`) elsewhere to find that.
+A record is an entry's JSON, kept byte by byte, with its SHA-256. So fields of a newer version are kept unchanged, and
+changing, removing or moving an entry breaks the chain at a numbered place. A user who may write to the store can also
+write a whole new chain: keep the head (`Verified.head`) elsewhere to detect that.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Record(Struct, frozen=True):
 
 
 class Head(Struct, frozen=True, omit_defaults=True):
-    """The end of the log. `seq` and `hash` are the last entry's; `records` the newest entries, those before them lie in
-    the cells `first` to `last`, and the newest of cell `first` is of `first_ms`. `pruned` is how many were removed as
-    they were old, `pruned_hash` the hash of the last of them. `lost`: how often a head was found gone or damaged, and a
-    new one made of what was left."""
+    """The end of the log. `seq` and `hash` are those of the last entry, `records` the newest entries. Earlier ones are in
+    the cells `first` to `last`; the newest entry of cell `first` has the time `first_ms`. `pruned` counts the entries
+    that were dropped for their age, and `pruned_hash` is the hash of the last of them. `lost` counts how often a head
+    was missing or damaged, and was made again from the other cells."""
 
     seq: int = 0
     hash: str = ""
@@ -43,7 +43,7 @@ class Head(Struct, frozen=True, omit_defaults=True):
 
 
 class Link(Struct, frozen=True):
-    """What an entry's JSON says of its place. `amends`: the entry that it corrects."""
+    """The place of an entry in the chain, read from its JSON. `amends`: the entry that it corrects."""
 
     seq: int = 0
     prev: str = ""
@@ -57,8 +57,8 @@ class Link(Struct, frozen=True):
 
 
 class Verified(Struct, frozen=True):
-    """What a look through the chain found. `problems` are empty where it holds. `head` is `SEQ:HASH` of the last entry:
-    kept elsewhere, it finds a log that was rewritten as a whole. `outside`: entries that an older version wrote."""
+    """The result of checking the chain. `problems` is empty for an intact chain. `head` is `SEQ:HASH` of the last
+    entry: kept elsewhere, it detects a log that was rewritten as a whole. `outside`: entries of an older version."""
 
     problems: tuple[str, ...]
     entries: int
@@ -122,7 +122,7 @@ class Verifier:
         self._seq, self._hash = link.seq, record.hash
 
     def end(self) -> Verified:
-        """What was found."""
+        """Return the result."""
         head = self._head
         if self._seq < head.seq:
             self._say(f"{_numbers(self._seq + 1, head.seq)} at the end: removed")

@@ -1,12 +1,12 @@
-"""The audit log: who changed what, when and why. An entry is written by the commit of the change that it tells of.
+"""Write and read the audit log: who changed what, when and why. The commit of a change writes its entry.
 
 The cell `audit/log` is the head (`chain.Head`): it holds the newest entries, at most 100, and the end of the chain.
-When it is full they move to the cells `audit/log/1`, `audit/log/2`, …. So a change swaps one cell more, whoever else
-writes. An entry is never rewritten: what turns out to be less than it says is said by another one, which `entries`
-folds into it. Entries are kept for 400 days; the head keeps the hash of those that went.
+When it is full they move to the cells `audit/log/1`, `audit/log/2`, …, so a change swaps one more cell, however many
+write. An entry is never rewritten: if it claims too much, a second entry corrects it, and `entries` merges the two.
+Entries are kept for 400 days; the head keeps the hash of those that were dropped.
 
-Versions before the chain wrote the cells `audit` and `audit/N`, and dropped what they did not know of an entry when
-they added another. So they keep their cells, which are read too, and are outside the chain.
+Versions before the chain wrote the cells `audit` and `audit/N`, and dropped fields that they did not know. These cells
+are still read; they are outside the chain.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Entry(Struct, frozen=True, omit_defaults=True):
     """One change. `action` is a word such as `edit` or `discard`; `about` names what it was done to: a selector, a
     fingerprint, a run; `ids` the messages, at most 500 of the `count` that there were; `text` says more.
 
-    `actor` is the user that the operating system says, `claimed` the name that was given (`--actor`, `actor=`), of a
-    person or a machine. `seq` and `prev` are its place in the chain: its number, and the hash of the entry before it;
-    0 for one that was not written yet, or that an older version wrote. `amends`: the entry that this one corrects.
+    `actor` is the user by the operating system, `claimed` the name that was given (`--actor`, `actor=`), of a person or
+    a machine. `seq` and `prev` are its number in the chain and the hash of the entry before it; 0 for one that is not
+    written yet, or that an older version wrote. `amends`: the entry that this one corrects.
     """
 
     at_ms: int
@@ -68,7 +68,7 @@ class Entry(Struct, frozen=True, omit_defaults=True):
 
     @property
     def who(self) -> str:
-        """For people: the name that was given, and the user whose it was."""
+        """The given name and the user, for people."""
         return f"{self.claimed} ({self.actor})" if self.claimed else self.actor
 
 
@@ -93,8 +93,8 @@ class Audit:
         count: int | None = None,
         about: str = "",
     ) -> Entry:
-        """An entry of now, not written yet, its texts without secrets; `count` None: as many as `ids`. `actor` is the
-        name that was given; whose process it is stands beside it. Raises StoreError."""
+        """Make an entry with the present time, not written yet, its texts without secrets; `count` None: the number of
+        `ids`. `actor` is the given name; the user of the process is recorded too. Raises StoreError."""
         count = len(ids) if count is None else count
         reason, text, about = redact(reason), redact(text), redact(about)
         if len(text) > TEXT_MAX:  # cut once its secrets are hidden: a half of one is not known for one
@@ -116,16 +116,16 @@ class Audit:
         ids: Sequence[str] = (),
         count: int | None = None,
     ) -> Entry:
-        """An entry of now of what somebody does who need not say why. Raises ConfigError for a blank reason, and for
-        what is too long."""
+        """Make an entry of a change that needs no reason. Raises ConfigError for a blank reason, and for text that is
+        too long."""
         who, why = signed(actor, reason, f"{action} of {about}" if about else action, needed=False)
         return self.entry(action, who, why, text, ids=ids, count=count, about=about)
 
     # -- written
 
     def swaps(self, entry: Entry) -> list[Swap]:
-        """What writes the entry, for the commit of the change. Where that raises Conflict somebody else's entry came
-        first: ask again. Raises StoreError."""
+        """Return the swaps that write the entry, for the commit of the change. If that raises Conflict, another entry
+        came first: call this again. Raises StoreError."""
         (cell,) = self._store.cells.read([HEAD])
         head, swaps = self._head(cell), []
         full = len(head.records) >= CHUNK_MAX or (cell is not None and len(cell.value) >= CHUNK_BYTES)
@@ -139,14 +139,14 @@ class Audit:
         return [*swaps, *gone, Swap(HEAD, version_of(cell), chain.encode(head))]
 
     def _moved(self, head: Head) -> tuple[Head, Swap]:
-        """The head without its records, and what keeps them: over a cell that a commit in parts left there."""
+        """Move the records from the head to a cell of their own, over one that a partial commit may have left there."""
         (cell,) = self._store.cells.read([_key(head.last + 1)])
         first_ms = head.first_ms if head.last >= head.first else chain.newest(head.records).at_ms
         kept = Swap(_key(head.last + 1), version_of(cell), chain.encode(head.records))
         return replace(head, last=head.last + 1, first_ms=first_ms, records=()), kept
 
     def _pruned(self, head: Head) -> tuple[Head, list[Swap]]:
-        """Without the oldest cell, where all in it is too old; the head keeps the hash of what went."""
+        """Drop the oldest cell if all of it is too old; the head keeps the hash of the dropped entries."""
         before_ms = self._store.now_ms() - KEPT_MS
         if head.last < head.first or head.first_ms >= before_ms:
             return head, []
@@ -162,8 +162,8 @@ class Audit:
         return replace(head, first=head.first + 1, first_ms=first_ms, pruned=gone, pruned_hash=went[-1].hash), [swap]
 
     def _head(self, cell: Cell | None) -> Head:
-        """The head as it is stored. Where it is damaged, or gone and others are left, one is made of these: nothing
-        that people do may fail for the log, and `verify` says that a head was lost."""
+        """Read the head. If it is damaged or lost, make one from the other cells: a damaged log must not stop people's
+        work, and `verify` reports the loss."""
         try:
             if cell is not None:
                 return chain.head_of(cell.value)
@@ -184,7 +184,7 @@ class Audit:
         return Head(chain.newest(last).seq, hash, first=min(left), last=max(left), lost=1)
 
     def commit(self, entry: Entry, write: Callable[[list[Swap]], T]) -> T:
-        """Call `write` with the swaps of the entry until they apply, at most 100 times; what it returned.
+        """Call `write` with the swaps of the entry until they apply, at most 100 times; return its result.
 
         `write` makes its change and the swaps in one commit, and raises Conflict where they do not apply. Raises
         Conflict after the last time. Where the store has no cells there is no log either.
@@ -194,7 +194,7 @@ class Audit:
         return again(lambda: write(self.swaps(entry)))
 
     def beside(self, entry: Entry, write: Callable[[list[Swap]], T]) -> T:
-        """As `commit`, for a change that must not be made twice: where the store commits nothing with it (SQS), the
+        """As `commit`, for a change that must not be made twice: where the store cannot commit both together (SQS), the
         entry is written right after."""
         if self._store.traits.atomic_moves:
             return self.commit(entry, write)
@@ -212,8 +212,8 @@ class Audit:
         self.commit(entry, put)
 
     def amend(self, entry: Entry, *, ids: Sequence[str] = (), count: int | None = None) -> None:
-        """Say of an entry just written that the change came to these messages only (`count` None: as many as `ids`),
-        as others had moved meanwhile. Where it came to none the entry is not listed any more. Raises StoreError."""
+        """Correct an entry just written: the change affected only these messages (`count` None: the number of `ids`),
+        as others had moved meanwhile. If it affected none, the entry is not listed any more. Raises StoreError."""
         less = self.entry("amended", entry.claimed or entry.actor, ids=ids, count=count, about=entry.about)
         self.keep(replace(less, amends=entry.id))
 
@@ -223,7 +223,7 @@ class Audit:
         return self.entries()
 
     def entries(self, *, since_ms: int = 0) -> Iterator[Entry]:
-        """The entries since then, the newest first, as they were amended, read cell by cell. Raises StoreError."""
+        """Yield the entries since then, newest first, with their corrections, cell by cell. Raises StoreError."""
         since_ms = max(since_ms, self._store.now_ms() - KEPT_MS)
         both = merge(self._chained(since_ms), self._outside(since_ms), key=lambda entry: entry.at_ms, reverse=True)
         amended: dict[str, Entry] = {}
@@ -247,7 +247,7 @@ class Audit:
                 return
 
     def _outside(self, since_ms: int = 0) -> Iterator[Entry]:
-        """Those that versions before the chain wrote."""
+        """The entries that versions before the chain wrote."""
         (last,) = self._store.cells.read([OLD])
         for number in range(0 if last is None else int(last.value), 0, -1):
             (cell,) = self._store.cells.read([f"{OLD}/{number}"])
@@ -271,8 +271,8 @@ class Audit:
             yield from map(chain.encode, found or ())
 
     def verify(self, anchor: str = "") -> Verified:
-        """Look whether an entry was changed, removed or moved since it was written. `anchor`: the `head` of an earlier
-        look, `SEQ:HASH`; the log must still hold it. Raises ConfigError for an anchor that is none, StoreError."""
+        """Check whether an entry was changed, removed or moved since it was written. `anchor`: the `head` of an earlier
+        check, `SEQ:HASH`, which the log must still contain. Raises ConfigError for an invalid anchor, StoreError."""
         head = self._head(self._store.cells.read([HEAD])[0])
         verifier = Verifier(head, chain.anchor_of(anchor) if anchor else (0, ""))
         for number, found in enumerate(self._stored(head), head.first):
@@ -286,15 +286,15 @@ class Audit:
         return replace(verifier.end(), outside=sum(1 for _ in self._outside()))
 
     def _stored(self, head: Head) -> Iterator[tuple[Record, ...] | None]:
-        """Cell by cell, the oldest first; None for one that is gone or damaged."""
+        """Yield the cells' records, oldest first; None for a cell that is missing or damaged."""
         for number in range(head.first, head.last + 1):
             yield _records(self._store.cells.read([_key(number)])[0]) or None
         yield head.records
 
 
 def again(write: Callable[[], T]) -> T:
-    """Call `write` until it raises no Conflict, at most 100 times, with short pauses of random length, so that any
-    number of writers get their turns. Raises Conflict after the last time."""
+    """Call `write` until it raises no Conflict, at most 100 times, with short random pauses, so that any number of
+    writers succeed. Raises Conflict after the last time."""
     for tried in range(TRIES - 1):
         try:
             return write()

@@ -1,7 +1,5 @@
-"""When a dead message is driven back by itself, and when it is given up as poison: a value, and a pure decision.
-
-What goes by it is in machine.py.
-"""
+"""Decide when a dead message is redriven without a person, and when it is quarantined as poison: a value, and pure
+functions of it."""
 
 from __future__ import annotations
 
@@ -23,8 +21,8 @@ RATE_PER_S, JITTER = 10.0, 0.2
 
 @dataclass(frozen=True, slots=True, init=False)
 class AutoRedrive:
-    """Dead messages go back by themselves: `app.queue("crm", auto_redrive=AutoRedrive())`. Durations are kept as float
-    seconds.
+    """Redrive dead messages without a person: `app.queue("crm", auto_redrive=AutoRedrive())`. Durations are kept as
+    float seconds.
 
     - The n-th redrive of a message, n from 1, is made min(cap, base·factor^(n-1)) after its death: after 1, 2, 4, 8 and
       15 minutes by default. Any redrive counts for n, also those by hand. Each gives a fresh life of `attempts` (None:
@@ -123,7 +121,7 @@ class Wait(Struct, frozen=True):
 
 
 def next_step(message: Message, auto: AutoRedrive, now_ms: int) -> Wait | Redrive | Isolate:
-    """What becomes of a dead message now. Pure."""
+    """Decide what happens to a dead message now. Pure."""
     if message.redrives >= auto.max_redrives:
         return Isolate(f"poison: dead again after {_times(message.redrives)}")
     at_ms = due_ms(message, auto)
@@ -131,7 +129,7 @@ def next_step(message: Message, auto: AutoRedrive, now_ms: int) -> Wait | Redriv
 
 
 def due_ms(message: Message, auto: AutoRedrive) -> int:
-    """When a dead message is driven back; by a draw of its own for each death, the same for whoever looks."""
+    """When a dead message is redriven, by a random draw for each death that is the same in every process."""
     u = draw(message.id, message.redrives, 0)  # no claim has the fence 0, so no retry has this draw
     return (message.rested_ms or 0) + auto.delay_ms(message.redrives + 1, u)
 

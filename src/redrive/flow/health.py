@@ -1,7 +1,7 @@
-"""Whether what a redrive needs is up, as a URL or a function of the app's says: asked beside the work, never within it.
+"""Check whether what a redrive needs is up, by a URL or a function of the app, without delaying the work.
 
-A check runs on a thread of its own, one at a time for each name. Who asks gets the last answer, and waits only for the
-very first one, a moment.
+A check runs on a thread of its own, one at a time for each name. A query gets the last answer; only the first one waits
+a moment.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..errors import ConfigError, near_miss
 from .gates import is_url
 
 TIMEOUT_S = 5.0  # to connect, and between two bytes of the answer
-FRESH_S = 1.0  # how long an answer is not asked for again
+FRESH_S = 1.0  # how long an answer serves
 GOOD_S = 10.0  # how long it counts, while the next one is on its way
 FIRST_S = 0.2  # how long the first one is waited for
 
@@ -48,7 +48,7 @@ class HealthChecks:
         return is_url(health) or health in self._checks
 
     def register(self, name: str, check: Check) -> None:
-        """Know `check` by this name. Raises ConfigError for what cannot be called, or a name that is none."""
+        """Register `check` under this name. Raises ConfigError for what cannot be called, or an invalid name."""
         called: object = name
         if not isinstance(called, str) or not called.strip() or "://" in called:
             raise ConfigError(f"health check {name!r}: expected a name, such as 'crm-up'")
@@ -57,9 +57,9 @@ class HealthChecks:
         self._checks[name] = check
 
     def down(self, health: str) -> str | None:
-        """None where this URL, or the check of this name, says that all is well; else what it says.
+        """Return why this URL, or the check of this name, reports a problem; None where all is well.
 
-        An answer serves for a second; then the next is fetched, and this one counts for ten seconds at most.
+        An answer serves for a second; then the next one is fetched, while this one counts for ten seconds at most.
         """
         if health not in self:
             near = near_miss(health, self._checks)
@@ -89,7 +89,7 @@ class HealthChecks:
 
 
 def shown(health: str) -> str:
-    """What to call it in a story: of a URL not the query, where secrets stand."""
+    """Its name for people: a URL without its query, which may hold secrets."""
     if not is_url(health):
         return repr(health)
     parts = urlsplit(health)
@@ -120,7 +120,7 @@ def _call(name: str, check: Check) -> str | None:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A way to a page for people, such as a login, is no sign of health."""
+    """A redirect to a page for people, such as a login, is no sign of health."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None

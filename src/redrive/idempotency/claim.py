@@ -32,15 +32,15 @@ from ..message import ENVELOPE, Swap, version_of
 from ..store import Store, box_of
 from ..task import TaskSpec
 
-TRIES = 5  # of a claim that others move in between
+TRIES = 5  # of a claim that others change in between
 AGAIN_MS = 1_000
-LOST = "another claim"  # the owner, where somebody was quicker by less than could be seen
+LOST = "another claim"  # the owner's name where another claim won and was gone again
 _RESULT = "result of key", ""
 NOT_COMMITTED = "ctx.complete() was called, and its transaction not committed when the handler returned"
 
 
 class Wanted(Struct, frozen=True):
-    """A key of a task that somebody wants, and for how long."""
+    """A request for a key of a task, and how long to hold it."""
 
     key: str
     cell: str
@@ -50,15 +50,15 @@ class Wanted(Struct, frozen=True):
 
 
 class Claim(Struct, eq=False):
-    """A key that is held: its cell, at which version, and what it says. `committed`: the handler has completed it in a
-    transaction of its own, which may have come to nothing."""
+    """A key that is held: its cell, the cell's version, and its record. `committed`: the handler has completed it in a
+    transaction of its own, which may have been rolled back."""
 
     wanted: Wanted
     version: int
     record: Record
     committed: bool = False
-    done: Record | None = None  # what the cell said of that, once the run was over
-    box: Any = None  # what encrypts the result that it keeps
+    done: Record | None = None  # the cell's record of that, read after the run
+    box: Any = None  # encrypts the stored result
 
     @property
     def key(self) -> str:
@@ -80,7 +80,7 @@ Found = Claim | Busy | Finished | Other
 def wanted(
     task: TaskSpec, args: Sequence[Any], kwargs: Mapping[str, Any], owner: str, fence: int, hold_ms: int
 ) -> Wanted:
-    """What a run with these arguments asks for. Raises what the key's function raises, TypeError, EncodeError."""
+    """The request of a run with these arguments. Raises what the key's function raises, TypeError, EncodeError."""
     rule = task.idempotency
     assert rule is not None
     key = rule.key_of(tuple(args), dict(kwargs))
@@ -91,12 +91,13 @@ def wanted(
 
 
 def acquire(store: Store, wishes: Sequence[Wanted], now_ms: int) -> list[Found]:
-    """Claim what is free, for each a Claim or why not; of several for one key the first one's turn it is.
+    """Claim the keys that are free: return a Claim for each, or why not. Of several requests for one key the first
+    wins.
 
-    Most keys are new, so they are claimed unseen, and what came of it is read: one write and one read for all. Raises
-    StoreError: then some may be held, by these very owners, to whom they are granted again.
+    Most keys are new, so they are written before they are read: one write and one read for all. Raises StoreError:
+    then some keys may be held by these owners, who are granted them again.
     """
-    durable = not store.traits.one_machine  # else a power cut that takes a claim back ends the claimant too
+    durable = not store.traits.one_machine  # on one machine a power cut that undoes a claim ends its owner too
     found: list[Found] = [Busy(LOST, now_ms + AGAIN_MS)] * len(wishes)
     taken = {w.cell: (0, claimed(w.wish, now_ms, w.hold_ms)) for w in reversed(wishes)}  # the first one's stays
     left = list(range(len(wishes)))
@@ -111,7 +112,7 @@ def acquire(store: Store, wishes: Sequence[Wanted], now_ms: int) -> list[Found]:
                 found[n] = Claim(w, versions[w.cell], record, box=box_of(store))
             elif isinstance(answer := claim(record, w.wish, now_ms, w.hold_ms), Granted):
                 taken[w.cell] = (versions[w.cell], answer.record)
-                records[w.cell] = answer.record  # so that those after it find it busy
+                records[w.cell] = answer.record  # so that later requests find it busy
                 again.append(n)
             else:
                 found[n] = answer
@@ -132,7 +133,7 @@ def read_all(store: Store, names: Sequence[str]) -> tuple[dict[str, int], dict[s
 
 
 def _opened(store: Store, cell: str, result: bytes) -> bytes | None:
-    """None where it cannot be opened: then it is as one that could not be kept."""
+    """Decrypt a result; None where that fails, as for a result that could not be kept."""
     box = box_of(store)
     try:
         return None if box is None else box.open(result, *_RESULT, cell, "")
@@ -141,5 +142,5 @@ def _opened(store: Store, cell: str, result: bytes) -> bytes | None:
 
 
 def is_completed(claim: Claim, record: Record | None) -> bool:
-    """Whether the cell says that this claim's owner has completed it."""
+    """Whether this claim's owner has completed the key, by the cell's record."""
     return record is not None and record.done and held_by(record, claim.record.owner, claim.record.fence)

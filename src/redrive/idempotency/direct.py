@@ -13,7 +13,7 @@ from .claim import NOT_COMMITTED, Claim, acquire, is_completed, read_all, wanted
 
 
 class DirectCall:
-    """A call of the task here and now: `begin`, and then `end` or `fail`, each of which blocks on the store."""
+    """A direct call of a task: `begin`, and then `end` or `fail`. Each blocks on the store."""
 
     def __init__(self, task: TaskSpec, context: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self._task, self._context, self._store = task, context, task.app.store
@@ -47,8 +47,8 @@ class DirectCall:
         return self._task.codec.decode_result(record.result)
 
     def end(self, result: Any) -> None:
-        """The handler returned. Raises LeaseLost where it ran past its timeout and another one has taken the key,
-        RuntimeError where it was to be completed in a transaction that was not committed."""
+        """Complete the key with the handler's result. Raises LeaseLost where the call ran past its timeout and another
+        one has the key, RuntimeError where the transaction of `ctx.complete()` was not committed."""
         claim, extras = self._claim, self._context.end()
         assert claim is not None
         if claim.committed and self._is_done(claim):
@@ -65,7 +65,7 @@ class DirectCall:
             )
 
     def fail(self) -> None:
-        """The handler failed: the key is free again, unless it was completed, or taken by another one."""
+        """Release the key after a failure, unless it was completed or another call has it."""
         if self._claim is not None:
             self._store.cells.swap([self._claim.releasing()])
 
@@ -97,7 +97,7 @@ def call(task: TaskSpec, context: Context, args: Sequence[Any], kwargs: Mapping[
 
 
 async def acall(task: TaskSpec, context: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """As `call`, for an async handler: the store is asked in a thread."""
+    """As `call`, for an async handler: the store is called in a thread."""
     direct = DirectCall(task, context, args, kwargs)
     try:
         await _in_thread(direct.begin)
@@ -116,7 +116,7 @@ def _arguments(task: TaskSpec, context: Context, args: Sequence[Any]) -> Sequenc
 
 
 async def _in_thread(do: Callable[..., None], *args: Any) -> None:
-    """To its end, also where the caller is cancelled meanwhile: what was begun with a key must be known."""
+    """Run it to its end, even if the caller is cancelled meanwhile: a claim of a key must not be lost."""
     import asyncio
 
     asked = asyncio.ensure_future(asyncio.to_thread(do, *args))

@@ -1,7 +1,7 @@
-"""Schedules: tasks enqueued by the clock, each tick once, however many schedulers run.
+"""Enqueue tasks by the clock, each tick once, however many schedulers run.
 
-Begin with `scheduler`, the loop. `cron` computes the times of the ticks, `turn` which of them are due (pure), and
-`declare` what each one enqueues.
+`cron.py` computes ticks, `turn.py` decides which of them are due (pure), `declare.py` makes their messages, and
+`scheduler.py` enqueues them.
 """
 
 from __future__ import annotations

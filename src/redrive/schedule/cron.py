@@ -1,4 +1,4 @@
-"""When the ticks of a schedule are: cron expressions in a time zone, and plain intervals.
+"""Compute the ticks of a schedule: cron expressions in a time zone, and plain intervals.
 
 Times are integer milliseconds since the epoch. Ticks depend on nothing but the expression, so that every scheduler
 sees the same ones.
@@ -36,7 +36,7 @@ _CACHED = 4096
 
 
 class Times(Struct, frozen=True):
-    """The ticks of a schedule. `spec` is what makes them, in one spelling: two schedules with one spec tick alike."""
+    """The ticks of a schedule. `spec` is its normalized form: two schedules with the same spec have the same ticks."""
 
     spec: str
     shown: str  # as it was declared
@@ -77,7 +77,7 @@ class Every(Times, frozen=True):
 
 
 def times(cron: str | None, every: Duration | None, tz: str) -> Cron | Every:
-    """The ticks of a cron expression or of a period; raises ConfigError for what cannot be meant."""
+    """Return the ticks of a cron expression or of a period. Raises ConfigError for invalid values."""
     if (cron is None) == (every is None):
         raise ConfigError('give a cron expression or every=, such as "*/5 * * * *" or every="30s"; exactly one of them')
     zone = zone_of(tz)

@@ -1,4 +1,4 @@
-"""What a schedule is: times, a task, and how each tick becomes a message."""
+"""Declare a schedule: its times, its task, and the message of each tick."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return self.task.using(**self.options, headers=headers, delay=delay).draft(*self.args, **kwargs)
 
     def _jitter_ms(self, tick_ms: int) -> int:
-        """The same at every scheduler: from a hash of name and tick."""
+        """The delay of a tick, from a hash of name and tick, so that every scheduler computes the same."""
         return zlib.crc32(f"{self.name} {tick_ms}".encode()) * self.jitter_ms >> 32
 
     # -- by hand
@@ -87,7 +87,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return [self.times.at(tick_ms) for tick_ms in islice(self.times.after(after_ms), n)]
 
     def state(self) -> State | None:
-        """Where it stands in the store; None where no scheduler has seen it yet."""
+        """Its stored state; None where no scheduler has seen it yet."""
         return state_in(self.task.app.store.cells.read([self.key])[0])
 
     def pause(self, *, reason: str = "", actor: str | None = None) -> None:
@@ -95,7 +95,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         self._set(True, self._entry("pause", reason, actor))
 
     def resume(self, *, reason: str = "", actor: str | None = None) -> None:
-        """Go on. Ticks that came meanwhile were missed: `missed=` says what becomes of them. As `pause`."""
+        """Continue. The ticks meanwhile were missed: `missed=` decides about them. Otherwise as `pause`."""
         self._set(False, self._entry("resume", reason, actor))
 
     def _set(self, paused: bool, entry: Entry) -> None:
@@ -114,7 +114,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
 
 def state_in(cell: Cell | None) -> State | None:
-    """The state that a cell holds; one that cannot be read counts as none, so that the schedule starts anew."""
+    """Decode the state; one that cannot be read counts as none, so that the schedule starts from now."""
     try:
         return None if cell is None else _to_state(cell.value)
     except msgspec.DecodeError:
@@ -122,7 +122,7 @@ def state_in(cell: Cell | None) -> State | None:
 
 
 def swap_of(schedule: Schedule, cell: Cell | None, state: State) -> Swap:
-    """What writes the state over the cell as it was read."""
+    """Return the swap that writes the state over the cell as it was read."""
     return Swap(schedule.key, cell.version if cell is not None else 0, _encode(state))
 
 
@@ -196,7 +196,7 @@ def _check(app: Registry, task: Task[..., Any], task_options: Mapping[str, Any])
 
 
 def _check_draft(schedule: Schedule) -> None:
-    """Arguments that do not fit are told where they are written, and not at the first tick."""
+    """Refuse arguments that do not fit where they are declared, and not at the first tick."""
     what = f"schedule {schedule.name!r}"
     if "tick" in schedule.kwargs:
         raise ConfigError(f"{what}: parameter 'tick' is given the tick's time; leave it out of kwargs=")

@@ -1,4 +1,4 @@
-"""The scheduler: a thin loop that looks at the clock and enqueues what is due.
+"""Run schedules: a thin loop that reads the clock and enqueues the ticks that are due.
 
 What a kill leaves behind: a tick is enqueued by the commit that moves its schedule's cell, so either both happened or
 neither. A scheduler holds nothing that another one would have to take back.
@@ -33,7 +33,7 @@ STORE_RETRY_S = (0.05, 2.0)  # the first and the longest pause while the store c
 
 
 class Due(Struct, frozen=True, eq=False):
-    """What one look found to do for a schedule: its cell as it was read, and the turn to make."""
+    """What is due for a schedule: its cell as it was read, and the turn to make."""
 
     schedule: Schedule
     cell: Cell | None
@@ -133,7 +133,7 @@ class Scheduler:
     # -- ticks
 
     def step(self) -> int:
-        """Enqueue what is due now; returns for how many milliseconds nothing more will be, at most STEP_MS.
+        """Enqueue what is due now; returns the milliseconds until the next tick, at most STEP_MS.
 
         Raises StoreError if the store fails: then nothing was enqueued, or it was and its cell says so.
         """
@@ -145,7 +145,7 @@ class Scheduler:
         return max(0, min(waits, default=STEP_MS))
 
     def look(self, schedules: Iterable[Schedule]) -> list[Due]:
-        """Read where these schedules stand, and what is to do for each now. Writes nothing."""
+        """Read the state of these schedules, and decide what is due for each. Writes nothing."""
         listed = list(schedules)
         cells, now_ms = self._store.cells.read([s.key for s in listed]), self._store.now_ms()
         most = self._store.traits.batch_max
@@ -159,7 +159,7 @@ class Scheduler:
 
     def put(self, dues: Sequence[Due]) -> None:
         """Enqueue the ticks of these and move their cells, in one commit. Where another scheduler was quicker with
-        one of them, each is looked at again and put alone."""
+        one of them, each is read again and enqueued alone."""
         try:
             self._commit(dues)
         except (Conflict, EnqueueError):
@@ -171,7 +171,7 @@ class Scheduler:
         try:
             self._commit(dues)
         except Conflict:
-            pass  # whoever wrote the cell did this turn; the next step sees what is left
+            pass  # another scheduler made this turn; the next step reads what is left
         except EnqueueError as error:  # of this message; the other schedules go on
             if self._refused.get(schedule.name) != str(error):
                 self._refused[schedule.name] = str(error)
@@ -213,7 +213,7 @@ def _wait_ms(due: Due, now_ms: int) -> int:
 
 
 def _batches(dues: Sequence[Due], most: int) -> Iterator[list[Due]]:
-    """Dues in groups whose ticks fit one put."""
+    """Group the due schedules so that the ticks of a group fit one put."""
     batch: list[Due] = []
     for due in dues:
         if batch and sum(len(d.turn.ticks) for d in (*batch, due)) > most:

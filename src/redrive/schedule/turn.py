@@ -1,7 +1,7 @@
-"""Which ticks are due: a function of a schedule's times, its state and the time. Pure.
+"""Decide which ticks are due, from a schedule's times, its state and the time. Pure.
 
-The state is one cell. Whoever enqueues ticks swaps it in the same commit, so each tick is enqueued once: of two
-schedulers that see the same tick due, one finds the cell moved.
+The state is one cell. The commit that enqueues ticks swaps it, so each tick is enqueued once: of two schedulers that
+find the same tick due, one finds the cell changed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ AHEAD_MAX_MS = 24 * 3600 * 1000  # a state further ahead was written under a clo
 
 
 class Missed(StrEnum):
-    """What becomes of ticks at which no scheduler ran: `last` runs the latest one, `all` each of them, `skip` none."""
+    """How missed ticks are made up for: `last` enqueues the latest one, `all` each of them, `skip` none."""
 
     LAST = "last"
     ALL = "all"
@@ -28,8 +28,8 @@ class Missed(StrEnum):
 
 
 class State(Struct, frozen=True):
-    """Where a schedule stands: every tick up to `seen_ms` is dealt with, `last_ms` was the last one enqueued.
-    `changed_ms` is when `spec` took another's place."""
+    """The state of a schedule: every tick up to `seen_ms` is handled, and `last_ms` was the last one enqueued.
+    `changed_ms` is when `spec` changed."""
 
     spec: str
     seen_ms: int
@@ -39,8 +39,8 @@ class State(Struct, frozen=True):
 
 
 class Turn(Struct, frozen=True):
-    """What is to be done now: the ticks to enqueue, oldest first, and the state to write with them. `left_out` spans
-    ticks that the policy drops: after the first time, before the second."""
+    """The ticks to enqueue now, oldest first, and the state to write with them. `left_out` spans the ticks that the
+    policy drops: after the first time, before the second."""
 
     state: State
     ticks: tuple[int, ...] = ()
@@ -50,9 +50,9 @@ class Turn(Struct, frozen=True):
 def turn(
     times: Cron | Every, missed: Missed, state: State | None, now_ms: int, *, first: bool = True, most: int = MISSED_MAX
 ) -> Turn:
-    """The turn of a schedule that stands so, at that time.
+    """Decide the turn of a schedule in this state, at that time.
 
-    The state comes back as it is where nothing is to be written. A new schedule starts from now: it has no past ticks.
+    The same state comes back where nothing is to be written. A new schedule starts from now: it has no past ticks.
     So does one whose spec changed; but a scheduler that has looked before (`first=False`) leaves a spec that changed
     within a minute alone: an old and a new program that overlap would take turns to start from now, and enqueue
     nothing. `most` bounds what `all` makes up for.
@@ -81,7 +81,7 @@ def _due(times: Cron | Every, missed: Missed, state: State, now_ms: int, most: i
 
 
 def cut(turn: Turn, most: int) -> Turn:
-    """The first `most` ticks of a turn, and the state that leaves the others due."""
+    """Cut a turn to its first `most` ticks; its state leaves the others due."""
     if len(turn.ticks) <= most:
         return turn
     last_ms = turn.ticks[most - 1]
@@ -89,6 +89,6 @@ def cut(turn: Turn, most: int) -> Turn:
 
 
 def resumed(state: State, missed: Missed, paused: bool, now_ms: int) -> State:
-    """The state paused, or going on; under `skip` it goes on from now."""
+    """Pause or resume the state; under `skip` it continues from now."""
     seen_ms = now_ms if state.paused and not paused and missed is Missed.SKIP else state.seen_ms
     return replace(state, paused=paused, seen_ms=seen_ms)
