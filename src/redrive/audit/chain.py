@@ -26,8 +26,8 @@ class Record(Struct, frozen=True):
 
 
 class Head(Struct, frozen=True, omit_defaults=True):
-    """The end of the log. `seq` and `hash` are those of the last entry, `records` the newest entries. Earlier ones are in
-    the cells `first` to `last`; the newest entry of cell `first` has the time `first_ms`. `pruned` counts the entries
+    """The end of the log. `seq` and `hash` are those of the last entry, `records` the newest entries. Earlier ones are
+    in the cells `first` to `last`; the newest entry of cell `first` has the time `first_ms`. `pruned` counts entries
     that were dropped for their age, and `pruned_hash` is the hash of the last of them. `lost` counts how often a head
     was missing or damaged, and was made again from the other cells."""
 
