@@ -198,7 +198,7 @@ class Bound(Generic[P, R]):
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
         """As `Task.draft`."""
         if self._options.tx is not None:
-            self._refuse_tx("a draft is written by app.enqueue_many(…): give tx= there")
+            self._refuse_tx("a draft has no transaction of its own: give tx= to app.enqueue_many(…)")
         return self._draft(current(), args, kwargs)
 
     def _draft(
