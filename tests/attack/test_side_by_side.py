@@ -40,7 +40,7 @@ def work(ctx: Context, n: int) -> None:
         raise Reject("never")
 """
 FAULT = "class Fault(Struct, frozen=True, gc=False"
-CRASH = "    crash: Crash | None = None  # of a process"
+CRASH = "    crash: Crash | None = None"
 NEWER = (
     ("fault/model.py", 'DEFAULT = "default"', 'DEFAULT = "cosmic"'),
     ("fault/model.py", f"{FAULT}, omit_defaults=True):", f"{FAULT}):"),
