@@ -8,6 +8,20 @@ from __future__ import annotations
 
 from .codec import Codec, Upcast, is_json, to_json
 from .foreign import value_of
+from .pydantic import by_name, is_model
 from .routing import TASK, UNROUTED, Route, Routes, check_route
 
-__all__ = ["TASK", "UNROUTED", "Codec", "Route", "Routes", "Upcast", "check_route", "is_json", "to_json", "value_of"]
+__all__ = [
+    "TASK",
+    "UNROUTED",
+    "Codec",
+    "Route",
+    "Routes",
+    "Upcast",
+    "by_name",
+    "check_route",
+    "is_json",
+    "is_model",
+    "to_json",
+    "value_of",
+]

@@ -12,8 +12,7 @@ from urllib.parse import quote
 import click
 import msgspec
 
-from ...codec import Codec
-from ...codec.pydantic import by_name, is_model
+from ...codec import Codec, by_name, is_model
 from ...config import settings
 from ...enqueue import Task
 from ...errors import EncodeError, near_miss
