@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
+from tests.support.aws.places import Stand, client
 
 from redrive.aws.redriver import steps as moving
 from redrive.aws.redriver.settings import Settings, settings_of
@@ -25,8 +26,6 @@ from redrive.errors import ConfigError, StoreUnavailable
 from redrive.flow.auto_redrive import AutoRedrive
 from redrive.message import Isolate, Lane, Message
 from redrive.stores.sqs import wire
-
-from .places import Stand, client
 
 AUTO = AutoRedrive()
 NOW_MS = 1_750_000_000_000

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.aws.places import OnSqs, Stand, client
 from tests.support.turns import in_turn
 
 from redrive.store import Store
@@ -19,8 +20,6 @@ from redrive.testing.contract.putting import PutRules
 from redrive.testing.contract.settling import SettledSwapRules, SettleRules
 from redrive.testing.contract.triaging import TriageRules
 from redrive.testing.contract.unique_keys import UniqueKeyRules
-
-from .places import OnSqs, Stand, client
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
+from tests.support.aws.places import REGION, Lasting, Stand
 
 from redrive.fault import Fault, Kind
 from redrive.message import (
@@ -24,8 +25,6 @@ from redrive.message import (
     Settlement,
 )
 from redrive.stores.sqs.store import SqsStore
-
-from .places import REGION, Lasting, Stand
 
 STEPS, WALKS = 60, 2
 MODES = {"visibility": "", "requeue": "&mode=requeue", "requeue, few receives": "&mode=requeue&max_receives=5"}
