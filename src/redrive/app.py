@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .triage.controls import Controls
     from .triage.dlq import DeadLetters
     from .triage.redrive.health import Healths
-    from .triage.redrive.service import Carrying
+    from .triage.service import RedriveService
     from .worker.middleware import Opener
     from .worker.store_loop import Worker
 
@@ -737,10 +737,10 @@ class App:
         refuse_loop("run_scheduler()", "async with app.scheduler()")
         run(self.scheduler())
 
-    def _carrying(self, owner: str, notice: Notify) -> Carrying:
-        from .triage.redrive.service import Carrying
+    def _carrying(self, owner: str, notice: Notify) -> RedriveService:
+        from .triage.service import RedriveService
 
-        return Carrying(self, owner, notice)
+        return RedriveService(self, owner, notice)
 
     def _ingesting(self, queues: Sequence[str], notice: Notify) -> Ingesting:
         from .aws.dead_letters.ingest import Ingesting

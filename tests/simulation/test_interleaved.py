@@ -7,8 +7,8 @@ import pytest
 
 from redrive.message import Lane
 from redrive.triage.redrive.plan import CHUNK, chunk_cell
+from redrive.triage.redrive.records import FAILURES_MAX, marks_cell
 from redrive.triage.redrive.run import Run
-from redrive.triage.redrive.run_state import FAILURES_MAX, marks_cell
 from redrive.worker import redrive_outcome
 
 from .interleaved import Interleaved

@@ -95,9 +95,9 @@ def test_every_change_needs_a_reason_and_one_choice(app: App) -> None:
     (a,) = put_dead(app, Draft(task="t"))
     with pytest.raises(ConfigError, match="no reason"):
         app.dlq.discard([a], reason=" ")
-    with pytest.raises(ConfigError, match="only one of them"):
+    with pytest.raises(ConfigError, match="give one of them"):
         app.dlq.discard([a], select="task:t", reason=WHY)
-    with pytest.raises(ConfigError, match="only one of them"):
+    with pytest.raises(ConfigError, match="give one of them"):
         app.dlq.discard(a, reason=WHY)
     assert app.store.counts().dead == 1
 

@@ -13,7 +13,7 @@ from redrive import App
 from redrive.message import Ask, DeadLetter, Draft, Quarantine, Settlement, Swap
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.triage.redrive.plan import plan_cell
-from redrive.triage.redrive.run_state import state_cell
+from redrive.triage.redrive.records import state_cell
 
 
 @pytest.fixture

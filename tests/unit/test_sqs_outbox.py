@@ -15,6 +15,7 @@ from redrive.ids import new_id
 from redrive.message import Ask, Draft, Handle, Lane, Message, Redrive, Return, Swap
 from redrive.store import Store
 from redrive.stores.memory.store import MemoryStore
+from redrive.stores.sent import sent_cell
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.stores.sqs.outbox import (
     LEASE_MS,
@@ -22,7 +23,6 @@ from redrive.stores.sqs.outbox import (
     UNROUTED,
     Outbox,
     bury,
-    sent_cell,
 )
 from redrive.testing.clock import ManualClock
 

@@ -16,10 +16,10 @@ from ..errors import ConfigError, Misread
 from ..message import Lane, Where
 from ..redact import redact
 from ..redact.visible import one_line
-from ..triage.actions import Mended
+from ..triage.actions import ActionResult
 from ..triage.select.parser import parse
-from ..triage.select.selector import Selection, as_node
-from ..triage.select.terms import ALL, Node, both
+from ..triage.select.terms import ALL, Node, as_node, both
+from ..triage.selection import Selection
 from .place import Place
 from .terminal.failure import (
     DONE,
@@ -147,7 +147,7 @@ def chosen_words(
     return ids, None if ids else selection(place, words, chosen, as_node(lane=lane))
 
 
-def write_mended(out: Output, done: Mended, did: str, *, named: bool) -> int:
+def write_result(out: Output, done: ActionResult, did: str, *, named: bool) -> int:
     """What became of messages, id by id, and in a note how many; the exit code. `named`: each by its id."""
     rows = [
         {"id": id, "result": result}

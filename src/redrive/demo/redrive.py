@@ -15,9 +15,9 @@ from ..events import Observer
 from ..store import Store
 from ..times import rfc3339
 from ..triage.dlq import DeadLetters
-from ..triage.redrive.plan_handle import PlanHandle
+from ..triage.redrive.plan import PlanHandle
+from ..triage.redrive.records import FINAL
 from ..triage.redrive.run import Run
-from ..triage.redrive.run_state import FINAL
 from .view import Report
 
 ACTOR = "demo"

@@ -34,8 +34,8 @@ from ..message import Swap, Where
 from ..redact import clip, redact
 from ..redact.visible import many_lines, one_line
 from ..times import rfc3339
-from ..triage.annotations import NOTHING, abouts
-from ..triage.select.selector import as_node
+from ..triage.annotations import NOTHING, read_annotations
+from ..triage.select.terms import as_node
 from ..urls import shown
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ class Watch:
         """Whether a person asked not to hear of this failure for now."""
         if subject.name != "dead_growth" or not subject.about:
             return False
-        return abouts(self._app.store, [subject.about]).get(subject.about, NOTHING).muted(now_ms)
+        return read_annotations(self._app.store, [subject.about]).get(subject.about, NOTHING).muted(now_ms)
 
     def _forget(self, key: str, version: int, old: Told) -> None:
         if old.pile.count:

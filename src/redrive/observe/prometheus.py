@@ -56,8 +56,7 @@ from ..message import Counts, Lane, Where
 from ..redact import redact
 from ..redact.visible import one_line
 from ..triage.controls import Control, Controls
-from ..triage.redrive import runs
-from ..triage.redrive.run_state import RunState, Status, read_state, state_cell
+from ..triage.redrive.records import RunState, Status, index, read_state, state_cell
 from .tally import SHAPES, Counting, Labels, Series, done_by_attempt, empty
 
 if TYPE_CHECKING:
@@ -194,12 +193,12 @@ class Depths:
 
 def _of_runs(store: Store) -> tuple[Mapping[str, int], Mapping[str, int]]:
     """How many redrive runs there are by status, and the messages of the open ones by what became of them."""
-    index = runs.index(store)
-    ids = (*index.open, *index.over)
+    known = index(store)
+    ids = (*known.open, *known.over)
     cells = store.cells.read([state_cell(id) for id in ids]) if ids else []
     states = {id: state for id, cell in zip(ids, cells, strict=True) if (state := read_state(cell)) is not None}
     messages: Counter[str] = Counter(dict.fromkeys(RunState().counts, 0))
-    for id in index.open:
+    for id in known.open:
         messages.update(states[id].counts if id in states else {})
     found = Counter(str(state.status) for state in states.values())
     return {status: found[status] for status in Status}, messages

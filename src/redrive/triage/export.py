@@ -33,7 +33,7 @@ from ..message import BLOB, RESTING, SEALED, Message
 from ..redact import redact, redact_json, redact_value
 from ..store import Store
 from ..stores.validation import admit_restored
-from .select.selector import Selection
+from .selection import Selection
 
 FORMAT = 1
 REDACTED = "redacted"  # true in a line whose message held secrets that it does not show

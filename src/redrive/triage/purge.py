@@ -15,7 +15,7 @@ from ..audit.log import Audit
 from ..errors import Unsupported
 from ..message import Cancel, Lane, Message, Swap, Where
 from ..store import Store
-from .pages import fitting
+from .search import fitting
 
 PAGE = 500  # messages that are cancelled in one commit
 # Messages that are looked at once, as bodies of so many bytes allow: a store may go through its whole lane for a look.

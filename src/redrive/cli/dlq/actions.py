@@ -10,13 +10,13 @@ import click
 
 from ...audit.actor import signed
 from ...message import Lane, Where
-from ...triage.actions import Mending
+from ...triage.actions import Actions
 from ...triage.export import Exported, Importer, Looked, export
-from ...triage.select.selector import Selection, as_node
-from ...triage.select.terms import Or
+from ...triage.select.terms import Or, as_node
+from ...triage.selection import Selection
 from ..place import Place, at_store
 from ..revealing import REVEALS, Reveal
-from ..selecting import chosen_words, confirmed, note_unread, signature, stated, write_mended
+from ..selecting import chosen_words, confirmed, note_unread, signature, stated, write_result
 from ..terminal.failure import (
     DONE,
     FAILED,
@@ -68,8 +68,8 @@ def discard(
         note("nothing was discarded")
         return FAILED
     with bar(count, "discarding") as tick:
-        done = Mending(place.store).discard(ids or None, select=selected, reason=reason, actor=actor, tick=tick)
-    return write_mended(out, done, "discarded", named=bool(ids))
+        done = Actions(place.store).discard(ids or None, select=selected, reason=reason, actor=actor, tick=tick)
+    return write_result(out, done, "discarded", named=bool(ids))
 
 
 @click.command()
@@ -81,10 +81,10 @@ def quarantine(place: Place, out: Output, words: tuple[str, ...], every: bool, a
     """Move dead messages to the quarantine lane, out of reach of bulk redrives. `dlq readmit` brings them back."""
     stated(reason)
     ids, selected = chosen_words(place, words, every)
-    done = Mending(place.store).quarantine(ids or None, select=selected, reason=reason, actor=actor)
+    done = Actions(place.store).quarantine(ids or None, select=selected, reason=reason, actor=actor)
     if selected is not None:
         note_unread(selected)
-    return write_mended(out, done, "quarantined", named=bool(ids))
+    return write_result(out, done, "quarantined", named=bool(ids))
 
 
 @click.command()
@@ -99,10 +99,10 @@ def readmit(place: Place, out: Output, words: tuple[str, ...], every: bool, acto
     """
     stated(reason)
     ids, selected = chosen_words(place, words, every, lane=Lane.QUARANTINE)
-    done = Mending(place.store).readmit(ids or None, select=selected, reason=reason, actor=actor)
+    done = Actions(place.store).readmit(ids or None, select=selected, reason=reason, actor=actor)
     if selected is not None:
         note_unread(selected)
-    return write_mended(out, done, "readmitted", named=bool(ids))
+    return write_result(out, done, "readmitted", named=bool(ids))
 
 
 # -- carried elsewhere

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from ...duration import show
-from ...triage.auto import state
-from ...triage.auto.state import Machine
+from ...triage.auto import machine
+from ...triage.auto.machine import Machine
 from ..place import Place, at_store
 from ..selecting import signature, stated, understood
 from ..terminal import views
@@ -67,12 +67,12 @@ def auto(
         _list(place, out)
         return
     if pause or resume:
-        act = state.pause if pause else state.resume
+        act = machine.pause if pause else machine.resume
         with understood(onward("dlq auto")):
             found = act(place.store, scope, reason=stated(reason), actor=actor)
     else:
         with understood(onward("dlq auto")):
-            (found,) = state.machines(place.store, scope)
+            (found,) = machine.machines(place.store, scope)
     record = _record(found, place.store.now_ms())
     out.record(record, id="scope", table=lambda: _lines(out.hidden(record), out))
 
@@ -82,7 +82,7 @@ COMMANDS = (auto,)
 
 def _list(place: Place, out: Output) -> None:
     now_ms = place.store.now_ms()
-    rows = [_row(machine, now_ms) for machine in state.machines(place.store)]
+    rows = [_row(machine, now_ms) for machine in machine.machines(place.store)]
     if not out.rows(rows, _columns(now_ms), id="scope"):
         note(f"nothing drives dead messages of {place.url} back by itself: no worker with an auto_redrive= was there")
     if any(not row["worked"] and row["phase"] != "ended" for row in rows):

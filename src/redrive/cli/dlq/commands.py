@@ -8,8 +8,7 @@ import click
 
 from ...message import RESTING, Lane
 from ...triage.dlq import DeadLetters
-from ...triage.select.selector import as_node
-from ...triage.select.terms import ALL, Node
+from ...triage.select.terms import ALL, Node, as_node
 from ..job import body_option, found, write_message
 from ..main import Subcommands
 from ..place import Place, at_store
@@ -22,7 +21,7 @@ from ..selecting import (
     note_unread,
     selection,
     selector_argument,
-    write_mended,
+    write_result,
 )
 from ..terminal import views
 from ..terminal.failure import Failure, note, onward, typed
@@ -194,4 +193,4 @@ def retry(
         note_unread(found)
     if result.held:
         note(f"left out: {result.held:,} that a standing rule holds ({onward('dlq rule')}); name them by id")
-    return write_mended(out, result, "retried", named=bool(ids))
+    return write_result(out, result, "retried", named=bool(ids))

@@ -10,15 +10,9 @@ import click
 
 from ...audit.log import Audit, Entry
 from ...message import Where
-from ...triage.annotations import (
-    NOTHING,
-    About,
-    Rule,
-    Sayings,
-    abouts,
-    rules,
-)
-from ...triage.select.selector import as_node
+from ...triage.annotations import NOTHING, Annotation, Annotations, read_annotations
+from ...triage.auto.rules import Rule, rules
+from ...triage.select.terms import as_node
 from ..place import Place, at_store
 from ..selecting import confirmed, selection, signature, stated, understood
 from ..terminal import views
@@ -69,7 +63,7 @@ def group(place: Place, out: Output, fingerprint: str) -> None:
     FINGERPRINT may be its first four digits or more.
     """
     fingerprint = _named(place, fingerprint)
-    about, now_ms = abouts(place.store, [fingerprint]).get(fingerprint, NOTHING), place.store.now_ms()
+    about, now_ms = read_annotations(place.store, [fingerprint]).get(fingerprint, NOTHING), place.store.now_ms()
     found = selection(place, (), as_node(Where(fingerprint=fingerprint))).groups(trend=True)
     log = [e for _, e in zip(range(LAST), (e for e in Audit(place.store) if e.about == fingerprint), strict=False)]
     record = {
@@ -95,7 +89,7 @@ def note_(
     if bool(text) == clear:
         raise click.UsageError("give a TEXT, or --clear")
     fingerprint = _named(place, fingerprint)
-    about = Sayings(place.store).note(fingerprint, " ".join(text), actor=actor, reason=reason)
+    about = Annotations(place.store).note(fingerprint, " ".join(text), actor=actor, reason=reason)
     _write(place, out, fingerprint, about)
 
 
@@ -112,7 +106,7 @@ def own(
     if bool(owner) == clear:
         raise click.UsageError("give an OWNER, or --clear")
     fingerprint = _named(place, fingerprint)
-    _write(place, out, fingerprint, Sayings(place.store).own(fingerprint, owner or "", actor=actor, reason=reason))
+    _write(place, out, fingerprint, Annotations(place.store).own(fingerprint, owner or "", actor=actor, reason=reason))
 
 
 @click.command()
@@ -133,7 +127,7 @@ def mute(
     fingerprint = _named(place, fingerprint)
     reason = reason if off else stated(reason)
     with understood():
-        about = Sayings(place.store).mute(fingerprint, for_ or 0, actor=actor, reason=reason)
+        about = Annotations(place.store).mute(fingerprint, for_ or 0, actor=actor, reason=reason)
     _write(place, out, fingerprint, about)
 
 
@@ -186,7 +180,7 @@ def rule(
             return FAILED
     with understood():
         made = _auto(settings) if kind == "auto" else None
-    said = Sayings(place.store)
+    said = Annotations(place.store)
     _write(
         place, out, fingerprint,
         said.rule(fingerprint, None if kind == "none" else kind, auto=made, actor=actor, reason=reason),
@@ -237,7 +231,9 @@ def with_said(columns: Sequence[Column], rows: Sequence[dict[str, Any]], out: Ou
 
 def said(place: Place, groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Groups in a list, with what is said of each."""
-    about = abouts(place.store, list(dict.fromkeys(each["fingerprint"] for each in groups if each["fingerprint"])))
+    about = read_annotations(
+        place.store, list(dict.fromkeys(each["fingerprint"] for each in groups if each["fingerprint"]))
+    )
     now_ms = place.store.now_ms()
     told = [_said(about.get(each["fingerprint"], NOTHING), now_ms) for each in groups]
     return [
@@ -245,7 +241,7 @@ def said(place: Place, groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]
     ]
 
 
-def _said(about: About, now_ms: int) -> dict[str, Any]:
+def _said(about: Annotation, now_ms: int) -> dict[str, Any]:
     standing = about.rule
     return {
         "note": about.note or None,
@@ -279,7 +275,7 @@ def _list_rules(place: Place, out: Output) -> None:
         note(f"no failure group has a standing rule in {place.url}")
 
 
-def _write(place: Place, out: Output, fingerprint: str, about: About) -> None:
+def _write(place: Place, out: Output, fingerprint: str, about: Annotation) -> None:
     told = _said(about, place.store.now_ms())
     record = {"fingerprint": fingerprint, **{n: v for n, v in told.items() if v is not None or out.form != "table"}}
     out.record(record, id="fingerprint")

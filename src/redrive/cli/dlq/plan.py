@@ -38,9 +38,8 @@ from ..terminal.types import DURATION
 
 if TYPE_CHECKING:  # a help text needs none of what plans are made with
     from ...triage.redrive.gates import Gates
-    from ...triage.redrive.plan import Plan
-    from ...triage.redrive.plan_handle import PlanHandle
-    from ...triage.redrive.settings import Settings
+    from ...triage.redrive.plan import PlanHandle
+    from ...triage.redrive.records import Plan, RedriveSettings
 
 _FILE_MAX = 1_000_000  # bytes
 
@@ -118,7 +117,7 @@ def apply(
     applied before or drawn up too long ago, and without a reason. Single messages that have changed since are left
     alone, and listed as `changed`. With --watch, exit 1 where the run stopped itself or was cancelled.
     """
-    from ...triage.redrive.plan_handle import MAX_AGE
+    from ...triage.redrive.plan import MAX_AGE
 
     with _refusing(place, plan):
         handle = _found(place, plan)
@@ -155,7 +154,7 @@ def record(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _settings(s: Settings) -> dict[str, Any]:
+def _settings(s: RedriveSettings) -> dict[str, Any]:
     from ...triage.redrive.gates import Gates
 
     return {
@@ -188,7 +187,7 @@ def _lines(plan: Plan) -> Iterator[str]:
     yield from fields({name: one_line(text) for name, text in shown.items()})
 
 
-def _how(s: Settings) -> Iterator[str]:
+def _how(s: RedriveSettings) -> Iterator[str]:
     yield f"{s.rate:.6g}/s" if s.rate else "at full speed"
     if s.canary:
         yield f"canary of {s.canary:,}"

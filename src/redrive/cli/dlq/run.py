@@ -12,11 +12,10 @@ import click
 from ...duration import show as show_duration
 from ...errors import Refused
 from ...redact.visible import one_line
-from ...triage.redrive import runs
+from ...triage.redrive.records import Failure as Failed
+from ...triage.redrive.records import Line, state_of
 from ...triage.redrive.run import Run, RunView
 from ...triage.redrive.run import views as views_of
-from ...triage.redrive.run_state import Failure as Failed
-from ...triage.redrive.run_state import Line
 from ..main import Subcommands
 from ..place import Place, at_store
 from ..revealing import Reveal, reveal_option
@@ -285,7 +284,7 @@ def _lead_on(view: RunView) -> None:
 
 def _known(place: Place, id: str) -> Run:
     """The run of this id. Raises Failure where there is none."""
-    if runs.state_of(place.store, id) is None:
+    if state_of(place.store, id) is None:
         why = "the id is wrong, its plan was not applied, or it was over more than a month ago"
         raise Failure(f"there is no run {id} in {place.url}", why, onward("run list"))
     return Run(place.store, id, place.app)

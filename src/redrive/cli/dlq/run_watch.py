@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from ...duration import show
 from ...redact.visible import one_line
 from ...times import rfc3339
+from ...triage.redrive.records import FINAL
 from ...triage.redrive.run import Run, RunView
-from ...triage.redrive.run_state import FINAL
 from ..terminal.failure import note, program
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from ...triage.redrive.run_state import Line
+    from ...triage.redrive.records import Line
 
 LOOK_S = 0.25  # how often the run is looked at
 LINE_S = 1.0  # how often a line says how it stands

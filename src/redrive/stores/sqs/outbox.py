@@ -16,7 +16,6 @@ from itertools import groupby
 from time import monotonic, sleep
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ...errors import ConfigError, EnqueueError, StoreError
@@ -25,7 +24,6 @@ from ...message import (
     RESTING,
     Ack,
     Ask,
-    Cell,
     DeadLetter,
     Decision,
     Delivery,
@@ -38,6 +36,7 @@ from ...message import (
     Swap,
 )
 from ...store import Store
+from ..sent import Sent, sent_cell
 
 BATCH = 200  # messages that are claimed at once
 LEASE_MS = 60_000  # how long what a killed pump had claimed waits for another
@@ -51,22 +50,6 @@ WIDE = 1000  # places of a group in the outbox, where its order does not matter
 
 Send = Callable[[Sequence[Message]], Sequence[Exception | None]]
 Tell = Callable[[str, str], object]
-
-
-class Sent(Struct, frozen=True, array_like=True):
-    """That a message which a run moved has left for SQS."""
-
-    at_ms: int = 0
-
-
-def sent_cell(run: str, id: str) -> str:
-    """The cell that says so: what is in SQS cannot be looked up, so a run that finds its message nowhere looks here."""
-    return f"run/{run}/p/{id}"
-
-
-def read_sent(cell: Cell) -> Sent:
-    """What such a cell holds."""
-    return msgspec.json.decode(cell.value, type=Sent)
 
 
 def is_verdict(swap: Swap) -> bool:

@@ -1,6 +1,6 @@
-"""When a dead message is driven back by itself, and when it is given up as poison: a value, and a pure decision.
+"""Declare when dead messages are redriven automatically, and when one is given up as poison.
 
-What goes by it is in machine.py.
+`next_step` decides, purely; runner.py acts on it.
 """
 
 from __future__ import annotations
@@ -23,22 +23,21 @@ RATE_PER_S, JITTER = 10.0, 0.2
 
 @dataclass(frozen=True, slots=True, init=False)
 class AutoRedrive:
-    """Dead messages go back by themselves: `app.queue("crm", auto_redrive=AutoRedrive())`. Durations are kept as float
-    seconds.
+    """Redrive dead messages automatically: `app.queue("crm", auto_redrive=AutoRedrive())`. Durations are float seconds.
 
-    - The n-th redrive of a message, n from 1, is made min(cap, base·factor^(n-1)) after its death: after 1, 2, 4, 8 and
-      15 minutes by default. Any redrive counts for n, also those by hand. Each gives a fresh life of `attempts` (None:
-      the policy's).
-    - One that died again after `max_redrives` is poison, and goes to quarantine.
-    - At most `batch` times `concurrency` messages are under way at once; the next ones go when those have had their
+    - The n-th redrive of a message, n from 1, is min(cap, base·factor^(n-1)) after its death: after 1, 2, 4, 8 and 15
+      minutes by default. All redrives count for n, also those by hand. Each gives a new life of `attempts` attempts
+      (None: the policy's).
+    - A message that dies again after `max_redrives` redrives is poison, and goes to quarantine.
+    - At most `batch` times `concurrency` messages are redriven at once; the next ones follow when those have had their
       first run.
     - `gates` must be open (see Gates): by default the breakers of the dependencies.
-    - `rate` is how many go back at most, such as "10/s" or "600/m", or a number a second; it is kept as that.
-    - `jitter` spreads each wait by its own draw, ± that share of it. The cap is applied before, so that waits at the
-      cap stay spread, and may exceed it by the share.
+    - `rate` limits the redrives, such as "10/s" or "600/m", or a number a second.
+    - `jitter` spreads each wait by ± this share of it, with a draw of its own. It applies after the cap, so that waits
+      at the cap stay spread, and may exceed the cap by the share.
 
-    Durations are up to a year, as `cap=None` is; `cap` is not below `base`, `factor` from 1 up, batch times concurrency
-    up to 10,000, `jitter` from 0 to 1. Raises ConfigError, ValueError or TypeError.
+    Durations are up to a year (`cap=None`); `cap` is at least `base`, `factor` from 1 up, batch times concurrency up to
+    10,000, `jitter` from 0 to 1. Raises ConfigError, ValueError or TypeError.
 
     >>> [AutoRedrive().delay_s(n) for n in (1, 2, 3, 4, 5, 6, 10**6)]
     [60.0, 120.0, 240.0, 480.0, 900.0, 900.0, 900.0]
@@ -52,7 +51,7 @@ class AutoRedrive:
     concurrency: int
     attempts: int | None
     gates: Gates
-    rate: float = RATE_PER_S  # these have defaults for values that were kept before there was a pace
+    rate: float = RATE_PER_S  # defaults: stored values may be older than these fields
     jitter: float = JITTER
 
     def __init__(
@@ -98,12 +97,12 @@ class AutoRedrive:
 
     @property
     def at_once(self) -> int:
-        """How many messages may be under way."""
+        """How many messages may be redriven at once."""
         return self.batch * self.concurrency
 
     def delay_s(self, n: int, u: float = 0.5) -> float:
-        """How long after its death a message is driven back for the n-th time, from 1: min(cap, base·factor^(n-1)), and
-        up to `jitter` of that less or more by the uniform draw u in [0, 1). Without a draw it is the middle.
+        """How long after its death a message is redriven for the n-th time, from 1: min(cap, base·factor^(n-1)), ± up
+        to `jitter` of that by the uniform draw u in [0, 1). The default is the middle.
 
         >>> [AutoRedrive(jitter=0.2).delay_s(1, u) for u in (0, 0.25, 0.5, 0.75)]
         [48.0, 54.0, 60.0, 66.0]
@@ -112,18 +111,18 @@ class AutoRedrive:
         return backoff.seconds(n - 1, u)
 
     def delay_ms(self, n: int, u: float = 0.5) -> int:
-        """The same in milliseconds, rounded up."""
+        """`delay_s` in milliseconds, rounded up."""
         return milliseconds(self.delay_s(n, u))
 
 
 class Wait(Struct, frozen=True):
-    """Leave it where it is until then."""
+    """Leave the message where it is until then."""
 
     until_ms: int
 
 
 def next_step(message: Message, auto: AutoRedrive, now_ms: int) -> Wait | Redrive | Isolate:
-    """What becomes of a dead message now. Pure."""
+    """What to do with a dead message now. Pure."""
     if message.redrives >= auto.max_redrives:
         return Isolate(f"poison: dead again after {_times(message.redrives)}")
     at_ms = due_ms(message, auto)
@@ -131,7 +130,7 @@ def next_step(message: Message, auto: AutoRedrive, now_ms: int) -> Wait | Redriv
 
 
 def due_ms(message: Message, auto: AutoRedrive) -> int:
-    """When a dead message is driven back; by a draw of its own for each death, the same for whoever looks."""
+    """When a dead message is redriven: by one draw for each death, the same in every process."""
     u = draw(message.id, message.redrives, 0)  # no claim has the fence 0, so no retry has this draw
     return (message.rested_ms or 0) + auto.delay_ms(message.redrives + 1, u)
 

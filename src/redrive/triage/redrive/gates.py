@@ -1,12 +1,12 @@
-"""Gates: what must hold before a redrive moves anything, asked again for as long as it moves."""
+"""Gates: conditions that a redrive checks before each batch that it moves."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -21,30 +21,31 @@ from ...message import Handle
 
 if TYPE_CHECKING:
     from ...app import App
-    from .plan import Plan
 
 ANYONE = "anyone"
 KEYS_MAX = 1000  # messages whose keys are remembered
-PROBE_WAIT_MS = 2000  # how long a half-open breaker waits for probes of what is in the queue before it is given some
+PROBE_WAIT_MS = (
+    2000  # how long a half-open breaker waits for messages of its queue to probe with before a redrive moves
+)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WINDOW = re.compile(r"\s*([0-9]{1,2}):([0-9]{2})\s*-\s*([0-9]{1,2}):([0-9]{2})(?:\s+(\S+))?\s*", re.ASCII)
 
 
 class Gates(Struct, frozen=True):
-    """What must hold while a redrive moves messages; it waits otherwise, and goes on by itself.
+    """Conditions for a redrive to move messages. While one does not hold, it waits, and then continues by itself.
 
-    - `breaker`: nothing is moved while the circuit breaker of a dependency of the messages' tasks is open, or while the
-      dependency asked to be left alone. One that is half-open lets them go when nothing else is there to probe with. Of
-      a dependency that is split (`per=`) the breaker of each message's own key is asked: a run goes on up to the first
-      message whose key is held, and waits there.
-    - `health`: a URL that must answer a GET with 2xx within 5 s (redirects are not followed), or the name of a check
-      that the app knows by `app.dlq.health("crm-up", fn)`. Asked at most once a second.
-    - `approval`: a person who must approve first (`redrive run approve ID`): `"ann"`, who may be ann at any host,
-      `"ann@ops"`, or `"anyone"`.
-    - `window`: the time of day when it may move: `"22:00-06:00 Europe/Zurich"`, on UTC's clocks without a zone. What
-      ends then is not moved any more; what was moved runs on.
+    - `breaker`: the circuit breakers of the dependencies of the messages' tasks are closed, and no dependency is in
+      cool-down. A half-open breaker lets messages through if no other message is there to probe with. A split
+      dependency (`per=`) has a breaker for each key: a run continues up to the first message whose key is held, and
+      waits there.
+    - `health`: a URL that answers a GET with 2xx within 5 s (redirects are not followed), or the name of a check that
+      the app registered by `app.dlq.health("crm-up", fn)`. Called at most once a second.
+    - `approval`: the person who must approve first (`redrive run approve ID`): `"ann"`, at any host, `"ann@ops"`, or
+      `"anyone"`.
+    - `window`: the time of day: `"22:00-06:00 Europe/Zurich"`, in UTC without a zone. When it ends, messages that were
+      moved still run.
 
-    Raises ConfigError for what cannot be meant.
+    Raises ConfigError for a bad value.
     """
 
     breaker: bool = True
@@ -66,7 +67,7 @@ class Gates(Struct, frozen=True):
             _window(self.window)
 
     def may_approve(self, actor: str) -> bool:
-        """Whether this person's approval is the one that is waited for: a name alone is that person at any host."""
+        """Whether this person may approve. A name without a host is that person at any host."""
         wanted = self.approval
         if wanted is None or wanted in (ANYONE, actor):
             return True
@@ -74,51 +75,39 @@ class Gates(Struct, frozen=True):
 
 
 class Window(NamedTuple):
-    """A time of day on the clocks of a zone, from minute `start` up to `end`; over midnight where that is earlier."""
+    """A time of day in a zone, from minute `start` up to minute `end`; past midnight if `end` is earlier."""
 
     start: int
     end: int
     zone: tzinfo
 
     def holds(self, now_ms: int) -> bool:
-        """Whether it is that time now."""
+        """Whether the window is open now."""
         at = (_EPOCH + timedelta(milliseconds=now_ms)).astimezone(self.zone)
         minute = at.hour * 60 + at.minute
         return self.start <= minute < self.end if self.start < self.end else not self.end <= minute < self.start
 
 
-class Approved(Protocol):
-    """What a run's state says of its approval."""
-
-    @property
-    def approved_by(self) -> str: ...
-
-
-def shut(plan: Plan, app: App, state: Approved, now_ms: int) -> str | None:
-    """Why a run may move nothing now, as `closed`."""
-    return closed(plan.settings.gates, app, plan.dependencies.values(), now_ms, approved=bool(state.approved_by))
-
-
 def closed(
     gates: Gates | None, app: App, dependencies: Iterable[str], now_ms: int, *, approved: bool = False
 ) -> str | None:
-    """Why nothing may be moved now, for people to read; None where all gates are open.
+    """Why nothing may be moved now, for people; None if all gates are open.
 
-    `dependencies`: those of the messages' tasks, NAME or NAME/KEY; None for `gates` asks for what `Gates()` does. The
-    words stay the same for as long as the gate does, so that a story can tell of changes only. Raises StoreError.
+    `dependencies` are those of the messages' tasks, as NAME or NAME/KEY; `gates=None` means `Gates()`. The text changes
+    only when the reason does, so that a story can record changes. Raises StoreError.
     """
     gates = gates or Gates()
     if gates.approval is not None and not approved:
         return f"approval by {gates.approval} is awaited"
     if gates.window is not None and not _window(gates.window).holds(now_ms):
         return f"outside its window {gates.window}"
-    if gates.breaker and (why := alone(app, sorted(set(dependencies)), now_ms)):
+    if gates.breaker and (why := held_dependency(app, sorted(set(dependencies)), now_ms)):
         return why
     return None if gates.health is None else app.healths.down(gates.health)
 
 
 def held(state: State, d: Dependency, about: str, now_ms: int) -> str | None:
-    """Why the controls of a dependency want nothing moved; None where they do not mind. Pure."""
+    """Why breaker or cool-down of a dependency forbid to move its messages; None if they do not. Pure."""
     if state.cool.until_ms > now_ms:
         return f"{about} asked to be left alone"
     if d.breaker is None:
@@ -135,13 +124,14 @@ def held(state: State, d: Dependency, about: str, now_ms: int) -> str | None:
             return None
 
 
-def alone(app: App, abouts: Sequence[str], now_ms: int) -> str | None:
-    """Why one of these dependencies, NAME or NAME/KEY, is not to be called now. Raises StoreError."""
-    return next((why for why in _said(app, abouts, now_ms).values() if why is not None), None)
+def held_dependency(app: App, abouts: Sequence[str], now_ms: int) -> str | None:
+    """Why the first of these dependencies (NAME or NAME/KEY) that is held is not to be called now; None if none is.
+    Raises StoreError."""
+    return next((why for why in _reasons(app, abouts, now_ms).values() if why is not None), None)
 
 
-def _said(app: App, abouts: Sequence[str], now_ms: int) -> dict[str, str | None]:
-    """Of each why it is not to be called now; None where it may be."""
+def _reasons(app: App, abouts: Sequence[str], now_ms: int) -> dict[str, str | None]:
+    """By dependency, why it is not to be called now, or None."""
     cells = app.store.cells.read([f"flow/{about}" for about in abouts]) if abouts else []
     return {
         about: held(flow.decode(cell), _rule(app, about), about, now_ms)
@@ -149,29 +139,30 @@ def _said(app: App, abouts: Sequence[str], now_ms: int) -> dict[str, str | None]
     }
 
 
-class Keys:
-    """What holds messages of a plan whose dependencies are split (`per=`), each by the key that it has."""
+class SplitDependencies:
+    """The dependencies of a plan that are split (`per=`): each holds messages by their own keys."""
 
-    def __init__(self, app: App, plan: Plan) -> None:
+    def __init__(self, app: App, gates: Gates | None, dependencies: Mapping[str, str]) -> None:
+        """`dependencies`: the name of each task's dependency."""
         self._store, self._app = app.store, app
-        gates = plan.settings.gates or Gates()
-        rules = {task: app.dependencies.get(name) for task, name in plan.dependencies.items() if gates.breaker}
+        breaker = (gates or Gates()).breaker
+        rules = {task: app.dependencies.get(name) for task, name in dependencies.items() if breaker}
         self._rules = {task: d for task, d in rules.items() if d is not None and d.per is not None}
-        self._abouts: dict[str, str | None] = {}  # by id, of those that were looked at; None: nothing that is split
+        self._abouts: dict[str, str | None] = {}  # by message id; None: no split dependency
 
     def __bool__(self) -> bool:
         return bool(self._rules)
 
     def first_held(self, handles: Sequence[Handle], now_ms: int) -> tuple[int, str] | None:
-        """The first that may not be moved now, by its place, and why; None where all may. Raises StoreError."""
-        self._look([handle.id for handle in handles])
+        """The index of the first message that may not be moved now, and why; None if all may. Raises StoreError."""
+        self._read_keys([handle.id for handle in handles])
         abouts = [self._abouts[handle.id] or "" for handle in handles]
-        why = _said(self._app, sorted({*abouts} - {""}), now_ms)
-        found = ((at, why.get(about)) for at, about in enumerate(abouts))
-        return next(((at, said) for at, said in found if said is not None), None)
+        reasons = _reasons(self._app, sorted({*abouts} - {""}), now_ms)
+        found = ((at, reasons.get(about)) for at, about in enumerate(abouts))
+        return next(((at, why) for at, why in found if why is not None), None)
 
-    def _look(self, ids: Sequence[str]) -> None:
-        """Find the keys of these. What is not there any more is held by nothing."""
+    def _read_keys(self, ids: Sequence[str]) -> None:
+        """Read the keys of these messages. Nothing holds a message that is gone."""
         new = [id for id in ids if id not in self._abouts]
         if len(self._abouts) > KEYS_MAX:
             self._abouts, new = {}, [*ids]
@@ -182,7 +173,7 @@ class Keys:
 
 
 def _rule(app: App, about: str) -> Dependency:
-    """As the app declares it; of one that a task only names, or that another app told of, as by default."""
+    """The dependency as the app declares it; by default for one that the app only names, or does not know."""
     name = about.partition("/")[0]
     return app.dependencies.get(name) or Dependency(name, Budget(), Breaker())
 
@@ -207,12 +198,12 @@ def _window(text: str) -> Window:
         raise ConfigError(f"gates: window={text!r}; {expected}")
     start, end = (int(found[at]) * 60 + int(found[at + 1]) for at in (1, 3))
     if start >= 1440 or end > 1440 or max(int(found[2]), int(found[4])) > 59 or start == end:
-        raise ConfigError(f"gates: window={text!r} is no time of day that begins and ends; {expected}")
-    from ...schedule.cron import zone_of  # schedules bring asyncio, which few commands need
+        raise ConfigError(f"gates: window={text!r} is not a time of day; {expected}")
+    from ...schedule.cron import zone_of  # lazy: schedules import asyncio, which few commands need
 
     return Window(start, end, zone_of(found[5] or "UTC"))
 
 
 def is_url(health: str) -> bool:
-    """Whether it is asked by GET, and not called by name."""
+    """Whether this is a URL, and not the name of a check."""
     return health.startswith(("http://", "https://"))

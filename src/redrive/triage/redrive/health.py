@@ -1,7 +1,7 @@
-"""Whether what a redrive needs is up, as a URL or a function of the app's says: asked beside the work, never within it.
+"""Health checks for gates: a URL, or a function of the app, says whether a redrive may go on.
 
-A check runs on a thread of its own, one at a time for each name. Who asks gets the last answer, and waits only for the
-very first one, a moment.
+A check runs on a thread of its own, one at a time for each name, so that it never delays a run. Callers get the last
+answer; only the very first one is waited for, briefly.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ...config.resolve import near_miss
 from ...errors import ConfigError
 from .gates import is_url
 
-TIMEOUT_S = 5.0  # to connect, and between two bytes of the answer
-FRESH_S = 1.0  # how long an answer is not asked for again
-GOOD_S = 10.0  # how long it counts, while the next one is on its way
-FIRST_S = 0.2  # how long the first one is waited for
+TIMEOUT_S = 5.0  # to connect, and between two bytes of the response
+FRESH_S = 1.0  # how long an answer is reused
+GOOD_S = 10.0  # how long it counts while the next check runs
+FIRST_S = 0.2  # how long to wait for the first answer
 
 Check = Callable[[], Any]  # def or async def; true where all is well, and may raise
 
@@ -36,7 +36,7 @@ class _Answer(NamedTuple):
 
 
 class Healths:
-    """The health checks of an app. Safe to use from many threads."""
+    """The health checks of an app. Thread-safe."""
 
     def __init__(self, *, clock_s: Callable[[], float] = time.monotonic, first_s: float = FIRST_S) -> None:
         self._checks: dict[str, Check] = {}
@@ -49,7 +49,7 @@ class Healths:
         return is_url(health) or health in self._checks
 
     def register(self, name: str, check: Check) -> None:
-        """Know `check` by this name. Raises ConfigError for what cannot be called, or a name that is none."""
+        """Register `check` by this name. Raises ConfigError if it cannot be called, or the name is empty or a URL."""
         called: object = name
         if not isinstance(called, str) or not called.strip() or "://" in called:
             raise ConfigError(f"health check {name!r}: expected a name, such as 'crm-up'")
@@ -58,9 +58,9 @@ class Healths:
         self._checks[name] = check
 
     def down(self, health: str) -> str | None:
-        """None where this URL, or the check of this name, says that all is well; else what it says.
+        """Why the URL, or the check of this name, is down; None if it is up.
 
-        An answer serves for a second; then the next is fetched, and this one counts for ten seconds at most.
+        An answer is reused for a second. Then the check runs again, and the old answer counts for at most ten seconds.
         """
         if health not in self:
             near = near_miss(health, self._checks)
@@ -90,7 +90,7 @@ class Healths:
 
 
 def shown(health: str) -> str:
-    """What to call it in a story: of a URL not the query, where secrets stand."""
+    """The check for a story: a URL without its query, which may hold secrets."""
     if not is_url(health):
         return repr(health)
     parts = urlsplit(health)
@@ -121,7 +121,7 @@ def _call(name: str, check: Check) -> str | None:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A way to a page for people, such as a login, is no sign of health."""
+    """A redirect leads to a page for people, such as a login: it does not count as healthy."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
