@@ -38,7 +38,7 @@ bench: setup-dev ## measure speed, lateness, latency, memory and start-up (ARGS=
 lowest: ## run the unit and contract tests with the lowest versions that pyproject.toml allows
 	@scripts/setup-servers
 	@scripts/setup-lowest
-	@.venv-lowest/bin/python -m pytest --dist loadgroup -n 2 -m "not soak" tests/contract tests/unit $(ARGS)
+	@.venv-lowest/bin/python -m pytest --dist loadgroup -n 2 -m "not soak" tests/contract tests/stores tests/unit $(ARGS)
 
 soak: setup-dev ## the whole of every sweep, for as long as it takes (TEST_SEED=1 repeats a run)
 	@scripts/setup-servers

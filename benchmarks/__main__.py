@@ -16,6 +16,7 @@ import msgspec
 
 import redrive
 
+from .aws_calls import aws_calls
 from .dead import dead
 from .encryption import encryption
 from .engines import ENGINES
@@ -69,6 +70,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
         testkit,
         sqs_requests,
         sqs,
+        aws_calls,
     )
 }
 OWN = ("folder", "engine")

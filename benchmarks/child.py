@@ -16,7 +16,7 @@ import msgspec
 from redrive import App
 from redrive.fault import Fault
 
-from . import floors, late, sqs_roles
+from . import aws_libraries, floors, late, sqs_roles
 from .tasks import Records, make_app
 
 
@@ -117,7 +117,19 @@ def planner(url: str, selector: str) -> None:
 
 ROLES: dict[str, Callable[..., None]] = {
     f.__name__: f
-    for f in (worker, guarded, floor, steady, receiver, sleeper, isolated, threaded, planner, late.late_worker)
+    for f in (
+        worker,
+        guarded,
+        floor,
+        steady,
+        receiver,
+        sleeper,
+        isolated,
+        threaded,
+        planner,
+        late.late_worker,
+        aws_libraries.library,
+    )
 } | sqs_roles.ROLES
 
 if __name__ == "__main__":

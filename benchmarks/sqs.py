@@ -102,7 +102,7 @@ def sqs_requests(options: Options) -> list[Reading]:
     for consumer, failing, receive_max, wanted in cases:
         if consumer.is_here:
             messages = options.messages if consumer is not NAIVE else min(options.messages, 500)
-            asked, _ = _run(options, consumer, messages, failing=failing, receive_max=receive_max)
+            asked, _ = run(options, consumer, messages, failing=failing, receive_max=receive_max)
             what = "20 % fail once" if failing else "full receives" if receive_max == 10 else "receives of 3"
             found.append(Reading(f"{consumer.name}, {what}", "requests", [per_message(asked, messages)], wanted))
     return found
@@ -113,7 +113,7 @@ def sqs(options: Options) -> list[Reading]:
     consumers = [c for c in (OURS, WORKERS, CONSUMER, PLAIN) if c.is_here]
 
     def run_of(consumer: Consumer) -> Callable[[], tuple[float, float]]:
-        return lambda: _run(options, consumer, options.messages)[1]
+        return lambda: run(options, consumer, options.messages)[1]
 
     runs = interleaved(options.rounds, {consumer.name: run_of(consumer) for consumer in consumers})
     rates = {name: [per_s for per_s, _ in results] for name, results in runs.items()}
@@ -133,7 +133,7 @@ def per_message(asked: Counter[str], messages: int) -> float:
     return sum(count for action, count in asked.items() if action not in OVERHEAD) / messages
 
 
-def _run(
+def run(
     options: Options, consumer: Consumer, messages: int, *, failing: bool = False, receive_max: int = 10
 ) -> tuple[Counter[str], tuple[float, float]]:
     """The requests by action; messages a second, and microseconds of processor time each."""

@@ -17,9 +17,11 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from tests.support.servers import PostgresServer, RedisServer, memory_disk
 
 import redrive
+
+pytest.register_assert_rewrite("tests.support")  # before it is imported
+from tests.support.servers import PostgresServer, RedisServer, memory_disk  # noqa: E402
 
 # No deadline: the machine is shared, and a slow example is not a wrong one.
 settings.register_profile("gate", deadline=None, print_blob=True, max_examples=40)

@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from .app import App
     from .crypto.keys import Key, Keys
     from .errors import Quarantine, RedriveError, Reject, RetryAfter, Snooze
+    from .flow.auto_redrive import AutoRedrive
     from .flow.breaker import Breaker
     from .flow.budget import Budget
+    from .flow.gates import Gates
     from .flow.idempotency import Idempotency
     from .flow.limits import Aimd, Rate
     from .message import Draft
     from .policy.policies import Backoff, Poison, Retry, presets
     from .policy.retention import Retention
     from .run_context import Context, Wrap, context
-    from .triage.auto.auto_redrive import AutoRedrive
-    from .triage.redrive.gates import Gates
 
 __all__ = [
     "Aimd",
@@ -65,8 +65,8 @@ _HOMES = {
     "message": ["Draft"],
     "policy.policies": ["Backoff", "Poison", "Retry", "presets"],
     "policy.retention": ["Retention"],
-    "triage.auto.auto_redrive": ["AutoRedrive"],
-    "triage.redrive.gates": ["Gates"],
+    "flow.auto_redrive": ["AutoRedrive"],
+    "flow.gates": ["Gates"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = frozenset({"app", "crypto", "errors", "events", "fault", "message", "policy", "store", "stores", "testing"})

@@ -1,132 +1,65 @@
-"""An App names a store and holds the tasks that run on it."""
+"""Declare tasks and queues on a store, enqueue, work, and handle dead letters: the public face of redrive."""
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
-from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from .codec.routing import Route, Routes, check_route
-from .config.resolve import settings, some_size
-from .decide import Policy
+from .config.resolve import settings
 from .duration import Duration, milliseconds, seconds
+from .enqueue import Ref, Task, aput, put
 from .errors import ConfigError
-from .events import Events, Notify, Observer
-from .fault import check_rules
-from .message import Counts, Draft, GroupOrder, Message, OnDead
-from .policy.policies import Poison, Retry, presets
-from .policy.retention import Retention
-from .redact import redact
+from .events import Notify
+from .message import Draft, Message
+from .policy.policies import Poison, Retry
+from .registry import Queue as Queue
+from .registry import Registry
 from .run_context import Context, Wrap, refuse_loop
-from .store import Store
-from .stores import open_store
-from .stores.validation import word
-from .task import Ref, Task, as_text
+from .task import as_text, task_options
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # for start-up time: all of these are below
     from .audit.log import Audit
-    from .aws.dead_letters.ingest import Ingesting
     from .aws.lambda_handlers import LambdaHandler
     from .aws.sns.topic import Topic
-    from .crypto import Box, Encrypt
-    from .flow.breaker import Breaker
-    from .flow.budget import Budget
-    from .flow.dependency import Dependency
     from .flow.idempotency import Idempotency
-    from .flow.limits import Aimd, Rate
+    from .flow.limits import Rate
     from .observe.alerts import Alert
     from .schedule import Schedule, Scheduler
-    from .triage.auto.auto_redrive import AutoRedrive
     from .triage.controls import Controls
     from .triage.dlq import DeadLetters
-    from .triage.redrive.health import Healths
-    from .triage.service import RedriveService
     from .worker.middleware import Opener
+    from .worker.services import Service
     from .worker.store_loop import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
 W = TypeVar("W", bound=Wrap)
 A = TypeVar("A", bound="Callable[[Alert], Any]")
-DEFAULT_CONCURRENCY = 10
-RETRY_SHARE = 0.2  # of the claims from a backlog
-_POISON = Poison()
 
 
-class Queue(Struct, frozen=True):
-    """What the app says of one queue: how many of its messages one worker process runs at once, its weight among
-    queues, how its groups are served (None: as the store has it), what it keeps of what is over, whether its dead
-    messages are driven back by themselves, which task takes what others send there, and the share of a backlog's claims
-    that goes to due retries.
-    """
+class TaskKeywords(TypedDict, total=False):
+    """The keywords of `@app.task(…)`, all but `ctx`."""
 
-    name: str
-    concurrency: int = DEFAULT_CONCURRENCY
-    weight: int = 1
-    group_width: int | None = None
-    group_order: GroupOrder | None = None
-    on_dead: OnDead | None = None
-    retention: Retention = Retention()
-    rate: Rate | None = None
-    auto_redrive: AutoRedrive | None = None
-    foreign: str | Route | None = None
-    retry_share: float = RETRY_SHARE
-
-    def __post_init__(self) -> None:
-        self._check_types()
-        if not 0 <= self.retry_share <= 1:
-            raise ConfigError(
-                f"queue {self.name!r}: retry_share={self.retry_share!r}; expected a share of the claims from 0 to 1"
-            )
-        if self.concurrency < 1 or self.weight < 1:
-            raise ConfigError(
-                f"queue {self.name!r}: concurrency={self.concurrency} weight={self.weight}; expected 1 or more"
-            )
-        strict = self.group_order is GroupOrder.STRICT
-        if self.group_width is not None and (self.group_width < 1 or (strict and self.group_width > 1)):
-            expected = "1 where group_order is 'strict': one after another" if strict else "1 or more"
-            raise ConfigError(f"queue {self.name!r}: group_width={self.group_width}; expected {expected}")
-        if self.on_dead is OnDead.BLOCK and not strict:
-            raise ConfigError(
-                f"queue {self.name!r}: on_dead='block' holds a group for its dead head, and only a queue with "
-                "group_order='strict' has one"
-            )
-
-    def _check_types(self) -> None:
-        as_text(self.name or "", "queue name")
-        for what in ("concurrency", "weight", "group_width"):
-            value = getattr(self, what)
-            if not isinstance(value, int) and not (value is None and what == "group_width"):
-                raise ConfigError(f"queue {self.name!r}: {what}={value!r}; expected a whole number from 1 up")
-        share: object = self.retry_share
-        if isinstance(share, bool) or not isinstance(share, int | float):
-            raise ConfigError(f"queue {self.name!r}: retry_share={share!r}; expected a number from 0 to 1")
-        retention: object = self.retention
-        if not isinstance(retention, Retention):
-            meant = "expected a Retention, such as Retention(keep_done=100)"
-            raise ConfigError(f"queue {self.name!r}: retention={retention!r}; {meant}")
-        if self.auto_redrive is not None:
-            _check_auto(self.name, self.auto_redrive)
-
-    def tell(self, store: Store) -> None:
-        """Set in the store what is declared of the groups, and what follows from it."""
-        width, order, on_dead = self.group_width, self.group_order, self.on_dead
-        if order is GroupOrder.STRICT:
-            width = 1
-        elif order is GroupOrder.TURNS or (width or 1) > 1:
-            order, on_dead = GroupOrder.TURNS, OnDead.SKIP
-        if (width, order, on_dead) != (None, None, None):
-            store.configure(self.name, group_width=width, group_order=order, on_dead=on_dead)
-        routes: Routes | None = getattr(store, "routes", None)  # only where others send too
-        if routes is not None and self.foreign is not None:
-            routes.add(self.name, self.foreign)
+    name: str | None
+    queue: str
+    timeout: Duration
+    retry: Retry | str | None
+    rules: Sequence[Any]
+    version: int
+    keep_result: Duration | None
+    on_dead: Task[..., Any] | str | None
+    poison: Poison
+    dependency: str | None
+    rate: Rate | str | None
+    idempotency: Idempotency | None
+    isolation: Literal["process"] | None
+    memory: str | int | None
 
 
-class App:
+class App(Registry):
     """Tasks and the store they run on.
 
     `url`: `memory://`, `sqlite:///relative.db`, `sqlite:////absolute.db`. The store is opened when it is first
@@ -147,125 +80,28 @@ class App:
     they are not.
     """
 
-    def __init__(
-        self,
-        url: str | None = None,
-        *,
-        store: Store | None = None,
-        park_for: Duration | None = None,
-        blobs: str | None = None,
-        recycle_after: int | None = None,
-        recycle_memory: str | int | None = None,
-        encrypt: Encrypt | None = None,
-    ) -> None:
-        if url is not None and not isinstance(url, str):
-            raise ConfigError(f"url={redact(repr(url))}: expected the store's URL as text, such as 'sqlite:///work.db'")
-        self.url = url if url is not None or store is not None else settings().url
-        self.tasks: dict[str, Task[Any, Any]] = {}
-        self.queues: dict[str, Queue] = {}
-        self.dependencies: dict[str, Dependency] = {}
-        self.spec: str | None = None  # MODULE:APP, where a command imported it
-        after: object = recycle_after
-        if after is not None and (type(after) is not int or after < 1):
-            raise ConfigError(f"recycle_after={recycle_after!r}: expected a whole number of messages from 1 up")
-        self.recycle_after = recycle_after
-        self.recycle_memory = None if recycle_memory is None else _bytes(recycle_memory, "recycle_memory")
-        self.park_for_s = None if park_for is None else seconds(park_for, "park_for")
-        self._wraps: list[Opener] = []
-        self.schedules: dict[str, Schedule] = {}
-        self.events = Events()
-        self.producer = f"{os.uname().nodename}:{os.getpid()}"
-        self.blobs = blobs
-        self._box = None if encrypt is None else _box(encrypt)
-        self._store = None if store is None else _fronted(store, self._box, blobs)
-        self._untold: set[str] = set()  # queues whose declared settings the store does not know yet
-        self._lock = threading.Lock()
-        self._batches: dict[int, Any] = {}
-        self._healths: Healths | None = None
+    tasks: dict[str, Task[Any, Any]]
+    schedules: dict[str, Schedule]
 
     @classmethod
     def from_env(cls) -> App:
         """An app on the store that `REDRIVE_URL`, or `url` in redrive.toml or `[tool.redrive]`, names."""
         return cls(settings().url)
 
-    @property
-    def store(self) -> Store:
-        """The store, opened at first use. It is told then of the groups' settings that the app declares."""
-        store = self._store
-        return self._opened() if store is None or self._untold else store
-
-    def _opened(self) -> Store:
-        with self._lock:
-            if self._store is None:
-                self._store = _fronted(open_store(self.url or settings().url), self._box, self.blobs)
-            for name in sorted(self._untold):
-                if not self._store.traits.read_only:  # who only looks tells it nothing
-                    self.queues[name].tell(self._store)
-                self._untold.discard(name)
-            return self._store
-
     # -- declaring
 
     @overload
     def task(
-        self,
-        *,
-        ctx: Literal[True],
-        name: str | None = ...,
-        queue: str = ...,
-        timeout: Duration = ...,
-        retry: Retry | str | None = ...,
-        rules: Sequence[Any] = ...,
-        version: int = ...,
-        keep_result: Duration | None = ...,
-        on_dead: Task[..., Any] | str | None = ...,
-        poison: Poison = ...,
-        dependency: str | None = ...,
-        rate: Rate | str | None = ...,
-        idempotency: Idempotency | None = ...,
-        isolation: Literal["process"] | None = ...,
-        memory: str | int | None = ...,
+        self, *, ctx: Literal[True], **options: Unpack[TaskKeywords]
     ) -> Callable[[Callable[Concatenate[Context, P], R]], Task[P, R]]: ...
 
     @overload
     def task(
-        self,
-        *,
-        ctx: Literal[False] = ...,
-        name: str | None = ...,
-        queue: str = ...,
-        timeout: Duration = ...,
-        retry: Retry | str | None = ...,
-        rules: Sequence[Any] = ...,
-        version: int = ...,
-        keep_result: Duration | None = ...,
-        on_dead: Task[..., Any] | str | None = ...,
-        poison: Poison = ...,
-        dependency: str | None = ...,
-        rate: Rate | str | None = ...,
-        idempotency: Idempotency | None = ...,
-        isolation: Literal["process"] | None = ...,
-        memory: str | int | None = ...,
+        self, *, ctx: Literal[False] = ..., **options: Unpack[TaskKeywords]
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(
-        self,
-        *misplaced: object,
-        ctx: bool = False,
-        name: str | None = None,
-        queue: str = "default",
-        timeout: Duration = "5m",
-        retry: Retry | str | None = None,
-        rules: Sequence[Any] = (),
-        version: int = 1,
-        keep_result: Duration | None = None,
-        on_dead: Task[..., Any] | str | None = None,
-        poison: Poison = _POISON,
-        dependency: str | None = None,
-        rate: Rate | str | None = None,
-        idempotency: Idempotency | None = None,
-        isolation: Literal["process"] | None = None,
-        memory: str | int | None = None,
+        self, *misplaced: object, ctx: bool = False, name: str | None = None, **options: Any
     ) -> Callable[[Callable[..., R]], Task[..., R]]:
         """Register a handler, `def` or `async def`.
 
@@ -291,39 +127,12 @@ class App:
         if misplaced:
             raise ConfigError("write @app.task(…) with parentheses, also when nothing stands between them")
         as_text(name, "task name")
-        as_text(queue or "", "task queue")
-        keep_ms = 0 if keep_result is None else milliseconds(keep_result, "keep_result")
-        found: object = poison
-        if not isinstance(found, Poison):
-            raise ConfigError(f"poison={poison!r}: expected a Poison, such as Poison(crashes=3, within='1h')")
-        policy = Policy(
-            retry=_retry(retry),
-            timeout_s=seconds(timeout, "timeout"),
-            crashes_alone_max=poison.crashes,
-            crashes_within_s=poison.within,
-        )
-        if policy.timeout_s <= 0:
-            raise ConfigError(f"timeout={timeout!r}: expected more than 0, as it bounds each run")
-        memory_bytes = _isolated(isolation, memory)
-        if not isinstance(on_dead, Task | str | None):
-            raise ConfigError(f"on_dead={on_dead!r}: expected a task of this app, or its name")
-        if idempotency is not None:
-            _check_idempotency(idempotency)
+        checked = task_options(ctx=ctx, **options)
 
         def register(handler: Callable[..., R]) -> Task[..., R]:
-            called = name or _name(handler)
-            checked = check_rules(rules, f"rules of task {called!r}")
-            task: Task[..., R] = Task(
-                self, handler, called, queue, policy, checked, ctx, on_dead, version, keep_ms, isolation, memory_bytes
-            )
-            task.dependency, task.rate = as_text(dependency, "dependency"), _rate(rate)
-            task.idempotency = idempotency
+            task: Task[..., R] = Task(self, handler, name, checked)
             if task.name in self.tasks:
                 raise ConfigError(f"task {task.name!r} is registered twice; give one of them another name=")
-            if isinstance(on_dead, Task):
-                if on_dead.app is not self:
-                    raise ConfigError(f"task {called!r}: on_dead={on_dead.name!r} belongs to another app")
-                task.check_takes_over(on_dead)
             self._surround(task, self._wraps)
             self.tasks[task.name] = task
             return task
@@ -360,84 +169,6 @@ class App:
     def _refuse_wraps(self, task: Task[Any, Any], wraps: Sequence[Opener]) -> None:
         for opener in wraps if not task.is_async else ():
             opener.refuse(task.name)
-
-    def queue(
-        self,
-        name: str,
-        *,
-        concurrency: int = DEFAULT_CONCURRENCY,
-        weight: int = 1,
-        group_width: int | None = None,
-        group_order: Literal["turns", "strict"] | None = None,
-        on_dead: Literal["skip", "block"] | None = None,
-        retention: Retention | None = None,
-        rate: Rate | str | None = None,
-        auto_redrive: AutoRedrive | None = None,
-        foreign: Task[..., Any] | str | Route | None = None,
-        retry_share: float = RETRY_SHARE,
-    ) -> Queue:
-        """Say how a queue is worked: `concurrency` messages at once per worker process; `weight` shares a worker's
-        total among queues.
-
-        While more messages are due than workers have room for, `retry_share` of what they claim are retries that are
-        due: so a retry waits for its delay, and not for the whole backlog. Priorities, and the order of groups, stand
-        above that. 0 makes retries wait their turn. SQS gives messages in an order of its own.
-
-        Of messages with the same `group`, `group_width` run at once over all workers (1 unless said otherwise), and
-        groups take turns. `group_order="strict"`: one after another in the order of enqueue, a retry before what came
-        later; with `on_dead="block"` a dead one holds its group until it is redriven or discarded, or the group is
-        resumed, with `"skip"` the next goes on. These are settings of the store: set when the app opens it, for every
-        process; None leaves one as it is. `retention` bounds what is kept of done and dead messages. `rate`, such as
-        "100/s", bounds the runs of the queue's messages over all workers. `auto_redrive=AutoRedrive(…)` drives its dead
-        messages back by itself, or gives them up as poison.
-
-        `foreign` leads messages that redrive did not write to a task, on SQS: a task, its name, or
-        `fn(body, attributes)` that returns a name, or None for "dead, as unroutable". `body` is what the JSON stands
-        for, or the text or bytes that came; `attributes` are the message attributes, by name, as text. A message
-        attribute `task` names it where `foreign` does not. Raises ConfigError for what cannot be meant.
-        """
-        order = word(GroupOrder, group_order, f"queue {name!r}: group_order")
-        dead = word(OnDead, on_dead, f"queue {name!r}: on_dead")
-        kept, bound = retention or Retention(), _rate(rate)
-        route = foreign.name if isinstance(foreign, Task) else foreign
-        if route is not None:
-            check_route(name, route)
-        self.queues[name] = Queue(
-            name, concurrency, weight, group_width, order, dead, kept, bound, auto_redrive, route, retry_share
-        )
-        self._untold.add(name)
-        return self.queues[name]
-
-    def dependency(
-        self,
-        name: str,
-        *,
-        budget: Budget | UnsetType | None = UNSET,
-        breaker: Breaker | UnsetType | None = UNSET,
-        rate: Rate | str | None = None,
-        concurrency: Aimd | None = None,
-        per: str | None = None,
-    ) -> Dependency:
-        """Say how something that tasks call is spared, by all workers together. It is the dependency of the tasks that
-        name it (`@app.task(dependency=…)`), and of the task of that name where that one names none.
-
-        `budget` bounds its retries and `breaker` stops calling it while it fails: both as by default unless given, None
-        turns one off. `rate`, such as "100/s", spaces the runs that call it, `concurrency` adapts how many do at once.
-        A wait it asks for (Retry-After) holds all of its messages. `per` does all of that for each key by itself:
-        "group" for the messages' groups, "args.account" for an argument. What is held waits in the queue, and spends no
-        attempt. Raises ConfigError for what cannot be meant.
-        """
-        from .flow.breaker import Breaker
-        from .flow.budget import Budget
-        from .flow.dependency import Dependency
-
-        as_text(name or "", "dependency name")
-        if budget is UNSET:
-            budget = Budget()
-        if breaker is UNSET:
-            breaker = Breaker()
-        found = self.dependencies[name] = Dependency(name, budget, breaker, _rate(rate), concurrency, per)
-        return found
 
     def periodic(
         self,
@@ -481,6 +212,7 @@ class App:
 
         declare: Callable[[Callable[P, R]], Task[P, R]] = periodic(
             self,
+            self.task,
             cron,
             every=every,
             tz=tz,
@@ -504,21 +236,11 @@ class App:
         Raises EnqueueError for a draft no store could take, StoreError when nothing was written, RuntimeError inside a
         running event loop: use `aenqueue_many` there.
         """
-        refuse_loop("enqueue()", "await ….aenqueue(…)")
-        listed = list(drafts)
-        return self._refs(listed, self.store.put(listed) if tx is None else self.store.put(listed, tx=tx))
+        return put(self, list(drafts), tx)
 
     async def aenqueue_many(self, drafts: Iterable[Draft], *, tx: Any = None) -> list[Ref]:
         """As `enqueue_many`, for asyncio code; concurrent calls share a commit."""
-        from .enqueue_batch import batch_of
-
-        listed = list(drafts)
-        if tx is not None:  # here and now: nothing is committed, and what it writes to belongs to this thread
-            return self._refs(listed, self.store.put(listed, tx=tx))
-        return self._refs(listed, await batch_of(self.store, self._batches).put(listed))
-
-    def _refs(self, drafts: Sequence[Draft], puts: Sequence[Any]) -> list[Ref]:
-        return [Ref(p.id, d.task, d.queue, p.duplicate, self) for d, p in zip(drafts, puts, strict=True)]
+        return await aput(self, list(drafts), tx)
 
     def topic(self, name: str, *, bytes_max: int = 256 * 1024) -> Topic:
         """A topic of SNS, to publish events that several queues get, and to subscribe queues of this app.
@@ -532,15 +254,6 @@ class App:
         return topic_of(self, name, bytes_max)
 
     # -- looking and changing
-
-    def counts(self, queue: str | None = None) -> Counts:
-        """How many messages lie in each lane, of one queue or all."""
-        return self.store.counts(queue)
-
-    def job(self, id: str) -> Message | None:
-        """The message with this id, or None: unknown, or done and deleted; on SQS without `track=true` also one that
-        waits, or runs elsewhere."""
-        return self.store.find([id])[0]
 
     def cancel(self, id: str, *, reason: str = "", actor: str | None = None) -> str:
         """End a waiting message, or ask a running one to stop: `cancelled`, `requested`, `too_late` (it rests or is
@@ -589,20 +302,6 @@ class App:
         from .triage.controls import Controls
 
         return Controls(self.store, self)
-
-    @property
-    def healths(self) -> Healths:
-        """The health checks that gates ask: `app.dlq.health` adds one."""
-        from .triage.redrive.health import Healths
-
-        with self._lock:
-            if self._healths is None:
-                self._healths = Healths()
-            return self._healths
-
-    def subscribe(self, observer: Observer) -> Callable[[], None]:
-        """Call `observer(events)` with every batch of events of this app's workers; returns the call that ends it."""
-        return self.events.subscribe(observer)
 
     @overload
     def on(self, name: str, fn: Callable[[Alert], Any], *, every: Duration = ...) -> Callable[[], None]: ...
@@ -658,6 +357,7 @@ class App:
         be meant, Refused where the store says that it cannot carry these tasks (SQS: maxReceiveCount, retention, FIFO,
         cells).
         """
+        from .triage.service import RedriveService
         from .worker.executors.app_import import refuse_in_child
         from .worker.preflight import vet
         from .worker.store_loop import Worker
@@ -676,7 +376,8 @@ class App:
         for task in self.tasks.values():
             task.check_poison(lease_s)
         worked = self._worked(queues)
-        vet(self, self.store, [queue.name for queue in worked])
+        names = [queue.name for queue in worked]
+        vet(self, self.store, names)
         return Worker(
             self,
             worked,
@@ -687,10 +388,11 @@ class App:
             burst=burst or drain,
             drain=drain,
             name=name,
-            ingest=chosen.ingest if ingest is None else ingest,
             suspect_processes=suspect_processes or chosen.suspect_processes,
             recycle=(self.recycle_after or chosen.recycle_after, self.recycle_memory or chosen.recycle_memory),
             park_for_s=chosen.park_for_s if self.park_for_s is None else self.park_for_s,
+            runs=partial(RedriveService, self),
+            ingesting=self._ingesting(names) if (chosen.ingest if ingest is None else ingest) else None,
         )
 
     def run_worker(self, queues: Sequence[str] | Mapping[str, int] | None = None, **options: Any) -> None:
@@ -737,17 +439,10 @@ class App:
         refuse_loop("run_scheduler()", "async with app.scheduler()")
         run(self.scheduler())
 
-    def _carrying(self, owner: str, notice: Notify) -> RedriveService:
-        from .triage.service import RedriveService
+    def _ingesting(self, queues: Sequence[str]) -> Callable[[Notify], Service]:
+        from .aws.dead_letters.sources import ingesting
 
-        return RedriveService(self, owner, notice)
-
-    def _ingesting(self, queues: Sequence[str], notice: Notify) -> Ingesting:
-        from .aws.dead_letters.ingest import Ingesting
-        from .aws.dead_letters.sources import ingest_of, sources, sqs_of
-
-        store = sqs_of(self.store)
-        return Ingesting(ingest_of(store), sources(store, queues), notice)
+        return partial(ingesting, self.store, queues)
 
     def _worked(self, queues: Sequence[str] | Mapping[str, int] | None) -> list[Queue]:
         if isinstance(queues, str):
@@ -757,88 +452,3 @@ class App:
         sizes = queues if isinstance(queues, Mapping) else {}
         known = [self.queues.get(name) or Queue(name) for name in names]
         return [q if (n := sizes.get(q.name)) is None else replace(q, concurrency=n) for q in known]
-
-
-def _box(encrypt: Encrypt) -> Box:
-    from .crypto import Box
-
-    return Box(encrypt)
-
-
-def _fronted(store: Store, box: Box | None, blobs: str | None) -> Store:
-    """The store behind what encrypts, and that behind what keeps large bodies elsewhere."""
-    if box is not None:
-        from .crypto import sealed_by
-
-        store = sealed_by(store, box)
-    return _with_blobs(store, blobs)
-
-
-def _with_blobs(store: Store, url: str | None) -> Store:
-    url = url or settings().blobs
-    if url is None:
-        return store
-    from .blobs import with_blobs
-
-    return with_blobs(store, url)
-
-
-def _rate(rate: Rate | str | None) -> Rate | None:
-    if rate is None:
-        return None
-    from .flow.limits import Rate
-
-    if not isinstance(rate, Rate | str):
-        raise ConfigError(f"rate={rate!r}: expected text such as '100/s', or a Rate")
-    return Rate(rate) if isinstance(rate, str) else rate
-
-
-def _retry(retry: Retry | str | None) -> Retry:
-    if retry is None:
-        return Retry()
-    if isinstance(retry, str):
-        if retry not in presets:
-            raise ConfigError(f"retry={retry!r}: no such preset; known: {', '.join(presets)}")
-        return presets[retry]
-    if not isinstance(retry, Retry):
-        raise ConfigError(f"retry={retry!r}: expected a Retry, such as Retry(max_attempts=8), or a preset's name")
-    return retry
-
-
-def _check_auto(queue: str, given: object) -> None:
-    from .triage.auto.auto_redrive import AutoRedrive
-
-    if not isinstance(given, AutoRedrive):
-        raise ConfigError(f"queue {queue!r}: auto_redrive={given!r}; expected an AutoRedrive, such as AutoRedrive()")
-
-
-def _check_idempotency(given: object) -> None:
-    from .flow.idempotency import Idempotency
-
-    if not isinstance(given, Idempotency):
-        raise ConfigError(
-            f"idempotency={given!r}: expected an Idempotency, such as Idempotency(key=lambda order_id: order_id)"
-        )
-
-
-def _isolated(isolation: object, memory: object) -> int | None:
-    """How many bytes a child of that task may have."""
-    if isolation not in (None, "process"):
-        raise ConfigError(f"isolation={isolation!r}: expected 'process', or None for the worker's own process")
-    if memory is None:
-        return None
-    if isolation is None:
-        raise ConfigError(f"memory={memory!r} bounds a child process; give isolation='process' too")
-    return _bytes(memory, "memory")
-
-
-def _bytes(value: object, what: str) -> int:
-    try:
-        return some_size(value)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{what}={value!r}: {error}; expected bytes, or a size such as '512MiB'") from None
-
-
-def _name(handler: Callable[..., Any]) -> str:
-    module, name = getattr(handler, "__module__", ""), getattr(handler, "__qualname__", type(handler).__qualname__)
-    return name if module in ("__main__", "__mp_main__", "", None) else f"{module}.{name}"

@@ -35,7 +35,7 @@ Steer                    raised by handlers: not failures of redrive, but words 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from .duration import Duration, seconds
 
@@ -259,3 +259,10 @@ class Quarantine(Steer):
     def __init__(self, why: str = "quarantined by the handler") -> None:
         self.why = why
         super().__init__(why)
+
+
+def near_miss(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
+    """Return the known word that was probably meant, for an error message; None if there is none."""
+    import difflib
+
+    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=likeness)), None)

@@ -6,25 +6,24 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from .codec.codec import to_json
 from .errors import Cancelled, ConfigError, Conflict, EnqueueError, LeaseLost, TooLarge
+from .idempotency.claim import Claim
 from .message import Draft, Message, Receipt
 from .store import Traits
 
-if TYPE_CHECKING:
-    from .idempotent import Claim
-    from .task import Bound, Ref, Task
-
 P = ParamSpec("P")
 R = TypeVar("R")
+RefT = TypeVar("RefT")
+Made = TypeVar("Made", covariant=True)
 WHY_MAX = 500  # characters of what a partial result had to do without
 FOLLOW_UPS_MAX = 10_000  # of one run: they are kept in memory, and written in one commit
 _LOCAL = Traits(name="a direct call")
@@ -39,6 +38,14 @@ class Extras(Struct, eq=False):
     degraded: str | None = None  # why the result is partial
     partial: Any = None  # that result
     completed: bool = False  # in a transaction of the handler's own, with the follow-ups so far
+
+
+class Enqueues(Protocol[P, Made]):
+    """A task, or a task with options: what `ctx.enqueue` takes."""
+
+    def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft: ...
+
+    def _follow_up(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Draft, Made]: ...
 
 
 class Context(Struct, eq=False):
@@ -153,7 +160,7 @@ class Context(Struct, eq=False):
         if self._stop is not None:
             raise Cancelled(f"message {self.message.id}: {self._stop} was asked for")
 
-    def enqueue(self, task: Task[P, Any] | Bound[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Ref:
+    def enqueue(self, task: Enqueues[P, RefT], /, *args: P.args, **kwargs: P.kwargs) -> RefT:
         """Enqueue a follow-up with this message's ack: both or neither. From coroutines and any thread of the handler.
 
         `task` is a task of the same app, or `task.using(…)`. The follow-up is written when the handler has returned
@@ -162,12 +169,9 @@ class Context(Struct, eq=False):
         held by then, it is dropped as a duplicate. In a direct call nothing is queued: look into `follow_ups`. Raises
         TypeError or EnqueueError for what cannot be enqueued, RuntimeError once the run is over.
         """
-        make = getattr(task, "_follow_up", None)
-        if make is None:
+        if not hasattr(task, "_follow_up"):
             raise TypeError(f"ctx.enqueue({task!r}, …): expected a task, or task.using(…), before its arguments")
-        draft: Draft
-        ref: Ref
-        draft, ref = make(self, args, kwargs)
+        draft, ref = task._follow_up(self, args, kwargs)
         extras = self._said()
         if extras.completed:
             raise RuntimeError("ctx.enqueue() comes too late after ctx.complete(): follow-ups go with its transaction")

@@ -5,14 +5,13 @@ from __future__ import annotations
 from contextlib import closing
 
 import pytest
+from tests.support.attack.damage import claim, host, settle, store
+from tests.support.attack.hosts import Host, garbage
 
 from redrive import App, Context
 from redrive.message import Ack, Draft, Lane
 from redrive.store import Store
 from redrive.testing import ManualClock
-
-from .hosts import Host, garbage
-from .test_damaged_rows import claim, host, settle, store
 
 __all__ = ["host", "store"]  # fixtures
 SIZE = 4

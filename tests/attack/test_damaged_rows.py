@@ -2,84 +2,47 @@
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
+from tests.support.attack.damage import FAULT, claim, everything, host, settle, store  # noqa: F401
+from tests.support.attack.hosts import Host, garbage
 
 from redrive import App, Context
 from redrive.cli.main import run as redrive
 from redrive.events import Event, Fate
-from redrive.fault import Fault, Kind
 from redrive.message import (
     DAMAGED,
     Ack,
-    Ask,
     DeadLetter,
-    Delivery,
     Discard,
     Draft,
     Isolate,
     Lane,
-    Message,
     Readmit,
     Redrive,
     RetryAt,
     Return,
     Settled,
-    Settlement,
 )
 from redrive.store import Store
 from redrive.testing import ManualClock
 
-from .hosts import Host, PostgresHost, RedisHost, SqliteHost, garbage
-
-FAULT = Fault(Kind.TRANSIENT, "ValueError", "it broke", "0123456789abcdef", at_ms=1, attempt=1)
 HEADERS = {"tenant": "a"}
 # Another word there is another message, and no damage that anybody could see; and of some nothing is left.
 ENDS = ("task", "queue", "id", "message gone")
-
-
-@pytest.fixture(params=["sqlite", "redis", "postgres"])
-def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
-    name = f"t{zlib.crc32(str(tmp_path).encode()):08x}"
-    match request.param:
-        case "sqlite":
-            made: Host = SqliteHost(tmp_path)
-        case "redis":
-            made = RedisHost(request.getfixturevalue("redis_server").url, name)
-        case _:
-            made = PostgresHost(request.getfixturevalue("postgres_server").url, name)
-    with closing(made):
-        yield made
 
 
 def shows_garbage(text: str) -> bool:
     return "garbage" in text or b"garbage".hex() in text
 
 
-@pytest.fixture
-def store(host: Host) -> Iterator[Store]:
-    with closing(host.open()) as store:
-        yield store
-
-
 def put(store: Store, count: int, queue: str = "default") -> list[str]:
     drafts = [Draft(task="work", queue=queue, body=b'{"n":%d}' % n, headers=HEADERS) for n in range(count)]
     return [put.id for put in store.put(drafts)]
-
-
-def claim(store: Store, limit: int = 100) -> list[Delivery]:
-    return store.exchange([], [Ask("default", limit, 30_000, worker="w")]).deliveries
-
-
-def settle(store: Store, deliveries: list[Delivery], decision: Any, fault: Fault | None = FAULT) -> list[Settled]:
-    return store.exchange([Settlement(d.receipt, decision, fault) for d in deliveries], []).settled
 
 
 def work(host: Host) -> tuple[Counter[str], dict[str, int], list[Event]]:
@@ -131,17 +94,6 @@ def test_a_worker_does_all_that_stands_beside_damaged_rows(host: Host, store: St
             there = {m.id for m in everything(store)}
             assert all(id in there or runs[id] == 1 for id in hit), about
         host.clear()
-
-
-def everything(store: Store) -> list[Message]:
-    found: list[Message] = []
-    cursor = None
-    while True:
-        page = store.peek(None, limit=50, cursor=cursor)
-        found += page.messages
-        cursor = page.cursor
-        if cursor is None:
-            return found
 
 
 def test_a_list_shows_what_is_damaged_and_goes_on(

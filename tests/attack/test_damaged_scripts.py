@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.support.attack.damage import claim, everything, settle
+from tests.support.attack.hosts import RedisHost, garbage
 from tests.support.servers import RedisServer
 
 from redrive.message import (
@@ -30,9 +32,6 @@ from redrive.message import (
 )
 from redrive.stores.redis.store import SWEEP_EVERY_MS, RedisStore
 from redrive.testing import ManualClock
-
-from .hosts import RedisHost, garbage
-from .test_damaged_rows import claim, everything, settle
 
 FIELDS = (*RedisHost.fields(None), *RedisHost.parts(None))  # type: ignore[arg-type]
 # Another word there is another message's, and no damage that anybody could see.

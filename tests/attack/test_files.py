@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.support.attack.users import ALICE, acting_as, common_ground, home_of, needs_root
 
 from redrive import App, Draft, Retry
 from redrive.blobs.files import FileBlobs
@@ -33,8 +34,6 @@ from redrive.observe.tally import Counting
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.stores.sqlite.wake import wake_dir
 from redrive.worker.crash.ledger import hold, left_behind
-
-from .users import ALICE, acting_as, common_ground, home_of, needs_root
 
 ASK = Ask("default", 10, 30_000, worker="w")
 PRECIOUS = "precious"

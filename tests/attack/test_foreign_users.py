@@ -12,6 +12,20 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.support.attack.users import (
+    ALICE,
+    ANNE,
+    BEN,
+    BOB,
+    TEAM,
+    User,
+    acting_as,
+    begin,
+    common_ground,
+    home_of,
+    needs_root,
+    team_folder,
+)
 
 from redrive import Draft
 from redrive.errors import StoreUnavailable
@@ -22,8 +36,6 @@ from redrive.stores.sqlite.store import SqliteStore
 from redrive.stores.sqlite.wake import Waiter, wake_dir
 from redrive.worker.crash.ledger import hold, left_behind
 from redrive.worker.identity import identity
-
-from .users import ALICE, ANNE, BEN, BOB, TEAM, User, acting_as, begin, common_ground, home_of, needs_root, team_folder
 
 ASK = Ask("default", 10, 30_000, worker="w")
 PATIENCE_S, FAR_MS = 20.0, 60_000

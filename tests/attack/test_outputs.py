@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.attack.canaries import SHAPES, Canary, canaries
-from tests.attack.commanding import Said, command
-from tests.e2e.endpoint import Answer, Endpoint
-from tests.unit.test_alerts import Hook, hook
+from tests.support.attack.canaries import SHAPES, Canary, canaries
+from tests.support.attack.commands import Said, command
+from tests.support.endpoint import Answer, Endpoint
+from tests.support.webhooks import Hook, hook
 
 from redrive import App, Draft, Reject, Retry
 from redrive.audit.log import Audit

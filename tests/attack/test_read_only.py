@@ -18,7 +18,9 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from tests.crash.test_full import mounted
+from tests.support.attack.hosts import RedisHost
+from tests.support.attack.users import ALICE, BOB, acting_as, begin, common_ground, home_of, needs_root
+from tests.support.crash.mounts import mounted
 from tests.support.servers import PostgresServer, RedisServer
 
 from redrive import App, Draft, Retry
@@ -33,9 +35,6 @@ from redrive.stores.redis.session import LOOKS, Link
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.stores.sqlite.wake import wake_dir
 from redrive.stores.upkeep import upgrade
-
-from .hosts import RedisHost
-from .users import ALICE, BOB, acting_as, begin, common_ground, home_of, needs_root
 
 ASK = Ask("default", 10, 30_000, worker="w")
 LOOKS_OF_PEOPLE = (

@@ -11,9 +11,9 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.attack.canaries import SHAPES, Shape, canaries, leaked
-from tests.attack.harmless import harmless, own_tracebacks
-from tests.attack.hostile import UNITS, grown
+from tests.support.attack.canaries import SHAPES, Shape, canaries, leaked
+from tests.support.attack.harmless_texts import harmless, own_tracebacks
+from tests.support.attack.hostile_texts import UNITS, grown
 
 from redrive.redact import HIDDEN, redact, redact_bytes, redact_json, redact_value
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.attack.commanding import Said, command
+from tests.support.attack.commands import Said, command
 
 from redrive import Draft
 from redrive.events import Fate, Notice

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.support.attack.users import ALICE, ANNE, BOB, TEAM, User, acting_as, common_ground, home_of, needs_root
 
 from redrive import App
 from redrive.cli.code import _guard
@@ -19,8 +20,6 @@ from redrive.cli.main import run
 from redrive.config import trust
 from redrive.config.resolve import settings, unknown_variables
 from redrive.errors import ConfigError, Refused
-
-from .users import ALICE, ANNE, BOB, TEAM, User, acting_as, common_ground, home_of, needs_root
 
 SETTINGS = 'app = "tasks:app"\nurl = "sqlite:///work.db"\n'
 MARK = "it ran"

@@ -9,8 +9,7 @@ from types import FunctionType
 import pytest
 from botocore import hooks
 from botocore.hooks import EventAliaser
-
-from .places import Localstack, Ministack
+from tests.support.aws.places import Localstack, Ministack
 
 
 @pytest.fixture(scope="session", autouse=True)

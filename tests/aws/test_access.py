@@ -12,7 +12,9 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from tests.turning import in_turn
+from tests.support.aws.places import REGION, Stand, client
+from tests.support.aws.recorder import PREFIX, QUEUE, Used, granted, recorded
+from tests.support.turns import in_turn
 
 import redrive
 from redrive import App, Backoff, Quarantine, Reject, Retry
@@ -23,9 +25,6 @@ from redrive.aws.dead_letters.sources import ingest_of, sources, sqs_of
 from redrive.aws.sns.topic import Topic
 from redrive.aws.stepfunctions import handlers
 from redrive.testing.sqs import EventSource, SqsServer
-
-from .places import REGION, Stand, client
-from .recording import PREFIX, QUEUE, Used, granted, recorded
 
 fifo_in_turn = pytest.mark.parametrize(
     "fifo", [pytest.param(False, marks=in_turn(0, of=2)), pytest.param(True, marks=in_turn(1, of=2))]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.aws.places import REGION, Ministack, client
 
 from redrive import App, Retry
 from redrive.blobs import Blobs, ClaimCheck, open_blobs
@@ -18,8 +19,6 @@ from redrive.ids import new_id
 from redrive.message import BLOB
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing.clock import ManualClock
-
-from .places import REGION, Ministack, client
 
 NOW_MS = 1_800_000_000_000
 

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.support.aws.places import REGION, Ministack, client
 
 from redrive.errors import ConfigError, Conflict, StoreError, StoreUnavailable
 from redrive.message import Swap
@@ -18,8 +19,6 @@ from redrive.store import OpenCells
 from redrive.stores import open_cells
 from redrive.stores.dynamodb.store import KEEP_S, DynamoCells
 from redrive.testing import CellsContract, ManualClock
-
-from .places import REGION, Ministack, client
 
 
 def url_of(server: Ministack, name: str) -> str:

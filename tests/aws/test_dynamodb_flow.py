@@ -7,16 +7,15 @@ from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
-from tests.unit.idempotent import kept
-from tests.unit.test_idempotency import (  # noqa: F401 # run here too, with the app of this module
+from tests.support.aws.places import REGION, Ministack
+from tests.support.idempotency_rules import (  # noqa: F401
     test_a_failed_run_frees_the_key_and_runs_again_at_once,
     test_of_two_in_one_batch_one_runs_and_the_other_is_put_off_not_acked,
 )
+from tests.support.idempotent_tasks import kept
 
 from redrive import App, Idempotency
 from redrive.testing.sqs import SqsServer
-
-from .places import REGION, Ministack
 
 
 @pytest.fixture

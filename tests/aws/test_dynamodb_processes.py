@@ -5,14 +5,13 @@ from __future__ import annotations
 from uuid import uuid4
 
 import pytest
-from tests.contract.test_cells_processes import (  # noqa: F401 # run here too, with the table of this module
+from tests.support.aws.places import REGION, Ministack
+from tests.support.cell_races import (  # noqa: F401
     test_a_cell_that_expires_is_taken_by_one_alone,
     test_a_swap_that_is_not_durable_outlives_its_process_all_the_same,
     test_no_increment_is_lost,
     test_swaps_of_one_commit_are_all_or_nothing,
 )
-
-from .places import REGION, Ministack
 
 pytestmark = pytest.mark.soak
 

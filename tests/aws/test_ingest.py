@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from botocore import xform_name
 from msgspec.structs import replace
+from tests.support.aws.places import REGION, Stand, client
 
 from redrive.aws.dead_letters.ingest import HIDDEN_S, Counts, Ingest, Source
 from redrive.awsapi import client as aws
@@ -26,8 +27,6 @@ from redrive.stores.sqs.message_state import Kept, encode
 from redrive.stores.sqs.outbox import UNROUTED, Outbox
 from redrive.stores.sqs.verbatim import SOURCE, VERBATIM
 from redrive.worker import redrive_outcome
-
-from .places import REGION, Stand, client
 
 BAD = Fault(Kind.TRANSIENT, "ConnectionError", "refused", "f-bad", ("ConnectionError",))
 

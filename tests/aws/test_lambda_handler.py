@@ -13,6 +13,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from tests.support.aws.places import REGION, Stand, lay
 
 from redrive import App, AutoRedrive, Backoff, Idempotency, Reject, Retry, Snooze, context
 from redrive.aws.lambda_.events import answer, queue_named, queues_of, raw_of, records_of
@@ -26,8 +27,6 @@ from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqs.store import SqsStore
 from redrive.testing.sqs import EventSource
 from redrive.testing.sqs.event_source import Remaining
-
-from .places import REGION, Stand, lay
 
 NUMBERS = count(1)
 OPEN: list[Any] = []

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.support.aws.places import REGION, Stand
 
 from redrive import App, Backoff, Reject, Retry, Snooze
 from redrive.aws.lambda_handlers import redrive
@@ -18,13 +19,11 @@ from redrive.aws.redriver.redriver import Work
 from redrive.aws.redriver.sending import Call, calls
 from redrive.awsapi.client import client
 from redrive.errors import ConfigError, StoreError
+from redrive.flow.auto_redrive import AutoRedrive
 from redrive.stores.cells import CellsOfStore
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqs.store import SqsStore
 from redrive.testing.sqs import EventSource
-from redrive.triage.auto.auto_redrive import AutoRedrive
-
-from .places import REGION, Stand
 
 POINTS = ("send", "sent", "keep", "kept", "end", "ended")
 ENTRIES = ("SendMessageBatch", "DeleteMessageBatch", "ChangeMessageVisibilityBatch")

@@ -13,6 +13,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.support.aws.deployments import Deployed
+from tests.support.aws.places import REGION, Ministack, client
 
 from redrive import App
 from redrive.aws.bundle import package
@@ -20,9 +22,6 @@ from redrive.aws.cloudformation.template import Settings
 from redrive.aws.redriver.moving import ATTEMPT
 from redrive.aws.redriver.slots import decode
 from redrive.stores import open_cells
-
-from .deployed import Deployed
-from .places import REGION, Ministack, client
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 WITHIN_S = 90.0

@@ -12,7 +12,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.test_gates import endpoint
+from tests.support.aws.places import Stand, client
+from tests.support.aws.states_language import Execution, Failed
+from tests.support.endpoints import endpoint
 
 from redrive import Gates
 from redrive.aws.redriver.moving import ATTEMPT, Settings, settings_of
@@ -23,12 +25,9 @@ from redrive.aws.stepfunctions.pages import Pages
 from redrive.aws.stepfunctions.tasks import HIDE_MAX_S, Tasks
 from redrive.errors import ConfigError, StoreUnavailable
 from redrive.flow import breaker, dependency
+from redrive.flow.auto_redrive import AutoRedrive
 from redrive.message import Swap, version_of
 from redrive.stores.memory.store import MemoryStore
-from redrive.triage.auto.auto_redrive import AutoRedrive
-
-from .asl import Execution, Failed
-from .places import Stand, client
 
 DEPENDENCY = "crm"
 STRICT = AutoRedrive(jitter=0)

@@ -13,17 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.turning import in_turn
+from tests.support.aws.places import REGION, Ministack, client
+from tests.support.turns import in_turn
 
 import redrive
 from redrive.aws.redriver.moving import ATTEMPT
 from redrive.aws.stepfunctions.machine import TASKS, Machine, batches_max, definition, events_of_turn
 from redrive.flow import breaker, dependency
+from redrive.flow.auto_redrive import AutoRedrive
 from redrive.message import Swap, version_of
 from redrive.stores import open_cells
-from redrive.triage.auto.auto_redrive import AutoRedrive
-
-from .places import REGION, Ministack, client
 
 HANDLERS = {"CheckBreaker": "check_breaker", "Fetch": "fetch", "Redrive": "redrive", "Isolate": "isolate"}
 WITHIN_S = 90.0

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
+from tests.support.aws.places import Stand, client
 
 from redrive.aws.redriver import moving
 from redrive.aws.redriver.moving import (
@@ -23,11 +24,9 @@ from redrive.aws.redriver.moving import (
 from redrive.aws.redriver.sending import Call, calls, hide, receive, send
 from redrive.codec.routing import Routes
 from redrive.errors import ConfigError, StoreUnavailable
+from redrive.flow.auto_redrive import AutoRedrive
 from redrive.message import Isolate, Lane, Message
 from redrive.stores.sqs import envelope
-from redrive.triage.auto.auto_redrive import AutoRedrive
-
-from .places import Stand, client
 
 AUTO = AutoRedrive()
 NOW_MS = 1_750_000_000_000

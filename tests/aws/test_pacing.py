@@ -11,10 +11,10 @@ import pytest
 from redrive.aws.redriver.moving import KEPT, Move, Raw, entry_of, next_step
 from redrive.aws.redriver.pacing import TRIES, Known, Pace, Shared
 from redrive.aws.redriver.slots import Wish
+from redrive.flow.auto_redrive import AutoRedrive
 from redrive.message import Cell, Isolate, Swap
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing.clock import ManualClock
-from redrive.triage.auto.auto_redrive import AutoRedrive
 
 NOW_S = 1_750_000_000
 NOW_MS = NOW_S * 1000

@@ -18,14 +18,13 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from tests.turning import in_turn
+from tests.support.aws.deployments import Deployed
+from tests.support.aws.places import REGION, client
+from tests.support.turns import in_turn
 
 import redrive
 from redrive import App, Backoff, Reject, Retry
 from redrive.aws.cloudformation.template import Settings
-
-from .deployed import Deployed
-from .places import REGION, client
 
 WITHIN_S = 120.0
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # functions start cold

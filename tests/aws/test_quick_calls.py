@@ -17,6 +17,7 @@ import pytest
 from botocore.auth import SigV4Auth, _host_from_url
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from tests.support.aws.places import REGION
 
 from redrive.awsapi import http
 from redrive.awsapi.http import host_of
@@ -24,8 +25,6 @@ from redrive.awsapi.sigv4 import Signer
 from redrive.errors import ConfigError, StoreError, StoreUnavailable
 from redrive.stores.sqs.client import Sqs
 from redrive.testing.sqs import SqsServer
-
-from .places import REGION
 
 QUEUE = "https://sqs.eu-central-1.amazonaws.com/1/q"
 Answer = tuple[int, dict[str, str], bytes]

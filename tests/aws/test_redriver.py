@@ -5,115 +5,25 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
-from itertools import count
 from typing import Any
 
 import pytest
-from tests.unit.test_gates import endpoint
+from tests.support.aws.places import Stand
+from tests.support.aws.redriver import ALARM, WORK, Deployment
+from tests.support.endpoints import endpoint
 
 from redrive import Gates
 from redrive.aws.lambda_handlers import redrive
-from redrive.aws.redriver.moving import ATTEMPT, Settings
-from redrive.aws.redriver.redriver import FAN_OUT, Work
-from redrive.aws.redriver.sending import Call, calls
-from redrive.awsapi.client import client
+from redrive.aws.redriver.moving import ATTEMPT
+from redrive.aws.redriver.redriver import FAN_OUT
+from redrive.aws.redriver.sending import Call
 from redrive.errors import ConfigError
 from redrive.flow import breaker as breakers
 from redrive.flow import dependency as flow
+from redrive.flow.auto_redrive import AutoRedrive
 from redrive.message import Swap
-from redrive.stores.memory.store import MemoryStore
-from redrive.triage.auto.auto_redrive import AutoRedrive
 
-from .places import REGION, Stand
-
-ALARM = {"Records": [{"EventSource": "aws:sns", "Sns": {"Message": json.dumps({"NewStateValue": "ALARM"})}}]}
-WORK = {"Records": [{"eventSource": "aws:sqs", "body": '{"redrive": "go on"}'}]}
-
-
-DEFAULT = AutoRedrive()
 AT_ONCE = AutoRedrive(base=0, cap=0)
-NUMBERS = count(1)
-
-
-@cache
-def client_of(url: str) -> Call:
-    """Making a client of boto3 takes longer than all the calls of a test."""
-    return calls(client("sqs", region=REGION, endpoint=url))
-
-
-class Deployment:
-    """Queues as the template makes them, and a Lambda service that calls the re-driver for each work message."""
-
-    def __init__(self, stand: Stand, *, fifo: bool = False, auto: AutoRedrive = DEFAULT, **more: Any) -> None:
-        self.stand, self.sqs_call = stand, client_of(stand.url)
-        name, end = f"p{next(NUMBERS)}", ".fifo" if fifo else ""
-        kind = {"FifoQueue": "true"} if fifo else {}
-        self.poison, self.dead = self._made(f"{name}-poison{end}", **kind), self._made(f"{name}-dlq{end}", **kind)
-        arn = self.sqs_call("GetQueueAttributes", QueueUrl=self.dead, AttributeNames=["QueueArn"])
-        policy = {"deadLetterTargetArn": arn["Attributes"]["QueueArn"], "maxReceiveCount": 1}
-        self.main = self._made(f"{name}{end}", RedrivePolicy=json.dumps(policy), VisibilityTimeout="5", **kind)
-        self.work = self._made(f"{name}-work", VisibilityTimeout="900")
-        self.settings = Settings(queue=self.main, dead=self.dead, poison=self.poison, auto=auto, **more)
-        self.work_on_it = Work(self.work)
-        self.cells = MemoryStore(stand.clock).cells
-        self.calls = 0
-
-    def _made(self, name: str, **attributes: str) -> str:
-        return str(self.sqs_call("CreateQueue", QueueName=name, Attributes=attributes)["QueueUrl"])
-
-    def send(self, url: str, *entries: dict[str, Any]) -> None:
-        for at in range(0, len(entries), 10):
-            batch = [{"Id": str(n), **entry} for n, entry in enumerate(entries[at : at + 10])]
-            assert not self.sqs_call("SendMessageBatch", QueueUrl=url, Entries=batch).get("Failed")
-
-    def counts(self, url: str) -> dict[str, int]:
-        told = self.sqs_call("GetQueueAttributes", QueueUrl=url, AttributeNames=["All"])["Attributes"]
-        return {name: int(told[f"ApproximateNumberOfMessages{name}"]) for name in ("", "NotVisible", "Delayed")}
-
-    def total(self, url: str) -> int:
-        return sum(self.counts(url).values())
-
-    def take(self, url: str, *, delete: bool = True) -> list[dict[str, Any]]:
-        """All that is visible there."""
-        taken: list[dict[str, Any]] = []
-        while True:
-            found = self.sqs_call(
-                "ReceiveMessage",
-                QueueUrl=url,
-                MaxNumberOfMessages=10,
-                MessageSystemAttributeNames=["All"],
-                MessageAttributeNames=["All"],
-            ).get("Messages")
-            if not found:
-                return taken
-            taken += found
-            if delete:
-                handles = [{"Id": str(n), "ReceiptHandle": m["ReceiptHandle"]} for n, m in enumerate(found)]
-                self.sqs_call("DeleteMessageBatch", QueueUrl=url, Entries=handles)
-
-    def call(self, event: Any, *, batches: int = 1000, by: Call | None = None) -> dict[str, Any]:
-        """One invocation, which has time for so many batches."""
-        self.calls += 1
-        asked = [0]
-
-        def left_s() -> float:
-            asked[0] += 1
-            return 1.0 if asked[0] <= batches else -1.0
-
-        return redrive(event, by or self.sqs_call, self.settings, self.work_on_it, self.cells, left_s, self.stand.clock)
-
-    def work_on(self, *, batches: int = 1000, most: int = 100) -> None:
-        """As Lambda's poller: a call for each work message, until none is left, whatever it has to wait."""
-        for _ in range(most):
-            for message in self.take(self.work, delete=False):
-                self.call({"Records": [{"eventSource": "aws:sqs", "body": message["Body"]}]}, batches=batches)
-                handles = [{"Id": "0", "ReceiptHandle": message["ReceiptHandle"]}]
-                self.sqs_call("DeleteMessageBatch", QueueUrl=self.work, Entries=handles)
-            if not self.total(self.work):
-                return
-            self.stand.passes(15)
-        raise AssertionError(f"still work after {most} looks: {self.counts(self.work)}")
 
 
 @pytest.fixture(scope="module")

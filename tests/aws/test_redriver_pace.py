@@ -11,16 +11,15 @@ from itertools import count
 from typing import Any
 
 import pytest
+from tests.support.aws.places import Stand
+from tests.support.aws.redriver import ALARM, WORK, Deployment
 
 from redrive.aws.cloudformation.lambdas import AT_ONCE
 from redrive.aws.lambda_handlers import redrive
 from redrive.aws.redriver.moving import ATTEMPT
 from redrive.aws.redriver.pacing import AHEAD_S, Known
 from redrive.errors import StoreUnavailable
-from redrive.triage.auto.auto_redrive import AutoRedrive
-
-from .places import Stand
-from .test_redriver import ALARM, WORK, Deployment
+from redrive.flow.auto_redrive import AutoRedrive
 
 pytestmark = pytest.mark.slow
 DEFAULT = AutoRedrive()  # 10/s, ± 20 %

@@ -5,11 +5,10 @@ from __future__ import annotations
 import uuid
 
 import pytest
+from tests.support.aws.places import REGION, Ministack, client
 
 from redrive import App
 from redrive.message import Counts
-
-from .places import REGION, Ministack, client
 
 
 def test_a_handler_gets_the_object_that_was_put_into_a_bucket(

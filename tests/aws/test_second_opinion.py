@@ -7,10 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.support.aws.places import REGION, Localstack
 
 from redrive import App, Backoff, Reject, Retry
-
-from .places import REGION, Localstack
 
 MESSAGES = 40
 

@@ -10,10 +10,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from tests.support.aws.places import client
 
 from redrive.testing.sqs import SqsServer
-
-from .places import client
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "sqs_consumer"
 

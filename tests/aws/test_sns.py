@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.support.aws.places import REGION, Ministack, client
 
 from redrive import App, Draft, context
 from redrive.aws.sns.subscriptions import filter_policy
@@ -18,8 +19,6 @@ from redrive.errors import ConfigError, EncodeError, EnqueueError, PublishFailed
 from redrive.ids import is_id
 from redrive.message import Message
 from redrive.stores.sqs.envelope import copy_id, read
-
-from .places import REGION, Ministack, client
 
 ARN = f"arn:aws:sns:{REGION}:000000000000:orders"
 

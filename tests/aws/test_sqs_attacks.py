@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.support.aws.places import lay
+from tests.support.aws.sqs_world import FAULT, World, claim, put, settle
 
 from redrive.errors import EnqueueError, StoreError, StoreUnavailable
 from redrive.message import (
@@ -32,9 +34,6 @@ from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqs.client import Sqs
 from redrive.stores.sqs.store import SqsStore
 from redrive.testing.clock import ManualClock
-
-from .places import lay
-from .test_sqs_store import FAULT, World, claim, put, settle
 
 
 class Cells:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.turning import in_turn
+from tests.support.aws.places import REGION, Stand, client, lay
+from tests.support.turns import in_turn
 
 from redrive.store import Store
 from redrive.stores.memory.store import MemoryStore
@@ -22,8 +23,6 @@ from redrive.testing.contract.putting import PutRules
 from redrive.testing.contract.settling import SettleRules
 from redrive.testing.contract.swapping import SettledSwapRules
 from redrive.testing.contract.triaging import TriageRules
-
-from .places import REGION, Stand, client, lay
 
 
 @pytest.fixture(scope="module")

@@ -21,13 +21,12 @@ from uuid import uuid4
 
 import msgspec
 import pytest
-from tests.crash.ledger import RECORD_BYTES, Journal, Record, handled, read
-from tests.turning import in_turn
+from tests.support.aws.consumer import FAILS_EVERY, Orders, make_app
+from tests.support.aws.places import REGION, Ministack
+from tests.support.crash.ledger import RECORD_BYTES, Journal, Record, handled, read
+from tests.support.turns import in_turn
 
 from redrive.testing.sqs import SqsServer
-
-from .consuming import FAILS_EVERY, Orders, make_app
-from .places import REGION, Ministack
 
 PATIENCE_S = 300.0  # for a child to come so far
 
@@ -50,7 +49,7 @@ class Consumer:
         self.place = Path(orders.place)
         with (self.place / "stderr").open("ab") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.aws.consuming", msgspec.json.encode(orders).decode()],
+                [sys.executable, "-m", "tests.support.aws.consumer", msgspec.json.encode(orders).decode()],
                 cwd=Path(__file__).parents[2],
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "REDRIVE_STATE_DIR": str(self.place / "s")},
                 stdin=subprocess.DEVNULL,

@@ -9,7 +9,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from tests.contract.encrypting import KEYS, SECRET, an_app, fill, forms_in
+from tests.support.aws.places import REGION, Ministack, Stand, client, lay
+from tests.support.encrypted_stores import KEYS, SECRET, an_app, fill, forms_in
 
 from redrive import App, Keys
 from redrive.crypto import Box, sealed_by, used
@@ -24,8 +25,6 @@ from redrive.testing.contract.leasing import LeaseRules
 from redrive.testing.contract.settling import SettleRules
 from redrive.testing.contract.triaging import TriageRules
 from redrive.testing.sqs import EventSource
-
-from .places import REGION, Ministack, Stand, client, lay
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.aws.places import REGION, Stand, client
 
 from redrive import App, Backoff, Idempotency, Retry
 from redrive.errors import ConfigError, Refused
 from redrive.stores.sqs.store import SqsStore
 from redrive.worker.preflight import advice
-
-from .places import REGION, Stand, client
 
 FORTNIGHT = "1209600"
 

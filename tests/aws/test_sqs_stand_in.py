@@ -12,8 +12,7 @@ from uuid import uuid4
 
 import pytest
 from botocore.exceptions import ClientError
-
-from .places import Stand, client
+from tests.support.aws.places import Stand, client
 
 MINISTACK = {  # what ministack does otherwise, as AWS-side facts say SQS does it
     "a delay of more than 900 s is refused": "it takes any",

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from tests.turning import in_turn
+from tests.support.aws.places import REGION, lay
+from tests.support.turns import in_turn
 
 from redrive.errors import StoreError, StoreUnavailable
 from redrive.fault import Fault, Kind
@@ -37,8 +38,6 @@ from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqs.store import SqsStore
 from redrive.testing import ManualClock
 from redrive.testing.sqs import SqsServer
-
-from .places import REGION, lay
 
 LEASE_MS = 30_000
 HOUR_S = 3600

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.turning import in_turn
+from tests.support.aws.places import lay
+from tests.support.aws.sqs_world import FAULT, World, claim, put, settle
+from tests.support.turns import in_turn
 
 from redrive import App
 from redrive.awsapi import client as aws
 from redrive.awsapi.client import client
 from redrive.errors import ConfigError, StoreUnavailable, Unsupported
-from redrive.fault import Fault, Kind
 from redrive.message import (
     Ack,
     Ask,
@@ -32,49 +33,10 @@ from redrive.message import (
     Swap,
 )
 from redrive.stores import open_cells
-from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqs.store import SqsStore
-from redrive.testing.clock import ManualClock
-from redrive.testing.sqs import SqsServer
 
-from .places import lay
-
-FAULT = Fault(kind=Kind.TRANSIENT, error="ConnectionError", text="refused", fingerprint="a" * 16)
 SWAP = Swap("done", 0, b"1")
 DAY_MS = 24 * 3600 * 1000
-
-
-class Own:
-    """Cells that a store may close."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        self._store = MemoryStore(clock)
-        self.read, self.swap = self._store.cells.read, self._store.cells.swap
-
-    def close(self) -> None:
-        self._store.close()
-
-
-class World:
-    """A stand-in, and stores on it."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.server = SqsServer(self.clock)
-        self.stores: list[SqsStore] = []
-
-    def open(self, options: str = "", *, cells: bool = True, triage: bool = False) -> SqsStore:
-        url = f"sqs://eu-central-1/shop?create=true&poll=0&endpoint={self.server.url}{options}"
-        resting = MemoryStore(self.clock) if triage else None
-        self.stores.append(SqsStore(url, clock_ms=self.clock, cells=Own(self.clock) if cells else None, triage=resting))
-        return self.stores[-1]
-
-    def queue(self, name: str) -> Any:
-        return self.server.account.queues[f"shop-{name}"]
-
-    def lying(self, name: str) -> int:
-        """How many messages a queue holds, visible or not."""
-        return sum(int(count) for count in self.queue(name).counts(self.clock()).values())
 
 
 @pytest.fixture
@@ -103,18 +65,6 @@ mode_in_turn = pytest.mark.parametrize("mode", [pytest.param(mode, marks=turn) f
 def opened(world: World, mode: str, **parts: Any) -> SqsStore:
     options, cells = MODES[mode]
     return world.open(options, cells=cells, **parts)
-
-
-def put(store: SqsStore, **parts: Any) -> str:
-    return store.put([Draft(task="push", **parts)])[0].id
-
-
-def claim(store: SqsStore, limit: int = 10, queue: str = "default", lease_ms: int = 30_000) -> list[Delivery]:
-    return store.exchange([], [Ask(queue, limit, lease_ms, worker="w")]).deliveries
-
-
-def settle(store: SqsStore, delivery: Delivery, decision: Any, **parts: Any) -> Settled:
-    return store.exchange([Settlement(delivery.receipt, decision, **parts)], []).settled[0]
 
 
 def run_until_done(world: World, store: SqsStore, step_s: float, most: int) -> Delivery:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from tests.support.aws.places import REGION, Stand
 
 from redrive.cli.terminal import views
 from redrive.errors import ConfigError, StoreError, StoreUnavailable
@@ -33,8 +34,6 @@ from redrive.stores.cells import CellsOfStore
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqs import keys as sqs_keys
 from redrive.stores.sqs.store import SqsStore
-
-from .places import REGION, Stand
 
 LEASE_MS = 30_000
 COUNT = 20

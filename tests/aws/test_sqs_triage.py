@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.aws.places import REGION, client
 
 from redrive import App, AutoRedrive, Backoff, Retry
 from redrive.aws.dead_letters import ingest as ingesting
@@ -21,8 +22,6 @@ from redrive.cli.main import run as run_command
 from redrive.errors import ConfigError, Refused, Unsupported
 from redrive.message import Lane
 from redrive.testing.sqs import SqsServer
-
-from .places import REGION, client
 
 ONCE = Retry(max_attempts=1, backoff=Backoff.fixed("1s"))
 

@@ -12,14 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.support.aws.places import REGION, client
 
 from redrive.aws.dead_letters.ingest import HIDDEN_S
 from redrive.message import Lane
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.testing.clock import ManualClock
 from redrive.testing.sqs import SqsServer
-
-from .places import REGION, client
 
 MESSAGES = 1500
 KILLS = 5

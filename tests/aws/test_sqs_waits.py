@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from tests.support.aws.places import REGION
 
 import redrive
 from redrive import App, Backoff, Retry, presets
@@ -20,14 +21,12 @@ from redrive.aws.redriver.redriver import Redriver, Work
 from redrive.aws.redriver.sending import calls as sqs_calls
 from redrive.awsapi.client import client
 from redrive.errors import Refused
+from redrive.flow.auto_redrive import AutoRedrive
 from redrive.stores.cells import CellsOfStore
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqs.store import SqsStore
 from redrive.testing import ManualClock
 from redrive.testing.sqs import SqsServer
-from redrive.triage.auto.auto_redrive import AutoRedrive
-
-from .places import REGION
 
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S

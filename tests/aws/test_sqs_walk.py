@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
+from tests.support.aws.places import REGION, Stand
 
 from redrive.fault import Fault, Kind
 from redrive.message import (
@@ -25,8 +26,6 @@ from redrive.message import (
 )
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqs.store import SqsStore
-
-from .places import REGION, Stand
 
 STEPS, WALKS = 60, 2
 MODES = {"visibility": "", "requeue": "&mode=requeue", "requeue, few receives": "&mode=requeue&max_receives=5"}

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.aws.places import REGION
 
 from redrive import App, Context, Retry
 from redrive.cli.main import run as run_command
 from redrive.errors import Refused, Unsupported
 from redrive.testing.sqs import SqsServer
-
-from .places import REGION
 
 
 @pytest.fixture(scope="module")

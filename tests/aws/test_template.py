@@ -8,11 +8,10 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.support.aws.deployments import Deployed
+from tests.support.aws.places import client
 
 from redrive.aws.cloudformation.template import Settings
-
-from .deployed import Deployed
-from .places import client
 
 
 def prefix() -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 import redis as redis_py
+from tests.support.encrypted_stores import KEYS, SECRET, an_app, dumped, entropy, fill, forms_in
 from tests.support.servers import PostgresServer, RedisServer
 
 from redrive.crypto import Box, sealed_by
@@ -24,8 +25,6 @@ from redrive.testing.contract.leasing import LeaseRules
 from redrive.testing.contract.mending import ReplaceRules, RestoreRules
 from redrive.testing.contract.settling import SettleRules
 from redrive.testing.contract.triaging import TriageRules
-
-from .encrypting import KEYS, SECRET, an_app, dumped, entropy, fill, forms_in
 
 
 class TestMemory(StoreContract):

@@ -1,5 +1,5 @@
-"""One effect per key on the stores with a server: what tests/unit/test_idempotency.py shows, and PostgreSQL's own
-transactions."""
+"""One effect per key on the stores with a server: what tests/unit/worker/test_idempotency.py shows, and
+PostgreSQL's own transactions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
-from tests.support.servers import PostgresServer, RedisServer
-from tests.unit.idempotent import kept
-from tests.unit.test_idempotency import (  # noqa: F401 # run here too, with the apps of this module
+from tests.support.direct_calls import test_a_direct_call_runs_once_for_its_key  # noqa: F401
+from tests.support.idempotency_rules import (  # noqa: F401
     test_a_completed_duplicate_is_done_with_the_stored_result_and_is_not_run,
     test_a_failed_run_frees_the_key_and_runs_again_at_once,
     test_a_live_conflict_defers_and_its_message_waits_unspent,
@@ -23,7 +22,8 @@ from tests.unit.test_idempotency import (  # noqa: F401 # run here too, with the
     test_the_same_key_with_other_arguments_is_dead_and_permanent,
     test_who_waits_takes_over_once_the_others_time_is_over,
 )
-from tests.unit.test_idempotency_direct import test_a_direct_call_runs_once_for_its_key  # noqa: F401
+from tests.support.idempotent_tasks import kept
+from tests.support.servers import PostgresServer, RedisServer
 
 from redrive import App, Context, Idempotency
 

@@ -1,4 +1,5 @@
-"""Mending dead letters on every store: what tests/unit/test_mend.py shows in full on those that need no server."""
+"""Mending dead letters on every store: what tests/unit/triage/test_actions.py shows in full on those
+that need no server."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.test_postgres import schema  # noqa: F401 - a fixture
-from tests.contract.test_redis import redis_url
+from tests.support.namespaces import redis_url
+from tests.support.schemas import schema  # noqa: F401
 
 from redrive import App
 from redrive.message import Ask, DeadLetter, Lane, Settlement
@@ -66,7 +66,7 @@ def bury(app: App, count: int) -> None:
 
 
 def person(url: str, selector: str, records: Path) -> subprocess.Popen[str]:
-    argv = [sys.executable, "-m", "tests.contract.overlapping", url, selector, str(records)]
+    argv = [sys.executable, "-m", "tests.support.overlaps", url, selector, str(records)]
     return subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.contract.queue_like import BareStore, QueueLikeStore
+from tests.support.queue_stores import BareStore, QueueLikeStore
 
 from redrive.store import Store
 from redrive.testing import ManualClock, StoreContract

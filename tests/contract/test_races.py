@@ -15,8 +15,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.contract.test_postgres import schema  # noqa: F401 - a fixture
-from tests.contract.test_redis import redis_url
+from tests.support.namespaces import redis_url
+from tests.support.schemas import schema  # noqa: F401
 from tests.support.servers import PostgresServer
 
 from redrive.errors import Conflict
@@ -336,7 +336,7 @@ def test_processes_keep_the_rules_of_groups(url: str, stores: list[Store], stric
         stores[0].put([draft(group=f"g{g}", headers={"n": str(n)}) for g in range(groups)])
     workers = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.contract.racing", url, str(seed)],
+            [sys.executable, "-m", "tests.support.racers", url, str(seed)],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,

@@ -1,4 +1,4 @@
-"""Selections on the stores with a server: what tests/unit/test_select.py shows of every selector, of some."""
+"""Selections on the stores with a server: what tests/unit/triage/test_select.py shows of every selector, of some."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.selecting import World, fill
+from tests.support.selections import check_selection
 from tests.support.servers import PostgresServer, RedisServer
-from tests.unit.selecting import World, fill
-from tests.unit.test_select import check_selection
 
 from redrive.stores import open_store
 

@@ -6,8 +6,7 @@ import secrets
 from pathlib import Path
 
 import pytest
-
-from .children import ENGINES
+from tests.support.crash.children import ENGINES
 
 
 @pytest.fixture(params=ENGINES)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.crash.children import Child, balanced, mostly_sqlite, put_all, records, run, stored, until
+from tests.support.crash.programs import Plan
 
 from redrive import Draft
 from redrive.ids import new_id
 from redrive.message import Lane
-
-from .children import Child, balanced, mostly_sqlite, put_all, records, run, stored, until
-from .programs import Plan
 
 pytestmark = pytest.mark.slow
 

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.support.crash.children import Child, balanced, fill, records, until
+from tests.support.crash.clocks import clock
+from tests.support.crash.ledger import Journal, database, handled, opened, produced
+from tests.support.crash.programs import Plan, acknowledge, announce, drafts_of, make_app
 
 from redrive.stores.sqlite.wake import wake_dir
-
-from .children import Child, balanced, fill, records, until
-from .ledger import Journal, database, handled, opened, produced
-from .programs import Plan, acknowledge, announce, drafts_of, make_app
-from .test_clocks import clock
 
 pytestmark = [
     pytest.mark.slow,

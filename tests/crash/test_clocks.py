@@ -3,7 +3,6 @@ early, lost or run twice. (On an SQLite file all processes share the clock of th
 
 from __future__ import annotations
 
-import glob
 import signal
 import time
 from contextlib import closing
@@ -11,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-
-from .children import SERVER_ENGINES, Child, balanced, fill, records, until
-from .ledger import Journal, Record, handled, opened, produced, read
-from .programs import Plan, acknowledge, announce, drafts_of, make_app
+from tests.support.crash.children import SERVER_ENGINES, Child, balanced, fill, records, until
+from tests.support.crash.clocks import clock
+from tests.support.crash.ledger import Journal, Record, handled, opened, produced, read
+from tests.support.crash.programs import Plan, acknowledge, announce, drafts_of, make_app
 
 pytestmark = [
     pytest.mark.slow,
@@ -24,13 +23,6 @@ pytestmark = [
 FAST, SLOW = "+1h", "-1h"
 LEASE_S = 3.0  # so long that nobody loses it where the machine is busy
 MS = 0.002  # times are whole milliseconds
-
-
-def clock(wrong: str) -> dict[str, str]:
-    """The environment of a process whose wall clock is that much off, though not its monotonic one."""
-    libraries = glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")  # noqa: PTH207  # of an absolute path
-    assert libraries, "libfaketime is missing; on Linux these tests must run: install the package faketime"
-    return {"LD_PRELOAD": libraries[0], "FAKETIME": wrong, "DONT_FAKE_MONOTONIC": "1", "FAKETIME_DONT_RESET": "1"}
 
 
 @pytest.mark.fault("a worker's clock is an hour wrong")

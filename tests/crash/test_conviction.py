@@ -12,23 +12,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.support.crash.children import ENGINES, PATIENCE_S, SERVER_ENGINES, records
+from tests.support.crash.ledger import url_of
+from tests.support.crash.poison import CONCURRENCY
+from tests.support.crash.poisoned import BIG_BYTES, evidence, fleet, killer_of_big_ones, left, ways
 
 import redrive
 from redrive.fault import Crash
 from redrive.message import Draft, Lane, Message
 
-from .children import ENGINES, PATIENCE_S, SERVER_ENGINES, records
-from .ledger import url_of
-from .poison import CONCURRENCY
-from .poisoned import BIG_BYTES, evidence, fleet, killer_of_big_ones, left, ways
-
 pytestmark = pytest.mark.slow
 
 CLI = (
-    *(sys.executable, "-m", "redrive", "worker", "tests.crash.poison:app", "-q", "default:4", "--drain"),
+    *(sys.executable, "-m", "redrive", "worker", "tests.support.crash.poison:app", "-q", "default:4", "--drain"),
     *("--lease", "2s", "--grace", "1s", "--log", "json"),
 )  # runs suspects in child processes
-QUICK = (sys.executable, "-m", "tests.crash.poison", "parent")  # sees after a second and a half what hangs
+QUICK = (sys.executable, "-m", "tests.support.crash.poison", "parent")  # sees after a second and a half what hangs
 IN_COMPANY = 3  # deaths of a process with it and others: at first, together again, and with half of them
 WAYS = {
     "killed": {"cause": "signal", "signal": "SIGKILL"},

@@ -12,15 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.crash.children import Child, balanced, fill, records, run, strace, until
+from tests.support.crash.ledger import Ledger, database, produced, read
+from tests.support.crash.programs import Plan
 
 from redrive import App, Draft
 from redrive.errors import StoreUnavailable
 from redrive.message import Counts
 from redrive.stores.sqlite.store import SqliteStore
-
-from .children import Child, balanced, fill, records, run, strace, until
-from .ledger import Ledger, database, produced, read
-from .programs import Plan
 
 pytestmark = pytest.mark.slow
 

@@ -9,12 +9,11 @@ from pathlib import Path
 from time import sleep
 
 import pytest
-
-from .children import KILLED, Child, mostly_sqlite, run, sweep, sweep_stores, until
-from .following import KINDS, Books, fill
-from .ledger import handled, read
-from .programs import Plan
-from .test_sweeps import killed_at, traced
+from tests.support.crash.children import KILLED, Child, mostly_sqlite, run, sweep, sweep_stores, until
+from tests.support.crash.followers import KINDS, Books, fill
+from tests.support.crash.ledger import handled, read
+from tests.support.crash.programs import Plan
+from tests.support.crash.traces import killed_at, traced
 
 PARENTS = len(KINDS)  # one of each
 CALLS, WRITES = 48, 180  # all that a worker makes for them and their children; fewer where it settles more at once,

@@ -13,14 +13,14 @@ from pathlib import Path
 import msgspec
 import psycopg
 import pytest
+from tests.support.crash.children import Child, balanced, fill, records, run, until
+from tests.support.crash.ledger import Journal, Ledger, handled, produced
+from tests.support.crash.mounts import mounted
+from tests.support.crash.programs import Plan, acknowledge, announce, drafts_of, make_app
 from tests.support.servers import PostgresServer, RedisServer, memory_disk
 
 from redrive.errors import StoreFull, StoreUnavailable
 from redrive.message import Draft
-
-from .children import Child, balanced, fill, records, run, until
-from .ledger import Journal, Ledger, handled, produced
-from .programs import Plan, acknowledge, announce, drafts_of, make_app
 
 pytestmark = pytest.mark.slow
 MOST = 5_000  # puts until a small server is full, at the most
@@ -33,20 +33,6 @@ def redis_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     with RedisServer(appendonly=True, maxmemory="12mb", folder=memory_disk()) as server:
         (tmp_path / "url").write_text(f"{server.url}?namespace=crash_{secrets.token_hex(6)}")
         yield tmp_path
-
-
-@contextlib.contextmanager
-def mounted(folder: Path, size: str) -> Iterator[None]:
-    folder.mkdir()
-    mounting = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)], capture_output=True, text=True, check=False
-    )
-    if mounting.returncode != 0:
-        pytest.skip(f"mounting a small file system is not permitted here: {mounting.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.fixture

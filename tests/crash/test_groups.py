@@ -15,12 +15,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.support.crash.children import KILLED, PATIENCE_S, ROOT, mostly_sqlite, until
+from tests.support.crash.groups import History, Plan, make_app
+from tests.support.crash.ledger import Journal, handled, read
 
 from redrive.message import Counts, Discard, Draft, Group, GroupOrder, Handle, Lane, OnDead, Redrive
-
-from .children import KILLED, PATIENCE_S, ROOT, mostly_sqlite, until
-from .grouped import History, Plan, make_app
-from .ledger import Journal, handled, read
 
 PROCESSES = 4  # of two workers each
 FAILING = 10  # one message in so many fails once
@@ -55,7 +54,7 @@ class Fleet:
         plan = msgspec.json.encode(Plan(str(self.place))).decode()
         with (self.place / "stderr").open("ab") as stderr:
             return subprocess.Popen(
-                [sys.executable, "-m", "tests.crash.grouped", plan],
+                [sys.executable, "-m", "tests.support.crash.groups", plan],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stderr=stderr,

@@ -7,13 +7,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.support.crash.children import KILLED, mostly_sqlite, run, sweep_stores
+from tests.support.crash.ledger import everything, handled, opened, read
+from tests.support.crash.payments import POINTS, fill, payments
+from tests.support.crash.programs import Plan
 
 from redrive.message import Lane
-
-from .children import KILLED, mostly_sqlite, run, sweep_stores
-from .ledger import everything, handled, opened, read
-from .paying import POINTS, fill, payments
-from .programs import Plan
 
 ORDERS = 3
 CALLS, CALLS_MIN = 40, 12

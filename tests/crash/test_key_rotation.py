@@ -7,14 +7,13 @@ from pathlib import Path
 from time import sleep
 
 import pytest
+from tests.support.crash.children import Child, balanced, mostly_sqlite, run
+from tests.support.crash.ledger import url_of
+from tests.support.crash.programs import Plan
 
 from redrive import App
 from redrive.crypto import Keys, keys_in, used
 from redrive.message import Lane
-
-from .children import Child, balanced, mostly_sqlite, run
-from .ledger import url_of
-from .programs import Plan
 
 PER_STAGE = 40
 SECRETS = {"old": "A" * 43, "new": "B" * 42 + "A"}

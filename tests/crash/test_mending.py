@@ -6,11 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from .children import KILLED, run, sweep_stores
-from .ledger import opened
-from .mending import fill, look
-from .programs import Plan
+from tests.support.crash.children import KILLED, run, sweep_stores
+from tests.support.crash.edits import fill, look
+from tests.support.crash.ledger import opened
+from tests.support.crash.programs import Plan
 
 STEPS = 23  # of SQLite; servers take fewer or a few more
 

@@ -9,6 +9,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.support.crash.children import SERVER_ENGINES, until
+from tests.support.crash.ledger import opened, url_of
+from tests.support.crash.loads import Load, pause
 from tests.support.proxy import FaultProxy
 
 from redrive.errors import EnqueueError
@@ -16,10 +19,6 @@ from redrive.ids import new_id
 from redrive.message import Ack, Ask, Draft, Settlement, Swap
 from redrive.store import Store
 from redrive.stores import open_store
-
-from .children import SERVER_ENGINES, until
-from .ledger import opened, url_of
-from .loads import Load, pause
 
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("place", SERVER_ENGINES, indirect=True)]
 RECOVERY_S = 10.0  # from the end of the fault until every worker settles something again; asserted in soaks

@@ -7,10 +7,9 @@ from pathlib import Path
 from time import sleep
 
 import pytest
-
-from .children import Child, balanced, run, until
-from .ledger import Ledger, handled, produced, read
-from .programs import Plan
+from tests.support.crash.children import Child, balanced, run, until
+from tests.support.crash.ledger import Ledger, handled, produced, read
+from tests.support.crash.programs import Plan
 
 PAUSE_S = 0.4  # the longest between the first sign of life of a process and its death
 HASTY = 5  # one kill in so many does not wait for a sign of life

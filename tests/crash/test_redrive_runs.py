@@ -8,11 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
-
-from .children import KILLED, Child, mostly_sqlite, run, sweep_stores, until
-from .ledger import handled, opened, read
-from .programs import Plan
-from .redriving import bury, make_app, problems, start
+from tests.support.crash.children import KILLED, Child, mostly_sqlite, run, sweep_stores, until
+from tests.support.crash.ledger import handled, opened, read
+from tests.support.crash.programs import Plan
+from tests.support.crash.redrives import bury, make_app, problems, start
 
 STEPS, STEPS_MIN = 40, 15  # calls to be killed at, and such as each run surely makes
 PAUSE_S = 0.3  # the longest between a worker's first sign of life and its death

@@ -15,11 +15,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.support.crash.children import KILLED, PATIENCE_S, mostly_sqlite, sweep_stores
+from tests.support.crash.ledger import everything, opened, url_of
 
 from redrive.message import Message
-
-from .children import KILLED, PATIENCE_S, mostly_sqlite, sweep_stores
-from .ledger import everything, opened, url_of
 
 PROGRAM = """
 import os, signal

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.crash.loads import Load, pause
 from tests.support.servers import PostgresServer, RedisServer, Server, memory_disk
-
-from .loads import Load, pause
 
 RECOVERY_S = 10.0  # from the server's return until every worker settles something again; asserted in soaks
 # In memory, where a sync takes no time: with `everysec` Redis holds writes back while a sync takes long, and those are

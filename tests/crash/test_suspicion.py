@@ -10,22 +10,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.support.crash.children import mostly_sqlite, records, stored, until
+from tests.support.crash.ledger import url_of
+from tests.support.crash.poisoned import Fleet, evidence, fleet, killer_of_big_ones, left, ways
 
 import redrive
 from redrive.message import Draft, Lane
 from redrive.worker.crash.company import ALONE_FROM
 
-from .children import mostly_sqlite, records, stored, until
-from .ledger import url_of
-from .poisoned import Fleet, evidence, fleet, killer_of_big_ones, left, ways
-
 pytestmark = pytest.mark.slow
 
 MANY = 40
 ALONE_MAX = 3  # deaths alone that convict
-EMBEDDED = (sys.executable, "-m", "tests.crash.poison", "child")
+EMBEDDED = (sys.executable, "-m", "tests.support.crash.poison", "child")
 COMMAND = (
-    *(sys.executable, "-m", "redrive", "worker", "tests.crash.poison:app", "-q", f"default:{MANY}", "--drain"),
+    *(sys.executable, "-m", "redrive", "worker", "tests.support.crash.poison:app", "-q", f"default:{MANY}", "--drain"),
     *("--grace", "1s", "--log", "json"),
 )
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import shutil
-from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
-
-from .children import KILLED, Child, balanced, fill, run, strace, sweep, sweep_stores, until
-from .ledger import Ledger
-from .programs import Plan
+from tests.support.crash.children import KILLED, Child, balanced, fill, run, sweep, sweep_stores, until
+from tests.support.crash.ledger import Ledger
+from tests.support.crash.programs import Plan
+from tests.support.crash.traces import killed_at, traced
 
 STEPS = 60
-CALLS = "pwrite64,fdatasync,fsync,ftruncate,unlink"  # all by which SQLite changes or syncs a file
 
 # -- at the named points
 
@@ -66,34 +63,6 @@ def test_worker_killed_while_it_renews_leases_loses_nothing(place: Path, step: i
 
 
 # -- at the system calls
-
-
-class Trace:
-    """The write and sync calls of the busiest thread of an undisturbed run, in order: (name, how many-th of it)."""
-
-    def __init__(self, log: Path) -> None:
-        calls: dict[str, list[tuple[str, int]]] = defaultdict(list)
-        seen: Counter[tuple[str, str]] = Counter()
-        for thread, name in re.findall(r"^(\d+) +(\w+)\(", log.read_text(), re.M):
-            seen[thread, name] += 1
-            calls[thread].append((name, seen[thread, name]))
-        self.calls = max(calls.values(), key=len)
-
-
-def traced(role: str, plan: Plan) -> Trace:
-    log = Path(plan.place) / "strace.log"
-    assert run(role, plan, under=strace("--seccomp-bpf", "-o", str(log), "-e", f"trace={CALLS}")) == 0
-    return Trace(log)
-
-
-def killed_at(role: str, plan: Plan, call: tuple[str, int]) -> int:
-    name, nth = call
-    log = Path(plan.place) / "strace.log"
-    return run(
-        role,
-        plan,
-        under=strace("-o", str(log), "-e", f"trace={CALLS}", "-e", f"inject={name}:signal=SIGKILL:when={nth}"),
-    )
 
 
 def made(place: Path) -> None:

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from tests.support.crash.children import strace, until
 from tests.support.servers import PostgresServer, RedisServer
 
 from redrive import App
 from redrive.message import Draft
 from redrive.stores import open_store
-
-from .children import strace, until
 
 pytestmark = [pytest.mark.linux, pytest.mark.slow]
 PUTS = 5

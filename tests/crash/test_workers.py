@@ -7,11 +7,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.support.crash.children import Child, balanced, fill, mostly_sqlite, records, stored, until
+from tests.support.crash.programs import Plan
 
 from redrive.message import Lane, Message
-
-from .children import Child, balanced, fill, mostly_sqlite, records, stored, until
-from .programs import Plan
 
 pytestmark = pytest.mark.slow
 

@@ -86,7 +86,7 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 def test_every_promise_names_tests_that_there_are() -> None:
     text = (ROOT / "docs/promises.md").read_text()
-    contract = "".join(path.read_text() for path in (ROOT / "src/redrive/testing/_contract").glob("*.py"))
+    contract = "".join(path.read_text() for path in (ROOT / "src/redrive/testing/contract").glob("*.py"))
     named = re.findall(r"`(?:(tests/[\w/]+\.py)(?:::(\w+))?|(test_\w+))`", text)
     assert len(named) > 30
     for file, test, in_contract in named:

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.unit.test_alerts import Hook, hook
-from tests.unit.working import PATIENCE_S
+from tests.support.webhooks import Hook, hook
+from tests.support.workers import PATIENCE_S
 
 from redrive import Draft
 from redrive.stores.sqlite.store import SqliteStore

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.e2e.endpoint import Answer, Endpoint, Request
+from tests.support.endpoint import Answer, Endpoint, Request
 
 from redrive.decide import Policy, decide
 from redrive.deliver.retry import PATIENT, read_retry

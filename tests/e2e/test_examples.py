@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.e2e.test_mounts import EXAMPLES, run
+from tests.support.examples import EXAMPLES, run
 
 
 def sync(home: Path, count: int) -> str:

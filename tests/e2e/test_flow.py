@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.servers import PostgresServer, RedisServer
-
-from .shop import DOWN, UP, Call, Reply, Scene, Shop, most_within, scene
+from tests.support.shop import DOWN, UP, Call, Reply, Scene, Shop, most_within, scene
 
 pytestmark = pytest.mark.slow
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.e2e.test_cli import COMMAND, Call, dead, environment, failed, good
-from tests.e2e.test_cli import home as home
-from tests.e2e.test_cli import redrive as redrive
+from tests.support.command_line import COMMAND, Call, dead, environment, failed, good
+from tests.support.command_line import home as home
+from tests.support.command_line import redrive as redrive
 
 from redrive import App, Draft
 from redrive.worker.crash.ledger import all_beats

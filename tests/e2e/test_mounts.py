@@ -20,31 +20,17 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
-from tests.e2e.test_cli import COMMAND, environment
-from tests.unit.working import until
+from tests.support.command_line import COMMAND, environment
+from tests.support.examples import EXAMPLES, _path, run
+from tests.support.workers import until
 
 from redrive import App
 from redrive.contrib.starlette import lifespan
 from redrive.events import Event, Notice
 from redrive.stores.sqlite.store import SqliteStore
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 SITE = EXAMPLES / "django_site"
 PATIENCE_S = 60.0
-
-
-def run(home: Path, *argv: str, path: Path = EXAMPLES, **extra: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        argv, cwd=home, env=environment(PYTHONPATH=_path(path), **extra), capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return done
-
-
-def _path(first: Path) -> str:
-    import redrive
-
-    return f"{first}:{Path(redrive.__file__).parents[1]}"
 
 
 @contextmanager

@@ -16,14 +16,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.support.endpoint import Answer, Endpoint
 from tests.support.servers import PostgresServer, RedisServer
 
 from redrive import App, Backoff, Breaker, Context, Retry
 from redrive.fault import Fault, Kind
 from redrive.message import Ask, DeadLetter, Draft, Lane, Message, Settlement
 from redrive.stores.sqlite.store import SqliteStore
-
-from .endpoint import Answer, Endpoint
 
 pytestmark = pytest.mark.slow
 

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from tests.support.bodies import EVERY
 
 from redrive import App
 from redrive.cli.admin.schema import schema_of
-
-from ..unit.bodies import EVERY
 
 TASKS = '''
 import enum

@@ -14,13 +14,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.support.fleet import Journal, Line, Plan, make_app
 
 from redrive.message import Lane, Message
 
-from .fleet import Journal, Line, Plan, make_app
-
 PATIENCE_S = 60.0  # for what comes at once or never
-FLEET = Path(__file__).with_name("fleet.py")
+FLEET = Path(__file__).parents[1] / "support" / "fleet.py"
 
 pytestmark = pytest.mark.slow
 

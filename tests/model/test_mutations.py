@@ -13,17 +13,19 @@ from typing import Any
 import pytest
 from hypothesis import Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
+from tests.support.fate_cases import CASES, first_wrong, wrong_admission, wrong_decision
+from tests.support.model import exchange_bugs as bugs_exchange
+from tests.support.model import fate_bugs as bugs_fate
+from tests.support.model import group_bugs as bugs_groups
+from tests.support.model import store_bugs as bugs_store
+from tests.support.model.bug import Bug
 from tests.support.store_model import StoreModel
 from tests.support.store_model.walk import Walk, take_walk
-from tests.turning import in_turn
+from tests.support.turns import in_turn
 
 from redrive.store import Store
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
-
-from . import bugs_exchange, bugs_fate, bugs_groups, bugs_store
-from .bug import Bug
-from .test_fates import CASES, first_wrong, wrong_admission, wrong_decision
 
 pytestmark = pytest.mark.slow
 SEED = 1

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from tests.contract.test_contract import ModestStore
-from tests.contract.test_postgres import schema_of
-from tests.contract.test_postgres_floor import always as always
-from tests.contract.test_redis import redis_url
+from tests.support.floors import always as always
+from tests.support.modest import ModestStore
+from tests.support.namespaces import redis_url
+from tests.support.schemas import schema_of
 from tests.support.servers import PostgresServer, RedisServer
 from tests.support.store_model import StoreModel
 

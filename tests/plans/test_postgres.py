@@ -10,6 +10,9 @@ from itertools import islice
 
 import psycopg
 import pytest
+from tests.support.plans import filling
+from tests.support.plans.explained import OPTIONS, Explained, Plan
+from tests.support.plans.filling import DAY_MS, FINGERPRINTS, HOUR_MS, LATER, LINES, MAIN, SMALL, WORN, Mix
 from tests.support.servers import PostgresServer
 
 from redrive.fault import Fault, Kind
@@ -45,10 +48,6 @@ from redrive.stores.postgres.floor import (
 )
 from redrive.stores.postgres.floors import WAKE, Looking
 from redrive.stores.postgres.store import PostgresStore
-
-from . import filling
-from .explained import OPTIONS, Explained, Plan
-from .filling import DAY_MS, FINGERPRINTS, HOUR_MS, LATER, LINES, MAIN, SMALL, WORN, Mix
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("plans-postgres"), pytest.mark.timeout(900)]
 

@@ -12,6 +12,8 @@ from itertools import islice, takewhile
 from typing import Any
 
 import pytest
+from tests.support.plans import filling
+from tests.support.plans.filling import DAY_MS, FINGERPRINTS, HOUR_MS, LATER, LINES, MAIN, SMALL
 from tests.support.servers import RedisServer
 
 from redrive.fault import Fault, Kind
@@ -31,9 +33,6 @@ from redrive.message import (
     Where,
 )
 from redrive.stores.redis.store import RedisStore
-
-from . import filling
-from .filling import DAY_MS, FINGERPRINTS, HOUR_MS, LATER, LINES, MAIN, SMALL
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("plans-redis"), pytest.mark.timeout(900)]
 

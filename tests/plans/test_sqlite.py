@@ -10,6 +10,9 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from tests.support.plans import filling
+from tests.support.plans.filling import DAY_MS, HOUR_MS, LATER, LINES, MAIN, SMALL
+from tests.support.plans.recorded import Ran, Recorded
 
 from redrive.fault import Fault, Kind
 from redrive.message import (
@@ -28,10 +31,6 @@ from redrive.message import (
     Settlement,
     Where,
 )
-
-from . import filling
-from .filling import DAY_MS, HOUR_MS, LATER, LINES, MAIN, SMALL
-from .recorded import Ran, Recorded
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("plans-sqlite"), pytest.mark.timeout(900)]
 

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
+from tests.support.run_letters import letters, planned
+from tests.support.simulation.interleaved import Interleaved
 
 from redrive.message import Lane
-from redrive.triage.redrive.plan import CHUNK, chunk_cell
-from redrive.triage.redrive.records import FAILURES_MAX, marks_cell
+from redrive.triage.redrive.plan import CHUNK
+from redrive.triage.redrive.records import FAILURES_MAX
 from redrive.triage.redrive.run import Run
 from redrive.worker import redrive_outcome
-
-from .interleaved import Interleaved
-
-
-def planned(scene: Interleaved, run: Run) -> list[str]:
-    cells = scene.store.cells.read([chunk_cell(run.id, n) for n in range(run.plan.chunks)])
-    return [id for cell in cells if cell is not None for id, *_ in msgspec.json.decode(cell.value)]
-
-
-def letters(scene: Interleaved, run: Run, ids: list[str]) -> dict[str, str]:
-    """What the run says became of each message; "." where it has tried none of a chunk."""
-    cells = scene.store.cells.read([marks_cell(run.id, n) for n in range(run.plan.chunks)])
-    told = [CHUNK * "." if cell is None else cell.value.decode() for cell in cells]
-    return dict(zip(ids, "".join(told), strict=False))
 
 
 def problems(scene: Interleaved) -> list[str]:

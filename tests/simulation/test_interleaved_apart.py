@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.run_letters import letters, planned
+from tests.support.simulation.apart import InterleavedApart
 
 from redrive.message import Lane
 from redrive.stores.sqs import outbox
-from redrive.stores.sqs.outbox import sent_cell
+from redrive.stores.sent import sent_cell
 from redrive.triage.redrive.run import Run
 from redrive.worker import redrive_outcome
-
-from .apart import InterleavedApart
-from .test_interleaved import letters, planned
 
 
 @pytest.fixture(autouse=True)

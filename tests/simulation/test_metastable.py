@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.simulation.scenarios import Ramped
 
 from redrive.flow.budget import Budget
-
-from .scenarios import Ramped
 
 TENTH = Budget(ratio=0.1, floor=1)
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 20))]

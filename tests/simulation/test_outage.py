@@ -6,15 +6,14 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
+from tests.support.simulation.endpoints import Fragile
+from tests.support.simulation.scenarios import PATIENT, Outage
+from tests.support.simulation.world import START_MS, World
 
 from redrive.flow.breaker import Breaker
 from redrive.flow.budget import Budget
 from redrive.flow.dependency import Dependency
 from redrive.flow.limits import Rate
-
-from .endpoints import Fragile
-from .scenarios import PATIENT, Outage
-from .world import START_MS, World
 
 pytestmark = pytest.mark.xdist_group("outage")  # so that each scenario is played once
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from tests.support.simulation.endpoints import Fragile
+from tests.support.simulation.redrives import Redriving
+from tests.support.simulation.world import START_MS
 
 from redrive import Breaker, Retry
-
-from .endpoints import Fragile
-from .redriving import Redriving
-from .world import START_MS
 
 FOREVER = START_MS * 2
 

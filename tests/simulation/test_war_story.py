@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.simulation.endpoints import TOO_MANY, UNAVAILABLE, Fragile
+from tests.support.simulation.scenarios import BY_KEY, GUARDED, war_story
 
 from redrive.fault import Fault
 from redrive.flow.breaker import Breaker
 from redrive.flow.dependency import Dependency
-
-from .endpoints import TOO_MANY, UNAVAILABLE, Fragile
-from .scenarios import BY_KEY, GUARDED, war_story
 
 BORNE = 100.0  # calls a second
 

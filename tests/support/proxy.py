@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from .servers import HOST, PORTS, Server, free_ports
+from tests.support.servers import HOST, PORTS, Server, free_ports
 
 T = TypeVar("T")
 CHUNK_BYTES = 65_536

@@ -28,9 +28,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from redrive.errors import ConfigError
+from tests.support import guard
 
-from . import guard
+from redrive.errors import ConfigError
 
 READY_WITHIN_S = 60.0
 STOPPED_WITHIN_S = 20.0

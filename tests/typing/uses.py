@@ -28,6 +28,7 @@ from redrive import (
     Wrap,
     presets,
 )
+from redrive.enqueue import Bound, Ref, Task
 from redrive.errors import Cancelled, NotDone, RedriveError, StoreUnavailable
 from redrive.events import Event, Fate, Notice
 from redrive.fault import Fault, classify, parse_retry_after
@@ -35,7 +36,6 @@ from redrive.message import Counts, DeadLetter, Decision, Message, Put, RetryAt
 from redrive.store import Store
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqlite.store import SqliteStore
-from redrive.task import Bound, Ref, Task
 
 app = App("sqlite:///work.db")
 assert_type(App.from_env(), App)

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.commands import Call, Said
+from tests.support.workers import store_in
 
 from redrive import App
 from redrive.cli.main import run
-
-from .commanding import Call, Said
-from .working import store_in
 
 
 @pytest.fixture(params=["memory", "sqlite"])

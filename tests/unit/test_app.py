@@ -19,10 +19,10 @@ import pytest
 
 import redrive
 from redrive import App, Backoff, Context, Draft, Reject, Retry
+from redrive.enqueue import Ref
 from redrive.errors import ConfigError, EncodeError, EnqueueError, StoreUnavailable
 from redrive.message import Ask, DeadLetter, Delivery, Lane, Message, Put, RetryAt, Settlement, Swap
 from redrive.stores.memory.store import MemoryStore
-from redrive.task import Ref
 from redrive.worker.process import YOUNG_OBJECTS_MAX
 
 UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -54,7 +54,7 @@ class Watched(MemoryStore):
         return super().put(drafts, swaps=swaps)
 
 
-def task_of(app: App, **options: Any) -> redrive.task.Task[[int], None]:
+def task_of(app: App, **options: Any) -> redrive.enqueue.Task[[int], None]:
     @app.task(name="crm.push", **options)
     def push(n: int) -> None: ...
 

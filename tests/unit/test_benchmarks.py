@@ -14,7 +14,7 @@ from benchmarks.engines import ENGINES
 from benchmarks.harness import ROOT, Broken, Child, Reading, interleaved, need_all_once, ratio, table
 from benchmarks.tasks import Boom
 from benchmarks.throughput import need_evidence
-from tests.turning import in_turn
+from tests.support.turns import in_turn
 
 from redrive.fault import Fault, classify
 
@@ -25,7 +25,7 @@ TINY += "--waiting 100 --dead 300 --suspects 20x50ms --crowd 12"
 @pytest.mark.parametrize(
     "name",  # what a message costs on SQS stands in tests/aws/test_sqs_requests.py
     [
-        pytest.param(name, marks=pytest.mark.soak if name == "sqs-requests" else in_turn(n % 5, of=5))
+        pytest.param(name, marks=pytest.mark.soak if name in ("sqs-requests", "aws-calls") else in_turn(n % 5, of=5))
         for n, name in enumerate(BENCHMARKS)
     ],
 )

@@ -21,6 +21,8 @@ def test_the_pinned_modules_are_there_after_a_plain_import() -> None:
 import redrive
 assert callable(redrive.context) and callable(redrive.fault.classify) and redrive.presets["standard_api"]
 import redrive.app
+import redrive.enqueue
+import redrive.task
 from redrive import App, context
 assert callable(redrive.context) and callable(context)
 """
@@ -39,3 +41,9 @@ assert "msgspec" not in sys.modules
 def test_an_unknown_name_names_the_known_ones() -> None:
     with pytest.raises(AttributeError, match=r"no attribute 'Ap'; it has Aimd, App, AutoRedrive"):
         _ = redrive.Ap  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["Task", "Bound", "Ref"])
+def test_names_that_moved_are_there_under_their_old_path_with_a_warning(name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"redrive.task.{name} is redrive.enqueue.{name} now"):
+        assert getattr(redrive.task, name) is getattr(redrive.enqueue, name)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.workers import Heard, store_in
 
 from redrive import App, Draft, Reject, Retention
 from redrive.errors import ConfigError, StoreUnavailable
@@ -16,8 +17,6 @@ from redrive.message import Ack, Ask, GroupOrder, Keep, Lane, OnDead
 from redrive.store import Store
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import Kit, ManualClock
-
-from .working import Heard, store_in
 
 
 @pytest.fixture(params=["memory", "sqlite"])

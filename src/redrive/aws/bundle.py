@@ -20,8 +20,6 @@ from platform import machine
 
 from msgspec import Struct
 
-import redrive
-
 from ..config import trust
 from ..errors import ConfigError
 
@@ -62,7 +60,7 @@ def package(out: Path, *, python: str, architecture: str, add: Sequence[Path] = 
 
 
 def _redrive() -> Iterator[tuple[str, Path]]:
-    root = Path(redrive.__file__).parent
+    root = Path(__file__).parent.parent
     for name, path in _under(root, "redrive"):
         if PurePosixPath(name).parts[1] not in LEFT_OUT:
             yield name, path

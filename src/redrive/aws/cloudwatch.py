@@ -31,7 +31,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -40,9 +40,7 @@ from ..duration import Duration, seconds
 from ..events import Event, Fate, Notice
 from ..redact import redact, redact_value
 from ..redact.visible import in_json
-
-if TYPE_CHECKING:
-    from ..app import App
+from ..registry import Registry
 
 NAMESPACE = "Redrive"
 UNITS = {
@@ -118,7 +116,7 @@ class Emf:
 
     def __init__(
         self,
-        app: App,
+        app: Registry,
         stream: IO[str] | None = None,
         *,
         prefix: str | None = None,

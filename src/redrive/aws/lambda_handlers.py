@@ -12,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
+from ..registry import Registry
 from .cloudwatch import Emf, redriver_line
 from .redriver.moving import Settings, settings_of
 from .redriver.pacing import Known
@@ -20,7 +21,6 @@ from .redriver.sending import Call, calls
 from .redriver.triggers import trigger_of
 
 if TYPE_CHECKING:
-    from ..app import App
     from ..store import Cells
     from .lambda_.batch import Batches
 
@@ -32,7 +32,7 @@ class LambdaHandler:
     """What `app.lambda_handler()` gives: a function of (event, context). What it needs is made at its first event and
     kept for the next ones; `close` ends its threads, which Lambda never asks for."""
 
-    def __init__(self, app: App, *, concurrency: int | None, margin_s: float, metrics: bool) -> None:
+    def __init__(self, app: Registry, *, concurrency: int | None, margin_s: float, metrics: bool) -> None:
         from .lambda_.batch import Batches  # when the function's module is imported; the re-driver needs none of it
 
         self._make = Batches

@@ -14,11 +14,11 @@ import msgspec
 from ..app import App
 from ..config.resolve import near_miss
 from ..duration import milliseconds
+from ..enqueue import Bound, Task
 from ..errors import Unreadable
 from ..message import NORMAL, PRIORITIES, Draft
 from ..redact import clip
 from ..redact.visible import one_line
-from ..task import Bound, Task
 from .place import Place, at_store
 from .terminal.failure import USAGE, Failure, note, program, typed
 from .terminal.output import Output

@@ -10,9 +10,10 @@ from typing import Any
 
 import click
 
-from ..app import App, Queue
+from ..app import App
 from ..config import trust
 from ..config.resolve import LOGS, Settings, near_miss, settings
+from ..registry import Queue
 from ..worker.supervisor import supervise
 from .place import app_option, load_app, move, one_app, url_option
 from .scheduler import warn_without_schedules, write_log

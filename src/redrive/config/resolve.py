@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from ..duration import seconds
 from ..errors import ConfigError, Refused
+from ..errors import near_miss as near_miss
 from ..urls import shown
 from . import trust
 from .file import CONFIG, File, settings_file, table_of
@@ -110,13 +111,6 @@ def unknown_variables() -> list[tuple[str, str]]:
     names = [*(name.upper() for name in _SETTINGS), *_OTHERS]
     meant = ((name, near_miss(name, names, 0.75)) for name in odd if name not in names)
     return [(f"REDRIVE_{name}", f"REDRIVE_{near}") for name, near in meant if near]
-
-
-def near_miss(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
-    """The known word that was probably meant."""
-    import difflib
-
-    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=likeness)), None)
 
 
 def queue_sizes(value: object) -> dict[str, int | None]:

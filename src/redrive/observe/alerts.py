@@ -20,7 +20,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -33,13 +33,11 @@ from ..events import Event, Fate, Notice
 from ..message import Swap, Where
 from ..redact import clip, redact
 from ..redact.visible import many_lines, one_line
+from ..registry import Registry
 from ..times import rfc3339
 from ..triage.annotations import NOTHING, read_annotations
 from ..triage.select.terms import as_node
 from ..urls import shown
-
-if TYPE_CHECKING:
-    from ..app import App
 
 NAMES = ("dead_growth", "quarantined", "breaker_opened", "run_stopped")
 IDS_MAX = 5  # sample ids that an alert carries
@@ -121,7 +119,7 @@ class Watch:
 
     def __init__(
         self,
-        app: App,
+        app: Registry,
         names: Iterable[str],
         tell: Callable[[Alert], object],
         *,
@@ -362,7 +360,7 @@ class Watch:
         return ["--url", url] if url is not None and shown(url) == url else []
 
 
-def on(app: App, name: str, fn: Callable[[Alert], Any], every: Duration) -> Callable[[], None]:
+def on(app: Registry, name: str, fn: Callable[[Alert], Any], every: Duration) -> Callable[[], None]:
     """What `App.on` does."""
     if name not in NAMES:
         near = near_miss(str(name), NAMES)
@@ -380,7 +378,7 @@ def _called(fn: Callable[[Alert], Any]) -> Callable[[Alert], object]:
     return fn
 
 
-def _channel(app: App, name: str, fn: Callable[..., Any]) -> str:
+def _channel(app: Registry, name: str, fn: Callable[..., Any]) -> str:
     """The function's name, which is the same in every process; a number tells those of one name apart."""
     module = getattr(fn, "__module__", None) or "builtins"
     called = f"{module}.{getattr(fn, '__qualname__', type(fn).__qualname__)}"
@@ -389,7 +387,7 @@ def _channel(app: App, name: str, fn: Callable[..., Any]) -> str:
     return called if number == 1 else f"{called}#{number}"
 
 
-_NAMED: weakref.WeakKeyDictionary[App, dict[tuple[str, str], int]] = weakref.WeakKeyDictionary()
+_NAMED: weakref.WeakKeyDictionary[Registry, dict[tuple[str, str], int]] = weakref.WeakKeyDictionary()
 
 
 def _text(subject: Subject, told: Pile) -> str:
@@ -450,7 +448,7 @@ def _dead(subject: Subject) -> list[str]:
     return ["dlq", "list", f"{as_node(Where(queue=queue, task=subject.task))} -fingerprint:*"]
 
 
-def _spec_of(app: App) -> str | None:
+def _spec_of(app: Registry) -> str | None:
     """MODULE:APP, found by looking for the app where its handlers were written."""
     for module in dict.fromkeys(getattr(task.handler, "__module__", None) for task in list(app.tasks.values())):
         found = sys.modules.get(module or "")

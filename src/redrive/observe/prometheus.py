@@ -55,6 +55,7 @@ from ..errors import ConfigError
 from ..message import Counts, Lane, Where
 from ..redact import redact
 from ..redact.visible import one_line
+from ..registry import Registry
 from ..triage.controls import Control, Controls
 from ..triage.redrive.records import RunState, Status, index, read_state, state_cell
 from .tally import SHAPES, Counting, Labels, Series, done_by_attempt, empty
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
     from prometheus_client.registry import CollectorRegistry
 
-    from ..app import App
     from ..store import Store
 
 LANES = ("ready", "scheduled", "leased", "dead", "quarantine", "done")
@@ -94,7 +94,7 @@ class Metrics:
     the extra is not installed (`pip install 'redrive[prometheus]'`), ValueError where the registry has them already.
     """
 
-    def __init__(self, app: App, *, store: bool = True) -> None:
+    def __init__(self, app: Registry, *, store: bool = True) -> None:
         self._app = app
         self._counting = Counting(app.tasks)
         self._depths = Depths(lambda: app.store, app) if store else None
@@ -161,7 +161,7 @@ class Depths:
     knows the dependencies' rules; `clock` counts seconds."""
 
     def __init__(
-        self, store: Callable[[], Store], app: App | None = None, *, clock: Callable[[], float] = time.monotonic
+        self, store: Callable[[], Store], app: Registry | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._store, self._app, self._clock = store, app, clock
         self._lock = threading.Lock()

@@ -13,7 +13,6 @@ import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,10 +20,8 @@ from ..config.resolve import is_shared
 from ..errors import Refused
 from ..events import Event, Notice
 from ..files import NotOurs, make_folder, open_file, read_regular, rewrite
+from ..registry import Registry
 from .tally import Counting, Labels, Numbers, Series, empty, merge
-
-if TYPE_CHECKING:
-    from ..app import App
 
 WRITE_EVERY_S = 0.5
 PROCESSES_MAX = 1000
@@ -79,7 +76,7 @@ class SharedCounting:
             self._closed.wait(WRITE_EVERY_S)
 
 
-def share(app: App, directory: Path) -> None:
+def share(app: Registry, directory: Path) -> None:
     """Count what this process's workers do, for whoever serves `directory`: what `redrive worker --metrics` does in
     each of its processes. Raises OSError, Refused."""
     counting = Counting(app.tasks)

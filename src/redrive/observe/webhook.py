@@ -9,7 +9,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
@@ -17,10 +17,8 @@ import msgspec
 from .._version import __version__
 from ..config.resolve import hidden_url
 from ..redact.visible import in_json
+from ..registry import Registry
 from .alerts import NAMES, Alert, NotTold, Watch
-
-if TYPE_CHECKING:
-    from ..app import App
 
 TIMEOUT_S = 5.0  # to connect, and between two bytes of the answer
 PAUSES_S = (0.5, 2.0)  # between tries
@@ -72,7 +70,7 @@ class Webhook:
             return f"cannot be called: {type(error).__name__}", False
 
 
-def notify(app: App, url: str, every_s: float, app_spec: str | None = None) -> Watch:
+def notify(app: Registry, url: str, every_s: float, app_spec: str | None = None) -> Watch:
     """Post all alerts of the app's workers to `url`, the same at most every `every_s` seconds."""
     hook = Webhook(url)
     channel = f"webhook-{hashlib.sha256(url.encode()).hexdigest()[:16]}"

@@ -6,12 +6,10 @@ sees the same ones.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from itertools import count, takewhile
-from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
 from msgspec import Struct
@@ -19,6 +17,7 @@ from msgspec import Struct
 from ..config.resolve import near_miss
 from ..duration import Duration, milliseconds, show
 from ..errors import ConfigError
+from ..timezone import zone_of
 
 ALIASES = {
     "@hourly": "0 * * * *",
@@ -114,30 +113,6 @@ def _every(every: Duration, tz: str, zone: tzinfo) -> Every:
     if every_ms < EVERY_MIN_MS:
         raise ConfigError(f"every={every!r}: expected {show(EVERY_MIN_MS / 1000)} or more")
     return Every(f"every {every_ms}ms", f"every {show(every_ms / 1000)}", tz, zone, every_ms)
-
-
-def zone_of(tz: str) -> tzinfo:
-    """The time zone of an IANA name. Raises ConfigError with the near misses."""
-    if tz == "UTC":
-        return UTC
-    try:
-        return ZoneInfo(tz)
-    except (KeyError, ValueError, OSError, TypeError):  # KeyError: unknown; OSError: the name of a folder of zones
-        pass
-    near = _near_zones(str(tz))
-    meant = f"did you mean {' or '.join(map(repr, near))}?" if near else "expected an IANA name such as 'Europe/Zurich'"
-    raise ConfigError(f"tz={tz!r}: there is no such time zone; {meant}")
-
-
-def _near_zones(tz: str) -> list[str]:
-    """Those that end alike, such as a city without its continent, then those that are spelled alike."""
-    zones = {zone.lower(): zone for zone in sorted(available_timezones())}
-    if not zones:
-        return []  # no database on this machine
-    wanted = tz.lower().replace(" ", "_")
-    city = [zone for zone in zones if zone == wanted or zone.rpartition("/")[2] == wanted.rpartition("/")[2]]
-    alike = difflib.get_close_matches(wanted, zones, n=3)
-    return [zones[zone] for zone in list(dict.fromkeys([*city, *alike]))[:3]]
 
 
 @lru_cache(maxsize=_CACHED)  # a scheduler asks every second, for the same tick

@@ -6,25 +6,23 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from ..audit.log import Audit, Entry
 from ..config.resolve import near_miss
 from ..duration import Duration, milliseconds
+from ..enqueue import Ref, Task
 from ..errors import ConfigError, EnqueueError
 from ..ids import new_id
 from ..message import Cell, Draft, Swap
+from ..registry import Registry
 from ..run_context import refuse_loop
-from ..task import Ref, Task
 from ..times import rfc3339
 from .cron import Cron, Every, times
 from .turn import Missed, State, resumed
-
-if TYPE_CHECKING:
-    from ..app import App
-    from ..audit.log import Entry
 
 NAME_HEADER, TICK_HEADER = "redrive-schedule", "redrive-tick"
 _to_state = msgspec.json.Decoder(State).decode
@@ -79,7 +77,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         draft = self._draft(store.now_ms(), {NAME_HEADER: self.name}, delayed=False)
         draft = replace(draft, id=draft.id or new_id(store.now_ms()))
         entry = replace(entry, ids=(draft.id or "",), count=1)
-        audit = self.task.app.audit
+        audit = Audit(self.task.app.store)
         (put,) = audit.beside(entry, lambda swaps: store.put([draft], swaps=swaps))
         if put.duplicate:  # nothing was put
             audit.amend(entry)
@@ -111,10 +109,10 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             wanted = resumed(state, self.missed, paused, now_ms)
             store.put([], swaps=[swap_of(self, cell, wanted), *swaps])
 
-        self.task.app.audit.commit(entry, write)
+        Audit(self.task.app.store).commit(entry, write)
 
     def _entry(self, word: str, reason: str, actor: str | None) -> Entry:
-        return self.task.app.audit.by_hand(word, f"schedule/{self.name}", actor, reason)
+        return Audit(self.task.app.store).by_hand(word, f"schedule/{self.name}", actor, reason)
 
 
 def state_in(cell: Cell | None) -> State | None:
@@ -131,7 +129,8 @@ def swap_of(schedule: Schedule, cell: Cell | None, state: State) -> Swap:
 
 
 def periodic(
-    app: App,
+    app: Registry,
+    register: Callable[..., Callable[[Callable[..., Any]], Task[..., Any]]],
     cron: str | None,
     *,
     every: Duration | None,
@@ -145,7 +144,7 @@ def periodic(
     using: Mapping[str, Any],
     task_options: Mapping[str, Any],
 ) -> Any:
-    """What `App.periodic` does; it documents the options."""
+    """Declare a schedule, as `App.periodic` documents. `register` is `app.task`."""
     ticks = times(cron, every, tz)
     policy = _missed(missed)
     try:
@@ -154,7 +153,7 @@ def periodic(
         raise ConfigError(str(error)) from None
 
     def declare(handler: Callable[..., Any]) -> Task[..., Any]:
-        task = handler if isinstance(handler, Task) else _register(app, handler, name, queue, task_options)
+        task = handler if isinstance(handler, Task) else _register(register, handler, name, queue, task_options)
         if task is handler:
             _check(app, task, task_options)
         options = {key: value for key, value in {"queue": queue, **using}.items() if value is not None}
@@ -178,17 +177,19 @@ def periodic(
 
 
 def _register(
-    app: App, handler: Callable[..., Any], name: str | None, queue: str | None, options: Mapping[str, Any]
+    register: Callable[..., Callable[[Callable[..., Any]], Task[..., Any]]],
+    handler: Callable[..., Any],
+    name: str | None,
+    queue: str | None,
+    options: Mapping[str, Any],
 ) -> Task[..., Any]:
     if not callable(handler):
         raise ConfigError(f"@app.periodic(…) stands above a task or a function, not {handler!r}")
     placed: dict[str, Any] = {} if queue is None else {"queue": queue}
-    register: Any = app.task  # its overloads are for people
-    task: Task[..., Any] = register(name=name, **placed, **options)(handler)
-    return task
+    return register(name=name, **placed, **options)(handler)
 
 
-def _check(app: App, task: Task[..., Any], task_options: Mapping[str, Any]) -> None:
+def _check(app: Registry, task: Task[..., Any], task_options: Mapping[str, Any]) -> None:
     if task.app is not app:
         raise ConfigError(f"task {task.name!r} belongs to another app; declare its schedule there")
     if task_options:

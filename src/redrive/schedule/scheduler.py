@@ -15,7 +15,6 @@ import threading
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -24,13 +23,11 @@ from ..events import Notice
 from ..message import Cell
 from ..redact import redact
 from ..redact.visible import many_lines
+from ..registry import Registry
 from ..times import rfc3339
 from .cron import next_after
 from .declare import Schedule, state_in, swap_of
 from .turn import Turn, cut, turn
-
-if TYPE_CHECKING:
-    from ..app import App
 
 STEP_MS = 1_000  # the longest sleep, so that a pause, a change or a jump of the clock is soon seen
 STORE_RETRY_S = (0.05, 2.0)  # the first and the longest pause while the store cannot be reached
@@ -52,7 +49,7 @@ class Scheduler:
     every 2 s; the ticks of that time are missed, and the schedules' `missed=` says what becomes of them.
     """
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: Registry) -> None:
         self.app = app
         self.name = f"scheduler/{os.uname().nodename}:{os.getpid()}"
         self._store = app.store

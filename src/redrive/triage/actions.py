@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
@@ -17,14 +17,12 @@ from ..audit.log import Audit
 from ..duration import Duration
 from ..errors import ConfigError
 from ..message import RESTING, Discard, Handle, Isolate, Lane, Message, Readmit, Verdict
+from ..registry import Registry
 from ..store import Store
 from .edit import Body, Edited, Editor
 from .export import Exported, File, Imported, export, import_lines
 from .reveal import reveal as record_reveal
 from .selection import Selection
-
-if TYPE_CHECKING:
-    from ..app import App
 
 BATCH = 500  # messages of one commit, or one read
 
@@ -46,7 +44,7 @@ Tick = Callable[[int], object]
 class Actions:
     """Edits, moves, exports and imports dead letters."""
 
-    def __init__(self, store: Store, app: App | None = None) -> None:
+    def __init__(self, store: Store, app: Registry | None = None) -> None:
         self._store, self._app = store, app
 
     def edit(

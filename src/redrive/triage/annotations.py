@@ -19,10 +19,10 @@ from ..audit.log import Audit, Entry
 from ..config.resolve import near_miss
 from ..duration import Duration, milliseconds
 from ..errors import ConfigError
+from ..flow.auto_redrive import AutoRedrive
 from ..message import Swap, version_of
 from ..store import Store
 from ..times import rfc3339
-from .auto.auto_redrive import AutoRedrive
 from .auto.rules import RULES, Kind, Rule, encode, read_rules, rules
 
 RULES_MAX = 1000

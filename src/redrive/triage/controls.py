@@ -21,12 +21,12 @@ from ..flow import limits, ramp, window
 from ..flow.breaker import Breaker, Word
 from ..flow.dependency import Dependency, State
 from ..message import Lane, Swap, Where, version_of
+from ..registry import Registry
 from ..worker.flow.controller import NAMES
 from ..worker.flow.local_state import controls, is_rate
 from ..worker.flow.transitions import Transition, note, read
 
 if TYPE_CHECKING:
-    from ..app import App
     from ..store import Store
 
 LOOKED = 1000  # waiting messages that are looked at to say what holds them
@@ -79,7 +79,7 @@ class Controls:
     Without the app (`Controls(store)`) rules are not known: then breaker, cool-down and what is deferred are shown.
     """
 
-    def __init__(self, store: Store, app: App | None = None) -> None:
+    def __init__(self, store: Store, app: Registry | None = None) -> None:
         self._store, self._app, self._audit = store, app, Audit(store)
 
     def names(self) -> Sequence[str]:

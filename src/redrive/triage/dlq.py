@@ -13,6 +13,7 @@ from ..audit.actor import signed
 from ..duration import Duration, milliseconds
 from ..errors import ConfigError
 from ..message import RESTING, FailureGroup, Lane, Message, Page, Redrive, Where
+from ..registry import Registry
 from ..store import Store
 from .actions import ActionResult, Actions, Batches
 from .annotations import Annotations
@@ -24,8 +25,7 @@ from .select.terms import as_node
 from .selection import Selection
 
 if TYPE_CHECKING:  # commands that plan and run nothing start without these
-    from ..app import App
-    from .redrive.health import Check
+    from ..flow.health import Check
     from .redrive.plan import PlanHandle
     from .redrive.run import Run, RunView
 
@@ -40,7 +40,7 @@ class Retried(ActionResult, frozen=True):
 class DeadLetters(Annotations, Actions):
     """The dead messages of a store. Iterating yields all of them, the longest dead first."""
 
-    def __init__(self, store: Store, app: App | None = None) -> None:
+    def __init__(self, store: Store, app: Registry | None = None) -> None:
         """With `app`, plans leave out messages of unknown tasks."""
         self._store, self._app = store, app
 

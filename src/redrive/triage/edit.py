@@ -23,11 +23,11 @@ from ..errors import ConfigError, KeyMissing, Refused, Unreadable
 from ..ids import new_id
 from ..message import RAW, RESTING, Draft, Message, Replace
 from ..redact import Redactor
+from ..registry import Registry
 from ..store import Store, box_of
 
 if TYPE_CHECKING:
-    from ..app import App
-    from ..task import Task
+    from ..task import TaskSpec
 
 _UNTOLD = "what differs is not kept: payloads are encrypted"
 REPLACES = "redrive-replaces"
@@ -52,7 +52,7 @@ class Prepared(Struct, frozen=True):
 class Editor:
     """Edits the dead letters of a store, against the schemas of the app's tasks."""
 
-    def __init__(self, store: Store, app: App | None) -> None:
+    def __init__(self, store: Store, app: Registry | None) -> None:
         self._store, self._app = store, app
 
     def find(self, id: str) -> Message:
@@ -166,7 +166,7 @@ class Editor:
                 changed[name] = msgspec.Raw(to_json(value, f"argument {name!r}"))
         return msgspec.json.encode(changed)
 
-    def _check(self, message: Message, task: Task[..., Any] | None, body: bytes) -> None:
+    def _check(self, message: Message, task: TaskSpec | None, body: bytes) -> None:
         what = f"edit of message {message.id}"
         if self._app is None:
             raise Refused(
@@ -189,7 +189,7 @@ class Editor:
         except Unreadable as error:
             raise Refused(f"{what}: the new {error}; nothing was changed") from None
 
-    def _task(self, message: Message) -> Task[..., Any] | None:
+    def _task(self, message: Message) -> TaskSpec | None:
         return None if self._app is None else self._app.tasks.get(message.task)
 
 
@@ -201,7 +201,7 @@ def _was_raw(message: Message) -> bool:
         return False
 
 
-def _content(message: Message, task: Task[..., Any] | None, new: bytes) -> str:
+def _content(message: Message, task: TaskSpec | None, new: bytes) -> str:
     if not is_json(new):
         return RAW
     if not _was_raw(message) or task is None:

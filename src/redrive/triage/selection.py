@@ -18,6 +18,7 @@ from ..duration import Duration
 from ..errors import BlobsUnavailable, Unreadable
 from ..fault import Fault
 from ..message import DAMAGED, FailureGroup, Lane, Message, Where
+from ..registry import Registry
 from ..store import Store
 from ..stores.groups import grouped
 from .auto.rules import held_fingerprints
@@ -43,8 +44,7 @@ from .select.terms import (
 )
 
 if TYPE_CHECKING:  # commands that plan nothing start without these
-    from ..app import App
-    from .redrive.gates import Gates
+    from ..flow.gates import Gates
     from .redrive.plan import PlanHandle
 
 QUARANTINED, HELD, NO_TASK, UNREAD = "quarantined", "held", "no such task", "unread"  # why a plan leaves a message out
@@ -69,7 +69,7 @@ class Selection:
     """
 
     def __init__(
-        self, store: Store, selector: Node | str = "", now_ms: int | None = None, *, app: App | None = None
+        self, store: Store, selector: Node | str = "", now_ms: int | None = None, *, app: Registry | None = None
     ) -> None:
         """`now_ms` defaults to the store's time. Raises SelectorError, which points at the mistake; StoreError."""
         self.node = parse(selector) if isinstance(selector, str) else selector

@@ -9,16 +9,13 @@ import threading
 import time
 import traceback
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 from ..errors import StoreError
 from ..events import Notify
+from ..registry import Registry
 from .auto.runner import AutoRunner
 from .redrive.records import index
 from .redrive.runner import Runner
-
-if TYPE_CHECKING:
-    from ..app import App
 
 POLL_S = 1.0  # how often it checks for open runs
 TROUBLE_S = 5.0  # how long a run rests after an error
@@ -29,7 +26,7 @@ class RedriveService:
     """Runs the open redrives and the machines of an app's store, as `owner`. Several processes share them: each is run
     by one at a time."""
 
-    def __init__(self, app: App, owner: str, notice: Notify) -> None:
+    def __init__(self, app: Registry, owner: str, notice: Notify) -> None:
         self._app, self._owner, self._notice = app, owner, notice
         self._autos = AutoRunner(app, owner, notice)
         self._runners: dict[str, Runner] = {}

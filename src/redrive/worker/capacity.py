@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..message import Ask, Delivery
+from ..registry import Queue
 
 if TYPE_CHECKING:
-    from ..app import Queue
     from .flow.controller import Flow
 
 BATCH_MAX = 1000

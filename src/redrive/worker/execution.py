@@ -20,7 +20,7 @@ from ..run_context import Context
 
 if TYPE_CHECKING:
     from ..flow.idempotency import Record
-    from ..idempotent import Claim
+    from ..idempotency.claim import Claim
     from ..task import Place
     from .crash.ledger import Slots
     from .flow.local_state import Guard

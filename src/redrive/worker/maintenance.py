@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from ..policy.retention import Retention
+from ..registry import Queue
 from ..store import Store
-
-if TYPE_CHECKING:
-    from ..app import Queue
 
 EVERY_S = 60.0
 MOST = 1000  # of a lane in one call, as Store.retain says

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from ..decide import ASKED_SPREAD
 from ..errors import Refused
 from ..policy.policies import KINDS, Preview, Retry, preview
+from ..registry import Registry
 from ..store import Store, Work
 from .flow.local_state import controls, is_rate
 
 if TYPE_CHECKING:
-    from ..app import App
-    from ..task import Task
+    from ..task import TaskSpec
 
 
-def vet(app: App, store: Store, queues: Iterable[str]) -> None:
+def vet(app: Registry, store: Store, queues: Iterable[str]) -> None:
     """Raises Refused, with the fix, where the store says that it cannot carry this app's tasks on these queues."""
     if store.traits.read_only:
         raise Refused(f"a worker cannot work here: {store.traits.read_only}; run it as a user who may write")
@@ -29,14 +29,14 @@ def vet(app: App, store: Store, queues: Iterable[str]) -> None:
             raise Refused(refused[0] + more)
 
 
-def advice(app: App, store: Store) -> list[str]:
+def advice(app: Registry, store: Store) -> list[str]:
     """What the store has against this app's tasks on their queues, or holds doubtful about them."""
     look = getattr(store, "vet", None)
     named = {task.queue for task in app.tasks.values()} | set(app.queues)
     return [] if look is None else list(look(works(app, sorted(named)), advise=True))
 
 
-def works(app: App, queues: Iterable[str]) -> list[Work]:
+def works(app: Registry, queues: Iterable[str]) -> list[Work]:
     """The app's tasks on these queues; one without a task for a queue that none names."""
     found: list[Work] = []
     for queue in queues:
@@ -45,7 +45,7 @@ def works(app: App, queues: Iterable[str]) -> list[Work]:
     return found
 
 
-def work_of(app: App, task: Task[..., object]) -> Work:
+def work_of(app: Registry, task: TaskSpec) -> Work:
     """One task in figures: the longest of whatever its faults may bring."""
     retry = task.policy.retry
     shown = list(_previews(retry))
@@ -76,7 +76,7 @@ def _longest_s(shown: Preview, retry: Retry) -> float:
     return min(bound_s, max(asked_s, *(step.high_s for step in shown.steps)))
 
 
-def _needs(app: App, task: Task[..., object]) -> Iterator[str]:
+def _needs(app: Registry, task: TaskSpec) -> Iterator[str]:
     if task.idempotency is not None:
         yield "idempotency"
     for d in controls(app, task.name, task.queue):

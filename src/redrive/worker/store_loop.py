@@ -16,15 +16,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from ..blobs import ClaimCheck, Cleaner
 from ..errors import EnqueueError, StoreError, Unsupported
-from ..events import Notice
+from ..events import Notice, Notify
 from ..fault import STARTED_MAX, Crash
 from ..message import Ack, Ask, Delivery, Hold, Receipt, Settled, Settlement
+from ..registry import Queue, Registry
 from ..store import box_of
 from .admission import admit_run
 from .capacity import BATCH_MAX, Places
@@ -43,10 +43,8 @@ from .identity import identity
 from .maintenance import Keeper
 from .redrive_outcome import with_verdict
 from .request_meter import Meter
+from .services import RunService, Service
 from .settlement import Outcome, outcome, refused, released
-
-if TYPE_CHECKING:
-    from ..app import App, Queue
 
 UNWIND_S = 0.5  # how long a cancelled coroutine may take to end before it is left behind
 BEAT_EVERY_S = 1.0  # how often the store thread shows its supervisor that it lives, at least
@@ -59,7 +57,7 @@ class Worker:
 
     def __init__(
         self,
-        app: App,
+        app: Registry,
         queues: Sequence[Queue],
         *,
         total: int | None,
@@ -70,9 +68,10 @@ class Worker:
         drain: bool,
         name: str | None,
         park_for_s: float,
+        runs: Callable[[str, Notify], RunService],
         recycle: tuple[int | None, int | None] = (None, None),
         suspect_processes: int | None = None,
-        ingest: bool = False,
+        ingesting: Callable[[Notify], Service] | None = None,
     ) -> None:
         self.app, self.queues = app, list(queues)
         self._store = app.store
@@ -108,8 +107,8 @@ class Worker:
         self._flow: Flow | None = flow if flow else None
         if self._flow is not None:
             self._places.watched_by(self._flow)
-        self._runs = app._carrying(self.name, self._notice)
-        self._ingesting = app._ingesting([q.name for q in queues], self._notice) if ingest else None
+        self._runs = runs(self.name, self._notice)
+        self._ingesting = None if ingesting is None else ingesting(self._notice)
         keys = Keys(app.tasks, self._store, grace_s, lease_s)
         self._keys: Keys | None = keys if keys else None
         self._held: dict[Receipt, Run] = {}
@@ -664,7 +663,7 @@ def _nothing() -> None:
     """For a store that has nothing to do."""
 
 
-def _origin(app: App) -> Origin | None:
+def _origin(app: Registry) -> Origin | None:
     """How child processes import the app, where they are needed or it is known. Raises ConfigError where they are and
     cannot."""
     if app.spec is None and all(task.place != "process" for task in app.tasks.values()):

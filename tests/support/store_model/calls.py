@@ -7,6 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
+from tests.support.store_model import draws
+from tests.support.store_model.draws import BEFORE, Ended, Exchanged, Wanted
+from tests.support.store_model.kept import Kept
+from tests.support.store_model.world import Draw, World
 
 from redrive.message import (
     Draft,
@@ -22,11 +26,6 @@ from redrive.message import (
     Swap,
     Verdict,
 )
-
-from . import draws
-from .draws import BEFORE, Ended, Exchanged, Wanted
-from .kept import Kept
-from .world import Draw, World
 
 CARRIED = 12  # exported messages that may be restored
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tests.support.store_model.kept import Kept
+
 from redrive.errors import ConfigError
 from redrive.message import RESTING, Group, GroupOrder, Lane, OnDead
-
-from .kept import Kept
 
 Name = tuple[str, str]
 WIDTH_MAX = 100_000

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
+from tests.support.store_model import draws
+from tests.support.store_model.world import REMEMBERED, Draw, World
 
 from redrive.message import Lane, Message, Where
-
-from . import draws
-from .world import REMEMBERED, Draw, World
 
 HOUR_MS = 3_600_000
 

@@ -8,10 +8,9 @@ from typing import Any, ClassVar
 from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-
-from .draws import Pool
-from .walk import Walk
-from .world import OpenStore
+from tests.support.store_model.draws import Pool
+from tests.support.store_model.walk import Walk
+from tests.support.store_model.world import OpenStore
 
 
 class StoreMachine(RuleBasedStateMachine):

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tests.support.store_model.kept import Kept
+from tests.support.store_model.stored import SENT, Given, PlainStored
+
 from redrive.errors import Conflict, EnqueueError, Unsupported
 from redrive.fault import Fault
 from redrive.message import (
@@ -39,9 +42,6 @@ from redrive.message import (
     Swap,
     Verdict,
 )
-
-from .kept import Kept
-from .stored import SENT, Given, PlainStored
 
 CANCELLED_KEPT_MS = 86_400_000  # a cancelled message can be looked up that long at least
 _CARRIED = (

@@ -7,6 +7,10 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import NamedTuple, Self
 
+from tests.support.store_model.cells import PlainCells
+from tests.support.store_model.kept import Kept
+from tests.support.store_model.lines import PlainLines
+
 from redrive.message import (
     Ask,
     Counts,
@@ -16,10 +20,6 @@ from redrive.message import (
     Where,
 )
 from redrive.store import Traits
-
-from .cells import PlainCells
-from .kept import Kept
-from .lines import PlainLines
 
 CANCELLED_KEPT_MS = 86_400_000  # a cancelled message can be looked up that long at least
 

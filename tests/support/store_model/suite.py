@@ -27,12 +27,12 @@ try:
 except ImportError as error:
     raise ImportError("StoreModel needs Hypothesis: pip install hypothesis") from error
 
+from tests.support.store_model.machine import StoreMachine
+from tests.support.store_model.walk import take_walk
+from tests.support.store_model.world import OpenStore
+
 from redrive.store import Store
 from redrive.testing import ManualClock
-
-from .machine import StoreMachine
-from .walk import take_walk
-from .world import OpenStore
 
 
 class StoreModel(ABC):

@@ -6,13 +6,13 @@ import random
 from collections.abc import Callable
 from functools import cache
 
-from redrive.message import Lane
+from tests.support.store_model import draws
+from tests.support.store_model.calls import Calls
+from tests.support.store_model.draws import Pool
+from tests.support.store_model.looks import Looks
+from tests.support.store_model.world import Draw, OpenStore
 
-from . import draws
-from .calls import Calls
-from .draws import Pool
-from .looks import Looks
-from .world import Draw, OpenStore
+from redrive.message import Lane
 
 ROOMS = Pool((5, 12, 3))  # how many messages a world holds before no call puts: in a small one the calls meet sooner
 WEIGHTS = {

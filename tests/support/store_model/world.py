@@ -7,16 +7,15 @@ from itertools import count
 from typing import Any
 
 from msgspec.structs import replace
+from tests.support.store_model.draws import QUEUES, Ended, Exchanged, Pool, Sent, Wanted
+from tests.support.store_model.kept import Kept
+from tests.support.store_model.plain import PlainStore
+from tests.support.store_model.stored import Given
 
 from redrive.errors import ConfigError, Conflict, EnqueueError, StoreError, Unsupported
 from redrive.message import Ask, Draft, Lane, Message, Settlement, Swap
 from redrive.store import Store
 from redrive.testing import ManualClock
-
-from .draws import QUEUES, Ended, Exchanged, Pool, Sent, Wanted
-from .kept import Kept
-from .plain import PlainStore
-from .stored import Given
 
 REMEMBERED = 8  # deliveries of which one may be settled, extended, checkpointed
 REFUSALS = (ConfigError, Conflict, EnqueueError, Unsupported)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...triage.auto.auto_redrive import AutoRedrive
+from ...flow.auto_redrive import AutoRedrive
 from ..stepfunctions.machine import BATCHES_MAX, TASKS, Machine, definition
 from .alarms import any_above
 from .lambdas import (

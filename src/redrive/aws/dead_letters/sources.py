@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigError, StoreError, StoreUnavailable, Unsupported
+from ...events import Notify
 from ...message import Lane
-from .ingest import Ingest, Source
+from ...store import Store
+from .ingest import Ingest, Ingesting, Source
 
 if TYPE_CHECKING:
-    from ...store import Store
     from ...stores.sqs.store import SqsStore
 
 FIFO = ".fifo"
@@ -41,6 +42,13 @@ def ingest_of(store: SqsStore) -> Ingest:
         )
     store.outbox.own()
     return Ingest(store.sqs, store.triage_store, store.routes, store.cells, under=f"{store.at.prefix}-")
+
+
+def ingesting(store: Store, queues: Iterable[str], notice: Notify) -> Ingesting:
+    """The service that takes the dead letters of these queues into the triage store, for `Worker(ingest=…)`. Raises
+    Unsupported, ConfigError, StoreUnavailable."""
+    sqs = sqs_of(store)
+    return Ingesting(ingest_of(sqs), sources(sqs, queues), notice)
 
 
 def sources(store: SqsStore, queues: Iterable[str]) -> list[Source]:

@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from msgspec.structs import replace
 
@@ -26,6 +26,7 @@ from ...errors import (
 )
 from ...events import Notice
 from ...message import Ack, Delivery, Hold
+from ...registry import Registry
 from ...store import box_of
 from ...worker.admission import admit_run
 from ...worker.delivery_events import fate
@@ -46,9 +47,6 @@ from .events import (
 )
 from .runs import Runner, bounded, never_began
 
-if TYPE_CHECKING:
-    from ...app import App
-
 AGAIN_S = 0.2  # how soon to try again what the store did not take
 
 
@@ -67,7 +65,7 @@ class Adopting(Protocol):
 class Batches:
     """Works the events of one function. Made at its first event, and kept for the next ones."""
 
-    def __init__(self, app: App, concurrency: int | None) -> None:
+    def __init__(self, app: Registry, concurrency: int | None) -> None:
         self._app, self._store = app, app.store
         if not hasattr(self._store, "adopt"):
             raise ConfigError(

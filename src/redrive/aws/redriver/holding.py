@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from ...errors import ConfigError
 from ...flow import dependency as flow
+from ...flow.auto_redrive import AutoRedrive
+from ...flow.gates import is_url
 from ...store import Cells
-from ...triage.auto.auto_redrive import AutoRedrive
-from ...triage.redrive.gates import is_url
 from .moving import DELAY_MAX_S, Settings
 
 HEALTH_S = 60  # when to ask again for what was not up
@@ -50,10 +50,10 @@ class Gate:
     def _down(self) -> Shut | None:
         if self._health is None:
             return None
-        from ...triage.redrive.health import Healths  # most deployments have none to ask
+        from ...flow.health import HealthChecks  # most deployments have none to ask
 
         # Made each time, so that no answer is awaited behind the back of a function, which stands still between calls.
-        why = Healths(first_s=HEALTH_WITHIN_S).down(self._health)
+        why = HealthChecks(first_s=HEALTH_WITHIN_S).down(self._health)
         return None if why is None else Shut(HEALTH_S, why)
 
 

@@ -15,12 +15,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...errors import ConfigError
+from ...flow.auto_redrive import JITTER, RATE_PER_S, AutoRedrive
+from ...flow.gates import Gates, is_url
 from ...flow.limits import per_s
 from ...message import Isolate
 from ...stores.sqs import envelope, message_state
 from ...stores.sqs.message_state import Kept
-from ...triage.auto.auto_redrive import JITTER, RATE_PER_S, AutoRedrive
-from ...triage.redrive.gates import Gates, is_url
 from ...urls import shown
 from ..cloudwatch import NAMESPACE
 

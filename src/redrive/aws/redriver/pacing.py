@@ -13,10 +13,10 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from ...flow.auto_redrive import AutoRedrive
 from ...message import Swap, version_of
 from ...policy.policies import draw
 from ...store import Cells
-from ...triage.auto.auto_redrive import AutoRedrive
 from . import slots
 from .moving import DELAY_MAX_S, Move, Raw, Step
 from .slots import Slots, Wish

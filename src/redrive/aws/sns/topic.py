@@ -19,6 +19,7 @@ from ...codec.codec import to_json
 from ...errors import ConfigError, EnqueueError, PublishFailed, TooLarge
 from ...ids import is_id, new_id
 from ...message import RAW, Draft, Message
+from ...registry import Registry
 from ...run_context import current, refuse_loop
 from ...store import Traits
 from ...stores.sqs.envelope import attribute, body_of
@@ -26,7 +27,6 @@ from ...stores.sqs.url import SqsUrl
 from ...stores.validation import admit
 
 if TYPE_CHECKING:
-    from ...app import App
     from .subscriptions import Filter
 
 ENTRIES_MAX = 10
@@ -279,7 +279,7 @@ class Topic:
             made.close()
 
 
-def topic_of(app: App, name: str, bytes_max: int) -> Topic:
+def topic_of(app: Registry, name: str, bytes_max: int) -> Topic:
     """As `App.topic`."""
     url = app.url
     at = getattr(app.store, "at", None) if url is None else SqsUrl.parse(url) if url.startswith("sqs://") else None

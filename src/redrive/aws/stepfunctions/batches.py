@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from ...flow.auto_redrive import AutoRedrive
 from ...message import Isolate
 from ...policy.policies import draw
-from ...triage.auto.auto_redrive import AutoRedrive
 from ..redriver.moving import Move, Raw, Step
 from .machine import TASK_S
 

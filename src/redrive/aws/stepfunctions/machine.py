@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from ...duration import Duration, milliseconds, show
 from ...errors import ConfigError
-from ...triage.auto.auto_redrive import AutoRedrive
+from ...flow.auto_redrive import AutoRedrive
 from ..redriver.holding import health_of
 
 EVENTS_MAX = 25_000  # of the history of one execution, of Step Functions

@@ -15,10 +15,10 @@ import msgspec
 from ...codec.codec import Codec
 from ...codec.pydantic import by_name, is_model
 from ...config.resolve import near_miss, settings
+from ...enqueue import Task
 from ...errors import EncodeError
 from ...redact import redact, telling
 from ...redact.visible import in_json, one_line
-from ...task import Task
 from ..main import Subcommands
 from ..place import app_option, load_app
 from ..terminal.failure import USAGE, Failure, program, typed

@@ -30,7 +30,7 @@ from ..terminal.output import Column, Output, fields
 from ..terminal.types import DURATION, PAST
 
 if TYPE_CHECKING:
-    from ...triage.auto.auto_redrive import AutoRedrive
+    from ...flow.auto_redrive import AutoRedrive
 
 PREFIX_MIN = 4  # hexadecimal digits of a fingerprint that name it
 LAST = 10  # entries of the audit log that a group shows
@@ -258,7 +258,7 @@ def _auto_record(rule: Rule) -> dict[str, Any] | None:
 
 
 def _auto(settings: dict[str, Any]) -> AutoRedrive:
-    from ...triage.auto.auto_redrive import AutoRedrive
+    from ...flow.auto_redrive import AutoRedrive
 
     return AutoRedrive(**settings)
 

@@ -37,7 +37,7 @@ from ..terminal.output import Output, fields
 from ..terminal.types import DURATION
 
 if TYPE_CHECKING:  # a help text needs none of what plans are made with
-    from ...triage.redrive.gates import Gates
+    from ...flow.gates import Gates
     from ...triage.redrive.plan import PlanHandle
     from ...triage.redrive.records import Plan, RedriveSettings
 
@@ -88,7 +88,7 @@ def plan(
     \b
       redrive dlq plan 'queue:crm failed:<6h' --rate 20/s --canary 5 --slow-start --halve-on-failures
     """
-    from ...triage.redrive.gates import Gates, is_url
+    from ...flow.gates import Gates, is_url
 
     found = selection(place, selector, chosen)
     with understood():
@@ -155,7 +155,7 @@ def record(plan: Plan) -> dict[str, Any]:
 
 
 def _settings(s: RedriveSettings) -> dict[str, Any]:
-    from ...triage.redrive.gates import Gates
+    from ...flow.gates import Gates
 
     return {
         "rate_per_s": s.rate,

@@ -26,7 +26,7 @@ from ...times import rfc3339
 from ...triage.timeline import Moment
 
 if TYPE_CHECKING:
-    from ...triage.auto.auto_redrive import AutoRedrive
+    from ...flow.auto_redrive import AutoRedrive
 
 
 def time(ms: int | None) -> str | None:

@@ -33,7 +33,8 @@ from .store import KitStore
 
 if TYPE_CHECKING:
     from ...app import App
-    from ...task import Task
+    from ...enqueue import Task
+    from ...registry import Registry
 
 _DEAD = ("dead", "quarantined")
 WORKER = "kit"
@@ -193,7 +194,7 @@ class Engine:
             flow = self._flows[id(task.app)] = Flow(task.app, self.store, WORKER, partial(self._tell, task.app))
         return flow
 
-    def _tell(self, app: App, name: str, text: str, about: str = "") -> None:
+    def _tell(self, app: Registry, name: str, text: str, about: str = "") -> None:
         app.events.emit([Notice(name=name, worker=WORKER, at_ms=self._clock.now_ms(), text=text, about=about)])
 
     def _settle(self, run: Run, from_ms: int = 0) -> tuple[Fate, Fault | None]:

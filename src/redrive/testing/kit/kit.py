@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...duration import Duration, milliseconds, show
+from ...enqueue import Bound, Task
 from ...errors import ConfigError
 from ...message import Counts, Draft, Lane, Message
 from ...run_context import refuse_loop
-from ...task import Bound, Task
 from ...triage.dlq import DeadLetters
 from ..clock import ManualClock
 from .engine import Engine, Plan, Tally
@@ -51,7 +51,7 @@ REPORTED_MAX = 50  # lines of each kind beside a test that failed
 AnyTask = Task[..., Any] | Bound[..., Any] | str  # a task, task.using(…) or a task's name
 Until = Duration | datetime | Callable[[], object] | None
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_STATE = ("_store", "_batches", "_untold")  # of an App: what belongs to its store
+_STATE = ("_store", "_batches", "_unapplied")  # of an App: what belongs to its store
 
 
 class Kit:
@@ -97,7 +97,7 @@ class Kit:
             raise ConfigError(f"rd.use({app!r}): expected an App")
         if app not in self._engine.apps:
             self._own.append((app, {name: vars(app)[name] for name in _STATE}))
-            vars(app).update(_store=self.store, _batches={}, _untold={*app.queues})
+            vars(app).update(_store=self.store, _batches={}, _unapplied={*app.queues})
             self._engine.add(app)
         return self
 

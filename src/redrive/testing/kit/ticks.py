@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from ...enqueue import Task
 from ...errors import ConfigError
 from ...schedule import Schedule, Scheduler
-from ...task import Task
 from ..clock import ManualClock
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from ...audit.actor import signed
 from ...audit.log import Audit
 from ...config.resolve import near_miss
 from ...errors import ConfigError
+from ...flow.auto_redrive import AutoRedrive
 from ...message import Cell, Swap, version_of
 from ...store import Store
 from ..redrive.records import Line
-from .auto_redrive import AutoRedrive
 
 INDEX = "autos"
 STORY_MAX = 200  # lines; the last ones stay

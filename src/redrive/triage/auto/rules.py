@@ -10,9 +10,9 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from ...flow.auto_redrive import AutoRedrive
 from ...message import version_of
 from ...store import Store
-from .auto_redrive import AutoRedrive
 
 RULES = "rules"
 Kind = Literal["hold", "auto", "discard"]

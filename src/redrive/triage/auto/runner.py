@@ -13,13 +13,15 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
 from ...audit.log import Audit, Entry
 from ...errors import Conflict, StoreError
 from ...events import Notify
+from ...flow.auto_redrive import AutoRedrive, next_step
+from ...flow.gates import Gates
 from ...ids import new_id
 from ...message import (
     Cell,
@@ -29,12 +31,12 @@ from ...message import (
     Verdict,
     Where,
 )
+from ...registry import Registry
 from ..redrive import run as runs
-from ..redrive.gates import Gates, closed, held_dependency
+from ..redrive.gates import closed, held_dependency
 from ..redrive.plan import draw_up
 from ..redrive.records import FINAL, Line, RedriveSettings, Status, state_of
 from ..select.terms import as_node
-from .auto_redrive import AutoRedrive, next_step
 from .machine import (
     FINGERPRINT,
     QUEUE,
@@ -45,9 +47,6 @@ from .machine import (
 )
 from .rules import Versioned, read_rules
 from .scan import LATE_MS, POISON_MAX, Scan, ScanResult
-
-if TYPE_CHECKING:
-    from ...app import App
 
 ACTOR = "auto-redrive"
 LEASE_MS = 20_000  # how long a machine rests whose worker was killed; longer while it sleeps
@@ -78,7 +77,7 @@ class Memory:
 
     __slots__ = ("assignment", "held", "release_ms", "scan", "shut_until_ms", "wake_ms")
 
-    def __init__(self, app: App, assignment: Assignment) -> None:
+    def __init__(self, app: Registry, assignment: Assignment) -> None:
         self.assignment, self.scan, self.wake_ms = assignment, Scan(app, assignment.where), 0
         self.held: Sequence[str] = ()  # the dependencies that hold back all messages that are due
         self.release_ms = 0  # when to read again the messages that a dependency holds back
@@ -89,7 +88,9 @@ class AutoRunner:
     """Runs the machines of an app: those of its queues, and those of the standing rules in its store. Used by one
     thread, as `owner`."""
 
-    def __init__(self, app: App, owner: str = "", notice: Notify = lambda name, text, about="", count=1: None) -> None:
+    def __init__(
+        self, app: Registry, owner: str = "", notice: Notify = lambda name, text, about="", count=1: None
+    ) -> None:
         self._app, self._store, self._notice = app, app.store, notice
         self._owner = owner or new_id(app.store.now_ms())
         self._memories: dict[str, Memory] = {}

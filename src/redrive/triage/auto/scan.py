@@ -10,11 +10,12 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Sequence, Set
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from ...flow import dependency as flow
+from ...flow.auto_redrive import AutoRedrive, Wait, due_ms, next_step
 from ...flow.dependency import Dependency
 from ...message import (
     Isolate,
@@ -24,13 +25,10 @@ from ...message import (
     Redrive,
     Where,
 )
+from ...registry import Registry
 from ...worker.flow.local_state import controls
 from ..redrive.gates import held
 from ..search import FIRST_PAGE, died_of, fitting
-from .auto_redrive import AutoRedrive, Wait, due_ms, next_step
-
-if TYPE_CHECKING:
-    from ...app import App
 
 PAGE = 250  # messages that are read at once
 READ_MAX = 2000  # messages of one scan; the next one continues there
@@ -54,7 +52,7 @@ class ScanResult(NamedTuple):
 class Scan:
     """Scans the dead messages of one scope, and remembers where it was. Losing that costs time only."""
 
-    def __init__(self, app: App, where: Where) -> None:
+    def __init__(self, app: Registry, where: Where) -> None:
         self._app, self._store, self._where = app, app.store, where
         self._known: dict[str, int] = {}  # when waiting messages are due: the soonest ones
         self._lost_ms = math.inf  # when the first message is due that was one too many to remember
@@ -194,7 +192,7 @@ class _Pass:
 class Breakers:
     """Which dependencies hold back their messages, each read once in a scan."""
 
-    def __init__(self, app: App, now_ms: int) -> None:
+    def __init__(self, app: Registry, now_ms: int) -> None:
         self._app, self._now_ms = app, now_ms
         self._reasons: dict[str, str | None] = {}
         self.held: dict[str, str] = {}

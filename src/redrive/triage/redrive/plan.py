@@ -7,7 +7,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -15,12 +14,13 @@ from msgspec.structs import replace
 from ...audit.actor import signed
 from ...duration import Duration, milliseconds, show
 from ...errors import ConfigError, PlanRefused
+from ...flow.gates import Gates
 from ...flow.limits import per_s
 from ...ids import new_id
 from ...message import Handle, Message, Swap
+from ...registry import Registry
 from ...store import Store
 from ...task import as_text
-from .gates import Gates
 from .pacing import CANARY_STOP, MAX_PER_S, STEP_MS, Stop
 from .records import (
     CHUNK,
@@ -37,9 +37,6 @@ from .records import (
 )
 from .run import Run, begin
 
-if TYPE_CHECKING:
-    from ...app import App
-
 MAX_AGE = "24h"
 NAMES_MAX, OTHERS = 1000, "…"  # queues, or tasks, that are counted by name
 AGES = ("<1h", "<6h", "<1d", "<7d", "<30d", ">=30d")  # since death
@@ -51,7 +48,7 @@ COUNT_MAX = 1_000_000_000
 class PlanHandle:
     """A plan that the store keeps: `plan` is its content, `start` starts its run."""
 
-    def __init__(self, store: Store, plan: Plan, app: App | None = None) -> None:
+    def __init__(self, store: Store, plan: Plan, app: Registry | None = None) -> None:
         self.plan = plan
         self._store, self._app = store, app
 
@@ -63,14 +60,14 @@ class PlanHandle:
         selector: str,
         settings: RedriveSettings,
         *,
-        app: App | None = None,
+        app: Registry | None = None,
         excluded: Mapping[str, int] | None = None,
     ) -> PlanHandle:
         """A new plan of these messages. Raises as `draw_up`."""
         return cls(store, draw_up(store, messages, selector, settings, app=app, excluded=excluded), app)
 
     @classmethod
-    def find(cls, store: Store, id: str, app: App | None = None) -> PlanHandle:
+    def find(cls, store: Store, id: str, app: Registry | None = None) -> PlanHandle:
         """The plan with this id. Raises PlanRefused."""
         return cls(store, _read(store, id), app)
 
@@ -167,7 +164,7 @@ def draw_up(
     selector: str,
     settings: RedriveSettings,
     *,
-    app: App | None = None,
+    app: Registry | None = None,
     excluded: Mapping[str, int] | None = None,
 ) -> Plan:
     """Store a plan of these dead or quarantined messages. Memory holds one chunk of them at a time.
@@ -232,7 +229,7 @@ def _largest(counts: Counter[str]) -> dict[str, int]:
     return dict(ranked[:NAMES_MAX]) | ({OTHERS: others} if others else {})
 
 
-def _dependencies(app: App | None, tasks: Iterable[str]) -> dict[str, str]:
+def _dependencies(app: Registry | None, tasks: Iterable[str]) -> dict[str, str]:
     """The dependency of each task: a task that names none uses one of its own name, if the app declares it."""
     if app is None:
         return {}

@@ -19,9 +19,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...errors import PlanRefused
+from ...flow.gates import Gates
 from ...message import Cell, Handle, Swap
 from ...store import Cells, Store
-from .gates import Gates
 from .pacing import Speed
 
 CHUNK = 1000  # messages in one cell

@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -17,6 +16,7 @@ from ...audit.log import Audit
 from ...duration import Duration, seconds
 from ...errors import ConfigError, PlanRefused, Refused
 from ...message import Cell, Swap, version_of
+from ...registry import Registry
 from ...run_context import refuse_loop
 from ...store import Store
 from .records import (
@@ -44,9 +44,6 @@ from .records import (
     story_cell,
 )
 from .runner import Runner
-
-if TYPE_CHECKING:
-    from ...app import App
 
 Act = Callable[[RunState, int], RunState | None]
 StoryAct = Callable[[RunState, int, str], RunState | None]  # the state, the time, and the line for the story
@@ -88,7 +85,7 @@ class Run:
     """A redrive run. Every property reads the store again and may raise StoreError. Pause, resume, cancel, undo and
     approve take effect with the next tick of its runner, within about a second."""
 
-    def __init__(self, store: Store, id: str, app: App | None = None) -> None:
+    def __init__(self, store: Store, id: str, app: Registry | None = None) -> None:
         self.id, self._store, self._app = id, store, app
 
     def __repr__(self) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -29,6 +28,7 @@ from ...message import (
     version_of,
 )
 from ...policy.policies import draw
+from ...registry import Registry
 from ...store import Store
 from . import pacing
 from .gates import SplitDependencies, closed
@@ -57,9 +57,6 @@ from .records import (
     story_cell,
 )
 
-if TYPE_CHECKING:
-    from ...app import App
-
 BATCH = 250  # messages that are moved in one commit
 SETTLING_S, IDLE_S = 0.25, 1.0  # between two ticks
 QUIET_MAX = 20  # ticks in a row without an outcome, after which the next one may take IDLE_S
@@ -73,7 +70,7 @@ class Runner:
 
     The gates of the run need the app; without one it moves nothing."""
 
-    def __init__(self, store: Store, id: str, owner: str, notice: Notify, app: App | None = None) -> None:
+    def __init__(self, store: Store, id: str, owner: str, notice: Notify, app: Registry | None = None) -> None:
         self._store, self.id, self._owner, self._notice, self._app = store, id, owner, notice, app
         self._plan: Plan | None = None
         self._split: SplitDependencies | None = None  # dependencies that hold messages one by one
@@ -372,7 +369,7 @@ def _moving(state: RunState) -> bool:
     return state.status is Status.RUNNING and state.at < state.total
 
 
-def _split_dependencies(app: App | None, plan: Plan) -> SplitDependencies | None:
+def _split_dependencies(app: Registry | None, plan: Plan) -> SplitDependencies | None:
     return None if app is None else SplitDependencies(app, plan.settings.gates, plan.dependencies)
 
 

@@ -12,14 +12,13 @@ import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
 from ...errors import ConfigError
-
-if TYPE_CHECKING:
-    from ...app import App
+from ...registry import Registry
+from ...task import TaskSpec
 
 MAIN = "__main__"
 MAIN_AGAIN = "__mp_main__"  # what multiprocessing calls it too: `if __name__ == "__main__"` is not run
@@ -36,7 +35,7 @@ class Origin(Struct, frozen=True):
     main_module: str | None = None
 
 
-def origin_of(app: App) -> Origin:
+def origin_of(app: Registry) -> Origin:
     """How a child imports this app. Raises ConfigError where it cannot, with what to do."""
     spec = app.spec or next(_names_of(app), None)
     if spec is None:
@@ -51,19 +50,16 @@ def origin_of(app: App) -> Origin:
     return Origin(spec, modules, main, main_module)
 
 
-def imported(origin: Origin) -> App:
+def imported(origin: Origin) -> Registry:
     """The app, imported in this process. Raises whatever its modules raise, LookupError where it is not in them."""
-    from ...app import App
-    from ...task import Task
-
     if origin.main is not None or origin.main_module is not None:
         _import_main(origin)
     module, _, path = origin.spec.partition(":")
     found: Any = importlib.import_module(module)
     for name in path.split("."):
         found = getattr(found, name, None)
-    app = found.app if isinstance(found, Task) else found
-    if not isinstance(app, App):
+    app = found.app if isinstance(found, TaskSpec) else found
+    if not isinstance(app, Registry):
         raise LookupError(f"{origin.spec} is {type(found).__name__}, not the app, once it is imported in a child")
     for name in origin.modules:
         importlib.import_module(name)
@@ -85,12 +81,12 @@ def refuse_in_child(what: str) -> None:
         )
 
 
-def _modules_of(app: App) -> Iterator[str]:
+def _modules_of(app: Registry) -> Iterator[str]:
     for task in app.tasks.values():
         yield getattr(task.handler, "__module__", None) or MAIN
 
 
-def _names_of(app: App) -> Iterator[str]:
+def _names_of(app: Registry) -> Iterator[str]:
     """Every MODULE:NAME that is the app; then those that are tasks of it."""
     for name in dict.fromkeys([*_modules_of(app), *sys.modules]):
         module = sys.modules.get(name)

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -31,6 +31,7 @@ from ... import errors
 from ...blobs import is_raw
 from ...errors import StoreError, UnknownArguments, Unreadable, Unsupported
 from ...message import Delivery, Receipt
+from ...registry import Registry
 from ...run_context import Context, enter, leave
 from ...store import Traits
 from ..execution import Run
@@ -54,9 +55,6 @@ from .ipc import (
 )
 from .ipc import Broken as Refusal
 from .memory import peak_of
-
-if TYPE_CHECKING:
-    from ...app import App
 
 ROOM_BYTES = 32 * 1024 * 1024  # of address space that a memory limit must leave beyond what the app takes itself
 ORPHAN_LOOK_S = 1.0
@@ -183,7 +181,7 @@ class ChildContext(Context, eq=False):
 class Child:
     """Runs what comes by the link."""
 
-    def __init__(self, app: App, link: Link, hello: Hello) -> None:
+    def __init__(self, app: Registry, link: Link, hello: Hello) -> None:
         self._app, self._link, self._traits, self._tells_peak = app, link, hello.traits, hello.tells_peak
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads: ThreadPoolExecutor | None = None  # for sync handlers that run together
@@ -441,12 +439,12 @@ def main(fd: str, last_words: str, parent: str) -> None:
         Child(app, link, hello).serve()
 
 
-def _app_of(hello: Hello) -> App:
+def _app_of(hello: Hello) -> Registry:
     sys.path[:], sys.argv[:] = hello.path, hello.argv
     app = imported(Origin(hello.spec, hello.modules, hello.main, hello.main_module))
     if not hello.traits.shared:
         app._store = Elsewhere(hello.traits)
-        app._untold.clear()
+        app._unapplied.clear()
     elif hello.url is not None and app.url is not None and app._store is None:
         app.url = hello.url
     return app

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from ...fault import Fault
-from ...idempotent import Claim
+from ...idempotency.claim import Claim
 from ...message import Draft, Message
 from ...store import Traits
 

@@ -28,6 +28,7 @@ from ...decide import Signals
 from ...errors import BlobsUnavailable, LeaseLost, UnknownArguments, Unreadable
 from ...fault import Fault
 from ...message import BLOB, RetryAt
+from ...registry import Registry
 from ...run_context import Context, Extras
 from ..admission import judge, unread
 from ..bodies import READERS, Fetched, take
@@ -52,7 +53,6 @@ from .memory import available_bytes, fits, processors, resident_of
 from .pool import Pool, Waiting
 
 if TYPE_CHECKING:
-    from ...app import App
     from ..crash.ledger import Slots
 
 UNWIND_S = 0.4  # what a handler that was told to end may take before its process is killed
@@ -99,7 +99,7 @@ class ProcessExecutor:
 
     def __init__(
         self,
-        app: App,
+        app: Registry,
         origin: Origin,
         limit: int,
         finish: Callable[[Sequence[Run]], None],

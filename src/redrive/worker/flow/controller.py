@@ -22,12 +22,12 @@ from ...errors import StoreError, StoreUnavailable
 from ...flow import dependency as flow
 from ...flow.dependency import Seen, State
 from ...message import Ask, Swap, version_of
+from ...registry import Registry
 from ..admission import may_run
 from .local_state import Guard, Guards, of_queue
 from .transitions import Transition, note
 
 if TYPE_CHECKING:
-    from ...app import App
     from ...store import Store
     from ..execution import Run
 
@@ -54,7 +54,7 @@ _number = numbers()
 class Flow:
     """The controls of one worker. `tell(name, text, about)` tells observers of a transition."""
 
-    def __init__(self, app: App, store: Store, worker: str, tell: Callable[[str, str, str], None]) -> None:
+    def __init__(self, app: Registry, store: Store, worker: str, tell: Callable[[str, str, str], None]) -> None:
         self._app, self._store, self._tell = app, store, tell
         self._worker = f"{worker}/{next(_number)}"  # without identities all of one process have one name
         self._guards = Guards(app)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -14,9 +14,7 @@ from ...flow.breaker import Breaker
 from ...flow.budget import Budget
 from ...flow.dependency import Dependency, Seen, State
 from ...message import Cell, Message, version_of
-
-if TYPE_CHECKING:
-    from ...app import App
+from ...registry import Registry
 
 KEYED_MAX = 10_000  # guards of keys that are kept; the longest unused go first
 QUEUE, TASK, RATE = "queue:", "task:", ":rate"  # begin or end the names of what is but a rate
@@ -62,7 +60,7 @@ class Guard:
 class Guards:
     """The guards of one worker, found by task and queue, and by key where a dependency is split by `per`."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: Registry) -> None:
         self._app = app
         self._plans: dict[tuple[str, str], tuple[Dependency, ...]] = {}
         self._keyed: OrderedDict[str, Guard] = OrderedDict()

@@ -1,0 +1,145 @@
+"""Acquire and release idempotency keys in the store's cells. The rules are pure functions in `flow/idempotency.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..errors import Unreadable
+from ..flow.idempotency import (
+    HASH_BYTES,
+    Busy,
+    Finished,
+    Granted,
+    Other,
+    Record,
+    Wish,
+    cell_of,
+    claim,
+    claimed,
+    completed,
+    completing,
+    held_by,
+    payload_of,
+    read,
+    releasing,
+    taking,
+)
+from ..message import ENVELOPE, Swap, version_of
+from ..store import Store, box_of
+from ..task import TaskSpec
+
+TRIES = 5  # of a claim that others move in between
+AGAIN_MS = 1_000
+LOST = "another claim"  # the owner, where somebody was quicker by less than could be seen
+_RESULT = "result of key", ""
+NOT_COMMITTED = "ctx.complete() was called, and its transaction not committed when the handler returned"
+
+
+class Wanted(Struct, frozen=True):
+    """A key of a task that somebody wants, and for how long."""
+
+    key: str
+    cell: str
+    wish: Wish
+    hold_ms: int
+    keep_ms: int
+
+
+class Claim(Struct, eq=False):
+    """A key that is held: its cell, at which version, and what it says. `committed`: the handler has completed it in a
+    transaction of its own, which may have come to nothing."""
+
+    wanted: Wanted
+    version: int
+    record: Record
+    committed: bool = False
+    done: Record | None = None  # what the cell said of that, once the run was over
+    box: Any = None  # what encrypts the result that it keeps
+
+    @property
+    def key(self) -> str:
+        return self.wanted.key
+
+    def completing(self, result: bytes | None, degraded: str | None, now_ms: int) -> Swap:
+        if self.box is not None and result is not None:
+            result = self.box.seal(result, *_RESULT, self.wanted.cell, "")
+        done = completed(self.record, result, degraded, now_ms)
+        return completing(self.wanted.cell, self.version, done, self.wanted.keep_ms)
+
+    def releasing(self) -> Swap:
+        return releasing(self.wanted.cell, self.version)
+
+
+Found = Claim | Busy | Finished | Other
+
+
+def wanted(
+    task: TaskSpec, args: Sequence[Any], kwargs: Mapping[str, Any], owner: str, fence: int, hold_ms: int
+) -> Wanted:
+    """What a run with these arguments asks for. Raises what the key's function raises, TypeError, EncodeError."""
+    rule = task.idempotency
+    assert rule is not None
+    key = rule.key_of(tuple(args), dict(kwargs))
+    canonical, box = task.codec.canonical(args, kwargs), box_of(task.app.store)
+    payload = payload_of(canonical) if box is None else box.digest(canonical, HASH_BYTES)
+    wish = Wish(owner, fence, payload, task.version)
+    return Wanted(key, cell_of(task.name, key), wish, hold_ms, rule.keep_ms)
+
+
+def acquire(store: Store, wishes: Sequence[Wanted], now_ms: int) -> list[Found]:
+    """Claim what is free, for each a Claim or why not; of several for one key the first one's turn it is.
+
+    Most keys are new, so they are claimed unseen, and what came of it is read: one write and one read for all. Raises
+    StoreError: then some may be held, by these very owners, to whom they are granted again.
+    """
+    durable = not store.traits.one_machine  # else a power cut that takes a claim back ends the claimant too
+    found: list[Found] = [Busy(LOST, now_ms + AGAIN_MS)] * len(wishes)
+    taken = {w.cell: (0, claimed(w.wish, now_ms, w.hold_ms)) for w in reversed(wishes)}  # the first one's stays
+    left = list(range(len(wishes)))
+    for _ in range(TRIES):
+        store.cells.swap([taking(cell, v, record, now_ms) for cell, (v, record) in taken.items()], durable=durable)
+        versions, records = read_all(store, list(dict.fromkeys(wishes[n].cell for n in left)))
+        mine, taken, again = taken, {}, []
+        for n in left:
+            w = wishes[n]
+            record = records[w.cell]
+            if record is not None and w.cell in mine and record == mine[w.cell][1] and w.wish.owner == record.owner:
+                found[n] = Claim(w, versions[w.cell], record, box=box_of(store))
+            elif isinstance(answer := claim(record, w.wish, now_ms, w.hold_ms), Granted):
+                taken[w.cell] = (versions[w.cell], answer.record)
+                records[w.cell] = answer.record  # so that those after it find it busy
+                again.append(n)
+            else:
+                found[n] = answer
+        if not again:
+            break
+        left = again
+    return found
+
+
+def read_all(store: Store, names: Sequence[str]) -> tuple[dict[str, int], dict[str, Record | None]]:
+    """The versions of these cells (0: there is none) and their records, by name. Raises StoreError."""
+    pairs = list(zip(names, store.cells.read(names), strict=True))
+    records = {name: read(None if cell is None else cell.value) for name, cell in pairs}
+    for name, record in records.items():
+        if record is not None and record.result is not None and record.result.startswith(ENVELOPE):
+            records[name] = replace(record, result=_opened(store, name, record.result))
+    return {name: version_of(cell) for name, cell in pairs}, records
+
+
+def _opened(store: Store, cell: str, result: bytes) -> bytes | None:
+    """None where it cannot be opened: then it is as one that could not be kept."""
+    box = box_of(store)
+    try:
+        return None if box is None else box.open(result, *_RESULT, cell, "")
+    except Unreadable:
+        return None
+
+
+def is_completed(claim: Claim, record: Record | None) -> bool:
+    """Whether the cell says that this claim's owner has completed it."""
+    return record is not None and record.done and held_by(record, claim.record.owner, claim.record.fence)

@@ -1,0 +1,127 @@
+"""Call a task directly, at most once for its idempotency key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..errors import EncodeError, InProgress, KeyReused, LeaseLost, Unreadable
+from ..flow.idempotency import Busy, Finished, Other, Record
+from ..run_context import Context
+from ..task import TaskSpec
+from .claim import NOT_COMMITTED, Claim, acquire, is_completed, read_all, wanted
+
+
+class DirectCall:
+    """A call of the task here and now: `begin`, and then `end` or `fail`, each of which blocks on the store."""
+
+    def __init__(self, task: TaskSpec, context: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self._task, self._context, self._store = task, context, task.app.store
+        hold_ms = int(task.policy.timeout_s * 1000)
+        self._wanted = wanted(task, args, kwargs, f"call {context.message_id}", 1, hold_ms)
+        self._claim: Claim | None = None
+        self.finished = False
+        self.result: Any = None
+
+    def begin(self) -> None:
+        """Claim the key; or, where it is done, set `finished` and the stored result. Raises InProgress, KeyReused,
+        Unreadable where no result is stored, StoreError."""
+        store, task, key = self._store, self._task.name, self._wanted.key
+        now_ms = store.now_ms()
+        match acquire(store, [self._wanted], now_ms)[0]:
+            case Claim() as found:
+                self._claim = self._context._claim = found
+            case Finished(record):
+                self.finished, self.result = True, self._stored(record)
+            case Busy(owner, until_ms):
+                raise InProgress(task, key, owner, max(0, until_ms - now_ms) / 1000)
+            case Other(record):
+                raise KeyReused(task, key, record.owner)
+
+    def _stored(self, record: Record) -> Any:
+        if record.result is None:
+            raise Unreadable(
+                f"task {self._task.name!r}: idempotency key {self._wanted.key!r} is done, by {record.owner}, but what "
+                "was returned then could not be stored: it was no JSON, or too long"
+            )
+        return self._task.codec.decode_result(record.result)
+
+    def end(self, result: Any) -> None:
+        """The handler returned. Raises LeaseLost where it ran past its timeout and another one has taken the key,
+        RuntimeError where it was to be completed in a transaction that was not committed."""
+        claim, extras = self._claim, self._context.end()
+        assert claim is not None
+        if claim.committed and self._is_done(claim):
+            return
+        kept = extras.partial if result is None and extras is not None else result
+        degraded = None if extras is None else extras.degraded
+        if claim.committed:
+            raise RuntimeError(f"task {self._task.name!r}: {NOT_COMMITTED}")
+        swap = claim.completing(self._encoded(kept), degraded, self._store.now_ms())
+        if not self._store.cells.swap([swap])[0]:
+            raise LeaseLost(
+                f"task {self._task.name!r}: idempotency key {claim.key!r} went to another call, as this one ran longer "
+                f"than its timeout of {self._task.policy.timeout_s:g} s: its effect may be there twice"
+            )
+
+    def fail(self) -> None:
+        """The handler failed: the key is free again, unless it was completed, or taken by another one."""
+        if self._claim is not None:
+            self._store.cells.swap([self._claim.releasing()])
+
+    def _is_done(self, claim: Claim) -> bool:
+        _, records = read_all(self._store, [claim.wanted.cell])
+        return is_completed(claim, records[claim.wanted.cell])
+
+    def _encoded(self, result: Any) -> bytes | None:
+        try:
+            written = self._task.codec.encode_result(result)
+        except EncodeError:
+            return None
+        return written if len(written) <= self._store.traits.state_bytes_max else None
+
+
+def call(task: TaskSpec, context: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call a sync handler, once for its key."""
+    direct = DirectCall(task, context, args, kwargs)
+    direct.begin()
+    if direct.finished:
+        return direct.result
+    try:
+        result = task.handler(*_arguments(task, context, args), **kwargs)
+        direct.end(result)
+    except BaseException:
+        direct.fail()
+        raise
+    return result
+
+
+async def acall(task: TaskSpec, context: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """As `call`, for an async handler: the store is asked in a thread."""
+    direct = DirectCall(task, context, args, kwargs)
+    try:
+        await _in_thread(direct.begin)
+        if direct.finished:
+            return direct.result
+        result = await task.handler(*_arguments(task, context, args), **kwargs)
+        await _in_thread(direct.end, result)
+    except BaseException:
+        await _in_thread(direct.fail)
+        raise
+    return result
+
+
+def _arguments(task: TaskSpec, context: Context, args: Sequence[Any]) -> Sequence[Any]:
+    return (context, *args) if task.takes_context else args
+
+
+async def _in_thread(do: Callable[..., None], *args: Any) -> None:
+    """To its end, also where the caller is cancelled meanwhile: what was begun with a key must be known."""
+    import asyncio
+
+    asked = asyncio.ensure_future(asyncio.to_thread(do, *args))
+    try:
+        await asyncio.shield(asked)
+    except asyncio.CancelledError:
+        await asyncio.wait([asked])
+        raise

@@ -1,0 +1,301 @@
+"""Hold what an app declares: its tasks, queues, dependencies and schedules, its store and its observers.
+
+A `Registry` is what workers, triage, schedulers and metrics are given. It knows none of them. `redrive.App` is a
+Registry with the methods that open those parts.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from .codec.routing import Route, Routes, check_route
+from .config.resolve import settings
+from .duration import Duration, seconds
+from .errors import ConfigError
+from .events import Events, Observer
+from .message import Counts, GroupOrder, Message, OnDead
+from .policy.retention import Retention
+from .redact import redact
+from .store import Store
+from .stores import open_store
+from .stores.validation import word
+from .task import TaskSpec, as_rate, as_size, as_text
+
+if TYPE_CHECKING:  # for start-up time: all of these are below
+    from collections.abc import Callable
+
+    from .crypto import Encrypt
+    from .flow.auto_redrive import AutoRedrive
+    from .flow.breaker import Breaker
+    from .flow.budget import Budget
+    from .flow.dependency import Dependency
+    from .flow.health import HealthChecks
+    from .flow.limits import Aimd, Rate
+
+DEFAULT_CONCURRENCY = 10
+RETRY_SHARE = 0.2  # of the claims from a backlog
+
+
+class Queue(Struct, frozen=True):
+    """How one queue is worked.
+
+    `concurrency` is the number of its messages that one worker process runs at once, `weight` its share among queues.
+    `group_width`, `group_order` and `on_dead` say how its groups are served (None: as the store has it). `retention`
+    bounds what is kept of finished messages, `auto_redrive` drives dead messages back without a person, `foreign`
+    names the task for messages that others send, and `retry_share` is the share of a backlog's claims that goes to
+    due retries.
+    """
+
+    name: str
+    concurrency: int = DEFAULT_CONCURRENCY
+    weight: int = 1
+    group_width: int | None = None
+    group_order: GroupOrder | None = None
+    on_dead: OnDead | None = None
+    retention: Retention = Retention()
+    rate: Rate | None = None
+    auto_redrive: AutoRedrive | None = None
+    foreign: str | Route | None = None
+    retry_share: float = RETRY_SHARE
+
+    def __post_init__(self) -> None:
+        self._check_types()
+        if not 0 <= self.retry_share <= 1:
+            raise ConfigError(
+                f"queue {self.name!r}: retry_share={self.retry_share!r}; expected a share of the claims from 0 to 1"
+            )
+        if self.concurrency < 1 or self.weight < 1:
+            raise ConfigError(
+                f"queue {self.name!r}: concurrency={self.concurrency} weight={self.weight}; expected 1 or more"
+            )
+        strict = self.group_order is GroupOrder.STRICT
+        if self.group_width is not None and (self.group_width < 1 or (strict and self.group_width > 1)):
+            expected = "1 where group_order is 'strict': one after another" if strict else "1 or more"
+            raise ConfigError(f"queue {self.name!r}: group_width={self.group_width}; expected {expected}")
+        if self.on_dead is OnDead.BLOCK and not strict:
+            raise ConfigError(
+                f"queue {self.name!r}: on_dead='block' holds a group for its dead head, and only a queue with "
+                "group_order='strict' has one"
+            )
+
+    def _check_types(self) -> None:
+        as_text(self.name or "", "queue name")
+        for what in ("concurrency", "weight", "group_width"):
+            value = getattr(self, what)
+            if not isinstance(value, int) and not (value is None and what == "group_width"):
+                raise ConfigError(f"queue {self.name!r}: {what}={value!r}; expected a whole number from 1 up")
+        share: object = self.retry_share
+        if isinstance(share, bool) or not isinstance(share, int | float):
+            raise ConfigError(f"queue {self.name!r}: retry_share={share!r}; expected a number from 0 to 1")
+        retention: object = self.retention
+        if not isinstance(retention, Retention):
+            meant = "expected a Retention, such as Retention(keep_done=100)"
+            raise ConfigError(f"queue {self.name!r}: retention={retention!r}; {meant}")
+        if self.auto_redrive is not None:
+            _check_auto(self.name, self.auto_redrive)
+
+    def apply(self, store: Store) -> None:
+        """Write the declared group settings to the store, and give it the route for foreign messages."""
+        width, order, on_dead = self.group_width, self.group_order, self.on_dead
+        if order is GroupOrder.STRICT:
+            width = 1
+        elif order is GroupOrder.TURNS or (width or 1) > 1:
+            order, on_dead = GroupOrder.TURNS, OnDead.SKIP
+        if (width, order, on_dead) != (None, None, None):
+            store.configure(self.name, group_width=width, group_order=order, on_dead=on_dead)
+        routes: Routes | None = getattr(store, "routes", None)  # only where others send too
+        if routes is not None and self.foreign is not None:
+            routes.add(self.name, self.foreign)
+
+
+class Registry:
+    """The declarations of an app, and the store that they run on.
+
+    See `App` for the parameters. The store is opened when it is first used, so declaring tasks touches no file.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        store: Store | None = None,
+        park_for: Duration | None = None,
+        blobs: str | None = None,
+        recycle_after: int | None = None,
+        recycle_memory: str | int | None = None,
+        encrypt: Encrypt | None = None,
+    ) -> None:
+        if url is not None and not isinstance(url, str):
+            raise ConfigError(f"url={redact(repr(url))}: expected the store's URL as text, such as 'sqlite:///work.db'")
+        after: object = recycle_after
+        if after is not None and (type(after) is not int or after < 1):
+            raise ConfigError(f"recycle_after={recycle_after!r}: expected a whole number of messages from 1 up")
+        self.url = url if url is not None or store is not None else settings().url
+        self.tasks: Mapping[str, TaskSpec] = {}
+        self.queues: dict[str, Queue] = {}
+        self.dependencies: dict[str, Dependency] = {}
+        self.schedules: dict[str, Any] = {}  # redrive.schedule.Schedule, by name
+        self._wraps: list[Any] = []  # redrive.worker.middleware.Opener: what goes around every handler
+        self.events = Events()
+        self.spec: str | None = None  # MODULE:APP, where a command imported it
+        self.producer = f"{os.uname().nodename}:{os.getpid()}"
+        self.recycle_after = recycle_after
+        self.recycle_memory = None if recycle_memory is None else as_size(recycle_memory, "recycle_memory")
+        self.park_for_s = None if park_for is None else seconds(park_for, "park_for")
+        self.blobs = blobs
+        self._box = None if encrypt is None else _box(encrypt)
+        self._store = None if store is None else self._fronted(store)
+        self._unapplied: set[str] = set()  # queues whose declared settings the store does not have yet
+        self._lock = threading.Lock()
+        self._batches: dict[int, Any] = {}  # of concurrent enqueues, by event loop
+        self._health_checks: HealthChecks | None = None
+
+    @property
+    def store(self) -> Store:
+        """The store, opened at first use. Opening it writes the group settings that the app declares."""
+        store = self._store
+        return self._opened() if store is None or self._unapplied else store
+
+    def _opened(self) -> Store:
+        with self._lock:
+            if self._store is None:
+                self._store = self._fronted(open_store(self.url or settings().url))
+            for name in sorted(self._unapplied):
+                if not self._store.traits.read_only:
+                    self.queues[name].apply(self._store)
+                self._unapplied.discard(name)
+            return self._store
+
+    def _fronted(self, store: Store) -> Store:
+        """Wrap the store in encryption, and that in what keeps large bodies elsewhere."""
+        if self._box is not None:
+            from .crypto import sealed_by
+
+            store = sealed_by(store, self._box)
+        blobs = self.blobs or settings().blobs
+        if blobs is None:
+            return store
+        from .blobs import with_blobs
+
+        return with_blobs(store, blobs)
+
+    def queue(
+        self,
+        name: str,
+        *,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        weight: int = 1,
+        group_width: int | None = None,
+        group_order: Literal["turns", "strict"] | None = None,
+        on_dead: Literal["skip", "block"] | None = None,
+        retention: Retention | None = None,
+        rate: Rate | str | None = None,
+        auto_redrive: AutoRedrive | None = None,
+        foreign: TaskSpec | str | Route | None = None,
+        retry_share: float = RETRY_SHARE,
+    ) -> Queue:
+        """Declare how a queue is worked: `concurrency` messages at once per worker process; `weight` shares a worker's
+        total among queues.
+
+        While more messages are due than workers have room for, `retry_share` of what they claim are due retries, so a
+        retry waits for its delay and not for the whole backlog. Priorities and the order of groups come first. 0 makes
+        retries wait their turn. SQS delivers messages in an order of its own.
+
+        Of messages with the same `group`, `group_width` run at once over all workers (default: 1), and groups take
+        turns. `group_order="strict"` runs one after another in the order of enqueue, and a retry before later messages.
+        With `on_dead="block"` a dead message then holds its group until it is redriven or discarded, or the group is
+        resumed; with `"skip"` the group goes on. The store keeps these settings for every process; they are written
+        when the app opens it, and None leaves one as it is.
+
+        `retention` bounds what is kept of done and dead messages. `rate`, such as "100/s", bounds the runs of the
+        queue's messages over all workers. `auto_redrive=AutoRedrive(…)` redrives its dead messages without a person,
+        and quarantines those that die too often.
+
+        `foreign` routes messages that redrive did not write, on SQS: a task, its name, or a function
+        `fn(body, attributes)` that returns a name, or None for "dead, as unroutable". `body` is the decoded JSON, or
+        the text or bytes as received; `attributes` are the message attributes as text, by name. Without `foreign`, a
+        message attribute `task` names the task. Raises ConfigError for invalid values.
+        """
+        order = word(GroupOrder, group_order, f"queue {name!r}: group_order")
+        dead = word(OnDead, on_dead, f"queue {name!r}: on_dead")
+        kept, bound = retention or Retention(), as_rate(rate)
+        route = foreign.name if isinstance(foreign, TaskSpec) else foreign
+        if route is not None:
+            check_route(name, route)
+        self.queues[name] = Queue(
+            name, concurrency, weight, group_width, order, dead, kept, bound, auto_redrive, route, retry_share
+        )
+        self._unapplied.add(name)
+        return self.queues[name]
+
+    def dependency(
+        self,
+        name: str,
+        *,
+        budget: Budget | UnsetType | None = UNSET,
+        breaker: Breaker | UnsetType | None = UNSET,
+        rate: Rate | str | None = None,
+        concurrency: Aimd | None = None,
+        per: str | None = None,
+    ) -> Dependency:
+        """Declare a dependency and the limits that all workers share when calling it. Tasks name it with
+        `@app.task(dependency=…)`; a task of the same name that names no other uses it too.
+
+        `budget` bounds its retries and `breaker` stops calls while it fails: both have defaults, and None turns one
+        off. `rate`, such as "100/s", spaces the runs that call it; `concurrency` adapts how many run at once. A wait
+        that it asks for (Retry-After) holds all of its messages. `per` keeps all of this for each key separately:
+        "group" for the messages' groups, "args.account" for an argument. Messages that are held wait in the queue and
+        spend no attempt. Raises ConfigError for invalid values.
+        """
+        from .flow.breaker import Breaker
+        from .flow.budget import Budget
+        from .flow.dependency import Dependency
+
+        as_text(name or "", "dependency name")
+        if budget is UNSET:
+            budget = Budget()
+        if breaker is UNSET:
+            breaker = Breaker()
+        found = self.dependencies[name] = Dependency(name, budget, breaker, as_rate(rate), concurrency, per)
+        return found
+
+    @property
+    def healths(self) -> HealthChecks:
+        """The health checks that gates query: `app.dlq.health` adds one."""
+        from .flow.health import HealthChecks
+
+        with self._lock:
+            if self._health_checks is None:
+                self._health_checks = HealthChecks()
+            return self._health_checks
+
+    def subscribe(self, observer: Observer) -> Callable[[], None]:
+        """Call `observer(events)` with every batch of events of this app's workers; returns the call that ends it."""
+        return self.events.subscribe(observer)
+
+    def counts(self, queue: str | None = None) -> Counts:
+        """Return the number of messages in each lane, of one queue or all."""
+        return self.store.counts(queue)
+
+    def job(self, id: str) -> Message | None:
+        """Return the message with this id, or None: unknown, or done and deleted; on SQS without `track=true` also one
+        that waits, or runs elsewhere."""
+        return self.store.find([id])[0]
+
+
+def _box(encrypt: Encrypt) -> Any:
+    from .crypto import Box
+
+    return Box(encrypt)
+
+
+def _check_auto(queue: str, given: object) -> None:
+    from .flow.auto_redrive import AutoRedrive
+
+    if not isinstance(given, AutoRedrive):
+        raise ConfigError(f"queue {queue!r}: auto_redrive={given!r}; expected an AutoRedrive, such as AutoRedrive()")
