@@ -11,7 +11,7 @@ import click
 
 from ..redact import redact
 from ..urls import shown
-from .place import Place, at_store
+from .opening import Opened, at_store
 from .terminal.failure import (
     DONE,
     FAILED,
@@ -66,7 +66,7 @@ _COLUMNS = (
 @click.option("--forget", is_flag=True, help="forget that this file was sent to this URL; send nothing")
 @click.option("--yes", is_flag=True, help="with --forget: remove from the store what was not delivered")
 @at_store(create=True)
-def deliver(place: Place, output: Output, file: str, **given: Any) -> int:
+def deliver(opened: Opened, output: Output, file: str, **given: Any) -> int:
     """Deliver each line of FILE as a durable HTTP POST.
 
     FILE holds JSON lines, plain or gzipped; `-` is standard input. Every line is checked first: a bad one stops the
@@ -89,29 +89,29 @@ def deliver(place: Place, output: Output, file: str, **given: Any) -> int:
     target = _target(given)
     _options(given, int)  # what is misspelt is said before a large file is read
     elsewhere = f"{program()} deliver {typed(file)} --to {typed(redact(given['to']))} --url sqlite:///redrive.db"
-    if not place.store.traits.durable:
-        why = f"{place.url} forgets everything when the command ends, so nothing could be resumed"
+    if not opened.store.traits.durable:
+        why = f"{opened.url} forgets everything when the command ends, so nothing could be resumed"
         raise Failure("this store cannot keep lines", why, elsewhere, REFUSED)
-    if not place.store.traits.finds:
-        why = f"{place.url} cannot look up what waits, so a call that was cut off could not go on where it was"
+    if not opened.store.traits.finds:
+        why = f"{opened.url} cannot look up what waits, so a call that was cut off could not go on where it was"
         raise Failure("this store cannot tell lines apart", why, elsewhere, REFUSED)
-    folder = spool_folder(place.store)
-    return _Command(place, output, file, given, target, folder).run()
+    folder = spool_folder(opened.store)
+    return _Command(opened, output, file, given, target, folder).run()
 
 
 class _Command:
     """One call of the command: what was asked, and where."""
 
     def __init__(
-        self, place: Place, output: Output, file: str, given: dict[str, Any], target: Target, folder: Path
+        self, opened: Opened, output: Output, file: str, given: dict[str, Any], target: Target, folder: Path
     ) -> None:
         from ..deliver.lines import LINE_MAX
 
-        self.store, self.output, self.file, self.given = place.store, output, file, given
+        self.store, self.output, self.file, self.given = opened.store, output, file, given
         self.target, self.folder = target, folder
         self.name = "standard input" if file == "-" else file
         self.unfinished = False
-        self.limit = min(LINE_MAX, place.store.traits.body_bytes_max)
+        self.limit = min(LINE_MAX, opened.store.traits.body_bytes_max)
 
     def run(self) -> int:
         """Do it; returns the exit code. Spooled input is kept for as long as lines of it are still to be sent."""

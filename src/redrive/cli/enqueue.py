@@ -19,7 +19,7 @@ from ..errors import Unreadable
 from ..message import NORMAL, PRIORITIES, Draft
 from ..redact import clip
 from ..redact.visible import one_line
-from .place import Place, at_store
+from .opening import Opened, at_store
 from .terminal.failure import USAGE, Failure, note, program, typed
 from .terminal.output import Output
 from .terminal.types import DURATION, TIME
@@ -45,7 +45,7 @@ SHOWN, SHOWN_FROM = 60, 20_000  # characters of arguments that an error quotes, 
 @click.option("--correlation-id", help="what it shares with the work that caused it")
 @at_store(create=True)
 def enqueue(
-    place: Place,
+    opened: Opened,
     out: Output,
     task: str,
     arguments: str | None,
@@ -72,16 +72,16 @@ def enqueue(
     if options["key_for"] is not None and options["key"] is None:
         raise Failure("--for needs --key", "it says how long the key is held", f"{program()} enqueue --help", USAGE)
     options |= {"queue": queue, "headers": _headers(headers)}
-    known = None if place.app is None else place.app.tasks.get(task)
+    known = None if opened.app is None else opened.app.tasks.get(task)
     if raw is not None:
         draft = _draft(task, known, raw.read(), options, content="raw")
-    elif place.app is not None:
-        draft = _checked(_known(place.app, task), _arguments(arguments), options)
+    elif opened.app is not None:
+        draft = _checked(_known(opened.app, task), _arguments(arguments), options)
     else:
         draft = _draft(task, None, _object(_text(arguments)), options)
-    if place.app is None and queue is None:
+    if opened.app is None and queue is None:
         note(f"put on queue 'default': only --app knows the queue of task '{task}'")
-    put = place.store.put([draft])[0]
+    put = opened.store.put([draft])[0]
     if put.duplicate:
         note(f"not put: message {put.id} holds the key '{draft.key}' and is {put.state}")
     record = {"id": put.id, "task": draft.task, "queue": draft.queue, "state": put.state, "duplicate": put.duplicate}

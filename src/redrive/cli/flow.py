@@ -14,7 +14,7 @@ from ..duration import show as show_duration
 from ..redact.visible import one_line
 from ..triage.controls import Control, Controls
 from .main import Subcommands
-from .place import Place, at_store
+from .opening import Opened, at_store
 from .selecting import signature
 from .terminal import views
 from .terminal.failure import REFUSED, Failure, note, program, typed
@@ -67,25 +67,25 @@ key_option = click.option("--key", default="", help="of this key, where its cont
 @flow.command("list")
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @at_store(absent=True)
-def list_(place: Place, out: Output, limit: int | None) -> None:
+def list_(opened: Opened, out: Output, limit: int | None) -> None:
     """List dependencies with what holds their messages back now.
 
     `until` is when an open breaker lets probes through. Of the first thousand messages that wait on the store,
     `waiting` are of its tasks, and `deferred` were claimed and put off, by why. What waits in SQS cannot be looked at:
     there both are empty.
     """
-    rows = [_row(control) for control in Controls(place.store, place.app).list()]
-    if not out.rows(rows, _columns(place.store.now_ms()), id="dependency", limit=limit):
-        note(f"no dependencies: no task names one, and none was ever called from {place.url}")
+    rows = [_row(control) for control in Controls(opened.store, opened.app).list()]
+    if not out.rows(rows, _columns(opened.store.now_ms()), id="dependency", limit=limit):
+        note(f"no dependencies: no task names one, and none was ever called from {opened.url}")
 
 
 @flow.command()
 @click.argument("name")
 @key_option
 @at_store(absent=True)
-def show(place: Place, out: Output, name: str, key: str) -> None:
+def show(opened: Opened, out: Output, name: str, key: str) -> None:
     """Show all that is known of a dependency, with the last transitions of its breaker."""
-    _write(place, out, _known(place, name).show(name, key=key))
+    _write(opened, out, _known(opened, name).show(name, key=key))
 
 
 @flow.command(name="set")
@@ -101,7 +101,7 @@ def show(place: Place, out: Output, name: str, key: str) -> None:
 @click.option("--ramp", type=click.Choice(["off"]), help="let go at once what is let go in a ramp")
 @signature()
 @at_store()
-def set_(place: Place, out: Output, name: str, key: str, actor: str | None, reason: str, **words: str | None) -> None:
+def set_(opened: Opened, out: Output, name: str, key: str, actor: str | None, reason: str, **words: str | None) -> None:
     """Hold the breaker of a dependency open or closed, for all workers, until `--breaker auto`.
 
     Or end what flow control began by itself: a cool-down, a spent budget, a ramp.
@@ -114,7 +114,7 @@ def set_(place: Place, out: Output, name: str, key: str, actor: str | None, reas
       redrive flow set stripe --breaker open --reason "their status page says so" --app tasks:app
       redrive flow set stripe --cooldown off --reason "they asked for six hours by mistake" --app tasks:app
     """
-    controls = _known(place, name)
+    controls = _known(opened, name)
     given = {option: word for option, word in words.items() if word is not None}
     if not given:
         raise click.UsageError("give --breaker, --cooldown, --budget or --ramp")
@@ -127,21 +127,21 @@ def set_(place: Place, out: Output, name: str, key: str, actor: str | None, reas
         ("ramp", "off"): controls.end_ramp,
     }
     found = [acts[each](name, reason=reason, actor=actor, key=key) for each in given.items()]
-    _write(place, out, found[-1])
+    _write(opened, out, found[-1])
 
 
-def _known(place: Place, name: str) -> Controls:
+def _known(opened: Opened, name: str) -> Controls:
     """The controls, if there is a dependency of this name. Raises Failure."""
-    controls = Controls(place.store, place.app)
+    controls = Controls(opened.store, opened.app)
     known = controls.names()
     if name not in known:
         near = near_miss(name, known)
         why = f"did you mean '{near}'?" if near else f"known: {', '.join(known) or 'none'}"
-        raise Failure(f"there is no dependency '{name}' in {place.url}", why, f"{program()} flow list", REFUSED)
+        raise Failure(f"there is no dependency '{name}' in {opened.url}", why, f"{program()} flow list", REFUSED)
     return controls
 
 
-def _write(place: Place, out: Output, control: Control) -> None:
+def _write(opened: Opened, out: Output, control: Control) -> None:
     record = _record(control)
     out.record(record, id="dependency", table=lambda: _lines(out.hidden(record), out))
     if control.per is not None and not control.key:

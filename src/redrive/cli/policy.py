@@ -21,7 +21,7 @@ from ..policy.policies import (
 )
 from ..policy.policies import preview as preview_of
 from .main import Subcommands
-from .place import app_option, load_app, output_option
+from .opening import app_option, load_app, output_option
 from .terminal.failure import USAGE, Failure, program, typed
 from .terminal.output import Column, Output
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..triage.reveal import reveal
-from .place import Place
+from .opening import Opened
 from .selecting import actor_option
 from .terminal.failure import command
 from .terminal.output import Output
@@ -24,17 +24,17 @@ class Reveal:
         self.asked, self.reason, self.actor = asked, reason, actor
 
     def of(
-        self, place: Place, out: Output, what: str = "", *, ids: Sequence[str] = (), count: int | None = None
+        self, opened: Opened, out: Output, what: str = "", *, ids: Sequence[str] = (), count: int | None = None
     ) -> None:
         """Note in the audit log what is shown, and show it, where that was asked for. Raises StoreError."""
         if self.asked:
-            self.note(place, what, ids=ids, count=count)
+            self.note(opened, what, ids=ids, count=count)
             out.reveal = True
 
-    def note(self, place: Place, what: str = "", *, ids: Sequence[str] = (), count: int | None = None) -> None:
+    def note(self, opened: Opened, what: str = "", *, ids: Sequence[str] = (), count: int | None = None) -> None:
         """Note it alone."""
         reason = self.reason or f"asked for by {command()} --reveal"
-        reveal(place.store, what, reason=reason, actor=self.actor, ids=ids, count=count)
+        reveal(opened.store, what, reason=reason, actor=self.actor, ids=ids, count=count)
 
 
 def reveal_option(why: str = "--reason") -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -9,7 +9,7 @@ import click
 
 from ..config.resolve import LOGS, settings
 from ..observe.logs import JsonLog, TextLog
-from .place import app_option, load_app, move, one_app, url_option
+from .opening import app_option, load_app, move, one_app, url_option
 from .terminal.failure import (
     REFUSED,
     USAGE,

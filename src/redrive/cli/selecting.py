@@ -20,7 +20,7 @@ from ..triage.actions import ActionResult
 from ..triage.select.parser import parse
 from ..triage.select.terms import ALL, Node, as_node, both
 from ..triage.selection import Selection
-from .place import Place
+from .opening import Opened
 from .terminal.failure import (
     DONE,
     FAILED,
@@ -68,11 +68,11 @@ def filters(command: Callable[..., Any]) -> Callable[..., Any]:
 selector_argument = click.argument("selector", nargs=-1, metavar="[SELECTOR…]")
 
 
-def selection(place: Place, words: tuple[str, ...], *others: Node) -> Selection:
+def selection(opened: Opened, words: tuple[str, ...], *others: Node) -> Selection:
     """What the words of a selector and the options choose. Raises Failure, below the words and what is wrong there."""
     with understood():
         node = parse(" ".join(words))
-    return Selection(place.store, both((node, *others)), app=place.app)
+    return Selection(opened.store, both((node, *others)), app=opened.app)
 
 
 @contextmanager
@@ -136,7 +136,7 @@ def confirmed(question: str, what: str, yes: bool, *, words: Sequence[str], reas
 
 
 def chosen_words(
-    place: Place, words: tuple[str, ...], every: bool, chosen: Node = ALL, lane: Lane = Lane.DEAD
+    opened: Opened, words: tuple[str, ...], every: bool, chosen: Node = ALL, lane: Lane = Lane.DEAD
 ) -> tuple[tuple[str, ...], Selection | None]:
     """What the words name: ids, or else a selection, in that lane, of a selector, of --all, or of filters. Raises
     Failure for neither and for both."""
@@ -144,7 +144,7 @@ def chosen_words(
     if not (every or words) or (ids and (every or chosen != ALL)):
         why = "--all, filters and selectors choose among all dead messages; ids name them one by one"
         raise Failure("give ids, a selector, or --all", why, f"{command()} --help", USAGE)
-    return ids, None if ids else selection(place, words, chosen, as_node(lane=lane))
+    return ids, None if ids else selection(opened, words, chosen, as_node(lane=lane))
 
 
 def write_result(out: Output, done: ActionResult, did: str, *, named: bool) -> int:

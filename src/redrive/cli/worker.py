@@ -15,7 +15,7 @@ from ..config import trust
 from ..config.resolve import LOGS, Settings, near_miss, settings
 from ..registry import Queue
 from ..worker.supervisor import supervise
-from .place import app_option, load_app, move, one_app, url_option
+from .opening import app_option, load_app, move, one_app, url_option
 from .scheduler import warn_without_schedules, write_log
 from .terminal.failure import USAGE, Failure, note, program
 from .terminal.warnings import tell_warnings

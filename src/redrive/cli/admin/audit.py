@@ -12,7 +12,7 @@ from ...audit.log import Audit
 from ...errors import ConfigError
 from ..dlq.groups import audit as list_
 from ..main import Subcommands
-from ..place import Place, at_store
+from ..opening import Opened, at_store
 from ..terminal import views
 from ..terminal.failure import (
     DONE,
@@ -39,7 +39,7 @@ audit.add_command(list_, "list")
 @audit.command()
 @click.option("--anchor", default="", metavar="SEQ:HASH", help="the head of an earlier look: it must still hold")
 @at_store()
-def verify(place: Place, out: Output, anchor: str) -> int:
+def verify(opened: Opened, out: Output, anchor: str) -> int:
     """Find entries that were changed, removed or moved since they were written; exits 1 if there are any.
 
     Each entry holds the hash of the one before, and the head that of the last. Who may write to the store can also
@@ -47,7 +47,7 @@ def verify(place: Place, out: Output, anchor: str) -> int:
 
     Entries of versions before the chain have no hashes: they are counted as `outside`, and the first are named.
     """
-    log = Audit(place.store)
+    log = Audit(opened.store)
     try:
         found = log.verify(anchor)
     except ConfigError as error:
@@ -63,7 +63,7 @@ def verify(place: Place, out: Output, anchor: str) -> int:
     if found.outside > OUTSIDE_SHOWN:
         note(f"and {found.outside - OUTSIDE_SHOWN:,} more: {onward('audit export')}")
     if found.problems:
-        note(f"the audit log of {place.url} does not hold what was written")
+        note(f"the audit log of {opened.url} does not hold what was written")
         return FAILED
     return DONE
 
@@ -71,13 +71,13 @@ def verify(place: Place, out: Output, anchor: str) -> int:
 @audit.command()
 @click.option("-f", "--file", type=click.File("wb", atomic=True), help="write here, whole or not at all [stdout]")
 @at_store()
-def export(place: Place, out: Output, file: IO[bytes] | None) -> None:
+def export(opened: Opened, out: Output, file: IO[bytes] | None) -> None:
     """Write the whole log as JSON lines, the oldest first, as it is stored: {"hash": …, "entry": {…}}.
 
     `hash` is the SHA-256 of the bytes of `entry`, and `prev` in it is the hash of the line before. What corrects an
     entry is one of its own (`amends`). Entries outside the chain come first, with an empty hash.
     """
-    log, stream = Audit(place.store), file or sys.stdout.buffer
+    log, stream = Audit(opened.store), file or sys.stdout.buffer
     count = 0
     for line in log.lines():
         stream.write(line + b"\n")

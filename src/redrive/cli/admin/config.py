@@ -8,7 +8,7 @@ import msgspec
 from ...config.resolve import settings, sources, unknown_variables
 from ...redact import redact
 from ..main import Subcommands
-from ..place import app_option, output_option, url_option
+from ..opening import app_option, output_option, url_option
 from ..terminal.failure import note
 from ..terminal.output import Column, Output
 

@@ -8,7 +8,7 @@ import click
 
 from ...config.resolve import settings
 from ..main import Subcommands
-from ..place import Place, at_store, output_option
+from ..opening import Opened, at_store, output_option
 from ..terminal.failure import DONE, FAILED, note
 from ..terminal.output import Column, Output
 
@@ -49,7 +49,7 @@ def new(output: str | None, id: str) -> None:
 
 @keys.command()
 @at_store()
-def status(place: Place, out: Output) -> int:
+def status(opened: Opened, out: Output) -> int:
     """Show which keys encrypt what is stored. Exits 1 if one of them is not here.
 
     A key whose line counts nothing, and which does not write, can be removed once every process writes with a newer
@@ -58,7 +58,7 @@ def status(place: Place, out: Output) -> int:
     """
     from ...crypto import used
 
-    found, unseen = used(place.store)
+    found, unseen = used(opened.store)
     rows: list[dict[str, Any]] = [
         {"key": use.key, "state": _state(use.writes, use.here, use.used), **use.parts} for use in found
     ]

@@ -16,7 +16,7 @@ import click
 from ...config.resolve import LOOPBACK, address
 from ...observe.shared_tally import read
 from ..main import Subcommands
-from ..place import Place, at_store
+from ..opening import Opened, at_store
 from ..terminal.failure import Failure, command, note
 from ..terminal.output import Output
 
@@ -59,7 +59,7 @@ def metrics() -> None:
 )
 @_dir_option
 @at_store()
-def serve(place: Place, out: Output, port: int, host: str, directory: Path | None) -> None:
+def serve(opened: Opened, out: Output, port: int, host: str, directory: Path | None) -> None:
     """Serve metrics over HTTP until SIGTERM or Ctrl-C. Reads only.
 
     \b
@@ -67,16 +67,16 @@ def serve(place: Place, out: Output, port: int, host: str, directory: Path | Non
     """
     asked = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, asked)  # before there are threads that could get them
-    with _served(_registry(place.store, directory, place.app), address(f"{host}:{port}")):
+    with _served(_registry(opened.store, directory, opened.app), address(f"{host}:{port}")):
         signal.sigwait(asked)
 
 
 @metrics.command(name="print")
 @_dir_option
 @at_store()
-def print_(place: Place, out: Output, directory: Path | None) -> None:
+def print_(opened: Opened, out: Output, directory: Path | None) -> None:
     """Print what one scrape would get, in Prometheus' text format whatever -o says."""
-    sys.stdout.write(_client().generate_latest(_registry(place.store, directory, place.app)).decode())
+    sys.stdout.write(_client().generate_latest(_registry(opened.store, directory, opened.app)).decode())
 
 
 @contextlib.contextmanager

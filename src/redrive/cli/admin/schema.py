@@ -20,7 +20,7 @@ from ...errors import EncodeError
 from ...redact import redact, telling
 from ...redact.visible import in_json, one_line
 from ..main import Subcommands
-from ..place import app_option, load_app
+from ..opening import app_option, load_app
 from ..terminal.failure import USAGE, Failure, program, typed
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

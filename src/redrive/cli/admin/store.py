@@ -15,8 +15,8 @@ from ...errors import Unsupported
 from ...message import Damage, Message
 from ...urls import shown
 from ..main import Subcommands
-from ..place import (
-    Place,
+from ..opening import (
+    Opened,
     app_option,
     at_store,
     output_option,
@@ -47,7 +47,7 @@ def store() -> None:
 @click.option("--repair", is_flag=True, help="mend what can be mended, once a copy of it is written")
 @click.option("--copy", metavar="FILE", help="where --repair writes it (default: redrive-repair-TIME.jsonl here)")
 @at_store()
-def check(place: Place, out: Output, repair: bool, copy: str | None) -> int:
+def check(opened: Opened, out: Output, repair: bool, copy: str | None) -> int:
     """Look for damage; exits 1 if there is any.
 
     It names each message that cannot be read, or that nothing would ever claim. With --repair a message that only
@@ -55,23 +55,23 @@ def check(place: Place, out: Output, repair: bool, copy: str | None) -> int:
     it. What it cannot be without (its task, its body) is not made up: such a message stays in quarantine.
     """
     if repair:
-        return _repair(place, out, copy)
-    problems = place.store.check()
+        return _repair(opened, out, copy)
+    problems = opened.store.check()
     out.record({"ok": not problems, "problems": problems}, table=lambda: problems or ["ok"])
     if problems:
         one = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        note(f"{one} in {place.url}; stop the workers and {_keep(place)} before anything else")
+        note(f"{one} in {opened.url}; stop the workers and {_keep(opened)} before anything else")
         return FAILED
-    note(f"no damage found in {place.url}")
+    note(f"no damage found in {opened.url}")
     return DONE
 
 
-def _repair(place: Place, out: Output, copy: str | None) -> int:
+def _repair(opened: Opened, out: Output, copy: str | None) -> int:
     """Exits 1 where something is left that is damaged."""
-    path = Path(copy or f"redrive-repair-{place.store.now_ms()}.jsonl")
+    path = Path(copy or f"redrive-repair-{opened.store.now_ms()}.jsonl")
     with Copies(path) as copies:
-        done = place.store.repair(copies.keep)
-    left = place.store.check()
+        done = opened.store.repair(copies.keep)
+    left = opened.store.check()
     out.record({"repaired": done, "problems": left}, table=lambda: [*done, *left] or ["ok"])
     if done:
         note(f"{len(done)} looked at; as they were they stand in {path}")
@@ -110,13 +110,13 @@ class Copies:
         os.fsync(self._file.fileno())
 
 
-def _keep(place: Place) -> str:
-    return "copy the file" if place.store.traits.name == "sqlite" else "make a backup"
+def _keep(opened: Opened) -> str:
+    return "copy the file" if opened.store.traits.name == "sqlite" else "make a backup"
 
 
 @store.command()
 @at_store()
-def doctor(place: Place, out: Output) -> int:
+def doctor(opened: Opened, out: Output) -> int:
     """Look for what is unsafe or slow about the set-up; exits 1 if there is any.
 
     Each line says what it is, what may come of it, and what to do. It changes nothing. With --app it also looks
@@ -124,23 +124,23 @@ def doctor(place: Place, out: Output) -> int:
     """
     from ...worker.preflight import advice
 
-    told = [*place.store.doctor(), *(advice(place.app, place.store) if place.app else ())]
+    told = [*opened.store.doctor(), *(advice(opened.app, opened.store) if opened.app else ())]
     findings = list(dict.fromkeys(told))
     out.record({"ok": not findings, "findings": findings}, table=lambda: findings or ["ok"])
     if findings:
-        note(f"{len(findings)} finding{'s' * (len(findings) > 1)} about {place.url}")
+        note(f"{len(findings)} finding{'s' * (len(findings) > 1)} about {opened.url}")
         return FAILED
-    note(f"nothing to mend about {place.url}")
+    note(f"nothing to mend about {opened.url}")
     return DONE
 
 
 @store.command()
 @at_store()
-def info(place: Place, out: Output) -> None:
+def info(opened: Opened, out: Output) -> None:
     """Show what the store is, what it promises, what it holds and how large it is."""
-    traits = msgspec.structs.asdict(place.store.traits)
-    counts = msgspec.structs.asdict(place.store.counts())
-    out.record({"url": place.url, **place.store.about(), **counts, "queues": place.store.queues(), **traits})
+    traits = msgspec.structs.asdict(opened.store.traits)
+    counts = msgspec.structs.asdict(opened.store.counts())
+    out.record({"url": opened.url, **opened.store.about(), **counts, "queues": opened.store.queues(), **traits})
     if out.is_table:
         note(f"{program()} queue list shows the queues one by one")
 
@@ -203,7 +203,7 @@ def _url(argument: str | None, flag: str | None, app: str | None) -> str:
 @store.command()
 @click.option("--older-than", type=DURATION, default="1h", help="leave blobs younger than this [1h]")
 @at_store()
-def sweep(place: Place, out: Output, older_than: float) -> None:
+def sweep(opened: Opened, out: Output, older_than: float) -> None:
     """Remove blobs that no message refers to.
 
     Crashes leave them; workers do this once an hour. No put or transaction may take longer than --older-than: its blobs
@@ -212,6 +212,6 @@ def sweep(place: Place, out: Output, older_than: float) -> None:
     from ...blobs import collect
     from ...triage.pauses import tell
 
-    count = collect(place.store, milliseconds(older_than))
-    tell(place.store, "sweep", "blobs", count=count)
+    count = collect(opened.store, milliseconds(older_than))
+    tell(opened.store, "sweep", "blobs", count=count)
     out.record({"removed": count}, table=lambda: [f"{count:,} blobs removed"])

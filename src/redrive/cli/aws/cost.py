@@ -9,7 +9,7 @@ import click
 
 from ...config.resolve import settings, some_size
 from ...errors import ConfigError
-from ..place import output_option
+from ..opening import output_option
 from ..terminal.failure import USAGE, Failure, program
 from ..terminal.output import Column, Output
 

@@ -12,7 +12,7 @@ import click
 from ...duration import show
 from ...triage.auto import machine
 from ...triage.auto.machine import Machine
-from ..place import Place, at_store
+from ..opening import Opened, at_store
 from ..selecting import signature, stated, understood
 from ..terminal import views
 from ..terminal.failure import (
@@ -52,7 +52,7 @@ def _columns(now_ms: int) -> tuple[Column, ...]:
 @signature(required=False)
 @at_store()
 def auto(
-    place: Place, out: Output, scope: str | None, pause: bool, resume: bool, actor: str | None, reason: str
+    opened: Opened, out: Output, scope: str | None, pause: bool, resume: bool, actor: str | None, reason: str
 ) -> None:
     """List what drives dead messages back by itself; or show one with its story, pause it, resume it.
 
@@ -64,27 +64,27 @@ def auto(
     if scope is None:
         if pause or resume:
             raise Failure("no SCOPE is given", "one is paused at a time", f"{command()}", USAGE)
-        _list(place, out)
+        _list(opened, out)
         return
     if pause or resume:
         act = machine.pause if pause else machine.resume
         with understood(onward("dlq auto")):
-            found = act(place.store, scope, reason=stated(reason), actor=actor)
+            found = act(opened.store, scope, reason=stated(reason), actor=actor)
     else:
         with understood(onward("dlq auto")):
-            (found,) = machine.machines(place.store, scope)
-    record = _record(found, place.store.now_ms())
+            (found,) = machine.machines(opened.store, scope)
+    record = _record(found, opened.store.now_ms())
     out.record(record, id="scope", table=lambda: _lines(out.hidden(record), out))
 
 
 COMMANDS = (auto,)
 
 
-def _list(place: Place, out: Output) -> None:
-    now_ms = place.store.now_ms()
-    rows = [_row(machine, now_ms) for machine in machine.machines(place.store)]
+def _list(opened: Opened, out: Output) -> None:
+    now_ms = opened.store.now_ms()
+    rows = [_row(machine, now_ms) for machine in machine.machines(opened.store)]
     if not out.rows(rows, _columns(now_ms), id="scope"):
-        note(f"nothing drives dead messages of {place.url} back by itself: no worker with an auto_redrive= was there")
+        note(f"nothing drives dead messages of {opened.url} back by itself: no worker with an auto_redrive= was there")
     if any(not row["worked"] and row["phase"] != "ended" for row in rows):
         note(f"some are worked by nobody now: is a worker of their app running? {program()} worker --help")
 

@@ -11,7 +11,7 @@ from ...triage.dlq import DeadLetters
 from ...triage.select.terms import ALL, Node, as_node
 from ..job import body_option, found, write_message
 from ..main import Subcommands
-from ..place import Place, at_store
+from ..opening import Opened, at_store
 from ..revealing import Reveal, reveal_option
 from ..selecting import (
     actor_option,
@@ -82,7 +82,7 @@ for each in (
 @reveal_option("--why")
 @at_store()
 def list_(
-    place: Place,
+    opened: Opened,
     out: Output,
     selector: tuple[str, ...],
     chosen: Node,
@@ -96,13 +96,13 @@ def list_(
     id text age failed attempt redrives crashes lane args.PATH.
     """
     lane = Lane.QUARANTINE if quarantine else Lane.DEAD
-    found = selection(place, selector, chosen, as_node(lane=lane))
+    found = selection(opened, selector, chosen, as_node(lane=lane))
     if reveal.asked:
-        reveal.of(place, out, str(found.node), count=found.count())
+        reveal.of(opened, out, str(found.node), count=found.count())
     if not out.rows((views.dead(m) for m in found), _COLUMNS, id="id", limit=limit):
         plain = found.node == as_node(lane=lane)
-        note(f"the {lane} lane of {place.url} is empty" if plain else "nothing dead matches")
-        sqs.note_outside(place)
+        note(f"the {lane} lane of {opened.url} is empty" if plain else "nothing dead matches")
+        sqs.note_outside(opened)
     note_unread(found)
 
 
@@ -111,17 +111,17 @@ def list_(
 @body_option
 @reveal_option()
 @at_store()
-def show(place: Place, out: Output, id: str, body: bool, reveal: Reveal) -> None:
+def show(opened: Opened, out: Output, id: str, body: bool, reveal: Reveal) -> None:
     """Show a dead message: what happened to it, its body and every fault kept.
 
     Secrets in it are hidden, unless --reveal says so.
     """
-    message = found(place, id)
+    message = found(opened, id)
     if message.lane not in RESTING:
-        state = message.state(place.store.now_ms())
+        state = message.state(opened.store.now_ms())
         raise Failure(f"message {id} is not dead", f"it is {state}", onward(f"job show {typed(id)}"))
-    reveal.of(place, out, ids=[message.id])
-    write_message(place, out, message, body=body, story=True)
+    reveal.of(opened, out, ids=[message.id])
+    write_message(opened, out, message, body=body, story=True)
 
 
 @dlq.command()
@@ -131,22 +131,22 @@ def show(place: Place, out: Output, id: str, body: bool, reveal: Reveal) -> None
 @reveal_option("--why")
 @at_store()
 def groups(
-    place: Place, out: Output, selector: tuple[str, ...], chosen: Node, limit: int | None, reveal: Reveal
+    opened: Opened, out: Output, selector: tuple[str, ...], chosen: Node, limit: int | None, reveal: Reveal
 ) -> None:
     """List failure groups: dead messages that failed alike, the largest group first. SELECTOR: as for `dlq list`.
 
     `trend` counts the deaths of the last hour, and compares them with those of the hour before: ↑ rising, → steady,
     ↓ falling, – quiet, where there were none.
     """
-    found = selection(place, selector, chosen)
-    rows = group_commands.said(place, [views.group(each) for each in found.groups(trend=True)])
-    reveal.of(place, out, f"groups of {found.node}", count=len(rows))
+    found = selection(opened, selector, chosen)
+    rows = group_commands.said(opened, [views.group(each) for each in found.groups(trend=True)])
+    reveal.of(opened, out, f"groups of {found.node}", count=len(rows))
     columns = group_commands.with_said(_GROUPS if out.is_table else _GROUPS_TSV, rows, out)
     if out.is_table:
         rows = [{**row, "trend": _trend(row)} for row in rows]
     if not out.rows(rows, columns, id="fingerprint", limit=limit):
-        note("nothing dead matches" if found.node != ALL else f"nothing is dead in {place.url}")
-        sqs.note_outside(place)
+        note("nothing dead matches" if found.node != ALL else f"nothing is dead in {opened.url}")
+        sqs.note_outside(opened)
     note_unread(found)
 
 
@@ -168,7 +168,7 @@ def _trend(row: dict[str, Any]) -> str:
 @actor_option
 @at_store()
 def retry(
-    place: Place,
+    opened: Opened,
     out: Output,
     words: tuple[str, ...],
     every: bool,
@@ -184,8 +184,8 @@ def retry(
     Give ids, or a selector as for `dlq list`, or --all with filters. `-o ids` prints those that went back. Exit 5 if
     some had changed or were unknown, 1 if all had.
     """
-    ids, found = chosen_words(place, words, every, chosen)
-    letters = DeadLetters(place.store)
+    ids, found = chosen_words(opened, words, every, chosen)
+    letters = DeadLetters(opened.store)
     result = letters.retry(
         ids or None, select=found, to_queue=to_queue, delay=delay, attempts=attempts, reason=why, actor=actor
     )

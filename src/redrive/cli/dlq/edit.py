@@ -16,7 +16,7 @@ from ...redact import redact_json
 from ...triage.edit import Editor, Prepared
 from ...triage.reveal import reveal
 from ..job import found
-from ..place import Place, at_store
+from ..opening import Opened, at_store
 from ..selecting import signature, stated
 from ..terminal.failure import (
     DONE,
@@ -50,7 +50,7 @@ from ..terminal.types import DURATION
 @signature(required=False)
 @at_store()
 def edit(
-    place: Place,
+    opened: Opened,
     out: Output,
     id: str,
     sets: tuple[str, ...],
@@ -75,14 +75,14 @@ def edit(
     """
     if not dry_run:
         stated(reason)
-    show = "dlq" if found(place, id).lane in RESTING else "job"
-    editor = Editor(place.store, place.app)
+    show = "dlq" if found(opened, id).lane in RESTING else "job"
+    editor = Editor(opened.store, opened.app)
     given = _given(sets, unsets, body, headers)
     options: dict[str, Any] = {"delay": delay, "unchecked": unchecked}
     try:
         message = editor.find(id)
         prepared = editor.prepared(message, **given, **options) if any(given.values()) else None
-        prepared = prepared or _in_editor(editor, message, options, _Noting(place, reason, actor))
+        prepared = prepared or _in_editor(editor, message, options, _Noting(opened, reason, actor))
     except (Refused, ConfigError) as error:
         raise _refused(id, error, show) from error
     if prepared is None:
@@ -140,7 +140,7 @@ def _value(text: str) -> Any:
 class _Noting(NamedTuple):
     """Who gets to see a body in an editor, and why."""
 
-    place: Place
+    opened: Opened
     reason: str
     actor: str | None
 
@@ -148,7 +148,7 @@ class _Noting(NamedTuple):
         """Note in the audit log that the secrets of a body are seen, where it has any. Raises StoreError."""
         if redact_json(body) != body:
             reason = self.reason or f"opened by {command()}"
-            reveal(self.place.store, "", reason=reason, actor=self.actor, ids=[message.id])
+            reveal(self.opened.store, "", reason=reason, actor=self.actor, ids=[message.id])
 
 
 def _in_editor(editor: Editor, message: Message, options: Mapping[str, Any], noting: _Noting) -> Prepared | None:

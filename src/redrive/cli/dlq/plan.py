@@ -20,7 +20,7 @@ from ...ids import is_id
 from ...redact.visible import one_line
 from ...triage.dlq import DeadLetters
 from ...triage.select.terms import Node
-from ..place import Place, at_store
+from ..opening import Opened, at_store
 from ..selecting import filters, selection, selector_argument, signature, understood
 from ..terminal import views
 from ..terminal.failure import (
@@ -67,7 +67,7 @@ _FILE_MAX = 1_000_000  # bytes
 @click.option("--out", "file", type=click.Path(dir_okay=False, path_type=Path), help="write the plan to this file, too")
 @at_store()
 def plan(
-    place: Place,
+    opened: Opened,
     out: Output,
     selector: tuple[str, ...],
     chosen: Node,
@@ -90,14 +90,14 @@ def plan(
     """
     from ...flow.gates import Gates, is_url
 
-    found = selection(place, selector, chosen)
+    found = selection(opened, selector, chosen)
     with understood():
         gates = Gates(not ignore_breaker, health, approval, window)
         made = found.plan(gates=None if gates == Gates() else gates, note=told, **how)
     if file is not None:
         _write_file(file, made.plan)
     out.record(record(made.plan), id="id", table=lambda: _lines(made.plan))
-    if health and not is_url(health) and place.app is not None and health not in place.app.healths:
+    if health and not is_url(health) and opened.app is not None and health not in opened.app.healths:
         note(f"the app knows no health check '{health}': no worker of it would carry the run on")
     _note_next(made, file)
 
@@ -109,7 +109,7 @@ def plan(
 @click.option("--watch", is_flag=True, help="watch the run until it is over, as `run watch` does")
 @at_store()
 def apply(
-    place: Place, out: Output, plan: str, reason: str, actor: str | None, max_age: float | None, watch: bool
+    opened: Opened, out: Output, plan: str, reason: str, actor: str | None, max_age: float | None, watch: bool
 ) -> int:
     """Carry a plan out: start its run, which any worker of the app carries on.
 
@@ -119,14 +119,14 @@ def apply(
     """
     from ...triage.redrive.plan import MAX_AGE
 
-    with _refusing(place, plan):
-        handle = _found(place, plan)
-    with _refusing(place, plan, handle.id):
+    with _refusing(opened, plan):
+        handle = _found(opened, plan)
+    with _refusing(opened, plan, handle.id):
         started = handle.start(reason=reason, actor=actor, max_age=MAX_AGE if max_age is None else max_age)
     if watch:
         from .run import watched
 
-        return watched(place, out, started)
+        return watched(opened, out, started)
     view = started.view()
     out.record({"id": view.id, "state": view.state, **view.counts, "selector": view.selector}, id="id")
     note("started: any worker of the app carries it on; see: " + onward(f"run watch {view.id}"))
@@ -246,14 +246,14 @@ def _note_next(made: PlanHandle, file: Path | None) -> None:
 
 
 @contextmanager
-def _refusing(place: Place, plan: str, id: str = "") -> Iterator[None]:
+def _refusing(opened: Opened, plan: str, id: str = "") -> Iterator[None]:
     """A refusal in three lines, of the plan that was named so and has this id."""
     try:
         yield
     except PlanRefused as error:
         next, what, why = f"{program()} dlq plan --help", error.what, error.why
         if error.word == "unknown":
-            what, why = f"{what} in {place.url}", f"one drawn up in another store is not known here, and {why}"
+            what, why = f"{what} in {opened.url}", f"one drawn up in another store is not known here, and {why}"
         elif error.word == "reason":
             next = again(f"{shlex.quote(plan)} --reason 'the CRM is up again'")
         elif error.word == "applied":
@@ -261,13 +261,13 @@ def _refusing(place: Place, plan: str, id: str = "") -> Iterator[None]:
         raise Failure(what, why, next, REFUSED) from error
 
 
-def _found(place: Place, plan: str) -> PlanHandle:
+def _found(opened: Opened, plan: str) -> PlanHandle:
     if not is_id(plan):
-        return _of_file(place, plan)
-    return DeadLetters(place.store, place.app).plan(plan)
+        return _of_file(opened, plan)
+    return DeadLetters(opened.store, opened.app).plan(plan)
 
 
-def _of_file(place: Place, given: str) -> PlanHandle:
+def _of_file(opened: Opened, given: str) -> PlanHandle:
     """The plan that a file is of, if all that the file says is as it was drawn up."""
     file = Path(given)
     try:
@@ -280,7 +280,7 @@ def _of_file(place: Place, given: str) -> PlanHandle:
         raise PlanRefused(
             f"{file} is no plan, or was altered", "it is not as dlq plan --out writes it", "altered"
         ) from error
-    handle = DeadLetters(place.store, place.app).plan(str(id))
+    handle = DeadLetters(opened.store, opened.app).plan(str(id))
     own = msgspec.json.decode(msgspec.json.encode(record(handle.plan)))
     altered = [name for name, value in told.items() if own.get(name, ...) != value]
     if altered:

@@ -17,7 +17,7 @@ from ...triage.redrive.records import Line, state_of
 from ...triage.redrive.run import Run, RunView
 from ...triage.redrive.run import views as views_of
 from ..main import Subcommands
-from ..place import Place, at_store
+from ..opening import Opened, at_store
 from ..revealing import Reveal, reveal_option
 from ..selecting import signature, stated
 from ..terminal import views
@@ -71,19 +71,19 @@ def run() -> None:
 @click.option("--open", "open_only", is_flag=True, help="only those that somebody still has to carry")
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @at_store(absent=True)
-def list_(place: Place, out: Output, open_only: bool, limit: int | None) -> None:
+def list_(opened: Opened, out: Output, open_only: bool, limit: int | None) -> None:
     """List runs: those that are open, and the last 200 that are not, each the newest first."""
-    rows = [row(view) for view in views_of(place.store, LISTED) if not (open_only and view.closed)]
+    rows = [row(view) for view in views_of(opened.store, LISTED) if not (open_only and view.closed)]
     if not out.rows(rows, _COLUMNS, id="id", limit=limit):
-        note(f"no run {'is open' if open_only else 'is known'} in {place.url}")
+        note(f"no run {'is open' if open_only else 'is known'} in {opened.url}")
 
 
 @run.command()
 @click.argument("id")
 @at_store()
-def show(place: Place, out: Output, id: str) -> None:
+def show(opened: Opened, out: Output, id: str) -> None:
     """Show a run: its counts, what it waits for or why it ended, and its story."""
-    found = _known(place, id)
+    found = _known(opened, id)
     view = found.view()
     record = {**full(view), "story": [{"at": views.time(line.at_ms), "text": line.text} for line in found.story()]}
     out.record(record, id="id", table=lambda: _lines(view, found.story(), out))
@@ -94,21 +94,21 @@ def show(place: Place, out: Output, id: str) -> None:
 @click.argument("id")
 @click.option("--timeout", type=DURATION, help="stop watching after this; the run goes on (default: never)")
 @at_store()
-def watch(place: Place, out: Output, id: str, timeout: float | None) -> int:
+def watch(opened: Opened, out: Output, id: str, timeout: float | None) -> int:
     """Watch a run until it is over: a bar on a terminal, a line a second elsewhere, and at the end its counts.
 
     Watching carries nothing and needs no app. Exit codes: 0 the run is done, 1 it stopped itself or was cancelled,
     124 the timeout is over, 130 Ctrl-C; the run goes on in the last two cases.
     """
-    return watched(place, out, _known(place, id), timeout)
+    return watched(opened, out, _known(opened, id), timeout)
 
 
-def watched(place: Place, out: Output, found: Run, timeout: float | None = None) -> int:
+def watched(opened: Opened, out: Output, found: Run, timeout: float | None = None) -> int:
     """Watch a run until it is over, write what it came to, and give the exit code. Raises Failure where it was not
     done."""
     again = onward(f"run watch {found.id}")
     try:
-        view = follow(found, place.store.now_ms, timeout)
+        view = follow(found, opened.store.now_ms, timeout)
     except KeyboardInterrupt:
         note(f"not watched any more; the run goes on: {again}")
         return INTERRUPTED
@@ -132,8 +132,8 @@ def steering(word: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         @signature()
         @at_store()
         @functools.wraps(act)
-        def steer(place: Place, out: Output, id: str, reason: str, actor: str | None) -> None:
-            found = _known(place, id)
+        def steer(opened: Opened, out: Output, id: str, reason: str, actor: str | None) -> None:
+            found = _known(opened, id)
             reason = stated(reason)
             try:
                 told = act(found, reason=reason, actor=actor)
@@ -194,11 +194,11 @@ def _approve(found: Run, **by: Any) -> str:
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @reveal_option()
 @at_store()
-def failures(place: Place, out: Output, id: str, limit: int | None, reveal: Reveal) -> None:
+def failures(opened: Opened, out: Output, id: str, limit: int | None, reveal: Reveal) -> None:
     """List the messages that a run moved and that failed again, with what they failed of: the first thousand."""
-    found = _known(place, id)
+    found = _known(opened, id)
     kept = found.failures()
-    reveal.of(place, out, id, ids=[each.id for each in kept])
+    reveal.of(opened, out, id, ids=[each.id for each in kept])
     if not out.rows(map(_failure, kept), _FAILURES, id="id", limit=limit):
         note(f"nothing that run {id} moved has failed")
     elif (failed := found.counts["failed"]) > len(kept):
@@ -282,9 +282,9 @@ def _lead_on(view: RunView) -> None:
         note(f"nobody carries it now: a worker of its app does ({program()} worker MODULE:APP)")
 
 
-def _known(place: Place, id: str) -> Run:
+def _known(opened: Opened, id: str) -> Run:
     """The run of this id. Raises Failure where there is none."""
-    if state_of(place.store, id) is None:
+    if state_of(opened.store, id) is None:
         why = "the id is wrong, its plan was not applied, or it was over more than a month ago"
-        raise Failure(f"there is no run {id} in {place.url}", why, onward("run list"))
-    return Run(place.store, id, place.app)
+        raise Failure(f"there is no run {id} in {opened.url}", why, onward("run list"))
+    return Run(opened.store, id, opened.app)

@@ -13,7 +13,7 @@ import click
 
 from ...errors import ConfigError, StoreError
 from ...triage.pauses import tell
-from ..place import Place, at_store, declared_queues
+from ..opening import Opened, at_store, declared_queues
 from ..terminal import views
 from ..terminal.failure import (
     DONE,
@@ -42,15 +42,15 @@ _INGESTED = (
 )
 
 
-def note_outside(place: Place) -> None:
+def note_outside(opened: Opened) -> None:
     """Say what lies in dead-letter queues of SQS, where nobody has ingested it; nothing where that may not be asked."""
-    if place.store.traits.name != "sqs":
+    if opened.store.traits.name != "sqs":
         return
     from ...aws.dead_letters.sources import sources, sqs_of
 
-    store = sqs_of(place.store)
+    store = sqs_of(opened.store)
     with suppress(StoreError, ConfigError):
-        names = sorted(declared_queues(place)) or store.places.names()
+        names = sorted(declared_queues(opened)) or store.places.names()
         count = sum(sum(store.places.counts(source.url)) for source in sources(store, names))
         if count:
             way = f"take them in: {onward('dlq ingest')}"
@@ -73,7 +73,7 @@ def note_outside(place: Place) -> None:
 @click.option("--once", is_flag=True, help="end when they are empty (the default)")
 @click.option("--follow", is_flag=True, help="go on until Ctrl-C, and take what comes")
 @at_store(create=True)
-def ingest(place: Place, out: Output, queues: tuple[str, ...], origin: str | None, once: bool, follow: bool) -> int:
+def ingest(opened: Opened, out: Output, queues: tuple[str, ...], origin: str | None, once: bool, follow: bool) -> int:
     """Take the dead letters out of SQS, into the store that triage= names.
 
     Drains the dead-letter queue and the poison queue of each queue. A message is deleted from SQS once it is written;
@@ -87,23 +87,23 @@ def ingest(place: Place, out: Output, queues: tuple[str, ...], origin: str | Non
         raise click.UsageError("give --once or --follow, not both")
     if origin is not None and len(queues) > 1:
         raise Failure("whose dead letters are these?", "--from is one queue's", onward("dlq ingest --help"), USAGE)
-    store = sqs_of(place.store)
+    store = sqs_of(opened.store)
     work = ingest_of(store)
     if origin is not None:
         found = [source_of(store, origin, queues[0] if queues else None)]
     else:
-        found = sources(store, queues) if queues else _of_all(place, store)
+        found = sources(store, queues) if queues else _of_all(opened, store)
     if not found:
-        note(f"no queue under {place.url} has a dead-letter queue")
+        note(f"no queue under {opened.url} has a dead-letter queue")
         return DONE
     return _followed(work, found) if follow else _drained(store, work, found, out)
 
 
-def _of_all(place: Place, store: SqsStore) -> list[Source]:
+def _of_all(opened: Opened, store: SqsStore) -> list[Source]:
     """Of the queues that the app names, or of all under the prefix, where that may be asked."""
     from ...aws.dead_letters.sources import sources
 
-    declared = sorted(declared_queues(place))
+    declared = sorted(declared_queues(opened))
     found: list[Source] = []
     for queue in declared:
         try:
@@ -196,7 +196,7 @@ def _followed(work: Ingest, found: Sequence[Source]) -> int:
 @click.option("--watch", is_flag=True, help="show the task until it is over; begin one where none runs")
 @click.option("--cancel", is_flag=True, help="end the task that runs; what it has moved stays moved")
 @at_store(create=True)
-def move(place: Place, out: Output, queue: str, rate: int | None, watch: bool, cancel: bool) -> int:
+def move(opened: Opened, out: Output, queue: str, rate: int | None, watch: bool, cancel: bool) -> int:
     """Let SQS itself move all of QUEUE's dead-letter queue back, by a move task.
 
     It takes everything, in no order, at a fixed rate: no selection, no canary, no verdicts. For these use
@@ -207,15 +207,15 @@ def move(place: Place, out: Output, queue: str, rate: int | None, watch: bool, c
 
     if cancel and (watch or rate is not None):
         raise click.UsageError("give --cancel alone")
-    dead = DeadQueue(sqs_of(place.store), queue)
+    dead = DeadQueue(sqs_of(opened.store), queue)
     if cancel:
         ended = dead.cancel()
-        tell(place.store, "move cancel", f"queue/{queue}", text=f"from {ended.source}", count=ended.moved)
+        tell(opened.store, "move cancel", f"queue/{queue}", text=f"from {ended.source}", count=ended.moved)
         return _shown(out, ended)
     task = next((task for task in dead.tasks() if task.status == RUNNING), None) if watch else None
     if task is None:
         task = dead.begin(rate)
-        tell(place.store, "move", f"queue/{queue}", text=f"from {task.source}", count=task.to_move or 0)
+        tell(opened.store, "move", f"queue/{queue}", text=f"from {task.source}", count=task.to_move or 0)
     return _shown(out, _watched(dead, task) if watch else task)
 
 

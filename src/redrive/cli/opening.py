@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Place(NamedTuple):
+class Opened(NamedTuple):
     """A store, and the app that goes with it where one was named."""
 
     store: Store
@@ -64,7 +64,7 @@ def url_option(command: F) -> F:
 
 
 def at_store(*, create: bool = False, absent: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command its Place and Output as first arguments, and close the store when it is done.
+    """Give a command its Opened and Output as first arguments, and close the store when it is done.
 
     Without `create`, a store that does not exist is an error: to look must leave no empty file in the wrong directory.
     With `absent`, an app's store that does not exist yet looks empty.
@@ -81,35 +81,35 @@ def at_store(*, create: bool = False, absent: bool = False) -> Callable[[Callabl
             click.get_current_context().meta[AT] = "".join(
                 f" --{name} {typed(given)}" for name, given in flags if given
             )
-            place = find(chosen, app_flag=app is not None, url_flag=url is not None, create=create, absent=absent)
+            opened = find(chosen, app_flag=app is not None, url_flag=url is not None, create=create, absent=absent)
             if not absent:
-                _refuse_private(place)
+                _refuse_private(opened)
             try:
-                _refuse_unseen(place)
-                if place.store.traits.read_only:
-                    note(f"{place.store.traits.read_only}: nothing can be changed from here")
-                return command(place, Output(chosen.output), *args, **options)
+                _refuse_unseen(opened)
+                if opened.store.traits.read_only:
+                    note(f"{opened.store.traits.read_only}: nothing can be changed from here")
+                return command(opened, Output(chosen.output), *args, **options)
             finally:
-                place.store.close()
+                opened.store.close()
 
         return run
 
     return wrap
 
 
-def _refuse_private(place: Place) -> None:
-    if not place.store.traits.shared:
+def _refuse_private(opened: Opened) -> None:
+    if not opened.store.traits.shared:
         why = "what it holds lives in the memory of one process, and this command is another"
         raise Failure(
-            f"the store {place.url} cannot be reached from here", why, f"{command()} --url sqlite:///work.db", REFUSED
+            f"the store {opened.url} cannot be reached from here", why, f"{command()} --url sqlite:///work.db", REFUSED
         )
 
 
-def _refuse_unseen(place: Place) -> None:
+def _refuse_unseen(opened: Opened) -> None:
     """What is about dead letters needs a store that can look at them. Raises Unsupported."""
     context = click.get_current_context()
     group = context.parent.info_name if context.parent is not None else None
-    if place.store.traits.triages or group not in ("dlq", "run") or context.info_name == "move":
+    if opened.store.traits.triages or group not in ("dlq", "run") or context.info_name == "move":
         return
     from ..stores.sqs.dead_letters import need
 
@@ -118,7 +118,7 @@ def _refuse_unseen(place: Place) -> None:
 
 def find(
     chosen: Settings, *, app_flag: bool = False, url_flag: bool = False, create: bool = False, absent: bool = False
-) -> Place:
+) -> Opened:
     """The place that flags and settings name: an app goes before a URL, unless only the URL is a flag."""
     from .terminal.warnings import tell_warnings
 
@@ -131,10 +131,10 @@ def find(
         if absent and app.url is not None and not _is_there(app.url):
             note(f"{named} is not there yet: nothing was ever enqueued in it")
             app.url = "memory://"
-        return Place(_existing(app, create), app, named)
+        return Opened(_existing(app, create), app, named)
     if not create:
         require(chosen.url, named=url_flag or _is_named("url"))
-    return Place(_with_blobs(_open(chosen.url), chosen.blobs), None, shown(chosen.url))
+    return Opened(_with_blobs(_open(chosen.url), chosen.blobs), None, shown(chosen.url))
 
 
 def _open(url: str) -> Store:
@@ -215,7 +215,7 @@ def load_app(spec: str, folder: str | None = None) -> App:
 
 
 def _load_module(name: str, path: str, folder: str | None) -> Any:
-    refused = look_in([Path(place) for place in (folder, Path.cwd()) if place is not None])
+    refused = look_in([Path(each) for each in (folder, Path.cwd()) if each is not None])
     try:
         return importlib.import_module(name)
     except Distrusted as error:
@@ -297,14 +297,14 @@ def _where(url: str) -> str:
     return str(Path(sqlite_path(url)).absolute()) if engine_of(url) == "sqlite" else shown(url)
 
 
-def declared_queues(place: Place) -> set[str]:
+def declared_queues(opened: Opened) -> set[str]:
     """The queues that the app and its tasks name."""
-    return {task.queue for task in place.app.tasks.values()} | set(place.app.queues) if place.app else set()
+    return {task.queue for task in opened.app.tasks.values()} | set(opened.app.queues) if opened.app else set()
 
 
-def note_unknown_queues(place: Place, names: Sequence[str]) -> None:
+def note_unknown_queues(opened: Opened, names: Sequence[str]) -> None:
     """Say which of these queues neither the store nor the app has, and what may be meant."""
-    known = sorted({*place.store.queues(), *declared_queues(place)})
+    known = sorted({*opened.store.queues(), *declared_queues(opened)})
     for name in names:
         if name not in known:
             near = near_miss(name, known)
