@@ -1,4 +1,4 @@
-"""`redrive deliver`: the lines of a file as durable HTTP POSTs."""
+"""`redrive deliver`: send the lines of a file as durable HTTP POSTs."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ _COLUMNS = (
               help="for lines that fail: patient (the default), or a preset [REDRIVE_RETRY]")  # fmt: skip
 @click.option("--header", "headers", multiple=True, metavar="'K: V'", help="send this header too; may be repeated")
 @click.option("--header-env", "from_env", multiple=True, metavar="NAME=VAR",
-              help="send header NAME with what variable VAR holds; no list of processes shows it")  # fmt: skip
+              help="send header NAME with the value of variable VAR, which no list of processes shows")  # fmt: skip
 @click.option("--secret", "secrets", multiple=True, metavar="whsec_…", envvar="REDRIVE_SECRET",
-              help="sign as Standard Webhooks say; a variable is seen by fewer [REDRIVE_SECRET]")  # fmt: skip
+              help="sign as Standard Webhooks specify; a variable is safer [REDRIVE_SECRET]")  # fmt: skip
 @click.option(
     "--skip-bad", type=click.Path(path_type=Path), metavar="FILE", help="leave bad lines out, write them here"
 )
-@click.option("--dry-run", is_flag=True, help="check the file and say what would be done; send nothing")
+@click.option("--dry-run", is_flag=True, help="check the file and show what would be sent; send nothing")
 @click.option("--forget", is_flag=True, help="forget that this file was sent to this URL; send nothing")
 @click.option("--yes", is_flag=True, help="with --forget: remove from the store what was not delivered")
 @at_store(create=True)
@@ -72,15 +72,15 @@ def deliver(opened: Opened, output: Output, file: str, **given: Any) -> int:
     FILE holds JSON lines, plain or gzipped; `-` is standard input. Every line is checked first: a bad one stops the
     command before anything is enqueued. Then each line becomes a message in the store and is sent as it is, with its
     message's id as Idempotency-Key and the headers of Standard Webhooks, until the endpoint answers with a 2xx.
-    A Retry-After that it asks for is obeyed. Redirects are not followed.
+    It honours Retry-After, and does not follow redirects.
 
-    Cut off by Ctrl-C or kill -9, the same command goes on where it was, and enqueues no line twice: a record of the
-    file's contents and the URL is kept in the store until --forget. Once all is done, the same command sends only what
-    `redrive dlq retry` has put back.
+    After Ctrl-C or kill -9 the same command continues where it was, and enqueues no line twice: the store keeps a
+    record of the file's contents and the URL until --forget. Once all lines are done, the same command sends only those
+    that `redrive dlq retry` has put back.
 
-    The policy `patient` waits 1 s and doubles that up to 60 s, half of it drawn, and gives a line up at its 16th
-    failure, 5 to 10 minutes after the first: an outage of 5 minutes loses nothing. Being throttled does not count
-    there; 100 attempts are the end of that. With a preset, its time limit counts from a line's first failure.
+    The policy `patient` waits 1 s and doubles that up to 60 s, with half of it random, and gives a line up at its 16th
+    failure, 5 to 10 minutes after the first: an outage of 5 minutes loses nothing. Throttled requests do not count, up
+    to 100 attempts. The time limit of a preset counts from the first failure of a line.
 
     Exit codes: 0 all delivered, 5 some were not, 1 bad input, 130 interrupted.
     """
@@ -100,7 +100,7 @@ def deliver(opened: Opened, output: Output, file: str, **given: Any) -> int:
 
 
 class _Command:
-    """One call of the command: what was asked, and where."""
+    """One call of the command, with its options."""
 
     def __init__(
         self, opened: Opened, output: Output, file: str, given: dict[str, Any], target: Target, folder: Path

@@ -1,4 +1,4 @@
-"""`redrive enqueue`: one message, by hand or from a script."""
+"""`redrive enqueue`: enqueue one message, by hand or from a script."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ SHOWN, SHOWN_FROM = 60, 20_000  # characters of arguments that an error quotes, 
 @click.option("--delay", type=DURATION, help="run no earlier than this from now")
 @click.option("--at", type=TIME, help="run no earlier than this point in time")
 @click.option("--key", help="enqueue it only if no message of the task holds this key")
-@click.option("--for", "key_for", type=DURATION, help="hold the key at least that long")
-@click.option("--group", help="the group it shares an order with")
+@click.option("--for", "key_for", type=DURATION, help="hold the key for at least this long")
+@click.option("--group", help="its group: messages of a group run in order")
 @click.option(
     "--priority", type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]), default=NORMAL, help="0 is served first [2]"
 )
-@click.option("--deadline", type=TIME, help="past this point in time it dies unrun")
+@click.option("--deadline", type=TIME, help="do not run it after this point in time")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="a header; may be given many times")
-@click.option("--correlation-id", help="what it shares with the work that caused it")
+@click.option("--correlation-id", help="its correlation id")
 @at_store(create=True)
 def enqueue(
     opened: Opened,
@@ -57,8 +57,8 @@ def enqueue(
     """Put a message on a queue and print its id.
 
     JSON holds the arguments: an object by name, or an array in order; '-' reads it from stdin. With --app they are
-    checked against the task; with --url nothing is known of the task, and they are stored as they are. The message is
-    durable once its id is printed.
+    checked against the task; with --url the task is unknown, and they are stored unchecked. The message is durable once
+    its id is printed.
 
     \b
       redrive enqueue crm.push '{"record_id": 42}' --delay 5m
@@ -101,7 +101,7 @@ def _known(app: App, name: str) -> Task[Any, Any]:
 
 
 def _checked(task: Task[Any, Any], arguments: Any, options: dict[str, Any]) -> Draft:
-    """The draft that `task.using(…)` makes, once its body was read back as the worker will read it."""
+    """The draft that `task.using(…)` makes. Its body is decoded once, as a worker will do."""
     args, kwargs = (arguments, {}) if isinstance(arguments, list) else ([], arguments)
     bound: Bound[..., Any] = task.using(
         delay=options["delay"],
@@ -173,7 +173,7 @@ def _arguments(arguments: str | None) -> Any:
 
 
 def _object(text: bytes) -> bytes:
-    """For an unknown task: arguments by name, stored as they are written."""
+    """A draft for an unknown task: arguments by name, stored unchecked."""
     try:
         value = msgspec.json.decode(text)
     except (ValueError, RecursionError) as error:

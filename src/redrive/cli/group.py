@@ -29,14 +29,14 @@ def group() -> None:
 
 @group.command("list")
 @click.argument("queue")
-@click.option("--blocked", is_flag=True, help="only those that a dead message blocks")
+@click.option("--blocked", is_flag=True, help="only groups that a dead message blocks")
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @at_store()
 def list_(opened: Opened, out: Output, queue: str, blocked: bool, limit: int | None) -> None:
     """List the groups of a queue that hold messages or have a width of their own.
 
-    `taken` places are of messages that run or run next; `parked` ones wait for a place. A blocked group goes on when
-    the dead message is redriven or discarded, or by `redrive group resume`.
+    `taken` counts messages that run or run next; `parked` ones wait for these. A blocked group continues when the dead
+    message is redriven or discarded, or by `redrive group resume`.
     """
     found = [group for group in opened.store.groups(queue) if group.blocked_by or not blocked]
     if not out.rows(map(_row, found), _COLUMNS, id="group", limit=limit):
@@ -60,7 +60,7 @@ def width(
     actor: str | None,
     reason: str,
 ) -> None:
-    """Set how many messages of a group may run at once. It holds for every worker, at once, and over restarts."""
+    """Set how many messages of a group may run at once: for all workers, at once, and permanently."""
     if (number is None) != reset:
         raise click.UsageError("give a NUMBER, or --reset")
     note_unknown_queues(opened, [queue])
@@ -80,7 +80,7 @@ def width(
 @signature(required=False)
 @at_store()
 def resume(opened: Opened, out: Output, queue: str, names: tuple[str, ...], actor: str | None, reason: str) -> None:
-    """Let groups go on that a dead message blocks; it stays dead, and joins at the tail if it is redriven."""
+    """Unblock groups. The message that blocked a group stays dead, and joins at its end if it is redriven."""
     blocked = {group.name: group for group in opened.store.groups(queue) if group.blocked_by}
     unknown = [name for name in names if name not in blocked]
     if unknown:

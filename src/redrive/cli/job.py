@@ -1,4 +1,4 @@
-"""`redrive job`: any message, by id or listed."""
+"""`redrive job`: show, list and cancel messages."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def job() -> None:
     """Show, list and cancel messages."""
 
 
-body_option = click.option("--body", is_flag=True, help="show a body that lies in blob storage, not its reference")
+body_option = click.option("--body", is_flag=True, help="show a body from blob storage, instead of its reference")
 
 
 @job.command()
@@ -60,14 +60,14 @@ body_option = click.option("--body", is_flag=True, help="show a body that lies i
 @reveal_option()
 @at_store()
 def show(opened: Opened, out: Output, id: str, body: bool, reveal: Reveal) -> None:
-    """Show a message: its state, its body and every fault kept. Secrets in it are hidden, unless --reveal says so."""
+    """Show a message: its state, its body and its faults. Secrets are hidden, unless --reveal is given."""
     message = found(opened, id)
     reveal.of(opened, out, ids=[message.id])
     write_message(opened, out, message, body=body)
 
 
 def found(opened: Opened, id: str) -> Message:
-    """The message with this id. Raises Failure if there is none: also of who took it away, where the log knows."""
+    """The message with this id. Raises Failure if there is none; it names who removed it, if the audit log knows."""
     message = opened.store.find([id])[0]
     if message is None:
         raise _gone(opened, id)
@@ -93,7 +93,7 @@ def _gone(opened: Opened, id: str) -> Failure:
 
 
 def write_message(opened: Opened, out: Output, message: Message, *, body: bool = False, story: bool = False) -> None:
-    """`body`: also where it lies in a blob; `story`: with its timeline."""
+    """`body`: read it from its blob; `story`: with its timeline."""
     record = views.full(message, opened.store.now_ms())
     if story:
         record["timeline"] = [views.moment(m) for m in timeline(message, by_hand(opened.store, message))]
@@ -108,8 +108,8 @@ def write_message(opened: Opened, out: Output, message: Message, *, body: bool =
 @click.option("-q", "--queue", help="only messages of this queue")
 @click.option("--task", help="only messages of this task")
 @click.option("--state", type=click.Choice(STATES), help="only messages in this state")
-@click.option("--since", type=PAST, help="only those done or dead, or else enqueued, since then: 6h, or a time")
-@click.option("--until", type=PAST, help="only those done or dead, or else enqueued, before then")
+@click.option("--since", type=PAST, help="only those done, dead or enqueued since then: 6h, or a time")
+@click.option("--until", type=PAST, help="only those done, dead or enqueued before then")
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @at_store()
 def list_(
@@ -122,7 +122,7 @@ def list_(
     until: int | None,
     limit: int | None,
 ) -> None:
-    """List messages: those at work first, then those at rest by when they came to rest."""
+    """List messages: waiting and running ones first, then dead and done ones by the time of their end."""
     now_ms = opened.store.now_ms()
     where = Where(queue=queue, task=task, since_ms=since, until_ms=until)
     lane = None if state is None else _LANES.get(state) or Lane(state)
@@ -145,10 +145,10 @@ def _walk(opened: Opened, lane: Lane | None, where: Where) -> Iterator[Message]:
 @signature(required=False)
 @at_store()
 def cancel(opened: Opened, out: Output, ids: tuple[str, ...], actor: str | None, reason: str) -> int:
-    """End messages that wait, and ask running ones to stop.
+    """Cancel messages that wait, and ask running ones to stop.
 
-    Prints for each: cancelled, requested (it runs, and is told within a third of its lease), too_late (it is dead or
-    done) or unknown.
+    Prints for each: cancelled, requested (it runs, and is notified within a third of its lease), too_late (it is dead
+    or done) or unknown.
     """
     from ..triage.pauses import cancel
 
@@ -162,7 +162,7 @@ def cancel(opened: Opened, out: Output, ids: tuple[str, ...], actor: str | None,
 
 
 def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
-    """For a terminal: what matters first, then what is set at all, the body, the faults."""
+    """A message for a terminal: the main fields, other fields that are not empty, the body, the faults."""
     shown = {name: record[name] for name in _FIRST}
     if record["reason"] not in (None, record["state"]):
         shown["state"] = f"{record['state']} ({record['reason']})"
@@ -181,7 +181,7 @@ def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
 
 
 def _story(moments: Sequence[dict[str, Any]], out: Output) -> Iterator[str]:
-    """What happened, a line each: when, how long after the one before, what."""
+    """The timeline, a line each: when, how long after the one before, what."""
     if moments:
         yield from ("", out.dim("timeline"))
     afters = ["" if m["after_s"] is None else f"+{show_duration(m['after_s'])}" for m in moments]

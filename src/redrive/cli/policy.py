@@ -1,4 +1,4 @@
-"""`redrive policy`: what a retry policy does, before it does it."""
+"""`redrive policy`: list presets, and preview the delays of a policy."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _ENDS = {
 
 @click.group(cls=Subcommands)
 def policy() -> None:
-    """See what a retry policy does before it runs."""
+    """Preview the delays of a retry policy."""
 
 
 @policy.command("list")
 @output_option
 def list_(output: str | None) -> None:
-    """List the presets: attempts, first delay, and how long they go on."""
+    """List the presets: attempts, first delay and horizon."""
     out = Output(settings({"output": output}).output)
     columns = (
         Column("name"),

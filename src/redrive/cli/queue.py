@@ -1,4 +1,4 @@
-"""`redrive queue`: how much lies where, pausing, and emptying."""
+"""`redrive queue`: list, pause, resume and purge queues."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def queue() -> None:
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @at_store()
 def list_(opened: Opened, out: Output, limit: int | None) -> None:
-    """List queues with how many messages lie in each lane.
+    """List queues with the number of messages in each lane.
 
-    `scheduled` are delayed and retrying messages; `oldest` is how long the first of the ready ones has been due. On SQS
-    a retry that waits hidden counts as leased, and how old the oldest is cannot be told.
+    `scheduled` counts delayed and retrying messages; `oldest` is how long the first ready message has been due. On SQS
+    a retry that waits hidden counts as leased, and the age of the oldest message is unknown.
     """
     from .dlq.sqs import note_outside
 
@@ -73,7 +73,7 @@ def _row(name: str, counts: Counts, paused: bool) -> dict[str, Any]:
 @signature(required=False)
 @at_store()
 def pause(opened: Opened, out: Output, names: tuple[str, ...], reason: str, actor: str | None) -> None:
-    """Stop claiming from queues; what runs goes on, what waits waits."""
+    """Stop claiming from queues. Messages that run continue, others wait."""
     _set(opened, out, names, paused=True, reason=reason, actor=actor)
 
 
@@ -103,21 +103,21 @@ _PURGED = (Column("queue"), Column("cancelled"), Column("asked_to_stop"), Column
 @click.argument("names", nargs=-1, required=True, metavar="QUEUE…")
 @click.option("--yes", is_flag=True, help="do not ask")
 @signature(required=False)
-@click.option("--dry-run", is_flag=True, help="say what would be cancelled; change nothing")
+@click.option("--dry-run", is_flag=True, help="show what would be cancelled; change nothing")
 @at_store()
 def purge(
     opened: Opened, out: Output, names: tuple[str, ...], yes: bool, reason: str, actor: str | None, dry_run: bool
 ) -> int:
-    """Cancel all that waits in queues: ready, scheduled and parked messages.
+    """Cancel all waiting messages of queues: ready, scheduled and parked ones.
 
-    What runs, what is dead or quarantined and what is done stays, and so does what is enqueued after the command began.
-    Cancelled messages can be looked up for 24 hours (`redrive job list --state cancelled`), by their id with who
-    cancelled them and why, and hold their space as long. Their unique keys are free at once.
+    Running, dead, quarantined and done messages stay, and so do messages enqueued after the command has started.
+    Cancelled messages can be shown for 24 hours (`redrive job list --state cancelled`), with who cancelled them and
+    why, and take their space as long. Their unique keys are free at once.
 
-    Workers may go on. What they have claimed runs to its end; what one claims just before it is cancelled is asked to
-    stop, as by `redrive job cancel`. With `redrive queue pause` first, nothing is.
+    Workers may continue. Messages that they have claimed run to their end; one that is claimed just before it is
+    cancelled is asked to stop, as by `redrive job cancel`. `redrive queue pause` avoids that.
 
-    Refused on SQS, where nobody can list what waits.
+    Refused on SQS, where waiting messages cannot be listed.
     """
     from ..audit.actor import signed
     from ..triage.purge import Purged, admit, purge
@@ -153,7 +153,7 @@ def purge(
 
 
 def _agreed(waiting: Mapping[str, int], opened: Opened) -> bool:
-    """Ask on a terminal. Raises Failure where nobody can be asked."""
+    """Ask on a terminal. Raises Failure if there is none."""
     said = ", ".join(f"{count:,} of queue '{name}'" for name, count in waiting.items())
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         next = f"{command()} {typed(*waiting)} --yes"

@@ -1,4 +1,4 @@
-"""`redrive schedule`: what the clock enqueues, when, and by hand."""
+"""`redrive schedule`: list, run, pause and resume schedules."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def schedule() -> None:
 def list_(opened: Opened, out: Output) -> None:
     """List an app's schedules.
 
-    `last_at` is the last tick that was enqueued, `next_at` the next one to come. `late` is how long the first tick
-    that no scheduler has enqueued yet is overdue.
+    `last_at` is the last tick that was enqueued, `next_at` the next one. `late` is how long the first tick that no
+    scheduler has enqueued is overdue.
     """
     rows = [_row(opened, found) for found in _schedules(opened.app).values()]
     if not out.rows(rows, _COLUMNS, id="name", limit=0):
@@ -79,7 +79,7 @@ def _row(opened: Opened, found: Schedule) -> dict[str, Any]:
 @app_option
 @output_option
 def next_(name: str, count: int, after: datetime | None, app: str | None, output: str | None) -> None:
-    """Show the next times of a schedule, in UTC and on the clocks of its zone."""
+    """Show the next times of a schedule, in UTC and in its own zone."""
     chosen = settings({"app": app, "output": output})  # no store: times are those of the calendar
     found = _found(load_app(chosen.app, chosen.folder) if chosen.app else None, name)
     rows = [
@@ -110,7 +110,7 @@ def run(opened: Opened, out: Output, name: str, actor: str | None, reason: str) 
 @signature(required=False)
 @at_store(create=True)
 def pause(opened: Opened, out: Output, names: tuple[str, ...], actor: str | None, reason: str) -> None:
-    """Enqueue no more ticks of schedules, whatever schedulers run."""
+    """Enqueue no more ticks of schedules, in any scheduler."""
     _set(opened, out, names, lambda found: found.pause(reason=reason, actor=actor), paused=True)
 
 
@@ -119,7 +119,7 @@ def pause(opened: Opened, out: Output, names: tuple[str, ...], actor: str | None
 @signature(required=False)
 @at_store(create=True)
 def resume(opened: Opened, out: Output, names: tuple[str, ...], actor: str | None, reason: str) -> None:
-    """Go on with paused schedules; what they missed meanwhile follows their `missed=`."""
+    """Resume paused schedules; `missed=` of a schedule decides about the ticks that it missed."""
     _set(opened, out, names, lambda found: found.resume(reason=reason, actor=actor), paused=False)
 
 

@@ -100,7 +100,7 @@ def test_a_line_edited_by_hand_or_by_another_program_is_read() -> None:
     [
         (b"{", "it is not JSON"),
         (b'{"format":1,"body":{},"id":"' + b"\xff" + b'"}', "id: 'utf-8' codec"),
-        (b"[]", "it is no JSON object"),
+        (b"[]", "it is not a JSON object"),
         (b"{}", "its format is 0; expected 1"),
         (b'{"format":2}', "its format is 2; expected 1"),
         (b'{"format":1}', "missing required field `id`"),

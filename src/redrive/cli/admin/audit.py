@@ -1,4 +1,4 @@
-"""`redrive audit`: who changed what, when and why; and whether the log still says what was written."""
+"""`redrive audit`: list, verify and export the audit log."""
 
 from __future__ import annotations
 
@@ -37,15 +37,20 @@ audit.add_command(list_, "list")
 
 
 @audit.command()
-@click.option("--anchor", default="", metavar="SEQ:HASH", help="the head of an earlier look: it must still hold")
+@click.option(
+    "--anchor",
+    default="",
+    metavar="SEQ:HASH",
+    help="the head that an earlier call printed: it must still be in the log",
+)
 @at_store()
 def verify(opened: Opened, out: Output, anchor: str) -> int:
     """Find entries that were changed, removed or moved since they were written; exits 1 if there are any.
 
-    Each entry holds the hash of the one before, and the head that of the last. Who may write to the store can also
-    write the whole log anew: keep the `head` that this prints somewhere else, and give it as --anchor next time.
+    Each entry holds the hash of the one before, and the head the hash of the last. Anyone who may write to the store
+    can also rewrite the whole log: store the `head` that this prints elsewhere, and give it as --anchor next time.
 
-    Entries of versions before the chain have no hashes: they are counted as `outside`, and the first are named.
+    Entries from before the log had hashes are counted as `outside`, and the first ones are named.
     """
     log = Audit(opened.store)
     try:
@@ -74,8 +79,8 @@ def verify(opened: Opened, out: Output, anchor: str) -> int:
 def export(opened: Opened, out: Output, file: IO[bytes] | None) -> None:
     """Write the whole log as JSON lines, the oldest first, as it is stored: {"hash": …, "entry": {…}}.
 
-    `hash` is the SHA-256 of the bytes of `entry`, and `prev` in it is the hash of the line before. What corrects an
-    entry is one of its own (`amends`). Entries outside the chain come first, with an empty hash.
+    `hash` is the SHA-256 of the bytes of `entry`, and `prev` in it is the hash of the line before. A correction is an
+    entry of its own (`amends`). Entries outside the chain come first, with an empty hash.
     """
     log, stream = Audit(opened.store), file or sys.stdout.buffer
     count = 0

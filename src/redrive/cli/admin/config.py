@@ -1,4 +1,4 @@
-"""`redrive config`: what holds here, and who says so."""
+"""`redrive config`: show the settings and their sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`redrive metrics`: Prometheus metrics of a store, and of workers; and what `redrive worker --metrics` serves."""
+"""`redrive metrics`: serve or print Prometheus metrics of a store and its workers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _dir_option = click.option(
 
 @click.group(cls=Subcommands)
 def metrics() -> None:
-    """Serve or print Prometheus metrics: how much lies where, and what workers counted.
+    """Serve or print Prometheus metrics: depths of queues, and what workers counted.
 
     Workers serve theirs by `redrive worker --metrics PORT`; an app by `redrive.observe.prometheus.Metrics`.
     """
@@ -81,8 +81,7 @@ def print_(opened: Opened, out: Output, directory: Path | None) -> None:
 
 @contextlib.contextmanager
 def serve_workers(app: App, at: str) -> Iterator[Path]:
-    """Serve the depths of the app's store, and what children count into the directory that is given, until the block
-    ends."""
+    """Serve the depths of the app's store, and the counts of children in this directory, until the block ends."""
     with contextlib.ExitStack() as ending:
         registry = _registry(app.store, None, app)
         store, port = app.store, ending.enter_context(_served(registry, at))
@@ -108,7 +107,7 @@ def serve_app(app: App, at: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _served(registry: Any, at: str) -> Iterator[int]:
-    """Serve a registry at HOST:PORT from a thread; gives the port that it got."""
+    """Serve a registry at HOST:PORT from a thread; yields the port."""
     host, _, port = at.rpartition(":")
     try:
         server, thread = _client().start_http_server(int(port), host.strip("[]"), registry)

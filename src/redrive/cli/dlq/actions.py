@@ -1,4 +1,4 @@
-"""`redrive dlq discard|quarantine|readmit|export|import`: put what died where it belongs."""
+"""`redrive dlq discard|quarantine|readmit|export|import`: act on dead messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from ...audit.actor import signed
 from ...message import Lane, Where
 from ...triage.actions import Actions
-from ...triage.export import Exported, Importer, Looked, export
+from ...triage.export import Exported, Importer, Inspected, export
 from ...triage.select.terms import Or, as_node
 from ...triage.selection import Selection
 from ..opening import Opened, at_store
@@ -49,10 +49,10 @@ words_argument = click.argument("words", nargs=-1, metavar="[ID…|SELECTOR…]"
 def discard(
     opened: Opened, out: Output, words: tuple[str, ...], every: bool, yes: bool, actor: str | None, reason: str
 ) -> int:
-    """Remove dead messages for good. Their unique keys are free again.
+    """Delete dead messages. Their unique keys are free again.
 
-    Give ids, or a selector as for `dlq list`, or --all. Asks first, with their number. Each batch of 500 is one commit,
-    with its entry in the audit log; cut off, the same command does the rest.
+    Give ids, or a selector as for `dlq list`, or --all. Asks first, and says how many. Each batch of 500 is one
+    commit with its entry in the audit log; after a crash the same command does the rest.
     """
     stated(reason)
     ids, selected = chosen_words(opened, words, every)
@@ -78,7 +78,7 @@ def discard(
 @signature()
 @at_store()
 def quarantine(opened: Opened, out: Output, words: tuple[str, ...], every: bool, actor: str | None, reason: str) -> int:
-    """Move dead messages to the quarantine lane, out of reach of bulk redrives. `dlq readmit` brings them back."""
+    """Move dead messages to the quarantine lane, where bulk redrives skip them. `dlq readmit` brings them back."""
     stated(reason)
     ids, selected = chosen_words(opened, words, every)
     done = Actions(opened.store).quarantine(ids or None, select=selected, reason=reason, actor=actor)
@@ -95,7 +95,7 @@ def quarantine(opened: Opened, out: Output, words: tuple[str, ...], every: bool,
 def readmit(opened: Opened, out: Output, words: tuple[str, ...], every: bool, actor: str | None, reason: str) -> int:
     """Move quarantined messages to the dead lane, from where they can be redriven.
 
-    Give ids, or a selector that chooses among what is in quarantine, or --all.
+    Give ids, or a selector, which applies to quarantined messages only, or --all.
     """
     stated(reason)
     ids, selected = chosen_words(opened, words, every, lane=Lane.QUARANTINE)
@@ -125,12 +125,12 @@ def export_(
     actor: str | None,
     reason: str,
 ) -> int:
-    """Write dead messages as JSON lines, with all that is kept of them.
+    """Write dead messages as JSON lines, with everything that the store keeps of them.
 
-    They stay where they are, and the audit log says who took them.
+    They stay in the store, and the audit log records who exported them.
 
-    Secrets in them are hidden, and a message that held one is marked: it can be read, but not imported. --reveal writes
-    them as they are.
+    Secrets are hidden, and a message that held one is marked: it can be read, but not imported. --reveal writes the
+    secrets too.
 
     \b
       redrive dlq export queue:crm -f dead.jsonl --reveal --reason "to find out why"
@@ -177,12 +177,12 @@ def _export_verdict(done: Exported, named: int) -> int:
 def import_(opened: Opened, out: Output, file: IO[bytes], skip_damaged: bool, actor: str | None, reason: str) -> int:
     """Import dead messages that `dlq export` wrote: FILE, or '-' for stdin.
 
-    They keep their ids and histories and rest as they did, until you retry them here. What the store has already stays
-    as it is, and so does what another message holds the unique key of. Exit 5 if some were not imported.
+    They keep their ids and histories, and stay dead until you retry them here. Skips messages that the store already
+    has, and those whose unique key another message holds. Exit 5 if some were not imported.
     """
     actor, reason = signed(actor, stated(reason), "import")
     with Importer(opened.store, file) as importer:
-        looked = importer.look()
+        looked = importer.inspect()
         _tell_damaged(looked)
         if looked.bad and not skip_damaged:
             what = f"{looked.bad:,} of {looked.bad + looked.count:,} lines of {importer.name} are damaged"
@@ -202,7 +202,7 @@ def import_(opened: Opened, out: Output, file: IO[bytes], skip_damaged: bool, ac
     return DONE if not done.held and not looked.bad else PARTIAL if len(done) else FAILED
 
 
-def _tell_damaged(looked: Looked) -> None:
+def _tell_damaged(looked: Inspected) -> None:
     for each in looked.damaged[:DAMAGED_SHOWN]:
         note(f"line {each.line}: {each.why}")
     if looked.bad > DAMAGED_SHOWN:

@@ -1,4 +1,4 @@
-"""`redrive dlq auto`: the machines that drive dead messages back by themselves."""
+"""`redrive dlq auto`: the machines that redrive automatically."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ def _columns(now_ms: int) -> tuple[Column, ...]:
 
 @click.command()
 @click.argument("scope", required=False)
-@click.option("--pause", is_flag=True, help="begin nothing until it is resumed; a run under way goes on")
-@click.option("--resume", is_flag=True, help="go on")
+@click.option("--pause", is_flag=True, help="start no more runs until it is resumed; an open run continues")
+@click.option("--resume", is_flag=True, help="continue")
 @signature(required=False)
 @at_store()
 def auto(
     opened: Opened, out: Output, scope: str | None, pause: bool, resume: bool, actor: str | None, reason: str
 ) -> None:
-    """List what drives dead messages back by itself; or show one with its story, pause it, resume it.
+    """List the machines that redrive automatically; or show one with its story, pause it, resume it.
 
-    SCOPE is `queue/NAME`, as an app declares it by auto_redrive=, or `fingerprint/FP`, by a standing rule; the name
-    alone will do. --pause and --resume need a --reason.
+    SCOPE is `queue/NAME`, which an app declares by auto_redrive=, or `fingerprint/FP`, by a standing rule; the name
+    alone is enough. --pause and --resume need a --reason.
     """
     if pause and resume:
         raise click.UsageError("give --pause or --resume, not both")
@@ -86,7 +86,7 @@ def _list(opened: Opened, out: Output) -> None:
     if not out.rows(rows, _columns(now_ms), id="scope"):
         note(f"nothing drives dead messages of {opened.url} back by itself: no worker with an auto_redrive= was there")
     if any(not row["worked"] and row["phase"] != "ended" for row in rows):
-        note(f"some are worked by nobody now: is a worker of their app running? {program()} worker --help")
+        note(f"some have no worker now: is a worker of their app running? {program()} worker --help")
 
 
 def _row(machine: Machine, now_ms: int) -> dict[str, Any]:

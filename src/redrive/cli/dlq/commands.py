@@ -1,4 +1,4 @@
-"""`redrive dlq`: what died, why, and back to work with it."""
+"""`redrive dlq`: list, show, group and retry dead messages."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _GROUPS_TSV = (*_GROUPS[:2], Column("recent"), Column("earlier"), *_GROUPS[2:])
 
 @click.group(cls=Subcommands)
 def dlq() -> None:
-    """List, show, group, mend and retry dead messages; plan redrives and apply them."""
+    """List, show, group, edit and retry dead messages; plan redrives and apply them."""
 
 
 for each in (
@@ -77,7 +77,9 @@ for each in (
 @dlq.command("list")
 @selector_argument
 @filters
-@click.option("--quarantine", is_flag=True, help="list the quarantine lane instead: messages that killed their worker")
+@click.option(
+    "--quarantine", is_flag=True, help="list quarantined messages instead, such as those that killed their worker"
+)
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @reveal_option("--why")
 @at_store()
@@ -90,11 +92,10 @@ def list_(
     limit: int | None,
     reveal: Reveal,
 ) -> None:
-    """List dead messages, the longest dead first. Secrets in their texts are hidden, unless --reveal says so.
+    """List dead messages, the longest dead first. Secrets in their texts are hidden, unless --reveal is given.
 
-    SELECTOR says which: `'queue:crm failed:<6h -error:*Timeout'`. Fields: task queue error reason fingerprint key group
-    id text age failed attempt redrives crashes lane args.PATH.
-    """
+    SELECTOR says which ones: `'queue:crm failed:<6h -error:*Timeout'`. Fields: task queue error reason fingerprint key
+    group id text age failed attempt redrives crashes lane args.PATH."""
     lane = Lane.QUARANTINE if quarantine else Lane.DEAD
     found = selection(opened, selector, chosen, as_node(lane=lane))
     if reveal.asked:
@@ -112,9 +113,9 @@ def list_(
 @reveal_option()
 @at_store()
 def show(opened: Opened, out: Output, id: str, body: bool, reveal: Reveal) -> None:
-    """Show a dead message: what happened to it, its body and every fault kept.
+    """Show a dead message: its timeline, its body and its faults.
 
-    Secrets in it are hidden, unless --reveal says so.
+    Secrets are hidden, unless --reveal is given.
     """
     message = found(opened, id)
     if message.lane not in RESTING:
@@ -133,10 +134,10 @@ def show(opened: Opened, out: Output, id: str, body: bool, reveal: Reveal) -> No
 def groups(
     opened: Opened, out: Output, selector: tuple[str, ...], chosen: Node, limit: int | None, reveal: Reveal
 ) -> None:
-    """List failure groups: dead messages that failed alike, the largest group first. SELECTOR: as for `dlq list`.
+    """List failure groups: dead messages with the same failure, the largest group first. SELECTOR: as for `dlq list`.
 
-    `trend` counts the deaths of the last hour, and compares them with those of the hour before: ↑ rising, → steady,
-    ↓ falling, – quiet, where there were none.
+    `trend` counts the deaths of the last hour, and compares them with the hour before: ↑ rising, → steady, ↓ falling,
+    – none.
     """
     found = selection(opened, selector, chosen)
     rows = group_commands.said(opened, [views.group(each) for each in found.groups(trend=True)])
@@ -164,7 +165,7 @@ def _trend(row: dict[str, Any]) -> str:
 @click.option("--to-queue", metavar="QUEUE", help="another queue than its own")
 @click.option("--delay", type=DURATION, default="0s", help="run no earlier than this from now")
 @click.option("--attempts", type=click.IntRange(1), help="how many attempts the new life has (default: the policy's)")
-@click.option("--why", default="", callback=not_blank, help="for those who look later, in the audit log")
+@click.option("--why", default="", callback=not_blank, help="why: the audit log keeps it")
 @actor_option
 @at_store()
 def retry(
@@ -179,10 +180,10 @@ def retry(
     why: str,
     actor: str | None,
 ) -> int:
-    """Send dead messages back to their queues, for a fresh life of attempts.
+    """Send dead messages back to their queues, with new attempts.
 
-    Give ids, or a selector as for `dlq list`, or --all with filters. `-o ids` prints those that went back. Exit 5 if
-    some had changed or were unknown, 1 if all had.
+    Give ids, or a selector as for `dlq list`, or --all with filters. `-o ids` prints those that were sent back.
+    Exit 5 if some had changed or were unknown, 1 if all had.
     """
     ids, found = chosen_words(opened, words, every, chosen)
     letters = DeadLetters(opened.store)

@@ -1,4 +1,4 @@
-"""`redrive dlq group|note|own|mute|rule|audit`: what people say of failure groups, and what they did."""
+"""`redrive dlq group|note|own|mute|rule|audit`: annotate failure groups, and read who changed what."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ _SAID = (
 @click.argument("fingerprint")
 @at_store()
 def group(opened: Opened, out: Output, fingerprint: str) -> None:
-    """Show a failure group: what is said of it, what lies in it, and what was done to it.
+    """Show a failure group: its annotations, its messages, and what people did to it.
 
-    FINGERPRINT may be its first four digits or more.
+    The first four digits of FINGERPRINT are enough if they are unique.
     """
     fingerprint = _named(opened, fingerprint)
     about, now_ms = read_annotations(opened.store, [fingerprint]).get(fingerprint, NOTHING), opened.store.now_ms()
@@ -79,13 +79,13 @@ def group(opened: Opened, out: Output, fingerprint: str) -> None:
 @click.command("note")
 @click.argument("fingerprint")
 @click.argument("text", nargs=-1)
-@click.option("--clear", is_flag=True, help="take the note away")
+@click.option("--clear", is_flag=True, help="remove the note")
 @signature(required=False)
 @at_store()
 def note_(
     opened: Opened, out: Output, fingerprint: str, text: tuple[str, ...], clear: bool, actor: str | None, reason: str
 ) -> None:
-    """Say what is known of a failure group: a ticket, a cause, what not to do."""
+    """Write a note on a failure group: a ticket, a cause, a warning."""
     if bool(text) == clear:
         raise click.UsageError("give a TEXT, or --clear")
     fingerprint = _named(opened, fingerprint)
@@ -96,13 +96,13 @@ def note_(
 @click.command()
 @click.argument("fingerprint")
 @click.argument("owner", required=False)
-@click.option("--clear", is_flag=True, help="nobody owns it any more")
+@click.option("--clear", is_flag=True, help="remove the owner")
 @signature(required=False)
 @at_store()
 def own(
     opened: Opened, out: Output, fingerprint: str, owner: str | None, clear: bool, actor: str | None, reason: str
 ) -> None:
-    """Say who looks after a failure group: a person or a team."""
+    """Set the owner of a failure group: a person or a team."""
     if bool(owner) == clear:
         raise click.UsageError("give an OWNER, or --clear")
     fingerprint = _named(opened, fingerprint)
@@ -114,13 +114,13 @@ def own(
 @click.command()
 @click.argument("fingerprint")
 @click.argument("for_", metavar="DURATION", type=DURATION, required=False)
-@click.option("--off", is_flag=True, help="no longer")
+@click.option("--off", is_flag=True, help="end the mute")
 @signature(required=False)
 @at_store()
 def mute(
     opened: Opened, out: Output, fingerprint: str, for_: float | None, off: bool, actor: str | None, reason: str
 ) -> None:
-    """Let alerts be silent about a failure group for a while, such as 4h. Its messages are kept all the same.
+    """Mute alerts about a failure group for a while, such as 4h. Its messages are kept all the same.
 
     Needs a --reason.
     """
@@ -137,11 +137,11 @@ def mute(
 @click.argument("fingerprint", required=False)
 @click.argument("kind", type=click.Choice(("hold", "auto", "discard", "none")), required=False)
 @click.option("--base", type=DURATION, help="auto: the wait after a death before the first redrive [60s]")
-@click.option("--factor", type=float, help="auto: how much longer each further wait is [2]")
+@click.option("--factor", type=float, help="auto: the factor from one wait to the next [2]")
 @click.option("--cap", type=DURATION, help="auto: the longest wait [15m]")
-@click.option("--max-redrives", type=click.IntRange(1), help="auto: after so many it is poison [5]")
-@click.option("--attempts", type=click.IntRange(1), help="auto: of each new life (default: the policy's)")
-@click.option("--rate", metavar="RATE", help="auto: at most so many go back: 20/s, 600/m [10/s]")
+@click.option("--max-redrives", type=click.IntRange(1), help="auto: redrives after which a message is poison [5]")
+@click.option("--attempts", type=click.IntRange(1), help="auto: attempts after each redrive (default: the policy's)")
+@click.option("--rate", metavar="RATE", help="auto: redrive at most so many: 20/s, 600/m [10/s]")
 @click.option("--jitter", type=float, help="auto: the share by which each wait is longer or shorter [0.2]")
 @click.option("--yes", is_flag=True, help="discard: do not ask")
 @signature(required=False)
@@ -158,8 +158,8 @@ def rule(
 ) -> int | None:
     """Give a failure group a standing rule, or list the rules.
 
-    `hold`: plans and bulk retries leave its messages out. `auto`: workers drive them back by themselves, each wait
-    longer than the last. `discard`: workers remove them, those of now and those to come. `none` takes the rule away.
+    `hold`: plans and bulk retries leave its messages out. `auto`: workers redrive them automatically, each wait longer
+    than the last. `discard`: workers delete them, present and future ones. `none` removes the rule.
     Needs a --reason.
     """
     if fingerprint is None:
@@ -222,8 +222,8 @@ COMMANDS = (group, note_, own, mute, rule, audit)
 
 
 def with_said(columns: Sequence[Column], rows: Sequence[dict[str, Any]], out: Output) -> tuple[Column, ...]:
-    """The columns of a list of groups and those of what is said of them: in a table only where something is, and before
-    those that may be spared."""
+    """The columns of a list of groups with those of their annotations: in a table only if there are any, and before the
+    columns that a narrow table leaves out."""
     if not out.is_table:
         return (*columns, *_SAID)
     some = [column for column in _SAID if any(row[column.name] is not None for row in rows)]
@@ -232,7 +232,7 @@ def with_said(columns: Sequence[Column], rows: Sequence[dict[str, Any]], out: Ou
 
 
 def said(opened: Opened, groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Groups in a list, with what is said of each."""
+    """The groups of a list, with their annotations."""
     about = read_annotations(
         opened.store, list(dict.fromkeys(each["fingerprint"] for each in groups if each["fingerprint"]))
     )
@@ -311,13 +311,13 @@ def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
 
 
 def told(entry: dict[str, Any]) -> str:
-    """An entry of the audit log in a line."""
+    """An entry of the audit log as a row."""
     text = f" {entry['text']!r}" if entry["text"] and entry["action"] in ("rule", "own") else ""
     return f"{entry['action']}{text} by {entry['claimed'] or entry['actor']}: {entry['reason']}"
 
 
 def _named(opened: Opened, given: str) -> str:
-    """The fingerprint that these digits name. Raises Failure where they name none or several."""
+    """The fingerprint that begins with these digits. Raises Failure if none or several do."""
     given = given.strip().lower()
     if len(given) >= 16 or not given.isalnum():
         return given

@@ -43,7 +43,7 @@ _INGESTED = (
 
 
 def note_outside(opened: Opened) -> None:
-    """Say what lies in dead-letter queues of SQS, where nobody has ingested it; nothing where that may not be asked."""
+    """Note how many messages are in dead-letter queues of SQS and not ingested; nothing if SQS forbids to ask."""
     if opened.store.traits.name != "sqs":
         return
     from ...aws.dead_letters.sources import sources, sqs_of
@@ -68,16 +68,16 @@ def note_outside(opened: Opened) -> None:
     help="whose dead letters (default: of all its queues)",
 )
 @click.option(
-    "--from", "origin", metavar="URL|NAME", help="this queue of SQS, whatever it is called; --queue says whose it is"
+    "--from", "origin", metavar="URL|NAME", help="this queue of SQS; --queue names the queue that it belongs to"
 )
 @click.option("--once", is_flag=True, help="end when they are empty (the default)")
-@click.option("--follow", is_flag=True, help="go on until Ctrl-C, and take what comes")
+@click.option("--follow", is_flag=True, help="continue until Ctrl-C")
 @at_store(create=True)
 def ingest(opened: Opened, out: Output, queues: tuple[str, ...], origin: str | None, once: bool, follow: bool) -> int:
-    """Take the dead letters out of SQS, into the store that triage= names.
+    """Move dead letters from SQS into the store that triage= names.
 
-    Drains the dead-letter queue and the poison queue of each queue. A message is deleted from SQS once it is written;
-    the same one twice is one. So any number may run at once, beside workers with --ingest too.
+    Drains the dead-letter queue and the poison queue of each queue. Deletes a message from SQS once it is written, and
+    writes none twice. So any number may run at once, also beside workers with --ingest.
 
     Exit 5 if some were left in SQS, 3 if SQS or the store could not be reached.
     """
@@ -100,7 +100,7 @@ def ingest(opened: Opened, out: Output, queues: tuple[str, ...], origin: str | N
 
 
 def _of_all(opened: Opened, store: SqsStore) -> list[Source]:
-    """Of the queues that the app names, or of all under the prefix, where that may be asked."""
+    """The sources of the queues that the app names, or of all under the prefix if SQS allows to list them."""
     from ...aws.dead_letters.sources import sources
 
     declared = sorted(declared_queues(opened))
@@ -119,7 +119,7 @@ def _of_all(opened: Opened, store: SqsStore) -> list[Source]:
 
 
 def _total(store: SqsStore, found: Sequence[Source]) -> int:
-    """About how many wait; 0 where that may not be asked."""
+    """About how many messages wait; 0 if SQS forbids to ask."""
     try:
         return sum(store.places.counts(source.url)[0] for source in found)
     except ConfigError:
@@ -193,14 +193,14 @@ def _followed(work: Ingest, found: Sequence[Source]) -> int:
 @click.option(
     "--rate", type=click.IntRange(1, 500), metavar="N", help="messages a second, at most 500 (default: SQS's)"
 )
-@click.option("--watch", is_flag=True, help="show the task until it is over; begin one where none runs")
-@click.option("--cancel", is_flag=True, help="end the task that runs; what it has moved stays moved")
+@click.option("--watch", is_flag=True, help="show the task until it is over; start one if none runs")
+@click.option("--cancel", is_flag=True, help="cancel the running task; messages that it has moved stay moved")
 @at_store(create=True)
 def move(opened: Opened, out: Output, queue: str, rate: int | None, watch: bool, cancel: bool) -> int:
-    """Let SQS itself move all of QUEUE's dead-letter queue back, by a move task.
+    """Move all of QUEUE's dead-letter queue back by a move task of SQS.
 
-    It takes everything, in no order, at a fixed rate: no selection, no canary, no verdicts. For these use
-    `dlq ingest` and `dlq plan`. Needs no triage=; what rests in the triage store is not moved.
+    It moves everything, in no order, at a fixed rate: no selection, no canary, no outcomes. For these use `dlq ingest`
+    and `dlq plan`. Needs no triage=; messages in the triage store are not moved.
     """
     from ...aws.dead_letters.move_tasks import RUNNING, DeadQueue
     from ...aws.dead_letters.sources import sqs_of
