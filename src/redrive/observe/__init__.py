@@ -1,1 +1,1 @@
-"""What watches the engine: observers of its events. The core imports none of them."""
+"""Observers of an app's events: `logs`, `alerts` and `webhook`, and metrics (`tally` counts, `prometheus` exports)."""
