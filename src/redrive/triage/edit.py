@@ -171,18 +171,18 @@ class Editor:
         if self._app is None:
             raise Refused(
                 f"{what}: the schema of task {message.task!r} is not known without its app, so the body cannot be "
-                "checked; name the app, or ask for no check"
+                "checked; name the app, or edit it unchecked"
             )
         if task is None:
             near = near_miss(message.task, self._app.tasks)
             raise Refused(
                 f"{what}: the app has no task {message.task!r}{f' (near: {near!r})' if near else ''}, so the body "
-                "cannot be checked; register the task, or ask for no check"
+                "cannot be checked; register the task, or edit it unchecked"
             )
         if message.version > task.version:
             raise Refused(
                 f"{what}: its body has version {message.version}, and the app knows {task.name!r} up to version "
-                f"{task.version}, so it cannot be checked; use a newer app, or ask for no check"
+                f"{task.version}, so it cannot be checked; use a newer app, or edit it unchecked"
             )
         try:
             task.codec.decode(body, raw=_was_raw(message))

@@ -217,7 +217,7 @@ def test_a_line_that_the_store_would_refuse_is_named(app: App) -> None:
     (message, *_) = put_dead(app)
     export = [write_line(message), write_line(replace(message, id="7")), write_line(replace(message, priority=9))]
     with Importer(MemoryStore(), io.BytesIO(b"".join(export))) as importer:
-        looked = importer.look()
+        looked = importer.inspect()
     assert looked.count == 1 and [each.line for each in looked.damaged] == [2, 3]
     assert "is not a UUIDv7" in looked.damaged[0].why and "priority is 9" in looked.damaged[1].why
     assert isinstance(looked.damaged[0], Damaged)
