@@ -7,8 +7,8 @@ from tests.support.run_letters import letters, planned
 from tests.support.simulation.apart import InterleavedApart
 
 from redrive.message import Lane
-from redrive.stores.sqs import outbox
 from redrive.stores.sent import sent_cell
+from redrive.stores.sqs import outbox
 from redrive.triage.redrive.run import Run
 from redrive.worker import redrive_outcome
 
