@@ -388,9 +388,9 @@ class App(Registry):
 
     def _services(self, queues: Sequence[str], ingest: bool) -> list[MakeService]:
         """What a worker of these queues runs beside messages: redrive runs and, if asked, ingestion of dead letters."""
-        from .triage.redrive.service import Carrying
+        from .triage.service import RedriveService
 
-        services: list[MakeService] = [partial(Carrying, self)]
+        services: list[MakeService] = [partial(RedriveService, self)]
         if ingest:
             from .aws.dead_letters.sources import ingesting
 

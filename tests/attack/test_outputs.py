@@ -33,7 +33,7 @@ from redrive.observe.webhook import notify
 from redrive.stores.clock import wall_ms
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.triage.export import import_lines
-from redrive.triage.redrive.runner import Carrier
+from redrive.triage.redrive.runner import Runner
 from redrive.worker.redrive_outcome import with_redrive_outcome
 
 __all__ = ["hook"]
@@ -318,7 +318,7 @@ def test_no_plan_and_no_run_shows_a_secret(scene: Scene, tmp_path: Path, n: int)
     id = scene("dlq", "plan", "queue:crm", "--note", texts[n], "-o", "ids", url).out.strip()
     said = scene("dlq", "apply", id, "--reason", short, "--actor", "ann", "-o", "json", url)
     assert said.code == 0 and scene.watch.shown(said.text) == []
-    carrier = Carrier(store, id, "one", lambda name, text, *_: told.append(text), App(store=store))
+    carrier = Runner(store, id, "one", lambda name, text, *_: told.append(text), App(store=store))
     for _ in range(30):
         carrier.tick()
         die()

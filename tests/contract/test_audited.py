@@ -22,8 +22,8 @@ from redrive.cli.main import cli, run
 from redrive.fault import Fault, Kind
 from redrive.message import Ask, DeadLetter, GroupOrder, OnDead, Settlement
 from redrive.testing.sqs import SqsServer
-from redrive.triage.auto import state
-from redrive.triage.auto.state import Machine
+from redrive.triage.auto import machine
+from redrive.triage.auto.machine import Machine
 from redrive.triage.pauses import pause, resume, resume_group, set_width
 from redrive.triage.purge import purge
 
@@ -156,7 +156,7 @@ def prepared(app: App, folder: Path) -> dict[str, str]:
         if name != "plan":
             plan.start(reason="r")
     app.dlq.run(names["paused"]).pause()
-    store.put([], swaps=state.swaps(store, None, Machine(scope="queue/crm"), []))
+    store.put([], swaps=machine.swaps(store, None, Machine(scope="queue/crm"), []))
     if not sqs:
         store.configure("line", group_order=GroupOrder.STRICT, on_dead=OnDead.BLOCK)
         dead(app, 1, queue="line", group="g")

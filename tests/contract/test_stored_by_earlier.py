@@ -263,7 +263,7 @@ def test_a_pause_holds_and_the_audit_log_goes_on(stored: Stored) -> None:
     stored.work("paused")
     assert stored.ran["work"] == stored.numbers("paused")
     app.dlq.note("fa" * 8, "a new router")
-    about = app.dlq.abouts(["fa" * 8])["fa" * 8]
+    about = app.dlq.annotations(["fa" * 8])["fa" * 8]
     assert (about.note, about.owner) == ("a new router", "ops")
     first, *others = app.audit
     assert (first.action, others) == ("note", before)

@@ -8,8 +8,8 @@ from tests.support.simulation.interleaved import Interleaved
 
 from redrive.message import Lane
 from redrive.triage.redrive.plan import CHUNK
+from redrive.triage.redrive.records import FAILURES_MAX
 from redrive.triage.redrive.run import Run
-from redrive.triage.redrive.run_state import FAILURES_MAX
 from redrive.worker import redrive_outcome
 
 

@@ -14,10 +14,10 @@ from redrive.fault import Fault, Kind
 from redrive.message import Ack, Ask, DeadLetter, Decision, Delivery, Draft, Lane, Message, Settlement
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing.clock import ManualClock
-from redrive.triage.auto.machine import LEASE_MS, Autos
-from redrive.triage.auto.state import Machine, machines
-from redrive.triage.redrive import runs
-from redrive.triage.redrive.runner import Carrier
+from redrive.triage.auto.machine import Machine, machines
+from redrive.triage.auto.runner import LEASE_MS, AutoRunner
+from redrive.triage.redrive import records
+from redrive.triage.redrive.runner import Runner
 from redrive.worker.redrive_outcome import with_redrive_outcome
 
 Ends = Callable[[Delivery], Decision]
@@ -103,8 +103,8 @@ class World:
         """Another process takes over, and knows nothing."""
         self.processes += 1
         self.mortal.left = None
-        self.autos = Autos(self.app, f"p{self.processes}", self._notice)
-        self.carriers: dict[str, Carrier] = {}
+        self.autos = AutoRunner(self.app, f"p{self.processes}", self._notice)
+        self.carriers: dict[str, Runner] = {}
 
     def _notice(self, name: str, text: str, about: str = "", count: int = 1) -> None:
         self.notices.append((name, text, about))
@@ -132,11 +132,11 @@ class World:
     def carry(self) -> float:
         """In how many seconds they want to carry on."""
         waits_s = [60.0]
-        for id in runs.index(self.store).open:
+        for id in records.index(self.store).open:
             carrier = self.carriers.get(id)
             if carrier is None:
                 name = f"p{self.processes}"
-                carrier = self.carriers[id] = Carrier(self.mortal, id, name, self._notice, self.app)  # type: ignore[arg-type]
+                carrier = self.carriers[id] = Runner(self.mortal, id, name, self._notice, self.app)  # type: ignore[arg-type]
             wait_s = carrier.tick()
             waits_s += [] if wait_s is None else [wait_s]
         return min(waits_s)

@@ -11,10 +11,10 @@ from redrive.message import Ack, Ask, DeadLetter, Decision, Delivery, Draft, Lan
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing.clock import ManualClock
 from redrive.triage.redrive import plan as plans
-from redrive.triage.redrive import runs
+from redrive.triage.redrive import run as runs
+from redrive.triage.redrive.plan import read_settings
 from redrive.triage.redrive.run import Run
-from redrive.triage.redrive.runner import Carrier
-from redrive.triage.redrive.settings import read_settings
+from redrive.triage.redrive.runner import Runner
 from redrive.worker.redrive_outcome import with_redrive_outcome
 
 BAD = Fault(Kind.DEFAULT, "ValueError", "bad", "f-bad")
@@ -43,7 +43,7 @@ class Scene:
         self.notices: list[tuple[str, str]] = []
         self.ran: Counter[str] = Counter()
         self.buried = 0
-        self.carrier = Carrier(self.store, "", "one", self._notice, self.app)
+        self.carrier = Runner(self.store, "", "one", self._notice, self.app)
 
     def _notice(self, name: str, text: str, run: str = "", count: int = 1) -> None:
         self.notices.append((name, text))
@@ -64,8 +64,8 @@ class Scene:
         self.carrier = self.carry(plan.id)
         return Run(self.store, plan.id, self.app)
 
-    def carry(self, id: str, owner: str = "one") -> Carrier:
-        return Carrier(self.store, id, owner, self._notice, self.app)
+    def carry(self, id: str, owner: str = "one") -> Runner:
+        return Runner(self.store, id, owner, self._notice, self.app)
 
     def tick(self, ends: Ends = works, *, times: int = 1, ms: int = 100) -> None:
         """Carry on and work what is due, every `ms`."""

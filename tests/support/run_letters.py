@@ -6,8 +6,8 @@ import msgspec
 from tests.support.simulation.interleaved import Interleaved
 
 from redrive.triage.redrive.plan import CHUNK, chunk_cell
+from redrive.triage.redrive.records import marks_cell
 from redrive.triage.redrive.run import Run
-from redrive.triage.redrive.run_state import marks_cell
 
 
 def planned(scene: Interleaved, run: Run) -> list[str]:

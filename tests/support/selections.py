@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import strategies as st
 from tests.support.selecting import LANES, World, expected, selectors
 
-from redrive.triage.select.selector import Selection
+from redrive.triage.selection import Selection
 
 
 def check_selection(world: World, draw: st.DataObject) -> None:

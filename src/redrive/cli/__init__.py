@@ -1,5 +1,5 @@
-"""The command line: one module per command, imported when the command is called.
+"""The command line. `main` names all commands; each is in a module of its own, which is imported when it is called.
 
-Begin with `main`, which finds the commands by name, and `place`, which opens the app or the store that a command works
-on. `terminal` prints.
+`opening` opens the store and the app of a command, `selecting` has the options that select dead messages, and
+`terminal` writes data and failures.
 """

@@ -1,4 +1,4 @@
-"""Where the app's code is looked for: only in folders, and in files, that only this user and root may write."""
+"""Import the app's code only from folders and files that are writable by this user and root alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..config import trust
 
 
 class Distrusted(ImportError):
-    """A module is there, and somebody else owns it or may write it: it was not imported."""
+    """A module was not imported, as another user owns it or may write it."""
 
     def __init__(self, name: str, place: Path, why: str) -> None:
         super().__init__(f"{place} is not imported: {why}", name=name, path=str(place))
@@ -20,8 +20,8 @@ class Distrusted(ImportError):
 
 
 class Guard:
-    """Finds nothing itself: refuses what lies in one of these folders, or below, and is not to be trusted. `places`
-    are the folders, each with why nothing of it may be imported, or None."""
+    """An import hook that finds nothing itself, and refuses modules in or below these folders that cannot be trusted.
+    `places` maps each folder to why nothing may be imported from it, or None."""
 
     def __init__(self) -> None:
         self.places: dict[Path, str | None] = {}
@@ -52,7 +52,7 @@ _guard = Guard()
 
 
 def look_in(folders: Iterable[Path]) -> dict[Path, str]:
-    """Let modules be imported from these folders, the last one first; which of them are passed over, and why."""
+    """Let modules be imported from these folders, the last one first; returns those that are skipped, and why."""
     if _guard not in sys.meta_path:
         sys.meta_path.insert(0, _guard)
     _guard.places = {folder.resolve(): trust.why_not_folder(folder) for folder in folders}

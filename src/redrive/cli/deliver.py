@@ -1,4 +1,4 @@
-"""`redrive deliver`: the lines of a file as durable HTTP POSTs."""
+"""`redrive deliver`: send the lines of a file as durable HTTP POSTs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from ..redact import redact
 from ..urls import shown
-from .place import Place, at_store
+from .opening import Opened, at_store
 from .terminal.failure import (
     DONE,
     FAILED,
@@ -56,31 +56,31 @@ _COLUMNS = (
               help="for lines that fail: patient (the default), or a preset [REDRIVE_RETRY]")  # fmt: skip
 @click.option("--header", "headers", multiple=True, metavar="'K: V'", help="send this header too; may be repeated")
 @click.option("--header-env", "from_env", multiple=True, metavar="NAME=VAR",
-              help="send header NAME with what variable VAR holds; no list of processes shows it")  # fmt: skip
+              help="send header NAME with the value of variable VAR, which no list of processes shows")  # fmt: skip
 @click.option("--secret", "secrets", multiple=True, metavar="whsec_…", envvar="REDRIVE_SECRET",
-              help="sign as Standard Webhooks say; a variable is seen by fewer [REDRIVE_SECRET]")  # fmt: skip
+              help="sign as Standard Webhooks specify; a variable is safer [REDRIVE_SECRET]")  # fmt: skip
 @click.option(
     "--skip-bad", type=click.Path(path_type=Path), metavar="FILE", help="leave bad lines out, write them here"
 )
-@click.option("--dry-run", is_flag=True, help="check the file and say what would be done; send nothing")
+@click.option("--dry-run", is_flag=True, help="check the file and show what would be sent; send nothing")
 @click.option("--forget", is_flag=True, help="forget that this file was sent to this URL; send nothing")
 @click.option("--yes", is_flag=True, help="with --forget: remove from the store what was not delivered")
 @at_store(create=True)
-def deliver(place: Place, output: Output, file: str, **given: Any) -> int:
+def deliver(opened: Opened, output: Output, file: str, **given: Any) -> int:
     """Deliver each line of FILE as a durable HTTP POST.
 
     FILE holds JSON lines, plain or gzipped; `-` is standard input. Every line is checked first: a bad one stops the
     command before anything is enqueued. Then each line becomes a message in the store and is sent as it is, with its
     message's id as Idempotency-Key and the headers of Standard Webhooks, until the endpoint answers with a 2xx.
-    A Retry-After that it asks for is obeyed. Redirects are not followed.
+    It honours Retry-After, and does not follow redirects.
 
-    Cut off by Ctrl-C or kill -9, the same command goes on where it was, and enqueues no line twice: a record of the
-    file's contents and the URL is kept in the store until --forget. Once all is done, the same command sends only what
-    `redrive dlq retry` has put back.
+    After Ctrl-C or kill -9 the same command continues where it was, and enqueues no line twice: the store keeps a
+    record of the file's contents and the URL until --forget. Once all lines are done, the same command sends only those
+    that `redrive dlq retry` has put back.
 
-    The policy `patient` waits 1 s and doubles that up to 60 s, half of it drawn, and gives a line up at its 16th
-    failure, 5 to 10 minutes after the first: an outage of 5 minutes loses nothing. Being throttled does not count
-    there; 100 attempts are the end of that. With a preset, its time limit counts from a line's first failure.
+    The policy `patient` waits 1 s and doubles that up to 60 s, with half of it random, and gives a line up at its 16th
+    failure, 5 to 10 minutes after the first: an outage of 5 minutes loses nothing. Throttled requests do not count, up
+    to 100 attempts. The time limit of a preset counts from the first failure of a line.
 
     Exit codes: 0 all delivered, 5 some were not, 1 bad input, 130 interrupted.
     """
@@ -89,29 +89,29 @@ def deliver(place: Place, output: Output, file: str, **given: Any) -> int:
     target = _target(given)
     _options(given, int)  # what is misspelt is said before a large file is read
     elsewhere = f"{program()} deliver {typed(file)} --to {typed(redact(given['to']))} --url sqlite:///redrive.db"
-    if not place.store.traits.durable:
-        why = f"{place.url} forgets everything when the command ends, so nothing could be resumed"
+    if not opened.store.traits.durable:
+        why = f"{opened.url} forgets everything when the command ends, so nothing could be resumed"
         raise Failure("this store cannot keep lines", why, elsewhere, REFUSED)
-    if not place.store.traits.finds:
-        why = f"{place.url} cannot look up what waits, so a call that was cut off could not go on where it was"
+    if not opened.store.traits.finds:
+        why = f"{opened.url} cannot look up what waits, so a call that was cut off could not go on where it was"
         raise Failure("this store cannot tell lines apart", why, elsewhere, REFUSED)
-    folder = spool_folder(place.store)
-    return _Command(place, output, file, given, target, folder).run()
+    folder = spool_folder(opened.store)
+    return _Command(opened, output, file, given, target, folder).run()
 
 
 class _Command:
-    """One call of the command: what was asked, and where."""
+    """One call of the command, with its options."""
 
     def __init__(
-        self, place: Place, output: Output, file: str, given: dict[str, Any], target: Target, folder: Path
+        self, opened: Opened, output: Output, file: str, given: dict[str, Any], target: Target, folder: Path
     ) -> None:
         from ..deliver.lines import LINE_MAX
 
-        self.store, self.output, self.file, self.given = place.store, output, file, given
+        self.store, self.output, self.file, self.given = opened.store, output, file, given
         self.target, self.folder = target, folder
         self.name = "standard input" if file == "-" else file
         self.unfinished = False
-        self.limit = min(LINE_MAX, place.store.traits.body_bytes_max)
+        self.limit = min(LINE_MAX, opened.store.traits.body_bytes_max)
 
     def run(self) -> int:
         """Do it; returns the exit code. Spooled input is kept for as long as lines of it are still to be sent."""

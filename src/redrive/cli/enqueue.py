@@ -1,4 +1,4 @@
-"""`redrive enqueue`: one message, by hand or from a script."""
+"""`redrive enqueue`: enqueue one message, by hand or from a script."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..enqueue import Bound, Task
 from ..errors import Unreadable, near_miss
 from ..message import NORMAL, PRIORITIES, Draft
 from ..redact import clip, one_line
-from .place import Place, at_store
+from .opening import Opened, at_store
 from .terminal.failure import USAGE, Failure, note, program, typed
 from .terminal.output import Output
 from .terminal.types import DURATION, TIME
@@ -33,17 +33,17 @@ SHOWN, SHOWN_FROM = 60, 20_000  # characters of arguments that an error quotes, 
 @click.option("--delay", type=DURATION, help="run no earlier than this from now")
 @click.option("--at", type=TIME, help="run no earlier than this point in time")
 @click.option("--key", help="enqueue it only if no message of the task holds this key")
-@click.option("--for", "key_for", type=DURATION, help="hold the key at least that long")
-@click.option("--group", help="the group it shares an order with")
+@click.option("--for", "key_for", type=DURATION, help="hold the key for at least this long")
+@click.option("--group", help="its group: messages of a group run in order")
 @click.option(
     "--priority", type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]), default=NORMAL, help="0 is served first [2]"
 )
-@click.option("--deadline", type=TIME, help="past this point in time it dies unrun")
+@click.option("--deadline", type=TIME, help="do not run it after this point in time")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="a header; may be given many times")
-@click.option("--correlation-id", help="what it shares with the work that caused it")
+@click.option("--correlation-id", help="its correlation id")
 @at_store(create=True)
 def enqueue(
-    place: Place,
+    opened: Opened,
     out: Output,
     task: str,
     arguments: str | None,
@@ -55,8 +55,8 @@ def enqueue(
     """Put a message on a queue and print its id.
 
     JSON holds the arguments: an object by name, or an array in order; '-' reads it from stdin. With --app they are
-    checked against the task; with --url nothing is known of the task, and they are stored as they are. The message is
-    durable once its id is printed.
+    checked against the task; with --url the task is unknown, and they are stored unchecked. The message is durable once
+    its id is printed.
 
     \b
       redrive enqueue crm.push '{"record_id": 42}' --delay 5m
@@ -70,16 +70,16 @@ def enqueue(
     if options["key_for"] is not None and options["key"] is None:
         raise Failure("--for needs --key", "it says how long the key is held", f"{program()} enqueue --help", USAGE)
     options |= {"queue": queue, "headers": _headers(headers)}
-    known = None if place.app is None else place.app.tasks.get(task)
+    known = None if opened.app is None else opened.app.tasks.get(task)
     if raw is not None:
         draft = _draft(task, known, raw.read(), options, content="raw")
-    elif place.app is not None:
-        draft = _checked(_known(place.app, task), _arguments(arguments), options)
+    elif opened.app is not None:
+        draft = _checked(_known(opened.app, task), _arguments(arguments), options)
     else:
         draft = _draft(task, None, _object(_text(arguments)), options)
-    if place.app is None and queue is None:
+    if opened.app is None and queue is None:
         note(f"put on queue 'default': only --app knows the queue of task '{task}'")
-    put = place.store.put([draft])[0]
+    put = opened.store.put([draft])[0]
     if put.duplicate:
         note(f"not put: message {put.id} holds the key '{draft.key}' and is {put.state}")
     record = {"id": put.id, "task": draft.task, "queue": draft.queue, "state": put.state, "duplicate": put.duplicate}
@@ -99,7 +99,7 @@ def _known(app: App, name: str) -> Task[Any, Any]:
 
 
 def _checked(task: Task[Any, Any], arguments: Any, options: dict[str, Any]) -> Draft:
-    """The draft that `task.using(…)` makes, once its body was read back as the worker will read it."""
+    """The draft that `task.using(…)` makes. Its body is decoded once, as a worker will do."""
     args, kwargs = (arguments, {}) if isinstance(arguments, list) else ([], arguments)
     bound: Bound[..., Any] = task.using(
         delay=options["delay"],
@@ -171,7 +171,7 @@ def _arguments(arguments: str | None) -> Any:
 
 
 def _object(text: bytes) -> bytes:
-    """For an unknown task: arguments by name, stored as they are written."""
+    """A draft for an unknown task: arguments by name, stored unchecked."""
     try:
         value = msgspec.json.decode(text)
     except (ValueError, RecursionError) as error:

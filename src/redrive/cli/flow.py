@@ -1,4 +1,4 @@
-"""`redrive flow`: breakers, budgets, rates and cool-downs of what tasks call; and breakers held by hand."""
+"""`redrive flow`: show breakers, budgets, rates and cool-downs of dependencies, and set breakers by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..errors import near_miss
 from ..redact import one_line
 from ..triage.controls import Control, Controls
 from .main import Subcommands
-from .place import Place, at_store
+from .opening import Opened, at_store
 from .selecting import signature
 from .terminal import views
 from .terminal.failure import REFUSED, Failure, note, program, typed
@@ -30,7 +30,7 @@ def _number(value: float | None) -> str:
 
 
 def _columns(now_ms: int) -> tuple[Column, ...]:
-    """Those of the list; its table says how long it is until a time."""
+    """The columns of the list; its table shows times as durations from now."""
 
     def ahead(time: str | None) -> str:
         if time is None:
@@ -54,38 +54,38 @@ def _columns(now_ms: int) -> tuple[Column, ...]:
 
 @click.group(cls=Subcommands)
 def flow() -> None:
-    """Show breakers, budgets and limits of what tasks call; hold breakers open or closed.
+    """Show breakers, budgets and limits of dependencies; hold breakers open or closed.
 
-    With --app, all that the app declares is shown. With --url alone, rules are not known: then breakers, cool-downs and
-    what is deferred are shown of every dependency that a worker told of.
+    With --app, shows everything that the app declares. With --url alone, rules are unknown: then it shows breakers,
+    cool-downs and deferred messages of each dependency that a worker has used.
     """
 
 
-key_option = click.option("--key", default="", help="of this key, where its control is per group or per argument")
+key_option = click.option("--key", default="", help="for this key, if the dependency is split by group or argument")
 
 
 @flow.command("list")
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @at_store(absent=True)
-def list_(place: Place, out: Output, limit: int | None) -> None:
-    """List dependencies with what holds their messages back now.
+def list_(opened: Opened, out: Output, limit: int | None) -> None:
+    """List dependencies, and why their messages are held back now.
 
-    `until` is when an open breaker lets probes through. Of the first thousand messages that wait on the store,
-    `waiting` are of its tasks, and `deferred` were claimed and put off, by why. What waits in SQS cannot be looked at:
-    there both are empty.
+    `until` is when an open breaker lets probes through. Of the first thousand waiting messages, `waiting` belong to its
+    tasks, and `deferred` were claimed and put off, by reason. On SQS both are empty, as waiting messages cannot be
+    listed there.
     """
-    rows = [_row(control) for control in Controls(place.store, place.app).list()]
-    if not out.rows(rows, _columns(place.store.now_ms()), id="dependency", limit=limit):
-        note(f"no dependencies: no task names one, and none was ever called from {place.url}")
+    rows = [_row(control) for control in Controls(opened.store, opened.app).list()]
+    if not out.rows(rows, _columns(opened.store.now_ms()), id="dependency", limit=limit):
+        note(f"no dependencies: no task names one, and none was ever called from {opened.url}")
 
 
 @flow.command()
 @click.argument("name")
 @key_option
 @at_store(absent=True)
-def show(place: Place, out: Output, name: str, key: str) -> None:
-    """Show all that is known of a dependency, with the last transitions of its breaker."""
-    _write(place, out, _known(place, name).show(name, key=key))
+def show(opened: Opened, out: Output, name: str, key: str) -> None:
+    """Show a dependency, with the last transitions of its breaker."""
+    _write(opened, out, _known(opened, name).show(name, key=key))
 
 
 @flow.command(name="set")
@@ -94,27 +94,27 @@ def show(place: Place, out: Output, name: str, key: str) -> None:
 @click.option(
     "--breaker",
     type=click.Choice(["open", "closed", "auto"]),
-    help="hold it open, hold it closed, or let it decide for itself again",
+    help="hold it open, hold it closed, or release it again",
 )
-@click.option("--cooldown", type=click.Choice(["off"]), help="end the wait that it asked for (Retry-After)")
-@click.option("--budget", type=click.Choice(["reset"]), help="forget what its retry budget has spent")
-@click.option("--ramp", type=click.Choice(["off"]), help="let go at once what is let go in a ramp")
+@click.option("--cooldown", type=click.Choice(["off"]), help="end the cool-down that it asked for (Retry-After)")
+@click.option("--budget", type=click.Choice(["reset"]), help="reset its retry budget")
+@click.option("--ramp", type=click.Choice(["off"]), help="end the ramp: let waiting messages go at once")
 @signature()
 @at_store()
-def set_(place: Place, out: Output, name: str, key: str, actor: str | None, reason: str, **words: str | None) -> None:
+def set_(opened: Opened, out: Output, name: str, key: str, actor: str | None, reason: str, **words: str | None) -> None:
     """Hold the breaker of a dependency open or closed, for all workers, until `--breaker auto`.
 
-    Or end what flow control began by itself: a cool-down, a spent budget, a ramp.
+    Or end what flow control started: a cool-down, a ramp, or a spent budget.
 
-    While it is open nothing calls the dependency, what waits loses no attempt, and other tasks go on. Closed by hand,
-    what waited is let go in a ramp, as ever. Workers heed it within a quarter of a second. Each change is in the audit
-    log.
+    While it is open, no worker calls the dependency, waiting messages lose no attempt, and other tasks continue. Once
+    it is closed, waiting messages are let go in a ramp, as always. Workers follow within a quarter of a second. The
+    audit log records each change.
 
     \b
       redrive flow set stripe --breaker open --reason "their status page says so" --app tasks:app
       redrive flow set stripe --cooldown off --reason "they asked for six hours by mistake" --app tasks:app
     """
-    controls = _known(place, name)
+    controls = _known(opened, name)
     given = {option: word for option, word in words.items() if word is not None}
     if not given:
         raise click.UsageError("give --breaker, --cooldown, --budget or --ramp")
@@ -127,21 +127,21 @@ def set_(place: Place, out: Output, name: str, key: str, actor: str | None, reas
         ("ramp", "off"): controls.end_ramp,
     }
     found = [acts[each](name, reason=reason, actor=actor, key=key) for each in given.items()]
-    _write(place, out, found[-1])
+    _write(opened, out, found[-1])
 
 
-def _known(place: Place, name: str) -> Controls:
-    """The controls, if there is a dependency of this name. Raises Failure."""
-    controls = Controls(place.store, place.app)
+def _known(opened: Opened, name: str) -> Controls:
+    """The controls, if there is a dependency with this name. Raises Failure."""
+    controls = Controls(opened.store, opened.app)
     known = controls.names()
     if name not in known:
         near = near_miss(name, known)
         why = f"did you mean '{near}'?" if near else f"known: {', '.join(known) or 'none'}"
-        raise Failure(f"there is no dependency '{name}' in {place.url}", why, f"{program()} flow list", REFUSED)
+        raise Failure(f"there is no dependency '{name}' in {opened.url}", why, f"{program()} flow list", REFUSED)
     return controls
 
 
-def _write(place: Place, out: Output, control: Control) -> None:
+def _write(opened: Opened, out: Output, control: Control) -> None:
     record = _record(control)
     out.record(record, id="dependency", table=lambda: _lines(out.hidden(record), out))
     if control.per is not None and not control.key:
@@ -191,7 +191,7 @@ def _record(c: Control) -> dict[str, Any]:
 
 
 def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
-    """For a terminal: what is set at all, then the transitions, the last first."""
+    """A dependency for a terminal, without empty fields, then its transitions, the last first."""
     shown = {name: value for name, value in record.items() if name != "transitions" and value not in (None, 0, {}, "")}
     if record["deferred"]:
         shown["deferred"] = _some(record["deferred"])

@@ -1,4 +1,4 @@
-"""`redrive group`: who has a place, who waits for one, and widths set while the workers run."""
+"""`redrive group`: list groups, see which messages run or wait, and set widths while workers run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 from ..message import Group
 from ..triage import pauses
 from .main import Subcommands
-from .place import Place, at_store, note_unknown_queues
+from .opening import Opened, at_store, note_unknown_queues
 from .selecting import signature
 from .terminal.failure import REFUSED, Failure, note, program, typed
 from .terminal.output import Column, Output
@@ -29,16 +29,16 @@ def group() -> None:
 
 @group.command("list")
 @click.argument("queue")
-@click.option("--blocked", is_flag=True, help="only those that a dead message blocks")
+@click.option("--blocked", is_flag=True, help="only groups that a dead message blocks")
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @at_store()
-def list_(place: Place, out: Output, queue: str, blocked: bool, limit: int | None) -> None:
+def list_(opened: Opened, out: Output, queue: str, blocked: bool, limit: int | None) -> None:
     """List the groups of a queue that hold messages or have a width of their own.
 
-    `taken` places are of messages that run or run next; `parked` ones wait for a place. A blocked group goes on when
-    the dead message is redriven or discarded, or by `redrive group resume`.
+    `taken` counts messages that run or run next; `parked` ones wait for these. A blocked group continues when the dead
+    message is redriven or discarded, or by `redrive group resume`.
     """
-    found = [group for group in place.store.groups(queue) if group.blocked_by or not blocked]
+    found = [group for group in opened.store.groups(queue) if group.blocked_by or not blocked]
     if not out.rows(map(_row, found), _COLUMNS, id="group", limit=limit):
         note(f"no {'blocked ' if blocked else ''}groups in queue '{queue}'")
 
@@ -51,7 +51,7 @@ def list_(place: Place, out: Output, queue: str, blocked: bool, limit: int | Non
 @signature(required=False)
 @at_store()
 def width(
-    place: Place,
+    opened: Opened,
     out: Output,
     queue: str,
     number: int | None,
@@ -60,11 +60,11 @@ def width(
     actor: str | None,
     reason: str,
 ) -> None:
-    """Set how many messages of a group may run at once. It holds for every worker, at once, and over restarts."""
+    """Set how many messages of a group may run at once: for all workers, at once, and permanently."""
     if (number is None) != reset:
         raise click.UsageError("give a NUMBER, or --reset")
-    note_unknown_queues(place, [queue])
-    pauses.set_width(place.store, queue, name, number or 0, actor=actor, reason=reason)
+    note_unknown_queues(opened, [queue])
+    pauses.set_width(opened.store, queue, name, number or 0, actor=actor, reason=reason)
     row = {"queue": queue, "group": name, "width": number}
     columns = (
         Column("queue"),
@@ -79,9 +79,9 @@ def width(
 @click.argument("names", nargs=-1, required=True, metavar="GROUP…")
 @signature(required=False)
 @at_store()
-def resume(place: Place, out: Output, queue: str, names: tuple[str, ...], actor: str | None, reason: str) -> None:
-    """Let groups go on that a dead message blocks; it stays dead, and joins at the tail if it is redriven."""
-    blocked = {group.name: group for group in place.store.groups(queue) if group.blocked_by}
+def resume(opened: Opened, out: Output, queue: str, names: tuple[str, ...], actor: str | None, reason: str) -> None:
+    """Unblock groups. The message that blocked a group stays dead, and joins at its end if it is redriven."""
+    blocked = {group.name: group for group in opened.store.groups(queue) if group.blocked_by}
     unknown = [name for name in names if name not in blocked]
     if unknown:
         why = f"blocked there: {', '.join(list(blocked)[:5]) or 'none'}"
@@ -92,8 +92,8 @@ def resume(place: Place, out: Output, queue: str, names: tuple[str, ...], actor:
             REFUSED,
         )
     for name in names:
-        pauses.resume_group(place.store, queue, name, actor=actor, reason=reason)
-    now = {group.name: group for group in place.store.groups(queue)}  # one that held nothing more is gone
+        pauses.resume_group(opened.store, queue, name, actor=actor, reason=reason)
+    now = {group.name: group for group in opened.store.groups(queue)}  # one that held nothing more is gone
     out.rows((_row(now.get(name) or _emptied(blocked[name])) for name in names), _COLUMNS, id="group", limit=0)
 
 

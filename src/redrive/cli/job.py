@@ -1,4 +1,4 @@
-"""`redrive job`: any message, by id or listed."""
+"""`redrive job`: show, list and cancel messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..redact import one_line
 from ..triage.purge import purge_behind
 from ..triage.timeline import by_hand, ended_by, timeline
 from .main import Subcommands
-from .place import Place, at_store
+from .opening import Opened, at_store
 from .revealing import Reveal, reveal_option
 from .selecting import signature
 from .terminal import views
@@ -51,7 +51,7 @@ def job() -> None:
     """Show, list and cancel messages."""
 
 
-body_option = click.option("--body", is_flag=True, help="show a body that lies in blob storage, not its reference")
+body_option = click.option("--body", is_flag=True, help="show a body from blob storage, instead of its reference")
 
 
 @job.command()
@@ -59,32 +59,32 @@ body_option = click.option("--body", is_flag=True, help="show a body that lies i
 @body_option
 @reveal_option()
 @at_store()
-def show(place: Place, out: Output, id: str, body: bool, reveal: Reveal) -> None:
-    """Show a message: its state, its body and every fault kept. Secrets in it are hidden, unless --reveal says so."""
-    message = found(place, id)
-    reveal.of(place, out, ids=[message.id])
-    write_message(place, out, message, body=body)
+def show(opened: Opened, out: Output, id: str, body: bool, reveal: Reveal) -> None:
+    """Show a message: its state, its body and its faults. Secrets are hidden, unless --reveal is given."""
+    message = found(opened, id)
+    reveal.of(opened, out, ids=[message.id])
+    write_message(opened, out, message, body=body)
 
 
-def found(place: Place, id: str) -> Message:
-    """The message with this id. Raises Failure if there is none: also of who took it away, where the log knows."""
-    message = place.store.find([id])[0]
+def found(opened: Opened, id: str) -> Message:
+    """The message with this id. Raises Failure if there is none; it names who removed it, if the audit log knows."""
+    message = opened.store.find([id])[0]
     if message is None:
-        raise _gone(place, id)
+        raise _gone(opened, id)
     return message
 
 
-def _gone(place: Place, id: str) -> Failure:
-    entry = ended_by(place.store, id)
+def _gone(opened: Opened, id: str) -> Failure:
+    entry = ended_by(opened.store, id)
     if entry is None:
         why = "the id is wrong, or the message is done: done messages are deleted"
-        if place.store.traits.cancels and not place.store.traits.finds:
+        if opened.store.traits.cancels and not opened.store.traits.finds:
             why = "the id is wrong, or the message is done: neither a record nor the triage store knows it"
-            return Failure(f"there is no message {id} in {place.url}", why, onward("dlq list"))
-        if not place.store.traits.finds:
+            return Failure(f"there is no message {id} in {opened.url}", why, onward("dlq list"))
+        if not opened.store.traits.finds:
             why = "it does not rest: SQS can look up nothing that waits or runs, and done messages are deleted"
             return Failure(f"there is no message {id} in the triage store", why, onward("dlq list"))
-        return Failure(f"there is no message {id} in {place.url}", why, onward("job list"))
+        return Failure(f"there is no message {id} in {opened.url}", why, onward("job list"))
     why = f"{entry.reason} ({entry.who}, {views.time(entry.at_ms)})"
     if entry.action == "edit":
         new = entry.ids[1]
@@ -92,15 +92,15 @@ def _gone(place: Place, id: str) -> Failure:
     return Failure(f"message {id} was discarded", why, onward(f"dlq audit --id {typed(id)}"))
 
 
-def write_message(place: Place, out: Output, message: Message, *, body: bool = False, story: bool = False) -> None:
-    """`body`: also where it lies in a blob; `story`: with its timeline."""
-    record = views.full(message, place.store.now_ms())
+def write_message(opened: Opened, out: Output, message: Message, *, body: bool = False, story: bool = False) -> None:
+    """`body`: read it from its blob; `story`: with its timeline."""
+    record = views.full(message, opened.store.now_ms())
     if story:
-        record["timeline"] = [views.moment(m) for m in timeline(message, by_hand(place.store, message))]
-    if (purge := purge_behind(place.store, message)) is not None:
+        record["timeline"] = [views.moment(m) for m in timeline(message, by_hand(opened.store, message))]
+    if (purge := purge_behind(opened.store, message)) is not None:
         record["purged"] = f"by {purge.actor}" + (f": {purge.reason}" if purge.reason else "")
     if body and message.content != ABSENT:
-        record["body"] = views.as_json(whole_body(place.store, message))
+        record["body"] = views.as_json(whole_body(opened.store, message))
     out.record(record, id="id", table=lambda: _lines(out.hidden(record), out))
 
 
@@ -108,12 +108,12 @@ def write_message(place: Place, out: Output, message: Message, *, body: bool = F
 @click.option("-q", "--queue", help="only messages of this queue")
 @click.option("--task", help="only messages of this task")
 @click.option("--state", type=click.Choice(STATES), help="only messages in this state")
-@click.option("--since", type=PAST, help="only those done or dead, or else enqueued, since then: 6h, or a time")
-@click.option("--until", type=PAST, help="only those done or dead, or else enqueued, before then")
+@click.option("--since", type=PAST, help="only those done, dead or enqueued since then: 6h, or a time")
+@click.option("--until", type=PAST, help="only those done, dead or enqueued before then")
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @at_store()
 def list_(
-    place: Place,
+    opened: Opened,
     out: Output,
     queue: str | None,
     task: str | None,
@@ -122,18 +122,18 @@ def list_(
     until: int | None,
     limit: int | None,
 ) -> None:
-    """List messages: those at work first, then those at rest by when they came to rest."""
-    now_ms = place.store.now_ms()
+    """List messages: waiting and running ones first, then dead and done ones by the time of their end."""
+    now_ms = opened.store.now_ms()
     where = Where(queue=queue, task=task, since_ms=since, until_ms=until)
     lane = None if state is None else _LANES.get(state) or Lane(state)
-    rows = (views.brief(m, now_ms) for m in _walk(place, lane, where))
+    rows = (views.brief(m, now_ms) for m in _walk(opened, lane, where))
     out.rows((r for r in rows if state in (None, r["state"])), _COLUMNS, id="id", limit=limit)
 
 
-def _walk(place: Place, lane: Lane | None, where: Where) -> Iterator[Message]:
+def _walk(opened: Opened, lane: Lane | None, where: Where) -> Iterator[Message]:
     cursor = None
     while True:
-        page = place.store.peek(lane, where=where, limit=500, cursor=cursor)
+        page = opened.store.peek(lane, where=where, limit=500, cursor=cursor)
         yield from page.messages
         cursor = page.cursor
         if cursor is None:
@@ -144,15 +144,15 @@ def _walk(place: Place, lane: Lane | None, where: Where) -> Iterator[Message]:
 @click.argument("ids", nargs=-1, required=True, metavar="ID…")
 @signature(required=False)
 @at_store()
-def cancel(place: Place, out: Output, ids: tuple[str, ...], actor: str | None, reason: str) -> int:
-    """End messages that wait, and ask running ones to stop.
+def cancel(opened: Opened, out: Output, ids: tuple[str, ...], actor: str | None, reason: str) -> int:
+    """Cancel messages that wait, and ask running ones to stop.
 
-    Prints for each: cancelled, requested (it runs, and is told within a third of its lease), too_late (it is dead or
-    done) or unknown.
+    Prints for each: cancelled, requested (it runs, and is notified within a third of its lease), too_late (it is dead
+    or done) or unknown.
     """
     from ..triage.pauses import cancel
 
-    results = cancel(place.store, ids, actor=actor, reason=reason)
+    results = cancel(opened.store, ids, actor=actor, reason=reason)
     rows = [{"id": id, "result": str(result)} for id, result in zip(ids, results, strict=True)]
     out.rows(rows, (Column("id"), Column("result")), id="id", limit=0)
     worked = sum(result in (Cancel.CANCELLED, Cancel.REQUESTED) for result in results)
@@ -162,7 +162,7 @@ def cancel(place: Place, out: Output, ids: tuple[str, ...], actor: str | None, r
 
 
 def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
-    """For a terminal: what matters first, then what is set at all, the body, the faults."""
+    """A message for a terminal: the main fields, other fields that are not empty, the body, the faults."""
     shown = {name: record[name] for name in _FIRST}
     if record["reason"] not in (None, record["state"]):
         shown["state"] = f"{record['state']} ({record['reason']})"
@@ -181,7 +181,7 @@ def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
 
 
 def _story(moments: Sequence[dict[str, Any]], out: Output) -> Iterator[str]:
-    """What happened, a line each: when, how long after the one before, what."""
+    """The timeline, a line each: when, how long after the one before, what."""
     if moments:
         yield from ("", out.dim("timeline"))
     afters = ["" if m["after_s"] is None else f"+{show_duration(m['after_s'])}" for m in moments]

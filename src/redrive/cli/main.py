@@ -1,4 +1,4 @@
-"""`redrive`: the commands by name. A command's module is imported when it is called: help and completion are quick."""
+"""`redrive`: all commands by name. The module of a command is imported when it is called, which keeps help fast."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .terminal.failure import (
     tell,
 )
 
-# By what one is about: name, what it does. Each is in the module of its name here, or of a folder.
+# By section: the name of each command, and what it does. Its module has that name, here or in a folder.
 COMMANDS: dict[str, dict[str, str]] = {
     "Start": {
         "init": "Write a small app that runs, and its settings.",
@@ -37,23 +37,23 @@ COMMANDS: dict[str, dict[str, str]] = {
         "scheduler": "Enqueue an app's schedules, each tick once.",
         "enqueue": "Put a message on a queue.",
     },
-    "Look and mend": {
+    "Inspect and repair": {
         "job": "Show, list and cancel messages.",
         "queue": "List, pause, resume and purge queues.",
         "group": "List groups, set their widths, resume blocked ones.",
-        "flow": "Show breakers, budgets and limits of what tasks call; hold breakers open or closed.",
-        "dlq": "List, show, group, mend and retry dead messages; plan redrives and apply them.",
+        "flow": "Show breakers, budgets and limits of dependencies; hold breakers open or closed.",
+        "dlq": "List, show, group, edit and retry dead messages; plan redrives and apply them.",
         "run": "Watch redrive runs; pause, resume, cancel and undo them.",
         "schedule": "List schedules, see their times, run, pause and resume them.",
         "audit": "List, verify and export the audit log.",
         "metrics": "Serve or print Prometheus metrics.",
     },
-    "Plan and keep": {
-        "policy": "See what a retry policy does before it runs.",
-        "cost": "Tell what SQS bills for a month's messages.",
+    "Plan and maintain": {
+        "policy": "Preview the delays of a retry policy.",
+        "cost": "Estimate what SQS bills for a month's messages.",
         "schema": "Export the JSON Schema of each task's arguments.",
         "aws": "Write the infrastructure of a deployment on AWS, and the zip of its Lambdas.",
-        "keys": "Make a key; see which keys what is stored still needs.",
+        "keys": "Create a key; list the keys that stored data still needs.",
         "store": "Check, describe and upgrade the store.",
         "config": "Show the settings, and where each comes from.",
         "completion": "Print the completion script of a shell.",
@@ -75,7 +75,7 @@ def _home(name: str) -> str:
 
 
 class Subcommands(click.Group):
-    """A group that names the near miss of an unknown command, and remembers which command was called."""
+    """A group of commands. For an unknown one it suggests the nearest."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -89,7 +89,7 @@ class Subcommands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         names = self.list_commands(ctx)
         commands = [(name, found) for name in names if (found := self.get_command(ctx, name)) is not None]
-        with formatter.section("Commands"):  # whole sentences: click would cut them at the width of a line
+        with formatter.section("Commands"):  # whole sentences, which click would cut at the width of a line
             formatter.write_dl([(name, found.get_short_help_str(limit=1000)) for name, found in commands])
 
 
@@ -115,7 +115,7 @@ class Commands(Subcommands):
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
-        except BrokenPipeError:  # whoever read has seen enough
+        except BrokenPipeError:  # the reader has closed the pipe
             raise click.exceptions.Exit(BROKEN_PIPE) from None
         except (click.exceptions.Exit, click.Abort):
             raise
@@ -130,7 +130,7 @@ class Commands(Subcommands):
 
 
 def unknown_command(word: str, known: Sequence[str], path: str) -> Failure:
-    """The failure that names the near miss."""
+    """The failure for an unknown command; it suggests the nearest."""
     import difflib
 
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
@@ -141,9 +141,9 @@ def unknown_command(word: str, known: Sequence[str], path: str) -> Failure:
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, message="redrive %(version)s")
 def cli() -> None:
-    """Durable background work whose heart is the failure path.
+    """Durable background work that handles failures.
 
-    The store is named by --app MODULE:APP or --url URL, by REDRIVE_APP or REDRIVE_URL, or in redrive.toml.
+    Name the store by --app MODULE:APP or --url URL, by REDRIVE_APP or REDRIVE_URL, or in redrive.toml.
     Exit codes: 0 done, 1 failed, 2 usage, 3 store unreachable, 4 refused, 5 partial, 124 timed out, 130 interrupted.
     """
 
@@ -153,7 +153,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     code = run(sys.argv[1:] if args is None else args)
     try:
         sys.stdout.flush()
-    except BrokenPipeError:  # what is left has no reader; the interpreter must not complain of it on its way out
+    except BrokenPipeError:  # nothing reads the rest; the interpreter must not complain about it as it exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(code)
 
@@ -162,7 +162,7 @@ def run(args: Sequence[str]) -> int:
     """Run the command line; returns the exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a character it cannot show is no reason to fail
+            stream.reconfigure(errors="backslashreplace")  # show what the encoding lacks by its code
     try:
         result = cli.main(list(args), standalone_mode=False)
     except (click.Abort, KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""`redrive policy`: what a retry policy does, before it does it."""
+"""`redrive policy`: list presets, and preview the delays of a policy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..policy import (
 )
 from ..policy import preview as preview_of
 from .main import Subcommands
-from .place import app_option, load_app, output_option
+from .opening import app_option, load_app, output_option
 from .terminal.failure import USAGE, Failure, program, typed
 from .terminal.output import Column, Output
 
@@ -39,13 +39,13 @@ _ENDS = {
 
 @click.group(cls=Subcommands)
 def policy() -> None:
-    """See what a retry policy does before it runs."""
+    """Preview the delays of a retry policy."""
 
 
 @policy.command("list")
 @output_option
 def list_(output: str | None) -> None:
-    """List the presets: attempts, first delay, and how long they go on."""
+    """List the presets: attempts, first delay and horizon."""
     out = Output(settings({"output": output}).output)
     columns = (
         Column("name"),

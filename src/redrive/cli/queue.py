@@ -1,4 +1,4 @@
-"""`redrive queue`: how much lies where, pausing, and emptying."""
+"""`redrive queue`: list, pause, resume and purge queues."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from ..message import Counts
 from ..redact import one_line, redact
 from .main import Subcommands
-from .place import Place, at_store, declared_queues, note_unknown_queues
+from .opening import Opened, at_store, declared_queues, note_unknown_queues
 from .selecting import signature
 from .terminal.failure import (
     DONE,
@@ -42,24 +42,24 @@ def queue() -> None:
 @queue.command("list")
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @at_store()
-def list_(place: Place, out: Output, limit: int | None) -> None:
-    """List queues with how many messages lie in each lane.
+def list_(opened: Opened, out: Output, limit: int | None) -> None:
+    """List queues with the number of messages in each lane.
 
-    `scheduled` are delayed and retrying messages; `oldest` is how long the first of the ready ones has been due. On SQS
-    a retry that waits hidden counts as leased, and how old the oldest is cannot be told.
+    `scheduled` counts delayed and retrying messages; `oldest` is how long the first ready message has been due. On SQS
+    a retry that waits hidden counts as leased, and the age of the oldest message is unknown.
     """
     from .dlq.sqs import note_outside
 
-    paused, declared = place.store.paused(), declared_queues(place)
+    paused, declared = opened.store.paused(), declared_queues(opened)
     found = dict.fromkeys(declared, Counts())
     # A FIFO queue of SQS may be called with its suffix or without: it is listed by the name it was asked for.
-    found |= {name: place.store.counts(name) for name in declared if name.endswith(".fifo")}
-    found |= place.store.counts_by_queue()
+    found |= {name: opened.store.counts(name) for name in declared if name.endswith(".fifo")}
+    found |= opened.store.counts_by_queue()
     rows = (_row(name, counts, name in paused) for name, counts in sorted(found.items()))
     count = out.rows(rows, _COLUMNS, id="queue", limit=limit)
     if not count:
-        note(f"no queues: nothing was ever enqueued in {place.url}")
-    note_outside(place)
+        note(f"no queues: nothing was ever enqueued in {opened.url}")
+    note_outside(opened)
 
 
 def _row(name: str, counts: Counts, paused: bool) -> dict[str, Any]:
@@ -71,26 +71,26 @@ def _row(name: str, counts: Counts, paused: bool) -> dict[str, Any]:
 @click.argument("names", nargs=-1, required=True, metavar="QUEUE…")
 @signature(required=False)
 @at_store()
-def pause(place: Place, out: Output, names: tuple[str, ...], reason: str, actor: str | None) -> None:
-    """Stop claiming from queues; what runs goes on, what waits waits."""
-    _set(place, out, names, paused=True, reason=reason, actor=actor)
+def pause(opened: Opened, out: Output, names: tuple[str, ...], reason: str, actor: str | None) -> None:
+    """Stop claiming from queues. Messages that run continue, others wait."""
+    _set(opened, out, names, paused=True, reason=reason, actor=actor)
 
 
 @queue.command()
 @click.argument("names", nargs=-1, required=True, metavar="QUEUE…")
 @signature(required=False)
 @at_store()
-def resume(place: Place, out: Output, names: tuple[str, ...], reason: str, actor: str | None) -> None:
+def resume(opened: Opened, out: Output, names: tuple[str, ...], reason: str, actor: str | None) -> None:
     """Claim from paused queues again."""
-    _set(place, out, names, paused=False, reason=reason, actor=actor)
+    _set(opened, out, names, paused=False, reason=reason, actor=actor)
 
 
-def _set(place: Place, out: Output, names: tuple[str, ...], *, paused: bool, reason: str, actor: str | None) -> None:
+def _set(opened: Opened, out: Output, names: tuple[str, ...], *, paused: bool, reason: str, actor: str | None) -> None:
     from ..triage import pauses
 
-    note_unknown_queues(place, names)
+    note_unknown_queues(opened, names)
     for name in names:
-        (pauses.pause if paused else pauses.resume)(place.store, name, actor=actor, reason=reason)
+        (pauses.pause if paused else pauses.resume)(opened.store, name, actor=actor, reason=reason)
     rows = [{"queue": name, "paused": paused} for name in names]
     out.rows(rows, (Column("queue"), Column("paused")), id="queue", limit=0)
 
@@ -102,48 +102,48 @@ _PURGED = (Column("queue"), Column("cancelled"), Column("asked_to_stop"), Column
 @click.argument("names", nargs=-1, required=True, metavar="QUEUE…")
 @click.option("--yes", is_flag=True, help="do not ask")
 @signature(required=False)
-@click.option("--dry-run", is_flag=True, help="say what would be cancelled; change nothing")
+@click.option("--dry-run", is_flag=True, help="show what would be cancelled; change nothing")
 @at_store()
 def purge(
-    place: Place, out: Output, names: tuple[str, ...], yes: bool, reason: str, actor: str | None, dry_run: bool
+    opened: Opened, out: Output, names: tuple[str, ...], yes: bool, reason: str, actor: str | None, dry_run: bool
 ) -> int:
-    """Cancel all that waits in queues: ready, scheduled and parked messages.
+    """Cancel all waiting messages of queues: ready, scheduled and parked ones.
 
-    What runs, what is dead or quarantined and what is done stays, and so does what is enqueued after the command began.
-    Cancelled messages can be looked up for 24 hours (`redrive job list --state cancelled`), by their id with who
-    cancelled them and why, and hold their space as long. Their unique keys are free at once.
+    Running, dead, quarantined and done messages stay, and so do messages enqueued after the command has started.
+    Cancelled messages can be shown for 24 hours (`redrive job list --state cancelled`), with who cancelled them and
+    why, and take their space as long. Their unique keys are free at once.
 
-    Workers may go on. What they have claimed runs to its end; what one claims just before it is cancelled is asked to
-    stop, as by `redrive job cancel`. With `redrive queue pause` first, nothing is.
+    Workers may continue. Messages that they have claimed run to their end; one that is claimed just before it is
+    cancelled is asked to stop, as by `redrive job cancel`. `redrive queue pause` avoids that.
 
-    Refused on SQS, where nobody can list what waits.
+    Refused on SQS, where waiting messages cannot be listed.
     """
     from ..audit.actor import signed
     from ..triage.purge import Purged, admit, purge
 
     actor, reason = signed(actor, reason, "purge", needed=False)
     for name in names:
-        admit(place.store, name)
+        admit(opened.store, name)
 
-    note_unknown_queues(place, names)
+    note_unknown_queues(opened, names)
     names = tuple(dict.fromkeys(names))
-    waiting = {name: counts.ready + counts.scheduled for name in names for counts in [place.store.counts(name)]}
+    waiting = {name: counts.ready + counts.scheduled for name in names for counts in [opened.store.counts(name)]}
     if dry_run:
         columns = (Column("queue"), Column("would_cancel"))
         out.rows([{"queue": name, "would_cancel": waiting[name]} for name in names], columns, id="queue", limit=0)
         note("dry run: nothing was cancelled")
         return DONE
-    if not yes and not _agreed(waiting, place):
+    if not yes and not _agreed(waiting, opened):
         note("nothing was cancelled")
         return FAILED
     done: dict[str, Purged] = {}
     with bar(sum(waiting.values()), "cancelling") as tick:
         for name in names:
-            done[name] = purge(place.store, name, actor=actor, reason=reason, tick=tick)
+            done[name] = purge(opened.store, name, actor=actor, reason=reason, tick=tick)
     rows = (
         {"queue": name, "cancelled": of.cancelled, "asked_to_stop": of.asked_to_stop, "waiting": left}
         for name, of in done.items()
-        for counts in [place.store.counts(name)]
+        for counts in [opened.store.counts(name)]
         for left in [counts.ready + counts.scheduled]
     )
     out.rows(rows, _PURGED, id="queue", limit=0)
@@ -151,10 +151,10 @@ def purge(
     return DONE
 
 
-def _agreed(waiting: Mapping[str, int], place: Place) -> bool:
-    """Ask on a terminal. Raises Failure where nobody can be asked."""
+def _agreed(waiting: Mapping[str, int], opened: Opened) -> bool:
+    """Ask on a terminal. Raises Failure if there is none."""
     said = ", ".join(f"{count:,} of queue '{name}'" for name, count in waiting.items())
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         next = f"{command()} {typed(*waiting)} --yes"
         raise Failure(f"messages wait: {said}", "without a terminal to ask on, --yes must say so", next, REFUSED)
-    return click.confirm(one_line(redact(f"Cancel what waits in {place.url}: {said}?")), err=True)
+    return click.confirm(one_line(redact(f"Cancel what waits in {opened.url}: {said}?")), err=True)

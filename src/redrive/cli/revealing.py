@@ -1,4 +1,4 @@
-"""`--reveal`: a command that shows secrets as they are, once the audit log says who asked for it, and why."""
+"""`--reveal`: show secrets, after an entry in the audit log says who asked for it, and why."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from typing import Any
 import click
 
 from ..triage.reveal import reveal
-from .place import Place
+from .opening import Opened
 from .selecting import actor_option
 from .terminal.failure import command
 from .terminal.output import Output
 
-REVEALS = "show secrets as they are; the audit log says who did, and why"
+REVEALS = "show secrets; the audit log records who did, and why"
 
 
 class Reveal:
-    """What `--reveal` asked for. Nothing is shown as it is until `of` was called."""
+    """The request to reveal secrets. They stay hidden until `of` was called."""
 
     def __init__(self, asked: bool, reason: str, actor: str | None) -> None:
         self.asked, self.reason, self.actor = asked, reason, actor
 
     def of(
-        self, place: Place, out: Output, what: str = "", *, ids: Sequence[str] = (), count: int | None = None
+        self, opened: Opened, out: Output, what: str = "", *, ids: Sequence[str] = (), count: int | None = None
     ) -> None:
-        """Note in the audit log what is shown, and show it, where that was asked for. Raises StoreError."""
+        """If requested, record in the audit log what is revealed, and reveal it. Raises StoreError."""
         if self.asked:
-            self.note(place, what, ids=ids, count=count)
+            self.note(opened, what, ids=ids, count=count)
             out.reveal = True
 
-    def note(self, place: Place, what: str = "", *, ids: Sequence[str] = (), count: int | None = None) -> None:
-        """Note it alone."""
+    def note(self, opened: Opened, what: str = "", *, ids: Sequence[str] = (), count: int | None = None) -> None:
+        """Record it in the audit log only."""
         reason = self.reason or f"asked for by {command()} --reveal"
-        reveal(place.store, what, reason=reason, actor=self.actor, ids=ids, count=count)
+        reveal(opened.store, what, reason=reason, actor=self.actor, ids=ids, count=count)
 
 
 def reveal_option(why: str = "--reason") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`--reveal`, `--actor` and the option that says why, given to the command as `reveal`."""
+    """Add `--reveal`, `--actor` and the option for the reason to a command, which gets them as `reveal`."""
 
     def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
         @click.option("--reveal", is_flag=True, help=REVEALS)
-        @click.option(why, "reveal_why", default="", help="with --reveal: why, for those who look later")
+        @click.option(why, "reveal_why", default="", help="with --reveal: why; the audit log keeps it")
         @actor_option
         @functools.wraps(command)
         def run(*args: Any, reveal: bool, reveal_why: str, actor: str | None, **options: Any) -> Any:

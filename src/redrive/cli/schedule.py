@@ -1,4 +1,4 @@
-"""`redrive schedule`: what the clock enqueues, when, and by hand."""
+"""`redrive schedule`: list, run, pause and resume schedules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..config import settings
 from ..errors import near_miss
 from ..redact import one_line
 from .main import Subcommands
-from .place import Place, app_option, at_store, load_app, output_option
+from .opening import Opened, app_option, at_store, load_app, output_option
 from .selecting import signature
 from .terminal import views
 from .terminal.failure import USAGE, Failure, note, program
@@ -44,19 +44,19 @@ def schedule() -> None:
 
 @schedule.command("list")
 @at_store(absent=True)
-def list_(place: Place, out: Output) -> None:
+def list_(opened: Opened, out: Output) -> None:
     """List an app's schedules.
 
-    `last_at` is the last tick that was enqueued, `next_at` the next one to come. `late` is how long the first tick
-    that no scheduler has enqueued yet is overdue.
+    `last_at` is the last tick that was enqueued, `next_at` the next one. `late` is how long the first tick that no
+    scheduler has enqueued is overdue.
     """
-    rows = [_row(place, found) for found in _schedules(place.app).values()]
+    rows = [_row(opened, found) for found in _schedules(opened.app).values()]
     if not out.rows(rows, _COLUMNS, id="name", limit=0):
         note("no schedules; declare one with @app.periodic(…)")
 
 
-def _row(place: Place, found: Schedule) -> dict[str, Any]:
-    state, now_ms = found.state(), place.store.now_ms()
+def _row(opened: Opened, found: Schedule) -> dict[str, Any]:
+    state, now_ms = found.state(), opened.store.now_ms()
     known = state is not None and state.spec == found.times.spec
     waiting_ms = next(found.times.after(state.seen_ms), None) if state and known and not state.paused else None
     return {
@@ -80,7 +80,7 @@ def _row(place: Place, found: Schedule) -> dict[str, Any]:
 @app_option
 @output_option
 def next_(name: str, count: int, after: datetime | None, app: str | None, output: str | None) -> None:
-    """Show the next times of a schedule, in UTC and on the clocks of its zone."""
+    """Show the next times of a schedule, in UTC and in its own zone."""
     chosen = settings({"app": app, "output": output})  # no store: times are those of the calendar
     found = _found(load_app(chosen.app, chosen.folder) if chosen.app else None, name)
     rows = [
@@ -94,9 +94,9 @@ def next_(name: str, count: int, after: datetime | None, app: str | None, output
 @click.argument("name")
 @signature(required=False)
 @at_store(create=True)
-def run(place: Place, out: Output, name: str, actor: str | None, reason: str) -> None:
+def run(opened: Opened, out: Output, name: str, actor: str | None, reason: str) -> None:
     """Enqueue one message of a schedule now, outside its ticks, and print its id."""
-    ref = _found(place.app, name).run(reason=reason, actor=actor)
+    ref = _found(opened.app, name).run(reason=reason, actor=actor)
     if ref.duplicate:
         note(f"not put: message {ref.id} holds the schedule's key")
     record = {"id": ref.id, "task": ref.task, "queue": ref.queue, "duplicate": ref.duplicate}
@@ -110,24 +110,24 @@ def run(place: Place, out: Output, name: str, actor: str | None, reason: str) ->
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
 @signature(required=False)
 @at_store(create=True)
-def pause(place: Place, out: Output, names: tuple[str, ...], actor: str | None, reason: str) -> None:
-    """Enqueue no more ticks of schedules, whatever schedulers run."""
-    _set(place, out, names, lambda found: found.pause(reason=reason, actor=actor), paused=True)
+def pause(opened: Opened, out: Output, names: tuple[str, ...], actor: str | None, reason: str) -> None:
+    """Enqueue no more ticks of schedules, in any scheduler."""
+    _set(opened, out, names, lambda found: found.pause(reason=reason, actor=actor), paused=True)
 
 
 @schedule.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
 @signature(required=False)
 @at_store(create=True)
-def resume(place: Place, out: Output, names: tuple[str, ...], actor: str | None, reason: str) -> None:
-    """Go on with paused schedules; what they missed meanwhile follows their `missed=`."""
-    _set(place, out, names, lambda found: found.resume(reason=reason, actor=actor), paused=False)
+def resume(opened: Opened, out: Output, names: tuple[str, ...], actor: str | None, reason: str) -> None:
+    """Resume paused schedules; `missed=` of a schedule decides about the ticks that it missed."""
+    _set(opened, out, names, lambda found: found.resume(reason=reason, actor=actor), paused=False)
 
 
 def _set(
-    place: Place, out: Output, names: tuple[str, ...], change: Callable[[Schedule], None], *, paused: bool
+    opened: Opened, out: Output, names: tuple[str, ...], change: Callable[[Schedule], None], *, paused: bool
 ) -> None:
-    for found in [_found(place.app, name) for name in names]:  # all are known, or none is changed
+    for found in [_found(opened.app, name) for name in names]:  # all are known, or none is changed
         change(found)
     rows = [{"name": name, "paused": paused} for name in names]
     out.rows(rows, (Column("name"), Column("paused")), id="name", limit=0)

@@ -9,7 +9,7 @@ import click
 
 from ..config import LOGS, settings
 from ..observe.logs import JsonLog, TextLog
-from .place import app_option, load_app, move, one_app, url_option
+from .opening import app_option, load_app, move, one_app, url_option
 from .terminal.failure import (
     REFUSED,
     USAGE,
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 def scheduler(app_argument: str | None, app: str | None, url: str | None, log: str | None) -> int:
     """Enqueue the ticks of an app's schedules until SIGTERM or Ctrl-C.
 
-    Any number may run, on any machine: each tick is enqueued once, and one that is killed leaves nothing behind. It
-    runs no messages; `redrive worker --scheduler` does both.
+    Any number may run, on any machine: each tick is enqueued once, also if a scheduler is killed. It runs no messages;
+    `redrive worker --scheduler` does both.
 
     \b
       redrive scheduler tasks:app
@@ -45,7 +45,7 @@ def scheduler(app_argument: str | None, app: str | None, url: str | None, log: s
     chosen = settings({"app": one_app(app_argument, app), "url": url, "log": log})
     if chosen.app is None:
         why = "neither an argument, REDRIVE_APP nor redrive.toml names it"
-        raise Failure("whose schedules shall be run?", why, f"{program()} scheduler tasks:app", USAGE)
+        raise Failure("which app has the schedules?", why, f"{program()} scheduler tasks:app", USAGE)
     found = load_app(chosen.app, chosen.folder)
     if url is not None:
         move(found, chosen.url)
@@ -64,13 +64,13 @@ def scheduler(app_argument: str | None, app: str | None, url: str | None, log: s
 
 
 def warn_without_schedules(app: App, named: str) -> None:
-    """What is allowed, and is probably a slip."""
+    """Note what is allowed, but probably a mistake."""
     if not app.schedules:
         note(f"warning: {named} has no schedules; declare one with @app.periodic(…)")
 
 
 def write_log(app: App, log: str) -> None:
-    """Write the app's events as lines on stderr, in the form that was chosen."""
+    """Write the app's events as lines on stderr, in the chosen form."""
     form = log if log != "auto" else "text" if sys.stderr.isatty() else "json"
     if form != "off":
         app.subscribe(JsonLog(sys.stderr) if form == "json" else TextLog(sys.stderr))

@@ -1,4 +1,4 @@
-"""How commands choose among dead messages: filters, and the words of a selector."""
+"""Options and arguments that select dead messages: filters, and the words of a selector."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from click.core import ParameterSource
 from ..errors import ConfigError, Misread
 from ..message import Lane, Where
 from ..redact import one_line, redact
-from ..triage.actions import Mended
+from ..triage.actions import ActionResult
 from ..triage.select.parser import parse
-from ..triage.select.selector import Selection, as_node
-from ..triage.select.terms import ALL, Node, both
-from .place import Place
+from ..triage.select.terms import ALL, Node, as_node, both
+from ..triage.selection import Selection
+from .opening import Opened
 from .terminal.failure import (
     DONE,
     FAILED,
@@ -37,7 +37,7 @@ from .terminal.types import PAST
 
 
 def filters(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that choose among dead messages, given to the command as one node of a selector."""
+    """Add the filter options to a command, which gets them as one node of a selector."""
 
     @click.option("-q", "--queue", help="only of this queue")
     @click.option("--task", help="only of this task")
@@ -67,16 +67,16 @@ def filters(command: Callable[..., Any]) -> Callable[..., Any]:
 selector_argument = click.argument("selector", nargs=-1, metavar="[SELECTOR…]")
 
 
-def selection(place: Place, words: tuple[str, ...], *others: Node) -> Selection:
-    """What the words of a selector and the options choose. Raises Failure, below the words and what is wrong there."""
+def selection(opened: Opened, words: tuple[str, ...], *others: Node) -> Selection:
+    """The selection of a selector and the options. Raises Failure after it has pointed at the mistake."""
     with understood():
         node = parse(" ".join(words))
-    return Selection(place.store, both((node, *others)), app=place.app)
+    return Selection(opened.store, both((node, *others)), app=opened.app)
 
 
 @contextmanager
 def understood(next: str | None = None) -> Iterator[None]:
-    """A mistake in what the words of the command say, in three lines that lead to its help, or to `next`."""
+    """Turn a mistake in a selector or an option into a Failure that leads to the command's help, or to `next`."""
     next = next or f"{command()} --help"
     try:
         yield
@@ -91,19 +91,19 @@ def understood(next: str | None = None) -> Iterator[None]:
 
 def note_unread(found: Selection) -> None:
     if found.unread:
-        note(f"left out: {found.unread:,} whose bodies lie in blob storage and could not be read (REDRIVE_BLOBS)")
+        note(f"left out: {found.unread:,} whose bodies are in blob storage and could not be read (REDRIVE_BLOBS)")
 
 
 actor_option = click.option(
-    "--actor", envvar="REDRIVE_ACTOR", help="who, beside what the system says (user@host) [REDRIVE_ACTOR]"
+    "--actor", envvar="REDRIVE_ACTOR", help="your name for the audit log, beside user@host [REDRIVE_ACTOR]"
 )
 
 
 def signature(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`--reason` and `--actor`: who changes something, and why. Not `required`, it may be empty: see `stated`."""
+    """`--reason` and `--actor`: who changes something, and why. If not `required`, see `stated`."""
 
     def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
-        why = "why, for those who look later"
+        why = "why: the audit log keeps it"
         needed: dict[str, Any] = {"required": True} if required else {"default": ""}  # None would count as given
         return click.option("--reason", help=why, callback=not_blank, **needed)(actor_option(command))
 
@@ -111,43 +111,43 @@ def signature(*, required: bool = True) -> Callable[[Callable[..., Any]], Callab
 
 
 def not_blank(context: click.Context, option: click.Parameter, value: str) -> str:
-    """The value, where one was given: an empty one is a mistake, such as a variable that is not set."""
+    """The value; an empty one on the command line is a mistake, such as a variable that is not set."""
     given = context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
     return stated(value, option.opts[0]) if given else value
 
 
 def stated(reason: str, option: str = "--reason") -> str:
-    """The reason, where one is needed. Raises Failure for none."""
+    """The reason, if it is not empty. Raises Failure."""
     if not reason.strip():
-        raise Failure(f"{option} is missing", "who looks later must find why", f"{command()} --help", USAGE)
+        raise Failure(f"{option} is missing", "the audit log has to say why", f"{command()} --help", USAGE)
     return reason
 
 
 def confirmed(question: str, what: str, yes: bool, *, words: Sequence[str], reason: str) -> bool:
-    """Whether it shall be done: by --yes, or by a person at a terminal. Raises Failure, which begins with `what` would
-    be and leads to the same `words` with --yes, where nobody can be asked."""
+    """Ask a person at a terminal, unless `yes`. Without a terminal raises Failure: `what` would be done, and the same
+    `words` with --yes do it."""
     if yes:
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         next = again(shlex.join([*words, "--reason", reason, "--yes"]))
-        raise Failure(what, "without a terminal to ask on, --yes must say so", next, REFUSED)
+        raise Failure(what, "there is no terminal to ask on, so --yes is needed", next, REFUSED)
     return click.confirm(one_line(redact(question)), err=True)
 
 
 def chosen_words(
-    place: Place, words: tuple[str, ...], every: bool, chosen: Node = ALL, lane: Lane = Lane.DEAD
+    opened: Opened, words: tuple[str, ...], every: bool, chosen: Node = ALL, lane: Lane = Lane.DEAD
 ) -> tuple[tuple[str, ...], Selection | None]:
-    """What the words name: ids, or else a selection, in that lane, of a selector, of --all, or of filters. Raises
-    Failure for neither and for both."""
+    """What the words name: ids, or a selection in that lane by a selector, --all or filters. Raises Failure for
+    neither and for both."""
     ids = words if words and not any(":" in word for word in words) else ()
     if not (every or words) or (ids and (every or chosen != ALL)):
-        why = "--all, filters and selectors choose among all dead messages; ids name them one by one"
+        why = "--all, filters and selectors select among all dead messages; ids name single ones"
         raise Failure("give ids, a selector, or --all", why, f"{command()} --help", USAGE)
-    return ids, None if ids else selection(place, words, chosen, as_node(lane=lane))
+    return ids, None if ids else selection(opened, words, chosen, as_node(lane=lane))
 
 
-def write_mended(out: Output, done: Mended, did: str, *, named: bool) -> int:
-    """What became of messages, id by id, and in a note how many; the exit code. `named`: each by its id."""
+def write_result(out: Output, done: ActionResult, did: str, *, named: bool) -> int:
+    """Write the result for each id, and the counts as a note; returns the exit code. `named`: the user gave ids."""
     rows = [
         {"id": id, "result": result}
         for ids, result in ((done.ids, did), (done.changed, "changed"), (done.unknown, "unknown"))

@@ -8,7 +8,7 @@ import click
 
 from .._version import __version__
 from ..config import settings
-from .place import output_option
+from .opening import output_option
 from .terminal.output import Output
 
 

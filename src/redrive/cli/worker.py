@@ -1,4 +1,4 @@
-"""`redrive worker`: run an app's queues, under a supervising parent."""
+"""`redrive worker`: run the messages of an app, in processes under a supervisor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..config import LOGS, Settings, settings, trust
 from ..errors import near_miss
 from ..registry import Queue
 from ..worker.supervisor import supervise
-from .place import app_option, load_app, move, one_app, url_option
+from .opening import app_option, load_app, move, one_app, url_option
 from .scheduler import warn_without_schedules, write_log
 from .terminal.failure import USAGE, Failure, note, program
 from .terminal.warnings import tell_warnings
@@ -122,8 +122,8 @@ def worker(
 ) -> int:
     """Run the messages of an app's queues until SIGTERM or Ctrl-C.
 
-    The first signal lets what runs finish within the grace and gives the rest back uncounted; the second gives all
-    back at once. A parent process starts again what dies or hangs; it is left out for memory:// stores.
+    After the first signal, running messages may finish within the grace period, and the others are given back
+    uncounted; the second signal gives all back at once. A parent process restarts workers that die or hang, except on memory://.
 
     \b
       redrive worker tasks:app -q crm:20,bulk --lease 30s
@@ -132,7 +132,7 @@ def worker(
     chosen = settings(given)
     if chosen.app is None:
         why = "neither an argument, REDRIVE_APP nor redrive.toml names it"
-        raise Failure("which app shall be worked?", why, f"{program()} worker tasks:app", USAGE)
+        raise Failure("which app does the worker run?", why, f"{program()} worker tasks:app", USAGE)
     found = load_app(chosen.app, chosen.folder)
     if url is not None:
         move(found, chosen.url)
@@ -174,7 +174,7 @@ def _supervise(app: App, chosen: Settings, url: str | None) -> int:
 
 
 def _child(app: App, chosen: Settings, url: str | None, metrics_dir: Path | None) -> list[str]:
-    """The command of a child: what was settled here, so that nothing it reads later can differ."""
+    """The command of a child process, with all settings as they are now, so that both agree."""
     flags: dict[str, object] = {
         "--metrics-dir": metrics_dir,
         "--app": chosen.app,
@@ -263,7 +263,7 @@ def _sizes(app: App, queues: Mapping[str, int | None] | None) -> dict[str, int] 
 
 
 def _warn(app: App, chosen: Settings) -> None:
-    """What is allowed, and is probably a slip."""
+    """Note what is allowed, but probably a mistake."""
     if not app.tasks:
         note(f"warning: {chosen.app} has no tasks; what it meets waits for a newer worker, then it is unroutable")
     if chosen.scheduler:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ..message import RESTING, Discard, Lane, Message, Where
 from ..store import Store
-from ..triage.pages import pages
+from ..triage.search import pages
 from .ingest import LINE_HEADER, Ledger, Record
 
 LINES_SHOWN_MAX = 5

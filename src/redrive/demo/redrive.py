@@ -14,9 +14,9 @@ from ..duration import rfc3339, show
 from ..events import Observer
 from ..store import Store
 from ..triage.dlq import DeadLetters
-from ..triage.redrive.plan_handle import PlanHandle
+from ..triage.redrive.plan import PlanHandle
+from ..triage.redrive.records import FINAL
 from ..triage.redrive.run import Run
-from ..triage.redrive.run_state import FINAL
 from .view import Report
 
 ACTOR = "demo"

@@ -30,7 +30,7 @@ from ..errors import RedriveError, Unsupported
 from ..observe.logs import JsonLog
 from ..policy import Backoff, Retry
 from ..stores import open_store
-from ..triage.redrive.plan_handle import PlanHandle
+from ..triage.redrive.plan import PlanHandle
 from .ledger import Sent, Verdict, messages_of
 from .plan import DATA, FOR_GOOD, LASTING, PASSING, Plan, draw, event_ids
 from .redrive import Came, Redrives

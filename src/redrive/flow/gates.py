@@ -1,4 +1,4 @@
-"""Gates: the conditions under which a redrive may move messages, as a value."""
+"""Declare gates: conditions for a redrive to move messages."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _WINDOW = re.compile(r"\s*([0-9]{1,2}):([0-9]{2})\s*-\s*([0-9]{1,2}):([0-9]{2})(
 
 
 class Gates(Struct, frozen=True):
-    """What must hold while a redrive moves messages; it waits otherwise, and goes on by itself.
+    """Conditions for a redrive to move messages. While one does not hold, it waits, and then continues by itself.
 
-    - `breaker`: nothing is moved while the circuit breaker of a dependency of the messages' tasks is open, or while the
-      dependency asked to be left alone. One that is half-open lets them go when nothing else is there to probe with. Of
-      a dependency that is split (`per=`) the breaker of each message's own key is asked: a run goes on up to the first
-      message whose key is held, and waits there.
-    - `health`: a URL that must answer a GET with 2xx within 5 s (redirects are not followed), or the name of a check
-      that the app knows by `app.dlq.health("crm-up", fn)`. Asked at most once a second.
-    - `approval`: a person who must approve first (`redrive run approve ID`): `"ann"`, who may be ann at any host,
-      `"ann@ops"`, or `"anyone"`.
-    - `window`: the time of day when it may move: `"22:00-06:00 Europe/Zurich"`, on UTC's clocks without a zone. What
-      ends then is not moved any more; what was moved runs on.
+    - `breaker`: the circuit breakers of the dependencies of the messages' tasks are closed, and no dependency is in
+      cool-down. A half-open breaker lets messages through if no other message is there to probe with. A split
+      dependency (`per=`) has a breaker for each key: a run continues up to the first message whose key is held, and
+      waits there.
+    - `health`: a URL that answers a GET with 2xx within 5 s (redirects are not followed), or the name of a check that
+      the app registered by `app.dlq.health("crm-up", fn)`. Called at most once a second.
+    - `approval`: the person who must approve first (`redrive run approve ID`): `"ann"`, at any host, `"ann@ops"`, or
+      `"anyone"`.
+    - `window`: the time of day: `"22:00-06:00 Europe/Zurich"`, in UTC without a zone. When it ends, messages that were
+      moved still run.
 
-    Raises ConfigError for what cannot be meant.
+    Raises ConfigError for a bad value.
     """
 
     breaker: bool = True
@@ -54,7 +54,7 @@ class Gates(Struct, frozen=True):
             window_of(self.window)
 
     def may_approve(self, actor: str) -> bool:
-        """Whether this person's approval is the one that is waited for: a name alone is that person at any host."""
+        """Whether this person may approve. A name without a host is that person at any host."""
         wanted = self.approval
         if wanted is None or wanted in (ANYONE, actor):
             return True
@@ -62,14 +62,14 @@ class Gates(Struct, frozen=True):
 
 
 class Window(NamedTuple):
-    """A time of day on the clocks of a zone, from minute `start` up to `end`; over midnight where that is earlier."""
+    """A time of day in a zone, from minute `start` up to minute `end`; past midnight if `end` is earlier."""
 
     start: int
     end: int
     zone: tzinfo
 
     def holds(self, now_ms: int) -> bool:
-        """Whether it is that time now."""
+        """Whether the window is open now."""
         at = (_EPOCH + timedelta(milliseconds=now_ms)).astimezone(self.zone)
         minute = at.hour * 60 + at.minute
         return self.start <= minute < self.end if self.start < self.end else not self.end <= minute < self.start
@@ -101,5 +101,5 @@ def window_of(text: str) -> Window:
 
 
 def is_url(health: str) -> bool:
-    """Whether it is asked by GET, and not called by name."""
+    """Whether this is a URL, and not the name of a check."""
     return health.startswith(("http://", "https://"))

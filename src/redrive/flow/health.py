@@ -35,7 +35,7 @@ class _Answer(NamedTuple):
 
 
 class HealthChecks:
-    """The health checks of an app. Safe to use from many threads."""
+    """The health checks of an app. Thread-safe."""
 
     def __init__(self, *, clock_s: Callable[[], float] = time.monotonic, first_s: float = FIRST_S) -> None:
         self._checks: dict[str, Check] = {}

@@ -1,8 +1,8 @@
-"""Alerts without a monitoring stack: what happens together is told once, and not again before `every` is over.
+"""Send alerts without a monitoring stack: one for all events of a subject, and the next one after `every`.
 
-`app.on("quarantined", fn)` and `redrive worker --notify URL` are a `Watch` each. Workers only add to what it has to
-tell; a thread of its own tells. When something was told last stands in a cell of the store, with what has happened
-since: so any number of worker processes tell of it once between them, and nothing that happened is left out of a count.
+`app.on("quarantined", fn)` and `redrive worker --notify URL` each create a `Watch`. Workers add events to it, and a
+thread of its own sends the alerts. A cell of the store holds when a subject was last alerted, and its events since. So
+any number of worker processes send one alert between them, and its count includes every event.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ import atexit
 import contextlib
 import hashlib
 import inspect
-import shlex
 import sys
 import threading
 import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -29,89 +27,44 @@ from msgspec.structs import replace
 from ..duration import Duration, milliseconds, rfc3339
 from ..errors import ConfigError, near_miss
 from ..events import Event, Fate, Notice
-from ..message import Swap, Where
-from ..redact import clip, many_lines, one_line, redact
+from ..message import Swap
+from ..redact import clip, many_lines, redact
 from ..registry import Registry
-from ..triage.annotations import NOTHING, abouts
-from ..triage.select.selector import as_node
+from ..triage.annotations import NOTHING, read_annotations
 from ..urls import shown
+from .alert import Alert as Alert
+from .alert import Pile, Subject, cause_of, command_of, spec_of, text_of, visible
 
 NAMES = ("dead_growth", "quarantined", "breaker_opened", "run_stopped")
-IDS_MAX = 5  # sample ids that an alert carries
 TEXT_MAX = 500
-NOTED_MAX = 16 * TEXT_MAX  # characters of a text until its secrets are hidden: a half of one is not known for one
-GATHER_S = 1.0  # what happens together is told together
-DEPOSIT_S = 30.0  # how often a process that may not tell yet leaves what it knows to the others
-AGAIN_S = 60.0  # when it is tried again where nobody answered
-LAST_WORDS_S = 2.0  # how long a worker that stops waits for what it has to tell
-SUBJECTS_MAX = 1000  # that may wait to be told; what goes beyond is told as one
-FAILURES_MAX = 20  # fingerprints told one by one within `every`; what else dies is told together, by queue
-KEPT_MS = 7 * 24 * 3600 * 1000  # how long a cell stays that nobody takes up again
+NOTED_MAX = 16 * TEXT_MAX  # characters kept until secrets are hidden: half a secret would not be recognized
+GATHER_S = 1.0  # events within this time share an alert
+DEPOSIT_S = 30.0  # how often a process that may not send yet stores its events for the others
+AGAIN_S = 60.0  # when to retry an alert that failed
+LAST_WORDS_S = 2.0  # how long a worker that stops waits for its alerts
+SUBJECTS_MAX = 1000  # waiting subjects; events beyond that share an alert
+FAILURES_MAX = 20  # fingerprints with alerts of their own within `every`; other deaths share one by queue
+KEPT_MS = 7 * 24 * 3600 * 1000  # how long an unused cell is kept
 _SWAPS_MAX = 20
 _encode = msgspec.json.Encoder().encode
 
 
-class Alert(Struct, frozen=True, kw_only=True):
-    """What a function of `app.on` is called with, and what a webhook gets as JSON.
-
-    `count` is how often it happened since it was told last, in all processes, and `since` when that began; `ids` are
-    at most five of the messages. `about` is the fingerprint of what died, the dependency of a breaker, or the id of a
-    run. `app` is its MODULE:APP, where that is known. `command` leads on.
-    """
-
-    name: str
-    text: str
-    count: int
-    ids: tuple[str, ...] = ()
-    task: str | None = None
-    queue: str | None = None
-    about: str | None = None
-    app: str | None = None
-    since: str
-    at: str
-    command: str
-
-
 class NotTold(Exception):
-    """Nobody took the alert; it is told again later."""
-
-
-class Subject(NamedTuple):
-    """What an alert is about: what is alike in these is told together."""
-
-    name: str
-    task: str = ""
-    queue: str = ""
-    about: str = ""
-
-
-class Pile(Struct, frozen=True, array_like=True):
-    """What has happened and was not told yet."""
-
-    count: int = 0
-    since_ms: int = 0
-    ids: tuple[str, ...] = ()
-    text: str = ""  # of the last one
-
-    def plus(self, other: Pile) -> Pile:
-        if not (self.count and other.count):
-            return self if self.count else other
-        ids = tuple(dict.fromkeys((*self.ids, *other.ids)))[:IDS_MAX]
-        return Pile(self.count + other.count, min(self.since_ms, other.since_ms), ids, other.text or self.text)
+    """The alert was not delivered; it is sent again later."""
 
 
 class Told(Struct, frozen=True, array_like=True):
-    """A cell: when the subject was told last, and what has happened since."""
+    """A cell: when the last alert of a subject was sent, and its events since."""
 
     at_ms: int = 0
     pile: Pile = Pile()
 
 
 class Watch:
-    """An observer that tells of `names`, each subject at most once in `every_ms`. `tell` is called on its own thread;
-    where it raises NotTold, the same is told again later, with what has happened until then.
+    """Observes events of these `names`, and sends at most one alert for each subject in `every_ms`.
 
-    `channel` tells this watch from others on the same store: processes with the same one tell once between them.
+    `tell` is called on a thread of its own. If it raises NotTold, the alert is sent again later, with the events until
+    then. Processes whose watches have the same `channel` send one alert between them.
     """
 
     def __init__(
@@ -129,9 +82,9 @@ class Watch:
         self._channel, self._every_ms, self._spec, self._gather_s = channel, every_ms, app_spec, gather_s
         self._changed = threading.Condition()
         self._piles: dict[Subject, Pile] = {}
-        self._look_s: dict[Subject, float] = {}  # when to see whether it may be told
-        self._told_s: dict[Subject, float] = {}  # by this process, for when the store cannot be asked
-        self._hurry: dict[Subject, None] = {}  # told at once, in this order
+        self._look_s: dict[Subject, float] = {}  # when to check whether its alert may be sent
+        self._told_s: dict[Subject, float] = {}  # when this process sent its alert, in case the store is down
+        self._hurry: dict[Subject, None] = {}  # to send at once, in this order
         self._busy = False
         self._thread: threading.Thread | None = None
 
@@ -143,7 +96,7 @@ class Watch:
             if isinstance(event, Fate):
                 if event.outcome == "dead" and "dead_growth" in self._names:
                     subject = Subject("dead_growth", event.task, event.queue, event.fingerprint or "")
-                    self._note(subject, event.at_ms, _died(event), event.id)
+                    self._note(subject, event.at_ms, cause_of(event), event.id)
                 elif event.outcome == "quarantined" and "quarantined" in self._names:
                     self._note(Subject(event.outcome, event.task, event.queue), event.at_ms, event.text, event.id)
             elif event.name in self._names:
@@ -164,7 +117,7 @@ class Watch:
             self._alive()
 
     def _bounded(self, subject: Subject) -> Subject:
-        """The subject, or a wider one where there are too many: failures that all differ are not told one by one."""
+        """The subject, or a wider one if there are too many: failures that all differ share an alert."""
         if len(self._piles) >= SUBJECTS_MAX:
             return Subject(subject.name)
         return self._wide(subject) if subject.name == "dead_growth" and subject.task else subject
@@ -174,14 +127,14 @@ class Watch:
         wide = Subject(subject.name, queue=subject.queue)
         if self._told_s.get(subject, -float("inf")) > fresh_s:
             return subject
-        if wide in self._piles:  # looked at first, as it may be asked for every death
+        if wide in self._piles:  # checked first, as this may run for every death
             return wide
         told = {s for s, at_s in self._told_s.items() if at_s > fresh_s and s.name == subject.name and s.task}
         told |= {s for s in self._piles if s.name == subject.name and s.task}
         return wide if len(told) >= FAILURES_MAX else subject
 
     def flush(self, timeout_s: float) -> bool:
-        """Tell now what may be told, and leave the rest in the store; False where that took too long."""
+        """Send the alerts that may be sent now, and store the other events; False if that took too long."""
         with self._changed:
             self._hurry = dict.fromkeys(self._piles)
             if self._hurry:
@@ -197,7 +150,7 @@ class Watch:
             atexit.register(_last_words, weakref.ref(self))
 
     def _add(self, subject: Subject, pile: Pile, look_in_s: float) -> None:
-        """With the lock held."""
+        """Call it with the lock held."""
         self._piles[subject] = self._piles.get(subject, Pile()).plus(pile)
         self._look_s[subject] = min(self._look_s.get(subject, float("inf")), time.monotonic() + look_in_s)
         self._changed.notify_all()
@@ -218,7 +171,7 @@ class Watch:
             for subject, pile in taken:
                 try:
                     self._one(subject, pile)
-                except Exception:  # of ours: the next alert must come through
+                except Exception:  # a bug here must not stop later alerts
                     _print(f"an alert failed:\n{traceback.format_exc()}")
             with self._changed:
                 self._busy = False
@@ -229,10 +182,10 @@ class Watch:
         return [*self._hurry, *(s for s, at_s in self._look_s.items() if at_s <= now_s and s not in self._hurry)]
 
     def _one(self, subject: Subject, pile: Pile) -> None:
-        pile = replace(pile, text=clip(pile.text, NOTED_MAX, TEXT_MAX))  # here, once for all that were piled up
+        pile = replace(pile, text=clip(pile.text, NOTED_MAX, TEXT_MAX))  # here, once for all events
         try:
             told = self._claim(subject, pile)
-        except Exception:  # the store is down, or closed: go by what this process told
+        except Exception:  # the store is down, or closed: go by what this process sent
             told = self._claim_here(subject, pile)
         if told.count:
             self._remember(subject)
@@ -247,7 +200,8 @@ class Watch:
             self._told_s[subject] = now_s
 
     def _claim(self, subject: Subject, pile: Pile) -> Pile:
-        """What to tell now, by this process alone: nothing while it was told a short time ago, or by another."""
+        """The events to report now, by this process alone; none if the last alert is too recent, or another process
+        sends it."""
         store, key = self._app.store, self._key(subject)
         for _ in range(_SWAPS_MAX):
             version, old = self._read(key)
@@ -255,7 +209,7 @@ class Watch:
             if self._muted(subject, now_ms):
                 self._forget(key, version, old)
                 return Pile()
-            left_ms = min(old.at_ms + self._every_ms - now_ms, self._every_ms)  # at most: a clock may be set back
+            left_ms = min(old.at_ms + self._every_ms - now_ms, self._every_ms)  # at most that: a clock may be set back
             if not both.count:
                 return both
             if left_ms > 0:
@@ -264,15 +218,15 @@ class Watch:
                 return pile
             new = Told(old.at_ms, both) if left_ms > 0 else Told(now_ms)
             if store.cells.swap([Swap(key, version, _encode(new), max(2 * self._every_ms, KEPT_MS))])[0]:
-                return Pile() if left_ms > 0 else both  # killed from here on, and nobody is told of these
-        self._again(subject, pile, 1.0)  # many others are at it
+                return Pile() if left_ms > 0 else both  # a crash from here on loses this alert
+        self._again(subject, pile, 1.0)  # many processes compete
         return Pile()
 
     def _muted(self, subject: Subject, now_ms: int) -> bool:
-        """Whether a person asked not to hear of this failure for now."""
+        """Whether alerts about this failure are muted."""
         if subject.name != "dead_growth" or not subject.about:
             return False
-        return abouts(self._app.store, [subject.about]).get(subject.about, NOTHING).muted(now_ms)
+        return read_annotations(self._app.store, [subject.about]).get(subject.about, NOTHING).muted(now_ms)
 
     def _forget(self, key: str, version: int, old: Told) -> None:
         if old.pile.count:
@@ -290,12 +244,12 @@ class Watch:
             self._tell_it(self._alert(subject, told))
         except NotTold as error:
             self._lost(subject, told, str(error))
-        except Exception:  # a function's bug would be the same each time
+        except Exception:  # a bug in the function would fail again
             _print(f"{self._channel} failed on an alert:\n{traceback.format_exc()}")
 
     def _lost(self, subject: Subject, told: Pile, why: str) -> None:
         again_ms = int(min(AGAIN_S * 1000, self._every_ms))
-        text = f"{subject.name} could not be told, and is told again in {again_ms / 1000:g} s: {why}"
+        text = f"alert {subject.name} could not be sent, and is sent again in {again_ms / 1000:g} s: {why}"
         with contextlib.suppress(Exception):
             self._app.events.emit([Notice(name="alert_lost", at_ms=self._app.store.now_ms(), text=text)])
         try:
@@ -310,7 +264,7 @@ class Watch:
         self._again(subject, told, again_ms / 1000)
 
     def _look_in(self, subject: Subject, left_s: float) -> None:
-        """See again when it may be told; what happens until then is left to the others now and then."""
+        """Check again in this time; store the events until then for the other processes now and then."""
         with self._changed:
             self._look_s[subject] = time.monotonic() + left_s
             if subject in self._piles:
@@ -331,16 +285,16 @@ class Watch:
     def _alert(self, subject: Subject, told: Pile) -> Alert:
         return Alert(
             name=subject.name,
-            text=_seen(_text(subject, told)),
+            text=visible(text_of(subject, told)),
             count=told.count,
             ids=told.ids,
-            task=_seen(subject.task) or None,
-            queue=_seen(subject.queue) or None,
-            about=_seen(subject.about) or None,
-            app=self._spec or _spec_of(self._app),
+            task=visible(subject.task) or None,
+            queue=visible(subject.queue) or None,
+            about=visible(subject.about) or None,
+            app=self._spec or spec_of(self._app),
             since=rfc3339(told.since_ms),
             at=rfc3339(self._now_ms()),
-            command=_seen(_command(subject, told, self._place())),
+            command=visible(command_of(subject, told, self._place())),
         )
 
     def _now_ms(self) -> int:
@@ -350,15 +304,15 @@ class Watch:
             return int(time.time() * 1000)
 
     def _place(self) -> list[str]:
-        """What names the app, or the store, to a command; nothing where that would tell a password."""
-        spec, url = self._spec or _spec_of(self._app), self._app.url
+        """The options that name the app or the store to a command; none if they would show a password."""
+        spec, url = self._spec or spec_of(self._app), self._app.url
         if spec is not None:
             return ["--app", spec]
         return ["--url", url] if url is not None and shown(url) == url else []
 
 
 def on(app: Registry, name: str, fn: Callable[[Alert], Any], every: Duration) -> Callable[[], None]:
-    """What `App.on` does."""
+    """Register `fn` for alerts of this name: see `App.on`."""
     if name not in NAMES:
         near = near_miss(str(name), NAMES)
         meant = f"did you mean {near!r}? " if near else ""
@@ -376,7 +330,7 @@ def _called(fn: Callable[[Alert], Any]) -> Callable[[Alert], object]:
 
 
 def _channel(app: Registry, name: str, fn: Callable[..., Any]) -> str:
-    """The function's name, which is the same in every process; a number tells those of one name apart."""
+    """The name of the function, which is the same in every process; a number distinguishes equal names."""
     module = getattr(fn, "__module__", None) or "builtins"
     called = f"{module}.{getattr(fn, '__qualname__', type(fn).__qualname__)}"
     named = _NAMED.setdefault(app, {})
@@ -387,74 +341,8 @@ def _channel(app: Registry, name: str, fn: Callable[..., Any]) -> str:
 _NAMED: weakref.WeakKeyDictionary[Registry, dict[tuple[str, str], int]] = weakref.WeakKeyDictionary()
 
 
-def _text(subject: Subject, told: Pile) -> str:
-    many = told.count > 1
-    times = f" {told.count:,} times" if many else ""
-    of = f" of task {subject.task}" if subject.task else ""
-    on = f" on queue {subject.queue}" if subject.queue else ""
-    match subject.name:
-        case "dead_growth":
-            what = f"{told.count:,} messages" if many else f"message {told.ids[0] if told.ids else ''}"
-            text = f"{what}{of} died{on}"
-        case "quarantined":
-            what = f"{told.count:,} messages were" if many else f"message {told.ids[0]} was" if told.ids else "one was"
-            text = f"{what} quarantined{of}{on}" + (f" by auto-redrive of {subject.about}" if subject.about else "")
-        case "run_stopped":
-            text = f"run {subject.about} stopped itself" if subject.about else f"runs stopped themselves{times}"
-        case _:
-            text = f"the breaker of {subject.about or 'several dependencies'} opened{times}"
-    return text + (f"; the last: {told.text}" if many and told.text else f": {told.text}" if told.text else "")
-
-
-def _seen(text: str) -> str:
-    """As people may see it: what was queued, raised or named elsewhere may hold secrets, or act on a terminal."""
-    return one_line(redact(text))
-
-
 def _print(text: str) -> None:
     print(many_lines(redact(f"redrive: {text}")), file=sys.stderr)
-
-
-def _died(fate: Fate) -> str:
-    return ": ".join(filter(None, (fate.reason, fate.error, fate.text)))
-
-
-def _command(subject: Subject, told: Pile, place: Sequence[str]) -> str:
-    match subject.name:
-        case "dead_growth":
-            words = _dead(subject)
-        case "breaker_opened":
-            name, _, key = subject.about.partition("/")
-            words = ["flow", "show", name, *(["--key", key] if key else [])] if name else ["flow", "list"]
-        case "run_stopped":
-            words = ["run", "show", subject.about] if subject.about else ["run", "list"]
-        case _ if told.count == 1 and told.ids:
-            words = ["job", "show", told.ids[0]]
-        case _:
-            words = ["dlq", "list", "--quarantine", *(["--task", subject.task] if subject.task else [])]
-    return shlex.join(["redrive", *words, *place])
-
-
-def _dead(subject: Subject) -> list[str]:
-    """Lists what failed alike; where that is many failures, or of all queues, their groups."""
-    queue = subject.queue or None
-    if not subject.task:
-        return ["dlq", "groups", *filter(None, [str(as_node(Where(queue=queue)))])]
-    if subject.about:
-        return ["dlq", "list", str(as_node(Where(queue=queue, fingerprint=subject.about)))]
-    return ["dlq", "list", f"{as_node(Where(queue=queue, task=subject.task))} -fingerprint:*"]
-
-
-def _spec_of(app: Registry) -> str | None:
-    """MODULE:APP, found by looking for the app where its handlers were written."""
-    for module in dict.fromkeys(getattr(task.handler, "__module__", None) for task in list(app.tasks.values())):
-        found = sys.modules.get(module or "")
-        for name, value in list(vars(found).items()) if found is not None else ():
-            if value is app and module != "__main__":
-                return f"{module}:{name}"
-            if value is app and (file := getattr(found, "__file__", None)):
-                return f"{Path(file).stem}:{name}"
-    return None
 
 
 def _last_words(watch: weakref.ref[Watch]) -> None:

@@ -1,4 +1,4 @@
-"""Logs: a line for each fate and notice, as JSON for collectors or as text for people.
+"""Log each delivery and notice as a line: JSON for collectors, or text for people.
 
 `app.subscribe(JsonLog(sys.stderr))`. Bodies, headers and results are never written; secrets in texts are hidden.
 """
@@ -28,7 +28,7 @@ _COLOURS = {"done": _GREEN, "retry": _YELLOW, "snoozed": _DIM, "released": _DIM,
 
 
 class FateLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of one delivery, as it is logged. Fields that say nothing are left out."""
+    """The log record of one delivery. Empty fields are left out."""
 
     time: str
     level: str
@@ -56,7 +56,7 @@ class FateLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NoticeLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something about the worker itself or about flow control, as it is logged."""
+    """The log record of a notice, about the worker or flow control."""
 
     time: str
     level: str
@@ -69,8 +69,8 @@ class NoticeLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class JsonLog:
     """An observer that writes each event as one JSON line, and each batch of events in one write.
 
-    `stream` takes text, such as `sys.stderr` or an open file. Where it is closed or broken, lines are lost, not work.
-    """
+    `stream` takes text, such as `sys.stderr` or an open file. If it is closed or broken, lines are lost, and work
+    continues."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._write = _writer(stream)
@@ -136,7 +136,7 @@ def _seen(name: str) -> str:
 
 
 def _visible(lines: bytes) -> bytes:
-    """JSON whose texts cannot act on a terminal that shows it."""
+    """JSON without control characters, which could act on a terminal."""
     return lines if lines.isascii() and b"\x7f" not in lines else in_json(lines.decode()).encode()
 
 
@@ -186,7 +186,7 @@ def _short(text: str | None) -> str:
 
 
 def _writer(stream: IO[str]) -> Callable[[bytes], None]:
-    """Writes to the bytes below the stream where there are any, and flushes."""
+    """Write to the binary buffer of the stream, if it has one, and flush."""
     below: Any = getattr(stream, "buffer", None)
 
     def write(lines: bytes) -> None:

@@ -1,43 +1,41 @@
-"""Prometheus metrics: `Metrics(app).register()`, and whatever serves `prometheus_client` shows them.
+"""Export Prometheus metrics: call `Metrics(app).register()`, and serve `prometheus_client` as usual.
 
-Names begin with `redrive_`, units are seconds, labels are queue and task and, where they take few values, outcome,
-reason, kind, lane or attempt. What workers did is counted in this process; how much lies where is asked of the store
-when somebody scrapes, by queue.
+Names begin with `redrive_`, units are seconds, labels are queue and task and, if they take few values, outcome, reason,
+kind, lane or attempt. Deliveries are counted in this process; depths are read from the store at each scrape, by queue.
 
-| metric | labels beside queue, task | says |
+| metric | labels beside queue, task | meaning |
 |---|---|---|
-| `redrive_deliveries_total` | outcome | what became of deliveries, `stale` and `lost` leases among them |
+| `redrive_deliveries_total` | outcome | deliveries by outcome, including `stale` and `lost` leases |
 | `redrive_done_total` | attempt | success by attempt number: 1 to 5, 6-10, 11+ |
 | `redrive_time_to_done_seconds` | retried | enqueue (or redrive) to done: first try against after retries |
 | `redrive_retry_delay_seconds` | | how long retries wait |
 | `redrive_attempts` | outcome | attempts a message took until it was done, dead, quarantined or cancelled |
 | `redrive_faults_total` | kind | runs that failed |
 | `redrive_run_seconds` | | how long handlers ran |
-| `redrive_dead_total`, `redrive_quarantined_total` | reason | what came to rest, and why |
-| `redrive_redriven_total` | verdict | redriven messages by what their first run came to: done, failed |
-| `redrive_isolated_total` | (none) | put into quarantine as poison, after too many redrives |
+| `redrive_dead_total`, `redrive_quarantined_total` | reason | dead and quarantined messages, by reason |
+| `redrive_redriven_total` | verdict | redriven messages by the outcome of their first run: done, failed |
+| `redrive_isolated_total` | (none) | quarantined as poison, after too many redrives |
 | `redrive_degraded_total` | | done in part |
 | `redrive_duplicates_total` | | done unrun, by the result stored for their idempotency key |
 | `redrive_crashes_total` | cause | runs that ended with their process; counted when the message's life ends |
 | `redrive_deferral_seconds` | reason | how often and how long flow control put messages off |
 | `redrive_worker_notices_total` | (notice only) | workers started, draining, stopped; store_unavailable, … |
-| `redrive_aws_requests_total` | (action) | requests to AWS, each of them billed, told once a minute |
+| `redrive_aws_requests_total` | (action) | billed requests to AWS, updated once a minute |
 | `redrive_queue_messages` | (queue, lane) | depth: ready, scheduled, leased, dead, quarantine, done |
-| `redrive_queue_oldest_age_seconds` | (queue) | how long the first of the ready ones has been due |
-| `redrive_queue_oldest_dead_age_seconds` | (queue) | how long the longest dead one has been dead |
-| `redrive_queue_paused` | (queue) | 1 where it is |
+| `redrive_queue_oldest_age_seconds` | (queue) | how long the first ready message has been due |
+| `redrive_queue_oldest_dead_age_seconds` | (queue) | how long the oldest dead message has been dead |
+| `redrive_queue_paused` | (queue) | 1 if it is paused |
 | `redrive_runs` | (status) | redrive runs, open or among the last 200: running, paused, stopped, cancelled, done |
 | `redrive_run_messages` | (state) | of the open runs: planned, moved, done, failed, waiting, changed, skipped |
 | `redrive_breaker_state` | (dependency) | 0 closed, 1 half-open, 2 open |
-| `redrive_budget_left` | (dependency) | retries that could go now |
-| `redrive_concurrency_limit` | (dependency) | how many calls all workers together make at once, where that adapts |
-| `redrive_cool_down_seconds` | (dependency) | how long it asked to be left alone from now on |
-| `redrive_store_up` | (none) | 0 while the store cannot be read: then the depths are left out, the counters stay |
+| `redrive_budget_left` | (dependency) | retries that are allowed now |
+| `redrive_concurrency_limit` | (dependency) | the adaptive limit of concurrent calls for all workers together |
+| `redrive_cool_down_seconds` | (dependency) | the rest of its cool-down |
+| `redrive_store_up` | (none) | 0 while the store cannot be read: then depths are missing, and counters stay |
 
-Several processes that serve the same store show the same depths and dependencies: take their `max`, not their `sum`.
-Of a dependency that is controlled per key only the one without a key is shown, and without the app no budget, as its
-rule is not known. A task that is not registered here is `(other)`, so that no producer's typing error can make series
-without end.
+Several processes on the same store export the same depths and dependencies: take their `max`, not their `sum`. A
+dependency that is split by key exports its state without a key only, and without the app no budget, as its rule is
+unknown. A task that is not registered is `(other)`, so that a typing error of a producer creates no series.
 """
 
 from __future__ import annotations
@@ -56,8 +54,7 @@ from ..message import Counts, Lane, Where
 from ..redact import one_line, redact
 from ..registry import Registry
 from ..triage.controls import Control, Controls
-from ..triage.redrive import runs
-from ..triage.redrive.run_state import RunState, Status, read_state, state_cell
+from ..triage.redrive.records import RunState, Status, index, read_state, state_cell
 from .tally import SHAPES, Counting, Labels, Series, done_by_attempt, empty
 
 if TYPE_CHECKING:
@@ -67,9 +64,9 @@ if TYPE_CHECKING:
     from ..store import Store
 
 LANES = ("ready", "scheduled", "leased", "dead", "quarantine", "done")
-OLDEST_QUEUES = 100  # queues whose longest dead message is looked up at each scrape, those with most dead ones
-FRESH_S = 1.0  # how long what the store said is served again, at least
-LOOK_SHARE = 0.05  # of its time that a store may spend on being scraped: where a look takes 200 ms, one in 4 s
+OLDEST_QUEUES = 100  # queues whose oldest dead message is read at each scrape, those with most dead messages
+FRESH_S = 1.0  # how long values of the store are reused, at least
+LOOK_SHARE = 0.05  # share of the store's time for scrapes: if a read takes 200 ms, one in 4 s
 _BY_ATTEMPT = ("queue", "task", "attempt")
 
 
@@ -90,8 +87,8 @@ class Metrics:
     """The metrics of an app's workers in this process, and of its store.
 
     `Metrics(app).register()` puts them into prometheus_client's default registry, or `register(registry)` into
-    another. `store=False` leaves the depths out, for all but one of many processes. Raises ModuleNotFoundError where
-    the extra is not installed (`pip install 'redrive[prometheus]'`), ValueError where the registry has them already.
+    another. `store=False` leaves the depths out, for all but one of many processes. Raises ModuleNotFoundError if the
+    extra is not installed (`pip install 'redrive[prometheus]'`), ValueError if the registry has them already.
     """
 
     def __init__(self, app: Registry, *, store: bool = True) -> None:
@@ -101,7 +98,7 @@ class Metrics:
         self._undo: list[Callable[[], object]] = []
 
     def register(self, registry: CollectorRegistry | None = None) -> Metrics:
-        """Begin to count, and to show it in `registry`. Once only."""
+        """Start counting, and export to `registry`. Call it once."""
         if self._undo:
             raise ConfigError("these metrics are registered already; make another Metrics(app) for another registry")
         found = registry if registry is not None else _client().REGISTRY
@@ -110,12 +107,12 @@ class Metrics:
         return self
 
     def unregister(self) -> None:
-        """End what `register` began."""
+        """Undo `register`."""
         while self._undo:
             self._undo.pop()()
 
     def describe(self) -> Iterable[Metric]:
-        """The families without samples: registering asks no store."""
+        """The families without samples: registering reads no store."""
         yield from families(empty())
         if self._depths is not None:
             yield from self._depths.describe()
@@ -129,7 +126,7 @@ class Metrics:
 
 
 class Counters:
-    """A collector of what `read` gives: for a process that serves what others counted."""
+    """A collector of the counts that `read` returns: for a process that serves those of others."""
 
     def __init__(self, read: Callable[[], Series]) -> None:
         self._read = read
@@ -144,7 +141,7 @@ class Counters:
 
 
 class _Look(NamedTuple):
-    """What the store said, and until when that is served."""
+    """What was read from the store, and until when it is served."""
 
     until_s: float
     counts: Mapping[str, Counts] | None = None  # None: the store could not be read
@@ -156,9 +153,9 @@ class _Look(NamedTuple):
 
 
 class Depths:
-    """A collector of how much lies where and how dependencies do, asked of the store at most once a second, and so
-    seldom that it spends no more than a twentieth of its time on it. `store` gives the store, and may raise; `app`
-    knows the dependencies' rules; `clock` counts seconds."""
+    """A collector of depths and dependencies. It reads the store at most once a second, and uses at most a twentieth
+    of the store's time. `store` returns the store, and may raise; `app` has the rules of the dependencies; `clock`
+    counts seconds."""
 
     def __init__(
         self, store: Callable[[], Store], app: Registry | None = None, *, clock: Callable[[], float] = time.monotonic
@@ -192,20 +189,20 @@ class Depths:
 
 
 def _of_runs(store: Store) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """How many redrive runs there are by status, and the messages of the open ones by what became of them."""
-    index = runs.index(store)
-    ids = (*index.open, *index.over)
+    """Redrive runs by status, and the messages of the open ones by outcome."""
+    known = index(store)
+    ids = (*known.open, *known.over)
     cells = store.cells.read([state_cell(id) for id in ids]) if ids else []
     states = {id: state for id, cell in zip(ids, cells, strict=True) if (state := read_state(cell)) is not None}
     messages: Counter[str] = Counter(dict.fromkeys(RunState().counts, 0))
-    for id in index.open:
+    for id in known.open:
         messages.update(states[id].counts if id in states else {})
     found = Counter(str(state.status) for state in states.values())
     return {status: found[status] for status in Status}, messages
 
 
 def _dead_s(store: Store, counts: Mapping[str, Counts]) -> dict[str, float]:
-    """How long the longest dead message of each queue is dead."""
+    """How long the oldest dead message of each queue has been dead."""
     most = sorted((name for name in counts if counts[name].dead), key=lambda name: -counts[name].dead)[:OLDEST_QUEUES]
     firsts = {name: store.peek(Lane.DEAD, where=Where(queue=name), limit=1).messages for name in most}
     now_ms = store.now_ms()
@@ -213,7 +210,7 @@ def _dead_s(store: Store, counts: Mapping[str, Counts]) -> dict[str, float]:
 
 
 def families(series: Series) -> Iterator[Metric]:
-    """Counters and histograms as prometheus_client has them."""
+    """Counters and histograms as families of prometheus_client."""
     core = _client().core
     for shape in SHAPES:
         of = series[shape.name]
@@ -286,7 +283,7 @@ def _controls(controls: Sequence[Control]) -> Iterator[Metric]:
 
 @lru_cache(maxsize=4096)
 def _label(name: str) -> str:
-    """A name as a label shows it: without secrets, still another than any other name, and harmless to terminals."""
+    """A name for a label: unique, without secrets, and harmless to terminals."""
     hidden = redact(name)
     if hidden != name:
         hidden += f"~{hashlib.blake2b(name.encode(), digest_size=4).hexdigest()}"

@@ -1,8 +1,8 @@
-"""What several worker processes counted, added up: each keeps a file in one directory; who serves metrics reads all.
+"""Add up the counts of several worker processes: each keeps a file in one directory, and the metrics server reads all.
 
-A process takes the first file whose lock is free, counts on from what stands in it, and writes it anew, whole, twice a
-second while something happens. So counters never fall when a process is replaced, and there are never more files than
-there were processes at once. A kill -9 loses what was counted since the last write.
+A process takes the first file whose lock is free, continues its counts, and rewrites it twice a second while they
+change. So counters never fall when a process is replaced, and there are never more files than processes at one time. A
+kill -9 loses what was counted since the last write.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _decode = msgspec.json.Decoder(_Written).decode
 
 
 class SharedCounting:
-    """An observer that counts, and keeps what it counted in a file of `directory` for `read`.
+    """An observer that counts, and keeps its counts in a file of `directory` for `read`.
 
-    Raises OSError where the directory cannot be written or is somebody else's, Refused where no file in it is free.
+    Raises OSError if the directory cannot be written or belongs to another user, Refused if no file in it is free.
     """
 
     def __init__(self, counting: Counting, directory: Path) -> None:
@@ -55,7 +55,7 @@ class SharedCounting:
             self.write()  # the process may end before the thread's next turn
 
     def write(self) -> None:
-        """Write what was counted up to now. What cannot be written now is written with the next; work goes on."""
+        """Write the counts. After an error the next write includes them; work continues."""
         with self._writing, contextlib.suppress(OSError):
             new = self._path.with_suffix(".new")
             counted = _encode({name: list(of.items()) for name, of in self._counting.copy().items()})
@@ -77,8 +77,9 @@ class SharedCounting:
 
 
 def share(app: Registry, directory: Path) -> None:
-    """Count what this process's workers do, for whoever serves `directory`: what `redrive worker --metrics` does in
-    each of its processes. Raises OSError, Refused."""
+    """Count the work of this process in `directory`, as `redrive worker --metrics` does in each of its processes.
+    Raises
+    OSError, Refused."""
     counting = Counting(app.tasks)
     counting.expect((task.queue, task.name) for task in app.tasks.values())
     shared = SharedCounting(counting, directory)
@@ -87,7 +88,7 @@ def share(app: Registry, directory: Path) -> None:
 
 
 def read(directory: Path) -> Series:
-    """What all processes that share `directory` counted; nothing where there is no such directory."""
+    """The sum of the counts of all processes that share `directory`; empty if it does not exist."""
     total = empty()
     for path in directory.glob("*.json"):
         merge(total, _read(path))
@@ -95,7 +96,7 @@ def read(directory: Path) -> Series:
 
 
 def _read(path: Path) -> Series:
-    """What stands in a file: nothing where it is not there yet, or was cut off by a power failure."""
+    """The counts in a file; none if it does not exist yet, or a power failure truncated it."""
     try:
         return {name: dict(of) for name, of in _decode(read_regular(path)).items()}
     except (OSError, msgspec.DecodeError):
@@ -103,7 +104,7 @@ def _read(path: Path) -> Series:
 
 
 def _take(directory: Path) -> tuple[Path, int]:
-    """The first file that no living process has, and the lock that keeps it ours until this process ends."""
+    """The first file that no living process uses, and its lock, which is held until this process ends."""
     for number in range(PROCESSES_MAX):
         try:
             lock = open_file(directory / f"{number}.lock", os.O_RDWR | os.O_CREAT, shared=is_shared())

@@ -1,4 +1,4 @@
-"""What the engine's events add up to: counters and histograms as plain lists of numbers, cheap to count, easy to merge.
+"""Count events: counters and histograms as plain lists of numbers, cheap to count and easy to merge.
 
 `Counting` is the observer; `prometheus.py` shows what it counted. No metric's label can take more values than there
 are queues, tasks and words of ours: never an id, never a text.
@@ -22,7 +22,7 @@ Series = dict[str, dict[Labels, Numbers]]  # by metric, by label values
 
 
 class Shape(NamedTuple):
-    """A metric: its name, what it says, its labels; a histogram's upper bounds, none for a counter."""
+    """A metric: its name, its description, its labels, and the upper bounds of a histogram; none for a counter."""
 
     name: str
     help: str
@@ -118,13 +118,13 @@ CAUSES = frozenset(("signal", "exit", "hung", "timeout", "memory", "lease"))
 UNKNOWN = "unknown"
 DEFERRED_BY = frozenset(("breaker", "cool-down", "ramp", "budget", "limit", "concurrency", "idempotency"))
 KINDS = frozenset(kind.value for kind in Kind)
-OTHER = "(other)"  # a label that would take its value from outside: a task nobody registered, a reason of an override
+OTHER = "(other)"  # for label values from outside: an unregistered task, a reason of an override
 _ENDS = frozenset({"done", "dead", "quarantined", "cancelled"})
 _AT_ONCE = ("done", "retry", "dead")  # begin at 0, so that rate() sees the first of them
 
 
 class _Bound(Struct):
-    """The numbers that a fate of one queue, task and outcome adds to, looked up once."""
+    """The numbers that an event of one queue, task and outcome adds to."""
 
     labels: Labels
     total: Numbers
@@ -136,7 +136,7 @@ class _Bound(Struct):
 
 
 class Counting:
-    """An observer that counts. `tasks`: the names that may stand in a label; what is not in it counts as `(other)`."""
+    """An observer that counts. `tasks`: the task names that labels may contain; others count as `(other)`."""
 
     def __init__(self, tasks: Mapping[str, object]) -> None:
         self._tasks = tasks
@@ -165,12 +165,12 @@ class Counting:
             self._numbers(ISOLATED, ())
 
     def copy(self) -> Series:
-        """What was counted up to now."""
+        """The counts up to now."""
         with self._lock:
             return {name: {labels: list(n) for labels, n in of.items()} for name, of in self._series.items()}
 
     def add(self, series: Series) -> None:
-        """Count on from these."""
+        """Continue these counts."""
         with self._lock:
             merge(self._series, series)
 
@@ -247,17 +247,17 @@ class Counting:
 
 
 def empty() -> Series:
-    """No series of any metric."""
+    """Metrics without any series."""
     return {shape.name: {} for shape in SHAPES}
 
 
 def zeros(shape: Shape) -> Numbers:
-    """A series that has counted nothing."""
+    """A new series."""
     return [0] * (len(shape.bounds) + 2) if shape.bounds else [0]
 
 
 def merge(into: Series, more: Series) -> None:
-    """Add `more` to `into`. What is of another shape, as another version of this program wrote it, is left out."""
+    """Add `more` to `into`. Leaves out series of another shape, which another version of this program wrote."""
     for shape in SHAPES:
         size = len(zeros(shape))
         for labels, numbers in more.get(shape.name, {}).items():
@@ -267,7 +267,7 @@ def merge(into: Series, more: Series) -> None:
 
 
 def done_by_attempt(series: Series) -> dict[Labels, float]:
-    """How many were done at which attempt: 1 to 5, 6-10, 11+; by queue, task and attempt."""
+    """Messages done by queue, task and attempt: 1 to 5, 6-10, 11+."""
     found: dict[Labels, float] = {}
     for (queue, task, outcome), numbers in series[ENDED.name].items():
         if outcome == "done":

@@ -1,4 +1,4 @@
-"""Alerts by webhook: `redrive worker --notify URL` posts each as JSON."""
+"""Send alerts to a webhook: `redrive worker --notify URL` posts each as JSON."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ..redact import in_json
 from ..registry import Registry
 from .alerts import NAMES, Alert, NotTold, Watch
 
-TIMEOUT_S = 5.0  # to connect, and between two bytes of the answer
+TIMEOUT_S = 5.0  # to connect, and between two bytes of the response
 PAUSES_S = (0.5, 2.0)  # between tries
 _TRY_AGAIN = (408, 425, 429)
 
 
 class Webhook:
-    """Posts alerts to a URL: call it with one. Raises NotTold where nobody took it, without what is secret in the URL.
+    """Posts an alert to a URL when called. Raises NotTold, without the secrets of the URL, if it was not accepted.
 
-    Three tries with pauses of 0.5 and 2 s for what may pass (no answer, 408, 425, 429, 5xx); any other answer than 2xx
-    ends it. Redirects are not followed. A user and password in the URL are sent as basic authorization.
-    """
+    Tries three times, with pauses of 0.5 and 2 s, after errors that may pass (no response, 408, 425, 429, 5xx); any
+    other response than 2xx ends it. Redirects are not followed. A user and password in the URL are sent as basic
+    authorization."""
 
     def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
         parts = urlsplit(url)
@@ -55,7 +55,7 @@ class Webhook:
             time.sleep(pause_s)
 
     def _post(self, body: bytes) -> tuple[str | None, bool]:
-        """Why it was not taken, and whether that may pass."""
+        """Why it was not accepted, and whether that may pass."""
         request = urllib.request.Request(self._url, body, self._headers, method="POST")
         try:
             with self._opener.open(request, timeout=self._timeout_s):
@@ -71,7 +71,7 @@ class Webhook:
 
 
 def notify(app: Registry, url: str, every_s: float, app_spec: str | None = None) -> Watch:
-    """Post all alerts of the app's workers to `url`, the same at most every `every_s` seconds."""
+    """Post all alerts of the app's workers to `url`, each at most every `every_s` seconds."""
     hook = Webhook(url)
     channel = f"webhook-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
     watch = Watch(app, NAMES, hook, channel=channel, every_ms=round(every_s * 1000), app_spec=app_spec)

@@ -1,8 +1,7 @@
-"""What is done to dead letters beside redriving them: edit, discard, quarantine, readmit, export, import; each with its
-reason.
+"""Act on dead letters: edit, discard, quarantine, readmit, export and import them, each with a reason.
 
-Batches of 500, each one commit with its entry in the audit log. Cut off, it has done the batches it has done, and the
-log says which; the same call again does the rest.
+Messages are moved in batches of 500, each one commit with its entry in the audit log. After a crash the log says which
+batches were done, and the same call again does the rest.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from ..registry import Registry
 from ..store import Store
 from .edit import Body, Edited, Editor
 from .export import Exported, File, Imported, export, import_lines
-from .reveal import reveal as noted
-from .select.selector import Selection
+from .reveal import reveal as record_reveal
+from .selection import Selection
 
-BATCH = 500  # messages that are looked at, or moved in one commit, at a time
+BATCH = 500  # messages of one commit, or one read
 
 
-class Mended(Struct, frozen=True):
-    """What became of messages: the ids it was done to, those that were not at rest any more, those unknown."""
+class ActionResult(Struct, frozen=True):
+    """What an action did: the ids it was applied to, those that were not dead any more, and unknown ids."""
 
     ids: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -42,8 +41,8 @@ class Mended(Struct, frozen=True):
 Tick = Callable[[int], object]
 
 
-class Mending:
-    """Mends dead letters, and puts them where they belong."""
+class Actions:
+    """Edits, moves, exports and imports dead letters."""
 
     def __init__(self, store: Store, app: Registry | None = None) -> None:
         self._store, self._app = store, app
@@ -60,17 +59,17 @@ class Mending:
         delay: Duration = 0,
         unchecked: bool = False,
     ) -> Edited:
-        """Put a message with another body or headers in the place of a dead one, in one commit: both or neither.
+        """Replace a dead message by one with another body or headers, in one commit.
 
-        `args` changes some arguments by name (`msgspec.UNSET` takes one away), `body` is the whole: JSON as text or
-        bytes, or a mapping. `headers` changes some, None takes one away. The new message has an id of its own, the
-        original's task, queue, key, group, priority and correlation, no deadline, a fresh life, the header
-        `redrive-replaces` and the original's id as `causation_id`; it runs after `delay`. The original is discarded.
-        The audit log has the difference, without secrets.
+        `args` changes some arguments by name (`msgspec.UNSET` removes one), `body` replaces the whole body: JSON as
+        text or bytes, or a mapping. `headers` changes some headers; None removes one. The new message has an id of its
+        own; task, queue, key, group, priority and correlation of the original; no deadline, a new life, the header
+        `redrive-replaces` and the original's id as `causation_id`. It runs after `delay`. The original is discarded.
+        The audit log records the difference, without secrets.
 
-        The body must fit the task: one of an older version is lifted first. Raises Refused where it does not, where the
-        task is not known (unless `unchecked`), or where the message is not dead or has moved meanwhile; ConfigError
-        where nothing is changed; Unreadable, BlobsUnavailable for an old body that cannot be read; StoreError. Then
+        The body must fit the task; a body of an older version is upgraded first. Raises Refused if it does not fit, if
+        the task is unknown (unless `unchecked`), or if the message is not dead or was moved meanwhile; ConfigError if
+        nothing changes; Unreadable, BlobsUnavailable if the old body cannot be read; StoreError. After an error
         nothing was changed.
         """
         signed(actor, reason, f"edit of message {id}")
@@ -88,23 +87,23 @@ class Mending:
         reason: str = "",
         actor: str | None = None,
     ) -> Exported:
-        """Write dead messages to a file, or a stream of bytes, as JSON lines, with all that is kept of them. They stay
-        where they are. The audit log has an entry before the file has its name, or the stream its first line.
+        """Write dead messages to a file or a binary stream, as JSON lines with everything that the store keeps of them.
+        The messages stay. The audit log has its entry before the file has its name, or the stream its first line.
 
-        Secrets are hidden, and what held one cannot be imported; with `reveal` they are written as they are, which
-        needs a reason and has an entry of its own. Raises ConfigError, SelectorError, OSError, StoreError.
+        Secrets are hidden, and a message that held one cannot be imported. `reveal` writes secrets too; it needs a
+        reason, and has an audit entry of its own. Raises ConfigError, SelectorError, OSError, StoreError.
         """
         chosen = Selection(self._store, select) if isinstance(select, str) else select
         if reveal:
-            noted(self._store, str(chosen), reason=reason, actor=actor, count=chosen.count())
+            record_reveal(self._store, str(chosen), reason=reason, actor=actor, count=chosen.count())
         return export(self._store, chosen, file, reveal=reveal, actor=actor, reason=reason)
 
     def import_(self, file: File, *, reason: str, actor: str | None = None, skip_damaged: bool = False) -> Imported:
-        """Write the dead messages of an export, or of a stream of it, with their ids, histories and faults; what the
-        store has already stays as it is, and stands in `held`.
+        """Import the dead messages of an exported file or stream, with their ids, histories and faults. Messages that
+        the store already has do not change; `held` lists them.
 
-        Where a line is damaged nothing is imported, and Refused says which and why; with `skip_damaged` the others are.
-        Raises OSError, StoreError: then the batches of 500 before it are there, and the same call again does the rest.
+        If a line is damaged, nothing is imported and Refused says which and why; `skip_damaged` imports the others.
+        Raises OSError, StoreError: then earlier batches of 500 were imported, and the same call again does the rest.
         """
         actor, reason = signed(actor, reason, "import")
         return import_lines(self._store, file, actor=actor, reason=reason, skip_damaged=skip_damaged)
@@ -117,11 +116,11 @@ class Mending:
         reason: str,
         actor: str | None = None,
         tick: Tick | None = None,
-    ) -> Mended:
-        """Remove dead or quarantined messages for good; their unique keys are free again.
+    ) -> ActionResult:
+        """Delete dead or quarantined messages; this frees their unique keys.
 
         Give `ids`, or `select`, a selector or a selection; quarantined messages must be named. Each batch of 500 is one
-        commit with its entry in the audit log, and `tick` hears of it. Raises ConfigError, StoreError.
+        commit with its entry in the audit log; `tick` is called with its size. Raises ConfigError, StoreError.
         """
         return self._do("discard", Discard(reason), ids, select, reason, actor, tick)
 
@@ -133,8 +132,8 @@ class Mending:
         reason: str,
         actor: str | None = None,
         tick: Tick | None = None,
-    ) -> Mended:
-        """Move dead messages to the quarantine lane, out of reach of bulk redrives. As `discard` otherwise."""
+    ) -> ActionResult:
+        """Move dead messages to the quarantine lane, where bulk redrives do not touch them. Otherwise as `discard`."""
         return self._do("quarantine", Isolate(reason), ids, select, reason, actor, tick)
 
     def readmit(
@@ -145,9 +144,9 @@ class Mending:
         reason: str,
         actor: str | None = None,
         tick: Tick | None = None,
-    ) -> Mended:
-        """Move quarantined messages to the dead lane, to be redriven as others are. As `discard` otherwise; a selector
-        names them by `lane:quarantine`."""
+    ) -> ActionResult:
+        """Move quarantined messages back to the dead lane. Otherwise as `discard`; selectors name them by
+        `lane:quarantine`."""
         return self._do("readmit", Readmit(reason), ids, select, reason, actor, tick)
 
     def _do(
@@ -159,7 +158,7 @@ class Mending:
         reason: str,
         actor: str | None,
         tick: Tick | None,
-    ) -> Mended:
+    ) -> ActionResult:
         actor, reason = signed(actor, reason, action)
         batches = Batches(self._store, verdict, action, actor, reason, tick)
         chosen = chosen_by(self._store, ids, select, action)
@@ -169,11 +168,9 @@ class Mending:
 def chosen_by(
     store: Store, ids: Iterable[str] | None, select: str | Selection | None, what: str
 ) -> list[str] | Selection:
-    """What was named: by ids, each once, or by a selector. Raises ConfigError for both or neither."""
+    """The chosen messages: distinct ids, or a selection. Raises ConfigError for both or neither."""
     if (ids is None) == (select is None) or isinstance(ids, str):
-        raise ConfigError(
-            f"{what}(ids={ids!r}, select={select!r}): give a sequence of ids, or select=, and only one of them"
-        )
+        raise ConfigError(f"{what}(ids={ids!r}, select={select!r}): give one of them: a sequence of ids, or select=")
     if ids is not None:
         return list(dict.fromkeys(ids))
     return Selection(store, select) if isinstance(select, str) else _given(select)
@@ -185,7 +182,7 @@ def _given(select: Selection | None) -> Selection:
 
 
 class Batches:
-    """A verdict on many messages, batch by batch, each with its entry in the audit log in the same commit."""
+    """Applies a verdict to many messages: each batch is one commit with its entry in the audit log."""
 
     def __init__(
         self, store: Store, verdict: Verdict, action: str, actor: str, reason: str, tick: Tick | None = None
@@ -197,21 +194,21 @@ class Batches:
         if isinstance(verdict, Isolate):
             self._lanes = (Lane.DEAD,)
 
-    def of_ids(self, ids: list[str]) -> Mended:
-        """Of the messages with these ids."""
+    def of_ids(self, ids: list[str]) -> ActionResult:
+        """Apply it to the messages with these ids."""
         found: dict[str, Message] = {}
         for at in range(0, len(ids), BATCH):
             found |= {m.id: m for m in self._store.find(ids[at : at + BATCH]) if m is not None}
         done = self.of(message for message in found.values() if message.lane in self._lanes)
         elsewhere = tuple(m.id for m in found.values() if m.lane not in self._lanes)
-        return Mended(done.ids, done.changed + elsewhere, tuple(id for id in ids if id not in found))
+        return ActionResult(done.ids, done.changed + elsewhere, tuple(id for id in ids if id not in found))
 
-    def of_selection(self, selection: Selection) -> Mended:
-        """Of the messages that it selects."""
+    def of_selection(self, selection: Selection) -> ActionResult:
+        """Apply it to a selection."""
         return self.of((m for m in selection if m.lane in self._lanes), str(selection) or "all")
 
-    def of(self, messages: Iterable[Message], about: str = "") -> Mended:
-        """Of these; `about` says for the log how they were chosen."""
+    def of(self, messages: Iterable[Message], about: str = "") -> ActionResult:
+        """Apply it to these messages; `about` tells the audit log how they were chosen."""
         moved: list[str] = []
         changed: list[str] = []
         todo = iter(messages)
@@ -222,13 +219,13 @@ class Batches:
                 gone = set(done)
                 changed += [handle.id for handle in handles if handle.id not in gone]
             self._tick(len(handles))
-        return Mended(tuple(moved), tuple(changed))
+        return ActionResult(tuple(moved), tuple(changed))
 
     def _batch(self, handles: list[Handle], about: str) -> Iterator[str]:
         ids = [handle.id for handle in handles]
         entry = self._audit.entry(self._action, self._actor, self._reason, ids=ids, about=about)
         done = self._audit.commit(entry, lambda swaps: self._store.triage(handles, self._verdict, swaps=swaps))
-        # The commit cannot know which of them have moved meanwhile. Killed here, the entry says more than was done.
+        # Until this correction, the entry also names messages that others moved meanwhile. A crash here leaves it so.
         if not all(done):
             self._audit.amend(entry, ids=[id for id, was in zip(ids, done, strict=True) if was])
         return (id for id, was in zip(ids, done, strict=True) if was)

@@ -1,13 +1,14 @@
-"""What people say of a failure group, by its fingerprint: a note, an owner, silence for a while, and a standing rule.
+"""Annotate failure groups, by fingerprint: a note, an owner, muted alerts, and a standing rule.
 
-Note, owner and silence of a group lie in the cell `group/FINGERPRINT`, the standing rules in the cell `rules`, so
-that who goes by them reads one. Both outlive the messages: what was known of a failure is known when it comes back.
+Note, owner and mute of a group are in the cell `group/FINGERPRINT`, all standing rules in one cell (auto/rules.py).
+Both outlive the messages, so that they apply when the failure comes back.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import get_args
 
 import msgspec
 from msgspec import Struct
@@ -20,30 +21,17 @@ from ..errors import ConfigError, near_miss
 from ..flow.auto_redrive import AutoRedrive
 from ..message import Swap, version_of
 from ..store import Store
+from .auto.rules import RULES, Kind, Rule, encode, read_rules, rules
 
-RULES = "rules"
 RULES_MAX = 1000
 NOTE_MAX, OWNER_MAX = 2000, 200  # characters
 FINGERPRINT_MAX = 64
 ONE_YEAR_MS = 366 * 86_400_000
 READ_AT_ONCE = 500  # cells
-Kind = Literal["hold", "auto", "discard"]
 
 
-class Rule(Struct, frozen=True, omit_defaults=True):
-    """A standing rule. `hold`: its messages are left out of plans and bulk retries. `auto`: they are driven back by
-    themselves, as `auto` says. `discard`: they are removed as they die."""
-
-    kind: Kind
-    by: str
-    at_ms: int
-    reason: str
-    auto: AutoRedrive | None = None
-
-
-class About(Struct, frozen=True, omit_defaults=True):
-    """What is said of a failure group; `by`, `at_ms` and `reason` are of the last who said something of note, owner or
-    silence."""
+class Annotation(Struct, frozen=True, omit_defaults=True):
+    """The annotation of a failure group. `by`, `at_ms` and `reason` are of the last change of note, owner or mute."""
 
     note: str = ""
     owner: str = ""
@@ -54,84 +42,68 @@ class About(Struct, frozen=True, omit_defaults=True):
     reason: str = ""
 
     def muted(self, now_ms: int) -> bool:
-        """Whether alerts about it are silent now."""
+        """Whether alerts about the group are muted now."""
         return now_ms < self.muted_until_ms
 
 
-NOTHING = About()
-Versioned = tuple[int, dict[str, Rule]]
-_rules = msgspec.json.Decoder(dict[str, Rule]).decode
-_about = msgspec.json.Decoder(About).decode
-_encode = msgspec.json.Encoder().encode
+NOTHING = Annotation()
+_decode = msgspec.json.Decoder(Annotation).decode
 
 
-def rules(store: Store) -> dict[str, Rule]:
-    """All standing rules by fingerprint, in one read. Raises StoreError."""
-    return read_rules(store)[1]
-
-
-def read_rules(store: Store, known: Versioned | None = None) -> Versioned:
-    """All standing rules with their version, 0 where there are none; `known` itself where they are still those."""
-    (cell,) = store.cells.read([RULES])
-    if known is not None and version_of(cell) == known[0]:
-        return known
-    return (0, {}) if cell is None else (cell.version, _rules(cell.value))
-
-
-def held_fingerprints(store: Store) -> set[str]:
-    """Those that a standing rule holds: nothing takes their messages in bulk. Raises StoreError."""
-    return {fingerprint for fingerprint, rule in rules(store).items() if rule.kind == "hold"}
-
-
-def abouts(store: Store, fingerprints: Sequence[str]) -> dict[str, About]:
-    """What is said of each of these groups that something is said of. Raises StoreError."""
-    found: dict[str, About] = {}
+def read_annotations(store: Store, fingerprints: Sequence[str]) -> dict[str, Annotation]:
+    """The annotations of these groups; groups without one are left out. Raises StoreError."""
+    found: dict[str, Annotation] = {}
     standing = rules(store)
     for at in range(0, len(fingerprints), READ_AT_ONCE):
         some = fingerprints[at : at + READ_AT_ONCE]
         for fingerprint, cell in zip(some, store.cells.read([_key(each) for each in some]), strict=True):
-            about = NOTHING if cell is None else _about(cell.value)
+            about = NOTHING if cell is None else _decode(cell.value)
             about = replace(about, rule=standing.get(fingerprint))
             if about != NOTHING:
                 found[fingerprint] = about
     return found
 
 
-class Sayings:
-    """Says things of failure groups, each with an entry in the audit log, in one commit."""
+class Annotations:
+    """Reads and changes annotations. Each change is one commit with its entry in the audit log."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def abouts(self, fingerprints: Sequence[str]) -> dict[str, About]:
-        """What is said of each of these groups that something is said of."""
-        return abouts(self._store, fingerprints)
+    def annotations(self, fingerprints: Sequence[str]) -> dict[str, Annotation]:
+        """The annotations of these groups; groups without one are left out. Raises StoreError."""
+        return read_annotations(self._store, fingerprints)
+
+    def abouts(self, fingerprints: Sequence[str]) -> dict[str, Annotation]:
+        """Deprecated: `annotations`."""
+        warnings.warn("dlq.annotations() is dlq.annotations() now", DeprecationWarning, stacklevel=2)
+        return self.annotations(fingerprints)
 
     def rules(self) -> dict[str, Rule]:
         """All standing rules, by fingerprint."""
         return rules(self._store)
 
     def audit(self) -> Audit:
-        """Who changed what, when and why: iterating yields the entries, the newest first."""
+        """The audit log: who changed what, when and why. Iterating yields its entries, the newest first."""
         return Audit(self._store)
 
-    def note(self, fingerprint: str, text: str, *, actor: str | None = None, reason: str = "") -> About:
-        """Set the note, or take it away with an empty text; the note is its own reason, where none is given."""
+    def note(self, fingerprint: str, text: str, *, actor: str | None = None, reason: str = "") -> Annotation:
+        """Set the note; an empty text removes it. The reason defaults to the note."""
         text = _bounded(text, "note", NOTE_MAX)
-        entry = self._entry(
-            "note", fingerprint, actor, reason or text or "the note is taken away", text if reason else ""
-        )
+        entry = self._entry("note", fingerprint, actor, reason or text or "the note is removed", text if reason else "")
         return self._say(fingerprint, entry, lambda about: replace(about, note=text))
 
-    def own(self, fingerprint: str, owner: str, *, actor: str | None = None, reason: str = "") -> About:
-        """Say who looks after it; nobody, with an empty text."""
+    def own(self, fingerprint: str, owner: str, *, actor: str | None = None, reason: str = "") -> Annotation:
+        """Set the owner of the group; an empty text removes it."""
         owner = _bounded(owner, "owner", OWNER_MAX)
-        word = f"{owner} looks after it" if owner else "nobody looks after it any more"
+        word = f"owned by {owner}" if owner else "the owner is removed"
         entry = self._entry("own", fingerprint, actor, reason or word, owner if reason else "")
         return self._say(fingerprint, entry, lambda about: replace(about, owner=owner))
 
-    def mute(self, fingerprint: str, for_: Duration, *, actor: str | None = None, reason: str | None = None) -> About:
-        """Let alerts be silent about it for so long, at most a year; 0 ends it. What dies is kept all the same."""
+    def mute(
+        self, fingerprint: str, for_: Duration, *, actor: str | None = None, reason: str | None = None
+    ) -> Annotation:
+        """Mute alerts about the group for this long, at most a year; 0 ends it. Its messages are kept all the same."""
         span_ms = milliseconds(for_, "mute")
         if span_ms > ONE_YEAR_MS:
             raise ConfigError(f"mute {fingerprint} for {for_} is refused; expected a year at most")
@@ -149,9 +121,9 @@ class Sayings:
         auto: AutoRedrive | None = None,
         actor: str | None = None,
         reason: str | None = None,
-    ) -> About:
-        """Give it a standing rule, "hold", "auto" or "discard", or take it away with None. `auto` says how the messages
-        are driven back; None: as AutoRedrive() does. Raises ConfigError beyond a thousand rules."""
+    ) -> Annotation:
+        """Set the standing rule of the group: "hold", "auto" or "discard"; None removes it. The rule "auto" redrives by
+        `auto` (default: `AutoRedrive()`). Raises ConfigError beyond a thousand rules."""
         if kind is not None and kind not in get_args(Kind):
             near = near_miss(kind, get_args(Kind))
             raise ConfigError(
@@ -168,25 +140,25 @@ class Sayings:
             word: Kind = msgspec.convert(kind, Kind)
             made = Rule(word, entry.claimed or entry.actor, entry.at_ms, entry.reason, auto)
         self.audit().commit(entry, lambda swaps: self._set_rule(fingerprint, made, swaps))
-        return abouts(self._store, [fingerprint]).get(fingerprint, NOTHING)
+        return read_annotations(self._store, [fingerprint]).get(fingerprint, NOTHING)
 
     def _entry(self, action: str, fingerprint: str, actor: str | None, reason: str | None, text: str) -> Entry:
         _check(fingerprint)
         actor, reason = signed(actor, reason, f"{action} {fingerprint}")
         return self.audit().entry(action, actor, reason, text, about=fingerprint)
 
-    def _say(self, fingerprint: str, entry: Entry, change: Callable[[About], About]) -> About:
+    def _say(self, fingerprint: str, entry: Entry, change: Callable[[Annotation], Annotation]) -> Annotation:
         def write(swaps: list[Swap]) -> None:
             cell = self._store.cells.read([_key(fingerprint)])[0]
-            said = change(NOTHING if cell is None else _about(cell.value))
+            said = change(NOTHING if cell is None else _decode(cell.value))
             empty = said == replace(NOTHING, by=said.by, at_ms=said.at_ms, reason=said.reason)
             signed_by = replace(said, by=entry.claimed or entry.actor, at_ms=entry.at_ms, reason=entry.reason)
-            value = None if empty else _encode(signed_by)
+            value = None if empty else encode(signed_by)
             swap = Swap(_key(fingerprint), version_of(cell), value)
             self._store.put([], swaps=swaps if cell is None and empty else [swap, *swaps])
 
         self.audit().commit(entry, write)
-        return abouts(self._store, [fingerprint]).get(fingerprint, NOTHING)
+        return read_annotations(self._store, [fingerprint]).get(fingerprint, NOTHING)
 
     def _set_rule(self, fingerprint: str, rule: Rule | None, swaps: Sequence[Swap]) -> None:
         version, standing = read_rules(self._store)
@@ -195,10 +167,9 @@ class Sayings:
             standing[fingerprint] = rule
         if len(standing) > RULES_MAX:
             raise ConfigError(
-                f"rule for {fingerprint}: there are {RULES_MAX:,} standing rules, and no more are taken; "
-                "take one away first"
+                f"rule for {fingerprint}: there are {RULES_MAX:,} standing rules, which is the most; remove one first"
             )
-        value = _encode(standing) if standing else None
+        value = encode(standing) if standing else None
         mine = [Swap(RULES, version, value)] if version or standing else []
         self._store.put([], swaps=[*mine, *swaps])
 

@@ -1,4 +1,4 @@
-"""What flow control knows of each dependency, to look at and to set by hand: `app.flow`."""
+"""Show and set flow control by hand, as `app.flow`: breakers, cool-downs, budgets and ramps of dependencies."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from ..worker.flow.transitions import Transition, note, read
 if TYPE_CHECKING:
     from ..store import Store
 
-LOOKED = 1000  # waiting messages that are looked at to say what holds them
+LOOKED = 1000  # waiting messages that are read to count what holds them
 Act = Callable[[State, int], tuple[State, str]]
 
 
 class Control(Struct, frozen=True, kw_only=True):
-    """One dependency (of one key of it) as it is now. Times are ms of the store's clock; None where there is no such
-    control, or its rule is not known here.
+    """The state of one dependency, or of one key of it. Times are ms of the store's clock; None if it has no such
+    control, or its rule is unknown here.
 
     `breaker`: closed, open, half_open, forced_open or forced_closed, since `since_ms`; open until `until_ms`, for the
-    `opened`th time in a row. `calls` and `failed` are those in its window, `probes` are under way. `ramp_per_s`: how
-    many a second are let go after it closed. `budget_left`: retries that could go now. `next_ms`: the rate's next free
-    slot, None if one is free now. `concurrency`: the limit for all workers together, which `workers` share. Of the
-    first thousand messages that wait on the store, `waiting` are its tasks', and it put `deferred` off, by why; what
-    waits in SQS cannot be looked at: None, and empty.
+    `opened`th time in a row. `calls` and `failed` count its window, `probes` are running. `ramp_per_s`: how many
+    messages a second are let go after it closed. `budget_left`: retries that are allowed now. `next_ms`: the next free
+    slot of its rate, None if one is free now. `concurrency`: the limit for all workers together, which `workers` share.
+    Of the first thousand waiting messages, `waiting` belong to its tasks, and `deferred` counts those that it put off,
+    by reason. On SQS waiting messages cannot be listed: None, and empty.
     """
 
     name: str
     key: str = ""
-    per: str | None = None  # what its keys are: group, or an argument
+    per: str | None = None  # what splits it: group, or an argument
     breaker: str | None = None
     since_ms: int | None = None
     until_ms: int | None = None
@@ -73,20 +73,20 @@ class Control(Struct, frozen=True, kw_only=True):
 
 
 class Controls:
-    """The dependencies that an app declares, and those that workers on its store have told of.
+    """The dependencies that an app declares, and those that workers on its store have used.
 
-    Without the app (`Controls(store)`) rules are not known: then breaker, cool-down and what is deferred are shown.
+    Without the app (`Controls(store)`) rules are unknown: then it shows breakers, cool-downs and deferred messages.
     """
 
     def __init__(self, store: Store, app: Registry | None = None) -> None:
         self._store, self._app, self._audit = store, app, Audit(store)
 
     def names(self) -> Sequence[str]:
-        """Those that the app declares and those that workers told of, sorted. Raises StoreError."""
+        """The names of all dependencies, sorted. Raises StoreError."""
         return sorted({*self._rules(), *_known(self._store)})
 
     def list(self, *, waiting: bool = True) -> list[Control]:
-        """All of them, by name, without their keys; `waiting=False` looks at no messages. Raises StoreError."""
+        """All dependencies by name, without their keys; `waiting=False` reads no messages. Raises StoreError."""
         rules, names = self._rules(), self.names()
         cells = self._store.cells.read([flow.cell_of(name, "") for name in names]) if names else []
         now_ms = self._store.now_ms()
@@ -94,30 +94,31 @@ class Controls:
         return [*(self._with_waiting(found) if waiting else found)]
 
     def show(self, name: str, *, key: str = "") -> Control:
-        """One of them, with its last transitions. Raises ConfigError where nobody knows the name, StoreError."""
+        """One dependency, with its last transitions. Raises ConfigError for an unknown name, StoreError."""
         rule = self._rule(name)
         (cell,) = self._store.cells.read([flow.cell_of(name, key)])
         (found,) = self._with_waiting([_control(name, key, flow.decode(cell), rule, self._store.now_ms())])
         return replace(found, transitions=tuple(read(self._store.cells, flow.about_of(name, key))))
 
     def open(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
-        """Hold its breaker open until somebody says otherwise: nothing calls it, and what waits loses no attempt.
-        Workers heed it within a quarter of a second. `actor` is user@host unless given. The change is one commit with
-        its entry in the audit log; on SQS, whose cells may lie apart, the entry comes right after. Raises as `show`."""
+        """Hold its breaker open until it is closed or released by hand: no worker calls it, and waiting messages lose
+        no attempt. Workers follow within a quarter of a second. `actor` defaults to user@host. The change is one commit
+        with its entry in the audit log; on SQS, whose cells may be stored elsewhere, the entry follows. Raises as
+        `show`."""
         return self._set(name, "open", reason, actor, key)
 
     def close(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
-        """Hold its breaker closed, whatever fails; what waited is let go in a ramp. Raises as `show`."""
+        """Hold its breaker closed, whatever fails; waiting messages are let go in a ramp. Raises as `show`."""
         return self._set(name, "closed", reason, actor, key)
 
     def auto(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
-        """Let it decide for itself again: one that was held open begins with probes. Raises as `show`."""
+        """Release its breaker: one that was held open begins with probes. Raises as `show`."""
         return self._set(name, "auto", reason, actor, key)
 
     def end_cooldown(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
-        """End the wait that it asked for (Retry-After): what waits in its queues is claimed again at once. What was
-        put off already, or got the answer itself, keeps its own time. Raises as `show`, and ConfigError without a
-        reason."""
+        """End the cool-down that it asked for (Retry-After): messages in its queues are claimed again at once. Messages
+        that were put off already, or that got the response, keep their own times. Raises as `show`, and ConfigError
+        without a reason."""
 
         def act(state: State, now_ms: int) -> tuple[State, str]:
             left_s = max(0, state.cool.until_ms - now_ms) / 1000
@@ -126,8 +127,7 @@ class Controls:
         return self._changed(name, act, "cool-down", reason, actor, key)
 
     def reset_budget(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
-        """Forget what its retry budget has spent, reserved and earned: it is as on the first day. Raises as
-        `end_cooldown`."""
+        """Reset its retry budget. Raises as `end_cooldown`."""
 
         def act(state: State, now_ms: int) -> tuple[State, str]:
             return replace(state, budget=budgets.State()), "budget reset"
@@ -135,7 +135,7 @@ class Controls:
         return self._changed(name, act, "budget", reason, actor, key)
 
     def end_ramp(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
-        """End the ramp that its breaker began when it closed: what waits is let go at once. Raises as
+        """End the ramp that its breaker began when it closed: waiting messages are let go at once. Raises as
         `end_cooldown`."""
 
         def act(state: State, now_ms: int) -> tuple[State, str]:
@@ -168,7 +168,8 @@ class Controls:
         return self.show(name, key=key)
 
     def _change(self, name: str, act: Act, what: str, reason: str, actor: str | None, key: str) -> None:
-        """Change its state to what `act(state, now_ms)` says, in one commit with the entry, whose text it says too."""
+        """Change its state by `act(state, now_ms)`, which returns the new state and the text of the audit entry: one
+        commit."""
         who, why = signed(actor, reason, f"the {what} of {name!r}")
         cell, about = flow.cell_of(name, key), flow.about_of(name, key)
 
@@ -200,7 +201,7 @@ class Controls:
         return {**self._app.dependencies, **used}
 
     def _with_waiting(self, found: Sequence[Control]) -> Sequence[Control]:
-        """With what waits for them, as far as one look shows."""
+        """Add what waits for them, as far as one page of messages shows."""
         if not self._store.traits.finds:
             return found
         held: dict[str, Counter[str]] = {}
@@ -217,7 +218,7 @@ class Controls:
 
 
 def _known(store: Store) -> Iterator[str]:
-    """The names that workers told of."""
+    """The names of dependencies that workers have used."""
     (cell,) = store.cells.read([NAMES])
     yield from () if cell is None else msgspec.json.decode(cell.value, type=list[str])
 

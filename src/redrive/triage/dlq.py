@@ -1,4 +1,4 @@
-"""The dead lane in hand, `app.dlq`: list, show, group, retry; and the way to selections, plans, runs and the rest."""
+"""Work on dead letters by `app.dlq`: list, show, group and retry them; select, plan, and find runs and machines."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ from ..errors import ConfigError
 from ..message import RESTING, FailureGroup, Lane, Message, Page, Redrive, Where
 from ..registry import Registry
 from ..store import Store
-from .actions import Batches, Mended, Mending
-from .annotations import Sayings, held_fingerprints
-from .auto import state
-from .auto.state import Machine
-from .deaths import died_of
-from .pages import PAGE, pages
-from .select.selector import Selection, as_node
+from .actions import ActionResult, Actions, Batches
+from .annotations import Annotations
+from .auto import machine
+from .auto.machine import Machine
+from .auto.rules import held_fingerprints
+from .search import PAGE, died_of, pages
+from .select.terms import as_node
+from .selection import Selection
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # commands that plan and run nothing start without these
     from ..flow.health import Check
-    from .redrive.plan_handle import PlanHandle
+    from .redrive.plan import PlanHandle
     from .redrive.run import Run, RunView
 
 
-class Retried(Mended, frozen=True):
-    """What a retry did: the ids that went back to their queues, those that were not at rest any more, those unknown,
-    and how many a standing rule held back."""
+class Retried(ActionResult, frozen=True):
+    """What a retry did: the ids that went back to their queues, those that were not dead any more, unknown ids, and how
+    many messages a standing rule held back."""
 
     held: int = 0
 
 
-class DeadLetters(Sayings, Mending):
+class DeadLetters(Annotations, Actions):
     """The dead messages of a store. Iterating yields all of them, the longest dead first."""
 
     def __init__(self, store: Store, app: Registry | None = None) -> None:
-        """`app`: what knows the tasks, for plans to leave out what no task is there for."""
+        """With `app`, plans leave out messages of unknown tasks."""
         self._store, self._app = store, app
 
     def __iter__(self) -> Iterator[Message]:
@@ -52,22 +53,22 @@ class DeadLetters(Sayings, Mending):
             yield from page
 
     def select(self, selector: str = "", *, now_ms: int | None = None) -> Selection:
-        """What a selector names among those that are dead now, or were at `now_ms`: `"queue:crm failed:<6h"`.
+        """The messages that a selector such as `"queue:crm failed:<6h"` names, of those dead now or at `now_ms`.
 
-        Quarantined messages are in it only by `lane:quarantine`, kept done ones only by `lane:done`. Raises
-        SelectorError, which points at the mistake.
+        Contains quarantined messages only if it says `lane:quarantine`, and done messages that are kept only if it
+        says `lane:done`. Raises SelectorError, which points at the mistake.
         """
         return Selection(self._store, selector, now_ms, app=self._app)
 
     def plan(self, id: str) -> PlanHandle:
-        """A plan that was drawn up before, by `select(…).plan(…)` or `redrive dlq plan`. Raises PlanRefused where there
-        is none of this id; one that nobody applies is kept for 7 days."""
-        from .redrive.plan_handle import PlanHandle
+        """The plan with this id, made by `select(…).plan(…)` or `redrive dlq plan`. Raises PlanRefused if there is
+        none; a plan that is not started is kept for 7 days."""
+        from .redrive.plan import PlanHandle
 
         return PlanHandle.find(self._store, id, self._app)
 
     def run(self, id: str) -> Run:
-        """The run of this id, which is its plan's. Raises ConfigError where there is none."""
+        """The run with this id, which is that of its plan. Raises ConfigError if there is none."""
         from .redrive.run import Run
 
         run = Run(self._store, id, self._app)
@@ -75,7 +76,7 @@ class DeadLetters(Sayings, Mending):
         return run
 
     def runs(self, limit: int = 50) -> Sequence[RunView]:
-        """The last runs, those that are under way first, each the newest first."""
+        """The last runs: open ones first, then closed ones, each with the newest first."""
         from .redrive.run import views
 
         return views(self._store, limit)
@@ -83,9 +84,9 @@ class DeadLetters(Sayings, Mending):
     def list(
         self, *, where: Where = Where(), lane: Lane | str = Lane.DEAD, limit: int = 100, cursor: str | None = None
     ) -> Page:
-        """One page; its `cursor` leads to the next.
+        """One page of messages; its `cursor` leads to the next.
 
-        Raises ConfigError for a lane where nothing rests, ValueError for a cursor that no page gave.
+        Raises ConfigError for a lane other than dead and quarantine, ValueError for a cursor that no page returned.
         """
         return self._store.peek(_resting(lane), where=where, limit=limit, cursor=cursor)
 
@@ -100,29 +101,29 @@ class DeadLetters(Sayings, Mending):
         return self._store.failure_groups(where=where, trend=trend)
 
     def auto(self, scope: str | None = None) -> Sequence[Machine]:
-        """The machines that drive dead messages back by themselves, or this one, each with its state and its story.
+        """The machines that redrive automatically, or the one of this scope, each with its state and its story.
 
-        A scope is `queue/NAME` or `fingerprint/FP`; the name alone will do. Raises ConfigError for one that has none.
+        A scope is `queue/NAME` or `fingerprint/FP`; the name alone is enough. Raises ConfigError for an unknown scope.
         """
-        return state.machines(self._store, scope)
+        return machine.machines(self._store, scope)
 
     def pause_auto(self, scope: str, *, reason: str, actor: str | None = None) -> Machine:
-        """Let a machine begin nothing until it is resumed, in every process; a run that is under way goes on. Raises
-        ConfigError where there is no such machine, or no reason."""
-        return state.pause(self._store, scope, reason=reason, actor=actor)
+        """Let a machine start no more runs until it is resumed, in every process; an open run continues. Raises
+        ConfigError if there is no such machine, or no reason."""
+        return machine.pause(self._store, scope, reason=reason, actor=actor)
 
     def resume_auto(self, scope: str, *, reason: str, actor: str | None = None) -> Machine:
-        """Let it go on. Raises as `pause_auto`."""
-        return state.resume(self._store, scope, reason=reason, actor=actor)
+        """Let a paused machine continue. Raises as `pause_auto`."""
+        return machine.resume(self._store, scope, reason=reason, actor=actor)
 
     def health(self, name: str, check: Check) -> None:
-        """Let gates ask `check` by this name, in every process that may carry a redrive: `Gates(health="crm-up")`.
+        """Register a health check for gates: `Gates(health="crm-up")`. Every process that runs redrives needs it.
 
-        `check()`, `def` or `async def`, is true where all is well, and may raise where it is not; it is called at most
-        once a second, on a thread of its own. Raises ConfigError.
+        `check()`, `def` or `async def`, returns true if all is well, and may raise if not. It is called at most once a
+        second, on a thread of its own. Raises ConfigError.
         """
         if self._app is None:
-            raise ConfigError(f"health check {name!r}: a store alone knows no checks; use app.dlq.health(…)")
+            raise ConfigError(f"health check {name!r}: only an app has health checks; use app.dlq.health(…)")
         self._app.healths.register(name, check)
 
     def retry(
@@ -138,18 +139,18 @@ class DeadLetters(Sayings, Mending):
         reason: str = "",
         actor: str | None = None,
     ) -> Retried:
-        """Send messages back to their queues (or `to_queue`) for a fresh life of `attempts` (None: the policy's).
+        """Send messages back to their queues (or `to_queue`) with `attempts` new attempts (None: the policy's).
 
-        Give `ids`, of dead or quarantined messages, or `all=True` for every dead one that matches `where`, or `select`,
-        a selector or a selection; quarantined ones must be named, and so must those of a failure group that a standing
-        rule holds: `held` counts them. Each batch of 500 is one commit, with its entry in
-        the audit log: who (None: user@host), and why, where a reason is given. A message that dies again meanwhile is
-        not moved twice. Raises ConfigError, StoreError.
+        Give `ids` of dead or quarantined messages, or `all=True` for every dead message that matches `where`, or
+        `select`, a selector or a selection. Quarantined messages must be named, and so must messages that a standing
+        rule holds; `held` counts the latter. Each batch of 500 is one commit with its entry in the audit log, which
+        records `actor` (default: user@host) and `reason`. A message that dies again meanwhile is not moved twice.
+        Raises ConfigError, StoreError.
         """
         if (ids is not None) + all + (select is not None) != 1 or isinstance(ids, str):
             raise ConfigError(
-                f"retry(ids={ids!r}, all={all!r}, select={select!r}): give a sequence of ids, or all=True, or select=, "
-                "and only one of them"
+                f"retry(ids={ids!r}, all={all!r}, select={select!r}): give one of them: a sequence of ids, "
+                "all=True, or select="
             )
         if attempts is not None and attempts < 1:
             raise ConfigError(f"attempts={attempts!r}; expected 1 or more")
@@ -172,7 +173,7 @@ class DeadLetters(Sayings, Mending):
         return Retried(done.ids, done.changed, done.unknown, len(held))
 
     def _free(self, messages: Iterator[Message], held: builtins.list[str]) -> Iterator[Message]:
-        """Those that can be read and that no standing rule holds; the ids of those that one holds join `held`."""
+        """The messages that can be read and that no standing rule holds; the ids of held ones are added to `held`."""
         fingerprints = held_fingerprints(self._store)
         while some := builtins.list(islice(messages, PAGE)):
             ids = died_of(self._store, some, fingerprints)

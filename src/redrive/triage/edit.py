@@ -1,7 +1,7 @@
-"""Edit a dead letter: a new message with the mended body or headers takes its place, both or neither.
+"""Edit a dead letter: replace it by a new message with another body or headers, in one commit.
 
-The new one has an id of its own, names the original as what caused it and in the header `redrive-replaces`, and is
-ready to run at once. The audit log keeps the difference, without secrets.
+The new message has an id of its own, names the original as its cause and in the header `redrive-replaces`, and is ready
+to run at once. The audit log records the difference, without secrets.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from ..store import Store, box_of
 if TYPE_CHECKING:
     from ..task import TaskSpec
 
-_UNTOLD = "what differs is not kept: payloads are encrypted"
+_NOT_STORED = "the difference is not stored: payloads are encrypted"
 REPLACES = "redrive-replaces"
 Body = bytes | str | Mapping[str, Any]
 
 
 class Edited(Struct, frozen=True):
-    """An edit: the id of the new message, that of the original, and what differs, for people, without secrets."""
+    """An edit: the id of the new message, that of the original, and the difference, without secrets."""
 
     id: str
     replaces: str
@@ -42,30 +42,30 @@ class Edited(Struct, frozen=True):
 
 
 class Prepared(Struct, frozen=True):
-    """An edit that was not made yet: the new message, and what differs."""
+    """An edit before its commit: the new message, and the difference."""
 
     draft: Draft
     diff: str
 
 
 class Editor:
-    """Edits the dead letters of a store, against the schemas of the app's tasks."""
+    """Edits the dead letters of a store, and checks bodies against the schemas of the app's tasks."""
 
     def __init__(self, store: Store, app: Registry | None) -> None:
         self._store, self._app = store, app
 
     def find(self, id: str) -> Message:
-        """The dead letter. Raises Refused where it is none."""
+        """The dead letter with this id. Raises Refused if there is none."""
         message = self._store.find([id])[0]
         if message is None:
             raise Refused(f"there is no message {id}; nothing was changed")
         if message.lane not in RESTING:
             state = message.state(self._store.now_ms())
-            raise Refused(f"message {id} is {state}; only what is dead or in quarantine can be edited")
+            raise Refused(f"message {id} is {state}; only dead and quarantined messages can be edited")
         return message
 
     def body(self, message: Message) -> bytes:
-        """The body to begin with: lifted to the task's present version, where that can be done. Raises Unreadable,
+        """The body to start from: upgraded to the present version of the task, if possible. Raises Unreadable,
         BlobsUnavailable."""
         body, task = whole_body(self._store, message), self._task(message)
         if task is None or message.version >= task.version:
@@ -85,7 +85,7 @@ class Editor:
         delay: Duration = 0,
         unchecked: bool = False,
     ) -> Prepared:
-        """The edit as it would be; nothing is written. Raises as `edit` does."""
+        """The edit; writes nothing. Raises as `Actions.edit`."""
         old = self._begin(message, body)
         new = old if body is None and args is None else self._new_body(message, old, args, body)
         task = self._task(message)
@@ -120,24 +120,24 @@ class Editor:
         return Prepared(draft, told)
 
     def commit(self, message: Message, prepared: Prepared, *, reason: str, actor: str | None) -> Edited:
-        """Put the new message and discard the original, with the entry in the audit log: one commit. Raises Refused
-        where the original has moved meanwhile, EnqueueError for what no store takes, StoreError: then nothing was
-        written."""
+        """Enqueue the new message and discard the original, in one commit with the entry in the audit log. Raises
+        Refused if the original was moved meanwhile, EnqueueError if the store rejects the new message, StoreError:
+        then nothing was written."""
         actor, reason = signed(actor, reason, f"edit of message {message.id}")
         new = prepared.draft.id or ""
         audit, verdict = Audit(self._store), Replace(prepared.draft, f"replaced by {new}")
-        told = prepared.diff if box_of(self._store) is None else _UNTOLD
+        told = prepared.diff if box_of(self._store) is None else _NOT_STORED
         entry = audit.entry("edit", actor, reason, told, ids=[message.id, new], count=1)
         if audit.commit(entry, lambda swaps: self._store.triage([message.handle], verdict, swaps=swaps)) != [True]:
             raise Refused(f"message {message.id} has moved meanwhile; nothing was changed; look at it again")
         return Edited(new, message.id, prepared.diff)
 
     def _begin(self, message: Message, body: Body | None) -> bytes:
-        """The old body: where a whole new one is given, what cannot be read does not matter."""
+        """The old body; empty if it cannot be read and a whole new one is given."""
         try:
             return self.body(message)
         except KeyMissing:
-            raise  # what takes its place would be in the clear, or under a key that its readers lack
+            raise  # the new body would be in the clear, or under a key that its readers lack
         except Unreadable:
             if body is None:
                 raise
@@ -154,7 +154,7 @@ class Editor:
             named = msgspec.json.decode(old, type=dict[str, msgspec.Raw])
         except (ValueError, RecursionError) as error:
             raise Refused(
-                f"edit of message {message.id}: its body is no JSON object, so no argument of it can be changed "
+                f"edit of message {message.id}: its body is not a JSON object, so no argument can be changed "
                 f"({error}); give the whole as body="
             ) from None
         changed: dict[str, Any] = dict(named)
@@ -170,18 +170,18 @@ class Editor:
         if self._app is None:
             raise Refused(
                 f"{what}: the schema of task {message.task!r} is not known without its app, so the body cannot be "
-                "checked; name the app, or say that it shall go unchecked"
+                "checked; name the app, or edit it unchecked"
             )
         if task is None:
             near = near_miss(message.task, self._app.tasks)
             raise Refused(
                 f"{what}: the app has no task {message.task!r}{f' (near: {near!r})' if near else ''}, so the body "
-                "cannot be checked; register the task, or say that it shall go unchecked"
+                "cannot be checked; register the task, or edit it unchecked"
             )
         if message.version > task.version:
             raise Refused(
                 f"{what}: its body has version {message.version}, and the app knows {task.name!r} up to version "
-                f"{task.version}, so it cannot be checked; use a newer app, or say that it shall go unchecked"
+                f"{task.version}, so it cannot be checked; use a newer app, or edit it unchecked"
             )
         try:
             task.codec.decode(body, raw=_was_raw(message))
@@ -193,7 +193,7 @@ class Editor:
 
 
 def _was_raw(message: Message) -> bool:
-    """Whether others wrote its body: what takes the place of that need not name the arguments either."""
+    """Whether another program wrote its body: then the new one need not name arguments either."""
     try:
         return is_raw(message)
     except Unreadable:
@@ -208,12 +208,12 @@ def _content(message: Message, task: TaskSpec | None, new: bytes) -> str:
     try:
         task.codec.decode(new)
     except Unreadable:
-        return RAW  # its handler takes it whole
+        return RAW  # its handler takes the whole body
     return "json"
 
 
 def difference(old: bytes, new: bytes, old_headers: Mapping[str, str], new_headers: Mapping[str, str]) -> str:
-    """What differs between two bodies and their headers, as a unified diff without secrets; empty where nothing does. A
+    """The difference between two bodies and their headers, as a unified diff without secrets; empty if there is none. A
     secret that was changed has another number behind its stars."""
     hide = Redactor()
     parts = (
@@ -226,7 +226,7 @@ def difference(old: bytes, new: bytes, old_headers: Mapping[str, str], new_heade
         for line in unified_diff(before, after, f"{what} before", f"{what} after", lineterm="")
     ]
     if not told and old != new:
-        told = ["the bytes of the body differ, not what they mean"]
+        told = ["the bytes of the body differ, but not their meaning"]
     return "\n".join(told)
 
 
@@ -235,7 +235,7 @@ def _header_lines(headers: Mapping[str, str], hide: Redactor) -> list[str]:
 
 
 def _lines(body: bytes, hide: Redactor) -> list[str]:
-    """JSON with a value a line; text as it is; other bytes in hexadecimal."""
+    """JSON with a value in each line; text as it is; other bytes in hexadecimal."""
     try:
         read = msgspec.json.decode(body)
     except (ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""Dead letters as JSON lines: carried to another store, mended there, run there.
+"""Export and import dead letters as JSON lines, to run them in another store.
 
-Fields have the names of `Message`; those that are as by default are left out. A body that is JSON in one line stands
-there as it is, byte by byte, under `body`, to be read and edited; another as `body_text`, or, where it is not UTF-8, as
-`body_base64`. A body that lies in a blob is written whole.
+Fields have the names of `Message`; default values are left out. A body that is JSON in one line is written under
+`body`, byte by byte, so that people can read and edit it; another one as `body_text` or, if it is not UTF-8, as
+`body_base64`. A body in a blob is written whole.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from ..message import BLOB, RESTING, SEALED, Message
 from ..redact import redact, redact_json, redact_value
 from ..store import Store
 from ..stores.validation import admit_restored
-from .select.selector import Selection
+from .selection import Selection
 
 FORMAT = 1
-REDACTED = "redacted"  # true in a line whose message held secrets that it does not show
+REDACTED = "redacted"  # true in a line whose secrets are hidden
 BATCH, BATCH_BYTES = 500, 16 * 1024 * 1024  # messages of one commit, and about how large they may be together
-DAMAGED_MAX = 1000  # damaged lines that are told of; the others are counted
+DAMAGED_MAX = 1000  # damaged lines that are reported; the others are counted
 _BYTES = ("body", "result", "progress")
 _TEXTS = (
     "task", "queue", "key", "group", "reason", "worker", "producer", "correlation_id", "causation_id", "traceparent"
@@ -51,8 +51,8 @@ File = str | Path | IO[bytes]
 
 
 class Exported(Struct, frozen=True):
-    """How many messages were written; `unread` are those whose blob could not be read: they carry its reference;
-    `hidden` how many held secrets that were hidden, and cannot be imported."""
+    """What an export wrote: `count` messages; `unread` names those whose blob could not be read, and which contain its
+    reference; `hidden` counts those whose secrets are hidden, and which cannot be imported."""
 
     count: int = 0
     unread: tuple[str, ...] = ()
@@ -66,8 +66,9 @@ class Damaged(Struct, frozen=True):
     why: str
 
 
-class Looked(Struct, frozen=True):
-    """What lies in a file: messages that can be imported, and lines that cannot, the first thousand of them by name."""
+class Inspected(Struct, frozen=True):
+    """The content of a file: how many messages can be imported, how many lines cannot, and the first thousand of
+    these."""
 
     count: int = 0
     bad: int = 0
@@ -75,8 +76,8 @@ class Looked(Struct, frozen=True):
 
 
 class Imported(Struct, frozen=True):
-    """What an import did: the ids it wrote; those that the store has already, or whose unique key is held there; and
-    the lines it skipped."""
+    """What an import did: the ids that it wrote; `held`, those that the store already has or whose unique key is held
+    there; and the lines that it skipped."""
 
     ids: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
@@ -87,7 +88,7 @@ class Imported(Struct, frozen=True):
 
 
 def write_line(message: Message, *, redacted: bool = False) -> bytes:
-    """The message as a line, with its line break; `redacted` marks one whose secrets are hidden."""
+    """The message as a line, with its line break; `redacted` says that its secrets are hidden."""
     record: dict[str, Any] = {"format": FORMAT} | ({REDACTED: True} if redacted else {})
     for name in Message.__struct_fields__:
         value = getattr(message, name)
@@ -101,11 +102,11 @@ def write_line(message: Message, *, redacted: bool = False) -> bytes:
 
 
 def read_line(line: bytes) -> Message:
-    """The message that a line is. Raises ValueError, which says why it is none."""
+    """The message of a line. Raises ValueError, which says what is wrong."""
     try:
         record = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
     except msgspec.ValidationError:
-        raise ValueError("it is no JSON object") from None
+        raise ValueError("it is not a JSON object") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"it is not JSON: {error}") from None
     number = _decoded(record.pop("format", msgspec.Raw(b"0")), int, "format")
@@ -139,7 +140,7 @@ def _written(name: str, value: bytes) -> dict[str, Any]:
 
 
 def _in_one_line(value: bytes) -> bool:
-    """Whether it is JSON that reads back from the middle of a line byte by byte."""
+    """Whether it is JSON that can be read back from a line byte by byte."""
     return b"\n" not in value and b"\r" not in value and value.strip() == value and is_json(value)
 
 
@@ -181,9 +182,11 @@ def export(
     actor: str | None = None,
     reason: str = "",
 ) -> Exported:
-    """Write what is selected, a line each, the longest dead first; `reveal`: with its secrets. A file is this user's
-    alone, and appears under its name when it is whole and its entry is in the audit log. The entry of a stream is
-    written before it, and says afterwards how many went. Raises ConfigError, OSError, StoreError."""
+    """Write the selected messages, a line each, the longest dead first; `reveal`: with their secrets.
+
+    Only this user may read the file, and it gets its name when it is complete and its entry is in the audit log. The
+    entry of a stream is written first, and completed with the count. Raises ConfigError, OSError, StoreError.
+    """
     log = _Log(store, selection, *signed(actor, reason, "export", needed=False))
     if not isinstance(file, str | Path):
         return _streamed(store, selection, file, log, reveal)
@@ -199,7 +202,7 @@ def export(
 
 
 class _Log(NamedTuple):
-    """Who exports what, and why."""
+    """The audit entries of an export."""
 
     store: Store
     selection: Selection
@@ -224,7 +227,7 @@ def _streamed(store: Store, selection: Selection, out: IO[bytes], log: _Log, rev
 
 
 def _export(store: Store, selection: Selection, out: IO[bytes], reveal: bool) -> tuple[list[str], Exported]:
-    """What came of it, and the first ids."""
+    """Write the lines; returns the first ids and the result."""
     count = hidden = 0
     ids: list[str] = []
     unread: list[str] = []
@@ -247,7 +250,7 @@ def without_secrets(message: Message) -> Message:
     told: dict[str, Any] = {
         name: redact_json(value)
         for name in _BYTES
-        if (value := getattr(message, name)) is not None and key_of(value) is None  # what is encrypted shows nothing
+        if (value := getattr(message, name)) is not None and key_of(value) is None  # encrypted values show nothing
     }
     told |= {name: redact(value) for name in _TEXTS if (value := getattr(message, name)) is not None}
     told["headers"] = redact_value(message.headers)
@@ -267,7 +270,7 @@ def _fault(fault: Fault) -> Fault:
 
 
 def _whole(store: Store, message: Message) -> Message | None:
-    """With the body itself, also where it lies in a blob; None where that cannot be read."""
+    """The message with its body, if that is in a blob; None if it cannot be read."""
     if message.content != BLOB:
         return None if message.content == SEALED + BLOB else message
     try:
@@ -280,7 +283,7 @@ def _whole(store: Store, message: Message) -> Message | None:
 
 
 class Importer:
-    """An import of one file, which is read twice: once to look whether every line of it can be, once to write."""
+    """An import of one file, which is read twice: once to check every line, once to write."""
 
     def __init__(self, store: Store, file: File) -> None:
         self._store, self._file = store, file
@@ -299,8 +302,8 @@ class Importer:
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
 
-    def look(self) -> Looked:
-        """What can be imported, and what cannot."""
+    def inspect(self) -> Inspected:
+        """Check every line."""
         count = bad = 0
         damaged: list[Damaged] = []
         for number, found in self._lines():
@@ -310,11 +313,11 @@ class Importer:
             bad += 1
             if len(damaged) < DAMAGED_MAX:
                 damaged.append(Damaged(number, found))
-        return Looked(count, bad, tuple(damaged))
+        return Inspected(count, bad, tuple(damaged))
 
     def write(self, *, actor: str, reason: str) -> Imported:
-        """Import every line that can be, in batches, each one commit with an entry in the audit log. Cut off, the same
-        call again finds the others held. Raises StoreError."""
+        """Import the good lines in batches, each one commit with an entry in the audit log. After a crash the same call
+        again finds the earlier ones held. Raises StoreError."""
         ids: list[str] = []
         held: list[str] = []
         damaged: list[Damaged] = []
@@ -325,7 +328,7 @@ class Importer:
         return Imported(tuple(ids), tuple(held), tuple(damaged[:DAMAGED_MAX]))
 
     def _restore(self, batch: list[Message], actor: str, reason: str) -> list[bool]:
-        """Which of them are held is known afterwards: killed right then, the entry says more than was done."""
+        """Import a batch. Its entry names all messages until it is corrected: a crash before that leaves it so."""
         audit = Audit(self._store)
         entry = audit.entry("import", actor, reason, ids=[m.id for m in batch], about=self.name)
         done = audit.commit(entry, lambda swaps: self._store.restore(batch, swaps=swaps))
@@ -341,11 +344,11 @@ class Importer:
                 damaged.append(Damaged(number, found))
 
     def _lines(self) -> Iterator[tuple[int, Message | str]]:
-        """Each line that is not empty: the message, or why it is none."""
+        """Each line that is not empty: its message, or what is wrong."""
         self._spool.seek(0)
         for number, line in enumerate(self._spool, 1):
             if number == 1:
-                line = line.removeprefix(b"\xef\xbb\xbf")  # some editors write a mark there
+                line = line.removeprefix(b"\xef\xbb\xbf")  # some editors write a byte order mark
             if line.strip():
                 yield number, self._read(line)
 
@@ -361,22 +364,21 @@ class Importer:
 
 
 def import_lines(store: Store, file: File, *, actor: str, reason: str, skip_damaged: bool = False) -> Imported:
-    """Import a file. Raises Refused where a line cannot be, unless damaged ones shall be skipped: then nothing was
-    imported."""
+    """Import a file. Raises Refused, and imports nothing, if a line is damaged, unless `skip_damaged`."""
     with Importer(store, file) as importer:
-        looked = importer.look()
-        if looked.bad and not skip_damaged:
+        found = importer.inspect()
+        if found.bad and not skip_damaged:
             raise Refused(
-                f"import of {importer.name}: {told(looked)}; nothing was imported; skip_damaged=True skips them"
+                f"import of {importer.name}: {damage(found)}; nothing was imported; skip_damaged=True skips them"
             )
         return importer.write(actor=actor, reason=reason)
 
 
-def told(looked: Looked, shown: int = 3) -> str:
+def damage(found: Inspected, shown: int = 3) -> str:
     """Which lines are damaged, and why."""
-    lines = ", ".join(f"line {each.line}: {each.why}" for each in looked.damaged[:shown])
-    more = f" and {looked.bad - shown:,} more" if looked.bad > shown else ""
-    return f"{looked.bad:,} of {looked.count + looked.bad:,} lines cannot be read ({lines}{more})"
+    lines = ", ".join(f"line {each.line}: {each.why}" for each in found.damaged[:shown])
+    more = f" and {found.bad - shown:,} more" if found.bad > shown else ""
+    return f"{found.bad:,} of {found.count + found.bad:,} lines cannot be read ({lines}{more})"
 
 
 def _batched(messages: Iterable[Message]) -> Iterator[list[Message]]:

@@ -1,7 +1,7 @@
-"""Empty a queue of what waits in it: batch by batch, and with a note of who did it and why.
+"""Purge a queue: cancel its waiting messages, batch by batch, with a note of who did it and why.
 
-The note is written before the first batch, and with it the entry in the audit log: cut off, the log says that the queue
-was being purged, of as many messages as waited then.
+The note and the entry in the audit log are written before the first batch. After a crash the log says that the queue
+was being purged, and how many messages waited then.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from ..audit.log import Audit
 from ..errors import Unsupported
 from ..message import Cancel, Lane, Message, Swap, Where
 from ..store import Store
-from .pages import fitting
+from .search import fitting
 
 PAGE = 500  # messages that are cancelled in one commit
-# Messages that are looked at once, as bodies of so many bytes allow: a store may go through its whole lane for a look.
+# Messages of one page, as the size of their bodies allows: a store may read its whole lane for each page.
 LOOK_MAX = 20_000
 NOTES_MAX = 20  # of one queue
-KEPT_MS = 24 * 3600 * 1000  # as long as a cancelled message can be looked up
+KEPT_MS = 24 * 3600 * 1000  # as long as a cancelled message is kept
 _CELL = "redrive:purges:"
 
 
 class PurgeNote(Struct, frozen=True):
-    """A purge, for those who look at what it cancelled. `ended_ms` is None while it runs, or if it was cut off."""
+    """A purge, to be shown with the messages that it cancelled. `ended_ms` is None while it runs, and after a crash."""
 
     began_ms: int
     ended_ms: int | None
@@ -35,7 +35,7 @@ class PurgeNote(Struct, frozen=True):
 
 
 class Purged(Struct, frozen=True):
-    """What a purge did: messages it cancelled, and runs that began before it came to them and were asked to stop."""
+    """What a purge did: messages that it cancelled, and messages that were claimed first and were asked to stop."""
 
     cancelled: int = 0
     asked_to_stop: int = 0
@@ -53,12 +53,12 @@ def admit(store: Store, queue: str) -> None:
 def purge(
     store: Store, queue: str, *, actor: str, reason: str = "", tick: Callable[[int], object] = lambda count: None
 ) -> Purged:
-    """Cancel what waits in the queue (ready, scheduled, parked) and was enqueued before now; `tick` hears of batches.
+    """Cancel the messages that wait in the queue (ready, scheduled, parked) and were enqueued before now. `tick` is
+    called with the size of each batch.
 
-    What is leased, dead, quarantined or done is left alone, but for what a worker claims between the look and the
-    cancel: that is asked to stop, as `cancel` does. Pause the queue first to rule it out. Cut off, it has done what it
-    has done; call it again. The audit log has an entry of it. Raises StoreError, Unsupported where the store cannot
-    list what waits.
+    Leased, dead, quarantined and done messages stay. A message that a worker claims just before it is cancelled is
+    asked to stop, as by `cancel`; pause the queue first to avoid that. After a crash call it again. The audit log
+    has one entry of it. Raises StoreError, Unsupported if the store cannot list waiting messages.
     """
     admit(store, queue)
     note, audit, counts = PurgeNote(store.now_ms(), None, actor, reason), Audit(store), store.counts(queue)
@@ -67,7 +67,7 @@ def purge(
     audit.commit(entry, lambda swaps: _begin(store, queue, note, swaps))
     before = Where(queue=queue, until_ms=note.began_ms + 1)
     done = Purged()
-    while (now := _pass(store, before, done, tick)) != done:  # a page may lose its place while others change the lane
+    while (now := _pass(store, before, done, tick)) != done:  # a page may miss messages while others change the lane
         done = now
     _write(store, queue, msgspec.structs.replace(note, ended_ms=store.now_ms()))
     count = done.cancelled + done.asked_to_stop
@@ -97,7 +97,7 @@ def _pass(store: Store, where: Where, done: Purged, tick: Callable[[int], object
 
 
 def purge_behind(store: Store, message: Message) -> PurgeNote | None:
-    """The purge that cancelled this message, if one did."""
+    """The purge that cancelled this message, or None."""
     if message.reason != "cancelled" or message.rested_ms is None:
         return None
     for note in reversed(_notes(store, message.queue)[1]):
@@ -112,13 +112,13 @@ def _notes(store: Store, queue: str) -> tuple[int, list[PurgeNote]]:
 
 
 def _write(store: Store, queue: str, note: PurgeNote) -> None:
-    """Among several purges at once each keeps its own note: who loses the swap reads again."""
+    """Several purges at once keep a note each: one that loses the swap reads again."""
     while not store.cells.swap([_with(store, queue, note)])[0]:
         pass
 
 
 def _with(store: Store, queue: str, note: PurgeNote) -> Swap:
-    """What writes the note among the others of its queue."""
+    """The swap that adds the note to those of its queue."""
     version, notes = _notes(store, queue)
     others = [n for n in notes if (n.began_ms, n.actor) != (note.began_ms, note.actor)]
     return Swap(_CELL + queue, version, msgspec.json.encode([*others, note][-NOTES_MAX:]), KEPT_MS)

@@ -1,4 +1,4 @@
-"""Showing secrets as they are: noted in the audit log before anybody sees them."""
+"""Record in the audit log that a person is about to see secrets."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..store import Store
 def reveal(
     store: Store, what: str, *, reason: str, actor: str | None = None, ids: Sequence[str] = (), count: int | None = None
 ) -> None:
-    """Note that somebody gets to see secrets: of the messages `ids`, or of `count` messages that `what` names.
+    """Record that a person sees secrets of the messages `ids`, or of `count` messages that `what` names.
 
-    Returns once that is written. Raises ConfigError without a reason, StoreError: then nothing may be shown.
+    Returns once the entry is written. Raises ConfigError without a reason, StoreError: then show nothing.
     """
     actor, reason = signed(actor, reason, "reveal")
     audit = Audit(store)

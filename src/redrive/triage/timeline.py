@@ -1,4 +1,4 @@
-"""What happened to a message, in order: enqueued, each attempt kept, what people did by hand, how it came to rest."""
+"""The timeline of a message: enqueued, its attempts, what people did to it, and how it ended."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..message import FAULTS_KEPT_EACH_END, Message
 from ..store import Store
 from .edit import REPLACES
 
-LOOKED_MAX = 20_000  # entries of the audit log that are looked through
-GONE = ("discard", "edit")  # what ends a message by hand
+READ_MAX = 20_000  # entries of the audit log that are read
+GONE = ("discard", "edit")  # actions that remove a message
 
 
 class Moment(Struct, frozen=True):
-    """One thing that happened: `after_ms` since the one before. `fault` is of an attempt, `entry` of what was done by
-    hand; `text` says it to people."""
+    """One event of a timeline, `after_ms` after the one before. `fault` belongs to an attempt, `entry` to an action by
+    hand; `text` is for people."""
 
     at_ms: int
     what: str
@@ -30,20 +30,20 @@ class Moment(Struct, frozen=True):
 
 
 def by_hand(store: Store, message: Message) -> list[Entry]:
-    """What the audit log has of this message, or of the run that moved it last, the oldest first. Raises StoreError."""
-    log = islice(Audit(store).entries(since_ms=message.enqueued_ms), LOOKED_MAX)
+    """The audit entries of this message, and of the run that moved it last, oldest first. Raises StoreError."""
+    log = islice(Audit(store).entries(since_ms=message.enqueued_ms), READ_MAX)
     about = {message.run} - {None}
     return [entry for entry in log if message.id in entry.ids or entry.about in about][::-1]
 
 
 def ended_by(store: Store, id: str) -> Entry | None:
-    """The entry of who discarded or replaced the message of this id; None if the log has none. Raises StoreError."""
-    log = islice(Audit(store).entries(), LOOKED_MAX)
+    """The audit entry that discarded or replaced this message; None if there is none. Raises StoreError."""
+    log = islice(Audit(store).entries(), READ_MAX)
     return next((e for e in log if e.action in GONE and id in (e.ids if e.action != "edit" else e.ids[:1])), None)
 
 
 def timeline(message: Message, entries: Sequence[Entry] = ()) -> list[Moment]:
-    """All that is known of it, the oldest first. Pure."""
+    """The events of a message, oldest first. Pure."""
     moments = sorted(_moments(message, entries), key=lambda moment: moment.at_ms)  # stable: as they are given
     return [
         Moment(m.at_ms, m.what, m.text, m.at_ms - before.at_ms if before else None, m.fault, m.entry)
@@ -68,7 +68,7 @@ def _moments(message: Message, entries: Sequence[Entry]) -> Iterator[Moment]:
 
 
 def _dropped(faults: Sequence[Fault]) -> int:
-    """How many attempts are missing in the middle, where that can be told: none of a later life."""
+    """How many attempts are missing in the middle of one life, as far as the faults show."""
     if len(faults) < 2 * FAULTS_KEPT_EACH_END:
         return 0
     last, next = faults[FAULTS_KEPT_EACH_END - 1], faults[FAULTS_KEPT_EACH_END]
@@ -76,7 +76,7 @@ def _dropped(faults: Sequence[Fault]) -> int:
 
 
 def _told(entries: Iterable[Entry], message: Message) -> bool:
-    """Whether the log itself says when it was last redriven."""
+    """Whether the audit entries contain its last redrive."""
     return any(entry.action == "retry" and abs(entry.at_ms - message.life_ms) < 60_000 for entry in entries)
 
 

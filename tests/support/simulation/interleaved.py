@@ -40,11 +40,11 @@ from redrive.message import (
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing.clock import ManualClock
 from redrive.triage.redrive import plan as plans
-from redrive.triage.redrive import runs
+from redrive.triage.redrive import run as runs
+from redrive.triage.redrive.plan import read_settings
+from redrive.triage.redrive.records import FINAL, RunState, Status
 from redrive.triage.redrive.run import Run
-from redrive.triage.redrive.run_state import FINAL, RunState, Status
-from redrive.triage.redrive.runner import Carrier
-from redrive.triage.redrive.settings import read_settings
+from redrive.triage.redrive.runner import Runner
 from redrive.worker import redrive_outcome
 
 BAD = Fault(Kind.DEFAULT, "ValueError", "bad", "f-bad")
@@ -157,7 +157,7 @@ class Hand:
         self._life += 1
         store: Any = Interrupted(self._scene.store, self._pause, self._scene.fails)
         owner = "local/1" if self._scene.namesakes else f"{self._name}.{self._life}"
-        self._carrier = Carrier(store, self._run, owner, self._scene.notice, self._scene.app)
+        self._carrier = Runner(store, self._run, owner, self._scene.notice, self._scene.app)
 
     def _pause(self) -> None:
         assert self._step is not None

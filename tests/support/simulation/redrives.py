@@ -35,10 +35,10 @@ from redrive.message import (
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing.clock import ManualClock
 from redrive.triage.redrive import plan as plans
-from redrive.triage.redrive import runs
+from redrive.triage.redrive import run as runs
+from redrive.triage.redrive.plan import read_settings
 from redrive.triage.redrive.run import Run
-from redrive.triage.redrive.runner import Carrier
-from redrive.triage.redrive.settings import read_settings
+from redrive.triage.redrive.runner import Runner
 from redrive.worker.redrive_outcome import with_redrive_outcome
 
 WORKER, QUEUE, CELL = "w0", "crm", flow.cell_of("crm", "")
@@ -96,7 +96,7 @@ class Redriving:
         settings = read_settings(**words)  # type: ignore[arg-type]
         plan = plans.draw_up(self.store, self.app.dlq.select(""), "", settings, app=self.app)
         runs.begin(self.store, plan, actor="ann", reason="fixed")
-        self.carrier = Carrier(self.store, plan.id, "one", self._notice, self.app)
+        self.carrier = Runner(self.store, plan.id, "one", self._notice, self.app)
         self.run = Run(self.store, plan.id, self.app)
         return self.run
 

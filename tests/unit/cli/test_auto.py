@@ -11,7 +11,7 @@ from tests.support.commands import Call
 
 from redrive import App, AutoRedrive, Gates
 from redrive.stores.sqlite.store import SqliteStore
-from redrive.triage.auto.machine import Autos
+from redrive.triage.auto.runner import AutoRunner
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def redrive(store: SqliteStore, redrive: Call) -> Call:
 def worked(store: SqliteStore) -> None:
     app = App(store=store)
     app.queue("crm", auto_redrive=AutoRedrive("10m", gates=Gates(window="22:00-06:00")))
-    Autos(app).tick()
+    AutoRunner(app).tick()
 
 
 def test_machines_are_listed_with_their_phase_and_when_they_look_again(redrive: Call, store: SqliteStore) -> None:

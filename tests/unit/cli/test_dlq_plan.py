@@ -13,7 +13,7 @@ from redrive import App
 from redrive.message import Ask, DeadLetter, Draft, Quarantine, Settlement, Swap
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.triage.redrive.plan import plan_cell
-from redrive.triage.redrive.run_state import state_cell
+from redrive.triage.redrive.records import state_cell
 
 
 @pytest.fixture
@@ -240,7 +240,7 @@ def test_a_plan_of_another_store_is_not_known_and_it_is_said_where(redrive: Call
     redrive("dlq", "plan", "--out", "plan.json")
     SqliteStore("other.db").close()
     what, why, _ = redrive("dlq", "apply", "plan.json", "--reason", "up", "--url", "sqlite:///other.db").refusal
-    assert what.endswith(" in sqlite:///other.db") and why.startswith("one drawn up in another store is not known here")
+    assert what.endswith(" in sqlite:///other.db") and why.startswith("a plan of another store is not known here")
 
 
 def test_a_health_check_that_the_app_does_not_know_is_pointed_out(redrive: Call, tmp_path: Path) -> None:

@@ -20,8 +20,10 @@ from redrive.flow.gates import Gates
 from redrive.message import Ask, DeadLetter, Draft, Settlement, Swap
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.triage.redrive import plan as plans
-from redrive.triage.redrive import runs
-from redrive.triage.redrive.run_state import (
+from redrive.triage.redrive import records
+from redrive.triage.redrive import run as runs
+from redrive.triage.redrive.plan import read_settings
+from redrive.triage.redrive.records import (
     Failure,
     Line,
     RunState,
@@ -30,8 +32,7 @@ from redrive.triage.redrive.run_state import (
     state_cell,
     story_cell,
 )
-from redrive.triage.redrive.settings import read_settings
-from redrive.triage.select.selector import Selection
+from redrive.triage.selection import Selection
 
 PATIENCE_S = 30.0
 
@@ -215,7 +216,7 @@ def test_watch_gives_up_after_its_timeout_and_the_run_goes_on(scene: Scene, redr
     code, out, err = redrive("run", "watch", id, "--timeout", "300ms")
     assert code == 124 and out == ""
     assert "the run goes on" in err and err.splitlines()[-1].endswith(f" run watch {id}")
-    assert runs.state_of(scene.store, id).status is Status.RUNNING  # type: ignore[union-attr]
+    assert records.state_of(scene.store, id).status is Status.RUNNING  # type: ignore[union-attr]
 
 
 def test_apply_can_watch_and_ends_as_the_run_does(scene: Scene, redrive: Call) -> None:
@@ -226,7 +227,7 @@ def test_apply_can_watch_and_ends_as_the_run_does(scene: Scene, redrive: Call) -
     thread = threading.Thread(target=lambda: ended.append(redrive(*words)))
     thread.start()
     end_s = time.monotonic() + PATIENCE_S
-    while runs.state_of(scene.store, id) is None and time.monotonic() < end_s:
+    while records.state_of(scene.store, id) is None and time.monotonic() < end_s:
         time.sleep(0.02)
     scene.become(id, status=Status.CANCELLED, why="cancelled by bob", over_ms=1)
     thread.join(PATIENCE_S)
@@ -252,4 +253,4 @@ def test_the_commands_that_lead_on_can_be_pasted(scene: Scene, redrive: Call, mo
 def test_who_approves_what_needs_no_approval_is_told_so(scene: Scene, redrive: Call) -> None:
     scene.bury(1)
     code, _, err = redrive("run", "approve", scene.start(), "--reason", "x")
-    assert code == 4 and "asks for nobody's approval\nwhy: it begins without\n" in err
+    assert code == 4 and "requires no approval\nwhy: it starts without one\n" in err

@@ -84,7 +84,7 @@ def test_next_shows_utc_and_the_zones_clocks_and_needs_no_store(redrive: Call, t
 
 def test_list_of_a_store_that_is_not_there_makes_none(redrive: Call, tmp_path: Path) -> None:
     code, out, err = redrive("schedule", "list", "-o", "ids")
-    assert (code, err) == (0, "sqlite:///work.db is not there yet: nothing was ever enqueued in it\n")
+    assert (code, err) == (0, "sqlite:///work.db does not exist yet: nothing was ever enqueued in it\n")
     assert "nightly" in out.split()
     assert not (tmp_path / "work.db").exists()
 
@@ -147,7 +147,7 @@ def test_a_scheduler_names_what_is_missing(redrive: Call, monkeypatch: pytest.Mo
     monkeypatch.delenv("REDRIVE_APP")
     code, _, err = redrive("scheduler")
     assert code == 2
-    assert "whose schedules shall be run?" in err
+    assert "which app has the schedules?" in err
 
 
 @pytest.mark.parametrize("words", [["scheduler"], ["worker", "--scheduler", "-q", "none"]])

@@ -26,7 +26,7 @@ from redrive.observe.shared_tally import SharedCounting, read
 from redrive.observe.tally import ATTEMPTS, DELAY_S, DONE_S, RUN_S, SHAPES, Counting, Series
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
-from redrive.triage.redrive.run_state import Status
+from redrive.triage.redrive.records import Status
 from redrive.worker.maintenance import RequestMeter
 
 LABELS = {

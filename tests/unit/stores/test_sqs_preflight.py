@@ -251,7 +251,7 @@ def test_a_worker_does_not_start_on_a_store_that_refuses_its_tasks() -> None:
 def test_the_doctor_of_a_store_is_told_of_the_apps_tasks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import redrive.cli.place as place
+    import redrive.cli.opening as place
 
     app = make_app()
     app._store = Picky()

@@ -108,7 +108,7 @@ def test_a_wait_for_the_run_works_it(shop: Shop) -> None:
 
 def test_a_wait_that_is_too_short_takes_its_time_and_says_so(shop: Shop) -> None:
     run, before = shop.start(rate="1/s"), shop.rd.now
-    with pytest.raises(TimeoutError, match=r"run .* is running \(moving\), and this kit has come to rest"):
+    with pytest.raises(TimeoutError, match=r"run .* is running \(moving\), and this kit has nothing left to do"):
         run.wait("10s")
     assert (shop.rd.now - before).total_seconds() == 10
     assert 10 <= run.counts["moved"] <= 11 and run.wait() == "done"

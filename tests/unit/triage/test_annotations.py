@@ -13,10 +13,10 @@ from redrive.testing import ManualClock
 from redrive.triage.annotations import (
     NOTHING,
     RULES_MAX,
-    About,
+    Annotation,
+    Annotations,
     Rule,
-    Sayings,
-    abouts,
+    read_annotations,
     rules,
 )
 
@@ -34,12 +34,12 @@ def store(clock: ManualClock) -> MemoryStore:
 
 
 def test_what_is_said_joins_what_was_said_before(store: MemoryStore) -> None:
-    say = Sayings(store)
+    say = Annotations(store)
     say.note(FP, "CRM-1234: their cluster is being moved", actor="ann")
     say.own(FP, "crm team", actor="bob")
     say.rule(FP, "hold", actor="cas", reason="until Monday")
     about = say.mute(FP, "2h", actor="dee", reason="known")
-    assert about == abouts(store, [FP, "b" * 16])[FP]
+    assert about == read_annotations(store, [FP, "b" * 16])[FP]
     assert about.rule is not None and (about.rule.kind, about.rule.by, about.rule.reason) == (
         "hold",
         "cas",
@@ -53,14 +53,14 @@ def test_what_is_said_joins_what_was_said_before(store: MemoryStore) -> None:
 
 
 def test_silence_ends_by_itself(store: MemoryStore, clock: ManualClock) -> None:
-    about = Sayings(store).mute(FP, "2h", reason="known")
+    about = Annotations(store).mute(FP, "2h", reason="known")
     assert about.muted(store.now_ms())
     clock.advance("2h")
     assert not about.muted(store.now_ms())
 
 
 def test_what_is_taken_away_leaves_nothing(store: MemoryStore) -> None:
-    say = Sayings(store)
+    say = Annotations(store)
     say.note(FP, "x")
     say.own(FP, "ann")
     say.mute(FP, "1h", reason="known")
@@ -69,13 +69,13 @@ def test_what_is_taken_away_leaves_nothing(store: MemoryStore) -> None:
     say.own(FP, "")
     say.mute(FP, 0)
     assert say.rule(FP, None, reason="it matters after all") == NOTHING
-    assert abouts(store, [FP]) == {} and rules(store) == {}
+    assert read_annotations(store, [FP]) == {} and rules(store) == {}
     assert store.cells.read([f"group/{FP}", "rules"]) == [None, None]
     assert say.note(FP, "") == NOTHING and say.rule(FP, None, reason="again") == NOTHING
 
 
 def test_the_rules_of_all_groups_are_one_read(store: MemoryStore) -> None:
-    say = Sayings(store)
+    say = Annotations(store)
     say.rule(FP, "hold", reason="a")
     say.rule("b" * 16, "auto", reason="b", auto=AutoRedrive(base="5m", gates=Gates(health="http://crm/up")))
     say.rule(FP, "discard", reason="c")
@@ -88,7 +88,7 @@ def test_the_rules_of_all_groups_are_one_read(store: MemoryStore) -> None:
 
 
 def test_there_are_a_thousand_rules_at_most(store: MemoryStore) -> None:
-    say = Sayings(store)
+    say = Annotations(store)
     for number in range(RULES_MAX):
         say.rule(f"{number:016x}", "hold", reason="x")
     with pytest.raises(ConfigError, match="1,000 standing rules"):
@@ -99,7 +99,7 @@ def test_there_are_a_thousand_rules_at_most(store: MemoryStore) -> None:
 
 
 def test_what_cannot_be_meant_is_refused(store: MemoryStore) -> None:
-    say = Sayings(store)
+    say = Annotations(store)
     with pytest.raises(ConfigError, match="did you mean 'discard'"):
         say.rule(FP, "discrad", reason="x")
     with pytest.raises(ConfigError, match="no reason"):
@@ -114,4 +114,4 @@ def test_what_cannot_be_meant_is_refused(store: MemoryStore) -> None:
         say.note("not one/at all", "x")
     with pytest.raises(ConfigError, match="at most 2,000"):
         say.note(FP, "x" * 2001)
-    assert list(Audit(store)) == [] and abouts(store, [FP]) == {} and About() == NOTHING
+    assert list(Audit(store)) == [] and read_annotations(store, [FP]) == {} and Annotation() == NOTHING

@@ -16,10 +16,10 @@ from redrive.audit.log import Audit
 from redrive.errors import ConfigError, Refused
 from redrive.flow.health import HealthChecks
 from redrive.message import Ack, DeadLetter, Decision, Delivery, Discard, Handle, Lane, Swap
-from redrive.triage.annotations import Sayings
-from redrive.triage.auto import look, state
-from redrive.triage.auto.machine import Autos
-from redrive.triage.redrive import run_state, runs
+from redrive.triage.annotations import Annotations
+from redrive.triage.auto import machine, scan
+from redrive.triage.auto.runner import AutoRunner
+from redrive.triage.redrive import records
 from redrive.triage.redrive.run import Run
 
 SOON = AutoRedrive(base="10s", cap="40s", max_redrives=5, jitter=0)
@@ -71,8 +71,8 @@ def test_137_dead_messages_are_all_redriven_or_isolated_in_batches_and_none_is_l
     small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if small:  # so that it looks in many steps, and remembers few
-        for name, few in (("PAGE", 7), ("LOOKED_MAX", 20), ("POISON_MAX", 5), ("KNOWN_MAX", 10)):
-            monkeypatch.setattr(look, name, few)
+        for name, few in (("PAGE", 7), ("READ_MAX", 20), ("POISON_MAX", 5), ("KNOWN_MAX", 10)):
+            monkeypatch.setattr(scan, name, few)
     world = World(AutoRedrive(base="60s", cap="2m", max_redrives=2, batch=10, concurrency=5, jitter=0))
     ids = world.bury(137)
     hopeless = set(ids[::3])
@@ -99,7 +99,7 @@ def test_137_dead_messages_are_all_redriven_or_isolated_in_batches_and_none_is_l
     assert machine.isolated == len(hopeless)
     begun = [re.sub(r"run \S+ ", "", line) for line in world.story() if "begins" in line]
     assert small or begun[:3] == ["begins with 50 messages", "begins with 50 messages", "begins with 37 messages"]
-    for id in runs.index(world.store).auto:
+    for id in records.index(world.store).auto:
         run = Run(world.store, id, world.app).view()
         assert (run.actor, run.cause, run.selector) == ("auto-redrive", "auto", "queue:crm")
 
@@ -115,7 +115,7 @@ def test_no_more_go_back_than_the_rate_allows_however_many_runs_it_takes(batch: 
         return Ack()
 
     world.until(lambda: not world.dead() and not world.machine().run, noted, within=120)
-    assert len(times_ms) == 300 and len(runs.index(world.store).auto) >= 300 // (batch * concurrency)
+    assert len(times_ms) == 300 and len(records.index(world.store).auto) >= 300 // (batch * concurrency)
     for n, at_ms in enumerate(times_ms):
         for span_ms in (1000, 10_000):
             within = sum(at_ms <= other_ms < at_ms + span_ms for other_ms in times_ms[n : n + 200])
@@ -256,7 +256,7 @@ def test_a_shut_gate_holds_everything_back_until_it_opens_and_the_story_says_why
     assert not asked  # nothing is dead
     world.bury(7)
     world.turn(times=30, ms=11_000)  # so that no answer is fresh, and each one waited for
-    assert world.dead() == 7 and world.machine().phase == "waiting" and not runs.index(world.store).open
+    assert world.dead() == 7 and world.machine().phase == "waiting" and not records.index(world.store).open
     up = True
     world.until(lambda: not world.dead() and not world.machine().run, within=20, ms=11_000)
     told = [re.sub(r"run \S+", "run ID", line) for line in world.story()]
@@ -285,7 +285,7 @@ def test_messages_whose_breaker_is_open_wait_and_the_others_go() -> None:
 
 
 def test_many_whose_breaker_is_open_do_not_keep_those_behind_them_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(look, "LOOKED_MAX", 100)
+    monkeypatch.setattr(scan, "READ_MAX", 100)
     world = World(AutoRedrive(base="1s"))
     for task, count in (("stripe", 1000), ("crm", 5)):
         world.app.dependency(task)
@@ -317,7 +317,7 @@ def test_a_run_waits_for_the_approval_that_its_gates_ask_for() -> None:
     world = World(AutoRedrive(base="1s", jitter=0, gates=Gates(approval="ann")))
     world.bury(4)
     world.turn(times=20)
-    (id,) = runs.index(world.store).open
+    (id,) = records.index(world.store).open
     run = Run(world.store, id, world.app)
     assert world.dead() == 4 and run.view().phase == "awaiting approval"
     with pytest.raises(Refused, match="approval of ann, not of bob"):
@@ -340,7 +340,7 @@ def test_what_is_paused_begins_nothing_until_it_is_resumed_and_both_are_in_the_a
     world.until(lambda: not world.dead(), within=10)
     assert world.story()[:2] == ["paused by ann: the fix is on its way", "resumed by ann: fixed"]
     assert [(e.action, e.claimed) for e in Audit(world.store)][1:] == [("auto-resume", "ann"), ("auto-pause", "ann")]
-    with pytest.raises(ConfigError, match="nothing redrives 'cmr' by itself; did you mean 'crm'"):
+    with pytest.raises(ConfigError, match="no machine redrives 'cmr'; did you mean 'crm'"):
         world.app.dlq.pause_auto("cmr", reason="x")
     with pytest.raises(ConfigError, match="no reason"):
         world.app.dlq.pause_auto("crm", reason=" ")
@@ -350,21 +350,21 @@ def test_a_run_that_a_person_cancels_is_not_begun_anew_until_somebody_resumes_it
     world = World(AutoRedrive(base="1s", jitter=0, gates=Gates(approval="anyone")))
     world.bury(2)
     world.turn(times=5)
-    (id,) = runs.index(world.store).open
+    (id,) = records.index(world.store).open
     Run(world.store, id, world.app).cancel(actor="bob", reason="not now")
     world.turn(times=60)
-    assert world.dead() == 2 and len(runs.index(world.store).auto) == 1 and not runs.index(world.store).open
+    assert world.dead() == 2 and len(records.index(world.store).auto) == 1 and not records.index(world.store).open
     assert world.machine().phase == "paused" and "cancelled" in world.machine().why
     world.app.dlq.resume_auto("crm", reason="now", actor="bob")
     world.turn(times=3)
-    assert len(runs.index(world.store).open) == 1
+    assert len(records.index(world.store).open) == 1
 
 
 def test_messages_that_others_move_meanwhile_are_not_moved_twice() -> None:
     world = World(AutoRedrive(base="1s", jitter=0, gates=Gates(approval="anyone")))
     world.bury(4)
     world.turn(times=5)
-    (id,) = runs.index(world.store).open
+    (id,) = records.index(world.store).open
     world.app.dlq.retry(all=True)
     world.work(works)
     Run(world.store, id, world.app).approve(actor="ann")
@@ -377,7 +377,7 @@ def test_messages_that_others_move_meanwhile_are_not_moved_twice() -> None:
 
 def test_what_has_a_standing_rule_is_left_to_it() -> None:
     world = World(AutoRedrive(base="1s"))
-    sayings = Sayings(world.store)
+    sayings = Annotations(world.store)
     for task in ("1", "2", "3", "4"):
         world.bury(3, task=task)
     sayings.rule("f1", "hold", reason="wait for the fix", actor="ann")
@@ -396,14 +396,14 @@ def test_what_has_a_standing_rule_is_left_to_it() -> None:
     sayings.rule("f2", None, reason="fixed", actor="ann")
     world.turn(times=2)
     assert world.machine("fingerprint/f2").phase == "ended"
-    assert world.story("fingerprint/f2")[-1] == "ended: its rule was taken away"
+    assert world.story("fingerprint/f2")[-1] == "ended: its rule was removed"
 
 
 def test_a_rule_discards_in_batches_what_is_dead_and_what_dies_later_each_with_its_entry() -> None:
     world = World(None)
     world.bury(250)
     kept = world.bury(2, task="2")
-    Sayings(world.store).rule("f1", "discard", reason="test data", actor="ann")
+    Annotations(world.store).rule("f1", "discard", reason="test data", actor="ann")
     world.turn()
     assert {m.id for m in world.lane(Lane.DEAD)} == set(kept)
     world.bury(3)
@@ -414,12 +414,12 @@ def test_a_rule_discards_in_batches_what_is_dead_and_what_dies_later_each_with_i
 
 
 def test_many_held_messages_in_front_do_not_keep_the_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(look, "LOOKED_MAX", 200)
+    monkeypatch.setattr(scan, "READ_MAX", 200)
     world = World(AutoRedrive(base="1s"))
     world.bury(700, task="1")
     world.clock.advance("1s")
     ids = world.bury(5, task="2")
-    Sayings(world.store).rule("f1", "hold", reason="wait", actor="ann")
+    Annotations(world.store).rule("f1", "hold", reason="wait", actor="ann")
     world.until(lambda: world.ran.keys() == set(ids), within=20)
     assert world.dead() == 700
 
@@ -427,18 +427,18 @@ def test_many_held_messages_in_front_do_not_keep_the_others_waiting(monkeypatch:
 def test_what_is_kept_of_the_runs_of_a_machine_does_not_grow_with_their_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(run_state, "AUTO_KEPT", 5)
+    monkeypatch.setattr(records, "AUTO_KEPT", 5)
     world = World(AutoRedrive(base="1s", batch=1, concurrency=1))
     world.bury(20)
     begun: set[str] = set()
     for _ in range(100):
         world.turn()
-        begun |= {*runs.index(world.store).open, *runs.index(world.store).auto}
+        begun |= {*records.index(world.store).open, *records.index(world.store).auto}
     assert len(begun) == 20
     world.clock.advance("2h")
     kinds = "", "/plan", "/c/0", "/r/0", "/story", "/failed"
     kept = {id for id in begun for kind in kinds if world.store.cells.read([f"run/{id}{kind}"]) != [None]}
-    assert kept == {*runs.index(world.store).auto} and len(kept) == 5
+    assert kept == {*records.index(world.store).auto} and len(kept) == 5
     world.clock.advance("40d")
     assert all(world.store.cells.read([f"run/{id}{kind}"]) == [None] for id in begun for kind in kinds)
 
@@ -446,7 +446,7 @@ def test_what_is_kept_of_the_runs_of_a_machine_does_not_grow_with_their_number(
 def test_the_runs_of_people_are_still_listed_after_hundreds_that_no_person_began(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(run_state, "AUTO_KEPT", 3)
+    monkeypatch.setattr(records, "AUTO_KEPT", 3)
     world = World(AutoRedrive(base="1s", batch=1, concurrency=1))
     world.bury(1, queue="mail")
     run = world.app.dlq.select("queue:mail").plan().start(reason="fixed", actor="ann")
@@ -455,7 +455,7 @@ def test_the_runs_of_people_are_still_listed_after_hundreds_that_no_person_began
     world.turn(times=5)
     assert run.view().closed
     world.bury(10)
-    world.until(lambda: not world.dead() and not runs.index(world.store).open, within=100)
+    world.until(lambda: not world.dead() and not records.index(world.store).open, within=100)
     listed = world.app.dlq.runs()
     assert [view.cause for view in listed] == ["auto", "auto", "auto", ""]
     assert [view.id for view in listed] == sorted((view.id for view in listed), reverse=True)
@@ -465,9 +465,9 @@ def test_a_machine_whose_cell_was_altered_does_not_stop_the_others() -> None:
     world = World(AutoRedrive(base="1s"))
     world.app.queue("mail", auto_redrive=AutoRedrive(base="1s"))
     world.turn()
-    (cell,) = world.store.cells.read([state.state_cell("queue/crm")])
+    (cell,) = world.store.cells.read([machine.state_cell("queue/crm")])
     assert cell is not None
-    world.store.cells.swap([Swap(state.state_cell("queue/crm"), cell.version, b"{")])
+    world.store.cells.swap([Swap(machine.state_cell("queue/crm"), cell.version, b"{")])
     world.bury(1)
     world.bury(2, queue="mail")
     for _ in range(10):
@@ -484,7 +484,7 @@ def test_a_machine_whose_cell_was_altered_does_not_stop_the_others() -> None:
 
 def test_one_process_at_a_time_works_a_machine_and_another_takes_over_when_it_is_gone() -> None:
     world = World(AutoRedrive(base="1s"))
-    other = Autos(world.app, "other")
+    other = AutoRunner(world.app, "other")
     world.bury(1)
     for _ in range(5):
         world.turn()
@@ -523,7 +523,7 @@ def test_a_kill_at_any_commit_leaves_nothing_undone_and_does_nothing_twice(after
 
         def over(world: World = world) -> bool:
             counts = world.store.counts()
-            begun = state.machines(world.store)
+            begun = machine.machines(world.store)
             return bool(begun) and not counts.dead and not counts.ready and not begun[0].run
 
         world.mortal.left, world.mortal.after = n, after
@@ -544,7 +544,7 @@ def test_it_survives_being_killed_again_and_again() -> None:
 
     def over() -> bool:
         counts = world.store.counts()
-        begun = state.machines(world.store)
+        begun = machine.machines(world.store)
         return bool(begun) and not counts.dead and not counts.ready and not begun[0].run
 
     n = 0

@@ -165,7 +165,7 @@ def test_retry_all_moves_what_dies_again_meanwhile_only_once() -> None:
 
 @pytest.mark.parametrize("ids, every", [(None, False), (["x"], True), ("x", False)])
 def test_retry_takes_ids_or_all_and_not_both(store: MemoryStore, ids: list[str] | None, every: bool) -> None:
-    with pytest.raises(ConfigError, match="give a sequence of ids, or all=True"):
+    with pytest.raises(ConfigError, match="give one of them: a sequence of ids, all=True"):
         DeadLetters(store).retry(ids, all=every)
 
 

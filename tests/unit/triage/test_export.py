@@ -100,7 +100,7 @@ def test_a_line_edited_by_hand_or_by_another_program_is_read() -> None:
     [
         (b"{", "it is not JSON"),
         (b'{"format":1,"body":{},"id":"' + b"\xff" + b'"}', "id: 'utf-8' codec"),
-        (b"[]", "it is no JSON object"),
+        (b"[]", "it is not a JSON object"),
         (b"{}", "its format is 0; expected 1"),
         (b'{"format":2}', "its format is 2; expected 1"),
         (b'{"format":1}', "missing required field `id`"),
@@ -217,7 +217,7 @@ def test_a_line_that_the_store_would_refuse_is_named(app: App) -> None:
     (message, *_) = put_dead(app)
     export = [write_line(message), write_line(replace(message, id="7")), write_line(replace(message, priority=9))]
     with Importer(MemoryStore(), io.BytesIO(b"".join(export))) as importer:
-        looked = importer.look()
+        looked = importer.inspect()
     assert looked.count == 1 and [each.line for each in looked.damaged] == [2, 3]
     assert "is not a UUIDv7" in looked.damaged[0].why and "priority is 9" in looked.damaged[1].why
     assert isinstance(looked.damaged[0], Damaged)

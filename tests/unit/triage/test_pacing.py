@@ -18,12 +18,12 @@ from redrive.triage.redrive.pacing import (
     begin,
     canary,
     grant,
-    judged,
     next_ms,
     percent,
     rested,
+    with_outcomes,
 )
-from redrive.triage.redrive.settings import estimate_s, read_settings
+from redrive.triage.redrive.plan import estimate_s, read_settings
 
 T0 = 1_760_000_000_123
 
@@ -111,7 +111,7 @@ def test_never_more_than_the_rate_in_any_second_however_it_is_asked(
             speed, count = grant(speed, rate, now_ms, n)
             times += [now_ms] * count
         elif what == "judge":
-            speed = judged(speed, rate, 1, n, now_ms, halve)
+            speed = with_outcomes(speed, rate, 1, n, now_ms, halve)
         else:
             now_ms += n
             speed = rested(speed, n, now_ms)
@@ -154,7 +154,7 @@ def test_slow_start_goes_in_steps_up_to_the_rate() -> None:
     speed, speeds = begin(20, True, T0), []
     for s in range(0, 60, 5):
         speed, _ = grant(speed, 20, T0 + s * 1000, 0)
-        speed = judged(speed, 20, 1, 0, T0 + s * 1000, False)
+        speed = with_outcomes(speed, 20, 1, 0, T0 + s * 1000, False)
         for ms in range(2000, 5000, 2000):
             speed, _ = grant(speed, 20, T0 + s * 1000 + ms, 0)
         speeds.append(speed.per_s)
@@ -198,7 +198,7 @@ def failing(
     speeds = []
     for ms in range(from_s * 1000, until_s * 1000, 100):
         now_ms = T0 // 1000 * 1000 + ms
-        speed = judged(speed, rate, done // 10, failed // 10, now_ms, halve)
+        speed = with_outcomes(speed, rate, done // 10, failed // 10, now_ms, halve)
         speed, _ = grant(speed, rate, now_ms, 0)
         if ms % 1000 == 900:
             speeds.append(speed.per_s)
@@ -224,11 +224,11 @@ def test_below_one_a_second_nothing_is_halved() -> None:
 def test_ten_good_seconds_double_the_speed_again_up_to_the_rate() -> None:
     speed = begin(50, False, T0)
     for s in range(3):  # two seconds are over, and both were bad
-        speed = judged(speed, 50, 0, 10 if s < 2 else 0, T0 + s * 1000, True)
+        speed = with_outcomes(speed, 50, 0, 10 if s < 2 else 0, T0 + s * 1000, True)
     assert speed.per_s == 12.5
     speeds = []
     for s in range(2, 33):
-        speed = judged(speed, 50, 10, 0, T0 + s * 1000, True)
+        speed = with_outcomes(speed, 50, 10, 0, T0 + s * 1000, True)
         speed, _ = grant(speed, 50, T0 + s * 1000, 0)
         speeds.append(speed.per_s)
     assert speeds == [12.5] * 10 + [25] * 10 + [50] * 11
@@ -237,23 +237,23 @@ def test_ten_good_seconds_double_the_speed_again_up_to_the_rate() -> None:
 def test_a_bad_second_begins_the_ten_anew() -> None:
     speed = begin(64, True, T0)
     for s in range(40):
-        speed = judged(speed, 64, 10, 10 if s in (15, 22) else 0, T0 + s * 1000, True)
+        speed = with_outcomes(speed, 64, 10, 10 if s in (15, 22) else 0, T0 + s * 1000, True)
         speed, _ = grant(speed, 64, T0 + s * 1000, 0)
         assert speed.per_s == (1 if s < 10 else 2 if s < 16 else 1 if s < 33 else 2)
 
 
 def test_seconds_without_verdicts_change_nothing() -> None:
-    speed = judged(begin(10, False, T0), 10, 0, 0, T0 + 5000, True)
-    assert judged(speed, 10, 0, 0, T0 + 9000, True).per_s == 10
+    speed = with_outcomes(begin(10, False, T0), 10, 0, 0, T0 + 5000, True)
+    assert with_outcomes(speed, 10, 0, 0, T0 + 9000, True).per_s == 10
 
 
 def test_what_is_kept_of_a_speed_is_all_of_it() -> None:
     import msgspec
 
     speed, _ = moved(begin(7, True, T0), 7, T0, T0 + 33_333, 7)
-    assert msgspec.json.decode(msgspec.json.encode(judged(speed, 7, 3, 4, T0 + 40_000, True)), type=Speed) == judged(
-        speed, 7, 3, 4, T0 + 40_000, True
-    )
+    assert msgspec.json.decode(
+        msgspec.json.encode(with_outcomes(speed, 7, 3, 4, T0 + 40_000, True)), type=Speed
+    ) == with_outcomes(speed, 7, 3, 4, T0 + 40_000, True)
 
 
 # How long it takes
@@ -378,7 +378,7 @@ def test_the_story_says_how_many_failed_and_what_the_rule_is() -> None:
 @pytest.mark.parametrize(
     ("size", "stop", "done", "failed", "says"),
     [
-        (5, "failed>20%", 0, 4, WAIT),  # all five are moved before it is judged, and waited for
+        (5, "failed>20%", 0, 4, WAIT),  # all five are moved before it is with_outcomes, and waited for
         (5, "failed>20%", 4, 1, GO_ON),
         (5, "failed>20%", 3, 2, "canary: 2 of 5 failed (40 %): the run stops at failed>20%"),
         (5, None, 0, 5, "canary: 5 of 5 failed (100 %): the run stops at failed>20%"),

@@ -14,18 +14,18 @@ from redrive.message import Ack, Ask, DeadLetter, Decision, Draft, Handle, Lane,
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing.clock import ManualClock
 from redrive.triage.redrive import plan as planning
-from redrive.triage.redrive.plan import (
+from redrive.triage.redrive import records
+from redrive.triage.redrive.plan import PlanHandle, draw_up, estimate_s, read_settings
+from redrive.triage.redrive.records import (
+    RedriveSettings,
     chunk_cell,
-    draw_up,
     keep,
     plan_cell,
     read_chunk,
     read_plan,
+    state_cell,
 )
-from redrive.triage.redrive.plan_handle import PlanHandle
-from redrive.triage.redrive.run_state import state_cell
-from redrive.triage.redrive.settings import Settings, estimate_s, read_settings
-from redrive.triage.select.selector import Selection
+from redrive.triage.selection import Selection
 
 HOUR_S, DAY_S = 3600, 86_400
 
@@ -75,7 +75,7 @@ def test_a_plan_holds_each_message_as_it_was_seen_and_moves_nothing(
 ) -> None:
     monkeypatch.setattr(planning, "CHUNK", 4)
     ids = kill(store, 10)
-    plan = draw_up(store, Selection(store), "", Settings())
+    plan = draw_up(store, Selection(store), "", RedriveSettings())
     assert (plan.total, plan.chunks) == (10, 3)
     frozen = [handle for n in range(3) for handle in read_chunk(store.cells, plan.id, n)]
     assert frozen == [Handle(id, 0, Lane.DEAD) for id in ids]
@@ -91,7 +91,7 @@ def test_a_plan_counts_by_queue_by_task_and_by_how_long_they_have_been_dead(
     kill(store, 3, queue="mail", task="send")
     clock.advance(HOUR_S)
     kill(store, 2)
-    plan = draw_up(store, Selection(store), "", Settings())
+    plan = draw_up(store, Selection(store), "", RedriveSettings())
     assert plan.by_queue == {"crm": 3, "mail": 3} and plan.by_task == {"push": 3, "send": 3}
     assert list(plan.by_age.items()) == [("<1h", 2), ("<6h", 3), ("<30d", 1)]
 
@@ -102,7 +102,7 @@ def test_beyond_a_thousand_queues_the_smaller_ones_are_counted_together(
     monkeypatch.setattr(planning, "NAMES_MAX", 2)
     for n, queue in enumerate("abcd", start=1):
         kill(store, n, queue=queue)
-    plan = draw_up(store, Selection(store), "", Settings())
+    plan = draw_up(store, Selection(store), "", RedriveSettings())
     assert list(plan.by_queue.items()) == [("d", 4), ("c", 3), ("…", 3)] and plan.by_task == {"push": 10}
 
 
@@ -123,7 +123,7 @@ def test_a_plan_that_is_cut_off_was_never_there_and_what_it_wrote_expires(
 
     monkeypatch.setattr(planning, "new_id", new_id)
     with pytest.raises(KeyboardInterrupt):
-        draw_up(store, cut_off(), "", Settings())  # type: ignore[arg-type]
+        draw_up(store, cut_off(), "", RedriveSettings())  # type: ignore[arg-type]
     assert read_plan(store.cells, made[0]) is None
     assert len(read_chunk(store.cells, made[0], 0)) == 4
     clock.advance(7 * DAY_S + 1)
@@ -133,7 +133,7 @@ def test_a_plan_that_is_cut_off_was_never_there_and_what_it_wrote_expires(
 
 def test_a_plan_that_cannot_be_read_is_called_altered(store: MemoryStore) -> None:
     kill(store)
-    plan = draw_up(store, Selection(store), "", Settings())
+    plan = draw_up(store, Selection(store), "", RedriveSettings())
     for key in (plan_cell(plan.id), chunk_cell(plan.id, 0)):
         (cell,) = store.cells.read([key])
         assert cell is not None
@@ -152,34 +152,36 @@ def test_a_field_that_is_added_later_alters_no_plan_drawn_up_before(store: Memor
     assert cell is not None
     written = msgspec.json.decode(cell.value)
     assert set(written["settings"]) == {"rate", "canary", "stop_if"}
-    assert msgspec.json.encode(msgspec.json.decode(cell.value, type=planning.Plan)) == cell.value
+    assert msgspec.json.encode(msgspec.json.decode(cell.value, type=records.Plan)) == cell.value
 
 
 @pytest.mark.parametrize(
     "settings, total, seconds",
     [
-        (Settings(), 1000, 2),
-        (Settings(rate=20.0), 100, 5),
-        (Settings(rate=20.0), 0, 0),
-        (Settings(rate=0.5), 3, 6),
-        (Settings(rate=0.5, slow_start=True), 3, 6),
-        (Settings(rate=100.0, slow_start=True), 10, 10),
-        (Settings(rate=100.0, slow_start=True), 1270, 70),
-        (Settings(rate=100.0, slow_start=True), 10_000, 70 + 87.3),
-        (Settings(rate=20.0, canary=5), 100, 6),
-        (Settings(rate=20.0, canary=5), 5, 0.25),
-        (Settings(rate=20.0, delay_ms=60_000, spread_ms=30_000), 100, 95),
+        (RedriveSettings(), 1000, 2),
+        (RedriveSettings(rate=20.0), 100, 5),
+        (RedriveSettings(rate=20.0), 0, 0),
+        (RedriveSettings(rate=0.5), 3, 6),
+        (RedriveSettings(rate=0.5, slow_start=True), 3, 6),
+        (RedriveSettings(rate=100.0, slow_start=True), 10, 10),
+        (RedriveSettings(rate=100.0, slow_start=True), 1270, 70),
+        (RedriveSettings(rate=100.0, slow_start=True), 10_000, 70 + 87.3),
+        (RedriveSettings(rate=20.0, canary=5), 100, 6),
+        (RedriveSettings(rate=20.0, canary=5), 5, 0.25),
+        (RedriveSettings(rate=20.0, delay_ms=60_000, spread_ms=30_000), 100, 95),
     ],
 )
 def test_the_estimate_is_the_time_at_the_rate_with_slow_start_canary_delay_and_spread(
-    settings: Settings, total: int, seconds: float
+    settings: RedriveSettings, total: int, seconds: float
 ) -> None:
     assert estimate_s(settings, total) == pytest.approx(seconds, abs=0.01)
 
 
 def test_settings_are_read_from_what_people_write() -> None:
-    assert read_settings() == Settings()
-    assert read_settings(rate="5000/h", canary=5, delay="1m", spread="30s", attempts=3, to_queue="bulk") == Settings(
+    assert read_settings() == RedriveSettings()
+    assert read_settings(
+        rate="5000/h", canary=5, delay="1m", spread="30s", attempts=3, to_queue="bulk"
+    ) == RedriveSettings(
         rate=5000 / 3600,
         canary=5,
         stop_if="failed>20%",
@@ -288,7 +290,7 @@ def test_what_a_standing_rule_holds_is_left_out_and_counted(store: MemoryStore) 
 
 
 def test_no_plan_of_an_unknown_id(store: MemoryStore) -> None:
-    with pytest.raises(PlanRefused, match="there is no plan 'x'; one that nobody applies is kept for 7d") as refused:
+    with pytest.raises(PlanRefused, match="there is no plan 'x'; a plan that is not applied is kept for 7d") as refused:
         App(store=store).dlq.plan("x")
     assert refused.value.word == "unknown"
 

@@ -27,10 +27,12 @@ from redrive.message import (
     Swap,
 )
 from redrive.triage.redrive import plan as plans
-from redrive.triage.redrive import progress, run_state, runner, runs
+from redrive.triage.redrive import progress, records, runner
+from redrive.triage.redrive import run as runs
+from redrive.triage.redrive.plan import read_settings
+from redrive.triage.redrive.records import RedriveSettings
 from redrive.triage.redrive.run import Run
-from redrive.triage.redrive.service import Carrying
-from redrive.triage.redrive.settings import Settings, read_settings
+from redrive.triage.service import RedriveService
 
 
 @pytest.fixture
@@ -188,7 +190,7 @@ def test_a_moved_message_that_a_person_cancels_is_skipped(scene: Scene) -> None:
 def test_a_plan_is_applied_once(scene: Scene) -> None:
     scene.bury(2)
     run = scene.start()
-    plan = plans.read_plan(scene.store.cells, run.id)
+    plan = records.read_plan(scene.store.cells, run.id)
     assert plan is not None
     with pytest.raises(PlanRefused, match="applied already"):
         runs.begin(scene.store, plan, actor="bob", reason="again")
@@ -220,10 +222,10 @@ def test_a_spread_lets_them_come_back_over_that_time(scene: Scene) -> None:
 def test_it_is_closed_once_all_verdicts_are_in_and_is_listed_still(scene: Scene) -> None:
     scene.bury(3)
     run = scene.start()
-    assert runs.index(scene.store).open == (run.id,)
+    assert records.index(scene.store).open == (run.id,)
     scene.over(run)
     scene.tick(times=3)
-    assert runs.index(scene.store) == run_state.Index((), (run.id,))
+    assert records.index(scene.store) == records.Index((), (run.id,))
     assert run.view().closed and run.counts["done"] == 3
 
 
@@ -276,7 +278,7 @@ def test_what_a_person_cancels_is_found_in_each_chunk(
 ) -> None:
     for module in (plans, runner, progress):
         monkeypatch.setattr(module, "CHUNK", 10)
-    monkeypatch.setattr(progress, "LOOKED", 4)
+    monkeypatch.setattr(progress, "FIND_MAX", 4)
     ids = scene.bury(50)
     run = scene.start(delay="1h")
     scene.move(50)
@@ -298,7 +300,7 @@ def test_a_message_that_stands_twice_in_a_plan_holds_up_nothing(scene: Scene) ->
     seen = list(scene.app.dlq.select())
     scene.store.triage([Handle(ids[1], 0, Lane.DEAD)], Isolate("odd"))
     seen += scene.app.dlq.select("lane:quarantine")
-    plan = plans.draw_up(scene.store, seen, "", Settings())
+    plan = plans.draw_up(scene.store, seen, "", RedriveSettings())
     runs.begin(scene.store, plan, actor="ann", reason="fixed")
     run = Run(scene.store, plan.id, scene.app)
     first, scene.carrier = scene.carry(plan.id, "first"), scene.carry(plan.id, "second")
@@ -385,7 +387,7 @@ def test_an_outage_is_told_once_a_minute_however_often_it_is_looked_for_runs(sce
     def notice(name: str, text: str, about: str = "", /, count: int = 1) -> None:
         told.append(name)
 
-    carrying = Carrying(scene.app, "one", notice)
+    carrying = RedriveService(scene.app, "one", notice)
     scene.store.close()
     for _ in range(50):
         carrying.look(now=True)

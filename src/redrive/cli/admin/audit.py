@@ -1,4 +1,4 @@
-"""`redrive audit`: who changed what, when and why; and whether the log still says what was written."""
+"""`redrive audit`: list, verify and export the audit log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...audit.log import Audit
 from ...errors import ConfigError
 from ..dlq.groups import audit as list_
 from ..main import Subcommands
-from ..place import Place, at_store
+from ..opening import Opened, at_store
 from ..terminal import views
 from ..terminal.failure import (
     DONE,
@@ -37,17 +37,22 @@ audit.add_command(list_, "list")
 
 
 @audit.command()
-@click.option("--anchor", default="", metavar="SEQ:HASH", help="the head of an earlier look: it must still hold")
+@click.option(
+    "--anchor",
+    default="",
+    metavar="SEQ:HASH",
+    help="the head that an earlier call printed: it must still be in the log",
+)
 @at_store()
-def verify(place: Place, out: Output, anchor: str) -> int:
+def verify(opened: Opened, out: Output, anchor: str) -> int:
     """Find entries that were changed, removed or moved since they were written; exits 1 if there are any.
 
-    Each entry holds the hash of the one before, and the head that of the last. Who may write to the store can also
-    write the whole log anew: keep the `head` that this prints somewhere else, and give it as --anchor next time.
+    Each entry holds the hash of the one before, and the head the hash of the last. Anyone who may write to the store
+    can also rewrite the whole log: store the `head` that this prints elsewhere, and give it as --anchor next time.
 
-    Entries of versions before the chain have no hashes: they are counted as `outside`, and the first are named.
+    Entries from before the log had hashes are counted as `outside`, and the first ones are named.
     """
-    log = Audit(place.store)
+    log = Audit(opened.store)
     try:
         found = log.verify(anchor)
     except ConfigError as error:
@@ -63,7 +68,7 @@ def verify(place: Place, out: Output, anchor: str) -> int:
     if found.outside > OUTSIDE_SHOWN:
         note(f"and {found.outside - OUTSIDE_SHOWN:,} more: {onward('audit export')}")
     if found.problems:
-        note(f"the audit log of {place.url} does not hold what was written")
+        note(f"the audit log of {opened.url} does not hold what was written")
         return FAILED
     return DONE
 
@@ -71,13 +76,13 @@ def verify(place: Place, out: Output, anchor: str) -> int:
 @audit.command()
 @click.option("-f", "--file", type=click.File("wb", atomic=True), help="write here, whole or not at all [stdout]")
 @at_store()
-def export(place: Place, out: Output, file: IO[bytes] | None) -> None:
+def export(opened: Opened, out: Output, file: IO[bytes] | None) -> None:
     """Write the whole log as JSON lines, the oldest first, as it is stored: {"hash": …, "entry": {…}}.
 
-    `hash` is the SHA-256 of the bytes of `entry`, and `prev` in it is the hash of the line before. What corrects an
-    entry is one of its own (`amends`). Entries outside the chain come first, with an empty hash.
+    `hash` is the SHA-256 of the bytes of `entry`, and `prev` in it is the hash of the line before. A correction is an
+    entry of its own (`amends`). Entries outside the chain come first, with an empty hash.
     """
-    log, stream = Audit(place.store), file or sys.stdout.buffer
+    log, stream = Audit(opened.store), file or sys.stdout.buffer
     count = 0
     for line in log.lines():
         stream.write(line + b"\n")

@@ -1,4 +1,4 @@
-"""`redrive config`: what holds here, and who says so."""
+"""`redrive config`: show the settings and their sources."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 from ...config import settings, sources, unknown_variables
 from ...redact import redact
 from ..main import Subcommands
-from ..place import app_option, output_option, url_option
+from ..opening import app_option, output_option, url_option
 from ..terminal.failure import note
 from ..terminal.output import Column, Output
 

@@ -1,4 +1,4 @@
-"""`redrive init`: a first app that runs."""
+"""`redrive init`: write a small app that runs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ COMMANDS = (
 @click.argument("directory", default=".", type=click.Path(file_okay=False, path_type=Path), metavar="[DIR]")
 @click.option("--url", metavar="URL", default="sqlite:///redrive.db", help="the store to set [sqlite:///redrive.db]")
 def init(directory: Path, url: str) -> None:
-    """Write a small app that runs (tasks.py) and its settings (redrive.toml) into DIR; never over what is there.
+    """Write a small app that runs (tasks.py) and its settings (redrive.toml) into DIR. Never overwrites a file.
 
     \b
       redrive init shop --url postgresql://localhost/app
@@ -94,8 +94,8 @@ def init(directory: Path, url: str) -> None:
 
 
 def _new(path: Path) -> IO[str]:
-    """The settings may hold a password, so they are this user's alone; the code runs as the user who calls, so others
-    do not write it, whatever the umask."""
+    """The settings may hold a password, so only this user may read them; the code runs as its caller, so only this
+    user may write it, whatever the umask."""
     if path.name == SETTINGS_FILE:
         return os.fdopen(create(path, shared=is_shared()), "w", encoding="utf-8")
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w", encoding="utf-8")

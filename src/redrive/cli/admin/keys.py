@@ -8,7 +8,7 @@ import click
 
 from ...config import settings
 from ..main import Subcommands
-from ..place import Place, at_store, output_option
+from ..opening import Opened, at_store, output_option
 from ..terminal.failure import DONE, FAILED, note
 from ..terminal.output import Column, Output
 
@@ -25,16 +25,16 @@ _COLUMNS = (
 
 @click.group(cls=Subcommands)
 def keys() -> None:
-    """Make a key; see which keys what is stored still needs."""
+    """Create a key; list the keys that stored data still needs."""
 
 
 @keys.command()
 @click.argument("id")
 @output_option
 def new(output: str | None, id: str) -> None:
-    """Print a fresh random key of that id, as REDRIVE_KEYS takes it.
+    """Print a new random key with this id, for REDRIVE_KEYS.
 
-    Put it first to write with it: REDRIVE_KEYS=NEW:…,OLD:…. It is printed once and kept nowhere.
+    Put it first to write with it: REDRIVE_KEYS=NEW:…,OLD:…. It is printed once and stored nowhere.
     """
     from ...crypto.keys import Key, new_secret
 
@@ -49,16 +49,16 @@ def new(output: str | None, id: str) -> None:
 
 @keys.command()
 @at_store()
-def status(place: Place, out: Output) -> int:
-    """Show which keys encrypt what is stored. Exits 1 if one of them is not here.
+def status(opened: Opened, out: Output) -> int:
+    """Show which keys encrypt stored data. Exits 1 if one of them is missing here.
 
-    A key whose line counts nothing, and which does not write, can be removed once every process writes with a newer
-    one, and results of idempotency keys that it encrypted have expired: those are not counted. It looks through every
-    message and blob.
+    A key whose counts are zero and which does not write can be removed once every process writes with a newer one, and
+    the results of idempotency keys that it encrypted have expired: those are not counted. Reads every message and
+    blob.
     """
     from ...crypto import used
 
-    found, unseen = used(place.store)
+    found, unseen = used(opened.store)
     rows: list[dict[str, Any]] = [
         {"key": use.key, "state": _state(use.writes, use.here, use.used), **use.parts} for use in found
     ]

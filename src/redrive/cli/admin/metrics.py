@@ -1,4 +1,4 @@
-"""`redrive metrics`: Prometheus metrics of a store, and of workers; and what `redrive worker --metrics` serves."""
+"""`redrive metrics`: serve or print Prometheus metrics of a store and its workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import click
 from ...config import LOOPBACK, address
 from ...observe.shared_tally import read
 from ..main import Subcommands
-from ..place import Place, at_store
+from ..opening import Opened, at_store
 from ..terminal.failure import Failure, command, note
 from ..terminal.output import Output
 
@@ -37,7 +37,7 @@ _dir_option = click.option(
 
 @click.group(cls=Subcommands)
 def metrics() -> None:
-    """Serve or print Prometheus metrics: how much lies where, and what workers counted.
+    """Serve or print Prometheus metrics: depths of queues, and what workers counted.
 
     Workers serve theirs by `redrive worker --metrics PORT`; an app by `redrive.observe.prometheus.Metrics`.
     """
@@ -59,7 +59,7 @@ def metrics() -> None:
 )
 @_dir_option
 @at_store()
-def serve(place: Place, out: Output, port: int, host: str, directory: Path | None) -> None:
+def serve(opened: Opened, out: Output, port: int, host: str, directory: Path | None) -> None:
     """Serve metrics over HTTP until SIGTERM or Ctrl-C. Reads only.
 
     \b
@@ -67,22 +67,21 @@ def serve(place: Place, out: Output, port: int, host: str, directory: Path | Non
     """
     asked = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, asked)  # before there are threads that could get them
-    with _served(_registry(place.store, directory, place.app), address(f"{host}:{port}")):
+    with _served(_registry(opened.store, directory, opened.app), address(f"{host}:{port}")):
         signal.sigwait(asked)
 
 
 @metrics.command(name="print")
 @_dir_option
 @at_store()
-def print_(place: Place, out: Output, directory: Path | None) -> None:
+def print_(opened: Opened, out: Output, directory: Path | None) -> None:
     """Print what one scrape would get, in Prometheus' text format whatever -o says."""
-    sys.stdout.write(_client().generate_latest(_registry(place.store, directory, place.app)).decode())
+    sys.stdout.write(_client().generate_latest(_registry(opened.store, directory, opened.app)).decode())
 
 
 @contextlib.contextmanager
 def serve_workers(app: App, at: str) -> Iterator[Path]:
-    """Serve the depths of the app's store, and what children count into the directory that is given, until the block
-    ends."""
+    """Serve the depths of the app's store, and the counts of children in this directory, until the block ends."""
     with contextlib.ExitStack() as ending:
         registry = _registry(app.store, None, app)
         store, port = app.store, ending.enter_context(_served(registry, at))
@@ -108,7 +107,7 @@ def serve_app(app: App, at: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _served(registry: Any, at: str) -> Iterator[int]:
-    """Serve a registry at HOST:PORT from a thread; gives the port that it got."""
+    """Serve a registry at HOST:PORT from a thread; yields the port."""
     host, _, port = at.rpartition(":")
     try:
         server, thread = _client().start_http_server(int(port), host.strip("[]"), registry)

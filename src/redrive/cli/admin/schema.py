@@ -1,4 +1,4 @@
-"""`redrive schema`: what each task's bodies look like, for those who write, check or edit them without Python."""
+"""`redrive schema`: export the JSON Schema of the bodies of each task, for other programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ...enqueue import Task
 from ...errors import EncodeError, near_miss
 from ...redact import in_json, one_line, redact, telling
 from ..main import Subcommands
-from ..place import app_option, load_app
+from ..opening import app_option, load_app
 from ..terminal.failure import USAGE, Failure, program, typed
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -45,8 +45,8 @@ def schema() -> None:
 def export(app: str | None, names: Sequence[str], directory: Path | None) -> None:
     """Print the JSON Schema (2020-12) of the bodies of each task: an object of schemas by task name.
 
-    `title` is the task's name, `version` the version of the bodies it describes. Kept under version control, a change
-    that old messages cannot follow is seen in review.
+    `title` is the name of the task, `version` the version of its bodies. Keep the schemas under version control, and a
+    review shows changes that old messages do not fit.
 
     \b
       redrive schema export --app tasks:app --task crm.push
@@ -66,7 +66,7 @@ def export(app: str | None, names: Sequence[str], directory: Path | None) -> Non
 
 
 def schema_of(task: Task[Any, Any]) -> dict[str, Any]:
-    """The JSON Schema of a task's bodies. An argument whose type cannot be described may be anything, and says so."""
+    """The JSON Schema of a task's bodies. An argument whose type cannot be described accepts anything, and says so."""
     codec = task.codec
     properties, shared = _properties(codec.kinds)
     parameters = codec.signature.parameters.values()
@@ -83,7 +83,7 @@ def schema_of(task: Task[Any, Any]) -> dict[str, Any]:
 
 
 def _properties(kinds: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """The schema of each argument, and of what they share."""
+    """The schema of each argument, and of the types that they share."""
     try:
         return _described(kinds)
     except Exception:  # one holds a default that is no JSON, or two a type of the same name: keep what can be kept
@@ -109,14 +109,14 @@ def _described(kinds: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dic
 
 
 class _Models:
-    """Gathers the schemas of pydantic models under names of their own: each comes with references into itself."""
+    """Collects the schemas of pydantic models under unique names, as each has references into itself."""
 
     def __init__(self) -> None:
         self.shared: dict[str, Any] = {}
         self._names: dict[Any, str] = {}
 
     def ref(self, kind: Any) -> dict[str, Any]:
-        """The schema to put where this type, which msgspec does not know, is used."""
+        """The schema for a type that msgspec does not know."""
         if kind is object:
             return {"description": "Anything."}
         if isinstance(kind, type) and issubclass(kind, PurePath):

@@ -1,4 +1,4 @@
-"""`redrive store`: the engine below."""
+"""`redrive store`: check, describe, repair and upgrade the store."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ...errors import Unsupported
 from ...message import Damage, Message
 from ...urls import shown
 from ..main import Subcommands
-from ..place import (
-    Place,
+from ..opening import (
+    Opened,
     app_option,
     at_store,
     output_option,
@@ -44,34 +44,34 @@ def store() -> None:
 
 
 @store.command()
-@click.option("--repair", is_flag=True, help="mend what can be mended, once a copy of it is written")
+@click.option("--repair", is_flag=True, help="repair what can be repaired, after writing a copy of it")
 @click.option("--copy", metavar="FILE", help="where --repair writes it (default: redrive-repair-TIME.jsonl here)")
 @at_store()
-def check(place: Place, out: Output, repair: bool, copy: str | None) -> int:
+def check(opened: Opened, out: Output, repair: bool, copy: str | None) -> int:
     """Look for damage; exits 1 if there is any.
 
-    It names each message that cannot be read, or that nothing would ever claim. With --repair a message that only
-    stands in the wrong place goes back to its queue; one that lost something of itself rests dead, with what is left of
-    it. What it cannot be without (its task, its body) is not made up: such a message stays in quarantine.
+    Names each message that cannot be read, or that would never be claimed. --repair puts a message back into its queue
+    if only its index is wrong; a message that lost a field becomes dead, with the rest of its fields. One that lost its
+    task or its body stays in quarantine: these are never made up.
     """
     if repair:
-        return _repair(place, out, copy)
-    problems = place.store.check()
+        return _repair(opened, out, copy)
+    problems = opened.store.check()
     out.record({"ok": not problems, "problems": problems}, table=lambda: problems or ["ok"])
     if problems:
         one = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        note(f"{one} in {place.url}; stop the workers and {_keep(place)} before anything else")
+        note(f"{one} in {opened.url}; stop the workers and {_keep(opened)} before anything else")
         return FAILED
-    note(f"no damage found in {place.url}")
+    note(f"no damage found in {opened.url}")
     return DONE
 
 
-def _repair(place: Place, out: Output, copy: str | None) -> int:
-    """Exits 1 where something is left that is damaged."""
-    path = Path(copy or f"redrive-repair-{place.store.now_ms()}.jsonl")
+def _repair(opened: Opened, out: Output, copy: str | None) -> int:
+    """Exits 1 if damage is left."""
+    path = Path(copy or f"redrive-repair-{opened.store.now_ms()}.jsonl")
     with Copies(path) as copies:
-        done = place.store.repair(copies.keep)
-    left = place.store.check()
+        done = opened.store.repair(copies.keep)
+    left = opened.store.check()
     out.record({"repaired": done, "problems": left}, table=lambda: [*done, *left] or ["ok"])
     if done:
         note(f"{len(done)} looked at; as they were they stand in {path}")
@@ -81,7 +81,8 @@ def _repair(place: Place, out: Output, copy: str | None) -> int:
 
 
 class Copies:
-    """A file of rows as they were, a JSON object in each line; made when there is the first, and never over another."""
+    """A file of the rows before their repair, a JSON object in each line. Created with the first row, never over
+    another file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -95,7 +96,7 @@ class Copies:
             self._file.close()
 
     def keep(self, message: Message) -> None:
-        """On the disk before this returns. Raises Failure."""
+        """Write these rows to the disk before this returns. Raises Failure."""
         if self._file is None:
             try:
                 fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -110,37 +111,37 @@ class Copies:
         os.fsync(self._file.fileno())
 
 
-def _keep(place: Place) -> str:
-    return "copy the file" if place.store.traits.name == "sqlite" else "make a backup"
+def _keep(opened: Opened) -> str:
+    return "copy the file" if opened.store.traits.name == "sqlite" else "make a backup"
 
 
 @store.command()
 @at_store()
-def doctor(place: Place, out: Output) -> int:
-    """Look for what is unsafe or slow about the set-up; exits 1 if there is any.
+def doctor(opened: Opened, out: Output) -> int:
+    """Check the set-up for risks and slowness; exits 1 if it finds any.
 
-    Each line says what it is, what may come of it, and what to do. It changes nothing. With --app it also looks
-    whether the store can carry the app's tasks, as a worker does before it starts.
+    Each line says what is wrong, what may follow, and what to do. It changes nothing. With --app it also checks whether
+    the store fits the app's tasks, as a worker does before it starts.
     """
     from ...worker.preflight import advice
 
-    told = [*place.store.doctor(), *(advice(place.app, place.store) if place.app else ())]
+    told = [*opened.store.doctor(), *(advice(opened.app, opened.store) if opened.app else ())]
     findings = list(dict.fromkeys(told))
     out.record({"ok": not findings, "findings": findings}, table=lambda: findings or ["ok"])
     if findings:
-        note(f"{len(findings)} finding{'s' * (len(findings) > 1)} about {place.url}")
+        note(f"{len(findings)} finding{'s' * (len(findings) > 1)} about {opened.url}")
         return FAILED
-    note(f"nothing to mend about {place.url}")
+    note(f"nothing to mend about {opened.url}")
     return DONE
 
 
 @store.command()
 @at_store()
-def info(place: Place, out: Output) -> None:
-    """Show what the store is, what it promises, what it holds and how large it is."""
-    traits = msgspec.structs.asdict(place.store.traits)
-    counts = msgspec.structs.asdict(place.store.counts())
-    out.record({"url": place.url, **place.store.about(), **counts, "queues": place.store.queues(), **traits})
+def info(opened: Opened, out: Output) -> None:
+    """Show the engine of the store, its guarantees, its contents and its size."""
+    traits = msgspec.structs.asdict(opened.store.traits)
+    counts = msgspec.structs.asdict(opened.store.counts())
+    out.record({"url": opened.url, **opened.store.about(), **counts, "queues": opened.store.queues(), **traits})
     if out.is_table:
         note(f"{program()} queue list shows the queues one by one")
 
@@ -150,10 +151,10 @@ def info(place: Place, out: Output) -> None:
 @url_option
 @app_option
 def sql(url_argument: str | None, url: str | None, app: str | None) -> None:
-    """Print the statements that make the store's schema, for somebody who may run them. Connects to nothing.
+    """Print the SQL that creates the store's schema, for a person who may run it. Connects to nothing.
 
-    They begin with the rights that workers need, which are fewer. Where they are run by hand, `migrate=off` in the URL
-    keeps workers from trying.
+    It begins with the rights that workers need, which are fewer. If you run it by hand, `migrate=off` in the URL keeps
+    workers from trying.
 
     \b
       redrive store sql 'postgresql://db.example.com/app?schema=redrive' > redrive.sql
@@ -169,10 +170,10 @@ def sql(url_argument: str | None, url: str | None, app: str | None) -> None:
 @app_option
 @output_option
 def upgrade(url_argument: str | None, url: str | None, app: str | None, output: str | None) -> None:
-    """Bring the store's schema up to date, and say from which version to which.
+    """Upgrade the schema of the store, and print the versions before and after.
 
-    Workers may go on meanwhile, those of the version before too. Without it, whoever opens the store first does the
-    same, unless the URL says `migrate=off`. A store without a schema has nothing to upgrade.
+    Workers may continue meanwhile, also those of the version before. Without this command, the first process that opens
+    the store upgrades it, unless the URL has `migrate=off`. A store without a schema has nothing to upgrade.
     """
     from ...stores import engine_of
     from ...stores.upkeep import upgrade as bring_up
@@ -182,7 +183,7 @@ def upgrade(url_argument: str | None, url: str | None, app: str | None, output: 
         require(named)
     try:
         before, after = bring_up(named)
-    except Unsupported as error:  # whoever runs this at each roll-out need not know which store it is
+    except Unsupported as error:  # a roll-out script may run this for any store
         note(f"nothing to upgrade: {error}")
         return
     out.record(
@@ -192,7 +193,7 @@ def upgrade(url_argument: str | None, url: str | None, app: str | None, output: 
 
 
 def _url(argument: str | None, flag: str | None, app: str | None) -> str:
-    """The URL of the store that is meant. Raises Failure where it is named twice, or an app brought a store object."""
+    """The URL of the store. Raises Failure if it is named twice, or an app was given a store object."""
     if argument and flag and argument != flag:
         raise Failure("give the URL once", "the argument and --url differ", f"{command()} --help", USAGE)
     return url_of(
@@ -203,15 +204,15 @@ def _url(argument: str | None, flag: str | None, app: str | None) -> str:
 @store.command()
 @click.option("--older-than", type=DURATION, default="1h", help="leave blobs younger than this [1h]")
 @at_store()
-def sweep(place: Place, out: Output, older_than: float) -> None:
+def sweep(opened: Opened, out: Output, older_than: float) -> None:
     """Remove blobs that no message refers to.
 
-    Crashes leave them; workers do this once an hour. No put or transaction may take longer than --older-than: its blobs
-    are written first.
+    Crashes leave such blobs; workers remove them once an hour. No put or transaction may take longer than --older-than,
+    as its blobs are written first.
     """
     from ...blobs import collect
     from ...triage.pauses import tell
 
-    count = collect(place.store, milliseconds(older_than))
-    tell(place.store, "sweep", "blobs", count=count)
+    count = collect(opened.store, milliseconds(older_than))
+    tell(opened.store, "sweep", "blobs", count=count)
     out.record({"removed": count}, table=lambda: [f"{count:,} blobs removed"])

@@ -1,4 +1,4 @@
-"""`redrive aws`: what a deployment on AWS needs beside the program."""
+"""`redrive aws`: write the infrastructure of a deployment on AWS."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..terminal.failure import USAGE, Failure, note, program
 
 @click.group(cls=Subcommands)
 def aws() -> None:
-    """Write what a deployment on AWS needs: the template, the zip of its Lambdas. Nothing here calls AWS."""
+    """Write the infrastructure of a deployment on AWS: its template, and the zip of its Lambdas. Never calls AWS."""
 
 
 @aws.command()
@@ -29,7 +29,7 @@ def aws() -> None:
     "--prefix",
     default="redrive",
     envvar="REDRIVE_AWS_PREFIX",
-    help="what queue names begin with, as in sqs://REGION/PREFIX [redrive] [REDRIVE_AWS_PREFIX]",
+    help="the prefix of queue names, as in sqs://REGION/PREFIX [redrive] [REDRIVE_AWS_PREFIX]",
 )
 @click.option("-q", "--queue", "queues", multiple=True, metavar="NAME", help="a queue; any number of them [default]")
 @click.option(
@@ -51,7 +51,7 @@ def aws() -> None:
     "--filter-scope",
     type=click.Choice(tuple(SCOPES)),
     default="attributes",
-    help="what --filter looks at [attributes]",
+    help="what --filter applies to [attributes]",
 )
 @click.option("--topic", default="events", metavar="NAME", help="the topic, after the prefix [events]")
 @click.option(
@@ -82,7 +82,7 @@ def template(
     """Write a CloudFormation template: queues with dead-letter and poison queues, topic, table of cells, alarms,
     dashboard, re-driver, policies.
 
-    Its parameters have descriptions, and defaults from --profile. Lambdas are made only where CodeBucket is given.
+    Its parameters have descriptions, and defaults from --profile. It creates Lambdas only if CodeBucket is given.
 
     \b
       redrive aws template --prefix shop -q orders -q mails --out redrive.yaml
@@ -125,8 +125,8 @@ def template(
 def package(out: Path, python: str, architecture: str, add: Sequence[Path]) -> None:
     """Write the zip of a Lambda function: redrive, msgspec and your code. boto3 is on Lambda already.
 
-    The defaults are those of the template's parameters Runtime and Architecture. What is compiled is fetched by pip
-    where this machine's does not fit.
+    The defaults are those of the template's parameters Runtime and Architecture. pip downloads compiled packages
+    if those of this machine do not fit.
 
     \b
       redrive aws package redriver.zip

@@ -1,4 +1,4 @@
-"""`redrive cost`: what SQS bills for a volume of messages."""
+"""`redrive cost`: estimate what SQS bills for a volume of messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from ...config import settings, some_size
 from ...errors import ConfigError
-from ..place import output_option
+from ..opening import output_option
 from ..terminal.failure import USAGE, Failure, program
 from ..terminal.output import Column, Output
 
@@ -66,7 +66,7 @@ class SizeType(click.ParamType):  # type: ignore[type-arg]  # generic since clic
     "--mode",
     type=click.Choice(("visibility", "requeue")),
     default="visibility",
-    help="how a retry waits: hidden where it lies, or as a delayed copy [visibility]",
+    help="how a retry waits: hidden in its queue, or as a delayed copy [visibility]",
 )
 @click.option("--fifo", is_flag=True, help="a FIFO queue")
 @click.option("--fair", is_flag=True, help="messages with a group on a standard queue")
@@ -87,9 +87,9 @@ def cost(
     free: bool,
     output: str | None,
 ) -> None:
-    """Tell what SQS bills for a month's messages: requests by action, and dollars.
+    """Estimate what SQS bills for a month's messages: requests by action, and dollars.
 
-    Beside it stands the consumer that handles one message at a time and retries by a copy.
+    For comparison it also shows a consumer that handles one message at a time and retries by a copy.
 
     \b
       redrive cost --messages 10M --retries 20% --pollers 3 --body 2KB

@@ -1,4 +1,4 @@
-"""`redrive dlq discard|quarantine|readmit|export|import`: put what died where it belongs."""
+"""`redrive dlq discard|quarantine|readmit|export|import`: act on dead messages."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import click
 
 from ...audit.actor import signed
 from ...message import Lane, Where
-from ...triage.actions import Mending
-from ...triage.export import Exported, Importer, Looked, export
-from ...triage.select.selector import Selection, as_node
-from ...triage.select.terms import Or
-from ..place import Place, at_store
+from ...triage.actions import Actions
+from ...triage.export import Exported, Importer, Inspected, export
+from ...triage.select.terms import Or, as_node
+from ...triage.selection import Selection
+from ..opening import Opened, at_store
 from ..revealing import REVEALS, Reveal
-from ..selecting import chosen_words, confirmed, note_unread, signature, stated, write_mended
+from ..selecting import chosen_words, confirmed, note_unread, signature, stated, write_result
 from ..terminal.failure import (
     DONE,
     FAILED,
@@ -47,15 +47,15 @@ words_argument = click.argument("words", nargs=-1, metavar="[ID…|SELECTOR…]"
 @signature()
 @at_store()
 def discard(
-    place: Place, out: Output, words: tuple[str, ...], every: bool, yes: bool, actor: str | None, reason: str
+    opened: Opened, out: Output, words: tuple[str, ...], every: bool, yes: bool, actor: str | None, reason: str
 ) -> int:
-    """Remove dead messages for good. Their unique keys are free again.
+    """Delete dead messages. Their unique keys are free again.
 
-    Give ids, or a selector as for `dlq list`, or --all. Asks first, with their number. Each batch of 500 is one commit,
-    with its entry in the audit log; cut off, the same command does the rest.
+    Give ids, or a selector as for `dlq list`, or --all. Asks first, and says how many. Each batch of 500 is one
+    commit with its entry in the audit log; after a crash the same command does the rest.
     """
     stated(reason)
-    ids, selected = chosen_words(place, words, every)
+    ids, selected = chosen_words(opened, words, every)
     count = len(set(ids)) if selected is None else selected.count()
     if selected is not None:
         note_unread(selected)
@@ -63,13 +63,13 @@ def discard(
         note("nothing dead matches")
         return DONE
     what = f"{count:,} dead messages would be discarded" if count > 1 else "a dead message would be discarded"
-    asked = f"Discard {count:,} dead {'messages' if count > 1 else 'message'} of {place.url} for good?"
+    asked = f"Discard {count:,} dead {'messages' if count > 1 else 'message'} of {opened.url} for good?"
     if not confirmed(asked, what, yes, words=words or ("--all",), reason=reason):
         note("nothing was discarded")
         return FAILED
     with bar(count, "discarding") as tick:
-        done = Mending(place.store).discard(ids or None, select=selected, reason=reason, actor=actor, tick=tick)
-    return write_mended(out, done, "discarded", named=bool(ids))
+        done = Actions(opened.store).discard(ids or None, select=selected, reason=reason, actor=actor, tick=tick)
+    return write_result(out, done, "discarded", named=bool(ids))
 
 
 @click.command()
@@ -77,14 +77,14 @@ def discard(
 @every_option
 @signature()
 @at_store()
-def quarantine(place: Place, out: Output, words: tuple[str, ...], every: bool, actor: str | None, reason: str) -> int:
-    """Move dead messages to the quarantine lane, out of reach of bulk redrives. `dlq readmit` brings them back."""
+def quarantine(opened: Opened, out: Output, words: tuple[str, ...], every: bool, actor: str | None, reason: str) -> int:
+    """Move dead messages to the quarantine lane, where bulk redrives skip them. `dlq readmit` brings them back."""
     stated(reason)
-    ids, selected = chosen_words(place, words, every)
-    done = Mending(place.store).quarantine(ids or None, select=selected, reason=reason, actor=actor)
+    ids, selected = chosen_words(opened, words, every)
+    done = Actions(opened.store).quarantine(ids or None, select=selected, reason=reason, actor=actor)
     if selected is not None:
         note_unread(selected)
-    return write_mended(out, done, "quarantined", named=bool(ids))
+    return write_result(out, done, "quarantined", named=bool(ids))
 
 
 @click.command()
@@ -92,17 +92,17 @@ def quarantine(place: Place, out: Output, words: tuple[str, ...], every: bool, a
 @click.option("--all", "every", is_flag=True, help="every quarantined message")
 @signature()
 @at_store()
-def readmit(place: Place, out: Output, words: tuple[str, ...], every: bool, actor: str | None, reason: str) -> int:
+def readmit(opened: Opened, out: Output, words: tuple[str, ...], every: bool, actor: str | None, reason: str) -> int:
     """Move quarantined messages to the dead lane, from where they can be redriven.
 
-    Give ids, or a selector that chooses among what is in quarantine, or --all.
+    Give ids, or a selector, which applies to quarantined messages only, or --all.
     """
     stated(reason)
-    ids, selected = chosen_words(place, words, every, lane=Lane.QUARANTINE)
-    done = Mending(place.store).readmit(ids or None, select=selected, reason=reason, actor=actor)
+    ids, selected = chosen_words(opened, words, every, lane=Lane.QUARANTINE)
+    done = Actions(opened.store).readmit(ids or None, select=selected, reason=reason, actor=actor)
     if selected is not None:
         note_unread(selected)
-    return write_mended(out, done, "readmitted", named=bool(ids))
+    return write_result(out, done, "readmitted", named=bool(ids))
 
 
 # -- carried elsewhere
@@ -116,7 +116,7 @@ def readmit(place: Place, out: Output, words: tuple[str, ...], every: bool, acto
 @signature(required=False)
 @at_store()
 def export_(
-    place: Place,
+    opened: Opened,
     out: Output,
     words: tuple[str, ...],
     every: bool,
@@ -125,26 +125,26 @@ def export_(
     actor: str | None,
     reason: str,
 ) -> int:
-    """Write dead messages as JSON lines, with all that is kept of them.
+    """Write dead messages as JSON lines, with everything that the store keeps of them.
 
-    They stay where they are, and the audit log says who took them.
+    They stay in the store, and the audit log records who exported them.
 
-    Secrets in them are hidden, and a message that held one is marked: it can be read, but not imported. --reveal writes
-    them as they are.
+    Secrets are hidden, and a message that held one is marked: it can be read, but not imported. --reveal writes the
+    secrets too.
 
     \b
       redrive dlq export queue:crm -f dead.jsonl --reveal --reason "to find out why"
       redrive dlq import dead.jsonl --url sqlite:///here.db --reason "to find out why"
     """
-    ids, selected = chosen_words(place, words, every)
-    chosen = selected if selected is not None else _of_any_lane(place, ids)
+    ids, selected = chosen_words(opened, words, every)
+    chosen = selected if selected is not None else _of_any_lane(opened, ids)
     if reveal:
-        Reveal(reveal, reason, actor).note(place, "" if ids else str(chosen), ids=ids, count=chosen.count())
+        Reveal(reveal, reason, actor).note(opened, "" if ids else str(chosen), ids=ids, count=chosen.count())
     if file in (None, "-"):
-        done = export(place.store, chosen, sys.stdout.buffer, reveal=reveal, actor=actor, reason=reason)
+        done = export(opened.store, chosen, sys.stdout.buffer, reveal=reveal, actor=actor, reason=reason)
     else:
         try:
-            done = export(place.store, chosen, str(file), reveal=reveal, actor=actor, reason=reason)
+            done = export(opened.store, chosen, str(file), reveal=reveal, actor=actor, reason=reason)
         except OSError as error:
             what = f"{file} cannot be written: {error.strerror or error}"
             raise Failure(what, "nothing was exported", f"{command()} --help") from error
@@ -155,9 +155,9 @@ def export_(
     return _export_verdict(done, len(set(ids)))
 
 
-def _of_any_lane(place: Place, ids: tuple[str, ...]) -> Selection:
+def _of_any_lane(opened: Opened, ids: tuple[str, ...]) -> Selection:
     where = Where(ids=tuple(dict.fromkeys(ids)))
-    return Selection(place.store, Or((as_node(where), as_node(where, Lane.QUARANTINE))))
+    return Selection(opened.store, Or((as_node(where), as_node(where, Lane.QUARANTINE))))
 
 
 def _export_verdict(done: Exported, named: int) -> int:
@@ -174,15 +174,15 @@ def _export_verdict(done: Exported, named: int) -> int:
 @click.option("--skip-damaged", is_flag=True, help="import the other lines where some are damaged (default: nothing)")
 @signature()
 @at_store(create=True)
-def import_(place: Place, out: Output, file: IO[bytes], skip_damaged: bool, actor: str | None, reason: str) -> int:
+def import_(opened: Opened, out: Output, file: IO[bytes], skip_damaged: bool, actor: str | None, reason: str) -> int:
     """Import dead messages that `dlq export` wrote: FILE, or '-' for stdin.
 
-    They keep their ids and histories and rest as they did, until you retry them here. What the store has already stays
-    as it is, and so does what another message holds the unique key of. Exit 5 if some were not imported.
+    They keep their ids and histories, and stay dead until you retry them here. Skips messages that the store already
+    has, and those whose unique key another message holds. Exit 5 if some were not imported.
     """
     actor, reason = signed(actor, stated(reason), "import")
-    with Importer(place.store, file) as importer:
-        looked = importer.look()
+    with Importer(opened.store, file) as importer:
+        looked = importer.inspect()
         _tell_damaged(looked)
         if looked.bad and not skip_damaged:
             what = f"{looked.bad:,} of {looked.bad + looked.count:,} lines of {importer.name} are damaged"
@@ -202,7 +202,7 @@ def import_(place: Place, out: Output, file: IO[bytes], skip_damaged: bool, acto
     return DONE if not done.held and not looked.bad else PARTIAL if len(done) else FAILED
 
 
-def _tell_damaged(looked: Looked) -> None:
+def _tell_damaged(looked: Inspected) -> None:
     for each in looked.damaged[:DAMAGED_SHOWN]:
         note(f"line {each.line}: {each.why}")
     if looked.bad > DAMAGED_SHOWN:

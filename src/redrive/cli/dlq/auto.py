@@ -1,4 +1,4 @@
-"""`redrive dlq auto`: the machines that drive dead messages back by themselves."""
+"""`redrive dlq auto`: the machines that redrive automatically."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from ...duration import show
-from ...triage.auto import state
-from ...triage.auto.state import Machine
-from ..place import Place, at_store
+from ...triage.auto import machine
+from ...triage.auto.machine import Machine
+from ..opening import Opened, at_store
 from ..selecting import signature, stated, understood
 from ..terminal import views
 from ..terminal.failure import (
@@ -47,46 +47,46 @@ def _columns(now_ms: int) -> tuple[Column, ...]:
 
 @click.command()
 @click.argument("scope", required=False)
-@click.option("--pause", is_flag=True, help="begin nothing until it is resumed; a run under way goes on")
-@click.option("--resume", is_flag=True, help="go on")
+@click.option("--pause", is_flag=True, help="start no more runs until it is resumed; an open run continues")
+@click.option("--resume", is_flag=True, help="continue")
 @signature(required=False)
 @at_store()
 def auto(
-    place: Place, out: Output, scope: str | None, pause: bool, resume: bool, actor: str | None, reason: str
+    opened: Opened, out: Output, scope: str | None, pause: bool, resume: bool, actor: str | None, reason: str
 ) -> None:
-    """List what drives dead messages back by itself; or show one with its story, pause it, resume it.
+    """List the machines that redrive automatically; or show one with its story, pause it, resume it.
 
-    SCOPE is `queue/NAME`, as an app declares it by auto_redrive=, or `fingerprint/FP`, by a standing rule; the name
-    alone will do. --pause and --resume need a --reason.
+    SCOPE is `queue/NAME`, which an app declares by auto_redrive=, or `fingerprint/FP`, by a standing rule; the name
+    alone is enough. --pause and --resume need a --reason.
     """
     if pause and resume:
         raise click.UsageError("give --pause or --resume, not both")
     if scope is None:
         if pause or resume:
             raise Failure("no SCOPE is given", "one is paused at a time", f"{command()}", USAGE)
-        _list(place, out)
+        _list(opened, out)
         return
     if pause or resume:
-        act = state.pause if pause else state.resume
+        act = machine.pause if pause else machine.resume
         with understood(onward("dlq auto")):
-            found = act(place.store, scope, reason=stated(reason), actor=actor)
+            found = act(opened.store, scope, reason=stated(reason), actor=actor)
     else:
         with understood(onward("dlq auto")):
-            (found,) = state.machines(place.store, scope)
-    record = _record(found, place.store.now_ms())
+            (found,) = machine.machines(opened.store, scope)
+    record = _record(found, opened.store.now_ms())
     out.record(record, id="scope", table=lambda: _lines(out.hidden(record), out))
 
 
 COMMANDS = (auto,)
 
 
-def _list(place: Place, out: Output) -> None:
-    now_ms = place.store.now_ms()
-    rows = [_row(machine, now_ms) for machine in state.machines(place.store)]
+def _list(opened: Opened, out: Output) -> None:
+    now_ms = opened.store.now_ms()
+    rows = [_row(machine, now_ms) for machine in machine.machines(opened.store)]
     if not out.rows(rows, _columns(now_ms), id="scope"):
-        note(f"nothing drives dead messages of {place.url} back by itself: no worker with an auto_redrive= was there")
+        note(f"nothing drives dead messages of {opened.url} back by itself: no worker with an auto_redrive= was there")
     if any(not row["worked"] and row["phase"] != "ended" for row in rows):
-        note(f"some are worked by nobody now: is a worker of their app running? {program()} worker --help")
+        note(f"some have no worker now: is a worker of their app running? {program()} worker --help")
 
 
 def _row(machine: Machine, now_ms: int) -> dict[str, Any]:

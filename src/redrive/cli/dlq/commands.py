@@ -1,4 +1,4 @@
-"""`redrive dlq`: what died, why, and back to work with it."""
+"""`redrive dlq`: list, show, group and retry dead messages."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import click
 
 from ...message import RESTING, Lane
 from ...triage.dlq import DeadLetters
-from ...triage.select.selector import as_node
-from ...triage.select.terms import ALL, Node
+from ...triage.select.terms import ALL, Node, as_node
 from ..job import body_option, found, write_message
 from ..main import Subcommands
-from ..place import Place, at_store
+from ..opening import Opened, at_store
 from ..revealing import Reveal, reveal_option
 from ..selecting import (
     actor_option,
@@ -22,7 +21,7 @@ from ..selecting import (
     note_unread,
     selection,
     selector_argument,
-    write_mended,
+    write_result,
 )
 from ..terminal import views
 from ..terminal.failure import Failure, note, onward, typed
@@ -61,7 +60,7 @@ _GROUPS_TSV = (*_GROUPS[:2], Column("recent"), Column("earlier"), *_GROUPS[2:])
 
 @click.group(cls=Subcommands)
 def dlq() -> None:
-    """List, show, group, mend and retry dead messages; plan redrives and apply them."""
+    """List, show, group, edit and retry dead messages; plan redrives and apply them."""
 
 
 for each in (
@@ -78,12 +77,14 @@ for each in (
 @dlq.command("list")
 @selector_argument
 @filters
-@click.option("--quarantine", is_flag=True, help="list the quarantine lane instead: messages that killed their worker")
+@click.option(
+    "--quarantine", is_flag=True, help="list quarantined messages instead, such as those that killed their worker"
+)
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @reveal_option("--why")
 @at_store()
 def list_(
-    place: Place,
+    opened: Opened,
     out: Output,
     selector: tuple[str, ...],
     chosen: Node,
@@ -91,19 +92,18 @@ def list_(
     limit: int | None,
     reveal: Reveal,
 ) -> None:
-    """List dead messages, the longest dead first. Secrets in their texts are hidden, unless --reveal says so.
+    """List dead messages, the longest dead first. Secrets in their texts are hidden, unless --reveal is given.
 
-    SELECTOR says which: `'queue:crm failed:<6h -error:*Timeout'`. Fields: task queue error reason fingerprint key group
-    id text age failed attempt redrives crashes lane args.PATH.
-    """
+    SELECTOR says which ones: `'queue:crm failed:<6h -error:*Timeout'`. Fields: task queue error reason fingerprint key
+    group id text age failed attempt redrives crashes lane args.PATH."""
     lane = Lane.QUARANTINE if quarantine else Lane.DEAD
-    found = selection(place, selector, chosen, as_node(lane=lane))
+    found = selection(opened, selector, chosen, as_node(lane=lane))
     if reveal.asked:
-        reveal.of(place, out, str(found.node), count=found.count())
+        reveal.of(opened, out, str(found.node), count=found.count())
     if not out.rows((views.dead(m) for m in found), _COLUMNS, id="id", limit=limit):
         plain = found.node == as_node(lane=lane)
-        note(f"the {lane} lane of {place.url} is empty" if plain else "nothing dead matches")
-        sqs.note_outside(place)
+        note(f"the {lane} lane of {opened.url} is empty" if plain else "nothing dead matches")
+        sqs.note_outside(opened)
     note_unread(found)
 
 
@@ -112,17 +112,17 @@ def list_(
 @body_option
 @reveal_option()
 @at_store()
-def show(place: Place, out: Output, id: str, body: bool, reveal: Reveal) -> None:
-    """Show a dead message: what happened to it, its body and every fault kept.
+def show(opened: Opened, out: Output, id: str, body: bool, reveal: Reveal) -> None:
+    """Show a dead message: its timeline, its body and its faults.
 
-    Secrets in it are hidden, unless --reveal says so.
+    Secrets are hidden, unless --reveal is given.
     """
-    message = found(place, id)
+    message = found(opened, id)
     if message.lane not in RESTING:
-        state = message.state(place.store.now_ms())
+        state = message.state(opened.store.now_ms())
         raise Failure(f"message {id} is not dead", f"it is {state}", onward(f"job show {typed(id)}"))
-    reveal.of(place, out, ids=[message.id])
-    write_message(place, out, message, body=body, story=True)
+    reveal.of(opened, out, ids=[message.id])
+    write_message(opened, out, message, body=body, story=True)
 
 
 @dlq.command()
@@ -132,22 +132,22 @@ def show(place: Place, out: Output, id: str, body: bool, reveal: Reveal) -> None
 @reveal_option("--why")
 @at_store()
 def groups(
-    place: Place, out: Output, selector: tuple[str, ...], chosen: Node, limit: int | None, reveal: Reveal
+    opened: Opened, out: Output, selector: tuple[str, ...], chosen: Node, limit: int | None, reveal: Reveal
 ) -> None:
-    """List failure groups: dead messages that failed alike, the largest group first. SELECTOR: as for `dlq list`.
+    """List failure groups: dead messages with the same failure, the largest group first. SELECTOR: as for `dlq list`.
 
-    `trend` counts the deaths of the last hour, and compares them with those of the hour before: ↑ rising, → steady,
-    ↓ falling, – quiet, where there were none.
+    `trend` counts the deaths of the last hour, and compares them with the hour before: ↑ rising, → steady, ↓ falling,
+    – none.
     """
-    found = selection(place, selector, chosen)
-    rows = group_commands.said(place, [views.group(each) for each in found.groups(trend=True)])
-    reveal.of(place, out, f"groups of {found.node}", count=len(rows))
+    found = selection(opened, selector, chosen)
+    rows = group_commands.said(opened, [views.group(each) for each in found.groups(trend=True)])
+    reveal.of(opened, out, f"groups of {found.node}", count=len(rows))
     columns = group_commands.with_said(_GROUPS if out.is_table else _GROUPS_TSV, rows, out)
     if out.is_table:
         rows = [{**row, "trend": _trend(row)} for row in rows]
     if not out.rows(rows, columns, id="fingerprint", limit=limit):
-        note("nothing dead matches" if found.node != ALL else f"nothing is dead in {place.url}")
-        sqs.note_outside(place)
+        note("nothing dead matches" if found.node != ALL else f"nothing is dead in {opened.url}")
+        sqs.note_outside(opened)
     note_unread(found)
 
 
@@ -165,11 +165,11 @@ def _trend(row: dict[str, Any]) -> str:
 @click.option("--to-queue", metavar="QUEUE", help="another queue than its own")
 @click.option("--delay", type=DURATION, default="0s", help="run no earlier than this from now")
 @click.option("--attempts", type=click.IntRange(1), help="how many attempts the new life has (default: the policy's)")
-@click.option("--why", default="", callback=not_blank, help="for those who look later, in the audit log")
+@click.option("--why", default="", callback=not_blank, help="why: the audit log keeps it")
 @actor_option
 @at_store()
 def retry(
-    place: Place,
+    opened: Opened,
     out: Output,
     words: tuple[str, ...],
     every: bool,
@@ -180,13 +180,13 @@ def retry(
     why: str,
     actor: str | None,
 ) -> int:
-    """Send dead messages back to their queues, for a fresh life of attempts.
+    """Send dead messages back to their queues, with new attempts.
 
-    Give ids, or a selector as for `dlq list`, or --all with filters. `-o ids` prints those that went back. Exit 5 if
-    some had changed or were unknown, 1 if all had.
+    Give ids, or a selector as for `dlq list`, or --all with filters. `-o ids` prints those that were sent back.
+    Exit 5 if some had changed or were unknown, 1 if all had.
     """
-    ids, found = chosen_words(place, words, every, chosen)
-    letters = DeadLetters(place.store)
+    ids, found = chosen_words(opened, words, every, chosen)
+    letters = DeadLetters(opened.store)
     result = letters.retry(
         ids or None, select=found, to_queue=to_queue, delay=delay, attempts=attempts, reason=why, actor=actor
     )
@@ -194,4 +194,4 @@ def retry(
         note_unread(found)
     if result.held:
         note(f"left out: {result.held:,} that a standing rule holds ({onward('dlq rule')}); name them by id")
-    return write_mended(out, result, "retried", named=bool(ids))
+    return write_result(out, result, "retried", named=bool(ids))

@@ -1,4 +1,4 @@
-"""`redrive dlq edit`: put a mended message in the place of a dead one."""
+"""`redrive dlq edit`: replace a dead message by an edited one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...redact import redact_json
 from ...triage.edit import Editor, Prepared
 from ...triage.reveal import reveal
 from ..job import found
-from ..place import Place, at_store
+from ..opening import Opened, at_store
 from ..selecting import signature, stated
 from ..terminal.failure import (
     DONE,
@@ -38,19 +38,21 @@ from ..terminal.types import DURATION
 @click.command()
 @click.argument("id")
 @click.option(
-    "--set", "sets", multiple=True, metavar="NAME=JSON", help="an argument's new value; text that is no JSON is text"
+    "--set", "sets", multiple=True, metavar="NAME=JSON", help="the new value of an argument, as JSON or plain text"
 )
-@click.option("--unset", "unsets", multiple=True, metavar="NAME", help="take an argument away")
+@click.option("--unset", "unsets", multiple=True, metavar="NAME", help="remove an argument")
 @click.option("--body", type=click.File("rb"), metavar="FILE", help="the whole body, from a file ('-' is stdin)")
-@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="a header; with nothing after = it goes")
+@click.option(
+    "--header", "headers", multiple=True, metavar="NAME=VALUE", help="set a header; nothing after = removes it"
+)
 @click.option("--delay", type=DURATION, default="0s", help="run no earlier than this from now")
-@click.option("--unchecked", is_flag=True, help="put it without looking whether it fits its task")
-@click.option("--dry-run", is_flag=True, help="show what would differ; change nothing")
+@click.option("--unchecked", is_flag=True, help="do not check whether the body fits its task")
+@click.option("--dry-run", is_flag=True, help="show the difference; change nothing")
 @click.option("--yes", is_flag=True, help="do not ask")
 @signature(required=False)
 @at_store()
 def edit(
-    place: Place,
+    opened: Opened,
     out: Output,
     id: str,
     sets: tuple[str, ...],
@@ -64,25 +66,25 @@ def edit(
     actor: str | None,
     reason: str,
 ) -> int:
-    """Put a message with another body or headers in the place of a dead one, and run it.
+    """Replace a dead message by one with another body or headers, and run it.
 
     Without --set, --unset, --body or --header the body opens in your editor. The body must fit the task, so --app must
-    name it. The new message has an id of its own and names the original, which is discarded with it: both or neither.
-    Its group, unique key, priority and correlation stay; a deadline goes. Needs a --reason.
+    name it. The new message has an id of its own and names the original, which is discarded in the same commit.
+    Group, unique key, priority and correlation stay; a deadline is removed. Needs a --reason.
 
     \b
       redrive dlq edit ID --set record_id=42 --reason "typo in the import, CRM-77"
     """
     if not dry_run:
         stated(reason)
-    show = "dlq" if found(place, id).lane in RESTING else "job"
-    editor = Editor(place.store, place.app)
+    show = "dlq" if found(opened, id).lane in RESTING else "job"
+    editor = Editor(opened.store, opened.app)
     given = _given(sets, unsets, body, headers)
     options: dict[str, Any] = {"delay": delay, "unchecked": unchecked}
     try:
         message = editor.find(id)
         prepared = editor.prepared(message, **given, **options) if any(given.values()) else None
-        prepared = prepared or _in_editor(editor, message, options, _Noting(place, reason, actor))
+        prepared = prepared or _in_editor(editor, message, options, _Noting(opened, reason, actor))
     except (Refused, ConfigError) as error:
         raise _refused(id, error, show) from error
     if prepared is None:
@@ -93,7 +95,7 @@ def edit(
     if dry_run:
         note("dry run: nothing was changed")
         return DONE
-    if sys.stdin.isatty() and sys.stderr.isatty() and not yes and not click.confirm("Put this in its place?", err=True):
+    if sys.stdin.isatty() and sys.stderr.isatty() and not yes and not click.confirm("Replace it?", err=True):
         note("nothing was changed")
         return FAILED
     try:
@@ -106,7 +108,7 @@ def edit(
 
 
 def _refused(id: str, error: Refused | ConfigError, show: str) -> Failure:
-    """What is wrong with an edit, and where to look."""
+    """The failure of an edit, with the command that helps."""
     text = str(error)
     what, _, why = text.partition("; " if "; " in text else ": ")
     code = REFUSED if isinstance(error, Refused) else USAGE
@@ -138,22 +140,22 @@ def _value(text: str) -> Any:
 
 
 class _Noting(NamedTuple):
-    """Who gets to see a body in an editor, and why."""
+    """The person who sees a body in an editor, and why."""
 
-    place: Place
+    opened: Opened
     reason: str
     actor: str | None
 
     def note(self, message: Message, body: bytes) -> None:
-        """Note in the audit log that the secrets of a body are seen, where it has any. Raises StoreError."""
+        """Record in the audit log that a person sees the secrets of a body, if it has any. Raises StoreError."""
         if redact_json(body) != body:
             reason = self.reason or f"opened by {command()}"
-            reveal(self.place.store, "", reason=reason, actor=self.actor, ids=[message.id])
+            reveal(self.opened.store, "", reason=reason, actor=self.actor, ids=[message.id])
 
 
 def _in_editor(editor: Editor, message: Message, options: Mapping[str, Any], noting: _Noting) -> Prepared | None:
-    """The edit that a person makes; None where the editor was left without one. A body that does not fit can be edited
-    again. Raises Failure where there is nobody."""
+    """The edit that a person makes; None if the editor changed nothing. A body that does not fit can be edited again.
+    Raises Failure without a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         why = "without a terminal there is no editor"
         raise Failure("nothing is said of what to change", why, again(f"{typed(message.id)} --set NAME=JSON …"), USAGE)

@@ -1,4 +1,4 @@
-"""`redrive dlq group|note|own|mute|rule|audit`: what people say of failure groups, and what they did."""
+"""`redrive dlq group|note|own|mute|rule|audit`: annotate failure groups, and read who changed what."""
 
 from __future__ import annotations
 
@@ -10,16 +10,10 @@ import click
 
 from ...audit.log import Audit, Entry
 from ...message import Where
-from ...triage.annotations import (
-    NOTHING,
-    About,
-    Rule,
-    Sayings,
-    abouts,
-    rules,
-)
-from ...triage.select.selector import as_node
-from ..place import Place, at_store
+from ...triage.annotations import NOTHING, Annotation, Annotations, read_annotations
+from ...triage.auto.rules import Rule, rules
+from ...triage.select.terms import as_node
+from ..opening import Opened, at_store
 from ..selecting import confirmed, selection, signature, stated, understood
 from ..terminal import views
 from ..terminal.failure import (
@@ -63,15 +57,15 @@ _SAID = (
 @click.command()
 @click.argument("fingerprint")
 @at_store()
-def group(place: Place, out: Output, fingerprint: str) -> None:
-    """Show a failure group: what is said of it, what lies in it, and what was done to it.
+def group(opened: Opened, out: Output, fingerprint: str) -> None:
+    """Show a failure group: its annotations, its messages, and what people did to it.
 
-    FINGERPRINT may be its first four digits or more.
+    The first four digits of FINGERPRINT are enough if they are unique.
     """
-    fingerprint = _named(place, fingerprint)
-    about, now_ms = abouts(place.store, [fingerprint]).get(fingerprint, NOTHING), place.store.now_ms()
-    found = selection(place, (), as_node(Where(fingerprint=fingerprint))).groups(trend=True)
-    log = [e for _, e in zip(range(LAST), (e for e in Audit(place.store) if e.about == fingerprint), strict=False)]
+    fingerprint = _named(opened, fingerprint)
+    about, now_ms = read_annotations(opened.store, [fingerprint]).get(fingerprint, NOTHING), opened.store.now_ms()
+    found = selection(opened, (), as_node(Where(fingerprint=fingerprint))).groups(trend=True)
+    log = [e for _, e in zip(range(LAST), (e for e in Audit(opened.store) if e.about == fingerprint), strict=False)]
     record = {
         "fingerprint": fingerprint,
         "dead": sum(each.count for each in found),
@@ -85,73 +79,75 @@ def group(place: Place, out: Output, fingerprint: str) -> None:
 @click.command("note")
 @click.argument("fingerprint")
 @click.argument("text", nargs=-1)
-@click.option("--clear", is_flag=True, help="take the note away")
+@click.option("--clear", is_flag=True, help="remove the note")
 @signature(required=False)
 @at_store()
 def note_(
-    place: Place, out: Output, fingerprint: str, text: tuple[str, ...], clear: bool, actor: str | None, reason: str
+    opened: Opened, out: Output, fingerprint: str, text: tuple[str, ...], clear: bool, actor: str | None, reason: str
 ) -> None:
-    """Say what is known of a failure group: a ticket, a cause, what not to do."""
+    """Write a note on a failure group: a ticket, a cause, a warning."""
     if bool(text) == clear:
         raise click.UsageError("give a TEXT, or --clear")
-    fingerprint = _named(place, fingerprint)
-    about = Sayings(place.store).note(fingerprint, " ".join(text), actor=actor, reason=reason)
-    _write(place, out, fingerprint, about)
+    fingerprint = _named(opened, fingerprint)
+    about = Annotations(opened.store).note(fingerprint, " ".join(text), actor=actor, reason=reason)
+    _write(opened, out, fingerprint, about)
 
 
 @click.command()
 @click.argument("fingerprint")
 @click.argument("owner", required=False)
-@click.option("--clear", is_flag=True, help="nobody owns it any more")
+@click.option("--clear", is_flag=True, help="remove the owner")
 @signature(required=False)
 @at_store()
 def own(
-    place: Place, out: Output, fingerprint: str, owner: str | None, clear: bool, actor: str | None, reason: str
+    opened: Opened, out: Output, fingerprint: str, owner: str | None, clear: bool, actor: str | None, reason: str
 ) -> None:
-    """Say who looks after a failure group: a person or a team."""
+    """Set the owner of a failure group: a person or a team."""
     if bool(owner) == clear:
         raise click.UsageError("give an OWNER, or --clear")
-    fingerprint = _named(place, fingerprint)
-    _write(place, out, fingerprint, Sayings(place.store).own(fingerprint, owner or "", actor=actor, reason=reason))
+    fingerprint = _named(opened, fingerprint)
+    _write(
+        opened, out, fingerprint, Annotations(opened.store).own(fingerprint, owner or "", actor=actor, reason=reason)
+    )
 
 
 @click.command()
 @click.argument("fingerprint")
 @click.argument("for_", metavar="DURATION", type=DURATION, required=False)
-@click.option("--off", is_flag=True, help="no longer")
+@click.option("--off", is_flag=True, help="end the mute")
 @signature(required=False)
 @at_store()
 def mute(
-    place: Place, out: Output, fingerprint: str, for_: float | None, off: bool, actor: str | None, reason: str
+    opened: Opened, out: Output, fingerprint: str, for_: float | None, off: bool, actor: str | None, reason: str
 ) -> None:
-    """Let alerts be silent about a failure group for a while, such as 4h. Its messages are kept all the same.
+    """Mute alerts about a failure group for a while, such as 4h. Its messages are kept all the same.
 
     Needs a --reason.
     """
     if (for_ is None) != off:
         raise click.UsageError("give a DURATION, or --off")
-    fingerprint = _named(place, fingerprint)
+    fingerprint = _named(opened, fingerprint)
     reason = reason if off else stated(reason)
     with understood():
-        about = Sayings(place.store).mute(fingerprint, for_ or 0, actor=actor, reason=reason)
-    _write(place, out, fingerprint, about)
+        about = Annotations(opened.store).mute(fingerprint, for_ or 0, actor=actor, reason=reason)
+    _write(opened, out, fingerprint, about)
 
 
 @click.command()
 @click.argument("fingerprint", required=False)
 @click.argument("kind", type=click.Choice(("hold", "auto", "discard", "none")), required=False)
 @click.option("--base", type=DURATION, help="auto: the wait after a death before the first redrive [60s]")
-@click.option("--factor", type=float, help="auto: how much longer each further wait is [2]")
+@click.option("--factor", type=float, help="auto: the factor from one wait to the next [2]")
 @click.option("--cap", type=DURATION, help="auto: the longest wait [15m]")
-@click.option("--max-redrives", type=click.IntRange(1), help="auto: after so many it is poison [5]")
-@click.option("--attempts", type=click.IntRange(1), help="auto: of each new life (default: the policy's)")
-@click.option("--rate", metavar="RATE", help="auto: at most so many go back: 20/s, 600/m [10/s]")
+@click.option("--max-redrives", type=click.IntRange(1), help="auto: redrives after which a message is poison [5]")
+@click.option("--attempts", type=click.IntRange(1), help="auto: attempts after each redrive (default: the policy's)")
+@click.option("--rate", metavar="RATE", help="auto: redrive at most so many: 20/s, 600/m [10/s]")
 @click.option("--jitter", type=float, help="auto: the share by which each wait is longer or shorter [0.2]")
 @click.option("--yes", is_flag=True, help="discard: do not ask")
 @signature(required=False)
 @at_store()
 def rule(
-    place: Place,
+    opened: Opened,
     out: Output,
     fingerprint: str | None,
     kind: str | None,
@@ -162,22 +158,22 @@ def rule(
 ) -> int | None:
     """Give a failure group a standing rule, or list the rules.
 
-    `hold`: plans and bulk retries leave its messages out. `auto`: workers drive them back by themselves, each wait
-    longer than the last. `discard`: workers remove them, those of now and those to come. `none` takes the rule away.
+    `hold`: plans and bulk retries leave its messages out. `auto`: workers redrive them automatically, each wait longer
+    than the last. `discard`: workers delete them, present and future ones. `none` removes the rule.
     Needs a --reason.
     """
     if fingerprint is None:
-        _list_rules(place, out)
+        _list_rules(opened, out)
         return None
     if kind is None:
         raise click.UsageError("give a rule: hold, auto, discard or none")
-    fingerprint = _named(place, fingerprint)
+    fingerprint = _named(opened, fingerprint)
     stated(reason)
     settings = {name: value for name, value in auto.items() if value is not None}
     if settings and kind != "auto":
         raise click.UsageError(f"--{next(iter(settings)).replace('_', '-')} is for the rule auto")
     if kind == "discard":
-        count = selection(place, (), as_node(Where(fingerprint=fingerprint))).count()
+        count = selection(opened, (), as_node(Where(fingerprint=fingerprint))).count()
         dead = f"{count:,} dead {'message' if count == 1 else 'messages'}"
         asked = f"Let workers discard the {dead} of {fingerprint}, and all to come?"
         what = f"workers would discard {dead}, and all to come"
@@ -186,9 +182,9 @@ def rule(
             return FAILED
     with understood():
         made = _auto(settings) if kind == "auto" else None
-    said = Sayings(place.store)
+    said = Annotations(opened.store)
     _write(
-        place, out, fingerprint,
+        opened, out, fingerprint,
         said.rule(fingerprint, None if kind == "none" else kind, auto=made, actor=actor, reason=reason),
     )  # fmt: skip
     return None
@@ -202,7 +198,7 @@ def rule(
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @at_store()
 def audit(
-    place: Place,
+    opened: Opened,
     out: Output,
     since: int | None,
     about: str | None,
@@ -213,21 +209,21 @@ def audit(
     """List who changed what, when and why, the newest first."""
     rows = (
         _entry(entry)
-        for entry in Audit(place.store).entries(since_ms=since or 0)
+        for entry in Audit(opened.store).entries(since_ms=since or 0)
         if (about is None or entry.about == about)
         and (id is None or id in entry.ids)
         and (actor is None or actor in (entry.actor, entry.claimed))
     )
     if not out.rows(rows, _AUDIT, limit=limit):
-        note("nothing that was done matches" if since or about or id or actor else f"nothing was done in {place.url}")
+        note("nothing that was done matches" if since or about or id or actor else f"nothing was done in {opened.url}")
 
 
 COMMANDS = (group, note_, own, mute, rule, audit)
 
 
 def with_said(columns: Sequence[Column], rows: Sequence[dict[str, Any]], out: Output) -> tuple[Column, ...]:
-    """The columns of a list of groups and those of what is said of them: in a table only where something is, and before
-    those that may be spared."""
+    """The columns of a list of groups with those of their annotations: in a table only if there are any, and before the
+    columns that a narrow table leaves out."""
     if not out.is_table:
         return (*columns, *_SAID)
     some = [column for column in _SAID if any(row[column.name] is not None for row in rows)]
@@ -235,17 +231,19 @@ def with_said(columns: Sequence[Column], rows: Sequence[dict[str, Any]], out: Ou
     return (*columns[:at], *some, *columns[at:])
 
 
-def said(place: Place, groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Groups in a list, with what is said of each."""
-    about = abouts(place.store, list(dict.fromkeys(each["fingerprint"] for each in groups if each["fingerprint"])))
-    now_ms = place.store.now_ms()
+def said(opened: Opened, groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The groups of a list, with their annotations."""
+    about = read_annotations(
+        opened.store, list(dict.fromkeys(each["fingerprint"] for each in groups if each["fingerprint"]))
+    )
+    now_ms = opened.store.now_ms()
     told = [_said(about.get(each["fingerprint"], NOTHING), now_ms) for each in groups]
     return [
         {**each, **{column.name: of[column.name] for column in _SAID}} for each, of in zip(groups, told, strict=True)
     ]
 
 
-def _said(about: About, now_ms: int) -> dict[str, Any]:
+def _said(about: Annotation, now_ms: int) -> dict[str, Any]:
     standing = about.rule
     return {
         "note": about.note or None,
@@ -267,20 +265,20 @@ def _auto(settings: dict[str, Any]) -> AutoRedrive:
     return AutoRedrive(**settings)
 
 
-def _list_rules(place: Place, out: Output) -> None:
+def _list_rules(opened: Opened, out: Output) -> None:
     rows = (
         {
             "fingerprint": fingerprint, "rule": each.kind, "by": each.by, "at": views.time(each.at_ms),
             "reason": each.reason, "auto": _auto_record(each),
         }
-        for fingerprint, each in rules(place.store).items()
+        for fingerprint, each in rules(opened.store).items()
     )  # fmt: skip
     if not out.rows(rows, _RULES, id="fingerprint"):
-        note(f"no failure group has a standing rule in {place.url}")
+        note(f"no failure group has a standing rule in {opened.url}")
 
 
-def _write(place: Place, out: Output, fingerprint: str, about: About) -> None:
-    told = _said(about, place.store.now_ms())
+def _write(opened: Opened, out: Output, fingerprint: str, about: Annotation) -> None:
+    told = _said(about, opened.store.now_ms())
     record = {"fingerprint": fingerprint, **{n: v for n, v in told.items() if v is not None or out.form != "table"}}
     out.record(record, id="fingerprint")
 
@@ -313,17 +311,17 @@ def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
 
 
 def told(entry: dict[str, Any]) -> str:
-    """An entry of the audit log in a line."""
+    """An entry of the audit log as a row."""
     text = f" {entry['text']!r}" if entry["text"] and entry["action"] in ("rule", "own") else ""
     return f"{entry['action']}{text} by {entry['claimed'] or entry['actor']}: {entry['reason']}"
 
 
-def _named(place: Place, given: str) -> str:
-    """The fingerprint that these digits name. Raises Failure where they name none or several."""
+def _named(opened: Opened, given: str) -> str:
+    """The fingerprint that begins with these digits. Raises Failure if none or several do."""
     given = given.strip().lower()
     if len(given) >= 16 or not given.isalnum():
         return given
-    known = {each.fingerprint for each in place.store.failure_groups()} | rules(place.store).keys()
+    known = {each.fingerprint for each in opened.store.failure_groups()} | rules(opened.store).keys()
     found = sorted(each for each in known if each.startswith(given) and each) if len(given) >= PREFIX_MIN else []
     if given in known or len(found) == 1:
         return given if given in known else found[0]

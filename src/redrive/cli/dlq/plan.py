@@ -1,4 +1,4 @@
-"""`redrive dlq plan` and `dlq apply`: what a redrive would move, and then its run."""
+"""`redrive dlq plan` and `dlq apply`: plan a redrive, and start its run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ...ids import is_id
 from ...redact import one_line
 from ...triage.dlq import DeadLetters
 from ...triage.select.terms import Node
-from ..place import Place, at_store
+from ..opening import Opened, at_store
 from ..selecting import filters, selection, selector_argument, signature, understood
 from ..terminal import views
 from ..terminal.failure import (
@@ -38,9 +38,8 @@ from ..terminal.types import DURATION
 
 if TYPE_CHECKING:  # a help text needs none of what plans are made with
     from ...flow.gates import Gates
-    from ...triage.redrive.plan import Plan
-    from ...triage.redrive.plan_handle import PlanHandle
-    from ...triage.redrive.settings import Settings
+    from ...triage.redrive.plan import PlanHandle
+    from ...triage.redrive.records import Plan, RedriveSettings
 
 _FILE_MAX = 1_000_000  # bytes
 
@@ -50,25 +49,27 @@ _FILE_MAX = 1_000_000  # bytes
 @filters
 @click.option("--rate", metavar="RATE", help="move at most so many: 20/s, 5000/h (default: 500/s)")
 @click.option(
-    "--canary", type=click.IntRange(0), default=0, metavar="N", help="so many first, and wait for what they come to"
+    "--canary", type=click.IntRange(0), default=0, metavar="N", help="move so many first, and wait for their outcomes"
 )
-@click.option("--slow-start", is_flag=True, help="begin with 1/s and go twice as fast each 10 s")
-@click.option("--halve-on-failures", is_flag=True, help="half as fast after a second in which more than a tenth failed")
+@click.option("--slow-start", is_flag=True, help="begin with 1/s and double every 10 s")
+@click.option(
+    "--halve-on-failures", is_flag=True, help="halve the speed after a second in which more than a tenth failed"
+)
 @click.option("--stop-if", metavar="RULE", help="'failed>20%' or 'failed>100' (default with a canary: failed>20%)")
 @click.option("--attempts", type=click.IntRange(1), help="how many attempts the new lives have (default: the policy's)")
 @click.option("--to-queue", metavar="QUEUE", help="another queue than their own")
 @click.option("--delay", type=DURATION, default="0s", help="run no earlier than this after the move")
-@click.option("--spread", type=DURATION, default="0s", help="and up to this much later, each by its own draw")
-@click.option("--keep-deadline", is_flag=True, help="a deadline that a message has still counts")
-@click.option("--ignore-breaker", is_flag=True, help="move also while the breaker of what they call is open")
-@click.option("--health", metavar="URL|NAME", help="wait while this does not answer well")
+@click.option("--spread", type=DURATION, default="0s", help="and up to this much later, drawn for each message")
+@click.option("--keep-deadline", is_flag=True, help="keep the deadlines of messages")
+@click.option("--ignore-breaker", is_flag=True, help="move also while the breakers of their dependencies are open")
+@click.option("--health", metavar="URL|NAME", help="wait while this check fails")
 @click.option("--approval", metavar="NAME", help="wait until this person, or 'anyone', has approved it")
 @click.option("--window", metavar="TIMES", help="move at this time of day only: '22:00-06:00 Europe/Zurich'")
-@click.option("--note", "told", default="", help="words to go with it")
+@click.option("--note", "told", default="", help="a note to store with it")
 @click.option("--out", "file", type=click.Path(dir_okay=False, path_type=Path), help="write the plan to this file, too")
 @at_store()
 def plan(
-    place: Place,
+    opened: Opened,
     out: Output,
     selector: tuple[str, ...],
     chosen: Node,
@@ -80,25 +81,25 @@ def plan(
     told: str,
     **how: Any,
 ) -> None:
-    """Say what a redrive would move, and how long it would take; move nothing.
+    """Show what a redrive would move, and how long it would take; move nothing.
 
-    The plan freezes exactly which messages, and how. `redrive dlq apply PLAN --reason TEXT` carries it out within 24 h.
-    SELECTOR: as for `dlq list`; without one all that is dead. `lane:done task:crm.push age:<6h` plans to run kept done
-    messages again. `-o ids` prints the id of the plan.
+    The plan freezes exactly which messages, and how. `redrive dlq apply PLAN --reason TEXT` starts it within 24 h.
+    SELECTOR: as for `dlq list`; without one all dead messages. `lane:done task:crm.push age:<6h` plans to run kept
+    done messages again. `-o ids` prints the id of the plan.
 
     \b
       redrive dlq plan 'queue:crm failed:<6h' --rate 20/s --canary 5 --slow-start --halve-on-failures
     """
     from ...flow.gates import Gates, is_url
 
-    found = selection(place, selector, chosen)
+    found = selection(opened, selector, chosen)
     with understood():
         gates = Gates(not ignore_breaker, health, approval, window)
         made = found.plan(gates=None if gates == Gates() else gates, note=told, **how)
     if file is not None:
         _write_file(file, made.plan)
     out.record(record(made.plan), id="id", table=lambda: _lines(made.plan))
-    if health and not is_url(health) and place.app is not None and health not in place.app.healths:
+    if health and not is_url(health) and opened.app is not None and health not in opened.app.healths:
         note(f"the app knows no health check '{health}': no worker of it would carry the run on")
     _note_next(made, file)
 
@@ -110,24 +111,24 @@ def plan(
 @click.option("--watch", is_flag=True, help="watch the run until it is over, as `run watch` does")
 @at_store()
 def apply(
-    place: Place, out: Output, plan: str, reason: str, actor: str | None, max_age: float | None, watch: bool
+    opened: Opened, out: Output, plan: str, reason: str, actor: str | None, max_age: float | None, watch: bool
 ) -> int:
-    """Carry a plan out: start its run, which any worker of the app carries on.
+    """Apply a plan: start its run. Any worker of the app runs it.
 
-    PLAN is its id, or the file that `dlq plan --out` wrote. Exit 4, and nothing is moved, where the plan was altered,
-    applied before or drawn up too long ago, and without a reason. Single messages that have changed since are left
-    alone, and listed as `changed`. With --watch, exit 1 where the run stopped itself or was cancelled.
+    PLAN is its id, or the file that `dlq plan --out` wrote. Exit 4, and nothing is moved, if the plan was altered,
+    applied before or drawn up too long ago, or without a reason. The run leaves single messages alone that have changed
+    since, and counts them as `changed`. With --watch, exit 1 if the run stopped itself or was cancelled.
     """
-    from ...triage.redrive.plan_handle import MAX_AGE
+    from ...triage.redrive.plan import MAX_AGE
 
-    with _refusing(place, plan):
-        handle = _found(place, plan)
-    with _refusing(place, plan, handle.id):
+    with _refusing(opened, plan):
+        handle = _found(opened, plan)
+    with _refusing(opened, plan, handle.id):
         started = handle.start(reason=reason, actor=actor, max_age=MAX_AGE if max_age is None else max_age)
     if watch:
         from .run import watched
 
-        return watched(place, out, started)
+        return watched(opened, out, started)
     view = started.view()
     out.record({"id": view.id, "state": view.state, **view.counts, "selector": view.selector}, id="id")
     note("started: any worker of the app carries it on; see: " + onward(f"run watch {view.id}"))
@@ -138,7 +139,7 @@ COMMANDS = (plan, apply)
 
 
 def record(plan: Plan) -> dict[str, Any]:
-    """A plan as `-o json` and its file have it."""
+    """A plan as `-o json` and its file show it."""
     return {
         "id": plan.id,
         "selector": plan.selector,
@@ -155,7 +156,7 @@ def record(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _settings(s: Settings) -> dict[str, Any]:
+def _settings(s: RedriveSettings) -> dict[str, Any]:
     from ...flow.gates import Gates
 
     return {
@@ -175,7 +176,7 @@ def _settings(s: Settings) -> dict[str, Any]:
 
 
 def _lines(plan: Plan) -> Iterator[str]:
-    """For a terminal: what would move, what would not, how, and for how long."""
+    """A plan for a terminal: what would move, what would not, how, and for how long."""
     shown = {"plan": plan.id, "chosen by": plan.selector or "all that is dead"}
     shown["would move"] = f"{plan.total:,} in about {show_duration(plan.eta_s)}" if plan.total else "nothing"
     some = {"queues": plan.by_queue, "tasks": plan.by_task, "at rest for": plan.by_age, "left out": plan.excluded}
@@ -188,7 +189,7 @@ def _lines(plan: Plan) -> Iterator[str]:
     yield from fields({name: one_line(text) for name, text in shown.items()})
 
 
-def _how(s: Settings) -> Iterator[str]:
+def _how(s: RedriveSettings) -> Iterator[str]:
     yield f"{s.rate:.6g}/s" if s.rate else "at full speed"
     if s.canary:
         yield f"canary of {s.canary:,}"
@@ -247,14 +248,14 @@ def _note_next(made: PlanHandle, file: Path | None) -> None:
 
 
 @contextmanager
-def _refusing(place: Place, plan: str, id: str = "") -> Iterator[None]:
-    """A refusal in three lines, of the plan that was named so and has this id."""
+def _refusing(opened: Opened, plan: str, id: str = "") -> Iterator[None]:
+    """The failure for a refused plan."""
     try:
         yield
     except PlanRefused as error:
         next, what, why = f"{program()} dlq plan --help", error.what, error.why
         if error.word == "unknown":
-            what, why = f"{what} in {place.url}", f"one drawn up in another store is not known here, and {why}"
+            what, why = f"{what} in {opened.url}", f"a plan of another store is not known here, and {why}"
         elif error.word == "reason":
             next = again(f"{shlex.quote(plan)} --reason 'the CRM is up again'")
         elif error.word == "applied":
@@ -262,14 +263,14 @@ def _refusing(place: Place, plan: str, id: str = "") -> Iterator[None]:
         raise Failure(what, why, next, REFUSED) from error
 
 
-def _found(place: Place, plan: str) -> PlanHandle:
+def _found(opened: Opened, plan: str) -> PlanHandle:
     if not is_id(plan):
-        return _of_file(place, plan)
-    return DeadLetters(place.store, place.app).plan(plan)
+        return _of_file(opened, plan)
+    return DeadLetters(opened.store, opened.app).plan(plan)
 
 
-def _of_file(place: Place, given: str) -> PlanHandle:
-    """The plan that a file is of, if all that the file says is as it was drawn up."""
+def _of_file(opened: Opened, given: str) -> PlanHandle:
+    """The plan of a file. Raises Failure if the file differs from the stored plan."""
     file = Path(given)
     try:
         told = msgspec.json.decode(file.read_bytes()[:_FILE_MAX], type=dict[str, Any])
@@ -281,7 +282,7 @@ def _of_file(place: Place, given: str) -> PlanHandle:
         raise PlanRefused(
             f"{file} is no plan, or was altered", "it is not as dlq plan --out writes it", "altered"
         ) from error
-    handle = DeadLetters(place.store, place.app).plan(str(id))
+    handle = DeadLetters(opened.store, opened.app).plan(str(id))
     own = msgspec.json.decode(msgspec.json.encode(record(handle.plan)))
     altered = [name for name, value in told.items() if own.get(name, ...) != value]
     if altered:

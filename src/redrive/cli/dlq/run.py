@@ -1,4 +1,4 @@
-"""`redrive run`: redrive runs, looked at and steered."""
+"""`redrive run`: show redrive runs, and pause, resume, cancel, undo and approve them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ import click
 from ...duration import show as show_duration
 from ...errors import Refused
 from ...redact import one_line
-from ...triage.redrive import runs
+from ...triage.redrive.records import Failure as Failed
+from ...triage.redrive.records import Line, state_of
 from ...triage.redrive.run import Run, RunView
 from ...triage.redrive.run import views as views_of
-from ...triage.redrive.run_state import Failure as Failed
-from ...triage.redrive.run_state import Line
 from ..main import Subcommands
-from ..place import Place, at_store
+from ..opening import Opened, at_store
 from ..revealing import Reveal, reveal_option
 from ..selecting import signature, stated
 from ..terminal import views
@@ -61,30 +60,30 @@ _FAILURES = (
 
 @click.group(cls=Subcommands)
 def run() -> None:
-    """Look at redrive runs, watch them, pause, cancel and undo them.
+    """Show and watch redrive runs; pause, cancel and undo them.
 
     A run is a plan that was applied (`redrive dlq plan`, then `redrive dlq apply`), and has its id. Any worker of the
-    app carries it on.
+    app runs it.
     """
 
 
 @run.command("list")
-@click.option("--open", "open_only", is_flag=True, help="only those that somebody still has to carry")
+@click.option("--open", "open_only", is_flag=True, help="only open runs")
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @at_store(absent=True)
-def list_(place: Place, out: Output, open_only: bool, limit: int | None) -> None:
-    """List runs: those that are open, and the last 200 that are not, each the newest first."""
-    rows = [row(view) for view in views_of(place.store, LISTED) if not (open_only and view.closed)]
+def list_(opened: Opened, out: Output, open_only: bool, limit: int | None) -> None:
+    """List runs: the open ones, and the last 200 others, each with the newest first."""
+    rows = [row(view) for view in views_of(opened.store, LISTED) if not (open_only and view.closed)]
     if not out.rows(rows, _COLUMNS, id="id", limit=limit):
-        note(f"no run {'is open' if open_only else 'is known'} in {place.url}")
+        note(f"no run {'is open' if open_only else 'is known'} in {opened.url}")
 
 
 @run.command()
 @click.argument("id")
 @at_store()
-def show(place: Place, out: Output, id: str) -> None:
+def show(opened: Opened, out: Output, id: str) -> None:
     """Show a run: its counts, what it waits for or why it ended, and its story."""
-    found = _known(place, id)
+    found = _known(opened, id)
     view = found.view()
     record = {**full(view), "story": [{"at": views.time(line.at_ms), "text": line.text} for line in found.story()]}
     out.record(record, id="id", table=lambda: _lines(view, found.story(), out))
@@ -93,23 +92,22 @@ def show(place: Place, out: Output, id: str) -> None:
 
 @run.command()
 @click.argument("id")
-@click.option("--timeout", type=DURATION, help="stop watching after this; the run goes on (default: never)")
+@click.option("--timeout", type=DURATION, help="stop watching after this; the run continues (default: never)")
 @at_store()
-def watch(place: Place, out: Output, id: str, timeout: float | None) -> int:
+def watch(opened: Opened, out: Output, id: str, timeout: float | None) -> int:
     """Watch a run until it is over: a bar on a terminal, a line a second elsewhere, and at the end its counts.
 
-    Watching carries nothing and needs no app. Exit codes: 0 the run is done, 1 it stopped itself or was cancelled,
-    124 the timeout is over, 130 Ctrl-C; the run goes on in the last two cases.
+    Watching moves no messages and needs no app. Exit codes: 0 the run is done, 1 it stopped itself or was cancelled,
+    124 the timeout is over, 130 Ctrl-C; in the last two cases the run continues.
     """
-    return watched(place, out, _known(place, id), timeout)
+    return watched(opened, out, _known(opened, id), timeout)
 
 
-def watched(place: Place, out: Output, found: Run, timeout: float | None = None) -> int:
-    """Watch a run until it is over, write what it came to, and give the exit code. Raises Failure where it was not
-    done."""
+def watched(opened: Opened, out: Output, found: Run, timeout: float | None = None) -> int:
+    """Watch a run until it is over, write its result, and return the exit code. Raises Failure if it was not done."""
     again = onward(f"run watch {found.id}")
     try:
-        view = follow(found, place.store.now_ms, timeout)
+        view = follow(found, opened.store.now_ms, timeout)
     except KeyboardInterrupt:
         note(f"not watched any more; the run goes on: {again}")
         return INTERRUPTED
@@ -125,7 +123,7 @@ def watched(place: Place, out: Output, found: Run, timeout: float | None = None)
 
 
 def steering(word: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Options and arguments of a command that steers a run: which one, who and why."""
+    """Add the arguments of a command that changes a run: which one, who and why."""
 
     def wrap(act: Callable[..., Any]) -> Callable[..., Any]:
         @run.command(word)
@@ -133,8 +131,8 @@ def steering(word: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         @signature()
         @at_store()
         @functools.wraps(act)
-        def steer(place: Place, out: Output, id: str, reason: str, actor: str | None) -> None:
-            found = _known(place, id)
+        def steer(opened: Opened, out: Output, id: str, reason: str, actor: str | None) -> None:
+            found = _known(opened, id)
             reason = stated(reason)
             try:
                 told = act(found, reason=reason, actor=actor)
@@ -153,21 +151,21 @@ def steering(word: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 @steering("pause")
 def _pause(found: Run, **by: Any) -> str:
-    """Move nothing more until it is resumed. What it moved already runs on."""
+    """Move no more messages until the run is resumed. Those that it has moved still run."""
     found.pause(**by)
     return "paused; go on by: " + onward(f"run resume {found.id} --reason '…'")
 
 
 @steering("resume")
 def _resume(found: Run, **by: Any) -> str:
-    """Go on after a pause."""
+    """Continue a paused run."""
     found.resume(**by)
     return "resumed; see: " + onward(f"run watch {found.id}")
 
 
 @steering("cancel")
 def _cancel(found: Run, **by: Any) -> str:
-    """End a run: what it has not moved stays where it is, what it moved runs on."""
+    """End a run: messages that it has not moved stay dead, those that it has moved still run."""
     found.cancel(**by)
     undo = onward(f"run undo {found.id} --reason '…'")
     return f"cancelled; what it moved and has not run yet can be taken back: {undo}"
@@ -175,9 +173,9 @@ def _cancel(found: Run, **by: Any) -> str:
 
 @steering("undo")
 def _undo(found: Run, **by: Any) -> str:
-    """End a run, and take back what it moved and what has not run yet, to where it lay.
+    """End a run, and make messages that it moved and that have not run yet dead again.
 
-    What has run, or runs now, stays as it is.
+    Messages that have run, or run now, stay as they are.
     """
     returned = found.undo(**by)
     return f"{returned:,} are back where they lay; {found.counts['moved']:,} that it moved had begun to run"
@@ -185,7 +183,7 @@ def _undo(found: Run, **by: Any) -> str:
 
 @steering("approve")
 def _approve(found: Run, **by: Any) -> str:
-    """Let a run begin that waits for your approval."""
+    """Approve a run that waits for you."""
     found.approve(**by)
     return "approved; see: " + onward(f"run watch {found.id}")
 
@@ -195,11 +193,11 @@ def _approve(found: Run, **by: Any) -> str:
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @reveal_option()
 @at_store()
-def failures(place: Place, out: Output, id: str, limit: int | None, reveal: Reveal) -> None:
-    """List the messages that a run moved and that failed again, with what they failed of: the first thousand."""
-    found = _known(place, id)
+def failures(opened: Opened, out: Output, id: str, limit: int | None, reveal: Reveal) -> None:
+    """List the messages that a run moved and that failed again, with their errors: the first thousand."""
+    found = _known(opened, id)
     kept = found.failures()
-    reveal.of(place, out, id, ids=[each.id for each in kept])
+    reveal.of(opened, out, id, ids=[each.id for each in kept])
     if not out.rows(map(_failure, kept), _FAILURES, id="id", limit=limit):
         note(f"nothing that run {id} moved has failed")
     elif (failed := found.counts["failed"]) > len(kept):
@@ -210,7 +208,7 @@ def failures(place: Place, out: Output, id: str, limit: int | None, reveal: Reve
 
 
 def row(view: RunView) -> dict[str, Any]:
-    """A run in a list."""
+    """A run as a row."""
     return {
         "id": view.id,
         "state": view.state,
@@ -222,7 +220,7 @@ def row(view: RunView) -> dict[str, Any]:
 
 
 def full(view: RunView) -> dict[str, Any]:
-    """All that is known of a run but its story."""
+    """All about a run but its story."""
     return {
         **row(view),
         "phase": view.phase,
@@ -237,7 +235,7 @@ def full(view: RunView) -> dict[str, Any]:
 
 
 def _told(view: RunView) -> dict[str, Any]:
-    """For a terminal: what is set at all."""
+    """A run for a terminal, without empty fields."""
     record = {name.replace("_", " "): value for name, value in full(view).items()}
     kept = {name: value for name, value in record.items() if value not in (None, "") and name not in (*COUNTS, "phase")}
     if view.state == "running":
@@ -280,12 +278,12 @@ def _lead_on(view: RunView) -> None:
     elif view.phase == "awaiting approval":
         note("it waits for approval: " + onward(f"run approve {view.id} --reason '…'"))
     if view.state == "running" and not view.carried_by:
-        note(f"nobody carries it now: a worker of its app does ({program()} worker MODULE:APP)")
+        note(f"no worker runs it now; start one of its app ({program()} worker MODULE:APP)")
 
 
-def _known(place: Place, id: str) -> Run:
-    """The run of this id. Raises Failure where there is none."""
-    if runs.state_of(place.store, id) is None:
+def _known(opened: Opened, id: str) -> Run:
+    """The run with this id. Raises Failure if there is none."""
+    if state_of(opened.store, id) is None:
         why = "the id is wrong, its plan was not applied, or it was over more than a month ago"
-        raise Failure(f"there is no run {id} in {place.url}", why, onward("run list"))
-    return Run(place.store, id, place.app)
+        raise Failure(f"there is no run {id} in {opened.url}", why, onward("run list"))
+    return Run(opened.store, id, opened.app)

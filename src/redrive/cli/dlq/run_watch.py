@@ -1,4 +1,4 @@
-"""Watching a redrive run: a bar on a terminal, a line a second elsewhere; both on stderr."""
+"""Watch a redrive run: a bar on a terminal, a line a second elsewhere; both on stderr."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 from ...duration import rfc3339, show
 from ...redact import one_line
+from ...triage.redrive.records import FINAL
 from ...triage.redrive.run import Run, RunView
-from ...triage.redrive.run_state import FINAL
 from ..terminal.failure import note, program
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from ...triage.redrive.run_state import Line
+    from ...triage.redrive.records import Line
 
 LOOK_S = 0.25  # how often the run is looked at
 LINE_S = 1.0  # how often a line says how it stands
-LONELY_S = 5.0  # after which it is told that nobody carries it
+LONELY_S = 5.0  # after which to note that no worker runs it
 
 
 def follow(run: Run, now_ms: Callable[[], int], timeout: float | None = None) -> RunView:
-    """Show a run until it is over; what it came to. Raises TimeoutError after `timeout` seconds, StoreError."""
+    """Show a run until it is over, and return its end. Raises TimeoutError after `timeout` seconds, StoreError."""
     began_s = time.monotonic()
     with ExitStack() as ending:
         screen: Bar | Lines = ending.enter_context(Bar()) if sys.stderr.isatty() else Lines()
@@ -42,7 +42,7 @@ def follow(run: Run, now_ms: Callable[[], int], timeout: float | None = None) ->
             if view.carried_by or view.state == "paused":
                 lonely_s = now_s
             elif now_s - lonely_s >= LONELY_S:
-                screen.say(f"nobody carries it now: a worker of its app does ({program()} worker MODULE:APP)")
+                screen.say(f"no worker runs it now; start one of its app ({program()} worker MODULE:APP)")
                 lonely_s = float("inf")
             if timeout is not None and now_s - began_s >= timeout:
                 raise TimeoutError(f"run {run.id} is {view.state} ({view.phase}) after {show(timeout)}")
@@ -50,13 +50,13 @@ def follow(run: Run, now_ms: Callable[[], int], timeout: float | None = None) ->
 
 
 def _after(story: Sequence[Line], told: Line | None) -> Sequence[Line]:
-    """The lines behind the last one told; a long story loses lines of its middle."""
+    """The lines after the last one shown; a long story loses lines of its middle."""
     at = next((n for n in range(len(story), 0, -1) if story[n - 1] == told), 0)
     return story[at:]
 
 
 def states(view: RunView) -> str:
-    """How a run stands, in a few words."""
+    """The counts of a run, in a few words."""
     c = view.counts
     words = [f"{c['moved']:,} of {c['planned']:,} moved"]
     words += [f"{c[name]:,} {name}" for name in ("done", "failed", "waiting", "changed", "skipped") if c[name]]
@@ -64,19 +64,19 @@ def states(view: RunView) -> str:
 
 
 def doing(view: RunView) -> str:
-    """What it does at the moment."""
+    """What the run does now."""
     what = view.phase if view.state == "running" else view.state
     return f"{what} at {view.per_s:,.3g}/s" if view.per_s else what
 
 
 def settled(view: RunView) -> int:
-    """Messages of which it is known what becomes of them."""
+    """How many messages have an outcome, or will have none."""
     c = view.counts
     return min(c["planned"], c["done"] + c["failed"] + c["changed"] + c["skipped"])
 
 
 class Lines:
-    """A line where something changed, at most one a second, and each line of the story."""
+    """Writes a line when something changed, at most one a second, and each line of the story."""
 
     def __init__(self) -> None:
         self._last, self._at_s = "", -LINE_S
@@ -93,7 +93,7 @@ class Lines:
 
 
 class Bar:
-    """A bar below the lines of the story. Use it as a context."""
+    """Shows a bar below the lines of the story. A context manager."""
 
     def __init__(self) -> None:
         self._progress = _new_progress()

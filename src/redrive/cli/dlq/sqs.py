@@ -13,7 +13,7 @@ import click
 
 from ...errors import ConfigError, StoreError
 from ...triage.pauses import tell
-from ..place import Place, at_store, declared_queues
+from ..opening import Opened, at_store, declared_queues
 from ..terminal import views
 from ..terminal.failure import (
     DONE,
@@ -41,15 +41,15 @@ _INGESTED = (
 )
 
 
-def note_outside(place: Place) -> None:
-    """Say what lies in dead-letter queues of SQS, where nobody has ingested it; nothing where that may not be asked."""
-    if place.store.traits.name != "sqs":
+def note_outside(opened: Opened) -> None:
+    """Note how many messages are in dead-letter queues of SQS and not ingested; nothing if SQS forbids to ask."""
+    if opened.store.traits.name != "sqs":
         return
     from ...aws.dead_letters import sources, sqs_of
 
-    store = sqs_of(place.store)
+    store = sqs_of(opened.store)
     with suppress(StoreError, ConfigError):
-        names = sorted(declared_queues(place)) or store.sqs_queues.names()
+        names = sorted(declared_queues(opened)) or store.sqs_queues.names()
         count = sum(sum(store.sqs_queues.counts(source.url)) for source in sources(store, names))
         if count:
             way = f"take them in: {onward('dlq ingest')}"
@@ -67,16 +67,16 @@ def note_outside(place: Place) -> None:
     help="whose dead letters (default: of all its queues)",
 )
 @click.option(
-    "--from", "origin", metavar="URL|NAME", help="this queue of SQS, whatever it is called; --queue says whose it is"
+    "--from", "origin", metavar="URL|NAME", help="this queue of SQS; --queue names the queue that it belongs to"
 )
 @click.option("--once", is_flag=True, help="end when they are empty (the default)")
-@click.option("--follow", is_flag=True, help="go on until Ctrl-C, and take what comes")
+@click.option("--follow", is_flag=True, help="continue until Ctrl-C")
 @at_store(create=True)
-def ingest(place: Place, out: Output, queues: tuple[str, ...], origin: str | None, once: bool, follow: bool) -> int:
-    """Take the dead letters out of SQS, into the store that triage= names.
+def ingest(opened: Opened, out: Output, queues: tuple[str, ...], origin: str | None, once: bool, follow: bool) -> int:
+    """Move dead letters from SQS into the store that triage= names.
 
-    Drains the dead-letter queue and the poison queue of each queue. A message is deleted from SQS once it is written;
-    the same one twice is one. So any number may run at once, beside workers with --ingest too.
+    Drains the dead-letter queue and the poison queue of each queue. Deletes a message from SQS once it is written, and
+    writes none twice. So any number may run at once, also beside workers with --ingest.
 
     Exit 5 if some were left in SQS, 3 if SQS or the store could not be reached.
     """
@@ -86,23 +86,23 @@ def ingest(place: Place, out: Output, queues: tuple[str, ...], origin: str | Non
         raise click.UsageError("give --once or --follow, not both")
     if origin is not None and len(queues) > 1:
         raise Failure("whose dead letters are these?", "--from is one queue's", onward("dlq ingest --help"), USAGE)
-    store = sqs_of(place.store)
+    store = sqs_of(opened.store)
     work = ingest_of(store)
     if origin is not None:
         found = [source_of(store, origin, queues[0] if queues else None)]
     else:
-        found = sources(store, queues) if queues else _of_all(place, store)
+        found = sources(store, queues) if queues else _of_all(opened, store)
     if not found:
-        note(f"no queue under {place.url} has a dead-letter queue")
+        note(f"no queue under {opened.url} has a dead-letter queue")
         return DONE
     return _followed(work, found) if follow else _drained(store, work, found, out)
 
 
-def _of_all(place: Place, store: SqsStore) -> list[Source]:
-    """Of the queues that the app names, or of all under the prefix, where that may be asked."""
+def _of_all(opened: Opened, store: SqsStore) -> list[Source]:
+    """The sources of the queues that the app names, or of all under the prefix if SQS allows to list them."""
     from ...aws.dead_letters import sources
 
-    declared = sorted(declared_queues(place))
+    declared = sorted(declared_queues(opened))
     found: list[Source] = []
     for queue in declared:
         try:
@@ -118,7 +118,7 @@ def _of_all(place: Place, store: SqsStore) -> list[Source]:
 
 
 def _total(store: SqsStore, found: Sequence[Source]) -> int:
-    """About how many wait; 0 where that may not be asked."""
+    """About how many messages wait; 0 if SQS forbids to ask."""
     try:
         return sum(store.sqs_queues.counts(source.url)[0] for source in found)
     except ConfigError:
@@ -192,28 +192,28 @@ def _followed(work: Ingest, found: Sequence[Source]) -> int:
 @click.option(
     "--rate", type=click.IntRange(1, 500), metavar="N", help="messages a second, at most 500 (default: SQS's)"
 )
-@click.option("--watch", is_flag=True, help="show the task until it is over; begin one where none runs")
-@click.option("--cancel", is_flag=True, help="end the task that runs; what it has moved stays moved")
+@click.option("--watch", is_flag=True, help="show the task until it is over; start one if none runs")
+@click.option("--cancel", is_flag=True, help="cancel the running task; messages that it has moved stay moved")
 @at_store(create=True)
-def move(place: Place, out: Output, queue: str, rate: int | None, watch: bool, cancel: bool) -> int:
-    """Let SQS itself move all of QUEUE's dead-letter queue back, by a move task.
+def move(opened: Opened, out: Output, queue: str, rate: int | None, watch: bool, cancel: bool) -> int:
+    """Move all of QUEUE's dead-letter queue back by a move task of SQS.
 
-    It takes everything, in no order, at a fixed rate: no selection, no canary, no verdicts. For these use
-    `dlq ingest` and `dlq plan`. Needs no triage=; what rests in the triage store is not moved.
+    It moves everything, in no order, at a fixed rate: no selection, no canary, no outcomes. For these use `dlq ingest`
+    and `dlq plan`. Needs no triage=; messages in the triage store are not moved.
     """
     from ...aws.dead_letters import RUNNING, DeadQueue, sqs_of
 
     if cancel and (watch or rate is not None):
         raise click.UsageError("give --cancel alone")
-    dead = DeadQueue(sqs_of(place.store), queue)
+    dead = DeadQueue(sqs_of(opened.store), queue)
     if cancel:
         ended = dead.cancel()
-        tell(place.store, "move cancel", f"queue/{queue}", text=f"from {ended.source}", count=ended.moved)
+        tell(opened.store, "move cancel", f"queue/{queue}", text=f"from {ended.source}", count=ended.moved)
         return _shown(out, ended)
     task = next((task for task in dead.tasks() if task.status == RUNNING), None) if watch else None
     if task is None:
         task = dead.begin(rate)
-        tell(place.store, "move", f"queue/{queue}", text=f"from {task.source}", count=task.to_move or 0)
+        tell(opened.store, "move", f"queue/{queue}", text=f"from {task.source}", count=task.to_move or 0)
     return _shown(out, _watched(dead, task) if watch else task)
 
 

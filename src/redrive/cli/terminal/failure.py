@@ -1,4 +1,4 @@
-"""How a command fails: three lines on stderr (what, why, next command) and an exit code; never a traceback."""
+"""Failures of commands: three lines on stderr (what, why, next command) and an exit code; never a traceback."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ class Failure(click.ClickException):
 
 
 def program() -> str:
-    """What the user types for `redrive`."""
+    """The name of the program, as the user typed it."""
     context = click.get_current_context(silent=True)
     return (context.find_root().info_name if context is not None else None) or "redrive"
 
 
 def command() -> str:
-    """The command that runs, as the user typed its words."""
+    """The running command, as the user typed it."""
     context = click.get_current_context(silent=True)
     return str(context.meta.get(CALLED, context.command_path)) if context is not None else program()
 
 
 def onward(words: str) -> str:
-    """A command that leads on, where this one works: with its --app and --url, ready to be pasted."""
+    """A next command with the --app and --url of this one, ready to be pasted."""
     return f"{program()} {words}{_at()}"
 
 
 def again(words: str) -> str:
-    """The command that runs, with other words, where it works."""
+    """The running command with other words, and the same --app and --url."""
     return f"{command()} {words}{_at()}"
 
 
@@ -61,17 +61,17 @@ def _at() -> str:
 
 
 def typed(*words: str) -> str:
-    """Words of a command as a shell takes them."""
+    """Words of a command, quoted for a shell."""
     return shlex.join(words)
 
 
 def note(text: str) -> None:
-    """Say something beside the data, in one line."""
+    """Write a line to stderr, beside the data."""
     click.echo(one_line(redact(text)), err=True)
 
 
 def block(text: str) -> None:
-    """Say something of several lines beside the data."""
+    """Write several lines to stderr, beside the data."""
     click.echo(many_lines(redact(text)), err=True)
 
 
@@ -82,7 +82,7 @@ def tell(failure: Failure) -> None:
 
 
 def is_help(error: Exception) -> bool:
-    """Whether its text is a group's help: click 8.2 and later raise that where a subcommand is missing."""
+    """Whether its text is the help of a group, which click 8.2 and later raise if a subcommand is missing."""
     return type(error).__name__ == "NoArgsIsHelpError"
 
 
@@ -167,7 +167,7 @@ def _mend_schema(text: str) -> str:
 
 
 def _mend(what: str) -> str | None:
-    """Where a setting stands that was refused: `config` begins its texts with that."""
+    """Where a rejected setting is defined: `config` begins its messages with that."""
     if what.startswith("--"):
         return f"{command()} --help"
     place = what.partition(" = ")[0].partition(": ")[0]

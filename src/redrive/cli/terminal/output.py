@@ -1,4 +1,4 @@
-"""Data on stdout: a table for a terminal, TSV for a pipe, JSON, JSON lines or ids for programs."""
+"""Write data to stdout: a table on a terminal, TSV into a pipe; JSON, JSON lines or ids for programs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Row = Mapping[str, Any]
 
 
 class Column(NamedTuple):
-    """A column of a table and of TSV: the row's field, the table's heading and how the table shows a value."""
+    """A column of a table or TSV: its field, its heading, and how a table shows its values."""
 
     name: str
     heading: str | None = None
@@ -41,7 +41,7 @@ class Column(NamedTuple):
 
 
 class Output:
-    """How this command's data are written. `auto` is a table on a terminal and TSV elsewhere.
+    """Writes the data of a command. `auto` is a table on a terminal and TSV elsewhere.
 
     Secrets are hidden in all that is written, until `reveal` is set; and nothing can act on the terminal.
     """
@@ -59,7 +59,7 @@ class Output:
     def rows(
         self, rows: Iterable[Row], columns: Sequence[Column], *, id: str | None = None, limit: int | None = None
     ) -> int:
-        """Write rows; returns how many. `-o ids` prints the field `id`. `limit`: None is chosen by form, 0 is all."""
+        """Write rows; returns how many. `-o ids` prints the field `id`. `limit`: None depends on the form, 0 is all."""
         some, cut = self._some(map(self.hidden, rows), limit)
         match self.form:
             case "table":
@@ -79,7 +79,7 @@ class Output:
         return count
 
     def record(self, record: Row, *, id: str | None = None, table: Callable[[], Iterable[str]] | None = None) -> None:
-        """Write one thing: field by field in a table and TSV, or as lines that `table` gives."""
+        """Write one record: field by field in a table and TSV, or as the lines that `table` returns."""
         record = self.hidden(record)
         match self.form:
             case "table":
@@ -98,7 +98,7 @@ class Output:
         _write(f"{self._line(line)}\n" for line in lines)
 
     def hidden(self, record: Row) -> dict[str, Any]:
-        """The record without secrets: in the texts of all its fields, and in those of a message by their names too."""
+        """The record without secrets in its texts; in the fields of a message also by their names."""
         if self.reveal:
             return dict(record)
         return {name: _theirs(value) if name in _THEIRS else _texts(value) for name, value in record.items()}
@@ -116,7 +116,7 @@ class Output:
         return id
 
     def _some(self, rows: Iterable[Row], limit: int | None) -> tuple[Iterator[Row], Callable[[], bool]]:
-        """The rows to write, and whether there were more, to be asked afterwards."""
+        """The rows to write, and a function that says afterwards whether there were more."""
         if limit is None:
             limit = TABLE_ROWS if self.is_table else 0
         rest = iter(rows)
@@ -132,7 +132,7 @@ class Output:
 
 
 def _texts(value: Any) -> Any:
-    """The value with the secrets of its texts hidden; names are ours."""
+    """The value without the secrets of its texts; field names are not changed."""
     match value:
         case str():
             return redact(value)
@@ -145,7 +145,7 @@ def _texts(value: Any) -> Any:
 
 
 def _theirs(value: Any) -> Any:
-    """What a message carries: JSON, or `{"base64": …}` of what is none."""
+    """A payload as JSON, or `{"base64": …}` if it is not JSON."""
     match value:
         case {"base64": str(text)} if len(value) == 1:
             return {"base64": base64.b64encode(redact_bytes(base64.b64decode(text))).decode()}
@@ -166,7 +166,7 @@ def table(rows: Sequence[Row], columns: Sequence[Column], wide: int) -> list[str
 
 
 def fields(record: Row) -> list[str]:
-    """One thing as aligned lines."""
+    """One record as aligned lines."""
     wide = max(len(name) for name in record)
     return [f"{name:<{wide}}{_GAP}{one_line(_table_cell(value, Column(name)))}" for name, value in record.items()]
 
@@ -183,7 +183,7 @@ def age(seconds: float | None) -> str:
 
 
 def _spared(rows: Sequence[Row], columns: Sequence[Column], wide: int) -> list[Column]:
-    """The columns that fit at their narrowest, or all that cannot be spared."""
+    """The columns that fit at their narrowest, or all that are required."""
     kept = list(columns)
 
     def least(c: Column) -> int:
@@ -248,7 +248,7 @@ def _tsv_cell(value: Any) -> str:
 
 
 def _write_json(rows: Iterable[Row]) -> int:
-    """An array, a row at a time: a million rows need no memory."""
+    """Write an array row by row, so that a million rows need no memory."""
     count = 0
     for count, row in enumerate(rows, 1):
         sys.stdout.write(("[\n  " if count == 1 else ",\n  ") + _json(row))
@@ -270,7 +270,7 @@ def _write(texts: Iterable[str]) -> int:
 
 @contextlib.contextmanager
 def bar(total: int, doing: str) -> Iterator[Callable[[int], object]]:
-    """A bar on stderr where that is a terminal; gives the call that moves it on."""
+    """A progress bar on stderr if that is a terminal; yields the function that advances it."""
     if not sys.stderr.isatty() or not total:
         yield lambda count: None
         return

@@ -1,4 +1,4 @@
-"""What options take, beyond text and numbers."""
+"""Types of options: durations and points in time."""
 
 from __future__ import annotations
 

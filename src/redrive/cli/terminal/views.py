@@ -33,7 +33,7 @@ def time(ms: int | None) -> str | None:
 
 
 def as_json(found: bytes) -> Any:
-    """A body or a checkpoint as it is, if it is JSON; `{"encrypted": KEY}` where it could not be opened; else
+    """A body or a checkpoint: as it is if it is JSON, `{"encrypted": KEY}` if it could not be decrypted, else
     `{"base64": …}`."""
     if (key := key_of(found)) is not None:
         return {"encrypted": key}
@@ -46,7 +46,7 @@ def as_json(found: bytes) -> Any:
 
 
 def brief(message: Message, now_ms: int) -> dict[str, Any]:
-    """A message in a list."""
+    """A message as a row."""
     return {
         "id": message.id,
         "task": message.task,
@@ -62,7 +62,7 @@ def brief(message: Message, now_ms: int) -> dict[str, Any]:
 
 
 def size(message: Message) -> dict[str, Any]:
-    """How long the body is, and where it lies: inline, or in which blob."""
+    """The size of the body, and where it is stored: inline, or in which blob."""
     if message.content == BLOB:
         with contextlib.suppress(Unreadable):
             reference = read_reference(message.body)
@@ -71,7 +71,7 @@ def size(message: Message) -> dict[str, Any]:
 
 
 def full(message: Message, now_ms: int) -> dict[str, Any]:
-    """All that is known of a message. The body of one that lies in a blob is its reference."""
+    """All fields of a message. A body in a blob is shown by its reference."""
     if message.content == ABSENT:
         return _recorded(message, now_ms)
     return {
@@ -105,13 +105,13 @@ def full(message: Message, now_ms: int) -> dict[str, Any]:
 
 
 def _damage(message: Message) -> dict[str, Any]:
-    """Why its row cannot be read, and the row as it was."""
+    """Why the row cannot be read, and the row as it was."""
     found = message.damage
     return {} if found is None else {"damage": found.why, "row": dict(found.raw)}
 
 
 def _recorded(message: Message, now_ms: int) -> dict[str, Any]:
-    """What its record says of a message that cannot be looked at, and nothing that it does not say."""
+    """The fields of a message that cannot be read, as far as its record has them."""
     ended = message.lane is Lane.DONE
     return {
         **brief(message, now_ms),
@@ -131,7 +131,7 @@ def _recorded(message: Message, now_ms: int) -> dict[str, Any]:
 
 
 def deferral(message: Message) -> dict[str, Any] | None:
-    """Why flow control holds it, whose control that is, and until when."""
+    """Why flow control defers the message, by which dependency, queue or task, and until when."""
     held = message.deferral
     if held is None or message.lane is not Lane.READY:  # a claim leaves it, but its wait is over
         return None
@@ -156,7 +156,7 @@ def fault(fault: Fault) -> dict[str, Any]:
 
 
 def moment(found: Moment) -> dict[str, Any]:
-    """A line of a timeline: an attempt with its fault, what a person did, or what became of the message."""
+    """An event of a timeline: an attempt with its fault, an action by hand, or the end of the message."""
     fault, entry = found.fault, found.entry
     return {
         "at": time(found.at_ms),
@@ -174,7 +174,7 @@ def moment(found: Moment) -> dict[str, Any]:
 
 
 def told(moment: Mapping[str, Any]) -> str:
-    """The same for people, after its time."""
+    """The event as text for people, after its time."""
     parts = [moment["what"]]
     if moment["kind"] is not None:
         parts[0] += f" on {moment['worker']}" if moment["worker"] else ""
@@ -189,7 +189,7 @@ def told(moment: Mapping[str, Any]) -> str:
 
 
 def dead(message: Message) -> dict[str, Any]:
-    """A resting message in a list, with the fault that brought it there."""
+    """A dead message as a row, with the fault that it died of."""
     last = message.faults[-1] if message.faults else None
     return {
         "id": message.id,
@@ -211,7 +211,7 @@ def dead(message: Message) -> dict[str, Any]:
 
 
 def auto(found: AutoRedrive) -> dict[str, Any]:
-    """How dead messages are driven back by themselves."""
+    """The parameters of automatic redrives."""
     return {
         "base": show(found.base),
         "factor": found.factor,
@@ -222,7 +222,7 @@ def auto(found: AutoRedrive) -> dict[str, Any]:
 
 
 def pace(found: AutoRedrive) -> dict[str, Any]:
-    """How fast they go back, and how far their waits are spread."""
+    """Their rate, and the jitter of their waits."""
     return {"rate": f"{found.rate:.6g}/s", "jitter": found.jitter}
 
 

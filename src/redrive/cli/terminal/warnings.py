@@ -1,4 +1,4 @@
-"""What stores warn of, as the lines of a command."""
+"""Show Python warnings as lines of a command."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Warnings(logging.Handler):
 
 
 def tell_warnings(log: str = "text", *, quiet: bool = False) -> None:
-    """From now on, instead of Python's own way; `quiet` where another process tells the same. `log` as for a worker."""
+    """Show warnings in this way from now on; `quiet` if another process shows the same. `log`: as for a worker."""
     logger = logging.getLogger("redrive")
     for old in [handler for handler in logger.handlers if isinstance(handler, Warnings | logging.NullHandler)]:
         logger.removeHandler(old)

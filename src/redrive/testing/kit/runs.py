@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ...events import Notify
-from ...triage.redrive import runs
-from ...triage.redrive.plan import read_plan
-from ...triage.redrive.run_state import RunState, Status
-from ...triage.redrive.runner import AWAITING, Carrier
+from ...triage.redrive.records import RunState, Status, index, read_plan, state_of
+from ...triage.redrive.runner import AWAITING, Runner
 from ..clock import ManualClock
 from .store import KitStore
 
@@ -27,7 +25,7 @@ PATIENCE = 10  # a run that has waited is checked again after a tenth of that ti
 class Carried(Struct):
     """An open run."""
 
-    carrier: Carrier
+    carrier: Runner
     next_ms: int = 0  # when its next tick is due
     news: tuple[object, ...] = ()  # its state without leases
     since_ms: int = 0  # since when it has not changed
@@ -45,7 +43,7 @@ class KitRuns:
 
     def tick(self) -> None:
         """Tick the runs that are due. Errors of a runner pass through: a test cannot go on without it."""
-        open_runs = runs.index(self._store).open
+        open_runs = index(self._store).open
         if not (open_runs or self._open):
             return
         self._open = {id: self._open.get(id) or Carried(self._carrier(id)) for id in open_runs}
@@ -53,7 +51,7 @@ class KitRuns:
             now_ms = self._clock.now_ms()
             if now_ms >= run.next_ms:
                 wait_s = run.carrier.tick()
-                self._saw(run, runs.state_of(self._store, id), now_ms)
+                self._saw(run, state_of(self._store, id), now_ms)
                 wait_ms = LOOK_MS if wait_s is None else math.ceil(wait_s * 1000)
                 run.next_ms = now_ms + max(wait_ms, (now_ms - run.since_ms) // PATIENCE)
 
@@ -77,9 +75,9 @@ class KitRuns:
             run.carrier.release()
         self._open = {}
 
-    def _carrier(self, id: str) -> Carrier:
+    def _carrier(self, id: str) -> Runner:
         app = self._app_of(id)
-        return Carrier(self._store, id, self._owner, self._notice(app), app)
+        return Runner(self._store, id, self._owner, self._notice(app), app)
 
     def _app_of(self, id: str) -> App:
         """Return the app of the tasks that it moves."""
@@ -91,6 +89,6 @@ class KitRuns:
         if state is None:
             return
         run.awaits = state.status is Status.PAUSED or state.phase == AWAITING
-        news = (state.status, state.why, state.carried[2:], state.canary_over, state.undo, state.closed)
+        news = (state.status, state.why, state.last_tick[2:], state.canary_over, state.undo, state.closed)
         if news != run.news:
             run.news, run.since_ms = news, now_ms

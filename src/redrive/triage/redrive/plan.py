@@ -1,9 +1,4 @@
-"""A plan: the exact messages that a redrive would move, drawn up and kept, with nothing moved.
-
-It lies in cells. `run/ID/plan` is the plan, `run/ID/c/N` its chunk N: at most 1,000 messages as they were seen. The run
-that carries it out has its id, and its cells beside these (`run/ID`, …). Chunks are written as they are found and the
-plan last, so that one which is cut off was never there: its chunks expire.
-"""
+"""Plan a redrive: freeze exactly which messages it would move, show them, and start the run. Planning moves nothing."""
 
 from __future__ import annotations
 
@@ -14,146 +9,176 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
-from ...errors import PlanRefused
+from ...audit.actor import signed
+from ...duration import Duration, milliseconds, show
+from ...errors import ConfigError, PlanRefused
+from ...flow.gates import Gates
+from ...flow.limits import per_s
 from ...ids import new_id
 from ...message import Handle, Message, Swap
 from ...registry import Registry
-from ...store import Cells, Store
-from .settings import Settings, estimate_s
+from ...store import Store
+from ...task import as_text
+from .pacing import CANARY_STOP, MAX_PER_S, STEP_MS, Stop
+from .records import (
+    CHUNK,
+    PLAN_KEPT_MS,
+    Plan,
+    RedriveSettings,
+    check,
+    chunk_cell,
+    plan_cell,
+    read_chunk,
+    read_plan,
+    sealed,
+    state_cell,
+)
+from .run import Run, begin
 
-CHUNK = 1000  # messages in one cell
+MAX_AGE = "24h"
 NAMES_MAX, OTHERS = 1000, "…"  # queues, or tasks, that are counted by name
-AT_ONCE = 10  # cells that are read at once
-KEPT_MS = 7 * 24 * 3_600_000  # a plan that nobody applies
-AGES = ("<1h", "<6h", "<1d", "<7d", "<30d", ">=30d")  # at rest
+AGES = ("<1h", "<6h", "<1d", "<7d", "<30d", ">=30d")  # since death
 _AGES_MS = [hours * 3_600_000 for hours in (1, 6, 24, 7 * 24, 30 * 24)]
+CANARY_S = 1.0  # how long the outcomes of a canary take, in an estimate
+COUNT_MAX = 1_000_000_000
 
 
-class Plan(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a run would do, and to how many.
+class PlanHandle:
+    """A plan that the store keeps: `plan` is its content, `start` starts its run."""
 
-    `selector` chose them when the clock of the store was `made_ms`. Beyond a thousand queues, or tasks, the others
-    are counted together. `by_age` tells how long they have been at rest: each age without what is under the one before
-    it. `excluded` were left out, by why. `eta_s` is an estimate of how long the run takes. `dependencies` are those
-    that the tasks of the messages call, where the app was known. `digest` is of all of it and of every chunk.
-    """
+    def __init__(self, store: Store, plan: Plan, app: Registry | None = None) -> None:
+        self.plan = plan
+        self._store, self._app = store, app
 
-    id: str
-    selector: str
-    made_ms: int
-    settings: Settings = Settings()
-    total: int = 0
-    chunks: int = 0
-    by_queue: Mapping[str, int] = {}
-    by_task: Mapping[str, int] = {}
-    by_age: Mapping[str, int] = {}
-    excluded: Mapping[str, int] = {}
-    eta_s: float = 0.0
-    dependencies: Mapping[str, str] = {}
-    digest: str = ""
+    @classmethod
+    def make(
+        cls,
+        store: Store,
+        messages: Iterable[Message],
+        selector: str,
+        settings: RedriveSettings,
+        *,
+        app: Registry | None = None,
+        excluded: Mapping[str, int] | None = None,
+    ) -> PlanHandle:
+        """A new plan of these messages. Raises as `draw_up`."""
+        return cls(store, draw_up(store, messages, selector, settings, app=app, excluded=excluded), app)
+
+    @classmethod
+    def find(cls, store: Store, id: str, app: Registry | None = None) -> PlanHandle:
+        """The plan with this id. Raises PlanRefused."""
+        return cls(store, _read(store, id), app)
+
+    @property
+    def id(self) -> str:
+        """The id of the plan, and of its run."""
+        return self.plan.id
+
+    @property
+    def total(self) -> int:
+        """How many messages it would move."""
+        return self.plan.total
+
+    @property
+    def by_queue(self) -> Mapping[str, int]:
+        """Messages by queue, the largest count first."""
+        return self.plan.by_queue
+
+    @property
+    def by_task(self) -> Mapping[str, int]:
+        """Messages by task, the largest count first."""
+        return self.plan.by_task
+
+    @property
+    def by_age(self) -> Mapping[str, int]:
+        """Messages by time since death, each age without the ages below it."""
+        return self.plan.by_age
+
+    @property
+    def excluded(self) -> Mapping[str, int]:
+        """Messages that were left out, by reason: quarantined, held, damaged, no such task, unread."""
+        return self.plan.excluded
+
+    @property
+    def eta_s(self) -> float:
+        """An estimate of how long the run takes, if nothing fails or delays it."""
+        return self.plan.eta_s
+
+    def __repr__(self) -> str:
+        return f"<plan {self.id}: {self.total} messages in about {show(self.eta_s)}>"
+
+    def handles(self) -> Iterator[Handle]:
+        """The messages of the plan, as they were when it was made. Raises PlanRefused if they have expired."""
+        for n in range(self.plan.chunks):
+            yield from read_chunk(self._store.cells, self.id, n)
+
+    def ids(self) -> Iterator[str]:
+        """The ids of the messages."""
+        return (handle.id for handle in self.handles())
+
+    def check(self, *, reason: str, max_age: Duration | None = MAX_AGE) -> None:
+        """Raises PlanRefused if `start` would: no reason, unknown, applied, altered, too old or empty.
+
+        `max_age` is how old the plan may be; None: as old as the store keeps it.
+        """
+        if not reason or not reason.strip():
+            raise PlanRefused("no reason is given", "say why it is done: the audit log keeps it", "reason")
+        (run,) = self._store.cells.read([state_cell(self.id)])
+        if run is not None:
+            why = "one plan makes one run; draw up another for what is still dead"
+            raise PlanRefused(f"plan {self.id} was applied already", why, "applied")
+        if _read(self._store, self.id) != self.plan:
+            raise PlanRefused(f"plan {self.id} was altered since it was drawn up", "draw up another", "altered")
+        check(self._store.cells, self.plan)
+        self._check_age(max_age)
+        if not self.total:
+            raise PlanRefused(f"plan {self.id} is empty", f"nothing was chosen by {self.plan.selector!r}", "empty")
+
+    def start(self, *, reason: str, actor: str | None = None, max_age: Duration | None = MAX_AGE) -> Run:
+        """Start the run: from now on any worker on the store runs it, and `run.wait()` does too.
+
+        The audit log and the story of the run record `reason` and `actor` (default: user@host). Raises PlanRefused as
+        `check`, ConfigError, StoreError.
+        """
+        self.check(reason=reason, max_age=max_age)
+        name, why = signed(actor, reason, f"start of plan {self.id}")
+        begin(self._store, self.plan, actor=name, reason=why)
+        return Run(self._store, self.id, self._app)
+
+    def _check_age(self, max_age: Duration | None) -> None:
+        past_ms = self._store.now_ms() - self.plan.made_ms
+        if max_age is not None and past_ms > milliseconds(max_age, "max_age"):
+            most, past = show(milliseconds(max_age, "max_age") / 1000), show(past_ms / 1000)
+            why = f"at most {most} is allowed; draw up another, for what is dead now"
+            raise PlanRefused(f"plan {self.id} was drawn up {past} ago", why, "old")
 
 
-# -- the cells
-
-
-def plan_cell(id: str) -> str:
-    """Where the plan lies."""
-    return f"run/{id}/plan"
-
-
-def chunk_cell(id: str, n: int) -> str:
-    """Where its chunk n lies, from 0."""
-    return f"run/{id}/c/{n}"
-
-
-def read_plan(cells: Cells, id: str) -> Plan | None:
-    """The plan of this id; None if there is none, or none any more. Raises PlanRefused where it cannot be read."""
-    (cell,) = cells.read([plan_cell(id)])
-    if cell is None:
-        return None
-    try:
-        return msgspec.json.decode(cell.value, type=Plan)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise PlanRefused(f"plan {id} cannot be read: it was altered", f"{error}", "altered") from error
-
-
-def read_chunk(cells: Cells, id: str, n: int) -> list[Handle]:
-    """The messages of its chunk n. Raises PlanRefused where it is not there, or was altered beyond reading."""
-    (cell,) = cells.read([chunk_cell(id, n)])
-    if cell is None:
-        raise _no_chunk(id, n)
-    try:
-        return msgspec.json.decode(cell.value, type=list[Handle])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise PlanRefused(f"chunk {n} of plan {id} cannot be read: it was altered", f"{error}", "altered") from error
-
-
-def _no_chunk(id: str, n: int) -> PlanRefused:
-    return PlanRefused(f"chunk {n} of plan {id} is not there", "it was altered, or has expired", "altered")
-
-
-def check(cells: Cells, plan: Plan) -> None:
-    """Raises PlanRefused unless the plan and all of its chunks are as they were drawn up."""
-    digest = hashlib.sha256()
-    for some in batched(plan):
-        for n, cell in zip(some, cells.read([chunk_cell(plan.id, n) for n in some]), strict=True):
-            if cell is None:
-                raise _no_chunk(plan.id, n)
-            digest.update(cell.value)
-    if _sealed(digest, plan) != plan.digest:
-        raise PlanRefused(f"plan {plan.id} was altered since it was drawn up", "draw up another", "altered")
-
-
-def keep(cells: Cells, plan: Plan, for_ms: int) -> None:
-    """Keep the plan and its chunks that long from now on. Raises PlanRefused where one is gone."""
-    gone = prolong(cells, [plan_cell(plan.id)], for_ms)
-    for some in batched(plan):
-        gone += prolong(cells, [chunk_cell(plan.id, n) for n in some], for_ms)
-    if gone:
-        raise PlanRefused(f"{gone[0]} of plan {plan.id} is not there", "it was altered, or has expired", "altered")
-
-
-def prolong(cells: Cells, keys: Sequence[str], for_ms: int) -> list[str]:
-    """Keep these cells that long from now on; those that are not there."""
-    found = [*zip(keys, cells.read(keys), strict=True)]
-    # who swapped one meanwhile keeps it as well
-    cells.swap([Swap(key, cell.version, cell.value, for_ms) for key, cell in found if cell is not None])
-    return [key for key, cell in found if cell is None]
-
-
-def batched(plan: Plan) -> Iterator[range]:
-    """The numbers of its chunks, as many at a time as are read in one go."""
-    for at in range(0, plan.chunks, AT_ONCE):
-        yield range(at, min(plan.chunks, at + AT_ONCE))
-
-
-# -- drawing up
+# -- making a plan
 
 
 def draw_up(
     store: Store,
     messages: Iterable[Message],
     selector: str,
-    settings: Settings,
+    settings: RedriveSettings,
     *,
     app: Registry | None = None,
     excluded: Mapping[str, int] | None = None,
 ) -> Plan:
-    """Freeze these resting messages in a plan, and keep it. Memory holds a chunk of them, however many they are.
+    """Store a plan of these dead or quarantined messages. Memory holds one chunk of them at a time.
 
-    `excluded`, read once all of them were had, tells how many are not among them, by why. Raises StoreError.
+    `excluded` counts the messages left out, by reason; it is read after the last message. Raises StoreError.
     """
     made_ms = store.now_ms()
     id, digest, total, count = new_id(made_ms), hashlib.sha256(), 0, 0
-    seen = _Seen(made_ms)
+    counts = _Counts(made_ms)
     for some in chunks(messages):
         value = msgspec.json.encode([m.handle for m in some])
-        store.cells.swap([Swap(chunk_cell(id, count), 0, value, KEPT_MS)])
+        store.cells.swap([Swap(chunk_cell(id, count), 0, value, PLAN_KEPT_MS)])
         digest.update(value)
-        seen.add(some)
+        counts.add(some)
         total, count = total + len(some), count + 1
     plan = Plan(
         id=id,
@@ -162,26 +187,26 @@ def draw_up(
         settings=settings,
         total=total,
         chunks=count,
-        by_queue=_largest(seen.queues),
-        by_task=_largest(seen.tasks),
-        by_age={age: seen.ages[n] for n, age in enumerate(AGES) if seen.ages[n]},
+        by_queue=_largest(counts.queues),
+        by_task=_largest(counts.tasks),
+        by_age={age: counts.ages[n] for n, age in enumerate(AGES) if counts.ages[n]},
         excluded={why: count for why, count in (excluded or {}).items() if count},
         eta_s=estimate_s(settings, total),
-        dependencies=_dependencies(app, seen.tasks),
+        dependencies=_dependencies(app, counts.tasks),
     )
-    plan = replace(plan, digest=_sealed(digest, plan))
-    store.cells.swap([Swap(plan_cell(id), 0, msgspec.json.encode(plan), KEPT_MS)])
+    plan = replace(plan, digest=sealed(digest, plan))
+    store.cells.swap([Swap(plan_cell(id), 0, msgspec.json.encode(plan), PLAN_KEPT_MS)])
     return plan
 
 
-class _Seen:
-    """What is counted of the messages of a plan."""
+class _Counts:
+    """Counts the messages of a plan."""
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
         self.queues: Counter[str] = Counter()
         self.tasks: Counter[str] = Counter()
-        self.ages: Counter[int] = Counter()  # by place in AGES
+        self.ages: Counter[int] = Counter()  # by index in AGES
 
     def add(self, messages: Sequence[Message]) -> None:
         self.queues.update(m.queue for m in messages)
@@ -191,29 +216,103 @@ class _Seen:
 
 
 def chunks(messages: Iterable[Message]) -> Iterator[list[Message]]:
-    """The messages, as many at a time as a chunk holds."""
+    """The messages, a chunk at a time."""
     rest = iter(messages)
     while some := list(islice(rest, CHUNK)):
         yield some
 
 
 def _largest(counts: Counter[str]) -> dict[str, int]:
-    """The most first; beyond NAMES_MAX names the others together, as what is kept of a plan is bounded."""
+    """The largest counts first; beyond NAMES_MAX names the others together, which bounds the size of a plan."""
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     others = sum(count for _, count in ranked[NAMES_MAX:])
     return dict(ranked[:NAMES_MAX]) | ({OTHERS: others} if others else {})
 
 
 def _dependencies(app: Registry | None, tasks: Iterable[str]) -> dict[str, str]:
-    """A task that names none has the one of its own name, where the app declares that."""
+    """The dependency of each task: a task that names none uses one of its own name, if the app declares it."""
     if app is None:
         return {}
     named = {name: app.tasks[name].dependency or name for name in sorted(tasks) if name in app.tasks}
     return {task: d for task, d in named.items() if app.tasks[task].dependency == d or d in app.dependencies}
 
 
-def _sealed(chunks: hashlib._Hash, plan: Plan) -> str:
-    """The digest of a plan and of its chunks, whose bytes went into the hash one after another."""
-    whole = chunks.copy()
-    whole.update(msgspec.json.encode(replace(plan, digest="")))
-    return whole.hexdigest()
+def _read(store: Store, id: str) -> Plan:
+    plan = read_plan(store.cells, id)
+    if plan is None:
+        kept = show(PLAN_KEPT_MS / 1000)
+        raise PlanRefused(f"there is no plan {id!r}", f"a plan that is not applied is kept for {kept}", "unknown")
+    return plan
+
+
+# -- settings
+
+
+def read_settings(
+    *,
+    rate: str | float | None = None,
+    canary: int = 0,
+    slow_start: bool = False,
+    halve_on_failures: bool = False,
+    stop_if: str | None = None,
+    attempts: int | None = None,
+    to_queue: str | None = None,
+    delay: Duration = 0,
+    spread: Duration = 0,
+    keep_deadline: bool = False,
+    gates: Gates | None = None,
+    note: str = "",
+) -> RedriveSettings:
+    """The settings that these words mean. Raises ConfigError, ValueError or TypeError for a bad value."""
+    _whole(canary, "canary", 0)
+    if attempts is not None:
+        _whole(attempts, "attempts", 1)
+    given: object = gates
+    if not isinstance(given, Gates | None):
+        raise TypeError(f"gates {gates!r} is refused: expected Gates, such as Gates(window='22:00-06:00')")
+    return RedriveSettings(
+        rate=None if rate is None else per_s(rate),
+        canary=canary,
+        slow_start=bool(slow_start),
+        halve_on_failures=bool(halve_on_failures),
+        stop_if=_stop(stop_if, canary),
+        attempts=attempts,
+        to_queue=as_text(to_queue, "to_queue"),
+        delay_ms=milliseconds(delay, "delay"),
+        spread_ms=milliseconds(spread, "spread"),
+        keep_deadline=bool(keep_deadline),
+        gates=gates,
+        note=note,
+    )
+
+
+def estimate_s(settings: RedriveSettings, total: int) -> float:
+    """How long it takes until all messages are due, if nothing fails, delays or stops the run.
+
+    Slow start moves 1/s for 10 s, then 2/s, 4/s, … up to the rate. The outcomes of a canary take a second.
+
+    >>> estimate_s(RedriveSettings(rate=20.0), 100), estimate_s(RedriveSettings(rate=100.0, slow_start=True), 1270)
+    (5.0, 70.0)
+    """
+    rate, left, past_s = settings.rate or MAX_PER_S, float(total), 0.0
+    per_s = min(1.0, rate) if settings.slow_start else rate
+    while per_s < rate and left > per_s * STEP_MS / 1000:
+        left -= per_s * STEP_MS / 1000
+        past_s += STEP_MS / 1000
+        per_s = min(rate, per_s * 2)
+    past_s += left / per_s
+    canary_s = CANARY_S if 0 < settings.canary < total else 0.0
+    waits_s = (settings.delay_ms + settings.spread_ms) / 1000 if total else 0.0
+    return round(past_s + canary_s + waits_s, 3)
+
+
+def _stop(rule: str | None, canary: int) -> str:
+    """The stop rule as it is stored; empty for none. A canary has one by default."""
+    if rule is None:
+        return str(CANARY_STOP) if canary else ""
+    return str(Stop.parse(rule)) if rule.strip() else ""
+
+
+def _whole(value: int, what: str, least: int) -> None:
+    if type(value) is not int or not least <= value <= COUNT_MAX:
+        raise ConfigError(f"{what}={value!r}; expected a whole number from {least} up")

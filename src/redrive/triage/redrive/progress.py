@@ -1,10 +1,9 @@
-"""What became of the messages of a redrive run: which were moved, and the verdicts on their first runs."""
+"""Track a redrive run: which messages it moved, the outcomes of their first runs, and what each tick writes."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -15,84 +14,169 @@ from ...message import (
     Lane,
     Message,
     Swap,
+    version_of,
 )
+from ...store import Store
 from ...stores.run_marks import read_sent, sent_cell
 from ...worker import redrive_outcome
-from .plan import CHUNK, read_chunk
-from .run_state import Failure, Mark, marks_cell
-from .unit_of_work import Sheet
+from .records import (
+    CHUNK,
+    FAILURES_MAX,
+    KEPT_MS,
+    LEASE_MS,
+    Failure,
+    Line,
+    Mark,
+    RunState,
+    encode,
+    failures_cell,
+    longer,
+    marks_cell,
+    read_chunk,
+    read_failures,
+    read_story,
+    state_cell,
+    story_cell,
+)
 
-if TYPE_CHECKING:
-    from ...store import Store
-
-LOOKED = 200  # messages that are looked at in one go
-LOST_EVERY_MS = 5000  # how often it looks for messages that ended without a verdict
+FIND_MAX = 200  # messages that are read at once
+LOST_EVERY_MS = 5000  # how often it searches for messages that ended without an outcome
 CHUNKS_KEPT = 4  # chunks held in memory
 MARKS_READ = 100  # cells
-TOLD_MS = 10_000  # how long the verdict on a message may come after its death, where the two are no one commit
-AWAY_MS = 15 * 86_400_000  # after which a message that cannot be looked up is given up: SQS keeps none so long
+OUTCOME_LATE_MS = 10_000  # how long after its death the outcome of a message may arrive, where they are two commits
+AWAY_MS = 15 * 86_400_000  # when a message that cannot be looked up is given up: SQS keeps none for so long
 
 
-class Tally:
-    """Keeps the letters of one run, for as long as one carries it. What it remembers is written with the sheet that it
-    is told of; where that is not committed, `forget`."""
+class UnitOfWork:
+    """All that one tick of a run writes, in one commit."""
+
+    def __init__(self, id: str, before: RunState, cell: Cell, now_ms: int, owner: str) -> None:
+        """`before` is the state of the run as `cell` holds it; `owner` is the runner that has the lease now."""
+        self.id, self.state, self.now_ms = id, replace(before, owner=owner), now_ms
+        self._cell, self._before = cell, before
+        self._marks: dict[int, bytearray] = {}
+        self._versions: dict[int, int] = {}
+        self.changed: set[int] = set()  # chunks whose marks changed
+        self.more: list[Swap] = []
+        self.removed: set[str] = set()  # the cells that `more` removes
+        self.failures: list[Failure] = []
+        self.done = 0  # outcomes of this tick that are good
+        self.notices: list[tuple[str, str]] = []
+        self._lines: list[Line] = []
+        self.ttl_ms = KEPT_MS
+
+    def say(self, text: str) -> None:
+        """Add a line to the story."""
+        self._lines.append(Line(self.now_ms, text))
+
+    def notify(self, name: str, text: str) -> None:
+        """Emit this notice once the tick is committed."""
+        self.notices.append((name, text))
+
+    def remove(self, key: str, cell: Cell) -> None:
+        """Remove this cell."""
+        self.removed.add(key)
+        self.more.append(Swap(key, cell.version, None))
+
+    @property
+    def news(self) -> bool:
+        """Whether there is anything to write but state and lease."""
+        return bool(self.changed or self.more or self._lines)
+
+    def marks_of(self, store: Store, n: int, size: int) -> bytearray:
+        """The marks of chunk n, to be changed in place."""
+        if n not in self._marks:
+            (cell,) = store.cells.read([marks_cell(self.id, n)])
+            self._marks[n] = bytearray(Mark.LEFT.encode() * size if cell is None else cell.value)
+            self._versions[n] = version_of(cell)
+        return self._marks[n]
+
+    def swaps(self, store: Store) -> list[Swap]:
+        """The swaps to commit; none if nothing changed and the lease lasts for a while."""
+        before = self._before
+        held = before.until_ms > self.now_ms + LEASE_MS // 2
+        if self.state == before and held and not self.news:
+            return []
+        if not self.state.closed:
+            self.state = replace(self.state, until_ms=self.now_ms + LEASE_MS)
+        swaps = [Swap(state_cell(self.id), self._cell.version, encode(self.state), self.ttl_ms), *self.more]
+        for n in sorted(self.changed):
+            swaps.append(Swap(marks_cell(self.id, n), self._versions[n], bytes(self._marks[n]), self.ttl_ms))
+        if self._lines or self.failures:
+            told, failed = store.cells.read([story_cell(self.id), failures_cell(self.id)])
+            if self._lines:
+                story = longer(read_story(told), self._lines)
+                swaps.append(Swap(story_cell(self.id), version_of(told), encode(story), self.ttl_ms))
+            known = read_failures(failed) if self.failures else []
+            if self.failures and len(known) < FAILURES_MAX:
+                kept = [*known, *self.failures][:FAILURES_MAX]
+                swaps.append(Swap(failures_cell(self.id), version_of(failed), encode(kept), self.ttl_ms))
+        return swaps
+
+
+class Progress:
+    """Keeps the marks of one run while a runner has its lease.
+
+    What it remembers between ticks is written by the unit of work that it was given. If that is not committed, or
+    another runner may have written, call `forget`.
+    """
 
     def __init__(self, store: Store, id: str) -> None:
         self._store, self.id = store, id
         self._chunks: OrderedDict[int, list[Handle]] = OrderedDict()
-        self._open: dict[int, int] | None = None  # by chunk: how many wait for a verdict; None: not looked up yet
-        self._turn = 0  # whose turn it is of the chunks that are not the latest
-        self._looked_ms = self._lost_at = 0  # when it looked for lost ones, and from which position it does so next
-        self._tried: tuple[int, list[bool]] | None = None  # what the last batch, up to this position, came to
+        self._open: dict[int, int] | None = None  # by chunk: messages without an outcome; None: not read yet
+        self._turn = 0  # which of the older chunks is next
+        self._searched_ms = self._lost_at = 0  # when it searched for lost messages, and where it goes on
+        self._tried: tuple[int, list[bool]] | None = None  # the last batch: up to which position, and what was moved
 
     def forget(self) -> None:
-        """What was not written, or another may have changed since."""
+        """Read everything again."""
         self._open, self._tried = None, None
 
     def tried(self, at: int, moved: list[bool]) -> None:
-        """The batch that ended at this position was committed, and moved these of it."""
+        """Remember that the batch which ends at this position was committed, and moved these messages."""
         self._tried = at, moved
 
-    # -- what was moved
+    # -- which messages were moved
 
-    def record(self, sheet: Sheet) -> None:
-        """Write down what the last batch came to; after another's, find it out."""
-        state = sheet.state
+    def record(self, work: UnitOfWork) -> None:
+        """Mark what the last batch moved; if another runner committed it, find that out."""
+        state = work.state
         if state.known == state.at:
             return
         if self._tried is None or self._tried[0] != state.at or len(self._tried[1]) != state.at - state.known:
-            moved = self._found_out([self._handle(position).id for position in range(state.known, state.at)])
+            moved = self._find_moved([self._handle(position).id for position in range(state.known, state.at)])
         else:
             moved = self._tried[1]
         for position, done in zip(range(state.known, state.at), moved, strict=True):
-            self._mark(sheet, position, Mark.WAITING if done else Mark.CHANGED)
+            self._mark(work, position, Mark.WAITING if done else Mark.CHANGED)
         count = sum(moved)
-        sheet.state = replace(
+        work.state = replace(
             state, known=state.at, moved=state.moved + count, changed=state.changed + len(moved) - count
         )
         self._tried = None
 
-    def _found_out(self, ids: Sequence[str]) -> list[bool]:
-        """Whether the run moved these: what it moved names it, or has left a verdict as it settled. The messages are
-        looked at first, as a verdict is there once its message is gone."""
+    def _find_moved(self, ids: Sequence[str]) -> list[bool]:
+        """Whether the run moved these messages: then they name the run, or have left an outcome as they settled. The
+        messages are read first, as an outcome is there once its message is gone."""
         found = self.find(ids)
-        told = self._store.cells.read([redrive_outcome.cell_of(self.id, id) for id in ids])
+        outcomes = self._store.cells.read([redrive_outcome.cell_of(self.id, id) for id in ids])
         return [
-            verdict is not None or sent is not None or (message is not None and message.run == self.id)
-            for message, verdict, sent in zip(found, told, self._sent(ids), strict=True)
+            outcome is not None or sent is not None or (message is not None and message.run == self.id)
+            for message, outcome, sent in zip(found, outcomes, self._sent(ids), strict=True)
         ]
 
     def _sent(self, ids: Sequence[str]) -> list[Cell | None]:
-        """What tells that they have left for where no message can be looked up; nothing where all can."""
+        """The cells of messages that were sent to where none can be looked up; all None where all can be."""
         if self._store.traits.finds:
             return [None] * len(ids)
         return self._store.cells.read([sent_cell(self.id, id) for id in ids])
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
-        """The messages of these ids, read a few at a time."""
+        """The messages with these ids, read a few at a time."""
         found: list[Message | None] = []
-        for at in range(0, len(ids), LOOKED):
-            found += self._store.find(ids[at : at + LOOKED])
+        for at in range(0, len(ids), FIND_MAX):
+            found += self._store.find(ids[at : at + FIND_MAX])
         return found
 
     def _handle(self, position: int) -> Handle:
@@ -100,7 +184,7 @@ class Tally:
         return self.chunk(n)[k]
 
     def chunk(self, n: int) -> list[Handle]:
-        """The messages of this chunk as they were planned."""
+        """The messages of chunk n, as planned."""
         if n not in self._chunks:
             self._chunks[n] = read_chunk(self._store.cells, self.id, n)
             if len(self._chunks) > CHUNKS_KEPT:
@@ -108,23 +192,23 @@ class Tally:
         self._chunks.move_to_end(n)
         return self._chunks[n]
 
-    def _marks(self, sheet: Sheet, n: int) -> bytearray:
-        return sheet.marks_of(self._store, n, len(self.chunk(n)))
+    def _marks(self, work: UnitOfWork, n: int) -> bytearray:
+        return work.marks_of(self._store, n, len(self.chunk(n)))
 
-    def _mark(self, sheet: Sheet, position: int, mark: Mark) -> None:
+    def _mark(self, work: UnitOfWork, position: int, mark: Mark) -> None:
         n, k = divmod(position, CHUNK)
-        self._marks(sheet, n)[k] = ord(mark)
-        sheet.changed.add(n)
+        self._marks(work, n)[k] = ord(mark)
+        work.changed.add(n)
         if mark is Mark.WAITING:
-            waits = self._waits(sheet)
+            waits = self._waits(work)
             waits[n] = waits.get(n, 0) + 1
 
-    # -- verdicts
+    # -- outcomes
 
-    def _waits(self, sheet: Sheet) -> dict[int, int]:
-        """By chunk, how many wait for a verdict."""
+    def _waits(self, work: UnitOfWork) -> dict[int, int]:
+        """By chunk, how many messages wait for their outcome."""
         if self._open is None:
-            tried, self._open = -(-sheet.state.known // CHUNK), {}
+            tried, self._open = -(-work.state.known // CHUNK), {}
             for at in range(0, tried, MARKS_READ):
                 numbers = range(at, min(at + MARKS_READ, tried))
                 cells = self._store.cells.read([marks_cell(self.id, n) for n in numbers])
@@ -134,119 +218,118 @@ class Tally:
                         self._open[n] = count
         return self._open
 
-    def fold(self, sheet: Sheet) -> None:
-        """Take up the verdicts that are in: of the two latest chunks, and of another, each in its turn."""
-        waits = self._waits(sheet)
+    def count_outcomes(self, work: UnitOfWork) -> None:
+        """Count the outcomes that have arrived: of the two latest chunks, and of one older chunk, each in its turn."""
+        waits = self._waits(work)
         numbers = sorted(n for n, count in waits.items() if count)
         older = numbers[:-2]
         self._turn += 1
         for n in [*numbers[-2:], *([older[self._turn % len(older)]] if older else [])]:
-            self._fold_chunk(sheet, n)
-        if numbers and not 0 <= sheet.now_ms - self._looked_ms < LOST_EVERY_MS:
-            found = self._look_for_lost(sheet, numbers)
-            self._looked_ms = 0 if found else sheet.now_ms  # where some are lost there are more
+            self._count_chunk(work, n)
+        if numbers and not 0 <= work.now_ms - self._searched_ms < LOST_EVERY_MS:
+            found = self._search_lost(work, numbers)
+            self._searched_ms = 0 if found else work.now_ms  # where some are lost there are more
 
-    def _fold_chunk(self, sheet: Sheet, n: int) -> None:
-        places = self.waiting_in(sheet, n)
-        keys = [redrive_outcome.cell_of(self.id, self.chunk(n)[k].id) for k in places]
+    def _count_chunk(self, work: UnitOfWork, n: int) -> None:
+        offsets = self.waiting_in(work, n)
+        keys = [redrive_outcome.cell_of(self.id, self.chunk(n)[k].id) for k in offsets]
         cells = self._store.cells.read(keys)
-        self._forget_sent(sheet, [self.chunk(n)[k].id for k, cell in zip(places, cells, strict=True) if cell])
-        for k, key, cell in zip(places, keys, cells, strict=True):
-            # One that moved while the plan was drawn up may stand in it twice: there is one verdict on both.
-            if cell is not None and key not in sheet.told:
-                sheet.told.add(key)
-                sheet.more.append(Swap(key, cell.version, None))
-                self._judged(sheet, n, k, redrive_outcome.decode(cell.value))
+        self._remove_sent(work, [self.chunk(n)[k].id for k, cell in zip(offsets, cells, strict=True) if cell])
+        for k, key, cell in zip(offsets, keys, cells, strict=True):
+            # A message that moved while the plan was made may be in it twice: one outcome serves for both.
+            if cell is not None and key not in work.removed:
+                work.remove(key, cell)
+                self._count(work, n, k, redrive_outcome.decode(cell.value))
 
-    def _forget_sent(self, sheet: Sheet, ids: Sequence[str]) -> None:
+    def _remove_sent(self, work: UnitOfWork, ids: Sequence[str]) -> None:
         for id, cell in zip(ids, self._sent(ids), strict=True):
-            key = sent_cell(self.id, id)
-            if cell is not None and key not in sheet.told:
-                sheet.told.add(key)
-                sheet.more.append(Swap(key, cell.version, None))
+            if cell is not None and (key := sent_cell(self.id, id)) not in work.removed:
+                work.remove(key, cell)
 
-    def waiting_in(self, sheet: Sheet, n: int) -> list[int]:
-        """Where in this chunk those stand that wait for a verdict."""
-        return [k for k, mark in enumerate(self._marks(sheet, n)) if mark == ord(Mark.WAITING)]
+    def waiting_in(self, work: UnitOfWork, n: int) -> list[int]:
+        """The offsets in chunk n of messages that wait for their outcome."""
+        return [k for k, mark in enumerate(self._marks(work, n)) if mark == ord(Mark.WAITING)]
 
-    def _judged(self, sheet: Sheet, n: int, k: int, first: redrive_outcome.FirstRun) -> None:
+    def _count(self, work: UnitOfWork, n: int, k: int, first: redrive_outcome.FirstRun) -> None:
         done = first.outcome == redrive_outcome.DONE
-        self._marks(sheet, n)[k] = ord(Mark.DONE if done else Mark.FAILED)
-        self._settled(sheet, n)
-        state = sheet.state
-        sheet.state = replace(state, done=state.done + done, failed=state.failed + (not done))
+        self._marks(work, n)[k] = ord(Mark.DONE if done else Mark.FAILED)
+        self._no_longer_waits(work, n)
+        state = work.state
+        work.state = replace(state, done=state.done + done, failed=state.failed + (not done))
         if done:
-            sheet.done += 1
+            work.done += 1
         else:
             failure = Failure(self.chunk(n)[k].id, first.kind, first.error, first.text, first.fingerprint, first.at_ms)
-            sheet.failures.append(failure)
+            work.failures.append(failure)
 
-    def _settled(self, sheet: Sheet, n: int) -> None:
-        sheet.changed.add(n)
-        waits = self._waits(sheet)
-        # Letters that were read after the state may be newer, of another's commit: then this tick's will not succeed.
+    def _no_longer_waits(self, work: UnitOfWork, n: int) -> None:
+        work.changed.add(n)
+        waits = self._waits(work)
+        # Marks are read after the state, and may be of a later commit by another runner: then this tick's fails.
         waits[n] = waits.get(n, 0) - 1
         if waits[n] <= 0:
             del waits[n]
 
-    def _look_for_lost(self, sheet: Sheet, numbers: Sequence[int]) -> int:
-        """Those that ended without a verdict, by a person's hand: cancelled, removed, returned, driven on by another
-        run. Looked at before their verdicts are, as above; some of a chunk at a time, all in turn. How many it found.
-        """
+    def _search_lost(self, work: UnitOfWork, numbers: Sequence[int]) -> int:
+        """Find messages that a person ended, so that no outcome comes: cancelled, removed, returned, or moved by
+        another run. Reads some of one chunk, then the next; messages before their outcomes, as above. Returns how many
+        it found."""
         last, after = divmod(self._lost_at, CHUNK)
         n = next((n for n in numbers if n >= last), numbers[0])
-        places = [k for k in self.waiting_in(sheet, n) if n != last or k >= after][:LOOKED]
-        self._lost_at = n * CHUNK + places[-1] + 1 if len(places) == LOOKED else (n + 1) * CHUNK
-        messages = self._store.find([self.chunk(n)[k].id for k in places])
-        gone = [k for k, message in zip(places, messages, strict=True) if _left(message, self.id)]
-        told = self._store.cells.read([redrive_outcome.cell_of(self.id, self.chunk(n)[k].id) for k in gone])
-        untold = [k for k, cell in zip(gone, told, strict=True) if cell is None]
-        lying = dict(zip(places, messages, strict=True))
+        offsets = [k for k in self.waiting_in(work, n) if n != last or k >= after][:FIND_MAX]
+        self._lost_at = n * CHUNK + offsets[-1] + 1 if len(offsets) == FIND_MAX else (n + 1) * CHUNK
+        messages = self._store.find([self.chunk(n)[k].id for k in offsets])
+        gone = [k for k, message in zip(offsets, messages, strict=True) if _left(message, self.id)]
+        outcomes = self._store.cells.read([redrive_outcome.cell_of(self.id, self.chunk(n)[k].id) for k in gone])
+        lost = [k for k, cell in zip(gone, outcomes, strict=True) if cell is None]
+        found = dict(zip(offsets, messages, strict=True))
         if not self._store.traits.finds:
-            untold = self._without_those_away(sheet, n, untold, lying)
-        # An undo that was cut off may have returned them, and not written so.
-        back = [k for k in untold if as_planned(lying[k], self.chunk(n)[k])]
-        self.returned(sheet, n, back)
-        for k in sorted({*untold} - {*back}):
-            self._marks(sheet, n)[k] = ord(Mark.ENDED)
-            self._settled(sheet, n)
-            sheet.state = replace(sheet.state, moved=sheet.state.moved - 1, ended=sheet.state.ended + 1)
-        return len(untold)
+            lost = self._without_those_away(work, n, lost, found)
+        # An undo that was cut off may have returned them before it marked them.
+        back = [k for k in lost if as_planned(found[k], self.chunk(n)[k])]
+        self.returned(work, n, back)
+        for k in sorted({*lost} - {*back}):
+            self._marks(work, n)[k] = ord(Mark.ENDED)
+            self._no_longer_waits(work, n)
+            work.state = replace(work.state, moved=work.state.moved - 1, ended=work.state.ended + 1)
+        return len(lost)
 
     def _without_those_away(
-        self, sheet: Sheet, n: int, places: Sequence[int], lying: Mapping[int, Message | None]
+        self, work: UnitOfWork, n: int, offsets: Sequence[int], found: Mapping[int, Message | None]
     ) -> list[int]:
-        """Which of these ended by a person's hand, where what waits or runs cannot be looked up. One that was sent and
-        lies nowhere is waited for, as long as it can be there. One that rests in the life that the run gave it has died
-        of what no worker settled, such as the queue's own bound on receives: it has failed."""
+        """Which of these a person ended, where waiting and running messages cannot be looked up.
+
+        A message that was sent and cannot be found is waited for as long as it can exist. One that is dead in the life
+        that this run gave it has failed, though no worker settled it: the queue itself limits receives, for instance.
+        """
         ended, chunk = [], self.chunk(n)
-        sent = self._sent([chunk[k].id for k in places])
-        for k, cell in zip(places, sent, strict=True):
-            message = lying[k]
+        sent = self._sent([chunk[k].id for k in offsets])
+        for k, cell in zip(offsets, sent, strict=True):
+            message = found[k]
             if message is None:
-                if cell is None or read_sent(cell).at_ms + AWAY_MS < sheet.now_ms:
+                if cell is None or read_sent(cell).at_ms + AWAY_MS < work.now_ms:
                     ended.append(k)
             elif message.lane in RESTING and message.redrives == chunk[k].redrives + 1:
-                if (message.rested_ms or 0) + TOLD_MS < sheet.now_ms:
-                    self._forget_sent(sheet, [message.id])
-                    self._judged(sheet, n, k, redrive_outcome.of_dead(message))
+                if (message.rested_ms or 0) + OUTCOME_LATE_MS < work.now_ms:
+                    self._remove_sent(work, [message.id])
+                    self._count(work, n, k, redrive_outcome.of_dead(message))
             else:
                 ended.append(k)
         return ended
 
-    def returned(self, sheet: Sheet, n: int, places: Iterable[int]) -> None:
-        """Undo has returned those at these places of the chunk."""
-        for k in places:
-            self._marks(sheet, n)[k] = ord(Mark.RETURNED)
-            self._settled(sheet, n)
-            sheet.state = replace(sheet.state, moved=sheet.state.moved - 1, returned=sheet.state.returned + 1)
+    def returned(self, work: UnitOfWork, n: int, offsets: Iterable[int]) -> None:
+        """Mark the messages at these offsets of chunk n as returned by an undo."""
+        for k in offsets:
+            self._marks(work, n)[k] = ord(Mark.RETURNED)
+            self._no_longer_waits(work, n)
+            work.state = replace(work.state, moved=work.state.moved - 1, returned=work.state.returned + 1)
 
 
 def as_planned(message: Message | None, handle: Handle) -> bool:
-    """Whether it lies as it lay when it was planned: of what was moved, only an undo makes that."""
+    """Whether the message is dead as it was when it was planned: of what a run has moved, only undo makes it so."""
     return message is not None and message.handle == handle
 
 
 def _left(message: Message | None, run: str) -> bool:
-    """Whether it is no longer on the way that the run sent it."""
+    """Whether the message is not in the life any more that the run gave it."""
     return message is None or message.run != run or message.lane in (*RESTING, Lane.DONE)

@@ -1,4 +1,4 @@
-"""A redrive run, to look at and to steer: `plan.start(…)` and `app.dlq.run(id)` give one."""
+"""Start, follow, steer and wait for a redrive run: `plan.start(…)` and `app.dlq.run(id)` return a `Run`."""
 
 from __future__ import annotations
 
@@ -6,48 +6,57 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ...audit.actor import signed, user
+from ...audit.log import Audit
 from ...duration import Duration, seconds
-from ...errors import ConfigError, Refused
-from ...message import Cell
+from ...errors import ConfigError, PlanRefused, Refused
+from ...message import Cell, Swap, version_of
 from ...registry import Registry
 from ...run_context import refuse_loop
-from . import runs
-from .plan import Plan, plan_cell, read_plan
-from .run_state import (
+from ...store import Store
+from .records import (
     FINAL,
+    INDEX,
+    KEPT_MS,
     Failure,
     Line,
+    Plan,
     RunState,
     Status,
+    encode,
     failures_cell,
+    index,
+    keep,
+    longer,
+    plan_cell,
     read_failures,
+    read_index,
+    read_plan,
     read_state,
     read_story,
     state_cell,
+    state_of,
     story_cell,
 )
-from .runner import Carrier
+from .runner import Runner
 
-if TYPE_CHECKING:
-    from ...store import Store
+Act = Callable[[RunState, int], RunState | None]
+StoryAct = Callable[[RunState, int, str], RunState | None]  # the state, the time, and the line for the story
+Drive = Callable[[Callable[[], bool], float | None], None]  # of a test kit's store: until true, or so many seconds
 
-Act = Callable[[RunState, int, str], RunState | None]  # the state, the time, and the line for its story
-Drive = Callable[[Callable[[], bool], float | None], None]  # of a test kit's store: until it is so, for so many seconds
-
-LOOK_S = 0.1  # how often `wait` looks
+POLL_S = 0.1  # of `wait`
 
 
 class RunView(Struct, frozen=True, kw_only=True):
-    """A run as it stands. `state` is running, paused, stopped, cancelled or done, `phase` what it is at, `why` what it
-    waits for or ended of. `counts`: planned, moved, done, failed, skipped, changed, waiting. `per_s` is how many are
-    moved a second now. Times are ms of the store's clock."""
+    """A run at one moment. `state` is running, paused, stopped, cancelled or done; `phase` is what it is doing; `why`
+    is what it waits for, or why it ended. `counts`: planned, moved, done, failed, skipped, changed, waiting. `per_s` is
+    the present speed, in messages a second. `carried_by` is the worker that runs it. Times are ms of the store's clock.
+    """
 
     id: str
     state: str
@@ -66,15 +75,15 @@ class RunView(Struct, frozen=True, kw_only=True):
     closed: bool
 
 
-class _Chosen(Struct):
-    """What a list of runs reads of each plan."""
+class _Selector(Struct):
+    """The part of a plan that a list of runs reads."""
 
     selector: str
 
 
 class Run:
-    """One run. Every property looks it up anew and raises StoreError; the words that steer it take effect with the next
-    tick of whoever carries it, within a second or so."""
+    """A redrive run. Every property reads the store again and may raise StoreError. Pause, resume, cancel, undo and
+    approve take effect with the next tick of its runner, within about a second."""
 
     def __init__(self, store: Store, id: str, app: Registry | None = None) -> None:
         self.id, self._store, self._app = id, store, app
@@ -82,7 +91,7 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({self.id!r})"
 
-    # -- looking
+    # -- reading
 
     @property
     def state(self) -> str:
@@ -96,19 +105,19 @@ class Run:
 
     @property
     def counts(self) -> dict[str, int]:
-        """planned, moved, done, failed, skipped, changed, waiting: see RunState.counts."""
+        """Messages planned, moved, done, failed, skipped, changed, waiting: see RunState.counts."""
         return self._state().counts
 
     @property
     def plan(self) -> Plan:
-        """What it carries out. Raises ConfigError where that is not kept any more."""
+        """The plan of the run. Raises ConfigError if it has expired."""
         plan = read_plan(self._store.cells, self.id)
         if plan is None:
             raise self._unknown()
         return plan
 
     def view(self) -> RunView:
-        """All of it at one moment."""
+        """The run at one moment."""
         (plan,) = self._store.cells.read([plan_cell(self.id)])
         return _view(self.id, self._state(), plan, self._store.now_ms())
 
@@ -117,25 +126,25 @@ class Run:
         return read_story(self._store.cells.read([story_cell(self.id)])[0])
 
     def failures(self, limit: int | None = None) -> Sequence[Failure]:
-        """Messages that it moved and that failed again, with what they failed of: the first thousand at most."""
+        """Messages that it moved and that failed again, each with its error: the first thousand at most."""
         return read_failures(self._store.cells.read([failures_cell(self.id)])[0])[:limit]
 
     # -- steering
 
     def pause(self, *, actor: str | None = None, reason: str = "") -> None:
-        """Move nothing more until it is resumed; verdicts are taken up meanwhile. Raises Refused once it is over."""
+        """Move nothing until it is resumed; outcomes are still counted. Raises Refused once the run is over."""
 
-        def act(state: RunState, now_ms: int, told: str) -> RunState | None:
+        def act(state: RunState, now_ms: int, line: str) -> RunState | None:
             if state.status is Status.PAUSED:
                 return None
-            return replace(state, status=Status.PAUSED, why=told, phase="paused", still_ms=state.still_ms or now_ms)
+            return replace(state, status=Status.PAUSED, why=line, phase="paused", still_ms=state.still_ms or now_ms)
 
         self._change("pause", "paused", act, actor, reason)
 
     def resume(self, *, actor: str | None = None, reason: str = "") -> None:
-        """Go on after a pause. Raises Refused once it is over."""
+        """Continue after a pause. Raises Refused once the run is over."""
 
-        def act(state: RunState, now_ms: int, told: str) -> RunState | None:
+        def act(state: RunState, now_ms: int, line: str) -> RunState | None:
             if state.status is not Status.PAUSED:
                 return None
             return replace(state, status=Status.RUNNING, why="", phase="moving")
@@ -143,33 +152,35 @@ class Run:
         self._change("resume", "resumed", act, actor, reason)
 
     def cancel(self, *, actor: str | None = None, reason: str = "") -> None:
-        """End it: what it has not moved stays where it is. What it moved runs on. Raises Refused once it is over."""
+        """End the run: messages that it has not moved stay dead, and those that it has moved run. Raises Refused once
+        the run is over."""
         self._change("cancel", "cancelled", _cancelled, actor, reason)
 
     def undo(self, *, actor: str | None = None, reason: str = "") -> int:
-        """End it, and return what it moved and what has not run yet to where it lay, as if it had never been moved.
-        Waits until that is done; how many were returned so far. Raises RuntimeError as `wait`."""
+        """End the run, and return messages that it moved and that have not run yet to their dead lane, as if they had
+        never been moved. Waits until that is done, and returns how many were returned. Raises RuntimeError as `wait`.
+        """
         refuse_loop("run.undo()", "await asyncio.to_thread(run.undo)")
 
-        def act(state: RunState, now_ms: int, told: str) -> RunState | None:
+        def act(state: RunState, now_ms: int, line: str) -> RunState | None:
             if state.undo >= 0:
                 return None
-            ended = state if state.status in FINAL else _cancelled(state, now_ms, told)
+            ended = state if state.status in FINAL else _cancelled(state, now_ms, line)
             return replace(ended, undo=0, closed=False)
 
         self._change("undo", "undone", act, actor, reason, final=True)
-        self._carry_until(lambda state: state.undo < 0, None)
+        self._run_until(lambda state: state.undo < 0, None)
         return self._state().returned
 
     def approve(self, *, actor: str | None = None, reason: str = "") -> None:
-        """Let it begin, where its gates ask for somebody's approval. Raises Refused where that is somebody else's."""
+        """Approve a run whose gates require an approval. Raises Refused if they require another person's."""
         gates, name = self.plan.settings.gates, (actor or "").strip() or user()
         if gates is None or gates.approval is None:
-            raise Refused(f"run {self.id} asks for nobody's approval: it begins without")
+            raise Refused(f"run {self.id} requires no approval: it starts without one")
         if not gates.may_approve(name):
-            raise Refused(f"run {self.id} asks for the approval of {gates.approval}, not of {name}")
+            raise Refused(f"run {self.id} requires the approval of {gates.approval}, not of {name}")
 
-        def act(state: RunState, now_ms: int, told: str) -> RunState | None:
+        def act(state: RunState, now_ms: int, line: str) -> RunState | None:
             return None if state.approved_by else replace(state, approved_by=name)
 
         self._change("approve", "approved", act, name, reason)
@@ -177,28 +188,30 @@ class Run:
     # -- waiting
 
     def wait(self, timeout: Duration | None = None) -> str:
-        """Wait until it is over: done, stopped or cancelled; its state. Carries it meanwhile, where no worker does.
-        In a test kit, whose clock and messages stand still otherwise, it works both, as `rd.drain()` does.
+        """Wait until the run is done, stopped or cancelled, and return its state. Runs it meanwhile if no worker does.
+        In a test kit, it advances the clock and delivers messages, as `rd.drain()` does.
 
-        Raises TimeoutError after `timeout`, or where nothing in a kit is left that would end it; the run goes on.
-        RuntimeError inside a running event loop, which may be the worker's that it waits for.
+        Raises TimeoutError after `timeout`, or if nothing is left in a test kit that would end the run, which stays
+        open; RuntimeError inside a running event loop, as the run may need the worker of that loop.
         """
         refuse_loop("run.wait()", "await asyncio.to_thread(run.wait)")
         end_s = None if timeout is None else seconds(timeout, "timeout")
         drive: Drive | None = getattr(self._store, "drive", None)
         if drive is None:
-            return str(self._carry_until(lambda state: state.status in FINAL, end_s).status)
+            return str(self._run_until(lambda state: state.status in FINAL, end_s).status)
         drive(lambda: self._state().status in FINAL, end_s)
         state = self._state()
         if state.status not in FINAL:
             waits = f": {state.why}" if state.why else ""
-            raise TimeoutError(f"run {self.id} is {state.status} ({state.phase}{waits}), and this kit has come to rest")
+            raise TimeoutError(
+                f"run {self.id} is {state.status} ({state.phase}{waits}), and this kit has nothing left to do"
+            )
         return str(state.status)
 
-    def _carry_until(self, over: Callable[[RunState], bool], timeout: float | None) -> RunState:
+    def _run_until(self, over: Callable[[RunState], bool], timeout: float | None) -> RunState:
         end_s = None if timeout is None else time.monotonic() + timeout
         owner = f"{os.uname().nodename}/{os.getpid()}.{threading.get_ident()}"
-        carrier = Carrier(self._store, self.id, owner, _quiet, self._app)
+        runner = Runner(self._store, self.id, owner, _quiet, self._app)
         try:
             while True:
                 state = self._state()
@@ -206,20 +219,22 @@ class Run:
                     return state
                 if end_s is not None and time.monotonic() >= end_s:
                     raise TimeoutError(f"run {self.id} is {state.status} ({state.phase}) after {timeout:g} s")
-                may_carry = self._app is not None or state.status in FINAL
-                wait_s = carrier.tick() if may_carry else None
-                time.sleep(min(LOOK_S, LOOK_S if wait_s is None else wait_s))
+                may_run = self._app is not None or state.status in FINAL
+                wait_s = runner.tick() if may_run else None
+                time.sleep(min(POLL_S, POLL_S if wait_s is None else wait_s))
         finally:
-            carrier.release()
+            runner.release()
 
     def _state(self) -> RunState:
-        state = runs.state_of(self._store, self.id)
+        state = state_of(self._store, self.id)
         if state is None:
             raise self._unknown()
         return state
 
-    def _change(self, word: str, done: str, act: Act, actor: str | None, reason: str, *, final: bool = False) -> None:
-        """`done`: the word for its story; `final`: also once it is over."""
+    def _change(
+        self, word: str, done: str, act: StoryAct, actor: str | None, reason: str, *, final: bool = False
+    ) -> None:
+        """`done` is the word for the story; `final`: also once the run is over."""
         name, why = signed(actor, reason, f"{word} of run {self.id}", needed=False)
         told = f"{done} by {name}" + (f": {why}" if why else "")
 
@@ -228,16 +243,77 @@ class Run:
                 raise Refused(f"run {self.id} is {state.status}: it cannot {word} any more")
             return act(state, now_ms, told)
 
-        if runs.change(self._store, self.id, refusing, f"run {word}", told, name, why) is None:
+        if change(self._store, self.id, refusing, f"run {word}", told, name, why) is None:
             raise self._unknown()
 
     def _unknown(self) -> ConfigError:
-        return ConfigError(f"run {self.id} is not known, or not kept any more; see `redrive run list`")
+        return ConfigError(f"run {self.id} is unknown or has expired; see `redrive run list`")
+
+
+# -- starting and changing
+
+
+def begin(store: Store, plan: Plan, *, actor: str, reason: str, cause: str = "", swaps: Sequence[Swap] = ()) -> None:
+    """Start the run of this plan: one commit with its audit entry and these swaps. Workers run it from then on.
+
+    Raises PlanRefused if the plan was applied before or has expired, StoreError.
+    """
+    keep(store.cells, plan, KEPT_MS)  # a crash after this leaves a plan that is kept for longer
+    now_ms = store.now_ms()
+    state = RunState(actor=actor, reason=reason, cause=cause, started_ms=now_ms, total=plan.total)
+    story = [Line(now_ms, f"started by {actor}: {reason}")]
+    audit = Audit(store)
+    entry = audit.entry("redrive", actor, reason, plan.selector, count=plan.total, about=plan.id)
+
+    def write(audited: list[Swap]) -> None:
+        cell, state_now = store.cells.read([INDEX, state_cell(plan.id)])
+        if state_now is not None:
+            raise PlanRefused(f"plan {plan.id} has been applied already", "draw up another", "applied")
+        first = Swap(state_cell(plan.id), 0, encode(state), KEPT_MS)
+        told = Swap(story_cell(plan.id), 0, encode(story), KEPT_MS)
+        store.put([], swaps=[first, told, _opened(cell, plan.id), *swaps, *audited])
+
+    audit.commit(entry, write)
+
+
+def change(store: Store, id: str, act: Act, action: str, told: str, actor: str, reason: str) -> RunState | None:
+    """Change the state of a run for a person: one commit with the audit entry and the story's line `told`.
+
+    `act(state, now_ms)` returns the new state, or None to leave it. Returns the state after that; None if there is no
+    such run. Raises Conflict after losing to others twenty times, StoreError.
+    """
+    audit = Audit(store)
+    entry = audit.entry(action, actor, reason, told, count=1, about=id)
+
+    def write(audited: list[Swap]) -> RunState | None:
+        cell, story, opened = store.cells.read([state_cell(id), story_cell(id), INDEX])
+        state, now_ms = read_state(cell), store.now_ms()
+        changed = None if state is None else act(state, now_ms)
+        if state is None or changed is None:
+            return state
+        longer_story = longer(read_story(story), [Line(now_ms, told)])
+        swaps = [
+            Swap(state_cell(id), version_of(cell), encode(changed), KEPT_MS),
+            Swap(story_cell(id), version_of(story), encode(longer_story), KEPT_MS),
+        ]
+        if state.closed and not changed.closed:  # it needs a runner again
+            swaps.append(_opened(opened, id))
+        store.put([], swaps=[*swaps, *audited])
+        return changed
+
+    return audit.commit(entry, write)
+
+
+def _opened(cell: Cell | None, id: str) -> Swap:
+    return Swap(INDEX, version_of(cell), encode(read_index(cell).with_open(id)))
+
+
+# -- views
 
 
 def views(store: Store, limit: int) -> list[RunView]:
-    """The last runs, those that are under way first, each the newest first. Raises StoreError."""
-    known = runs.index(store)
+    """The last runs: open ones first, then closed ones, each with the newest first. Raises StoreError."""
+    known = index(store)
     ids = [*reversed(known.open), *reversed(known.over)][: max(0, limit)]
     cells, plans = store.cells.read([*map(state_cell, ids)]), store.cells.read([*map(plan_cell, ids)])
     found, now_ms = zip(ids, map(read_state, cells), plans, strict=True), store.now_ms()
@@ -251,7 +327,7 @@ def _view(id: str, state: RunState, plan: Cell | None, now_ms: int) -> RunView:
         state=str(state.status),
         phase=state.phase,
         why=state.why,
-        selector="" if plan is None else msgspec.json.decode(plan.value, type=_Chosen).selector,
+        selector="" if plan is None else msgspec.json.decode(plan.value, type=_Selector).selector,
         counts=state.counts,
         actor=state.actor,
         reason=state.reason,
@@ -270,4 +346,4 @@ def _cancelled(state: RunState, now_ms: int, why: str) -> RunState:
 
 
 def _quiet(name: str, text: str, run: str = "", /, count: int = 1) -> None:
-    """Nobody observes it here; the story tells the same."""
+    """Ignore notices: the story of the run says the same."""

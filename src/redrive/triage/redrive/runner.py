@@ -1,18 +1,17 @@
-"""Carrying a redrive run: a tick at a time, by whoever holds its lease, each tick in one commit.
+"""Run a redrive, a tick at a time: each tick is one commit by the runner that has the lease.
 
-A tick reads the run's state, writes down which messages of the last batch were moved, takes up the verdicts that are
-in, lets the rules speak, and moves the next batch: the moves and all that is written of them are one commit, which
-fails as a whole where somebody else has changed the run meanwhile.
+A tick reads the state of the run, marks which messages of the last batch were moved, counts the outcomes that have
+arrived, applies canary, stop rule, gates and speed, and moves the next batch. The moves and everything written about
+them are one commit, which fails as a whole if another process has changed the run meanwhile.
 
-A kill after a batch leaves it in the state that these positions were tried. Whoever carries on finds out which of them
-were moved: a message that the run moved names it, or has a verdict in its cell.
+A crash after a batch leaves it recorded as tried. The next runner finds out which messages of it were moved: such a
+message names the run, or has left an outcome in its cell.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -30,58 +29,61 @@ from ...message import (
 )
 from ...policy import draw
 from ...registry import Registry
+from ...store import Store
 from . import pacing
-from .gates import Keys, shut
-from .plan import CHUNK, Plan, batched, keep, prolong, read_plan
-from .progress import Tally, as_planned
-from .run_state import (
+from .gates import SplitDependencies, closed
+from .progress import Progress, UnitOfWork, as_planned
+from .records import (
+    CHUNK,
     FINAL,
     INDEX,
     KEPT_MS,
     OVER_KEPT_MS,
     UNNAMED_KEPT_MS,
+    Plan,
+    RedriveSettings,
     RunState,
     Status,
+    batched,
     encode,
     failures_cell,
+    keep,
     marks_cell,
+    prolong,
     read_index,
+    read_plan,
     read_state,
     state_cell,
     story_cell,
 )
-from .settings import Settings
-from .unit_of_work import Sheet
-
-if TYPE_CHECKING:
-    from ...store import Store
 
 BATCH = 250  # messages that are moved in one commit
-SETTLING_S, STILL_S = 0.25, 1.0  # between two ticks
-QUIET_MAX = 20  # ticks in a row without a verdict, after which the next may take its time
-UNASKED_MS = 5000  # how long a run may wait for somebody who can ask its gates before it says so
+SETTLING_S, IDLE_S = 0.25, 1.0  # between two ticks
+QUIET_MAX = 20  # ticks in a row without an outcome, after which the next one may take IDLE_S
+UNASKED_MS = 5000  # how long a run waits for a worker that knows its health check before it says so
 AWAITING = "awaiting approval"  # a phase
-VERDICTS_WAITED_MS = 7 * 86_400_000  # once a run is over
+OUTCOMES_WAITED_MS = 7 * 86_400_000  # once a run is over
 
 
-class Carrier:
-    """Carries one run under `owner`'s name, for as long as that holds the lease. Used by one thread. Its gates ask the
-    app; without one it moves nothing."""
+class Runner:
+    """Runs one redrive as `owner`, as long as that has the lease. Used by one thread.
+
+    The gates of the run need the app; without one it moves nothing."""
 
     def __init__(self, store: Store, id: str, owner: str, notice: Notify, app: Registry | None = None) -> None:
         self._store, self.id, self._owner, self._notice, self._app = store, id, owner, notice, app
         self._plan: Plan | None = None
-        self._keys: Keys | None = None  # what holds messages of its plan one by one
-        self._tally = Tally(store, id)
-        self._wrote: tuple[object, ...] | None = None  # of the state, when it was last seen to
-        self._refused: set[str] = set()  # what was claimed before it could be returned
-        self._quiet = 0  # how many ticks in a row brought no news
-        self.moves = False  # whether it has something left that it may move, now or once others are judged
-        self._judges: Collection[str] = ()  # the queues of those that it has moved where these must be judged first
+        self._split: SplitDependencies | None = None  # dependencies that hold messages one by one
+        self._progress = Progress(store, id)
+        self._last_tick: tuple[object, ...] | None = None  # what its last commit wrote of the state
+        self._refused: set[str] = set()  # messages that a worker claimed before they were returned
+        self._quiet = 0  # ticks in a row without news
+        self.moves = False  # whether it has messages left to move, now or once the outcomes of others are known
+        self._canary_queues: Collection[str] = ()  # the queues of its canary, while it waits for that
 
     def tick(self) -> float | None:
-        """Carry it on; in how many seconds to call again. None: it is over, or somebody else carries it. Raises
-        StoreError."""
+        """Do one tick; returns in how many seconds to call again. None: the run is over, or another runner has it.
+        Raises StoreError."""
         (cell,) = self._store.cells.read([state_cell(self.id)])
         state, now_ms = read_state(cell), self._store.now_ms()
         if cell is None or state is None or state.closed:
@@ -90,179 +92,180 @@ class Carrier:
         if state.owner != self._owner and state.held(now_ms):
             self._leave()
             return None
-        if state.carried != self._wrote:  # somebody else carried it, who may have the same name
-            self._tally.forget()
+        if state.last_tick != self._last_tick:  # another runner ticked, perhaps under the same name
+            self._progress.forget()
         if self._plan is None:
             self._plan = read_plan(self._store.cells, self.id)
-            self._keys = Keys(self._app, self._plan) if self._app is not None and self._plan is not None else None
-        if self._plan is None:
-            self._leave()
+            if self._plan is None:
+                self._leave()
+                return None
+            self._split = _split_dependencies(self._app, self._plan)
+        if _moving(state) and (health := self._unknown_health(self._plan)) is not None:
+            self._wait_for_health(health, state, cell, now_ms)
             return None
-        if _moving(state) and (health := self._unknown(self._plan)) is not None:
-            self._say_who_can(health, state, cell, now_ms)
-            return None
-        sheet = Sheet(self.id, state, cell, now_ms, self._owner)
+        work = UnitOfWork(self.id, state, cell, now_ms, self._owner)
         try:
-            wait_s = self._carry(sheet, self._plan)
-        except Conflict:  # somebody changed the run: nothing of this tick was written
-            self._tally.forget()
+            wait_s = self._advance(work, self._plan)
+        except Conflict:  # another process changed the run: nothing of this tick was written
+            self._progress.forget()
             return 0.0
-        except BaseException:  # nobody knows whether it was
-            self._tally.forget()
+        except BaseException:  # it may have been written or not
+            self._progress.forget()
             raise
-        self._wrote = sheet.state.carried
-        self.moves = _moving(sheet.state) and not sheet.state.still_ms
-        self._judges = _judged_in(sheet.state, self._plan)
-        for name, text in sheet.notices:
+        self._last_tick = work.state.last_tick
+        self.moves = _moving(work.state) and not work.state.still_ms
+        self._canary_queues = _canary_queues(work.state, self._plan)
+        for name, text in work.notices:
             self._notice(name, text, self.id)
         return wait_s
 
     def keeps(self, queues: Collection[str]) -> bool:
-        """Whether a burst that works these queues shall wait for it. It does not wait for verdicts that come from
-        elsewhere."""
-        return self.moves and not (self._judges and {*queues}.isdisjoint(self._judges))
+        """Whether a burst worker on these queues has to wait for this run. It does not wait for a canary in other
+        queues."""
+        return self.moves and not (self._canary_queues and {*queues}.isdisjoint(self._canary_queues))
 
     def release(self) -> None:
-        """Let another carry it from now on. Raises StoreError."""
+        """Give the lease back. Raises StoreError."""
         (cell,) = self._store.cells.read([state_cell(self.id)])
         state = read_state(cell)
         if cell is not None and state is not None and state.owner == self._owner:
             freed = replace(state, owner="", until_ms=0)
             self._store.cells.swap([Swap(state_cell(self.id), cell.version, encode(freed), KEPT_MS)])
-        self._tally.forget()
+        self._progress.forget()
 
-    def _unknown(self, plan: Plan) -> str | None:
-        """The health check that its gates ask for, where that is a name which this app does not know."""
+    def _unknown_health(self, plan: Plan) -> str | None:
+        """The health check of its gates, if that is a name that this app does not know."""
         health = None if plan.settings.gates is None else plan.settings.gates.health
         return None if health is None or self._app is None or health in self._app.healths else health
 
-    def _say_who_can(self, health: str, state: RunState, cell: Cell, now_ms: int) -> None:
-        """Leave it to a worker that knows the check; where none comes, say whom it waits for."""
+    def _wait_for_health(self, health: str, state: RunState, cell: Cell, now_ms: int) -> None:
+        """Leave the run to a worker that knows the check; if none comes, say what it waits for."""
         self._leave()
         if not state.why and state.until_ms + UNASKED_MS < now_ms and state.started_ms + UNASKED_MS < now_ms:
             said = replace(state, phase="waiting", why=f"no worker knows the health check {health!r} of its gates")
             self._store.cells.swap([Swap(state_cell(self.id), cell.version, encode(said), KEPT_MS)])
 
     def _leave(self) -> None:
-        self._tally.forget()
+        self._progress.forget()
         self.moves = False
 
     # -- a tick
 
-    def _carry(self, sheet: Sheet, plan: Plan) -> float:
-        self._tally.record(sheet)
-        self._tally.fold(sheet)
-        if sheet.state.undo >= 0:
-            return self._undo(sheet)
-        self._speak(sheet, plan)
-        if sheet.state.status in FINAL:
-            return self._wind_up(sheet, plan)
-        batch = self._batch(sheet, plan)
+    def _advance(self, work: UnitOfWork, plan: Plan) -> float:
+        self._progress.record(work)
+        self._progress.count_outcomes(work)
+        if work.state.undo >= 0:
+            return self._undo(work)
+        self._apply_rules(work, plan)
+        if work.state.status in FINAL:
+            return self._wind_up(work, plan)
+        batch = self._batch(work, plan)
         if not batch:
-            self._commit(sheet)
-            return self._pause_s(sheet)
-        start, verdict = sheet.state.at, _verdict(self.id, plan.settings, batch)
-        sheet.state = replace(sheet.state, at=start + len(batch))
-        moved = self._store.triage(batch, verdict, swaps=sheet.swaps(self._store))
-        self._tally.tried(start + len(batch), moved)
-        return self._pause_s(sheet)
+            self._commit(work)
+            return self._pause_s(work)
+        start, verdict = work.state.at, _verdict(self.id, plan.settings, batch)
+        work.state = replace(work.state, at=start + len(batch))
+        moved = self._store.triage(batch, verdict, swaps=work.swaps(self._store))
+        self._progress.tried(start + len(batch), moved)
+        return self._pause_s(work)
 
-    def _commit(self, sheet: Sheet) -> None:
-        swaps = sheet.swaps(self._store)
+    def _commit(self, work: UnitOfWork) -> None:
+        swaps = work.swaps(self._store)
         if swaps:
             self._store.put([], swaps=swaps)
 
     # -- rules
 
-    def _speak(self, sheet: Sheet, plan: Plan) -> None:
-        """What canary, stop rule, gates and speed say now."""
-        settings, now_ms = plan.settings, sheet.now_ms
-        if sheet.state.status in FINAL:
+    def _apply_rules(self, work: UnitOfWork, plan: Plan) -> None:
+        """Apply canary, stop rule, gates and speed."""
+        settings, now_ms = plan.settings, work.now_ms
+        if work.state.status in FINAL:
             return
-        why = self._why_stop(sheet, plan)
+        why = self._why_stop(work, plan)
         if why is not None:
-            self._end(sheet, Status.STOPPED, why)
+            self._end(work, Status.STOPPED, why)
             return
-        state = sheet.state
+        state = work.state
         if state.at == state.known == state.total and not state.waiting:
             told = f"{state.done:,} done, {state.failed:,} failed"
-            self._end(sheet, Status.DONE, told + (f", {state.changed:,} had changed" if state.changed else ""))
+            self._end(work, Status.DONE, told + (f", {state.changed:,} had changed" if state.changed else ""))
             return
         if state.speed is None:
             slowly = settings.slow_start and not settings.canary
-            sheet.state = replace(state, speed=pacing.begin(settings.rate, slowly, now_ms))
-            sheet.tell("run_started", f"{plan.total:,} messages, planned by {plan.selector or 'everything'!r}")
-        self._stand_still(sheet, plan)
-        self._judge_speed(sheet, plan)
+            work.state = replace(state, speed=pacing.begin(settings.rate, slowly, now_ms))
+            work.notify("run_started", f"{plan.total:,} messages, planned by {plan.selector or 'everything'!r}")
+        self._pause_or_wait(work, plan)
+        self._adapt_speed(work, plan)
 
-    def _why_stop(self, sheet: Sheet, plan: Plan) -> str | None:
-        """Why it is to stop, if it is. Ends the canary where that went well."""
-        settings, state = plan.settings, sheet.state
+    def _why_stop(self, work: UnitOfWork, plan: Plan) -> str | None:
+        """Why the run has to stop, or None. Ends the canary if that went well."""
+        settings, state = plan.settings, work.state
         stop = pacing.Stop.parse(settings.stop_if) if settings.stop_if else None
         if settings.canary and not state.canary_over:
             tried = state.moved + state.ended
             if state.waiting or (state.at < state.total and tried < settings.canary):
-                return None  # not all of them have been judged
-            sheet.state = replace(state, canary_over=True)
+                return None  # not all outcomes are known
+            work.state = replace(state, canary_over=True)
             word = pacing.canary(state.moved, stop, state.done, state.failed) if state.moved else pacing.GO_ON
             if word != pacing.GO_ON:
                 return word
-            sheet.state = replace(sheet.state, speed=pacing.begin(settings.rate, settings.slow_start, sheet.now_ms))
-            sheet.say(f"canary: {state.done:,} of {state.moved:,} done, {state.failed:,} failed: it goes on")
-        state = sheet.state
+            work.state = replace(work.state, speed=pacing.begin(settings.rate, settings.slow_start, work.now_ms))
+            work.say(f"canary: {state.done:,} of {state.moved:,} done, {state.failed:,} failed: it goes on")
+        state = work.state
         planned = state.total - state.changed - state.ended
         return None if stop is None else stop.says(state.done, state.failed, planned)
 
-    def _stand_still(self, sheet: Sheet, plan: Plan) -> None:
-        """Its clock stands while a person paused it, or a gate is shut."""
-        state, now_ms = sheet.state, sheet.now_ms
+    def _pause_or_wait(self, work: UnitOfWork, plan: Plan) -> None:
+        """Stop the clock of the run while a person paused it, or a gate is closed."""
+        state, now_ms = work.state, work.now_ms
         why, phase = state.why, "paused"
         if state.status is Status.RUNNING:
-            why = self._why_shut(plan, state, now_ms)
+            why = self._why_closed(plan, state, now_ms)
             phase = _phase(plan, state, why)
             if why and why != state.why:
-                sheet.say(f"waits: {why}")
-                sheet.tell("run_waiting", why)
+                work.say(f"waits: {why}")
+                work.notify("run_waiting", why)
             elif state.why and not why:
-                sheet.say("goes on")
+                work.say("goes on")
         still = bool(why) or state.status is Status.PAUSED
         speed = state.speed
         if state.still_ms and speed is not None and not still:
             speed = pacing.rested(speed, now_ms - state.still_ms, now_ms)
         still_ms = (state.still_ms or now_ms) if still else 0
-        sheet.state = replace(state, why=why, phase=phase, still_ms=still_ms, speed=speed)
+        work.state = replace(state, why=why, phase=phase, still_ms=still_ms, speed=speed)
 
-    def _why_shut(self, plan: Plan, state: RunState, now_ms: int) -> str:
+    def _why_closed(self, plan: Plan, state: RunState, now_ms: int) -> str:
         if state.at >= state.total or self._app is None:
             return ""
-        why = shut(plan, self._app, state, now_ms)
-        if why is None and self._keys:
+        gates, dependencies = plan.settings.gates, plan.dependencies.values()
+        why = closed(gates, self._app, dependencies, now_ms, approved=bool(state.approved_by))
+        if why is None and self._split:
             n, k = divmod(state.at, CHUNK)
-            held = self._keys.first_held(self._tally.chunk(n)[k : k + 1], now_ms)
+            held = self._split.first_held(self._progress.chunk(n)[k : k + 1], now_ms)
             why = held and held[1]
         return why or ""
 
-    def _judge_speed(self, sheet: Sheet, plan: Plan) -> None:
-        state = sheet.state
+    def _adapt_speed(self, work: UnitOfWork, plan: Plan) -> None:
+        state = work.state
         if state.speed is None or state.still_ms:
             return
         halve, rate = plan.settings.halve_on_failures, plan.settings.rate
-        speed = pacing.judged(state.speed, rate, sheet.done, len(sheet.failures), sheet.now_ms, halve)
+        speed = pacing.with_outcomes(state.speed, rate, work.done, len(work.failures), work.now_ms, halve)
         if speed.per_s < state.speed.per_s:
-            sheet.say(f"slower: {speed.per_s:.3g}/s, as more than a tenth failed within a second")
-        sheet.state = replace(state, speed=speed)
+            work.say(f"slower: {speed.per_s:.3g}/s, as more than a tenth failed within a second")
+        work.state = replace(state, speed=speed)
 
-    def _end(self, sheet: Sheet, status: Status, why: str) -> None:
-        sheet.state = replace(sheet.state, status=status, why=why, phase="over", over_ms=sheet.now_ms, still_ms=0)
-        left = sheet.state.total - sheet.state.at
-        sheet.say(f"{status}: {why}" + (f"; {left:,} were left where they are" if left else ""))
-        sheet.tell(f"run_{status}", why)
+    def _end(self, work: UnitOfWork, status: Status, why: str) -> None:
+        work.state = replace(work.state, status=status, why=why, phase="over", over_ms=work.now_ms, still_ms=0)
+        left = work.state.total - work.state.at
+        work.say(f"{status}: {why}" + (f"; {left:,} were left where they are" if left else ""))
+        work.notify(f"run_{status}", why)
 
     # -- moving
 
-    def _batch(self, sheet: Sheet, plan: Plan) -> list[Handle]:
-        """What may be moved now."""
-        state, settings = sheet.state, plan.settings
+    def _batch(self, work: UnitOfWork, plan: Plan) -> list[Handle]:
+        """The messages to move now."""
+        state, settings = work.state, plan.settings
         if state.status is not Status.RUNNING or state.still_ms or state.speed is None or self._app is None:
             return []
         wanted = min(state.total - state.at, BATCH)
@@ -271,65 +274,66 @@ class Carrier:
         n, k = divmod(state.at, CHUNK)
         if wanted <= 0:
             return []
-        handles = self._tally.chunk(n)[k : k + wanted]
-        speed, count = pacing.grant(state.speed, settings.rate, sheet.now_ms, len(handles))
-        held = self._keys.first_held(handles[:count], sheet.now_ms) if self._keys else None
-        if held is not None:  # at most as many as stand before it
-            speed, count = pacing.grant(state.speed, settings.rate, sheet.now_ms, held[0])
-        # A look in vain is worth no commit; what a clock that was set back changed is, or it would wait anew.
+        handles = self._progress.chunk(n)[k : k + wanted]
+        speed, count = pacing.grant(state.speed, settings.rate, work.now_ms, len(handles))
+        held = self._split.first_held(handles[:count], work.now_ms) if self._split else None
+        if held is not None:  # at most those before it
+            speed, count = pacing.grant(state.speed, settings.rate, work.now_ms, held[0])
+        # A tick that moves nothing needs no commit, unless a clock was set back: else the run would wait again.
         if count or replace(speed, looked_ms=state.speed.looked_ms) != state.speed:
-            sheet.state = replace(state, speed=speed)
+            work.state = replace(state, speed=speed)
         return handles[:count]
 
-    def _pause_s(self, sheet: Sheet) -> float:
-        """Until the next tick."""
-        state = sheet.state
-        self._quiet = 0 if sheet.news else self._quiet + 1
+    def _pause_s(self, work: UnitOfWork) -> float:
+        """How long to wait for the next tick."""
+        state = work.state
+        self._quiet = 0 if work.news else self._quiet + 1
         if state.still_ms:
-            return STILL_S
+            return IDLE_S
         awaited = state.waiting or state.known < state.at
-        look_s = SETTLING_S if awaited and self._quiet < QUIET_MAX else STILL_S
+        tick_s = SETTLING_S if awaited and self._quiet < QUIET_MAX else IDLE_S
         if state.status is not Status.RUNNING or state.at >= state.total or state.speed is None:
-            return look_s
+            return tick_s
         rate = None if self._plan is None else self._plan.settings.rate
-        return min(max(pacing.next_ms(state.speed, rate, sheet.now_ms) - sheet.now_ms, 10) / 1000, look_s)
+        return min(max(pacing.next_ms(state.speed, rate, work.now_ms) - work.now_ms, 10) / 1000, tick_s)
 
-    # -- the end
+    # -- undo and the end
 
-    def _undo(self, sheet: Sheet) -> float:
-        """Return what has not run yet, a chunk a tick. What an earlier try returned lies there as it was planned."""
-        n = sheet.state.undo
-        if n * CHUNK >= sheet.state.known:
-            sheet.say(f"{sheet.state.returned:,} returned unrun; {sheet.state.waiting:,} under way")
-            sheet.state = replace(sheet.state, undo=-1)
-            self._commit(sheet)
+    def _undo(self, work: UnitOfWork) -> float:
+        """Return the messages that have not run yet, a chunk in each tick. Those that an earlier try returned are dead
+        again as planned."""
+        n = work.state.undo
+        if n * CHUNK >= work.state.known:
+            work.say(f"{work.state.returned:,} returned unrun; {work.state.waiting:,} under way")
+            work.state = replace(work.state, undo=-1)
+            self._commit(work)
             return 0.0
-        places = self._tally.waiting_in(sheet, n)
-        planned = [self._tally.chunk(n)[k] for k in places]
-        found = self._tally.find([handle.id for handle in planned])
+        places = self._progress.waiting_in(work, n)
+        planned = [self._progress.chunk(n)[k] for k in places]
+        found = self._progress.find([handle.id for handle in planned])
         back = [k for k, h, m in zip(places, planned, found, strict=True) if as_planned(m, h)]
         unrun = [m for m in found if m is not None and _unrun(m, self.id) and m.id not in self._refused]
-        self._tally.returned(sheet, n, back)
-        sheet.state = replace(sheet.state, undo=n if unrun else n + 1)
+        self._progress.returned(work, n, back)
+        work.state = replace(work.state, undo=n if unrun else n + 1)
         handles = [m.handle for m in unrun[:BATCH]]
         if not handles:
-            self._commit(sheet)
+            self._commit(work)
             return 0.0
-        # which of them were returned is seen in the next tick, where they lie
-        moved = self._store.triage(handles, Return(self.id), swaps=sheet.swaps(self._store))
+        # the next tick sees which of them were returned
+        moved = self._store.triage(handles, Return(self.id), swaps=work.swaps(self._store))
         self._refused.update(handle.id for handle, done in zip(handles, moved, strict=True) if not done)
         return 0.0
 
-    def _wind_up(self, sheet: Sheet, plan: Plan) -> float:
-        """It is over; once all verdicts are in, or it is no use to wait for them, nobody has to carry it any more."""
-        state = sheet.state
-        if sheet.news:
-            self._commit(sheet)
+    def _wind_up(self, work: UnitOfWork, plan: Plan) -> float:
+        """The run is over; close it once all outcomes are known, or are given up."""
+        state = work.state
+        if work.news:
+            self._commit(work)
             return 0.0
-        if state.waiting and sheet.now_ms < state.over_ms + VERDICTS_WAITED_MS:
-            self._commit(sheet)
-            return STILL_S
-        with contextlib.suppress(PlanRefused):  # it is gone already
+        if state.waiting and work.now_ms < state.over_ms + OUTCOMES_WAITED_MS:
+            self._commit(work)
+            return IDLE_S
+        with contextlib.suppress(PlanRefused):  # it has expired
             keep(self._store.cells, plan, OVER_KEPT_MS)
         for numbers in batched(plan):
             prolong(self._store.cells, [marks_cell(self.id, n) for n in numbers], OVER_KEPT_MS)
@@ -339,14 +343,14 @@ class Carrier:
         index = before.with_closed(self.id, auto=bool(state.cause))
         for id in {*before.auto} - {*index.auto}:
             self._shorten(id)
-        sheet.more.append(Swap(INDEX, version_of(cell), encode(index)))
-        sheet.state = replace(state, phase="over", closed=True, owner="", until_ms=0)
-        sheet.ttl_ms = OVER_KEPT_MS
-        self._commit(sheet)
-        return STILL_S
+        work.more.append(Swap(INDEX, version_of(cell), encode(index)))
+        work.state = replace(state, phase="over", closed=True, owner="", until_ms=0)
+        work.ttl_ms = OVER_KEPT_MS
+        self._commit(work)
+        return IDLE_S
 
     def _shorten(self, id: str) -> None:
-        """Keep a run that no person began, and no list names any more, for as long as who began it may look at it."""
+        """Keep an automatic run that no list names any more only as long as its starter may read it."""
         cells, plan = self._store.cells, read_plan(self._store.cells, id)
         if plan is not None:
             prolong(cells, [state_cell(id), story_cell(id), failures_cell(id)], UNNAMED_KEPT_MS)
@@ -356,7 +360,7 @@ class Carrier:
                 keep(cells, plan, UNNAMED_KEPT_MS)
 
 
-def _verdict(run: str, s: Settings, batch: Sequence[Handle]) -> Redrive:
+def _verdict(run: str, s: RedriveSettings, batch: Sequence[Handle]) -> Redrive:
     delays = tuple(int(draw(run + h.id, h.redrives, 0) * s.spread_ms) for h in batch) if s.spread_ms else ()
     return Redrive(s.to_queue, s.delay_ms, s.attempts, run, s.keep_deadline, delays)
 
@@ -365,8 +369,12 @@ def _moving(state: RunState) -> bool:
     return state.status is Status.RUNNING and state.at < state.total
 
 
-def _judged_in(state: RunState, plan: Plan) -> Collection[str]:
-    """The queues of a canary that has been moved and is not over; none where it does not wait for one."""
+def _split_dependencies(app: Registry | None, plan: Plan) -> SplitDependencies | None:
+    return None if app is None else SplitDependencies(app, plan.settings.gates, plan.dependencies)
+
+
+def _canary_queues(state: RunState, plan: Plan) -> Collection[str]:
+    """The queues of a canary that was moved and whose outcomes are not known yet; none otherwise."""
     if state.canary_over or state.moved + state.ended + state.at - state.known < plan.settings.canary:
         return ()
     return plan.by_queue if plan.settings.to_queue is None else (plan.settings.to_queue,)
@@ -382,5 +390,5 @@ def _phase(plan: Plan, state: RunState, why: str) -> str:
 
 
 def _unrun(message: Message, run: str) -> bool:
-    """Whether it waits for its first run since the run moved it."""
+    """Whether the run moved it and it has not been claimed since."""
     return message.run == run and message.lane is Lane.READY and not message.attempt and not message.crashes

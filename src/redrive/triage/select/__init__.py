@@ -1,1 +1,1 @@
-"""Selectors: which dead letters are meant."""
+"""The selector language: `parser.parse` reads it, `terms` is its tree, `match.matches` applies it to a message."""

@@ -1,4 +1,4 @@
-"""Whether a message is what a selector says: yes, no, or None while what that hangs on is not known."""
+"""Match a message against a selector: True, False, or None if the selector asks for what is not known yet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 from ...crypto import key_of_text, keys_in
 from ...errors import SelectorError
 from ...fault import Fault
-from ...message import BLOB, SEALED, Message, Where
+from ...message import BLOB, SEALED, Message
 from .terms import (
     ARGS,
     NUMBERS,
@@ -28,7 +28,6 @@ from .terms import (
     Point,
     Term,
     Value,
-    both,
 )
 
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -38,19 +37,17 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
     "=": operator.eq,
 }
-_END_MS = 2**62
-_INDEXED = ("queue", "task", "reason", "fingerprint", "error")
 
 
 class Unknown(Enum):
-    """What a look at the message alone does not say."""
+    """What the message alone does not show."""
 
     FAULT = "which fault it died of"
     BODY = "its body"
 
 
 class Seen:
-    """A message as a selector sees it. `fault` is the one that brought it to rest, as some deaths come without one."""
+    """A message to match. `fault` is the one it died of; some messages die without a fault."""
 
     __slots__ = ("_decoded", "body", "fault", "message", "now_ms")
 
@@ -66,7 +63,7 @@ class Seen:
         self.body: Any = message.body if message.content != BLOB else body
 
     def args(self) -> Any:
-        """The body as JSON: None where it is none. Unknown.BODY where it lies in a blob that was not read."""
+        """The body as JSON; None if it is not JSON. Unknown.BODY if it is stored in a blob that was not read."""
         if self.message.content.startswith(SEALED):
             raise _encrypted("args", "bodies", self.message)
         if not self._decoded and not isinstance(self.body, Unknown):
@@ -78,13 +75,13 @@ class Seen:
         return self.body
 
 
-def judge(node: Node, seen: Seen) -> bool | None:
-    """Whether the message matches; None where that hangs on what is unknown of it."""
+def matches(node: Node, seen: Seen) -> bool | None:
+    """Whether the message matches; None if that depends on what is not known of it."""
     match node:
         case Term():
             return _fits(node, seen)
         case Not(inner):
-            found = judge(inner, seen)
+            found = matches(inner, seen)
             return None if found is None else not found
         case And(nodes):
             return _first(nodes, seen, False)
@@ -93,10 +90,10 @@ def judge(node: Node, seen: Seen) -> bool | None:
 
 
 def _first(nodes: Iterable[Node], seen: Seen, decides: bool) -> bool | None:
-    """`decides` if a node says so, else None if one does not know, else the other."""
+    """`decides` if a node returns it, else None if a node returns None, else the opposite."""
     known = True
     for node in nodes:
-        found = judge(node, seen)
+        found = matches(node, seen)
         if found is decides:
             return decides
         known = known and found is not None
@@ -127,8 +124,7 @@ def _encrypted(field: str, part: str, message: Message) -> SelectorError:
     keys = " and ".join(sorted({repr(key) for of, key in keys_in(message) if of == part}))
     what = "its body is" if part == "bodies" else "the text of a fault is"
     return SelectorError(
-        f"{field} cannot be selected by: of message {message.id} {what} encrypted with key {keys}, which does not "
-        "open it here",
+        f"cannot select by {field}: in message {message.id} {what} encrypted with key {keys}, which is not known here",
         "expected the keys, by the app's encrypt= or REDRIVE_KEYS; select by task, error or fingerprint without them",
     )
 
@@ -148,7 +144,7 @@ def _time_fits(value: Value, at_ms: int, now_ms: int) -> bool:
 
 
 def _fault_fits(term: Term, seen: Seen) -> bool | None:
-    """Of the fault that it died of: the last one kept, or none."""
+    """Whether the fault that it died of fits: the last one kept, or none."""
     fault = seen.message.faults[-1] if seen.fault is Unknown.FAULT else seen.fault
     if not isinstance(fault, Fault) or not _text_fits(term.values, getattr(fault, term.field)):
         return False
@@ -168,7 +164,7 @@ def _argument_fits(body: Any, path: list[str], values: tuple[Value, ...]) -> boo
 
 
 def _json_fits(value: Value, found: Any) -> bool:
-    """A list fits if one of its items does; `*` fits whatever is there."""
+    """A list fits if one of its items does; `*` fits anything."""
     if isinstance(found, list) and any(_json_fits(value, item) for item in found if not isinstance(item, list)):
         return True
     if isinstance(value, Number):
@@ -178,42 +174,3 @@ def _json_fits(value: Value, found: Any) -> bool:
         return value == Pattern(("", ""))
     text = found if isinstance(found, str) else msgspec.json.encode(found).decode()
     return _text_fits((value,), text)
-
-
-# -- what a store finds by itself
-
-
-def split(node: Node, until_ms: int, now_ms: int) -> tuple[Where, Node]:
-    """What of it a store can answer of messages that came to rest before `until_ms`, and what is left to judge."""
-    found: dict[str, Any] = {}
-    since_ms = 0
-    left: list[Node] = []
-    for term in node.nodes if isinstance(node, And) else (node,):
-        match term:
-            case Term("failed", (Age() | Point() as value,)):
-                begin_ms, end_ms = _bounds(value, now_ms)
-                since_ms, until_ms = max(since_ms, begin_ms), min(until_ms, end_ms)
-            case Term("id", values) if "ids" not in found and all(map(_is_exact, values)):
-                found["ids"] = _texts(values)
-            case Term(field, values) if field in _INDEXED and field not in found and all(map(_is_exact, values)):
-                texts = _texts(values)
-                found[field] = texts[0] if len(texts) == 1 else texts
-            case _:
-                left.append(term)
-    return Where(**found, since_ms=since_ms or None, until_ms=max(0, until_ms)), both(left)
-
-
-def _texts(values: tuple[Value, ...]) -> tuple[str, ...]:
-    return tuple(value.parts[0] for value in values if isinstance(value, Pattern))
-
-
-def _is_exact(value: Value) -> bool:
-    return isinstance(value, Pattern) and len(value.parts) == 1
-
-
-def _bounds(value: Age | Point, now_ms: int) -> tuple[int, int]:
-    """From when, and before when, a message came to rest that fits."""
-    at_ms = now_ms - value.ms if isinstance(value, Age) else value.ms
-    later = value.op[0] == ("<" if isinstance(value, Age) else ">")
-    with_it = value.op.endswith("=")
-    return (at_ms + (not with_it), _END_MS) if later else (0, at_ms + with_it)

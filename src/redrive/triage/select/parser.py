@@ -1,4 +1,4 @@
-"""The selector's grammar, and what it says of a mistake.
+"""Parse a selector, or point at the mistake in it. The grammar:
 
 selector = [any]
 any      = all ("or" all)*
@@ -48,12 +48,12 @@ _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 
 
 def parse(text: str) -> Node:
-    """What a selector says. Raises SelectorError, which points at the mistake."""
+    """The tree of a selector. Raises SelectorError, which points at the mistake."""
     return _Parser(text).whole()
 
 
 class _Written(NamedTuple):
-    """A value as written: its comparison, its text with where stars stand, where it is."""
+    """A value as written: its comparison, its text split at its stars, and its position."""
 
     op: str
     parts: tuple[str, ...]
@@ -87,7 +87,7 @@ class _Parser:
         for bad in re.finditer(r"[\0\ud800-\udfff]", self.text):
             self._fail("this character cannot be stored", "no message has it", bad.start(), bad.end())
 
-    # -- what is joined
+    # -- and, or, not
 
     def _any(self) -> Node:
         nodes = [self._all()]

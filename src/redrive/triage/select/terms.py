@@ -1,4 +1,4 @@
-"""What a selector says, as values: terms over a message's fields, joined by and, or and not. `str` gives its text."""
+"""A selector as a tree: terms over the fields of a message, joined by and, or and not. `str` gives its text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from decimal import Decimal
 from msgspec import Struct
 
 from ...duration import rfc3339
-from ...message import RESTING, Lane
+from ...message import RESTING, Lane, Where
 
 REASONS = (
     "exhausted", "permanent", "elapsed", "deadline", "budget", "rejected", "unreadable", "unroutable", "crashed",
@@ -24,12 +24,12 @@ _UNITS = (("w", 604_800_000), ("d", 86_400_000), ("h", 3_600_000), ("m", 60_000)
 
 
 class Pattern(Struct, frozen=True):
-    """Text in which any text may stand between two parts; of one part it is exact."""
+    """Text with a `*` between each two parts; a single part matches exactly."""
 
     parts: tuple[str, ...]
 
     def fits(self, text: str) -> bool:
-        """Whether all of the text is as the pattern says, upper and lower case apart."""
+        """Whether the whole text fits the pattern; upper and lower case differ."""
         first, *rest = self.parts
         if not rest:
             return text == first
@@ -45,7 +45,7 @@ class Pattern(Struct, frozen=True):
         return True
 
     def within(self, text: str) -> bool:
-        """Whether it is found somewhere in the text, upper and lower case alike."""
+        """Whether a part of the text fits the pattern; upper and lower case are the same."""
         return Pattern(("", *(part.casefold() for part in self.parts), "")).fits(text.casefold())
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class Pattern(Struct, frozen=True):
 
 
 class Number(Struct, frozen=True):
-    """Compared with a number, such as >3."""
+    """A comparison with a number, such as >3."""
 
     op: str
     amount: Decimal
@@ -66,7 +66,7 @@ class Number(Struct, frozen=True):
 
 
 class Age(Struct, frozen=True):
-    """Compared with how long ago something was, such as <6h."""
+    """A comparison with how long ago something happened, such as <6h."""
 
     op: str
     ms: int
@@ -80,7 +80,7 @@ class Age(Struct, frozen=True):
 
 
 class Point(Struct, frozen=True):
-    """Compared with when something was, such as >=2026-01-31T15:04:05Z."""
+    """A comparison with when something happened, such as >=2026-01-31T15:04:05Z."""
 
     op: str
     ms: int
@@ -93,7 +93,7 @@ Value = Pattern | Number | Age | Point
 
 
 class Term(Struct, frozen=True):
-    """A field that has one of these values."""
+    """A field has one of these values."""
 
     field: str
     values: tuple[Value, ...]
@@ -103,7 +103,7 @@ class Term(Struct, frozen=True):
         return f"{self.field}:{texts[0] if len(texts) == 1 else '(' + ','.join(texts) + ')'}"
 
     def _text(self, value: Value) -> str:
-        """A reason that nobody knows is quoted, as a slip of the pen is not."""
+        """Reasons of an application are quoted, so that a typo in a known reason is an error."""
         if self.field in NUMBERS:
             return str(value).removeprefix("=")
         if self.field == "reason" and isinstance(value, Pattern) and len(value.parts) == 1:
@@ -112,7 +112,7 @@ class Term(Struct, frozen=True):
 
 
 class Not(Struct, frozen=True):
-    """What the node does not match."""
+    """Matches what the node does not match."""
 
     node: Node
 
@@ -121,7 +121,7 @@ class Not(Struct, frozen=True):
 
 
 class And(Struct, frozen=True):
-    """What all nodes match; without nodes everything."""
+    """Matches what all nodes match; everything if there are none."""
 
     nodes: tuple[Node, ...] = ()
 
@@ -130,7 +130,7 @@ class And(Struct, frozen=True):
 
 
 class Or(Struct, frozen=True):
-    """What any of the nodes matches; without nodes nothing."""
+    """Matches what any node matches; nothing if there are none."""
 
     nodes: tuple[Node, ...] = ()
 
@@ -140,12 +140,11 @@ class Or(Struct, frozen=True):
 
 Node = Term | Not | And | Or
 ALL, NONE = And(), Or()
-LANES = (*RESTING, Lane.DONE)  # those that can be named
-_NOT_CANCELLED = Not(Term("reason", (Pattern(("cancelled",)),)))
+LANES = (*RESTING, Lane.DONE)  # those that a selector can name
 
 
 def both(nodes: Iterable[Node]) -> Node:
-    """All of these, in the simplest form."""
+    """The conjunction of these nodes, simplified."""
     flat: list[Node] = []
     for node in nodes:
         flat += node.nodes if isinstance(node, And) else [node]
@@ -155,7 +154,7 @@ def both(nodes: Iterable[Node]) -> Node:
 
 
 def either(nodes: Iterable[Node]) -> Node:
-    """Any of these, in the simplest form."""
+    """The disjunction of these nodes, simplified."""
     flat: list[Node] = []
     for node in nodes:
         flat += node.nodes if isinstance(node, Or) else [node]
@@ -165,65 +164,26 @@ def either(nodes: Iterable[Node]) -> Node:
 
 
 def opposite(node: Node) -> Node:
-    """What this one does not match."""
+    """The negation of this node, simplified."""
     return NONE if node == ALL else ALL if node == NONE else Not(node)
 
 
-def of_lane(node: Node, lane: Lane) -> Node:
-    """What it says of messages in this lane, without a word of lanes. Of quarantined and of done ones it means only
-    those that it names by `lane:quarantine` or `lane:done`, outside of any not; cancelled ones are never meant."""
-    if lane is Lane.DEAD:
-        return _settled(node, lane)
-    meant = _settled(_naming(node, lane), lane)
-    return both((_of_done(meant), _NOT_CANCELLED)) if lane is Lane.DONE else meant
-
-
-def unnamed(node: Node, lane: Lane) -> Node:
-    """What `of_lane` would say if it named the lane, or `NONE` where it does, or names others."""
-    return NONE if of_lane(node, lane) != NONE else _settled(node, lane)
-
-
-def _naming(node: Node, lane: Lane) -> Node:
-    match node:
-        case Term("lane", values):
-            return node if Pattern((lane.value,)) in values else NONE
-        case Term() | Not():
-            return NONE
-        case And(nodes):
-            return both((*nodes, either(_naming(n, lane) for n in nodes)))
-        case Or(nodes):
-            return either(_naming(n, lane) for n in nodes)
-
-
-def _of_done(node: Node) -> Node:
-    """What was done died of no fault; its age is counted from when it was done, as `failed` is of what died."""
-    match node:
-        case Term("error" | "fingerprint"):
-            return NONE
-        case Term("age", values):
-            return Term("failed", values)
-        case Term():
-            return node
-        case Not(inner):
-            return opposite(_of_done(inner))
-        case And(nodes):
-            return both(_of_done(n) for n in nodes)
-        case Or(nodes):
-            return either(_of_done(n) for n in nodes)
-
-
-def _settled(node: Node, lane: Lane) -> Node:
-    match node:
-        case Term("lane", values):
-            return ALL if Pattern((lane.value,)) in values else NONE
-        case Term():
-            return node
-        case Not(inner):
-            return opposite(_settled(inner, lane))
-        case And(nodes):
-            return both(_settled(n, lane) for n in nodes)
-        case Or(nodes):
-            return either(_settled(n, lane) for n in nodes)
+def as_node(where: Where = Where(), lane: Lane = Lane.DEAD) -> Node:
+    """The selector that matches what this filter of the store matches."""
+    fields = {"queue": where.queue, "task": where.task, "reason": where.reason}
+    fields |= {"fingerprint": where.fingerprint, "error": where.error}
+    terms: list[Node] = [
+        Term(field, tuple(Pattern((text,)) for text in ((said,) if isinstance(said, str) else said)))
+        for field, said in fields.items()
+        if said is not None
+    ]
+    if where.ids is not None:
+        terms.append(Term("id", tuple(Pattern((id,)) for id in where.ids)))
+    bounds = ((">=", where.since_ms), ("<", where.until_ms))
+    terms += [Term("failed", (Point(op, ms),)) for op, ms in bounds if ms is not None]
+    if lane is not Lane.DEAD:
+        terms.append(Term("lane", (Pattern((lane.value,)),)))
+    return both(terms)
 
 
 def _grouped(node: Node) -> str:

@@ -1,4 +1,4 @@
-"""Where a command works: the app of `--app MODULE:APP`, or the store of `--url URL`."""
+"""Open what a command works on: the app of `--app MODULE:APP`, or the store of `--url URL`."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Place(NamedTuple):
-    """A store, and the app that goes with it where one was named."""
+class Opened(NamedTuple):
+    """The store that a command opened, and its app if one was named."""
 
     store: Store
     app: App | None
@@ -64,10 +64,10 @@ def url_option(command: F) -> F:
 
 
 def at_store(*, create: bool = False, absent: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command its Place and Output as first arguments, and close the store when it is done.
+    """Give a command its Opened and Output as first arguments, and close the store when it returns.
 
-    Without `create`, a store that does not exist is an error: to look must leave no empty file in the wrong directory.
-    With `absent`, an app's store that does not exist yet looks empty.
+    Without `create`, a store that does not exist is an error: reading must leave no empty file in the wrong directory.
+    With `absent`, the store of an app that does not exist yet is empty.
     """
 
     def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,35 +81,35 @@ def at_store(*, create: bool = False, absent: bool = False) -> Callable[[Callabl
             click.get_current_context().meta[AT] = "".join(
                 f" --{name} {typed(given)}" for name, given in flags if given
             )
-            place = find(chosen, app_flag=app is not None, url_flag=url is not None, create=create, absent=absent)
+            opened = find(chosen, app_flag=app is not None, url_flag=url is not None, create=create, absent=absent)
             if not absent:
-                _refuse_private(place)
+                _refuse_private(opened)
             try:
-                _refuse_unseen(place)
-                if place.store.traits.read_only:
-                    note(f"{place.store.traits.read_only}: nothing can be changed from here")
-                return command(place, Output(chosen.output), *args, **options)
+                _refuse_unseen(opened)
+                if opened.store.traits.read_only:
+                    note(f"{opened.store.traits.read_only}: nothing can be changed from here")
+                return command(opened, Output(chosen.output), *args, **options)
             finally:
-                place.store.close()
+                opened.store.close()
 
         return run
 
     return wrap
 
 
-def _refuse_private(place: Place) -> None:
-    if not place.store.traits.shared:
-        why = "what it holds lives in the memory of one process, and this command is another"
+def _refuse_private(opened: Opened) -> None:
+    if not opened.store.traits.shared:
+        why = "it is in the memory of another process"
         raise Failure(
-            f"the store {place.url} cannot be reached from here", why, f"{command()} --url sqlite:///work.db", REFUSED
+            f"the store {opened.url} cannot be reached from here", why, f"{command()} --url sqlite:///work.db", REFUSED
         )
 
 
-def _refuse_unseen(place: Place) -> None:
-    """What is about dead letters needs a store that can look at them. Raises Unsupported."""
+def _refuse_unseen(opened: Opened) -> None:
+    """Commands on dead letters need a store that can read them. Raises Unsupported."""
     context = click.get_current_context()
     group = context.parent.info_name if context.parent is not None else None
-    if place.store.traits.triages or group not in ("dlq", "run") or context.info_name == "move":
+    if opened.store.traits.triages or group not in ("dlq", "run") or context.info_name == "move":
         return
     from ..stores.sqs.cells import need
 
@@ -118,8 +118,8 @@ def _refuse_unseen(place: Place) -> None:
 
 def find(
     chosen: Settings, *, app_flag: bool = False, url_flag: bool = False, create: bool = False, absent: bool = False
-) -> Place:
-    """The place that flags and settings name: an app goes before a URL, unless only the URL is a flag."""
+) -> Opened:
+    """Open the app or store that flags and settings name: the app first, unless only the URL is a flag."""
     from .terminal.warnings import tell_warnings
 
     tell_warnings()
@@ -129,23 +129,23 @@ def find(
             move(app, chosen.url)
         named = app.store.traits.name if app.url is None else shown(app.url)
         if absent and app.url is not None and not _is_there(app.url):
-            note(f"{named} is not there yet: nothing was ever enqueued in it")
+            note(f"{named} does not exist yet: nothing was ever enqueued in it")
             app.url = "memory://"
-        return Place(_existing(app, create), app, named)
+        return Opened(_existing(app, create), app, named)
     if not create:
         require(chosen.url, named=url_flag or _is_named("url"))
-    return Place(_with_blobs(_open(chosen.url), chosen.blobs), None, shown(chosen.url))
+    return Opened(_with_blobs(_open(chosen.url), chosen.blobs), None, shown(chosen.url))
 
 
 def _open(url: str) -> Store:
-    """Where no app is named, the keys of REDRIVE_KEYS read and write."""
+    """Open a store without an app: REDRIVE_KEYS holds the keys to read and write with."""
     from ..stores import open_store
 
     if not os.environ.get("REDRIVE_KEYS", "").strip():
         return open_store(url)
     from ..crypto import Box, Keys, sealed_by
 
-    box = Box(Keys.from_env())  # first: where they cannot be read, no store is to be left open
+    box = Box(Keys.from_env())  # first, so that an error here leaves no store open
     return sealed_by(open_store(url), box)
 
 
@@ -171,7 +171,7 @@ def _with_blobs(store: Store, url: str | None) -> Store:
 
 
 def one_app(argument: str | None, flag: str | None) -> str | None:
-    """The app that a command names by its argument or by --app. Raises Failure where they differ."""
+    """The app that the argument or --app names. Raises Failure if they differ."""
     if argument and flag and argument != flag:
         raise Failure(
             "give the app once", f"'{argument}' and --app {flag} differ", f"{command()} {typed(argument)}", USAGE
@@ -180,7 +180,7 @@ def one_app(argument: str | None, flag: str | None) -> str | None:
 
 
 def move(app: App, url: str) -> None:
-    """Let an app that has not opened its store yet work on another."""
+    """Give an app that has not opened its store yet another one."""
     if app.url is None:
         why = "the app was given a store object, which --url cannot replace"
         raise Failure("--url cannot be used with this app", why, "leave out --url, or --app", USAGE)
@@ -188,7 +188,8 @@ def move(app: App, url: str) -> None:
 
 
 def load_app(spec: str, folder: str | None = None) -> App:
-    """The App that MODULE:APP names: from the working directory, beside the settings file, or on Python's path."""
+    """Import the App that MODULE:APP names: from the working directory, the folder of the settings file, or Python's
+    path."""
     from ..app import App
 
     module_name, _, path = spec.partition(":")
@@ -215,7 +216,7 @@ def load_app(spec: str, folder: str | None = None) -> App:
 
 
 def _load_module(name: str, path: str, folder: str | None) -> Any:
-    refused = look_in([Path(place) for place in (folder, Path.cwd()) if place is not None])
+    refused = look_in([Path(each) for each in (folder, Path.cwd()) if each is not None])
     try:
         return importlib.import_module(name)
     except Distrusted as error:
@@ -252,7 +253,7 @@ def _again(spec: str) -> str:
 
 
 def _broken(name: str, error: BaseException) -> Failure:
-    """The user's own module raised: say where, in its words."""
+    """The user's module raised an error: show where, with its text."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
     mine = [f for f in frames if not f.filename.startswith(str(Path(__file__).parents[1]))] or frames
     place = f"{mine[-1].filename}:{mine[-1].lineno}" if mine else "unknown place"
@@ -279,7 +280,7 @@ def _is_there(url: str) -> bool:
 
 
 def require(url: str, *, named: bool = True) -> None:
-    """Raise if nothing of ours is there: a look makes no store. `named`: somebody said that it is this one."""
+    """Raise Failure if the store does not exist: reading creates none. `named`: a flag or a setting names it."""
     if _is_there(url):
         return
     why = "nothing was ever enqueued there, or the app's store is elsewhere"
@@ -297,14 +298,14 @@ def _where(url: str) -> str:
     return str(Path(sqlite_path(url)).absolute()) if engine_of(url) == "sqlite" else shown(url)
 
 
-def declared_queues(place: Place) -> set[str]:
+def declared_queues(opened: Opened) -> set[str]:
     """The queues that the app and its tasks name."""
-    return {task.queue for task in place.app.tasks.values()} | set(place.app.queues) if place.app else set()
+    return {task.queue for task in opened.app.tasks.values()} | set(opened.app.queues) if opened.app else set()
 
 
-def note_unknown_queues(place: Place, names: Sequence[str]) -> None:
-    """Say which of these queues neither the store nor the app has, and what may be meant."""
-    known = sorted({*place.store.queues(), *declared_queues(place)})
+def note_unknown_queues(opened: Opened, names: Sequence[str]) -> None:
+    """Note which of these queues neither the store nor the app has, and suggest others."""
+    known = sorted({*opened.store.queues(), *declared_queues(opened)})
     for name in names:
         if name not in known:
             near = near_miss(name, known)

@@ -1,8 +1,8 @@
-"""What is to be done in a scope now: who is due, who is poison, when to look again. Reads only.
+"""Scan the dead messages of a scope: which are due, which are poison, and when to scan again. Reads only.
 
-The lane is walked in the order of deaths, page by page. Who still waits is remembered, the soonest of them, and looked
-at again by id when its time comes; what died since the last look is found at the lane's end. So a million that wait
-cost one walk, in steps, and another every ten minutes, for what was imported or changed meanwhile.
+A scan walks the lane in the order of deaths, page by page. It remembers the messages that come due soonest and reads
+them again by id at their time; messages that died since the last scan are at the end of the lane. So a million waiting
+messages cost one walk, in steps, and another every ten minutes for what was imported or changed meanwhile.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from ...message import (
 )
 from ...registry import Registry
 from ...worker.flow.local_state import controls
-from ..deaths import died_of
-from ..pages import FIRST_PAGE, fitting
 from ..redrive.gates import held
+from ..search import FIRST_PAGE, died_of, fitting
 
-PAGE = 250  # messages that are looked at in one go
-LOOKED_MAX = 2000  # in one look; the next goes on there
-POISON_MAX = 500  # isolated in one go
-KNOWN_MAX = 10_000  # of those that wait, how many are remembered
-WALK_EVERY_MS = 600_000  # after the end of the last; or ten times as long as that took
-LATE_MS = 10_000  # how late a death may be seen, as its commit took so long
+PAGE = 250  # messages that are read at once
+READ_MAX = 2000  # messages of one scan; the next one continues there
+POISON_MAX = 500  # messages that are isolated at once
+KNOWN_MAX = 10_000  # waiting messages that are remembered
+WALK_EVERY_MS = 600_000  # after the end of the last walk, or ten times as long as that took
+LATE_MS = 10_000  # how late a death may be seen, after a slow commit
 
 
-class Found(NamedTuple):
-    """`due` go now, the longest due first; `poison` are given up; `held` says what holds back others that are due; and
-    `next_ms` when the next is due, infinite where none is known, past where there is more to look at."""
+class ScanResult(NamedTuple):
+    """`due`: messages to redrive now, the longest due first. `poison`: messages to isolate. `held`: the dependencies
+    that hold back others, and why. `next_ms`: when the next message is due; infinite if none is known; not after now
+    if there is more to read."""
 
     due: Sequence[Message]
     poison: Sequence[Message]
@@ -49,41 +49,41 @@ class Found(NamedTuple):
     next_ms: float
 
 
-class Look:
-    """Looks through the dead messages of one scope, and remembers where it was: nothing that would be missed."""
+class Scan:
+    """Scans the dead messages of one scope, and remembers where it was. Losing that costs time only."""
 
     def __init__(self, app: Registry, where: Where) -> None:
         self._app, self._store, self._where = app, app.store, where
-        self._known: dict[str, int] = {}  # when those that wait are due: the soonest
-        self._lost_ms = math.inf  # when the first of those is due that were too many to remember
-        self._held: set[str] = set()  # of the known, those whose dependency is left alone
-        self._why: dict[str, str] = {}  # and why that is
+        self._known: dict[str, int] = {}  # when waiting messages are due: the soonest ones
+        self._lost_ms = math.inf  # when the first message is due that was one too many to remember
+        self._held: set[str] = set()  # known messages that a dependency holds back
+        self._why: dict[str, str] = {}  # by dependency, why
         self._walk, self._tail = Walk(where, going=True), Walk(where)
-        self._walk_from_ms = 0  # when it began to walk through the whole lane, and when it does so again
+        self._walk_from_ms = 0  # when the last walk through the whole lane began, and when the next one does
         self._walk_ms = math.inf
-        self._seen_ms: int | None = None  # what died before is known, or comes with the walk
+        self._seen_ms: int | None = None  # messages that died before are known, or found by the walk
 
-    def find(self, auto: AutoRedrive, ruled: Set[str], now_ms: int) -> Found:
-        """Those to be moved now, at most what may be under way at once. Those of the fingerprints in `ruled` are left
-        alone. Raises StoreError."""
-        got = Got(auto, ruled, now_ms, Breakers(self._app, now_ms) if auto.gates.breaker else None)
+    def find(self, auto: AutoRedrive, ruled: Set[str], now_ms: int) -> ScanResult:
+        """Scan for messages to redrive now, at most as many as `auto` allows at once. Leaves out those of the
+        fingerprints `ruled`. Raises StoreError."""
+        got = _Pass(auto, ruled, now_ms, Breakers(self._app, now_ms) if auto.gates.breaker else None)
         self._begin_walks(now_ms)
-        self._look_again(got)
+        self._read_known(got)
         for walk in (self._tail, self._walk):
             self._go(walk, got)
         if not self._walk.going and self._walk_ms == math.inf:
             self._walk_ms = now_ms + max(WALK_EVERY_MS, 10 * (now_ms - self._walk_from_ms))
         due = [message for _, _, message in sorted((at_ms, id, m) for id, (at_ms, m) in got.due.items())]
         self._why |= {} if got.breakers is None else got.breakers.held
-        return Found(due, [*got.poison.values()], self._why if self._held else {}, self._next_ms(now_ms))
+        return ScanResult(due, [*got.poison.values()], self._why if self._held else {}, self._next_ms(now_ms))
 
     def release(self) -> None:
-        """Look again at those that a dependency held back."""
+        """Read again the messages that a dependency held back."""
         self._held.clear()
         self._why = {}
 
     def any(self, limit: int) -> Sequence[Message]:
-        """The longest dead, whatever their redrives. Raises StoreError."""
+        """The messages that have been dead for longest. Raises StoreError."""
         return self._store.peek(Lane.DEAD, where=self._where, limit=limit).messages
 
     def _begin_walks(self, now_ms: int) -> None:
@@ -97,8 +97,8 @@ class Look:
             self._walk, self._walk_from_ms = Walk(self._where, going=True), now_ms
             self._walk_ms = self._lost_ms = math.inf
 
-    def _look_again(self, got: Got) -> None:
-        """At those that were known to wait until now."""
+    def _read_known(self, got: _Pass) -> None:
+        """Read the known messages whose time has come."""
         ready = heapq.nsmallest(
             got.auto.at_once + POISON_MAX,
             ((due_ms, id) for id, due_ms in self._known.items() if due_ms <= got.now_ms and id not in self._held),
@@ -106,22 +106,22 @@ class Look:
         for at in range(0, len(ready), PAGE):
             ids = [id for _, id in ready[at : at + PAGE]]
             page = self._store.peek(Lane.DEAD, where=replace(self._where, ids=tuple(ids)), limit=len(ids))
-            for id in {*ids} - {message.id for message in page.messages}:  # somebody moved it
+            for id in {*ids} - {message.id for message in page.messages}:  # it was moved
                 self._known.pop(id, None)
-            self._judge(page.messages, got)
+            self._sort(page.messages, got)
             if got.full:
                 return
 
-    def _go(self, walk: Walk, got: Got) -> None:
+    def _go(self, walk: Walk, got: _Pass) -> None:
         while walk.going and not got.full:
             page = self._store.peek(Lane.DEAD, where=walk.where, limit=walk.limit, cursor=walk.cursor)
-            self._judge(page.messages, got)
+            self._sort(page.messages, got)
             walk.saw(page)
 
-    def _judge(self, messages: Sequence[Message], got: Got) -> None:
-        """Put each where it belongs. All are remembered until they are seen to be gone, also those that go now: it may
-        come to nothing."""
-        got.looked += len(messages)
+    def _sort(self, messages: Sequence[Message], got: _Pass) -> None:
+        """Sort the messages by their next step. Remembers all until they are found gone, also those that are due: the
+        redrive may fail."""
+        got.read += len(messages)
         due: list[Message] = []
         for message in self._not_ruled(messages, got.ruled):
             match next_step(message, got.auto, got.now_ms):
@@ -154,13 +154,13 @@ class Look:
         return min([self._lost_ms, *(at_ms for id, at_ms in self._known.items() if id not in self._held)])
 
     def _not_ruled(self, messages: Sequence[Message], ruled: Set[str]) -> Sequence[Message]:
-        """Without those that died of what has a standing rule: that goes first."""
+        """Without the messages whose failure has a standing rule, which takes precedence."""
         gone = died_of(self._store, messages, ruled)
         return [m for m in messages if m.id not in gone] if gone else messages
 
 
 class Walk:
-    """A way through dead messages, in the order of their deaths."""
+    """A walk through dead messages, in the order of their deaths."""
 
     def __init__(self, where: Where, *, going: bool = False) -> None:
         self.where, self.going = where, going
@@ -168,42 +168,42 @@ class Walk:
         self.limit = FIRST_PAGE
 
     def saw(self, page: Page) -> None:
-        """That page was looked at."""
+        """Continue after this page."""
         self.cursor, self.going = page.cursor, page.cursor is not None
         if page.messages:
             self.limit = fitting(page.messages, PAGE)
 
 
-class Got:
-    """What one look comes to."""
+class _Pass:
+    """The state of one scan."""
 
     def __init__(self, auto: AutoRedrive, ruled: Set[str], now_ms: int, breakers: Breakers | None) -> None:
         self.auto, self.ruled, self.now_ms, self.breakers = auto, ruled, now_ms, breakers
         self.due: dict[str, tuple[int, Message]] = {}  # each with when it was due
         self.poison: dict[str, Message] = {}
-        self.looked = 0
+        self.read = 0
 
     @property
     def full(self) -> bool:
-        """Whether there is enough to do."""
-        return len(self.due) >= self.auto.at_once or len(self.poison) >= POISON_MAX or self.looked >= LOOKED_MAX
+        """Whether the scan has found, or read, enough."""
+        return len(self.due) >= self.auto.at_once or len(self.poison) >= POISON_MAX or self.read >= READ_MAX
 
 
 class Breakers:
-    """What the dependencies of messages say, each asked once in a look."""
+    """Which dependencies hold back their messages, each read once in a scan."""
 
     def __init__(self, app: Registry, now_ms: int) -> None:
         self._app, self._now_ms = app, now_ms
-        self._said: dict[str, str | None] = {}
+        self._reasons: dict[str, str | None] = {}
         self.held: dict[str, str] = {}
 
     def free(self, messages: Sequence[Message]) -> list[Message]:
-        """Those whose dependencies may be called. Raises StoreError."""
+        """The messages whose dependencies may be called. Raises StoreError."""
         needs = [[*self._needs(message)] for message in messages]
-        new = {about: d for need in needs for about, d in need if about not in self._said}
+        new = {about: d for need in needs for about, d in need if about not in self._reasons}
         cells = self._app.store.cells.read([f"flow/{about}" for about in new]) if new else []
         for (about, d), cell in zip(new.items(), cells, strict=True):
-            self._said[about] = held(flow.decode(cell), d, about, self._now_ms)
+            self._reasons[about] = held(flow.decode(cell), d, about, self._now_ms)
         return [message for message, need in zip(messages, needs, strict=True) if self._may_go(need)]
 
     def _needs(self, message: Message) -> Iterator[tuple[str, Dependency]]:
@@ -211,11 +211,11 @@ class Breakers:
             yield flow.about_of(d.name, flow.key_of(d, message)), d
 
     def _may_go(self, need: list[tuple[str, Dependency]]) -> bool:
-        shut = {about: why for about, _ in need if (why := self._said[about]) is not None}
+        shut = {about: why for about, _ in need if (why := self._reasons[about]) is not None}
         self.held |= shut
         return not shut
 
 
 def _slim(message: Message) -> Message:
-    """As much of it as a plan needs."""
+    """As much of the message as a plan needs."""
     return replace(message, body=b"", faults=())

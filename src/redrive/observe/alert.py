@@ -1,0 +1,131 @@
+"""What an alert says: its content, its words, and the command that leads on."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from ..events import Fate
+from ..message import Where
+from ..redact import redact
+from ..redact.visible import one_line
+from ..registry import Registry
+from ..triage.select.terms import as_node
+
+IDS_MAX = 5  # sample ids that an alert carries
+
+
+class Alert(Struct, frozen=True, kw_only=True):
+    """The argument of a function registered by `app.on`, and the JSON that a webhook receives.
+
+    `count` is how often it happened in all processes since the last alert, and `since` when that began; `ids` names at
+    most five of the messages. `about` is the fingerprint of a failure, the dependency of a breaker, or the id of a run.
+    `app` is MODULE:APP, if known. `command` shows more.
+    """
+
+    name: str
+    text: str
+    count: int
+    ids: tuple[str, ...] = ()
+    task: str | None = None
+    queue: str | None = None
+    about: str | None = None
+    app: str | None = None
+    since: str
+    at: str
+    command: str
+
+
+class Subject(NamedTuple):
+    """The subject of an alert: events that are equal in these fields share one alert."""
+
+    name: str
+    task: str = ""
+    queue: str = ""
+    about: str = ""
+
+
+class Pile(Struct, frozen=True, array_like=True):
+    """Events of one subject that are not reported yet."""
+
+    count: int = 0
+    since_ms: int = 0
+    ids: tuple[str, ...] = ()
+    text: str = ""  # of the last one
+
+    def plus(self, other: Pile) -> Pile:
+        if not (self.count and other.count):
+            return self if self.count else other
+        ids = tuple(dict.fromkeys((*self.ids, *other.ids)))[:IDS_MAX]
+        return Pile(self.count + other.count, min(self.since_ms, other.since_ms), ids, other.text or self.text)
+
+
+def text_of(subject: Subject, told: Pile) -> str:
+    many = told.count > 1
+    times = f" {told.count:,} times" if many else ""
+    of = f" of task {subject.task}" if subject.task else ""
+    on = f" on queue {subject.queue}" if subject.queue else ""
+    match subject.name:
+        case "dead_growth":
+            what = f"{told.count:,} messages" if many else f"message {told.ids[0] if told.ids else ''}"
+            text = f"{what}{of} died{on}"
+        case "quarantined":
+            what = f"{told.count:,} messages were" if many else f"message {told.ids[0]} was" if told.ids else "one was"
+            text = f"{what} quarantined{of}{on}" + (f" by auto-redrive of {subject.about}" if subject.about else "")
+        case "run_stopped":
+            text = f"run {subject.about} stopped itself" if subject.about else f"runs stopped themselves{times}"
+        case _:
+            text = f"the breaker of {subject.about or 'several dependencies'} opened{times}"
+    return text + (f"; the last: {told.text}" if many and told.text else f": {told.text}" if told.text else "")
+
+
+def visible(text: str) -> str:
+    """The text without secrets and control characters, which may come from queues, errors or names."""
+    return one_line(redact(text))
+
+
+def cause_of(fate: Fate) -> str:
+    return ": ".join(filter(None, (fate.reason, fate.error, fate.text)))
+
+
+def command_of(subject: Subject, told: Pile, place: Sequence[str]) -> str:
+    match subject.name:
+        case "dead_growth":
+            words = _dead(subject)
+        case "breaker_opened":
+            name, _, key = subject.about.partition("/")
+            words = ["flow", "show", name, *(["--key", key] if key else [])] if name else ["flow", "list"]
+        case "run_stopped":
+            words = ["run", "show", subject.about] if subject.about else ["run", "list"]
+        case _ if told.count == 1 and told.ids:
+            words = ["job", "show", told.ids[0]]
+        case _:
+            words = ["dlq", "list", "--quarantine", *(["--task", subject.task] if subject.task else [])]
+    return shlex.join(["redrive", *words, *place])
+
+
+def _dead(subject: Subject) -> list[str]:
+    """List the messages of a failure; for several failures, or all queues, their groups."""
+    queue = subject.queue or None
+    if not subject.task:
+        return ["dlq", "groups", *filter(None, [str(as_node(Where(queue=queue)))])]
+    if subject.about:
+        return ["dlq", "list", str(as_node(Where(queue=queue, fingerprint=subject.about)))]
+    return ["dlq", "list", f"{as_node(Where(queue=queue, task=subject.task))} -fingerprint:*"]
+
+
+def spec_of(app: Registry) -> str | None:
+    """MODULE:APP: the app is searched in the modules of its handlers."""
+    for module in dict.fromkeys(getattr(task.handler, "__module__", None) for task in list(app.tasks.values())):
+        found = sys.modules.get(module or "")
+        for name, value in list(vars(found).items()) if found is not None else ():
+            if value is app and module != "__main__":
+                return f"{module}:{name}"
+            if value is app and (file := getattr(found, "__file__", None)):
+                return f"{Path(file).stem}:{name}"
+    return None

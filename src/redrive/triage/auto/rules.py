@@ -1,0 +1,52 @@
+"""Standing rules: what happens to the messages of a failure group, by its fingerprint, until the rule is removed.
+
+All rules are in the cell `rules`, so that one read gets all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from ...flow.auto_redrive import AutoRedrive
+from ...message import version_of
+from ...store import Store
+
+RULES = "rules"
+Kind = Literal["hold", "auto", "discard"]
+
+
+class Rule(Struct, frozen=True, omit_defaults=True):
+    """A standing rule. `hold` leaves the messages out of plans and bulk retries; `auto` redrives them automatically, by
+    `auto`; `discard` removes them as they die."""
+
+    kind: Kind
+    by: str
+    at_ms: int
+    reason: str
+    auto: AutoRedrive | None = None
+
+
+Versioned = tuple[int, dict[str, Rule]]
+_decode = msgspec.json.Decoder(dict[str, Rule]).decode
+encode = msgspec.json.Encoder().encode
+
+
+def rules(store: Store) -> dict[str, Rule]:
+    """All standing rules by fingerprint, in one read. Raises StoreError."""
+    return read_rules(store)[1]
+
+
+def read_rules(store: Store, known: Versioned | None = None) -> Versioned:
+    """All standing rules and their version, 0 if there are none; returns `known` itself if nothing changed."""
+    (cell,) = store.cells.read([RULES])
+    if known is not None and version_of(cell) == known[0]:
+        return known
+    return (0, {}) if cell is None else (cell.version, _decode(cell.value))
+
+
+def held_fingerprints(store: Store) -> set[str]:
+    """The fingerprints that a rule holds: no bulk action moves their messages. Raises StoreError."""
+    return {fingerprint for fingerprint, rule in rules(store).items() if rule.kind == "hold"}

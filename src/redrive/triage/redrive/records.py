@@ -1,0 +1,346 @@
+"""What the store keeps of a plan and of the run that carries it out: values, and the cells that hold them.
+
+- `run/ID/plan`: the plan. `run/ID/c/N`: its chunk N, at most 1,000 messages as they were when it was made. Chunks are
+  written first and the plan last: a plan that was cut off never existed, and its chunks expire.
+- `run/ID`: the state of the run. Every write that advances the run swaps this cell in the same commit, so that of two
+  processes that work on one run only one succeeds.
+- `run/ID/r/N`: one letter for each message of chunk N, a `Mark`.
+- `run/ID/story` and `run/ID/failed`: what happened, and which messages failed again. `runs`: which runs there are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ...errors import PlanRefused
+from ...flow.gates import Gates
+from ...message import Cell, Handle, Swap
+from ...store import Cells, Store
+from .pacing import Speed
+
+CHUNK = 1000  # messages in one cell
+AT_ONCE = 10  # cells of chunks that are read at once
+INDEX = "runs"
+LEASE_MS = 5000  # how long a run rests whose runner was killed
+CLOSED_KEPT = 200  # closed runs that the index names: so many that people started
+AUTO_KEPT = 100  # and so many that were started automatically, which may come every second
+PLAN_KEPT_MS = 7 * 24 * 3_600_000  # a plan that is not started
+KEPT_MS = 400 * 86_400_000  # the cells of an open run; renewed with every write of the state
+OVER_KEPT_MS = 30 * 86_400_000  # of a closed run
+UNNAMED_KEPT_MS = 3_600_000  # of an automatic run, once the index does not name it any more
+STORY_MAX = 500  # lines; the first hundred and the last stay
+FAILURES_MAX = 1000  # failures whose error is kept
+
+encode = msgspec.json.Encoder().encode  # the value of any of these cells
+
+
+# -- the plan
+
+
+class RedriveSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a run moves the messages of a plan. `plan.read_settings` makes it from what people write.
+
+    Defaults are not stored, so that a field added later changes no digest of an older plan.
+    """
+
+    rate: float | None = None  # messages a second; None: MAX_PER_S
+    canary: int = 0  # so many first, and the rest once their outcomes are known
+    slow_start: bool = False
+    halve_on_failures: bool = False
+    stop_if: str = ""  # "failed>20%"; empty: never
+    attempts: int | None = None  # of the new life; None: the policy's
+    to_queue: str | None = None
+    delay_ms: int = 0
+    spread_ms: int = 0  # each message comes due up to so much later, by a draw of its own
+    keep_deadline: bool = False
+    gates: Gates | None = None  # None: as Gates() says
+    note: str = ""
+
+
+class Plan(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a run would do, and to how many messages.
+
+    `selector` chose them at `made_ms`, by the store's clock. `by_queue` and `by_task` name at most a thousand; the
+    others are counted together as "…". `by_age` counts them by time since death, each age without the ages below it.
+    `excluded` counts the messages that were left out, by reason. `eta_s` estimates how long the run takes.
+    `dependencies` are those of the messages' tasks, if the app was known. `digest` covers the plan and all its chunks.
+    """
+
+    id: str
+    selector: str
+    made_ms: int
+    settings: RedriveSettings = RedriveSettings()
+    total: int = 0
+    chunks: int = 0
+    by_queue: Mapping[str, int] = {}
+    by_task: Mapping[str, int] = {}
+    by_age: Mapping[str, int] = {}
+    excluded: Mapping[str, int] = {}
+    eta_s: float = 0.0
+    dependencies: Mapping[str, str] = {}
+    digest: str = ""
+
+
+def plan_cell(id: str) -> str:
+    return f"run/{id}/plan"
+
+
+def chunk_cell(id: str, n: int) -> str:
+    """The cell of chunk n, from 0."""
+    return f"run/{id}/c/{n}"
+
+
+def read_plan(cells: Cells, id: str) -> Plan | None:
+    """The plan with this id; None if there is none, or it has expired. Raises PlanRefused if it cannot be read."""
+    (cell,) = cells.read([plan_cell(id)])
+    if cell is None:
+        return None
+    try:
+        return msgspec.json.decode(cell.value, type=Plan)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PlanRefused(f"plan {id} cannot be read: it was altered", f"{error}", "altered") from error
+
+
+def read_chunk(cells: Cells, id: str, n: int) -> list[Handle]:
+    """The messages of chunk n. Raises PlanRefused if it is missing or cannot be read."""
+    (cell,) = cells.read([chunk_cell(id, n)])
+    if cell is None:
+        raise _no_chunk(id, n)
+    try:
+        return msgspec.json.decode(cell.value, type=list[Handle])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PlanRefused(f"chunk {n} of plan {id} cannot be read: it was altered", f"{error}", "altered") from error
+
+
+def _no_chunk(id: str, n: int) -> PlanRefused:
+    return PlanRefused(f"chunk {n} of plan {id} is missing", "it was altered, or has expired", "altered")
+
+
+def check(cells: Cells, plan: Plan) -> None:
+    """Raises PlanRefused unless the plan and all of its chunks are as they were made."""
+    digest = hashlib.sha256()
+    for some in batched(plan):
+        for n, cell in zip(some, cells.read([chunk_cell(plan.id, n) for n in some]), strict=True):
+            if cell is None:
+                raise _no_chunk(plan.id, n)
+            digest.update(cell.value)
+    if sealed(digest, plan) != plan.digest:
+        raise PlanRefused(f"plan {plan.id} was altered since it was drawn up", "draw up another", "altered")
+
+
+def keep(cells: Cells, plan: Plan, for_ms: int) -> None:
+    """Keep the plan and its chunks for that long from now on. Raises PlanRefused if one is missing."""
+    missing = prolong(cells, [plan_cell(plan.id)], for_ms)
+    for some in batched(plan):
+        missing += prolong(cells, [chunk_cell(plan.id, n) for n in some], for_ms)
+    if missing:
+        raise PlanRefused(f"{missing[0]} of plan {plan.id} is missing", "it was altered, or has expired", "altered")
+
+
+def prolong(cells: Cells, keys: Sequence[str], for_ms: int) -> list[str]:
+    """Keep these cells for that long from now on; returns the keys of those that are missing."""
+    found = [*zip(keys, cells.read(keys), strict=True)]
+    # a swap that fails here lost to a write, which keeps the cell too
+    cells.swap([Swap(key, cell.version, cell.value, for_ms) for key, cell in found if cell is not None])
+    return [key for key, cell in found if cell is None]
+
+
+def batched(plan: Plan) -> Iterator[range]:
+    """The numbers of its chunks, as many at a time as are read at once."""
+    for at in range(0, plan.chunks, AT_ONCE):
+        yield range(at, min(plan.chunks, at + AT_ONCE))
+
+
+def sealed(chunks: hashlib._Hash, plan: Plan) -> str:
+    """The digest of a plan whose chunks went into this hash, one after another."""
+    whole = chunks.copy()
+    whole.update(msgspec.json.encode(replace(plan, digest="")))
+    return whole.hexdigest()
+
+
+# -- the run
+
+
+class Status(StrEnum):
+    """The status of a run. It is stopped by its own rule, and cancelled by a person; these two and done are final."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+    CANCELLED = "cancelled"
+    DONE = "done"
+
+
+FINAL = frozenset({Status.STOPPED, Status.CANCELLED, Status.DONE})
+
+
+class Mark(StrEnum):
+    """What became of one message of a plan."""
+
+    LEFT = "."  # not tried yet
+    WAITING = "w"  # moved; its first run has not settled
+    DONE = "d"
+    FAILED = "f"
+    CHANGED = "c"  # not moved, as it had changed since the plan
+    ENDED = "s"  # moved, and then ended by a person: cancelled, removed, driven on
+    RETURNED = "u"  # by undo
+
+
+class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The state of a run. `at` and `known` are positions in the plan's order: messages before `at` were tried, and for
+    those before `known` their marks say which were moved. Times are ms of the store's clock."""
+
+    status: Status = Status.RUNNING
+    phase: str = "starting"  # what it is doing, for people
+    why: str = ""  # of the status, or of what it waits for
+    actor: str = ""
+    reason: str = ""
+    cause: str = ""  # what started it, if no person did: "auto"
+    started_ms: int = 0
+    over_ms: int = 0  # when its status became final
+    total: int = 0
+    at: int = 0
+    known: int = 0
+    moved: int = 0
+    done: int = 0
+    failed: int = 0
+    changed: int = 0
+    ended: int = 0
+    returned: int = 0
+    canary_over: bool = False
+    speed: Speed | None = None
+    still_ms: int = 0  # since when it is paused or waits, and its clock is stopped; 0: it moves
+    undo: int = -1  # the next chunk to return messages from that have not run; -1: no undo
+    approved_by: str = ""
+    owner: str = ""  # the runner that has the lease, until `until_ms`
+    until_ms: int = 0
+    closed: bool = False  # it needs no runner any more
+
+    @property
+    def last_tick(self) -> tuple[object, ...]:
+        """What only runners write, and change with every commit: the same as before if no other runner ticked."""
+        counts = self.at, self.known, self.moved, self.done, self.failed, self.changed, self.ended, self.returned
+        return self.owner, self.until_ms, *counts
+
+    def held(self, now_ms: int) -> bool:
+        """Whether a runner has the lease. One that is too long dates from before a clock was set back."""
+        return now_ms < self.until_ms <= now_ms + 2 * LEASE_MS
+
+    @property
+    def waiting(self) -> int:
+        """How many messages were moved and have not settled their first run."""
+        return self.moved - self.done - self.failed
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """planned = moved + changed + skipped + those still to come; moved = done + failed + waiting.
+
+        Skipped are the messages that the run left where they are when it ended, those that an undo returned, and those
+        that a person ended after the run had moved them.
+        """
+        left = self.total - self.at if self.status in FINAL else 0
+        return {
+            "planned": self.total,
+            "moved": self.moved,
+            "done": self.done,
+            "failed": self.failed,
+            "skipped": self.ended + self.returned + left,
+            "changed": self.changed,
+            "waiting": self.waiting,
+        }
+
+
+class Line(Struct, frozen=True, array_like=True):
+    """A line of a story: what happened, and when."""
+
+    at_ms: int
+    text: str
+
+
+class Failure(Struct, frozen=True, array_like=True):
+    """A message that the run moved and that failed again in its first run."""
+
+    id: str
+    kind: str = ""
+    error: str = ""
+    text: str = ""
+    fingerprint: str = ""
+    at_ms: int = 0
+
+
+class Index(Struct, frozen=True):
+    """The open runs, and the last closed ones, oldest first: `closed` were started by people, `auto` automatically."""
+
+    open: tuple[str, ...] = ()
+    closed: tuple[str, ...] = ()
+    auto: tuple[str, ...] = ()
+
+    @property
+    def over(self) -> tuple[str, ...]:
+        """All closed runs, oldest first: an id begins with its time."""
+        return tuple(sorted((*self.closed, *self.auto)))
+
+    def with_open(self, id: str) -> Index:
+        return Index((*self.open, id), _without(self.closed, id), _without(self.auto, id))
+
+    def with_closed(self, id: str, *, auto: bool) -> Index:
+        left, mine = _without(self.open, id), (*(self.auto if auto else self.closed), id)
+        return Index(left, self.closed, mine[-AUTO_KEPT:]) if auto else Index(left, mine[-CLOSED_KEPT:], self.auto)
+
+
+def _without(ids: tuple[str, ...], id: str) -> tuple[str, ...]:
+    return tuple(other for other in ids if other != id)
+
+
+def state_cell(id: str) -> str:
+    return f"run/{id}"
+
+
+def marks_cell(id: str, chunk: int) -> str:
+    return f"run/{id}/r/{chunk}"
+
+
+def story_cell(id: str) -> str:
+    return f"run/{id}/story"
+
+
+def failures_cell(id: str) -> str:
+    return f"run/{id}/failed"
+
+
+def read_state(cell: Cell | None) -> RunState | None:
+    return None if cell is None else msgspec.json.decode(cell.value, type=RunState)
+
+
+def index(store: Store) -> Index:
+    """The runs of a store. Raises StoreError."""
+    return read_index(store.cells.read([INDEX])[0])
+
+
+def state_of(store: Store, id: str) -> RunState | None:
+    """The state of a run now; None if there is no such run. Raises StoreError."""
+    return read_state(store.cells.read([state_cell(id)])[0])
+
+
+def read_index(cell: Cell | None) -> Index:
+    return Index() if cell is None else msgspec.json.decode(cell.value, type=Index)
+
+
+def read_story(cell: Cell | None) -> list[Line]:
+    return [] if cell is None else msgspec.json.decode(cell.value, type=list[Line])
+
+
+def read_failures(cell: Cell | None) -> list[Failure]:
+    return [] if cell is None else msgspec.json.decode(cell.value, type=list[Failure])
+
+
+def longer(story: list[Line], lines: list[Line]) -> list[Line]:
+    """The story with these lines; it loses its middle where it grows too long."""
+    whole = [*story, *lines]
+    return whole if len(whole) <= STORY_MAX else [*whole[: STORY_MAX // 5], *whole[-STORY_MAX * 4 // 5 :]]

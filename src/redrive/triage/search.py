@@ -1,0 +1,59 @@
+"""Search the store for dead letters: a lane page by page, and which fault a message died of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+
+from msgspec.structs import replace
+
+from ..message import RESTING, Lane, Message, Where
+from ..store import Store
+
+PAGE, FIRST_PAGE = 500, 100  # messages of a page
+PAGE_BYTES = 16 * 1024 * 1024  # and about how large their bodies may be together
+
+
+def pages(store: Store, lane: Lane, where: Where) -> Iterator[list[Message]]:
+    """All messages of the lane that match, in the store's order. Raises StoreError."""
+    cursor, limit = None, FIRST_PAGE
+    while True:
+        page = store.peek(lane, where=where, limit=limit, cursor=cursor)
+        yield page.messages
+        cursor, limit = page.cursor, fitting(page.messages, PAGE)
+        if cursor is None:
+            return
+
+
+def fitting(messages: Sequence[Message], most: int) -> int:
+    """How many messages as large as these fit into one page, at most `most`."""
+    size = sum(len(message.body) for message in messages) // max(1, len(messages)) + 1
+    return max(1, min(most, PAGE_BYTES // size))
+
+
+def died_of(store: Store, messages: Sequence[Message], fingerprints: Set[str]) -> set[str]:
+    """The ids of those messages that died of a fault with one of these fingerprints. Raises StoreError."""
+    found: set[str] = set()
+    for lane in RESTING:
+        some = [m for m in messages if m.lane is lane and m.faults and m.faults[-1].fingerprint in fingerprints]
+        found |= died_of_last(store, lane, some)
+    return found
+
+
+def died_of_last(store: Store, lane: Lane, messages: Sequence[Message]) -> set[str]:
+    """The ids of those messages that died of the last fault they keep.
+
+    A message does not say so itself: it may have died later, without a fault. The store has a fingerprint only for
+    those that died of a fault. The query is bounded by the times of death, so that a store which starts from the
+    fingerprint does not read every message that shares it. Raises StoreError.
+    """
+    times_ms = [message.rested_ms or 0 for message in messages] or [0]
+    near = Where(since_ms=min(times_ms), until_ms=max(times_ms) + 1)
+    by_fingerprint: dict[str, list[str]] = {}
+    for message in messages:
+        if message.faults:
+            by_fingerprint.setdefault(message.faults[-1].fingerprint, []).append(message.id)
+    found: set[str] = set()
+    for fingerprint, ids in by_fingerprint.items():
+        where = replace(near, fingerprint=fingerprint, ids=tuple(ids))
+        found.update(m.id for m in store.peek(lane, where=where, limit=len(ids)).messages)
+    return found

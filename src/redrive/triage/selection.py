@@ -1,0 +1,365 @@
+"""Select dead letters: the messages that a selector names, as of one moment.
+
+Counting, listing, planning and moving a selection all see the same messages. The store answers what its indexes can, as
+a `Where`, one lane at a time; the rest is matched message by message, page by page.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec.structs import replace
+
+from ..blobs import whole_body
+from ..duration import Duration
+from ..errors import BlobsUnavailable, Unreadable
+from ..fault import Fault
+from ..message import DAMAGED, FailureGroup, Lane, Message, Where
+from ..registry import Registry
+from ..store import Store
+from ..stores.groups import grouped
+from .auto.rules import held_fingerprints
+from .search import PAGE, died_of, died_of_last, pages
+from .select.match import Seen, Unknown, matches
+from .select.parser import parse
+from .select.terms import (
+    ALL,
+    LANES,
+    NONE,
+    Age,
+    And,
+    Node,
+    Not,
+    Or,
+    Pattern,
+    Point,
+    Term,
+    Value,
+    both,
+    either,
+    opposite,
+)
+
+if TYPE_CHECKING:  # commands that plan nothing start without these
+    from ..flow.gates import Gates
+    from .redrive.plan import PlanHandle
+
+QUARANTINED, HELD, NO_TASK, UNREAD = "quarantined", "held", "no such task", "unread"  # why a plan leaves a message out
+_END_MS = 2**62
+_INDEXED = ("queue", "task", "reason", "fingerprint", "error")
+_NOT_CANCELLED = Not(Term("reason", (Pattern(("cancelled",)),)))
+
+
+class LaneQuery(NamedTuple):
+    """How one lane is searched: what the store is asked, and what its messages are matched against after that."""
+
+    lane: Lane
+    where: Where
+    rest: Node
+
+
+class Selection:
+    """The messages that a selector names among those that were dead at `now_ms`.
+
+    It contains quarantined messages only if the selector says `lane:quarantine`, and done messages that are kept only
+    if it says `lane:done`. `str` gives the selector.
+    """
+
+    def __init__(
+        self, store: Store, selector: Node | str = "", now_ms: int | None = None, *, app: Registry | None = None
+    ) -> None:
+        """`now_ms` defaults to the store's time. Raises SelectorError, which points at the mistake; StoreError."""
+        self.node = parse(selector) if isinstance(selector, str) else selector
+        self.now_ms = store.now_ms() if now_ms is None else now_ms
+        self.unread = 0  # messages that the last pass left out, as it could not read the blob of their body
+        self._store, self._app = store, app
+        by_lane = [(lane, of_lane(self.node, lane)) for lane in LANES]
+        self._queries = [self._query(lane, node) for lane, node in by_lane if node != NONE]
+
+    @property
+    def where(self) -> Where:
+        """The part of the selector that the store answers for the dead lane."""
+        return next((query.where for query in self._queries if query.lane is Lane.DEAD), Where(ids=()))
+
+    @property
+    def exact(self) -> bool:
+        """Whether the store answers the whole selector."""
+        return all(query.rest == ALL for query in self._queries)
+
+    def __str__(self) -> str:
+        return str(self.node)
+
+    def __repr__(self) -> str:
+        return f"Selection({str(self)!r}, now_ms={self.now_ms})"
+
+    def __iter__(self) -> Iterator[Message]:
+        return self.messages()
+
+    def matches(self, message: Message, fault: Fault | Unknown | None = Unknown.FAULT) -> bool:
+        """Whether the selection contains this message, as far as the message itself shows.
+
+        Assumes that it died of the last fault it keeps, unless `fault` is given. False where the selector asks for a
+        body that is stored in a blob.
+        """
+        if message.lane not in LANES or (message.rested_ms or 0) > self.now_ms:
+            return False
+        if fault is Unknown.FAULT:
+            fault = message.faults[-1] if message.faults else None
+        return matches(of_lane(self.node, message.lane), Seen(message, self.now_ms, fault)) is True
+
+    def messages(self, limit: int | None = None) -> Iterator[Message]:
+        """At most `limit` messages, page by page: dead ones, then quarantined, then done ones, each oldest first."""
+        return islice((message for message, _ in self._found()), limit)
+
+    def ids(self, limit: int | None = None) -> Iterator[str]:
+        """The ids of `messages(limit)`."""
+        return (message.id for message in self.messages(limit))
+
+    def count(self) -> int:
+        """How many messages it contains. Reads no message where the indexes suffice."""
+        if self._by_index():
+            return sum(group.count for query in self._queries for group in self._indexed(query.where))
+        return sum(1 for _ in self._found())
+
+    def groups(self, *, trend: bool = False) -> Sequence[FailureGroup]:
+        """Failure groups: the messages by fingerprint of the fault they died of, and task; the largest group first.
+        With `trend`, also how many of each died in the last hour and in the hour before."""
+        if self._by_index():
+            return [group for query in self._queries for group in self._indexed(query.where, trend=trend)]
+        return grouped(self._found(faults=True), self.now_ms if trend else None)
+
+    def count_unnamed(self, lane: Lane) -> int:
+        """How many messages of the lane it would contain if the selector named that lane; 0 if it names a lane."""
+        node = unnamed(self.node, lane)
+        if node == NONE:
+            return 0
+        query = self._query(lane, node)
+        queue = query.where.queue if isinstance(query.where.queue, str) else None
+        if not getattr(self._store.counts(queue), lane.value):
+            return 0
+        return sum(len(self._matching(query, page)) for page in pages(self._store, query.lane, query.where))
+
+    def plan(
+        self,
+        *,
+        rate: str | float | None = None,
+        canary: int = 0,
+        slow_start: bool = False,
+        halve_on_failures: bool = False,
+        stop_if: str | None = None,
+        attempts: int | None = None,
+        to_queue: str | None = None,
+        delay: Duration = 0,
+        spread: Duration = 0,
+        keep_deadline: bool = False,
+        gates: Gates | None = None,
+        note: str = "",
+    ) -> PlanHandle:
+        """Plan a redrive of these messages: freeze which ones, count them, and move nothing.
+
+        - `rate`: at most so many a second, such as "20/s" (default: 500).
+        - `canary`: move so many first, and the rest once their outcomes are known.
+        - `slow_start`: begin with one a second, and double every 10 s.
+        - `halve_on_failures`: halve the speed after each second in which more than a tenth failed.
+        - `stop_if`: end the run at "failed>20%" of the outcomes so far, or at "failed>100" (default: never, but
+          "failed>20%" with a canary; "" for never).
+        - `attempts`: attempts of the new life (default: the policy's). `to_queue`: another queue for all of them.
+        - `delay`, `spread`: each message comes due so much later; `spread` draws a share of it per message.
+        - `keep_deadline`: keep the deadlines. `gates`: what must hold while the run moves messages (default: closed
+          breakers).
+
+        The plan leaves out quarantined messages that the selector does not name, messages that a standing rule holds,
+        messages of tasks that the app does not have, and those that ask for a body which cannot be read; `excluded`
+        counts them by reason. Raises ConfigError, ValueError or TypeError for a bad value, StoreError.
+        """
+        from .redrive.plan import PlanHandle, read_settings
+
+        settings = read_settings(
+            rate=rate,
+            canary=canary,
+            slow_start=slow_start,
+            halve_on_failures=halve_on_failures,
+            stop_if=stop_if,
+            attempts=attempts,
+            to_queue=to_queue,
+            delay=delay,
+            spread=spread,
+            keep_deadline=keep_deadline,
+            gates=gates,
+            note=note,
+        )
+        excluded: Counter[str] = Counter()
+        return PlanHandle.make(
+            self._store, self._plannable(excluded), str(self), settings, app=self._app, excluded=excluded
+        )
+
+    def _plannable(self, excluded: Counter[str]) -> Iterator[Message]:
+        """The messages that a plan takes; counts in `excluded` those that it leaves out."""
+        known = self._app.tasks if self._app is not None and self._app.tasks else None
+        held = held_fingerprints(self._store)
+        rest = self.messages()
+        while some := list(islice(rest, PAGE)):
+            held_ids = died_of(self._store, some, held) if held else set()
+            for message in some:
+                if message.damage is not None:
+                    excluded[DAMAGED] += 1
+                elif message.id in held_ids:
+                    excluded[HELD] += 1
+                elif known is not None and message.task not in known:
+                    excluded[NO_TASK] += 1
+                else:
+                    yield message
+        excluded[UNREAD] += self.unread
+        excluded[QUARANTINED] += self.count_unnamed(Lane.QUARANTINE)
+
+    # -- searching
+
+    def _query(self, lane: Lane, node: Node) -> LaneQuery:
+        return LaneQuery(lane, *split(node, self.now_ms + 1, self.now_ms))
+
+    def _by_index(self) -> bool:
+        return self.exact and all(query.lane is Lane.DEAD for query in self._queries)
+
+    def _indexed(self, where: Where, *, trend: bool = False) -> Sequence[FailureGroup]:
+        """Stores group fastest without a bound in time: use one only where a message died since `now_ms`."""
+        if where.until_ms == self.now_ms + 1:
+            found = self._store.failure_groups(where=replace(where, until_ms=None), trend=trend)
+            if all(group.last_ms <= self.now_ms for group in found):
+                return found
+        return self._store.failure_groups(where=where, trend=trend)
+
+    def _found(self, *, faults: bool = False) -> Iterator[tuple[Message, Fault | None]]:
+        """Each message, with the fault it died of if `faults`."""
+        self.unread = 0
+        for query in self._queries:
+            for page in pages(self._store, query.lane, query.where):
+                found = self._matching(query, page)
+                died = died_of_last(self._store, query.lane, found) if faults else set()
+                yield from ((m, m.faults[-1] if m.id in died else None) for m in found)
+
+    def _matching(self, query: LaneQuery, page: list[Message]) -> list[Message]:
+        if query.rest == ALL:
+            return page
+        known = [matches(query.rest, Seen(message, self.now_ms)) for message in page]
+        open_ones = [m for m, match in zip(page, known, strict=True) if match is None]
+        died = died_of_last(self._store, query.lane, open_ones) if open_ones else set()
+        return [
+            message
+            for message, match in zip(page, known, strict=True)
+            if (match if match is not None else self._matches_fully(query.rest, message, message.id in died))
+        ]
+
+    def _matches_fully(self, rest: Node, message: Message, of_last: bool) -> bool:
+        """Match by the fault it died of and, if that does not decide, by the body in its blob."""
+        fault = message.faults[-1] if of_last else None
+        match = matches(rest, Seen(message, self.now_ms, fault))
+        if match is not None:
+            return match
+        try:
+            return matches(rest, Seen(message, self.now_ms, fault, whole_body(self._store, message))) is True
+        except (Unreadable, BlobsUnavailable):
+            self.unread += 1
+            return False
+
+
+# -- lanes
+
+
+def of_lane(node: Node, lane: Lane) -> Node:
+    """The selector for messages of this lane, with its terms about lanes resolved. It matches quarantined and done
+    messages only where it names them by `lane:quarantine` or `lane:done`, outside of any `not`; never cancelled
+    ones."""
+    if lane is Lane.DEAD:
+        return _resolved(node, lane)
+    meant = _resolved(_naming(node, lane), lane)
+    return both((_of_done(meant), _NOT_CANCELLED)) if lane is Lane.DONE else meant
+
+
+def unnamed(node: Node, lane: Lane) -> Node:
+    """`of_lane` as if the selector named the lane; `NONE` if it names a lane."""
+    return NONE if of_lane(node, lane) != NONE else _resolved(node, lane)
+
+
+def _naming(node: Node, lane: Lane) -> Node:
+    match node:
+        case Term("lane", values):
+            return node if Pattern((lane.value,)) in values else NONE
+        case Term() | Not():
+            return NONE
+        case And(nodes):
+            return both((*nodes, either(_naming(n, lane) for n in nodes)))
+        case Or(nodes):
+            return either(_naming(n, lane) for n in nodes)
+
+
+def _of_done(node: Node) -> Node:
+    """Done messages died of no fault; their `age` counts from when they were done, as `failed` does for dead ones."""
+    match node:
+        case Term("error" | "fingerprint"):
+            return NONE
+        case Term("age", values):
+            return Term("failed", values)
+        case Term():
+            return node
+        case Not(inner):
+            return opposite(_of_done(inner))
+        case And(nodes):
+            return both(_of_done(n) for n in nodes)
+        case Or(nodes):
+            return either(_of_done(n) for n in nodes)
+
+
+def _resolved(node: Node, lane: Lane) -> Node:
+    match node:
+        case Term("lane", values):
+            return ALL if Pattern((lane.value,)) in values else NONE
+        case Term():
+            return node
+        case Not(inner):
+            return opposite(_resolved(inner, lane))
+        case And(nodes):
+            return both(_resolved(n, lane) for n in nodes)
+        case Or(nodes):
+            return either(_resolved(n, lane) for n in nodes)
+
+
+# -- what the store answers
+
+
+def split(node: Node, until_ms: int, now_ms: int) -> tuple[Where, Node]:
+    """Split a selector into the part that a store answers, for messages dead before `until_ms`, and the rest."""
+    found: dict[str, Any] = {}
+    since_ms = 0
+    left: list[Node] = []
+    for term in node.nodes if isinstance(node, And) else (node,):
+        match term:
+            case Term("failed", (Age() | Point() as value,)):
+                begin_ms, end_ms = _bounds(value, now_ms)
+                since_ms, until_ms = max(since_ms, begin_ms), min(until_ms, end_ms)
+            case Term("id", values) if "ids" not in found and all(map(_is_exact, values)):
+                found["ids"] = _texts(values)
+            case Term(field, values) if field in _INDEXED and field not in found and all(map(_is_exact, values)):
+                texts = _texts(values)
+                found[field] = texts[0] if len(texts) == 1 else texts
+            case _:
+                left.append(term)
+    return Where(**found, since_ms=since_ms or None, until_ms=max(0, until_ms)), both(left)
+
+
+def _texts(values: tuple[Value, ...]) -> tuple[str, ...]:
+    return tuple(value.parts[0] for value in values if isinstance(value, Pattern))
+
+
+def _is_exact(value: Value) -> bool:
+    return isinstance(value, Pattern) and len(value.parts) == 1
+
+
+def _bounds(value: Age | Point, now_ms: int) -> tuple[int, int]:
+    """From when, and before when, a message that fits has died."""
+    at_ms = now_ms - value.ms if isinstance(value, Age) else value.ms
+    later = value.op[0] == ("<" if isinstance(value, Age) else ">")
+    with_it = value.op.endswith("=")
+    return (at_ms + (not with_it), _END_MS) if later else (0, at_ms + with_it)
