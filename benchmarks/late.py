@@ -178,7 +178,7 @@ class _Cases:
         claimed = self._claimed(index, lease_ms=600_000)
         time.sleep(self._late_s)
         at_s = time.time()
-        self._store.release("bench", [])
+        self._store.reclaim("bench", [])
         return self._late(json.loads(claimed.message.body)["i"], at_s)
 
     def _claimed(self, index: int, lease_ms: int) -> Delivery:

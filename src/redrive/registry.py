@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from .codec.routing import Route, Routes, check_route
+from .codec.routing import Route, check_route
 from .config.resolve import settings
 from .duration import Duration, seconds
 from .errors import ConfigError
@@ -109,9 +109,8 @@ class Queue(Struct, frozen=True):
             order, on_dead = GroupOrder.TURNS, OnDead.SKIP
         if (width, order, on_dead) != (None, None, None):
             store.configure(self.name, group_width=width, group_order=order, on_dead=on_dead)
-        routes: Routes | None = getattr(store, "routes", None)  # only where others send too
-        if routes is not None and self.foreign is not None:
-            routes.add(self.name, self.foreign)
+        if self.foreign is not None:
+            store.route(self.name, self.foreign)
 
 
 class Registry:

@@ -154,7 +154,7 @@ def test_what_died_with_a_worker_is_given_back_beside_damaged_rows(host: Host, s
         claim(store)
         for id, spoiler in zip(ids[::2], spoilers, strict=False):
             host.spoil(id, field, spoiler)
-        store.release("w", [], fault=FAULT)
+        store.reclaim("w", [], fault=FAULT)
         bystanders = store.find(ids[1::2])
         assert [m.lane if m else None for m in bystanders] == [Lane.READY] * len(bystanders), field
         assert {m.attempt for m in bystanders if m} == {0}, field
@@ -198,7 +198,7 @@ def test_check_names_what_is_damaged_and_repair_mends_what_it_can(
     ids = put(store, 6)
     host.spoil(ids[0], host.rare, "garbage")  # set aside by the claim
     claim(store, 2)
-    store.release("w", [])
+    store.reclaim("w", [])
     host.spoil(ids[3], host.rare, "garbage")  # and one that nobody met yet
     host.strand(ids[5])
     capsys.readouterr()

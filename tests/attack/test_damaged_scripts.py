@@ -263,7 +263,7 @@ def test_looks_show_all_the_others(bench: Bench) -> None:
     assert {(g.taken, g.parked) for g in bench.store.groups("default")} == {(1, 3)}
     for skip in (frozenset[str](), frozenset(["other"])):
         bench.store.wait([Ask("default", 1, 30_000, worker="w", skip=skip)], timeout_ms=60_000)  # some are due
-    bench.store.release("w", [])
+    bench.store.reclaim("w", [])
     ran = {*bench.drain()}
     assert {*leased[1::2]} <= ran
     bench.account([*dead, *leased, *waiting], ran)

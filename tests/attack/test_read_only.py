@@ -118,7 +118,7 @@ def calls_that_change(store: Store, held: Held) -> list[str]:
         "cancel": lambda: store.cancel([held.waiting]),
         "configure": lambda: store.configure("default", paused=True),
         "swap": lambda: store.cells.swap([Swap("k", 0, b"v")]),
-        "release": lambda: store.release("w", None),
+        "release": lambda: store.reclaim("w", None),
         "retain": lambda: store.retain("default"),
     }
     return [name for name, call in calls.items() if not refuses(call)]

@@ -183,7 +183,7 @@ def test_a_death_waits_where_the_triage_store_is_out_and_there_is_no_dead_letter
 def test_a_queue_whose_receive_failed_once_is_received_from_while_another_is_busy(world: World) -> None:
     store, _ = opened(world, "&poll=1")
     asks, told, got = [Ask("a", 10, 30_000), Ask("b", 10, 30_000)], list[str](), set[str]()
-    store.listen(lambda name, text: told.append(text))
+    store.on_notice(lambda name, text: told.append(text))
     place = store.sqs_queues.of("a")
     put(store, queue="b")
     del world.server.account.queues["shop-a"]
@@ -282,7 +282,7 @@ def test_a_triage_store_that_is_out_is_told_once_and_let_alone(world: World) -> 
     triage.restore = out  # type: ignore[method-assign]
     store = SqsStore(f"sqs://eu-central-1/shop?poll=0&endpoint={world.server.url}", clock_ms=world.clock, triage=triage)
     world.stores.append(store)
-    store.listen(lambda name, text: told.append(text))
+    store.on_notice(lambda name, text: told.append(text))
     for _ in range(3):
         put(store)
     *three, last = claim(store)
@@ -321,7 +321,7 @@ def test_what_a_poll_brings_while_a_worker_drains_is_given_back(world: World) ->
     world.stores.append(other)
     store.sqs_queues.of("default")
     store.exchange([], [Ask("default", 10, 30_000)])  # a poll is under way now
-    store.hush()
+    store.quiesce()
     id = put(other)
     end_s = time.monotonic() + 20
     while not (found := claim(other)) and time.monotonic() < end_s:

@@ -174,7 +174,7 @@ def test_ministack_is_looked_at_alike_and_left_as_it_was(ministack: Any) -> None
 
     app.worker()
     assert isinstance(app.store, SqsStore)
-    assert app.store.vet([], advise=True) == [] and app.store.doctor() == []
+    assert app.store.preflight([], advise=True) == [] and app.store.doctor() == []
     url = app.store.sqs_queues.of("crm").url
     assert "Messages" not in client("sqs", ministack.url).receive_message(QueueUrl=url, WaitTimeSeconds=1)
     app.store.close()

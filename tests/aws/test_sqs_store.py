@@ -471,7 +471,7 @@ def test_what_waits_for_its_retry_is_scheduled_and_not_leased(world: World) -> N
 def test_a_queue_that_answers_at_once_with_nothing_is_not_asked_again_at_once(world: World) -> None:
     store = world.open("&poll=20")
     told: list[str] = []
-    store.listen(lambda name, text: told.append(text))
+    store.on_notice(lambda name, text: told.append(text))
     place = store.sqs_queues.of("default")
     line = store._receivers._inbox(place)
     for _ in range(3):  # as SQS does at its cap of messages in flight

@@ -143,8 +143,8 @@ class ReusesVersions(MemoryStore):
 
 
 class ForgetsHowWorkersDied(MemoryStore):
-    def release(self, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None) -> tuple[int, int]:
-        return super().release(worker, started)
+    def reclaim(self, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None) -> tuple[int, int]:
+        return super().reclaim(worker, started)
 
 
 def keeps(make: Callable[[ManualClock], Store], rule: str, parts: dict[str, object]) -> bool:

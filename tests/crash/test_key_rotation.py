@@ -66,7 +66,7 @@ def let_go_of_the_old_key(place: Path) -> None:
     needs = {use.key: use.used for use in used(app.store)[0]}
     assert needs == {"new": True, "old": True}, "some are dead, of the time of each key, or failed then"
     assert not app.store.peek(Lane.QUARANTINE).messages
-    inner = app.store.store  # type: ignore[attr-defined]  # as they are stored
+    inner = app.store.engine  # as they are stored
     old = [m.id for m in inner.peek(Lane.DEAD, limit=1000).messages if "old" in {key for _, key in keys_in(m)}]
     assert {m.reason for m in app.store.peek(Lane.DEAD, limit=1000).messages} == {"rejected"}
     app.dlq.discard(old, reason="the old key goes", actor="ann")

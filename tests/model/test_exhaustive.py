@@ -42,7 +42,7 @@ from redrive.message import (
 )
 from redrive.policy import Backoff, Retry
 from redrive.stores import lifecycle
-from redrive.stores.memory import store as memory
+from redrive.stores.memory.store import MemoryStore
 from redrive.stores.memory.tables import Tables
 from redrive.testing import ManualClock
 
@@ -83,7 +83,7 @@ class World:
 
     def __init__(self, state: State | None = None) -> None:
         self.clock = ManualClock(*([state.now_ms] if state else []))
-        self.store = memory.MemoryStore(self.clock)
+        self.store = MemoryStore(self.clock)
         if state is None:
             self.store.put([Draft(task="push", id=ID)])
             state = State(b"", self.clock())
@@ -169,7 +169,7 @@ class World:
             return False
         current, before = self._is_current(hand), self.message
         self.hands[worker] = None
-        done = self.store.release(f"w{worker}", [Started(ID, hand.delivery.message.fence)] if hand.started else [])
+        done = self.store.reclaim(f"w{worker}", [Started(ID, hand.delivery.message.fence)] if hand.started else [])
         assert done == ((0, 0) if not current else (0, 1) if hand.started else (1, 0)), "release miscounted"
         after = self.message
         if current:

@@ -506,7 +506,7 @@ def test_a_sweep_reads_a_thousand(explained: Explained) -> None:
 
 
 def test_a_release_reads_the_leased_and_of_the_others_one_index(explained: Explained, mix: Mix) -> None:
-    plans = explained.plans(lambda: explained.store.release("nobody", []))
+    plans = explained.plans(lambda: explained.store.reclaim("nobody", []))
     for name in ("give_back", "lapse"):
         assert plans[name].indexes == {"message_due"} and not plans[name].could_scan, plans[name]
         assert plans[name].rows <= mix.many(21) + 20 * LIMIT, plans[name]

@@ -323,7 +323,7 @@ def test_failure_groups_are_read_off_their_index(watched: tuple[Watched, Watched
 
 def test_a_release_reads_the_leased_only(watched: tuple[Watched, Watched]) -> None:
     leased = watched[1].store.counts().leased
-    ran = watched[1].ran(lambda: watched[1].store.release("nobody", []))
+    ran = watched[1].ran(lambda: watched[1].store.reclaim("nobody", []))
     scans = [n for name, n in ran if name == "ZSCAN"]
     assert len(scans) <= 4 * 8 + leased // 500, ran
 

@@ -278,7 +278,7 @@ def test_counts_of_a_queue_read_that_queue(stores: tuple[Store, Store]) -> None:
 
 def test_counts_of_all_queues_and_releases_read_indexes_and_not_the_table(stores: tuple[Store, Store]) -> None:
     store = stores[1]
-    for ran in (*store.ran(store.counts), *store.ran(store.queues), *store.ran(lambda: store.release("nobody", []))):
+    for ran in (*store.ran(store.counts), *store.ran(store.queues), *store.ran(lambda: store.reclaim("nobody", []))):
         assert all("INDEX" in line for line in ran.walks), ran
 
 

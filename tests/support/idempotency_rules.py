@@ -168,7 +168,7 @@ def test_a_zombie_is_refused_and_the_new_owners_claim_survives(app: App, late: s
             (run,) = zombie._in_flight.all()
             message = run.delivery.message
             # The lease runs out: as if released by whoever took the dead worker's identity.
-            app.store.release(zombie.name, None)
+            app.store.reclaim(zombie.name, None)
             async with app.worker(lease=30, name="second"):
                 await until(lambda: len(ran) == 2)
                 claimed = kept(app, "charge", "order-7")
@@ -195,6 +195,6 @@ def test_a_message_takes_over_from_its_own_earlier_run_at_once(app: App) -> None
     (delivery,) = app.store.exchange([], [Ask("default", 1, 60_000, worker="dead")]).deliveries
     payload = payload_of(charge.codec.canonical((7,), {}))
     claim_elsewhere(app, "charge", "order-7", payload, owner=ref.id)
-    app.store.release("dead", None)
+    app.store.reclaim("dead", None)
     app.run_worker(burst=True)
     assert ran == [1] and delivery.message.fence == 1

@@ -46,7 +46,7 @@ from redrive.message import (
     Verdict,
     Where,
 )
-from redrive.store import Traits
+from redrive.store import Store, Traits
 from redrive.stores import lifecycle, validation
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
@@ -55,7 +55,7 @@ TICK_MS = 1000
 OUT = Ask("", 1000, 60_000)
 
 
-class QueueLikeStore:
+class QueueLikeStore(Store):
     """With cells, and a store for what rests."""
 
     traits = Traits(
@@ -82,8 +82,16 @@ class QueueLikeStore:
         self._flow, self._rest = MemoryStore(clock), MemoryStore(clock)
         self._given: dict[str, tuple[int, str | None]] = {}  # what the flow is not told: priority and group
         self.cells: Any = self._rest.cells
-        self.now_ms, self.wait, self.nudge = clock, self._flow.wait, self._flow.nudge
         self._lock = threading.RLock()
+
+    def now_ms(self) -> int:
+        return self._clock()
+
+    def wait(self, asks: Sequence[Ask], *, timeout_ms: int) -> None:
+        self._flow.wait(asks, timeout_ms=timeout_ms)
+
+    def nudge(self) -> None:
+        self._flow.nudge()
 
     def _tick(self, at_ms: int) -> int:
         """Rounded up to a whole tick from now."""
@@ -197,7 +205,7 @@ class QueueLikeStore:
         words = self._flow.extend(receipts, lease_ms=self._tick(self._clock() + lease_ms) - self._clock(), alone=alone)
         return [Hold.HELD if word is Hold.LOST else word for word in words]
 
-    def release(self, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None) -> tuple[int, int]:
+    def reclaim(self, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None) -> tuple[int, int]:
         return 0, 0
 
     def checkpoint(self, receipt: Receipt, state: bytes) -> bool:
@@ -281,7 +289,7 @@ class QueueLikeStore:
     def doctor(self) -> list[str]:
         return []
 
-    def about(self) -> dict[str, str | int]:
+    def info(self) -> dict[str, str | int]:
         return {"engine": "two memories"}
 
     def close(self) -> None:

@@ -7,13 +7,14 @@ Begin with `claims`, the store that does so; `files` and `s3` are the two backen
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from ..config import is_shared, settings
 from ..errors import BlobsUnavailable, ConfigError, near_miss
 from ..message import BLOB, RAW, SEALED, Message
-from ..store import Store, box_of
+from ..store import Store
 from ..urls import shown
-from .claims import ClaimCheck, Reference, as_store, read_reference
+from .claims import ClaimCheck, Reference, read_reference
 from .cleaner import Cleaner
 from .files import FileBlobs
 from .place import Blobs
@@ -70,26 +71,24 @@ def with_blobs(store: Store, url: str | None = None) -> Store:
     """
     chosen = settings()
     where = url or chosen.blobs
-    if where is None or isinstance(store, ClaimCheck):
+    if where is None or store.large_bodies is not None:
         return store
     open_blobs(where, "")  # a wrong URL is refused now, and not with the first large body
     if chosen.blob_max < chosen.blob_threshold:
         raise ConfigError(
             f"blob_max is {chosen.blob_max} bytes, and blob_threshold {chosen.blob_threshold}; expected no less than it"
         )
-    return as_store(
-        ClaimCheck(
-            store,
-            lambda place: _place(where, place, store),
-            threshold=chosen.blob_threshold,
-            blob_max=chosen.blob_max,
-        )
+    return ClaimCheck(
+        store,
+        lambda place: _place(where, place, store.box),
+        threshold=chosen.blob_threshold,
+        blob_max=chosen.blob_max,
     )
 
 
-def _place(url: str, place: str, store: Store) -> Blobs:
-    """The storage; where the store encrypts, its blobs are too."""
-    blobs, box = open_blobs(url, place), box_of(store)
+def _place(url: str, place: str, box: Any) -> Blobs:
+    """The storage, encrypted where the store is."""
+    blobs = open_blobs(url, place)
     if box is None:
         return blobs
     from ..crypto import SealedBlobs
@@ -97,13 +96,13 @@ def _place(url: str, place: str, store: Store) -> Blobs:
     return SealedBlobs(blobs, box)
 
 
-def collect(store: object, older_than_ms: int) -> int:
+def collect(store: Store, older_than_ms: int) -> int:
     """As `App.collect_blobs`."""
-    if not isinstance(store, ClaimCheck):
+    if store.large_bodies is None:
         raise ConfigError(
             'no blob storage is named, so nothing can be swept; set blobs="file:///DIRECTORY" (REDRIVE_BLOBS)'
         )
-    return store.collect(older_than_ms)
+    return store.large_bodies.collect(older_than_ms)
 
 
 def is_raw(message: Message) -> bool:
@@ -112,15 +111,15 @@ def is_raw(message: Message) -> bool:
     return (read_reference(message.body).content if content == BLOB else content) == RAW
 
 
-def whole_body(store: object, message: Message) -> bytes:
+def whole_body(store: Store, message: Message) -> bytes:
     """The message's body, fetched where it lies in a blob. Raises Unreadable (KeyMissing, Tampered for one that could
     not be opened), BlobsUnavailable."""
     if message.content.startswith(SEALED):
         from ..crypto import why_closed
 
         raise why_closed(store, message)
-    if isinstance(store, ClaimCheck):
-        return store.body(message)
+    if store.large_bodies is not None:
+        return store.large_bodies.body(message)
     if message.content == BLOB:
         raise BlobsUnavailable(
             f"the body of message {message.id} lies in blob storage, and none is named here: set blobs (REDRIVE_BLOBS)"

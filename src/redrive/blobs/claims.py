@@ -1,6 +1,6 @@
-"""The claim check: a store whose large bodies lie as blobs beside it, while their messages carry a reference.
+"""The claim check: keep large bodies in blob storage beside the store, and put a reference into the message.
 
-A blob is written before its message and removed after it, so a crash can leave a blob without a message, which
+A blob is written before its message and removed after it. So a crash can leave a blob without a message, which
 `collect` finds, and never a message without its blob.
 """
 
@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from ..message import (
     ABSENT,
     BLOB,
     SEALED,
+    Ask,
     Discard,
     Draft,
     Exchange,
@@ -35,6 +36,7 @@ from ..message import (
     version_of,
 )
 from ..store import Store
+from ..store.wrapper import StoreWrapper
 from ..stores.failpoints import no_seam
 from ..stores.validation import admit as check_drafts
 from ..stores.validation import admit_restored, admit_verdict
@@ -62,28 +64,26 @@ class Reference(msgspec.Struct, frozen=True):
 _encode, _decode = msgspec.json.encode, msgspec.json.Decoder(Reference).decode
 
 
-class ClaimCheck:
+class ClaimCheck(StoreWrapper):
     """A `Store` like the one within, for bodies up to `blob_max` bytes: those over `threshold` go to blob storage.
 
     `open_place` gives the storage by the name of this store's part of it. Messages that are looked at carry their
     reference; `body` has what it stands for.
     """
 
-    def __init__(self, store: Store, open_place: Callable[[str], Blobs], *, threshold: int, blob_max: int) -> None:
-        self.store = store
-        self._threshold = min(threshold, store.traits.body_bytes_max)
-        inline_max = store.traits.body_bytes_max
+    def __init__(self, inner: Store, open_place: Callable[[str], Blobs], *, threshold: int, blob_max: int) -> None:
+        super().__init__(inner)
+        self.large_bodies = self
+        inline_max = inner.traits.body_bytes_max
+        self._threshold = min(threshold, inline_max)
         self.traits = replace(
-            store.traits, body_bytes_max=blob_max, blob_threshold=self._threshold, inline_bytes_max=inline_max
+            inner.traits, body_bytes_max=blob_max, blob_threshold=self._threshold, inline_bytes_max=inline_max
         )
         self._open_place = open_place
         self._opened: Blobs | None = None
         self._lock = threading.Lock()
         self._complained_s = float("-inf")
         self.seam: Callable[[str], None] = no_seam  # tests put a function here that kills at a named point
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.store, name)
 
     # -- where the blobs are
 
@@ -98,22 +98,22 @@ class ClaimCheck:
 
     def _named_place(self) -> str | None:
         """Where the store cannot keep the name, or shares its cells with others, it has one of its own."""
-        name: str | None = getattr(self.store, "blobs_place", None)
+        name = self.blobs_place
         if name is not None:
             self._open_place(name).make()
         return name
 
     def _place(self) -> str | None:
-        cell = self.store.cells.read([PLACE_CELL])[0]
+        cell = self.inner.cells.read([PLACE_CELL])[0]
         return None if cell is None else cell.value.decode()
 
     def _made_place(self) -> str:
         """The place is made before the store names it. So one that is named but not there is a disk that is gone, and
         neither is a message without its blob taken for damaged nor does a new one go astray."""
-        name = new_id(self.store.now_ms())
+        name = new_id(self.inner.now_ms())
         self._open_place(name).make()
         try:
-            self.store.cells.swap([Swap(PLACE_CELL, 0, name.encode())])  # lost to another process: its name is as good
+            self.inner.cells.swap([Swap(PLACE_CELL, 0, name.encode())])  # lost to another process: its name is as good
         except StoreUnavailable as error:
             raise BlobsUnavailable(
                 f"the place for this store's blobs cannot be noted in it: {error}; where the first large body ever is "
@@ -123,14 +123,14 @@ class ClaimCheck:
 
     # -- in
 
-    def put(self, drafts: Sequence[Draft], **rest: Any) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
         """As the store's. Raises also BlobsUnavailable; then nothing was put."""
         deposited = self.deposit(drafts)
         if deposited is drafts:
-            return self.store.put(drafts, **rest)
+            return self.inner.put(drafts, swaps=swaps, tx=tx)
         self.seam("deposited")
         try:
-            puts = self.store.put(deposited, **rest)
+            puts = self.inner.put(deposited, swaps=swaps, tx=tx)
         except (EnqueueError, Conflict, Unsupported):
             self._discard(_deposited_keys(drafts, deposited))
             raise
@@ -185,15 +185,17 @@ class ClaimCheck:
         return replace(draft, id=id, body=_encode(replace(reference, blob=key)))
 
     def _key_for(self, draft: Draft) -> tuple[str, str]:
-        now_ms = self.store.now_ms()
+        now_ms = self.inner.now_ms()
         id = draft.id or new_id(now_ms)
         return new_key(id, now_ms), id
 
-    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[Any], **rest: Any) -> Exchange:
+    def exchange(
+        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+    ) -> Exchange:
         """As the store's. Raises also BlobsUnavailable; then nothing was settled."""
         if any(s.follow_ups for s in settlements):
             settlements = [self._with_deposits(s) if s.follow_ups else s for s in settlements]
-        return self.store.exchange(settlements, asks, **rest)
+        return self.inner.exchange(settlements, asks, swaps=swaps)
 
     def _with_deposits(self, settlement: Settlement) -> Settlement:
         deposited = self.deposit(settlement.follow_ups)
@@ -202,6 +204,10 @@ class ClaimCheck:
         return replace(settlement, follow_ups=tuple(deposited))
 
     # -- out
+
+    def stored(self) -> Blobs:
+        """The blobs as they are stored: encrypted ones are not decrypted."""
+        return self.blobs.stored
 
     def body(self, message: Message) -> bytes:
         """The message's body, from its blob where it lies in one, checked by length and digest.
@@ -228,7 +234,7 @@ class ClaimCheck:
         return found
 
     def complains(self) -> bool:
-        """Whether trouble with the storage shall be told now: once a minute is enough."""
+        """Whether to report trouble with the storage now: once a minute is enough."""
         now_s = time.monotonic()
         if now_s - self._complained_s < COMPLAIN_EVERY_S:
             return False
@@ -237,27 +243,27 @@ class ClaimCheck:
 
     # -- gone
 
-    def triage(self, handles: Sequence[Handle], verdict: Verdict, **rest: Any) -> list[bool]:
+    def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
         """As the store's; what is discarded or replaced loses its blob. Raises also BlobsUnavailable for a Replace;
         then nothing was changed."""
         if not isinstance(verdict, Discard | Replace):
-            return self.store.triage(handles, verdict, **rest)
-        found = self.store.find([handle.id for handle in handles])
+            return self.inner.triage(handles, verdict, swaps=swaps)
+        found = self.inner.find([handle.id for handle in handles])
         done = (
-            self._replace(handles, verdict, **rest)
+            self._replace(handles, verdict, swaps)
             if isinstance(verdict, Replace)
-            else self.store.triage(handles, verdict, **rest)
+            else self.inner.triage(handles, verdict, swaps=swaps)
         )
         self._discard(key for m, gone in zip(found, done, strict=True) if gone and m for key in _keys_of(m))
         return done
 
-    def _replace(self, handles: Sequence[Handle], verdict: Replace, **rest: Any) -> list[bool]:
+    def _replace(self, handles: Sequence[Handle], verdict: Replace, swaps: Sequence[Swap]) -> list[bool]:
         admit_verdict(handles, verdict, self.traits)
         (deposited,) = self.deposit([verdict.draft])
         made = [] if deposited is verdict.draft else _deposited_keys([verdict.draft], [deposited])
         self.seam("deposited")
         try:
-            done = self.store.triage(handles, replace(verdict, draft=deposited), **rest)
+            done = self.inner.triage(handles, replace(verdict, draft=deposited), swaps=swaps)
         except (EnqueueError, Conflict, Unsupported):
             self._discard(made)
             raise
@@ -275,7 +281,7 @@ class ClaimCheck:
             self._write(bodies)
         self.seam("deposited")
         try:
-            done = self.store.restore(deposited, swaps=swaps)
+            done = self.inner.restore(deposited, swaps=swaps)
         except (EnqueueError, Conflict, Unsupported):
             self._discard(bodies)
             raise
@@ -304,10 +310,10 @@ class ClaimCheck:
         """
         if not self.traits.finds:
             raise Unsupported(
-                f"{self.traits.name} cannot say which messages wait in it, so no blob is known to be nobody's; let a "
+                f"{self.traits.name} cannot say which messages wait in it, so no blob is known to be unused; let a "
                 "lifecycle rule of the bucket expire what is older than any message of yours"
             )
-        before_ms = self.store.now_ms() - older_than_ms
+        before_ms = self.inner.now_ms() - older_than_ms
         old = (key for key in self.blobs.listed() if written_ms(key) <= before_ms)
         count = 0
         while keys := list(islice(old, LOOKED_UP)):
@@ -321,10 +327,10 @@ class ClaimCheck:
         Raises StoreError."""
         if not self.traits.finds:
             return None
-        now_ms, cell = self.store.now_ms(), self.store.cells.read([SWEPT_CELL])[0]
+        now_ms, cell = self.inner.now_ms(), self.inner.cells.read([SWEPT_CELL])[0]
         if cell is not None and 0 <= now_ms - int(cell.value) < SWEEP_EVERY_MS:
             return None  # a time ahead was noted under a clock that was wrong
-        if not self.store.cells.swap([Swap(SWEPT_CELL, version_of(cell), str(now_ms).encode())])[0]:
+        if not self.inner.cells.swap([Swap(SWEPT_CELL, version_of(cell), str(now_ms).encode())])[0]:
             return None
         return self.collect()  # killed here, it is the next hour's
 
@@ -333,7 +339,7 @@ class ClaimCheck:
         owners = list(dict.fromkeys(map(owner, keys)))
         stored: dict[str, Message] = {}
         for at in range(0, len(owners), LOOKED_UP):
-            stored |= {m.id: m for m in self.store.find(owners[at : at + LOOKED_UP]) if m is not None}
+            stored |= {m.id: m for m in self.inner.find(owners[at : at + LOOKED_UP]) if m is not None}
         return [key for key in keys if (m := stored.get(owner(key))) is None or not _may_refer(m, key)]
 
     def _discard(self, keys: Iterable[str]) -> None:
@@ -376,8 +382,3 @@ def _may_refer(message: Message, key: str) -> bool:
 def _deposited_keys(drafts: Sequence[Draft], deposited: Sequence[Draft]) -> list[str]:
     changed = [after for before, after in zip(drafts, deposited, strict=True) if after is not before]
     return [read_reference(draft.body).blob for draft in changed]
-
-
-def as_store(checked: ClaimCheck) -> Store:
-    """What it does not do itself it hands on, so it is a store though no type checker sees it."""
-    return cast(Store, checked)

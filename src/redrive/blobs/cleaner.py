@@ -1,4 +1,4 @@
-"""Removes blobs beside a worker, off its hot path: of messages that are done, and once an hour those of nobody."""
+"""Remove blobs beside a worker, off its hot path: of settled messages, and once an hour those without a message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from queue import Empty, SimpleQueue
 
 from ..errors import StoreError
 from ..message import BLOB, Message
-from .claims import LOOKED_UP, ClaimCheck
+from ..store import LargeBodies
+from .claims import LOOKED_UP
 
 PENDING_MAX = 10_000  # messages whose blobs are about to be removed; those of more are left to the hourly sweep
 LOOK_EVERY_S = 300.0  # how often a worker looks whether the hourly sweep is due
@@ -19,7 +20,7 @@ LAST_REMOVALS_S = 5.0  # how long a worker that stops waits for them
 class Cleaner:
     """A daemon thread for one worker. `tell(name, text)` says what a person may want to know."""
 
-    def __init__(self, checked: ClaimCheck, tell: Callable[[str, str], None]) -> None:
+    def __init__(self, checked: LargeBodies, tell: Callable[[str, str], None]) -> None:
         self._checked, self._tell = checked, tell
         self._settled: SimpleQueue[Message | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="redrive-blobs", daemon=True)

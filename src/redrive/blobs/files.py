@@ -24,6 +24,10 @@ class FileBlobs:
     def __init__(self, folder: Path, *, shared: bool = False) -> None:
         self.folder, self._shared = folder, shared
 
+    @property
+    def stored(self) -> FileBlobs:
+        return self
+
     def make(self) -> None:
         with _told(f"cannot make {self.folder}"):
             missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
@@ -104,7 +108,7 @@ class FileBlobs:
                     yield key
 
     def _path(self, key: str) -> Path:
-        if not is_key(key):  # whoever calls has looked; this is the last door before the file system
+        if not is_key(key):  # callers have checked; this is the last check before the file system
             raise ValueError(f"{key!r} is not a blob's key")
         return self.folder / key
 

@@ -19,6 +19,11 @@ class Blobs(Protocol):
     reached, read or written just now.
     """
 
+    @property
+    def stored(self) -> Blobs:
+        """The place with its bytes as they are stored: itself, or the one below an encryption."""
+        ...
+
     def make(self) -> None:
         """Prepare the place at a store's first use of it; durable when it returns."""
         ...

@@ -12,20 +12,24 @@ _NAMES = "blob", ""
 
 
 class SealedBlobs:
-    """`Blobs` like those within. What was put before there was a key is read as it is."""
+    """`Blobs` like those of `inner`, encrypted. What was put before there was a key is read as it is."""
 
     def __init__(self, blobs: Any, box: Box) -> None:
-        self.within, self._box = blobs, box
+        self.inner, self._box = blobs, box
+
+    @property
+    def stored(self) -> Any:
+        return self.inner.stored
 
     def make(self) -> None:
-        self.within.make()
+        self.inner.make()
 
     def put(self, blobs: Mapping[str, bytes]) -> None:
-        self.within.put({key: self._box.seal(body, *_NAMES, key, "") for key, body in blobs.items()})
+        self.inner.put({key: self._box.seal(body, *_NAMES, key, "") for key, body in blobs.items()})
 
     def get(self, key: str, bytes_max: int) -> bytes | None:
         """As the place's. Raises KeyMissing, Tampered."""
-        found: bytes | None = self.within.get(key, bytes_max + OVERHEAD)
+        found: bytes | None = self.inner.get(key, bytes_max + OVERHEAD)
         if found is None or not found.startswith(MAGIC):
             return None if found is None else found[:bytes_max]
         return self._box.open(found, *_NAMES, key, "")
@@ -38,8 +42,8 @@ class SealedBlobs:
         return found is not None
 
     def delete(self, keys: Iterable[str]) -> None:
-        self.within.delete(keys)
+        self.inner.delete(keys)
 
     def listed(self) -> Iterator[str]:
-        found: Iterator[str] = self.within.listed()
+        found: Iterator[str] = self.inner.listed()
         return found

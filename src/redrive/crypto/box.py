@@ -74,7 +74,7 @@ class Box:
         self._missing: dict[str, tuple[float, str]] = {}
 
     def digest(self, data: bytes, length: int) -> bytes:
-        """A hash that nobody can guess the data by without the key, then four bytes that tell the key. Raises
+        """A hash that does not give the data away without the key, then four bytes that name the key. Raises
         StoreUnavailable where no key can be had."""
         writing = self._writer()
         return blake2b(data, digest_size=length, key=writing.digest_key).digest() + writing.check
@@ -192,7 +192,7 @@ def parsed(sealed: bytes) -> Envelope:
 
 
 def key_of(sealed: bytes) -> str | None:
-    """The id of the key that sealed this, of which the beginning is enough; None for what is not sealed."""
+    """The id of the key that encrypted this (its beginning is enough); None for what is not encrypted."""
     if not sealed.startswith(MAGIC) or len(sealed) < 7:
         return None
     return sealed[7 : 7 + int.from_bytes(sealed[5:7], "big")].decode("ascii", errors="replace")

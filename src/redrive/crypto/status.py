@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import Struct
 
 from ..errors import Unsupported
 from ..message import Lane
-from ..store import Store, box_of
+from ..store import Store
 from .box import OVERHEAD, key_of
 from .fields import keys_in
 
@@ -37,7 +35,7 @@ def used(store: Store) -> tuple[list[Use], list[str]]:
     """
     counts: dict[str, dict[str, int]] = {}
     unseen = _of_messages(store, counts) + _of_blobs(store, counts)
-    box = box_of(store)
+    box = store.box
     if box is not None and (writes := box.writes()) is not None:
         counts.setdefault(writes, {})
         for id in getattr(box.keys, "ids", ()):
@@ -50,9 +48,8 @@ def used(store: Store) -> tuple[list[Use], list[str]]:
     ], unseen
 
 
-def _of_messages(store: Any, counts: dict[str, dict[str, int]]) -> list[str]:
-    while box_of(store) is not None:  # as they are stored, not as they are read
-        store = store.store
+def _of_messages(store: Store, counts: dict[str, dict[str, int]]) -> list[str]:
+    store = store.engine  # messages as they are stored, not decrypted
     unseen = []
     for lane in [None] if store.traits.finds else list(Lane):
         try:
@@ -62,7 +59,7 @@ def _of_messages(store: Any, counts: dict[str, dict[str, int]]) -> list[str]:
     return unseen
 
 
-def _of_lane(store: Any, lane: Lane | None, counts: dict[str, dict[str, int]]) -> None:
+def _of_lane(store: Store, lane: Lane | None, counts: dict[str, dict[str, int]]) -> None:
     cursor = None
     while True:
         page = store.peek(lane, limit=PAGE, cursor=cursor)
@@ -74,10 +71,10 @@ def _of_lane(store: Any, lane: Lane | None, counts: dict[str, dict[str, int]]) -
             return
 
 
-def _of_blobs(store: Any, counts: dict[str, dict[str, int]]) -> list[str]:
-    if store.traits.blob_threshold is None:
+def _of_blobs(store: Store, counts: dict[str, dict[str, int]]) -> list[str]:
+    if store.large_bodies is None:
         return []
-    blobs = getattr(store.blobs, "within", store.blobs)
+    blobs = store.large_bodies.stored()
     for name in blobs.listed():
         begin = blobs.get(name, OVERHEAD)
         key = None if begin is None else key_of(begin)

@@ -1,13 +1,13 @@
-"""A store whose payloads are encrypted: `Sealed` stands before an engine, seals what goes in and opens what comes out.
+"""Encrypt payloads before a store gets them, and decrypt what it returns.
 
-It is the one place where bytes pass to and from a store. Above it all see plain messages; below it nothing does, SQS's
-outbox, dead-letter queues and triage store included. A claim check for large bodies stands before it.
+`Sealed` wraps an engine. Code above it sees plain messages; code below it never does, including the outbox, the
+dead-letter queues and the triage store of SQS. The claim check for large bodies wraps `Sealed`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -19,6 +19,7 @@ from ..message import (
     Exchange,
     FailureGroup,
     Handle,
+    Lane,
     Message,
     Page,
     Put,
@@ -29,7 +30,8 @@ from ..message import (
     Verdict,
     Where,
 )
-from ..store import Store, Traits, box_of
+from ..store import Store, Traits
+from ..store.wrapper import StoreWrapper
 from ..stores.validation import admit
 from .box import OVERHEAD, Box
 from .fields import (
@@ -59,36 +61,33 @@ def held(receipt: Receipt, id: str, task: str) -> Held:
     return made
 
 
-class Sealed:
-    """A `Store` like the one within, which gets no payload in the clear."""
+class Sealed(StoreWrapper):
+    """A store that passes no payload on unencrypted."""
 
-    def __init__(self, store: Store, box: Box) -> None:
-        self.store, self.box = store, box
-        self.traits = _smaller(store.traits)
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self.store, name)
-        if name == "adopt":  # only SQS has it
-            return lambda *args, **named: [self._opened(delivery) for delivery in found(*args, **named)]
-        return found
+    def __init__(self, inner: Store, box: Box) -> None:
+        super().__init__(inner)
+        self.box = box
+        self.traits = _smaller(inner.traits)
 
     # -- in
 
-    def put(self, drafts: Sequence[Draft], **rest: Any) -> list[Put]:
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[Put]:
         """As the store's. Raises StoreUnavailable where no key can be had; then nothing was put."""
-        return self.store.put(self._sealed(drafts), **rest)
+        return self.inner.put(self._sealed(drafts), swaps=swaps, tx=tx)
 
     def _sealed(self, drafts: Sequence[Draft]) -> list[Draft]:
-        box, now_ms, most = self.box, self.store.now_ms, self.traits.body_bytes_max
+        box, now_ms, most = self.box, self.inner.now_ms, self.traits.body_bytes_max
         for draft in drafts:
             if len(draft.body) > most:
                 admit([draft], self.traits)
         return [sealed_draft(box, draft, now_ms) for draft in drafts]
 
-    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[Ask], **rest: Any) -> Exchange:
+    def exchange(
+        self, settlements: Sequence[Settlement], asks: Sequence[Ask], *, swaps: Sequence[Swap] = ()
+    ) -> Exchange:
         """As the store's. Raises StoreUnavailable where no key can be had; then nothing was settled."""
         sealed = [self._settling(s) if s.fault or s.result is not None or s.follow_ups else s for s in settlements]
-        found = self.store.exchange(sealed, asks, **rest)
+        found = self.inner.exchange(sealed, asks, swaps=swaps)
         if not found.deliveries:
             return found
         return replace(found, deliveries=[self._opened(delivery) for delivery in found.deliveries])
@@ -104,17 +103,17 @@ class Sealed:
 
     def checkpoint(self, receipt: Receipt, state: bytes) -> bool:
         """As the store's. Raises StoreUnavailable where no key can be had."""
-        return self.store.checkpoint(receipt, self.box.seal(state, "checkpoint", "", *_message_of(receipt)))
+        return self.inner.checkpoint(receipt, self.box.seal(state, "checkpoint", "", *_message_of(receipt)))
 
-    def triage(self, handles: Sequence[Handle], verdict: Verdict, **rest: Any) -> list[bool]:
+    def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
         """As the store's."""
         if isinstance(verdict, Replace):
             verdict = replace(verdict, draft=self._sealed([verdict.draft])[0])
-        return self.store.triage(handles, verdict, **rest)
+        return self.inner.triage(handles, verdict, swaps=swaps)
 
     def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
         """As the store's; what was exported without its key is written as it is."""
-        return self.store.restore([sealed_message(self.box, message) for message in messages], swaps=swaps)
+        return self.inner.restore([sealed_message(self.box, message) for message in messages], swaps=swaps)
 
     # -- out
 
@@ -124,16 +123,22 @@ class Sealed:
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         """As the store's."""
-        return [None if message is None else opened(self.box, message) for message in self.store.find(ids)]
+        return [None if message is None else opened(self.box, message) for message in self.inner.find(ids)]
 
-    def peek(self, *args: Any, **named: Any) -> Page:
+    def adopt(self, queue: str, raws: Sequence[dict[str, Any]], *, lease_ms: int, worker: str = "") -> list[Delivery]:
         """As the store's."""
-        page = self.store.peek(*args, **named)
+        return [self._opened(d) for d in self.inner.adopt(queue, raws, lease_ms=lease_ms, worker=worker)]
+
+    def peek(
+        self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
+    ) -> Page:
+        """As the store's."""
+        page = self.inner.peek(lane, where=where, limit=limit, cursor=cursor)
         return Page([opened(self.box, message) for message in page.messages], page.cursor)
 
     def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
         """As the store's."""
-        return [self._group(group) for group in self.store.failure_groups(where=where, trend=trend)]
+        return [self._group(group) for group in self.inner.failure_groups(where=where, trend=trend)]
 
     def _group(self, group: FailureGroup) -> FailureGroup:
         text = opened_text(self.box, group.text, "text", group.sample_id, group.task)
@@ -158,12 +163,12 @@ def _smaller(traits: Traits) -> Traits:
 
 def sealed_by(store: Store, box: Box) -> Store:
     """The store with encryption before it."""
-    return cast(Store, Sealed(store, box))
+    return Sealed(store, box)
 
 
-def why_closed(store: object, message: Message) -> Unreadable:
+def why_closed(store: Store, message: Message) -> Unreadable:
     """Why a message that is closed does not open: KeyMissing or Tampered."""
-    box = box_of(store)
+    box = store.box
     if box is None:
         return KeyMissing("it is encrypted, and no keys are given here: App(…, encrypt=Keys.from_env())")
     try:

@@ -142,7 +142,7 @@ class Demo:
         Ingest(self._store, self._ledger, path, checked.stamp, LINE_MAX).run()
         self._list_sent()
         b = POLICY.backoff
-        engine = str(self._store.about()["engine"]).partition(" ")[0]
+        engine = str(self._store.info()["engine"]).partition(" ")[0]
         report.say(f"{checked.good} events are durable in {engine}, and go out signed, {CONCURRENCY} at once.")
         report.say(
             f"Policy: timeout {show(TIMEOUT_S)}; {POLICY.max_attempts} attempts; delays double from {show(b.base)} to "

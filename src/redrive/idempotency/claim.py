@@ -29,7 +29,7 @@ from ..flow.idempotency import (
     taking,
 )
 from ..message import ENVELOPE, Swap, version_of
-from ..store import Store, box_of
+from ..store import Store
 from ..task import TaskSpec
 
 TRIES = 5  # of a claim that others change in between
@@ -84,7 +84,7 @@ def wanted(
     rule = task.idempotency
     assert rule is not None
     key = rule.key_of(tuple(args), dict(kwargs))
-    canonical, box = task.codec.canonical(args, kwargs), box_of(task.app.store)
+    canonical, box = task.codec.canonical(args, kwargs), task.app.store.box
     payload = payload_of(canonical) if box is None else box.digest(canonical, HASH_BYTES)
     wish = Wish(owner, fence, payload, task.version)
     return Wanted(key, cell_of(task.name, key), wish, hold_ms, rule.keep_ms)
@@ -109,7 +109,7 @@ def acquire(store: Store, wishes: Sequence[Wanted], now_ms: int) -> list[Found]:
             w = wishes[n]
             record = records[w.cell]
             if record is not None and w.cell in mine and record == mine[w.cell][1] and w.wish.owner == record.owner:
-                found[n] = Claim(w, versions[w.cell], record, box=box_of(store))
+                found[n] = Claim(w, versions[w.cell], record, box=store.box)
             elif isinstance(answer := claim(record, w.wish, now_ms, w.hold_ms), Granted):
                 taken[w.cell] = (versions[w.cell], answer.record)
                 records[w.cell] = answer.record  # so that later requests find it busy
@@ -134,7 +134,7 @@ def read_all(store: Store, names: Sequence[str]) -> tuple[dict[str, int], dict[s
 
 def _opened(store: Store, cell: str, result: bytes) -> bytes | None:
     """Decrypt a result; None where that fails, as for a result that could not be kept."""
-    box = box_of(store)
+    box = store.box
     try:
         return None if box is None else box.open(result, *_RESULT, cell, "")
     except Unreadable:

@@ -1,22 +1,16 @@
-"""The engines, one file and one driver each; `open_store` chooses by URL."""
+"""The engines, each a package with one driver; `open_store` chooses by URL."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import cast
-from urllib.parse import unquote
 
 from ..errors import ConfigError
 from ..store import OpenCells, Store
-from ..urls import option_shown, shown, split
+from ..urls import shown
+from .url import POSTGRES_SCHEMES, REDIS_SCHEMES, engine_of, sqlite_path, sqlite_synchronous
 
-POSTGRES_SCHEMES = ("postgresql", "postgres")
-REDIS_SCHEMES = (
-    "redis", "rediss", "redis+unix", "redis+cluster", "rediss+cluster",
-    "valkey", "valkeys", "valkey+unix", "valkey+cluster", "valkeys+cluster",
-)  # fmt: skip
-_SCHEMES = "memory://, sqlite:///PATH, postgresql://HOST/DATABASE, redis://HOST:PORT, sqs://REGION/PREFIX"
+__all__ = ["POSTGRES_SCHEMES", "REDIS_SCHEMES", "driver_of", "engine_of", "open_cells", "open_store", "sqlite_path"]
 
 
 def open_store(url: str) -> Store:
@@ -28,7 +22,9 @@ def open_store(url: str) -> Store:
     """
     match engine_of(url):
         case "sqlite":
-            return _sqlite(url)
+            from .sqlite.store import SqliteStore
+
+            return SqliteStore(sqlite_path(url), synchronous=sqlite_synchronous(url))
         case "postgres":
             with driver_of("PostgreSQL", "postgres"):
                 from .postgres.store import PostgresStore
@@ -69,53 +65,16 @@ def _open_beside(url: str) -> Store:
     the server cannot be reached."""
     if engine_of(url) not in ("postgres", "redis"):
         return open_store(url)
-    from .lazy import Later
+    from .lazy import LazyStore
 
-    return cast(Store, Later(lambda: open_store(url)))
+    return LazyStore(lambda: open_store(url))
 
 
 @contextlib.contextmanager
 def driver_of(engine: str, extra: str) -> Iterator[None]:
-    """Where an engine's modules are imported: raises ConfigError, which names the extra, if its driver is missing."""
+    """Import the modules of an engine within this: raises ConfigError, which names the extra, if the driver is
+    missing."""
     try:
         yield
     except ImportError as error:
         raise ConfigError(f"{engine} needs its driver ({error}); pip install 'redrive[{extra}]'") from error
-
-
-def _sqlite(url: str) -> Store:
-    from .sqlite.store import SqliteStore
-
-    path = sqlite_path(url)
-    options = {name: unquote(value) for name, value in split(url).options()}
-    synchronous = options.pop("synchronous", "full")
-    if options:
-        unknown = option_shown(sorted(options)[0])
-        raise ConfigError(f"store URL {shown(url)!r}: unknown option {unknown}; known: synchronous")
-    return SqliteStore(path, synchronous=synchronous)
-
-
-def engine_of(url: str) -> str:
-    """memory, sqlite, postgres, redis or sqs, by the URL's scheme. Raises ConfigError."""
-    scheme = url.partition("://")[0] if "://" in url else ""
-    if scheme in ("memory", "sqlite", "sqs"):
-        return scheme
-    if scheme in POSTGRES_SCHEMES:
-        return "postgres"
-    if scheme in REDIS_SCHEMES:
-        return "redis"
-    what = f"unknown scheme {scheme!r}" if scheme and not set(scheme) & set("@:/") else "it has no scheme"
-    if scheme.partition("+")[0] in POSTGRES_SCHEMES:
-        what += ", write postgresql:// (redrive chooses the driver)"
-    raise ConfigError(f"store URL {shown(url)!r}: {what}; known: {_SCHEMES}")
-
-
-def sqlite_path(url: str) -> str:
-    """The path that `sqlite:///…` names. Raises ConfigError."""
-    parts = split(url)
-    path = unquote(parts.path)[1:]
-    if parts.hosts or parts.user is not None or not path:
-        raise ConfigError(
-            f"store URL {shown(url)!r}: expected sqlite:///relative/path.db or sqlite:////absolute/path.db"
-        )
-    return path

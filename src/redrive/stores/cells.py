@@ -1,8 +1,8 @@
-"""The cells of a store that is opened for them alone."""
+"""Open the cells of a store on their own, for messages that are kept in a store without cells."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..message import Cell, Swap
 from ..store import Store
@@ -23,6 +23,13 @@ class CellsOfStore:
     def swap_all(self, swaps: Sequence[Swap]) -> None:
         if swaps:
             self.store.put([], swaps=swaps)
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        return {}
+
+    def connect(self) -> None:
+        self.store.connect()
 
     def doctor(self) -> list[str]:
         return self.store.doctor()

@@ -1,4 +1,4 @@
-"""A server's clock, estimated without asking it."""
+"""Estimate the clock of a server from the times in its replies, without asking for it."""
 
 from __future__ import annotations
 

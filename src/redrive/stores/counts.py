@@ -1,10 +1,10 @@
-"""Counts of several queues together."""
+"""Count messages by lane, and add up the counts of several queues."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
-from ..message import Counts
+from ..message import Counts, Lane, Message
 
 
 def total(counts: Collection[Counts]) -> Counts:
@@ -18,3 +18,15 @@ def total(counts: Collection[Counts]) -> Counts:
         done=sum(c.done for c in counts),
         oldest_age_s=max((c.oldest_age_s for c in counts), default=0.0),
     )
+
+
+def counted(messages: Iterable[Message], now: int) -> Counts:
+    """The messages by lane; the age is that of the oldest ready one."""
+    found = dict.fromkeys(("ready", "scheduled", "leased", "dead", "quarantine", "done"), 0)
+    oldest_ms = now
+    for message in messages:
+        lane = "done" if message.lane is Lane.DONE else message.state(now)
+        found[lane] += 1
+        if lane == "ready":
+            oldest_ms = min(oldest_ms, message.due_ms or 0)
+    return Counts(**found, oldest_age_s=(now - oldest_ms) / 1000)

@@ -1,43 +1,103 @@
-"""Failure groups of messages that are looked through one by one, where no index has them."""
+"""Admission of grouped messages, as pure functions: which members of a group hold a place, and which wait for one.
+
+Stores that keep whole messages use all of it, the others its limits and checks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from ..fault import Fault
-from ..message import TREND_MS, FailureGroup, Message
+from ..errors import ConfigError
+from ..message import GroupOrder, Lane, Message, OnDead
+
+Name = tuple[str, str]  # (queue, group)
+PRIORITY_SHIFT = 56  # a turn: the priority, where it counts, above the number by which one joined
+WOKEN_MIN = 100  # how many waiting messages an exchange lets into the lines at least: more than a small ask claims
+PLACE = 0  # the turn of a message that holds a place; parked ones have higher turns, all others none
 
 
-def grouped(deaths: Iterable[tuple[Message, Fault | None]], trend_ms: int | None) -> list[FailureGroup]:
-    """Dead messages, each with the fault that it died of, by its fingerprint and by task, the largest group first.
+class Settings(Struct, frozen=True):
+    """What a queue was told by `configure`."""
 
-    `trend_ms`: the time, where the trend is asked for.
-    """
-    groups: dict[tuple[str, str], FailureGroup] = {}
-    for message, fault in deaths:
-        one = _alone(message, fault, trend_ms)
-        name = one.fingerprint, one.task
-        groups[name] = _joined(groups[name], one) if name in groups else one
-    return sorted(groups.values(), key=lambda group: (-group.count, group.fingerprint, group.task))
+    paused: bool = False
+    width: int = 1
+    order: GroupOrder = GroupOrder.TURNS
+    on_dead: OnDead = OnDead.SKIP
 
+    @property
+    def strict(self) -> bool:
+        return self.order is GroupOrder.STRICT
 
-def _alone(message: Message, fault: Fault | None, trend_ms: int | None) -> FailureGroup:
-    at_ms = message.rested_ms or 0
-    fingerprint, error, text = ("", "", "") if fault is None else (fault.fingerprint, fault.error, fault.text)
-    recent = trend_ms is not None and at_ms >= trend_ms - TREND_MS
-    earlier = trend_ms is not None and not recent and at_ms >= trend_ms - 2 * TREND_MS
-    return FailureGroup(fingerprint, message.task, error, text, 1, at_ms, at_ms, message.id, int(recent), int(earlier))
+    @property
+    def block(self) -> bool:
+        return self.strict and self.on_dead is OnDead.BLOCK
 
 
-def _joined(a: FailureGroup, b: FailureGroup) -> FailureGroup:
-    """Of both, with the later id as the sample."""
-    return replace(
-        a if a.sample_id > b.sample_id else b,
-        count=a.count + b.count,
-        first_ms=min(a.first_ms, b.first_ms),
-        last_ms=max(a.last_ms, b.last_ms),
-        recent=a.recent + b.recent,
-        earlier=a.earlier + b.earlier,
-    )
+class Line:
+    """One group: who holds a place, and who is parked, in order."""
+
+    __slots__ = ("parked", "taken")
+
+    def __init__(self) -> None:
+        self.taken: set[int] = set()
+        self.parked: list[tuple[int, int]] = []  # (turn, seq), sorted
+
+    def add(self, seq: int, turn: int) -> None:
+        if turn == PLACE:
+            self.taken.add(seq)
+        else:
+            insort(self.parked, (turn, seq))
+
+    def remove(self, seq: int, turn: int) -> None:
+        if turn == PLACE:
+            self.taken.discard(seq)
+        else:
+            del self.parked[bisect_left(self.parked, (turn, seq))]
+
+
+def joined(message: Message, settings: Settings, number: int, due_ms: int, now_ms: int) -> tuple[Message, int | None]:
+    """The message and its turn as it joins its group. `number` rises with every one that joins. Strict groups go by it
+    alone; others by priority first, and what is not due yet does not join before its time."""
+    later = due_ms if due_ms > now_ms else None
+    turn = None if later and not settings.strict else in_line(message, settings, number)
+    return replace(message, due_ms=later), turn
+
+
+def in_line(message: Message, settings: Settings, turn: int) -> int:
+    """The turn of one that joined by this number, or was parked by this turn under another order."""
+    number = turn & ~(-1 << PRIORITY_SHIFT)
+    return number if settings.strict else message.priority << PRIORITY_SHIFT | number
+
+
+def settled(message: Message, settings: Settings, now_ms: int) -> int | None:
+    """The turn of a message that held a place when it was settled as this. It keeps its place if its wait has no
+    length, or if its group is strict and it is neither done nor skipped."""
+    if message.lane is Lane.READY:
+        return PLACE if settings.strict or (message.due_ms or 0) <= now_ms else None
+    held = message.lane in (Lane.DEAD, Lane.QUARANTINE) and settings.block
+    return PLACE if held else None
+
+
+def admitted(message: Message, parked_ms: int, now_ms: int) -> Message:
+    """With a place, it is due when it was admitted: that is how groups take turns. What it was due for before that,
+    its group held it."""
+    held_ms = message.held_ms + max(0, now_ms - max(parked_ms, message.due_ms or 0))
+    return replace(message, due_ms=max(now_ms, message.due_ms or 0), held_ms=held_ms)
+
+
+def refuse(queue: str, width: int, own_widths: bool, order: GroupOrder, on_dead: OnDead) -> None:
+    """Raises ConfigError for settings of a queue's groups that contradict each other."""
+    if order is GroupOrder.STRICT and (width != 1 or own_widths):
+        raise ConfigError(f"queue {queue!r}: strict groups run one message at a time; expected group width 1")
+    if on_dead is OnDead.BLOCK and order is not GroupOrder.STRICT:
+        raise ConfigError(f"queue {queue!r}: on_dead='block' holds a line; it needs group_order='strict'")
+
+
+def free_places(line: Line, width: Callable[[], int]) -> Iterator[int]:
+    """The seqs to be admitted now, in order."""
+    while line.parked and len(line.taken) < width():
+        yield line.parked[0][1]

@@ -1,50 +1,57 @@
-"""A store that is opened at its first use: a program that only enqueues may never need it."""
+"""A store on a server that is opened at the first call: a program that only enqueues does not need it."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from ..message import Cell, Swap
-from ..store import Store
+from ..store import Store, Traits
+from ..store.wrapper import StoreWrapper
 
 
-class Later:
-    """A `Store` that `open_store` opens at the first call. Where that raises, the next call tries again."""
+class LazyStore(StoreWrapper):
+    """The store that `open_store` returns, opened at the first call. That call raises what opening raises, and the next
+    one tries again."""
 
-    def __init__(self, open_store: Callable[[], Store]) -> None:
-        self._open_store = open_store
+    def __init__(self, open_store: Callable[[], Store]) -> None:  # without super: that would open it
+        self._open = open_store
         self._lock = threading.Lock()
-        self._store: Store | None = None
-        self.cells = LaterCells(self)
+        self._opened: Store | None = None
+        self.cells = LazyCells(self)
 
-    def opened(self) -> Store:
+    @property
+    def inner(self) -> Store:  # type: ignore[override]
         """Raises ConfigError, SchemaError, StoreUnavailable."""
         with self._lock:
-            if self._store is None:
-                self._store = self._open_store()
-            return self._store
+            if self._opened is None:
+                self._opened = self._open()
+            return self._opened
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.opened(), name)
+    @property
+    def traits(self) -> Traits:  # type: ignore[override]
+        return self.inner.traits
+
+    def connect(self) -> None:
+        """Open it now. Raises ConfigError, SchemaError, StoreUnavailable."""
+        self.inner.connect()
 
     def close(self) -> None:
         """Close it, if it was opened."""
         with self._lock:
-            store, self._store = self._store, None
+            store, self._opened = self._opened, None
         if store is not None:
             store.close()
 
 
-class LaterCells:
+class LazyCells:
     """Its cells."""
 
-    def __init__(self, store: Later) -> None:
+    def __init__(self, store: LazyStore) -> None:
         self._store = store
 
     def read(self, keys: Sequence[str]) -> list[Cell | None]:
-        return self._store.opened().cells.read(keys)
+        return self._store.inner.cells.read(keys)
 
     def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
-        return self._store.opened().cells.swap(swaps, durable=durable)
+        return self._store.inner.cells.swap(swaps, durable=durable)

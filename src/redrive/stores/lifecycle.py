@@ -1,6 +1,6 @@
-"""A message's way from state to state, as pure functions: what SQL says in statements, said once in Python.
+"""The state changes of a message, as pure functions that return the message after the change.
 
-For stores that keep whole messages. Each returns the message as it is afterwards.
+Stores that keep whole messages use them. The SQL stores and Redis state the same rules in their statements and scripts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..message import (
 
 
 def later(now_ms: int, delay_ms: int) -> int:
-    """When a delay is over. A millisecond more, for the one that is under way already: nothing shall be early."""
+    """When a delay is over. A millisecond more, for the one that has begun already: nothing may be early."""
     return now_ms + delay_ms + (delay_ms > 0)
 
 
@@ -76,7 +76,7 @@ def leased(message: Message, ask: Ask, alone: bool, now_ms: int) -> Message:
 
 
 def lapsed(message: Message, fault: Fault | None, now_ms: int) -> Message:
-    """Its lease ends now, and it is nobody's: a second release must not take it for claimed and never started. It goes
+    """Its lease ends now, and it has no worker: a second reclaim must not take it for never started. It goes
     before what was enqueued after it, so that a backlog does not hold up what a kill interrupted.
     """
     faults = _history(message.faults, fault)
@@ -142,7 +142,7 @@ def cancelled(message: Message, now_ms: int) -> Message:
 
 
 def redriven(message: Message, verdict: Redrive, delay_ms: int, now_ms: int) -> Message:
-    """A fresh life; id, first enqueue, history and checkpoint stay. What was done begins anew."""
+    """A fresh life; id, first enqueue, history and checkpoint stay. What was done starts over."""
     if message.lane is Lane.DONE:
         message = replace(message, result=None, progress=None)
     return replace(

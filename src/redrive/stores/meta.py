@@ -1,4 +1,4 @@
-"""What a message rarely has, as the one text in which both SQL stores keep it: most messages have none of it."""
+"""Encode the fields of a message that are rarely set as one JSON text, which both SQL stores keep in a column."""
 
 from __future__ import annotations
 

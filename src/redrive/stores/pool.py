@@ -2,7 +2,7 @@
 
 Our own rather than the drivers': psycopg_pool keeps threads, which a fork loses, and connects in them, where a caller
 cannot see why it fails; redis-py's raises when none is free, or waits without regard to the call's deadline. Here
-whoever needs a connection opens it, and every wait ends at the caller's deadline.
+the thread that needs a connection opens it, and every wait ends at the caller's deadline.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ..errors import StoreError, StoreUnavailable
 
-IDLE_MAX_S = 60.0  # a connection nobody used for so long is closed
+IDLE_MAX_S = 60.0  # a connection unused for so long is closed
 
 
 class Pooled(Protocol):
@@ -134,7 +134,7 @@ class Pool(Generic[C]):
         self.clear()
 
 
-heirs: weakref.WeakSet[Any] = weakref.WeakSet()  # what has a method `in_child` to begin anew in a forked child
+heirs: weakref.WeakSet[Any] = weakref.WeakSet()  # objects whose `in_child` resets them in a forked child
 
 
 def _in_child() -> None:

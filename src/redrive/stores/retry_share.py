@@ -1,4 +1,4 @@
-"""Which messages a claim takes where some of its places are for retries (`Ask.retries`)."""
+"""Choose which messages a claim takes when part of its limit is reserved for retries (`Ask.retries`)."""
 
 from __future__ import annotations
 

@@ -79,6 +79,6 @@ def upgrade(url: str) -> Upgraded:
 
 _SCHEMALESS = {
     "sqs": "SQS has no schema; its queues are made by `redrive aws template`, or by create=true in the URL",
-    "redis": "Redis has no schema; its scripts are loaded by whoever needs them",
+    "redis": "Redis has no schema; each process loads the scripts it needs",
     "memory": "a store in memory has no schema; it begins empty with its process",
 }

@@ -126,7 +126,7 @@ def key_is_held(old: str, draft: Draft, holder: str) -> EnqueueError:
 
 
 def values_of(where: Where, *fields: str) -> dict[str, tuple[str, ...]]:
-    """The values, each once, that each of these fields may have of which the filter names any."""
+    """By field, for those of these fields that the filter names: the values it may have, each once."""
     named = {field: getattr(where, field) for field in fields}
     return {
         field: (str(said),) if isinstance(said, str) else tuple(dict.fromkeys(said))

@@ -23,7 +23,7 @@ from ..ids import new_id
 from ..message import RAW, RESTING, Draft, Message, Replace
 from ..redact import Redactor
 from ..registry import Registry
-from ..store import Store, box_of
+from ..store import Store
 
 if TYPE_CHECKING:
     from ..task import TaskSpec
@@ -126,7 +126,7 @@ class Editor:
         actor, reason = signed(actor, reason, f"edit of message {message.id}")
         new = prepared.draft.id or ""
         audit, verdict = Audit(self._store), Replace(prepared.draft, f"replaced by {new}")
-        told = prepared.diff if box_of(self._store) is None else _NOT_STORED
+        told = prepared.diff if self._store.box is None else _NOT_STORED
         entry = audit.entry("edit", actor, reason, told, ids=[message.id, new], count=1)
         if audit.commit(entry, lambda swaps: self._store.triage([message.handle], verdict, swaps=swaps)) != [True]:
             raise Refused(f"message {message.id} has moved meanwhile; nothing was changed; look at it again")

@@ -20,7 +20,7 @@ from ..fault import Fault
 from ..message import DAMAGED, FailureGroup, Lane, Message, Where
 from ..registry import Registry
 from ..store import Store
-from ..stores.groups import grouped
+from ..stores.failure_groups import grouped
 from .auto.rules import held_fingerprints
 from .search import PAGE, died_of, died_of_last, pages
 from .select.match import Seen, Unknown, matches

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..blobs import ClaimCheck, is_raw, whole_body
+from ..blobs import is_raw, whole_body
 from ..decide import NO_SIGNALS, Signals
 from ..errors import BlobsUnavailable, LeaseLost, Unreadable
 from ..events import Notice
@@ -55,5 +55,5 @@ def take(run: Execution, fetched: Fetched) -> bool:
 
 def _report(run: Execution, store: Any, text: str) -> None:
     events, worker = run.task.app.events, run.delivery.message.worker or ""
-    if events and not (isinstance(store, ClaimCheck) and not store.complains()):
+    if events and (store.large_bodies is None or store.large_bodies.complains()):
         events.emit([Notice(name="blobs_unavailable", worker=worker, at_ms=store.now_ms(), text=text)])

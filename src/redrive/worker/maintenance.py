@@ -48,14 +48,13 @@ class RetentionSweep(Service):
 
 
 class RequestMeter(Service):
-    """Reports by how much `store.requests` and `store.cells.requests` (Counters by action) have risen; does nothing for
-    a store without them."""
+    """Reports by how much the requests of `store.usage()` have risen; does nothing for a store without."""
 
     def __init__(self, store: Store, notice: Notify) -> None:
         self._store, self._notice = store, notice
         self._reported: Counter[str] = Counter()
         self._processed = 0
-        self._next_s = -math.inf if hasattr(store, "requests") else math.inf
+        self._next_s = math.inf if store.usage() is None else -math.inf
 
     def look(self, *, now: bool = False) -> None:
         """Report once a minute."""
@@ -66,10 +65,10 @@ class RequestMeter(Service):
 
     def close(self) -> None:
         """Report what is not reported yet."""
-        requests: Counter[str] = Counter()
-        for part in (self._store, self._store.cells):
-            requests.update(getattr(part, "requests", {}))
-        processed = int(getattr(self._store, "processed", 0))
+        usage = self._store.usage()
+        if usage is None:
+            return
+        requests, processed = Counter(usage.requests), usage.processed
         rose, self._reported = requests - self._reported, requests
         more, self._processed = processed - self._processed, processed
         each = f", {rose.total() / more:.2f} in all for each of {more} messages" if more else ""

@@ -21,28 +21,23 @@ def vet(app: Registry, store: Store, queues: Iterable[str]) -> None:
     """Raises Refused, with the fix, if the store cannot carry this app's tasks on these queues."""
     if store.traits.read_only:
         raise Refused(f"a worker cannot work here: {store.traits.read_only}; run it as a user who may write")
-    look = getattr(store, "vet", None)
-    if look is not None:
-        refused = look(works(app, queues))
-        if refused:
-            more = f" (and {len(refused) - 1} more: redrive store doctor)" if len(refused) > 1 else ""
-            raise Refused(refused[0] + more)
+    refused = store.preflight(works(app, queues))
+    if refused:
+        more = f" (and {len(refused) - 1} more: redrive store doctor)" if len(refused) > 1 else ""
+        raise Refused(refused[0] + more)
 
 
 def advice(app: Registry, store: Store) -> list[str]:
     """The store's objections to this app's tasks on their queues, and its doubts."""
-    look = getattr(store, "vet", None)
     named = {task.queue for task in app.tasks.values()} | set(app.queues)
-    return [] if look is None else list(look(works(app, sorted(named)), advise=True))
+    return store.preflight(works(app, sorted(named)), advise=True)
 
 
-def works(app: Registry, queues: Iterable[str]) -> list[Work]:
+def works(app: Registry, queues: Iterable[str]) -> Iterator[Work]:
     """The app's tasks on these queues, and a queue without tasks as a work without a task."""
-    found: list[Work] = []
     for queue in queues:
         mine = [work_of(app, task) for task in app.tasks.values() if task.queue == queue]
-        found += mine or [Work(queue=queue)]
-    return found
+        yield from mine or [Work(queue=queue)]
 
 
 def work_of(app: Registry, task: TaskSpec) -> Work:

@@ -17,10 +17,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..blobs import ClaimCheck, Cleaner
+from ..blobs import Cleaner
 from ..errors import EnqueueError, StoreError, Unsupported
 from ..message import Ack, Ask, Delivery, Settlement
-from ..store import Store, box_of
+from ..store import LargeBodies, Store
 from .burst import Burst
 from .capacity import BATCH_MAX, Capacity, QueueLimit
 from .crash.suspects import Suspects
@@ -79,16 +79,15 @@ class StoreLoop:
         outage: Outage,
         reporter: Reporter,
         cleaner: Cleaner | None,
-        quiesce: Callable[[], None],
         lease_s: float,
     ) -> None:
         self._store, self._tasks, self._name, self._lease_s = store, tasks, name, lease_s
         self._capacity, self._limits, self._in_flight, self._leases = capacity, limits, in_flight, leases
         self._admission, self._suspects, self._finished, self._loop = admission, suspects, finished, loop
         self._flow, self._keys, self._services, self._burst = flow, keys, services, burst
-        self._outage, self._reporter, self._cleaner, self._quiesce = outage, reporter, cleaner, quiesce
-        self._claim_check = store if isinstance(store, ClaimCheck) else None
-        self._texts = box_of(store) is None  # whether texts of faults may be written unencrypted
+        self._outage, self._reporter, self._cleaner = outage, reporter, cleaner
+        self._large_bodies = store.large_bodies
+        self._texts = store.box is None  # whether texts of faults may be written unencrypted
         self._lease_ms = int(lease_s * 1000)
         self._outcomes: list[Outcome] = []
         self.draining = False
@@ -98,7 +97,7 @@ class StoreLoop:
         """Work one batch, or sleep; True when the work is over."""
         if self.draining:
             self._release_unstarted()
-            self._quiesce()
+            self._store.quiesce()
         self._decide_finished()
         self._tend()
         asks = self._claims()
@@ -161,8 +160,8 @@ class StoreLoop:
             if run.guards and self._flow is not None:
                 self._flow.ended(run)
             decided = outcome(run, now_ms, self._name)
-            if self._claim_check is not None and decided.settlement.follow_ups:
-                decided = self._with_blobs(decided, self._claim_check)
+            if self._large_bodies is not None and decided.settlement.follow_ups:
+                decided = self._with_blobs(decided, self._large_bodies)
             self._outcomes.append(decided)
             if run.complaint is not None:
                 text = f"{run.delivery.message.id} is done without result: {run.complaint}"
@@ -179,10 +178,10 @@ class StoreLoop:
             return False
         return True
 
-    def _with_blobs(self, decided: Outcome, claim_check: ClaimCheck) -> Outcome:
+    def _with_blobs(self, decided: Outcome, large: LargeBodies) -> Outcome:
         """Put the large bodies of follow-ups in blob storage; if that fails, the handler has failed."""
         try:
-            deposited = tuple(claim_check.deposit(decided.settlement.follow_ups))
+            deposited = tuple(large.deposit(decided.settlement.follow_ups))
         except (EnqueueError, StoreError) as error:
             return self._refused(decided, error)
         return replace(decided, settlement=replace(decided.settlement, follow_ups=deposited))

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from ..blobs import ClaimCheck, Cleaner
+from ..blobs import Cleaner
 from ..registry import Queue, Registry
 from .burst import Burst
 from .capacity import BATCH_MAX, Capacity, QueueLimit, WorkerLimit
@@ -78,7 +78,7 @@ class Worker:
         self.name, self._slots, self._complaint = identity(store, name)
         self._reporter = Reporter(app.events, store, self.name)
         self._outage = Outage(self._notice)
-        self._quiesce = _connect(store, self._notice)
+        store.on_notice(self._notice)
         flow = Flow(app, store, self.name, self._notice)
         self._flow = flow if flow else None
         self._claims = None if self._flow is None else self._flow.claims
@@ -159,7 +159,7 @@ class Worker:
             store, self.app.tasks, executors.tasks.start, executors.start, executors.can_isolate, suspects.add,
             finished.add, self._total,
         )  # fmt: skip
-        self._cleaner = Cleaner(store, self._notice) if isinstance(store, ClaimCheck) else None
+        self._cleaner = None if store.large_bodies is None else Cleaner(store.large_bodies, self._notice)
         names = [queue.name for queue in self.queues]
         burst = Burst(store, names, until_empty=self._until_empty, flow=self._claims, services=self._services)
         self._store_loop = StoreLoop(
@@ -181,7 +181,6 @@ class Worker:
             outage=self._outage,
             reporter=self._reporter,
             cleaner=self._cleaner,
-            quiesce=self._quiesce,
             lease_s=self._lease_s,
         )
 
@@ -252,16 +251,3 @@ class Worker:
 
     def _notice(self, name: str, text: str, about: str = "", count: int = 1) -> None:
         self._reporter.notice(name, text, about, count)
-
-
-def _connect(store: object, notice: Callable[..., None]) -> Callable[[], None]:
-    """Let a store that receives by itself report to this worker; returns what tells it that no claims follow."""
-    listen = getattr(store, "listen", None)
-    if listen is not None:
-        listen(notice)
-    quiesce: Callable[[], None] = getattr(store, "hush", _nothing)
-    return quiesce
-
-
-def _nothing() -> None:
-    """For a store that has nothing to stop."""

@@ -19,9 +19,9 @@ from redrive.errors import StoreUnavailable
 from redrive.message import Ack, Ask, DeadLetter, Draft, Handle, Lane, Redrive, RetryAt, Settlement
 from redrive.store import Store
 from redrive.stores.postgres import floor
+from redrive.stores.postgres.floor import payload, read
 from redrive.stores.postgres.floors import Floors, Looking
 from redrive.stores.postgres.store import PostgresStore
-from redrive.stores.postgres.told import payload, read
 from redrive.testing import ManualClock, StoreContract
 
 
@@ -176,7 +176,7 @@ def test_what_a_dead_worker_held_is_claimed_by_others(fleet: Fleet, way: Way, st
     put = other.put([Draft(task="t")])[0]
     dead.exchange([], [Ask("default", 1, 7_200_000, worker="dead")])
     fleet.pass_by(worker, s=3600)
-    assert other.release("dead", None if started else []) == ((0, 1) if started else (1, 0))
+    assert other.reclaim("dead", None if started else []) == ((0, 1) if started else (1, 0))
     assert way(worker) == [put.id]
 
 

@@ -153,7 +153,7 @@ def test_more_leases_than_one_script_looks_at_are_released(store: RedisStore) ->
     for _ in range(3):
         store.put([draft()] * 1000)
         store.exchange([], [ask(1000, worker="dead")])
-    assert store.release("dead", []) == (3000, 0)
+    assert store.reclaim("dead", []) == (3000, 0)
     assert store.counts().ready == 3000
 
 
@@ -261,7 +261,7 @@ def test_a_release_costs_no_more_calls_than_there_are_leases(redis_server: Redis
     store.put([draft(queue=f"q{n}") for n in range(300)])
     assert len(store.exchange([], [Ask("q7", 1, 30_000, worker="dead")]).deliveries) == 1
     before = said(redis_server, "commandstats", "cmdstat_evalsha:calls")
-    assert store.release("dead", []) == (1, 0)
+    assert store.reclaim("dead", []) == (1, 0)
     assert said(redis_server, "commandstats", "cmdstat_evalsha:calls") - before < 20
 
 

@@ -84,7 +84,7 @@ def test_a_doctor_says_what_makes_a_server_lose_messages_or_refuse_them(
         said = store.doctor()
         fragile.command("CONFIG", "SET", name, before)
         assert len(said) == 1 and word in said[0], said
-    about = store.about()
+    about = store.info()
     assert str(about["engine"]).startswith(("Redis ", "Valkey ")) and int(about["memory_bytes"]) > 0
 
 
@@ -111,7 +111,7 @@ def test_a_user_with_the_least_rights_can_do_everything(fragile: RedisServer) ->
     settled = [Settlement(d.receipt, one) for d, one in zip(deliveries, decisions, strict=False)]
     assert set(store.exchange(settled, []).settled) == {Settled.OK}
     store.configure("default", paused=True)
-    store.release("", None)
+    store.reclaim("", None)
     store.cancel(ids)
     assert store.queues() == ["default"] and store.check() == [] and store.doctor() == []
     with pytest.raises(ConfigError, match="lacks a right"):
@@ -169,14 +169,14 @@ def test_at_maxmemory_leases_that_ran_out_are_claimed_and_groups_go_on(fragile: 
     store.exchange([], [Ask("default", 10, 1, worker="dead")])
     fragile.command("CONFIG", "SET", "maxmemory", 1)
     try:
-        assert store.release("nobody", None) == (0, 0)
+        assert store.reclaim("nobody", None) == (0, 0)
         ran = list[str]()
         while store.counts().leased:
             deliveries = store.exchange([], [Ask("default", 1, 60_000)]).deliveries
             ran += [delivery.message.id for delivery in deliveries]
             store.exchange([Settlement(delivery.receipt, Ack()) for delivery in deliveries], [])
         while deliveries := store.exchange([], [Ask("default", 1, 60_000, worker="w")]).deliveries:
-            assert store.release("w", ()) == (1, 0)
+            assert store.reclaim("w", ()) == (1, 0)
             (again,) = store.exchange([], [Ask("default", 1, 60_000)]).deliveries
             assert store.cancel([again.message.id]) == [Cancel.REQUESTED]
             ran.append(again.message.id)

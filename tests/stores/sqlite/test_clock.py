@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from redrive.errors import StoreError
 from redrive.message import Ack, Ask, Draft, Hold, RetryAt, Settlement, Swap
-from redrive.stores.sqlite.held_clock import (
+from redrive.stores.sqlite.clock import (
     AWAY_MS,
     KEY,
     QUIET_EVERY_MS,

@@ -11,13 +11,15 @@ from tests.support.model.bug import Bugs, any_fence
 from redrive.message import (
     Ack,
     DeadLetter,
+    Exchange,
     Lane,
+    Put,
     Quarantine,
     RetryAt,
     Settled,
 )
 from redrive.stores import lifecycle
-from redrive.stores.memory import store as memory
+from redrive.stores.memory import writes as memory
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.memory.tables import Tables
 
@@ -43,7 +45,7 @@ def _(right: Any, tables: Tables, task: str, key: str, now: int) -> Any:
     held = tables._holders.get((task, key))
     message = tables.message(held.id) if held else None
     if message is not None and message.lane is Lane.DONE:
-        return memory.Put(message.id, True, "cancelled")
+        return Put(message.id, True, "cancelled")
     return right(tables, task, key, now)
 
 
@@ -87,12 +89,12 @@ def _(right: Any, *args: Any) -> Any:
     return replace(right(*args), paused=False)
 
 
-@bug(memory, "_claim", "one more than the limit")
+@bug(memory, "claim", "one more than the limit")
 def _(right: Any, tables: Tables, ask: Any, *args: Any) -> Any:
     return right(tables, replace(ask, limit=ask.limit + (ask.limit > 1)), *args)
 
 
-@bug(memory, "_claim", "a millisecond early")
+@bug(memory, "claim", "a millisecond early")
 def _(right: Any, tables: Tables, ask: Any, deliveries: Any, now: int) -> Any:
     return right(tables, replace(ask, lease_ms=ask.lease_ms - 1), deliveries, now + 1)
 
@@ -100,7 +102,7 @@ def _(right: Any, tables: Tables, ask: Any, deliveries: Any, now: int) -> Any:
 @bug(MemoryStore, "exchange", "claims before it settles")
 def _(right: Any, store: MemoryStore, settlements: Any, asks: Any, **parts: Any) -> Any:
     deliveries = right(store, [], asks).deliveries
-    return memory.Exchange(right(store, settlements, [], **parts).settled, deliveries)
+    return Exchange(right(store, settlements, [], **parts).settled, deliveries)
 
 
 @bug(lifecycle, "leased", "the fence is not raised")
@@ -117,7 +119,7 @@ def _(right: Any, message: Any, *args: Any) -> Any:
 # -- exchange: settling
 
 
-@bug(memory, "_settle", "ack does not check the fence")
+@bug(memory, "settle", "ack does not check the fence")
 def _(right: Any, tables: Tables, settlement: Any, now: int) -> Any:
     message = any_fence(tables, settlement.receipt)
     if message is not None and isinstance(settlement.decision, Ack):
@@ -125,7 +127,7 @@ def _(right: Any, tables: Tables, settlement: Any, now: int) -> Any:
     return right(tables, settlement, now)
 
 
-@bug(memory, "_settle", "a receipt from before a crash can still retry")
+@bug(memory, "settle", "a receipt from before a crash can still retry")
 def _(right: Any, tables: Tables, settlement: Any, now: int) -> Any:
     message = any_fence(tables, settlement.receipt)
     if message is not None and isinstance(settlement.decision, RetryAt):
@@ -139,20 +141,20 @@ def _(right: Any, tables: Tables, receipt: Any) -> Any:
     return None if message is not None and message.worker is None else message
 
 
-@bug(memory, "_settle", "an ack of a message that is gone is well")
+@bug(memory, "settle", "an ack of a message that is gone is well")
 def _(right: Any, tables: Tables, settlement: Any, now: int) -> Any:
     gone = settlement.receipt.handle not in tables.kept and isinstance(settlement.decision, Ack)
     return Settled.OK if gone else right(tables, settlement, now)
 
 
-@bug(memory, "_settle", "a settlement whose swaps do not apply is taken")
+@bug(memory, "settle", "a settlement whose swaps do not apply is taken")
 def _(right: Any, tables: Tables, settlement: Any, now: int) -> Any:
     for swap in settlement.swaps:
         tables.swap(swap, now)
     return right(tables, replace(settlement, swaps=()), now)
 
 
-@bug(memory, "_settle", "its swaps stay though the settlement is stale")
+@bug(memory, "settle", "its swaps stay though the settlement is stale")
 def _(right: Any, tables: Tables, settlement: Any, now: int) -> Any:
     word = right(tables, settlement, now)
     if word is Settled.STALE:
@@ -167,7 +169,7 @@ def _(right: Any, store: MemoryStore, settlements: Any, asks: Any, **parts: Any)
     for settlement, word in zip(settlements, done.settled, strict=True):
         if word is Settled.STALE:
             store.put(settlement.follow_ups)
-    return memory.Exchange(done.settled, right(store, [], asks).deliveries)
+    return Exchange(done.settled, right(store, [], asks).deliveries)
 
 
 @bug(MemoryStore, "exchange", "the follow-ups of a death are lost")
@@ -258,7 +260,7 @@ def _(right: Any, message: Any, retry: Any, now: int) -> Any:
     return right(message, replace(retry, deferral=None) if message.deferral else retry, now)
 
 
-@bug(memory, "_claim", "an ask with skip says that it is clogged")
+@bug(memory, "claim", "an ask with skip says that it is clogged")
 def _(right: Any, tables: Tables, ask: Any, *args: Any) -> Any:
     return right(tables, ask, *args) or bool(ask.skip)
 
@@ -306,4 +308,4 @@ def _(right: Any, store: MemoryStore, settlements: Any, asks: Any, **parts: Any)
     for settlement, word in zip(settlements, done.settled, strict=True):
         if word is Settled.CANCELLED:
             store.put(settlement.follow_ups)
-    return memory.Exchange(done.settled, right(store, [], asks).deliveries)
+    return Exchange(done.settled, right(store, [], asks).deliveries)

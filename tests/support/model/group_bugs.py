@@ -13,9 +13,9 @@ from redrive.message import (
     Lane,
     OnDead,
 )
-from redrive.stores.memory import store as memory
+from redrive.stores.groups import PLACE
 from redrive.stores.memory import tables
-from redrive.stores.memory.groups import PLACE
+from redrive.stores.memory import writes as memory
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.memory.tables import Tables
 
@@ -158,7 +158,7 @@ def _(right: Any, *args: Any) -> Any:
     return None
 
 
-@bug(memory, "_group", "nobody is told what blocks it")
+@bug(memory, "group", "nobody is told what blocks it")
 def _(right: Any, *args: Any) -> Any:
     return replace(right(*args), blocked_by=None)
 

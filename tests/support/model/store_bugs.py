@@ -10,13 +10,14 @@ from tests.support.model.bug import Bugs, any_fence
 from redrive.message import (
     RESTING,
     Cancel,
+    Counts,
     Discard,
     Hold,
     Lane,
     Started,
 )
 from redrive.stores import lifecycle
-from redrive.stores.memory import store as memory
+from redrive.stores.memory import writes as memory
 from redrive.stores.memory.store import MemoryCells, MemoryStore
 from redrive.stores.memory.tables import Tables
 
@@ -26,24 +27,24 @@ BUGS = bug = Bugs()
 # -- extend, release, checkpoint
 
 
-@bug(memory, "_extend", "a stale receipt extends")
+@bug(memory, "extend", "a stale receipt extends")
 def _(right: Any, tables: Tables, receipt: Any, *args: Any) -> Any:
     message = any_fence(tables, receipt)
     return right(tables, receipt if message is None else receipt._replace(fence=message.fence), *args)
 
 
-@bug(memory, "_extend", "a cancel is not told")
+@bug(memory, "extend", "a cancel is not told")
 def _(right: Any, *args: Any) -> Any:
     return Hold.HELD if right(*args) is Hold.CANCEL else right(*args)
 
 
-@bug(memory, "_extend", "the end of the lease stays")
+@bug(memory, "extend", "the end of the lease stays")
 def _(right: Any, tables: Tables, receipt: Any, until_ms: int, alone: bool) -> Any:
     message = tables.held(receipt)
     return right(tables, receipt, message.due_ms if message is not None else until_ms, alone)
 
 
-@bug(memory, "_extend", "a heartbeat takes back that it runs alone")
+@bug(memory, "extend", "a heartbeat takes back that it runs alone")
 def _(right: Any, tables: Tables, receipt: Any, until_ms: int, alone: bool) -> Any:
     word = right(tables, receipt, until_ms, alone)
     if word is not Hold.LOST and not alone:
@@ -61,24 +62,24 @@ def _(right: Any, *args: Any) -> Any:
     return replace(right(*args), suspect=False)
 
 
-@bug(MemoryStore, "release", "what was started goes back free")
+@bug(MemoryStore, "reclaim", "what was started goes back free")
 def _(right: Any, store: MemoryStore, worker: str, started: Any, **parts: Any) -> Any:
     return right(store, worker, started and [], **parts)
 
 
-@bug(MemoryStore, "release", "what was never started is a crash")
+@bug(MemoryStore, "reclaim", "what was never started is a crash")
 def _(right: Any, store: MemoryStore, worker: str, started: Any, **parts: Any) -> Any:
     return right(store, worker, None, **parts)
 
 
-@bug(MemoryStore, "release", "the other worker's goes back too")
+@bug(MemoryStore, "reclaim", "the other worker's goes back too")
 def _(right: Any, store: MemoryStore, worker: str, started: Any, **parts: Any) -> Any:
     store_of_others = right(store, {"w1": "w2"}.get(worker, worker), started, **parts)
     mine = right(store, worker, started, **parts)
     return mine[0] + store_of_others[0], mine[1] + store_of_others[1]
 
 
-@bug(MemoryStore, "release", "what was started in an earlier claim is a crash of this one")
+@bug(MemoryStore, "reclaim", "what was started in an earlier claim is a crash of this one")
 def _(right: Any, store: MemoryStore, worker: str, started: Any, **parts: Any) -> Any:
     found = [] if started is None else store.find([one.id for one in started])
     return right(store, worker, started and [Started(m.id, m.fence) for m in found if m is not None], **parts)
@@ -94,7 +95,7 @@ def _(right: Any, message: Any, fault: Any, now: int) -> Any:
     return right(replace(message, faults=()) if fault else message, fault, now)
 
 
-@bug(MemoryStore, "release", "what was never started keeps how the worker died")
+@bug(MemoryStore, "reclaim", "what was never started keeps how the worker died")
 def _(right: Any, store: MemoryStore, worker: str, started: Any, *, fault: Any = None) -> Any:
     leased = [k.message.id for k in store._tables.kept.values() if k.message.lane is Lane.LEASED]
     counted = right(store, worker, started, fault=fault)
@@ -201,25 +202,25 @@ def _(right: Any, *args: Any, **parts: Any) -> Any:
 
 @bug(MemoryStore, "counts_by_queue", "a queue that has only settings is forgotten")
 def _(right: Any, *args: Any) -> Any:
-    return {queue: counts for queue, counts in right(*args).items() if counts != memory.Counts()}
+    return {queue: counts for queue, counts in right(*args).items() if counts != Counts()}
 
 
 # -- by hand
 
 
-@bug(memory, "_judge", "a handle from before a redrive is taken")
+@bug(memory, "judge", "a handle from before a redrive is taken")
 def _(right: Any, tables: Tables, handle: Any, *args: Any) -> Any:
     message = tables.message(handle.id)
     return right(tables, handle if message is None else handle._replace(redrives=message.redrives), *args)
 
 
-@bug(memory, "_judge", "the lane of a handle is not looked at")
+@bug(memory, "judge", "the lane of a handle is not looked at")
 def _(right: Any, tables: Tables, handle: Any, *args: Any) -> Any:
     message = tables.message(handle.id)
     return right(tables, handle if message is None else handle._replace(lane=message.lane), *args)
 
 
-@bug(memory, "_judge", "a message that does not rest is discarded")
+@bug(memory, "judge", "a message that does not rest is discarded")
 def _(right: Any, tables: Tables, handle: Any, verdict: Any, *args: Any) -> Any:
     message = tables.message(handle.id)
     if message is None or message.lane in RESTING or not isinstance(verdict, Discard):
@@ -289,7 +290,7 @@ def _(right: Any, tables: Tables, message: Any) -> Any:
     tables.write(seq, tables.kept[seq]._replace(fault=None))
 
 
-@bug(memory, "_restore", "a restored message does not hold its key")
+@bug(memory, "restore", "a restored message does not hold its key")
 def _(right: Any, tables: Tables, message: Any, now: int) -> Any:
     held = None if message.key is None else tables.key_holder(message.task, message.key, now)
     word = right(tables, message, now)
@@ -303,13 +304,13 @@ def _(right: Any, message: Any, *args: Any) -> Any:
     return replace(right(message, *args), rested_ms=message.rested_ms)
 
 
-@bug(memory, "_cancel", "a cancel of a running message is lost")
+@bug(memory, "cancel", "a cancel of a running message is lost")
 def _(right: Any, tables: Tables, id: str, now: int) -> Any:
     message = tables.message(id)
     return Cancel.REQUESTED if message and message.lane is Lane.LEASED else right(tables, id, now)
 
 
-@bug(memory, "_cancel", "a dead message can be cancelled")
+@bug(memory, "cancel", "a dead message can be cancelled")
 def _(right: Any, tables: Tables, id: str, now: int) -> Any:
     message = tables.message(id)
     if message is None or message.lane is not Lane.DEAD:
@@ -343,17 +344,17 @@ def _(right: Any, store: MemoryStore, queue: str, *, done: Any, dead: Any) -> An
     return right(store, queue, done=done)[0], len(mine) - dead.count
 
 
-@bug(memory, "_retain", "one more is kept")
+@bug(memory, "retain", "one more is kept")
 def _(right: Any, tables: Tables, queue: str, lane: Any, keep: Any, now: int) -> Any:
     return right(tables, queue, lane, replace(keep, count=keep.count and keep.count + 1), now)
 
 
-@bug(memory, "_retain", "an age is never reached")
+@bug(memory, "retain", "an age is never reached")
 def _(right: Any, tables: Tables, queue: str, lane: Any, keep: Any, now: int) -> Any:
     return right(tables, queue, lane, replace(keep, age_ms=None), now)
 
 
-@bug(memory, "_retain", "those of other queues go too")
+@bug(memory, "retain", "those of other queues go too")
 def _(right: Any, tables: Tables, queue: str, lane: Any, keep: Any, now: int) -> Any:
     return sum(right(tables, name, lane, keep, now) for name in ("q", "r"))
 

@@ -114,9 +114,9 @@ class Calls(World):
         started = None if which is None else [self._started(mine[n % len(mine)], n) for n in which if mine]
         fault = draw(draws.deaths)
         for known in (started, []) if draw(draws.twice) else (started,):
-            answer = self._call("release", worker, known, fault=fault)
-            expected = self.plain.release(worker, known, fault)
-            assert answer == expected, f"release answered {answer}, expected {expected}"
+            answer = self._call("reclaim", worker, known, fault=fault)
+            expected = self.plain.reclaim(worker, known, fault)
+            assert answer == expected, f"reclaim answered {answer}, expected {expected}"
 
     def _started(self, k: Kept, n: int) -> Started:
         """That its worker began to run this claim of it, or (now and then) the one before it."""

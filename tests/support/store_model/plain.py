@@ -229,7 +229,7 @@ class PlainStore(PlainStored):
             k.progress = state
         return k is not None
 
-    def release(self, worker: str, started: Sequence[Started] | None, fault: Fault | None) -> tuple[int, int]:
+    def reclaim(self, worker: str, started: Sequence[Started] | None, fault: Fault | None) -> tuple[int, int]:
         released = lapsed = 0
         for k in self.kept.values():
             if k.lane is not Lane.LEASED or k.worker != worker or k.lapsed:

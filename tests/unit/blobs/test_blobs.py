@@ -373,7 +373,7 @@ def test_enqueue_in_a_transaction_holds_with_it_and_leaves_an_orphan_where_it_is
 def test_first_large_body_ever_in_a_transaction_is_refused_with_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.stores.sqlite.store.BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("redrive.stores.sqlite.file.BUSY_TIMEOUT_S", 0.05)
     app = App(f"sqlite:///{tmp_path}/db", blobs=f"file://{tmp_path}/blobs")
     taking(app)
     app.counts()
@@ -962,7 +962,7 @@ def test_forged_reference_reads_nothing(app: App, tmp_path: Path, key: str) -> N
 def test_reference_to_the_blob_of_another_message_is_not_followed(app: App) -> None:
     got = taking(app)
     other = app.tasks["take"].using(delay="1d").enqueue(BIG)
-    inner = checked(app).store  # past the claim check, which would have made a copy
+    inner = checked(app).inner  # past the claim check, which would have made a copy
     [forged] = inner.put([Draft(task="take", body=stored(app, other.id).body, content=BLOB)])
     app.run_worker(burst=True)
     dead = stored(app, forged.id)

@@ -16,7 +16,6 @@ from redrive.crypto import Keys, used
 from redrive.decide import LOCKED
 from redrive.errors import ConfigError, KeyMissing, KeyReused, SelectorError
 from redrive.message import Ask, Draft, Lane
-from redrive.store import box_of
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.testing import ManualClock
@@ -447,4 +446,4 @@ def test_what_can_be_no_keys_is_refused_when_the_app_is_made(given: Any) -> None
 
 def test_without_encrypt_nothing_stands_before_the_store(inner: Any) -> None:
     app = App(store=inner)
-    assert app.store is inner and box_of(app.store) is None
+    assert app.store is inner and app.store.box is None

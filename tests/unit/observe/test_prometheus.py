@@ -24,6 +24,7 @@ from redrive.observe.logs import JsonLog, TextLog
 from redrive.observe.prometheus import Depths, Metrics
 from redrive.observe.shared_tally import SharedCounting, read
 from redrive.observe.tally import ATTEMPTS, DELAY_S, DONE_S, RUN_S, SHAPES, Counting, Series
+from redrive.store import Usage
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
 from redrive.triage.redrive.records import Status
@@ -550,6 +551,9 @@ class Metered(MemoryStore):
         super().__init__()
         self.requests: Counter[str] = Counter()
         self.processed = 0
+
+    def usage(self) -> Usage:
+        return Usage(self.requests, self.processed)
 
     def exchange(self, settlements: Any, asks: Any, **rest: Any) -> Exchange:
         self.requests["Receive"] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -235,7 +236,7 @@ def test_a_queue_that_no_task_names_is_looked_at_too() -> None:
 class Picky(MemoryStore):
     """A store that looks at what it is to carry."""
 
-    def vet(self, works: list[Work], *, advise: bool = False) -> list[str]:
+    def preflight(self, works: Iterable[Work], *, advise: bool = False, function_s: float | None = None) -> list[str]:
         found = [f"{w.task} is not for me; take another" for w in works if w.attempts > 30]
         return [*found, "slow; buy a faster one"] if advise else found
 

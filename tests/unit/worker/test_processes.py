@@ -383,7 +383,7 @@ def test_a_suspect_that_no_child_can_run_runs_alone_in_the_worker(
 
     ref = local.enqueue()
     app.store.exchange([], [Ask("default", 1, 600_000, worker="dead")])
-    app.store.release("dead", None)
+    app.store.reclaim("dead", None)
     app.run_worker({"default": 1}, drain=True)
     assert ref.wait(0) == os.getpid()
     app.store.close()

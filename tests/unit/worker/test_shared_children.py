@@ -43,7 +43,7 @@ def suspects(app: App, *calls: tuple[Any, ...], times: int = 1, of_children: boo
     died = crash_fault(crash, app.store.now_ms())
     for _ in range(times):
         assert len(app.store.exchange([], [Ask("default", len(refs), 600_000, worker="dead")]).deliveries) == len(refs)
-        app.store.release("dead", None, fault=died)
+        app.store.reclaim("dead", None, fault=died)
     return refs
 
 

@@ -36,7 +36,7 @@ def cut_off(store: Store, count: int, *, times: int = 1, together: int | None = 
     for _ in range(times):
         deliveries = store.exchange([], [Ask("default", count, 600_000, worker="dead")]).deliveries
         assert len(deliveries) == count
-        store.release("dead", None, fault=died)
+        store.reclaim("dead", None, fault=died)
 
 
 class Seen:
@@ -102,7 +102,7 @@ def test_where_it_is_not_known_how_many_had_been_started_it_may_have_been_all_th
     app.enqueue_many([task.draft() for task in seen.tasks * 4])
     for _ in range(2):
         store.exchange([], [Ask("default", 8, 600_000, worker="dead")])
-        store.release("dead", None)  # its record is lost, with all that it said
+        store.reclaim("dead", None)  # its record is lost, with all that it said
     app.run_worker({"default": 6}, burst=True)
     assert max(seen.crowds) == (3, 3)
 
@@ -155,7 +155,7 @@ def test_a_suspect_waits_for_what_runs_and_holds_back_what_waits() -> None:
         async with app.worker({"default": 4, "aside": 1}):
             await long.aenqueue()
             await until(lambda: order == ["long"])
-            store.release("dead", None)
+            store.reclaim("dead", None)
             await until(lambda: store.counts("aside").leased and _claimed_again(store, 2))
             await t.aenqueue("after")
             await asyncio.sleep(0.2)
@@ -230,7 +230,7 @@ def test_one_whose_turn_does_not_come_is_put_off_and_the_others_go_on(monkeypatc
         async with app.worker({"default": 4, "aside": 1}):
             await long.aenqueue()
             await until(lambda: ran == ["long"])
-            store.release("dead", None)
+            store.reclaim("dead", None)
             await until(lambda: "held" in heard.outcomes)
             assert "suspect" not in ran
             await t.aenqueue("another")
@@ -273,7 +273,7 @@ def test_suspects_that_wait_go_back_free_when_the_worker_drains() -> None:
 def _cut_off_aside(store: Store, count: int, lease_ms: int = 600_000) -> None:
     """As if two workers had died, the second with its leases still running."""
     assert len(store.exchange([], [Ask("aside", count, 600_000, worker="dead")]).deliveries) == count
-    store.release("dead", None)
+    store.reclaim("dead", None)
     assert len(store.exchange([], [Ask("aside", count, lease_ms, worker="dead")]).deliveries) == count
 
 

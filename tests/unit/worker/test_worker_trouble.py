@@ -416,7 +416,7 @@ def test_a_worker_that_lost_its_lease_ends_the_handler_and_settles_nothing(app: 
         async with app.worker({"default": 1}, prefetch=0, lease="600ms") as worker:  # full: it claims nothing itself
             ref = await holding.tasks[kind].aenqueue()
             await until(lambda: holding.ran.now == 1)
-            app.store.release(worker.name, None)  # as if its lease had run out
+            app.store.reclaim(worker.name, None)  # as if its lease had run out
             [other] = app.store.exchange([], [Ask("default", 1, 60_000, worker="other")]).deliveries
             assert (other.message.id, other.message.crashes) == (ref.id, 1)
             await until(lambda: holding.ended)
@@ -436,7 +436,7 @@ def test_a_handler_that_ends_just_after_its_lease_was_lost_is_stale(app: App) ->
         async with app.worker({"default": 1}, prefetch=0, lease="10m") as worker:  # so long that no heartbeat tells it
             ref = await holding.tasks["coroutine"].aenqueue()
             await until(lambda: holding.ran.now == 1)
-            app.store.release(worker.name, None)
+            app.store.reclaim(worker.name, None)
             app.store.exchange([], [Ask("default", 1, 60_000, worker="other")])
             holding.go.set()
             await until(lambda: heard.fates)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import ConfigError, StoreError, StoreUnavailable, Unsupported
 from ...events import Notify
@@ -19,18 +19,16 @@ FIFO = ".fifo"
 
 
 def sqs_of(store: Store) -> SqsStore:
-    """The SQS store that this is, or that blob storage stands before. Raises Unsupported for another."""
+    """The SQS store, below encryption and blob storage. Raises Unsupported for another."""
     from ...stores.sqs.store import SqsStore
 
-    within: Any = store
-    while not isinstance(within, SqsStore) and hasattr(within, "store"):
-        within = within.store
-    if not isinstance(within, SqsStore):
+    engine = store.engine
+    if not isinstance(engine, SqsStore):
         raise Unsupported(
             f"this store is {store.traits.name}, and the dead lie in it already; only an sqs:// store has dead-letter "
             "queues"
         )
-    return within
+    return engine
 
 
 def ingest_of(store: SqsStore) -> Ingest:

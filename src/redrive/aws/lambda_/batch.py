@@ -10,8 +10,8 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -27,7 +27,7 @@ from ...errors import (
 from ...events import Notice
 from ...message import Ack, Delivery, Hold
 from ...registry import Registry
-from ...store import box_of
+from ...store import LargeBodies
 from ...worker.capacity import QueueLimit, WorkerLimit
 from ...worker.delivery_events import fate
 from ...worker.execution import Execution, admit_run
@@ -50,29 +50,16 @@ from .runs import Runner, bounded, never_began
 AGAIN_S = 0.2  # how soon to try again what the store did not take
 
 
-class Adopting(Protocol):
-    """What a store has that takes messages in which somebody else received."""
-
-    def adopt(
-        self, queue: str, raws: Sequence[dict[str, Any]], *, lease_ms: int, worker: str = ""
-    ) -> list[Delivery]: ...
-
-    def let_go(self, handles: Collection[str]) -> set[str]: ...
-
-    def delete_adopted(self, handles: Collection[str]) -> set[str]: ...
-
-
 class Batches:
     """Works the events of one function. Made at its first event, and kept for the next ones."""
 
     def __init__(self, app: Registry, concurrency: int | None) -> None:
         self._app, self._store = app, app.store
-        if not hasattr(self._store, "adopt"):
+        if not self._store.adopts:
             raise ConfigError(
                 f"a Lambda function works messages of SQS, and this app's store is {self._store.traits.name}; give "
                 "the app a URL such as sqs://eu-central-1/shop"
             )
-        self._adopting = cast(Adopting, self._store)
         isolated = sorted(task.name for task in app.tasks.values() if task.isolation is not None)
         if isolated:
             raise ConfigError(
@@ -114,11 +101,10 @@ class Batches:
 
     def _vet(self, queue: str, function_s: float) -> None:
         """As a worker's start does, at the first event of a queue. Raises Refused."""
-        look = getattr(self._store, "vet", None)
-        if queue in self._vetted or look is None:
+        if queue in self._vetted:
             return
         with contextlib.suppress(StoreUnavailable):  # the next event looks again
-            for refused in look(works(self._app, [queue]), function_s=function_s):
+            for refused in self._store.preflight(works(self._app, [queue]), function_s=function_s):
                 raise Refused(refused)
             self._vetted.add(queue)
 
@@ -132,11 +118,11 @@ class Batches:
         lease_ms = max(1000, math.ceil(left_at_first_s * 1000))
         raws = [raw_of(record) for record in records]
         try:
-            runs = self._admitted(queue, self._adopting.adopt(queue, raws, lease_ms=lease_ms, worker=self.name), end_s)
+            runs = self._admitted(queue, self._store.adopt(queue, raws, lease_ms=lease_ms, worker=self.name), end_s)
             lanes = _lanes(raws, runs) if fifo else [[run] for run in runs]
-            return self._worked(queue, runs, lanes, handles, end_s) | self._adopting.let_go(handles)
+            return self._worked(queue, runs, lanes, handles, end_s) | self._store.let_go(handles)
         except BaseException:
-            self._adopting.let_go(handles)
+            self._store.let_go(handles)
             raise
 
     def _worked(
@@ -149,7 +135,7 @@ class Batches:
         self._settle([run for run in runs if id(run) not in in_lanes], [], end_s)
         if not odd:
             return set()
-        gone = self._adopting.delete_adopted(handles)  # what may kill this process loses nothing else by that
+        gone = self._store.delete_adopted(handles)  # what may kill this process loses nothing else by that
         try:
             for lane in odd:
                 self._alone(queue, lane, end_s)
@@ -228,12 +214,12 @@ class Batches:
 
     def _deposited(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """With the large bodies of follow-ups in blob storage."""
-        deposit = getattr(self._store, "deposit", None)
-        return [self._with_blobs(o, deposit) if deposit and o.settlement.follow_ups else o for o in outcomes]
+        large = self._store.large_bodies
+        return [o if large is None or not o.settlement.follow_ups else self._with_blobs(o, large) for o in outcomes]
 
-    def _with_blobs(self, o: Outcome, deposit: Callable[..., Any]) -> Outcome:
+    def _with_blobs(self, o: Outcome, large: LargeBodies) -> Outcome:
         try:
-            follow_ups = tuple(deposit(o.settlement.follow_ups))
+            follow_ups = tuple(large.deposit(o.settlement.follow_ups))
         except (EnqueueError, StoreError) as error:
             return self._refused(o, error)
         return replace(o, settlement=replace(o.settlement, follow_ups=follow_ups))
@@ -263,7 +249,7 @@ class Batches:
 
     def _exchanged(self, outcomes: Sequence[Outcome]) -> None:
         now_ms = self._store.now_ms()
-        texts = box_of(self._store) is None
+        texts = self._store.box is None
         settlements = [with_redrive_outcome(o.delivery.message, o.settlement, now_ms, texts=texts) for o in outcomes]
         words = self._store.exchange(settlements, []).settled
         if self._app.events:

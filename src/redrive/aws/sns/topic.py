@@ -23,6 +23,7 @@ from ...registry import Registry
 from ...run_context import current, refuse_loop
 from ...store import Traits
 from ...stores.sqs.queues import FIFO
+from ...stores.sqs.store import SqsStore
 from ...stores.sqs.url import SqsUrl
 from ...stores.sqs.wire import attribute, body_of, size_of
 from ...stores.validation import admit
@@ -283,7 +284,11 @@ class Topic:
 def topic_of(app: Registry, name: str, bytes_max: int) -> Topic:
     """As `App.topic`."""
     url = app.url
-    at = getattr(app.store, "at", None) if url is None else SqsUrl.parse(url) if url.startswith("sqs://") else None
+    if url is None:
+        engine = app.store.engine
+        at = engine.at if isinstance(engine, SqsStore) else None
+    else:
+        at = SqsUrl.parse(url) if url.startswith("sqs://") else None
     endpoint = at.endpoint if at else None
     if not name.startswith("arn:"):
         if at is None:

@@ -141,7 +141,7 @@ def info(opened: Opened, out: Output) -> None:
     """Show the engine of the store, its guarantees, its contents and its size."""
     traits = msgspec.structs.asdict(opened.store.traits)
     counts = msgspec.structs.asdict(opened.store.counts())
-    out.record({"url": opened.url, **opened.store.about(), **counts, "queues": opened.store.queues(), **traits})
+    out.record({"url": opened.url, **opened.store.info(), **counts, "queues": opened.store.queues(), **traits})
     if out.is_table:
         note(f"{program()} queue list shows the queues one by one")
 

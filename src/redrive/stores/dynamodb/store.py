@@ -160,6 +160,9 @@ class DynamoCells:
                 above = self._higher(writes, above, unmet.met)
         raise StoreUnavailable(f"cells of table {self._table!r} are being written by others all the time")
 
+    def connect(self) -> None:
+        """It needs no connection of its own."""
+
     def doctor(self) -> list[str]:
         """What is unsafe or expensive about the table; one line each with its fix, empty when all is well."""
         self._made()

@@ -1,6 +1,6 @@
 """The reference store: everything in this process's memory, under one lock, in plain Python.
 
-What it does is what every store shall do; `redrive.testing.StoreContract` holds all of them to it. Only, what it holds
+It defines what every store does; `redrive.testing.StoreContract` tests all of them for it. Only, what it holds
 dies with the process: it promises neither durability nor sharing.
 """
 
@@ -8,27 +8,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice, takewhile
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from ...errors import EnqueueError, StoreError, Unsupported
+from ...errors import StoreError, Unsupported
 from ...fault import Fault
-from ...ids import new_id
 from ...message import (
     RESTING,
-    Ack,
     Ask,
-    Before,
     Cancel,
     Cell,
     Counts,
     Delivery,
-    Discard,
     Draft,
     Exchange,
     FailureGroup,
@@ -36,19 +32,14 @@ from ...message import (
     GroupOrder,
     Handle,
     Hold,
-    Isolate,
     Keep,
     Lane,
     Message,
     OnDead,
     Page,
     Put,
-    Readmit,
     Receipt,
-    Redrive,
     Replace,
-    RetryAt,
-    Return,
     Settled,
     Settlement,
     Started,
@@ -56,21 +47,20 @@ from ...message import (
     Verdict,
     Where,
 )
-from ...store import Cells, Traits
+from ...store import Cells, Store, Traits
 from .. import lifecycle, validation
 from ..clock import wall_ms
-from ..groups import grouped
-from ..retry_share import chosen
-from .groups import PLACE, WOKEN_MIN, Line, settled
-from .tables import Kept, Tables
+from ..counts import counted
+from ..failure_groups import grouped
+from ..groups import PLACE
+from . import writes
+from .tables import Tables
 
-CANCELLED_KEPT_MS = 24 * 3600 * 1000  # a cancelled message can be looked up that long
 SWEEP_EVERY_MS = 60_000
-RETAIN_MAX = 1000
 LOOK_EVERY_S = 0.01  # how often a waiter looks at a clock that is not the wall clock
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """A store in memory, for tests and for trying things out, safe for any number of threads.
 
     `clock_ms` replaces the wall clock.
@@ -120,7 +110,7 @@ class MemoryStore:
             raise Unsupported("this memory store has no transactions to write in; enqueue without tx=")
         validation.admit(drafts, self.traits)
         with self._commit() as (tables, now):
-            puts = [_put(tables, draft, now) for draft in drafts]
+            puts = [writes.put(tables, draft, now) for draft in drafts]
             tables.admit(now)
             tables.swap_all(swaps, now)
             return puts
@@ -132,15 +122,15 @@ class MemoryStore:
     ) -> Exchange:
         validation.admit((draft for s in settlements for draft in s.follow_ups), self.traits)
         with self._commit() as (tables, now):
-            settled = [_settle(tables, settlement, now) for settlement in settlements]
+            settled = [writes.settle(tables, settlement, now) for settlement in settlements]
             for settlement, word in zip(settlements, settled, strict=True):
                 if word is Settled.OK:  # last, so that a key which an ack frees is free for them
                     for draft in settlement.follow_ups:
-                        _put(tables, draft, now)
+                        writes.put(tables, draft, now)
             tables.swap_all(swaps, now)
             tables.admit(now)
             deliveries: list[Delivery] = []
-            clogged = frozenset(ask.queue for ask in asks if _claim(tables, ask, deliveries, now))
+            clogged = frozenset(ask.queue for ask in asks if writes.claim(tables, ask, deliveries, now))
             if now - self._swept_ms >= SWEEP_EVERY_MS:
                 tables.sweep(now)
                 self._swept_ms = now
@@ -148,9 +138,9 @@ class MemoryStore:
 
     def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
         with self._commit() as (tables, now):
-            return [_extend(tables, receipt, now + lease_ms, alone) for receipt in receipts]
+            return [writes.extend(tables, receipt, now + lease_ms, alone) for receipt in receipts]
 
-    def release(self, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None) -> tuple[int, int]:
+    def reclaim(self, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None) -> tuple[int, int]:
         with self._commit() as (tables, now):
             released = lapsed = 0
             for seq, kept in [*tables.kept.items()]:
@@ -212,14 +202,14 @@ class MemoryStore:
     def counts(self, queue: str | None = None) -> Counts:
         with self._look() as (tables, now):
             messages = (kept.message for kept in tables.kept.values())
-            return _counted((message for message in messages if queue in (None, message.queue)), now)
+            return counted((message for message in messages if queue in (None, message.queue)), now)
 
     def counts_by_queue(self) -> dict[str, Counts]:
         with self._look() as (tables, now):
             queues: dict[str, list[Message]] = {name: [] for name in tables.settings}
             for kept in tables.kept.values():
                 queues.setdefault(kept.message.queue, []).append(kept.message)
-            return {queue: _counted(messages, now) for queue, messages in queues.items()}
+            return {queue: counted(messages, now) for queue, messages in queues.items()}
 
     def queues(self) -> list[str]:
         with self._look() as (tables, _):
@@ -251,7 +241,7 @@ class MemoryStore:
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
         handles = validation.admit_verdict(handles, verdict, self.traits)
         with self._commit() as (tables, now):
-            moved = [_judge(tables, handle, verdict, at, now) for at, handle in enumerate(handles)]
+            moved = [writes.judge(tables, handle, verdict, at, now) for at, handle in enumerate(handles)]
             if moved != [False] or not isinstance(verdict, Replace):
                 tables.swap_all(swaps, now)
             tables.admit(now)
@@ -261,12 +251,12 @@ class MemoryStore:
         messages = validation.admit_restored(messages, self.traits)
         with self._commit() as (tables, now):
             tables.swap_all(swaps, now)
-            return [_restore(tables, message, now) for message in messages]
+            return [writes.restore(tables, message, now) for message in messages]
 
     def cancel(self, ids: Sequence[str], *, swaps: Sequence[Swap] = ()) -> list[Cancel]:
         with self._commit() as (tables, now):
             tables.swap_all(swaps, now)
-            found = {id: _cancel(tables, id, now) for id in dict.fromkeys(ids)}
+            found = {id: writes.cancel(tables, id, now) for id in dict.fromkeys(ids)}
             tables.admit(now)
             return [found[id] for id in ids]
 
@@ -314,11 +304,12 @@ class MemoryStore:
         with self._look() as (tables, _):
             names = {name for (of, name), line in tables.groups.items() if of == queue and (line.taken or line.parked)}
             names |= {name for of, name in tables.own_widths if of == queue and name is not None}
-            return [_group(tables, queue, name) for name in sorted(names, key=str.encode)]
+            return [writes.group(tables, queue, name) for name in sorted(names, key=str.encode)]
 
     def retain(self, queue: str, *, done: Keep = Keep(), dead: Keep = Keep()) -> tuple[int, int]:
         with self._commit() as (tables, now):
-            removed = [_retain(tables, queue, lane, keep, now) for lane, keep in ((Lane.DONE, done), (Lane.DEAD, dead))]
+            bounds = (Lane.DONE, done), (Lane.DEAD, dead)
+            removed = [writes.retain(tables, queue, lane, keep, now) for lane, keep in bounds]
             tables.admit(now)
             return removed[0], removed[1]
 
@@ -346,7 +337,7 @@ class MemoryStore:
     def doctor(self) -> list[str]:
         return []
 
-    def about(self) -> dict[str, str | int]:
+    def info(self) -> dict[str, str | int]:
         return {"engine": "memory of this process"}
 
     def close(self) -> None:
@@ -368,213 +359,3 @@ class MemoryCells:
     def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
         with self._store._commit() as (tables, now):
             return [tables.swap(swap, now) for swap in swaps]
-
-
-def _put(tables: Tables, draft: Draft, now: int) -> Put:
-    id = draft.id or new_id(now)
-    if draft.key is not None:
-        held = tables.key_holder(draft.task, draft.key, now)
-        if held is not None:
-            return held
-        tables.hold_key(draft.task, draft.key, id, now + draft.key_for_ms if draft.key_for_ms else 0)
-    if id in tables.seqs:
-        raise EnqueueError(f"a message with id {id} is already stored; nothing was written")
-    message = lifecycle.enqueued(draft, id, now)
-    tables.add(message, now)
-    return Put(id, False, message.state(now))
-
-
-def _claim(tables: Tables, ask: Ask, deliveries: list[Delivery], now: int) -> bool:
-    """Adds to the deliveries. Whether there is more due than it looked at, though it found less than it was to."""
-    if ask.limit <= 0:
-        return False
-    tables.wake(ask.queue, max(ask.limit, WOKEN_MIN), now)
-    tables.admit(now)
-    found, clogged = _due(tables, ask, now)  # listed first: leasing changes the lines
-    for seq in found:
-        kept = tables.kept[seq]
-        message = lifecycle.leased(kept.message, ask, kept.alone, now)
-        tables.write(seq, kept._replace(message=message, alone=False))
-        deliveries.append(Delivery(message, Receipt(seq, message.fence), now + ask.lease_ms))
-    return clogged
-
-
-def _due(tables: Tables, ask: Ask, now: int) -> tuple[list[int], bool]:
-    """What to claim, in order. And whether more is due than it looked at, though it found less than it was to."""
-    backlog: list[tuple[int, int]] = []
-    clogged = False
-    for priority, line in enumerate(tables.lines(ask)):
-        for _, seq in takewhile(lambda place: place[0] <= now, line):
-            if len(backlog) == ask.limit:
-                break
-            if seq is None:
-                clogged = True
-            else:
-                backlog.append((priority, seq))
-    found = chosen(tables.retries_due(ask, now), backlog, ask)
-    return found, clogged and len(found) < ask.limit
-
-
-def _settle(tables: Tables, settlement: Settlement, now: int) -> Settled:
-    mark = tables.mark()
-    message = tables.held(settlement.receipt)
-    if message is None or not all(tables.swap(swap, now) for swap in settlement.swaps):
-        tables.undo(mark)
-        return Settled.STALE
-    seq = int(settlement.receipt.handle)
-    if isinstance(settlement.decision, Ack):
-        tables.write(seq, _acked(message, settlement.decision, settlement.result, now))
-        return Settled.OK
-    moved = lifecycle.decided(message, settlement.decision, settlement.fault, now)
-    fatal = None if isinstance(settlement.decision, RetryAt) else settlement.fault
-    turn = settled(moved, tables.rules(moved.queue), now) if tables.kept[seq].turn == PLACE else None
-    expires = now + CANCELLED_KEPT_MS if moved.lane is Lane.DONE else None
-    tables.write(seq, Kept(moved, fatal, turn, expires, before=tables.kept[seq].before))
-    return Settled.CANCELLED if message.cancel else Settled.OK
-
-
-def _acked(message: Message, ack: Ack, result: bytes | None, now: int) -> Kept | None:
-    if ack.keep_ms == 0:
-        return None
-    done = lifecycle.done(message, ack, result, now)
-    return Kept(done, expires_ms=None if ack.keep_ms is None else now + ack.keep_ms)
-
-
-def _extend(tables: Tables, receipt: Receipt, until_ms: int, alone: bool) -> Hold:
-    message = tables.held(receipt)
-    if message is None:
-        return Hold.LOST
-    seq = int(receipt.handle)
-    kept = tables.kept[seq]
-    held = replace(message, due_ms=until_ms, suspect=message.suspect or alone)
-    tables.write(seq, kept._replace(message=held, alone=kept.alone or alone))
-    return Hold.CANCEL if message.cancel else Hold.HELD
-
-
-def _judge(tables: Tables, handle: Handle, verdict: Verdict, at: int, now: int) -> bool:
-    """`at`: which of the handles it is."""
-    seq = tables.seqs.get(handle.id)
-    if seq is None:
-        return False
-    kept = tables.kept[seq]
-    message = kept.message
-    if (message.redrives, message.lane) != (handle.redrives, handle.lane) or not _may_judge(kept, verdict):
-        return False
-    match verdict:
-        case Redrive():
-            before = _before(kept) if verdict.run is not None else None
-            tables.rejoin(seq, lifecycle.redriven(message, verdict, verdict.delay_of(at), now), before, now)
-        case Discard():
-            tables.write(seq, None)
-        case Isolate():
-            before = kept.before if message.lane is Lane.QUARANTINE else _before(kept)
-            tables.write(seq, kept._replace(message=lifecycle.isolated(message, verdict, now), before=before))
-        case Return():
-            tables.write(seq, _returned(tables, kept))
-        case Readmit():
-            tables.write(seq, kept._replace(message=lifecycle.readmitted(message, kept.before), before=None))
-        case Replace():
-            _replace(tables, seq, verdict.draft, now)
-    return True
-
-
-def _may_judge(kept: Kept, verdict: Verdict) -> bool:
-    message, before = kept.message, kept.before
-    match verdict:
-        case Redrive() if message.lane is Lane.DONE:
-            return message.reason != "cancelled"
-        case Return(run):
-            mine = message.run == run and before is not None and before.redrives == message.redrives - 1
-            return mine and message.lane is Lane.READY and message.attempt == message.crashes == 0
-        case Readmit():
-            return message.lane is Lane.QUARANTINE
-        case _:
-            return message.lane in RESTING
-
-
-def _before(kept: Kept) -> Before:
-    return lifecycle.before(kept.message, kept.fault, kept.turn == PLACE, kept.expires_ms)
-
-
-def _returned(tables: Tables, kept: Kept) -> Kept:
-    before = kept.before
-    assert before is not None
-    message = lifecycle.returned(kept.message, before)
-    head = before.blocked and kept.turn == PLACE and before.queue == kept.message.queue
-    turn = PLACE if head and tables.rules(before.queue).block else None
-    fault = lifecycle.died_of(message.faults, before.fingerprint, before.error)
-    return Kept(message, fault, turn, before.expires_ms)
-
-
-def _replace(tables: Tables, seq: int, draft: Draft, now: int) -> None:
-    """The discarded one's key is the draft's, and held as long as it was to be."""
-    old = tables.kept[seq].message
-    tables.write(seq, None)
-    until_ms = None if draft.key is None else tables.key_until(draft.task, draft.key, old.id)
-    if draft.key is not None and until_ms is not None:
-        tables.free_key(draft.task, draft.key)
-    put = _put(tables, draft, now)
-    if put.duplicate:
-        raise validation.key_is_held(old.id, draft, put.id)
-    if draft.key is not None and until_ms is not None and until_ms > now + draft.key_for_ms:
-        tables.hold_key(draft.task, draft.key, put.id, until_ms)
-
-
-def _restore(tables: Tables, message: Message, now: int) -> bool:
-    if message.id in tables.seqs:
-        return False
-    if message.key is not None:
-        held = tables.key_holder(message.task, message.key, now)
-        if held is not None and held.id != message.id:
-            return False
-        if held is None:
-            tables.hold_key(message.task, message.key, message.id, 0)
-    tables.restore(lifecycle.restored(message, now))
-    return True
-
-
-def _cancel(tables: Tables, id: str, now: int) -> Cancel:
-    seq = tables.seqs.get(id)
-    if seq is None:
-        return Cancel.UNKNOWN
-    message = tables.kept[seq].message
-    if message.lane is Lane.READY:
-        tables.write(seq, Kept(lifecycle.cancelled(message, now), expires_ms=now + CANCELLED_KEPT_MS))
-        return Cancel.CANCELLED
-    if message.lane is Lane.LEASED:
-        tables.change(seq, replace(message, cancel=True))
-        return Cancel.REQUESTED
-    return Cancel.TOO_LATE
-
-
-def _group(tables: Tables, queue: str, name: str) -> Group:
-    line = tables.groups.get((queue, name)) or Line()
-    held = [message for seq in line.taken if (message := tables.kept[seq].message).lane in RESTING]
-    blocked_by = max((message.id for message in held), default=None)
-    return Group(queue, name, tables.width(queue, name), len(line.taken), len(line.parked), blocked_by)
-
-
-def _retain(tables: Tables, queue: str, lane: Lane, keep: Keep, now: int) -> int:
-    found = sorted(
-        (message.rested_ms or 0, int(seq))
-        for seq, (message, *_) in tables.kept.items()
-        if message.lane is lane and message.queue == queue
-    )
-    kept = len(found) if keep.count is None else keep.count
-    beyond = [seq for _, seq in found[: max(0, len(found) - kept)]]
-    old = [seq for rested_ms, seq in found if keep.age_ms is not None and rested_ms < now - keep.age_ms]
-    going = [seq for _, seq in found if seq in {*beyond, *old}][:RETAIN_MAX]
-    for seq in going:
-        tables.write(seq, None)
-    return len(going)
-
-
-def _counted(messages: Iterable[Message], now: int) -> Counts:
-    found = dict.fromkeys(("ready", "scheduled", "leased", "dead", "quarantine", "done"), 0)
-    oldest_ms = now
-    for message in messages:
-        lane = "done" if message.lane is Lane.DONE else message.state(now)
-        found[lane] += 1
-        if lane == "ready":
-            oldest_ms = min(oldest_ms, message.due_ms or 0)
-    return Counts(**found, oldest_age_s=(now - oldest_ms) / 1000)

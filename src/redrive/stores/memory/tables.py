@@ -7,12 +7,11 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import count, islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
 from ...errors import Conflict
-from ...fault import Fault
 from ...message import (
     PRIORITIES,
     RESTING,
@@ -26,7 +25,7 @@ from ...message import (
     Receipt,
     Swap,
 )
-from .groups import (
+from ..groups import (
     PLACE,
     Line,
     Name,
@@ -37,6 +36,7 @@ from .groups import (
     joined,
     refuse,
 )
+from .rows import CellRow, Holder, Kept
 
 CELLS_SWEPT = 1000  # how many expired cells a commit forgets
 Due = list[tuple[int, Lane, int]]  # (due_ms, lane, seq), sorted
@@ -45,36 +45,8 @@ Place = tuple[int, int | None]  # (due_ms, seq); None where a look ends, though 
 _UNSAID = Settings()
 
 
-class Kept(NamedTuple):
-    """A stored message, the fault that brought it to rest, by which it is found and grouped, and its turn in its group:
-    PLACE, a higher one while it is parked, else None. `expires_ms`: when a done one is removed. `alone`: it is leased
-    and runs alone in its process. `parked_ms`: since when it is parked. `before`: what a redrive or an isolation took
-    from it."""
-
-    message: Message
-    fault: Fault | None = None
-    turn: int | None = None
-    expires_ms: int | None = None
-    alone: bool = False
-    parked_ms: int = 0
-    before: Before | None = None
-
-
-class _Holder(NamedTuple):
-    """Who holds a unique key: while that message is not done, and at least until `until_ms`."""
-
-    id: str
-    until_ms: int
-
-
-class _CellRow(NamedTuple):
-    version: int
-    value: bytes
-    expires_ms: int | None
-
-
 class Tables:
-    """Not locked; whoever changes them ends with `commit` or `undo`."""
+    """Not locked; a caller that changes them ends with `commit` or `undo`."""
 
     def __init__(self) -> None:
         self.kept: dict[int | str, Kept] = {}  # by seq: the receipt's handle, never used twice
@@ -86,8 +58,8 @@ class Tables:
         self._touched: set[Name] = set()  # groups in which a place may be free, or somebody came
         self._lines: dict[str, tuple[Due, ...]] = {}  # by queue, then priority: all that can become due
         self._retries: dict[str, tuple[Retries, ...]] = {}  # the same: those of them that have failed before
-        self._holders: dict[tuple[str, str], _Holder] = {}  # by (task, key)
-        self._cells: dict[str, _CellRow] = {}
+        self._holders: dict[tuple[str, str], Holder] = {}  # by (task, key)
+        self._cells: dict[str, CellRow] = {}
         self._expiring: list[tuple[int, str]] = []  # a heap of (expires_ms, key); what a later swap changed stays in it
         self._version_gone = 0  # the highest of a cell that is gone
         self._undo: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
@@ -209,7 +181,7 @@ class Tables:
         self._touched.clear()
 
     def hold_key(self, task: str, key: str, id: str, until_ms: int) -> None:
-        self._set(self._holders, (task, key), _Holder(id, until_ms))
+        self._set(self._holders, (task, key), Holder(id, until_ms))
 
     def swap(self, swap: Swap, now_ms: int) -> bool:
         live = self.cell(swap.key, now_ms)
@@ -221,7 +193,7 @@ class Tables:
             self._forget_cell(swap.key, version)
             return True
         expires_ms = now_ms + swap.ttl_ms if swap.ttl_ms is not None else None
-        self._set(self._cells, swap.key, _CellRow(version, swap.value, expires_ms))
+        self._set(self._cells, swap.key, CellRow(version, swap.value, expires_ms))
         if expires_ms is not None:
             heapq.heappush(self._expiring, (expires_ms, swap.key))
         return True
@@ -395,7 +367,7 @@ class Tables:
 
 
 def _seen(message: Message, turn: int | None) -> Message:
-    """As whoever looks at it shall see it."""
+    """As a reader sees it."""
     parked = message.lane is Lane.READY and turn != PLACE
     return message if message.parked == parked else replace(message, parked=parked)
 

@@ -13,7 +13,15 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.rows import TupleRow
 
-from .errors import TooSlow
+from ...errors import (
+    ConfigError,
+    EnqueueError,
+    RedriveError,
+    SchemaError,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 
 T = TypeVar("T")
 _of_the_parent: list[psycopg.Connection[Any]] = []
@@ -23,7 +31,7 @@ class Connection(psycopg.Connection[TupleRow]):
     """A connection on which no wait outlasts `deadline_s`."""
 
     deadline_s: float = inf  # by time.monotonic()
-    committing = False  # whether the commit was sent: then nobody knows whether it took place
+    committing = False  # whether the commit was sent: then it is unknown whether it took place
     commit_sent: psycopg.Cursor[TupleRow] | None = None  # its cursor
     began_ms = 0  # when its transaction began, by the store's clock
     idle_since_s = 0.0
@@ -71,3 +79,114 @@ def _bounded(gen: Generator[Any, Any, T], connection: Connection) -> Generator[A
             wants = gen.send(ready)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+
+
+# The transaction was rolled back for reasons that pass; the connection is good.
+_AGAIN = {"40001", "40P01", "55P03"}
+# The server goes, comes, or is no longer the one that writes: another connection may find it.
+_ELSEWHERE = {"57P01", "57P02", "57P03", "57P05", "25006", "25P03", "53300"}
+_FULL = {"53100", "53200"}
+_SCHEMA = {"3F000", "42P01", "42703", "42883"}
+_TEXT = {"22021", "22P05"}  # what this database's encoding cannot hold
+_SETTINGS = {"28000", "28P01", "3D000", "42501", "0A000"}
+# A refused connection carries no code, only the server's words.
+_REFUSED = (
+    "password authentication failed",
+    "no password supplied",
+    "does not exist",
+    "no pg_hba.conf entry",
+    "authentication method",
+    "unsupported startup parameter",
+    "no such database",
+    "not allowed to connect",
+    "is not permitted to log in",
+    "invalid connection option",
+    "invalid sslmode",
+    "could not translate host name",
+    "certificate",
+)
+_NO_ROOM = ("too many clients", "remaining connection slots", "too many connections", "no more connections allowed")
+
+
+class TooSlow(psycopg.OperationalError):
+    """The server did not answer within the time there is."""
+
+
+class Standby(psycopg.OperationalError):
+    """The server only reads."""
+
+
+def code_of(error: psycopg.Error) -> str:
+    return error.sqlstate or ""
+
+
+def passes(error: psycopg.Error) -> bool:
+    """Whether the same transaction may succeed if it is tried again soon."""
+    code = code_of(error)
+    if code == "23505":
+        # Two let somebody in, or made a cell, at once: one of them looks again.
+        return error.diag.constraint_name in ("message_place", "cell_pkey")
+    if is_outdated(error):
+        return True
+    if code:
+        return code in _AGAIN or code in _ELSEWHERE or code.startswith("08")
+    return isinstance(error, psycopg.OperationalError) and not isinstance(error, TooSlow) and not is_refusal(error)
+
+
+def is_refusal(error: psycopg.Error) -> bool:
+    """Whether the server, or the name service, refused what the URL says."""
+    return not error.sqlstate and any(words in str(error) for words in _REFUSED) and "starting up" not in str(error)
+
+
+def is_outdated(error: psycopg.Error) -> bool:
+    """Whether a statement was prepared before a migration changed what it gives: a new connection prepares it again."""
+    return code_of(error) == "0A000" and error.diag.source_function == "RevalidateCachedQuery"
+
+
+def is_lost(error: psycopg.Error) -> bool:
+    """Whether the connection is of no more use, nor are others made before."""
+    code = code_of(error)
+    return (
+        is_outdated(error)
+        or code in _ELSEWHERE
+        or code.startswith("08")
+        or (not code and isinstance(error, psycopg.OperationalError))
+    )
+
+
+def store_error(error: psycopg.Error, what: str, where: str) -> RedriveError:
+    """The typed error for one of psycopg's. `what` was being done at `where`."""
+    code = code_of(error)
+    words = " ".join(str(error).split()) or type(error).__name__
+    text = f"{where}: {what}: {words}" + (f" ({code})" if code else "")
+    if code in _FULL:
+        return StoreFull(f"{text}; nothing was acknowledged")
+    if code == "53300" or (not code and any(part in str(error) for part in _NO_ROOM)):
+        return StoreUnavailable(
+            f"{text}; raise max_connections, lower ?pool= of the store's URL, or put a pooler in front"
+        )
+    if code == "57014":
+        return StoreUnavailable(f"{text}; the statement took too long: raise ?timeout= of the store's URL")
+    if code == "23505" and error.diag.constraint_name == "message_id":
+        return EnqueueError(
+            f"a message with one of these ids is already stored; nothing was written ({where}: {words})"
+        )
+    if code in _SCHEMA:
+        return SchemaError(f"{text}; run `redrive store upgrade`")
+    if code == "42501":
+        return StoreError(f"{text}; grant this role the rights that stand at the head of `redrive store sql`")
+    if code in _TEXT:
+        return EnqueueError(f"{text}; nothing was written")
+    if code in _AGAIN or code in _ELSEWHERE or code.startswith(("08", "53", "57", "58")):
+        return StoreUnavailable(f"{text}; nothing was acknowledged, the same call may work later")
+    if not code and isinstance(error, psycopg.OperationalError):
+        return StoreUnavailable(f"{text}; nothing was acknowledged, the same call may work later")
+    return StoreError(text)
+
+
+def open_error(error: psycopg.Error, where: str) -> RedriveError:
+    """As `store_error`, for the first connection of all: a refusal is a setting that is wrong."""
+    if is_refusal(error) or code_of(error) in _SETTINGS or isinstance(error, psycopg.ProgrammingError):
+        words = " ".join(str(error).split())
+        return ConfigError(f"{where}: {words}; check user, password, host and database of the store's URL")
+    return store_error(error, "cannot connect", where)

@@ -38,7 +38,7 @@ def doctor(link: Link) -> list[str]:
     found = [*_refusals(link), *_opted_out(link), *_settings(link), *_held_back(link), *_room(link), *_tables(link)]
     if link.pooled and not link.url.listen:
         found.append(
-            f"a pooler stands between, through which nobody can LISTEN: idle workers look every {POLL_EVERY_S:g} s; "
+            f"a pooler is in between, which does not pass LISTEN on: idle workers poll every {POLL_EVERY_S:g} s; "
             "add ?listen=URL with the server's own address"
         )
     return found
@@ -99,7 +99,7 @@ def _held_back(link: Link) -> Iterator[str]:
         )
     for (slot,) in link.look(_SLOTS):
         yield (
-            f"replication slot {slot!r} is used by nobody, and holds back vacuum: `select "
+            f"replication slot {slot!r} is unused, and holds back vacuum: `select "
             f"pg_drop_replication_slot('{slot}')`, or start its standby"
         )
 

@@ -7,7 +7,7 @@ cells: those are decided one by one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from ...ids import new_id
 from ...message import (
+    SKIP_LOOKED,
     Ask,
     Delivery,
     Draft,
@@ -28,31 +29,32 @@ from ...message import (
     Swap,
 )
 from . import groups
+from .cells import names_of, swap_all
 from .damage import UNREADABLE, stand_in
-from .floors import Floors, Looking
-from .rows import full_message, ids, ints, read_rare, texts
-from .session import Link
-from .told import Told, spots_of
-from .writes import (
+from .floor import Told, spots_of
+from .floors import Floors, Looking, Parts, wake_ms
+from .rows import (
     GROUPED,
     KEYED,
     PLAIN,
-    Batch,
-    Connection,
-    Cursor,
-    Statements,
-    apart,
-    claim,
+    full_message,
     group_of,
+    ids,
+    ints,
+    numbers,
+    queue_of,
+    read_rare,
+    texts,
+)
+from .session import Link
+from .statements import ABOVE, Connection, Cursor, Statements
+from .writes import (
+    Batch,
+    apart,
     insert_all,
     is_simple,
-    look,
-    look_behind,
-    names_of,
     plain_acks,
-    queue_of,
     settle_each,
-    swap_all,
     words_of,
 )
 
@@ -61,7 +63,7 @@ _tuple = tuple.__new__
 
 
 class Exchanges:
-    """Runs exchanges on a link. Where nobody uses groups they cost one look at an empty index."""
+    """Runs exchanges on a link. Where groups are unused they cost one read of an empty index."""
 
     def __init__(self, link: Link, st: Statements, floors: Floors, seam: Callable[[str], None]) -> None:
         self._link, self._st, self._floors, self._seam = link, st, floors, seam
@@ -148,7 +150,7 @@ class _One:
         self.groups_seen = bool(self._names)
 
     def told(self) -> Told:
-        """The queues of which others should hear: where something comes, or may be let in, for which whoever settles
+        """The queues to notify others about: where something comes, or may be let in, for which the settling process
         may have no room."""
         told = Told(queue for queue, _ in self._names)
         if self._acks is None:
@@ -281,3 +283,41 @@ class _One:
             handle = f"{id}{mark}{seq:016x}{end}"
             found.append(Delivery(message, _tuple(Receipt, (handle, fence)), until))
         return found
+
+
+def claim(st: Statements, c: Connection, ask: Ask, waking: bool, now: int | None, parts: Parts | None) -> Cursor:
+    """`parts`: of the due index, to read no other; None reads all of it."""
+    args = (ask.queue, ask.limit, ask.lease_ms, ask.worker, now, not waking)
+    if ask.retries > 0:
+        return _at(st, c, "claim_sharing", *args, *_skipping(ask), ask.retries, parts=parts)
+    if not ask.skip:
+        return _at(st, c, "claim", *args, parts=parts)
+    return _at(st, c, "claim_skipping", *args, *_skipping(ask), parts=parts)
+
+
+def _at(st: Statements, c: Connection, name: str, *args: Any, parts: Parts | None) -> Cursor:
+    return st.do(c, name, *args) if parts is None else st.do(c, name + ABOVE, *args, *parts)
+
+
+def next_due(st: Statements, c: Connection, ask: Ask, now: int | None, parts: Parts | None) -> tuple[Any, ...]:
+    """The server's time, and when this ask may find something."""
+    if not ask.skip:
+        return _at(st, c, "next_due", ask.queue, now, parts=parts).fetchall()[0]
+    return _at(st, c, "next_due_skipping", ask.queue, now, *_skipping(ask), parts=parts).fetchall()[0]
+
+
+def look(st: Statements, c: Connection, queues: Sequence[str], now: int | None, parts: Mapping[str, Parts]) -> Cursor:
+    """The server's time, and whether a message waits to be woken."""
+    if not parts:
+        return st.do(c, "look", texts(queues), now)
+    since = numbers([wake_ms(parts, queue) for queue in queues])
+    return st.do(c, "look_above", texts(queues), now, since)
+
+
+def look_behind(st: Statements, c: Connection, looking: Looking) -> Cursor:
+    """What these looks find; for `Floors.saw`."""
+    return st.do(c, "look_behind", *looking.args())
+
+
+def _skipping(ask: Ask) -> tuple[bytes, int]:
+    return texts(sorted(ask.skip)), SKIP_LOOKED

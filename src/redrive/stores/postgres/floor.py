@@ -15,6 +15,7 @@ Pure: times come from the caller. `now_ms` is the store's clock, `at_s` a monoto
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from itertools import pairwise
 from math import ceil
@@ -52,7 +53,7 @@ class Aim(Enum):
 
     FRONT = "to raise the floor"
     SPOT = "to find out whether a spot is empty"
-    BEHIND = "to find what nobody told of"
+    BEHIND = "to find what no notification named"
 
 
 class Look(NamedTuple):
@@ -320,3 +321,57 @@ def clustered(dues_ms: list[int], most: int) -> list[Spot]:
 
 def _from(due_ms: int) -> Place:
     return due_ms, "", 0
+
+
+SPOTS_MAX = 16  # in one notification
+NAME_MAX = 2000  # bytes of a queue's name in one; a longer one is told as any queue. The server takes 8000
+NAMED_MAX = 8
+SLACK_MS = 100  # how far the estimate of the server's clock may be ahead of it
+
+
+class Told(set[str]):
+    """The queues whose waiters are told of a commit, with due times in the past that it wrote."""
+
+    def __init__(self, queues: Iterable[str] = ()) -> None:
+        super().__init__(queues)
+        self.dues_ms: dict[str, list[int]] = {}
+
+    def due(self, queue: str, due_ms: int | None, now_ms: int) -> None:
+        """Something is due there at this time, or from now on."""
+        self.add(queue)
+        if due_ms is not None and due_ms < now_ms:
+            self.dues_ms.setdefault(queue, []).append(due_ms)
+
+
+def named(queues: Iterable[str]) -> list[str]:
+    """Those to name in notifications; more than a few are told as any queue, by one."""
+    found = sorted(set(queues))
+    return found if len(found) <= NAMED_MAX else [""]
+
+
+def spots_of(told: Iterable[str], queue: str) -> list[Spot]:
+    """Of this queue, or of any."""
+    dues = told.dues_ms if isinstance(told, Told) else {}
+    return clustered(dues.get(queue, []) if queue else [ms for some in dues.values() for ms in some], SPOTS_MAX)
+
+
+def payload(origin: str, queue: str, began_ms: int, spots: Sequence[Spot]) -> str:
+    """What is said of a commit that began at this time."""
+    ranges = "".join(f";{low_ms}-{until_ms}" for low_ms, until_ms in spots)
+    return f"{origin};{began_ms - SLACK_MS}-{ranges} {short(queue)}"
+
+
+def short(queue: str) -> str:
+    return queue if len(queue.encode()) <= NAME_MAX else ""
+
+
+def read(said: str, now_ms: Callable[[], int]) -> tuple[str, str, list[Spot]]:
+    """Origin, queue (empty: any) and ranges of a notification. What cannot be read of it says nothing."""
+    head, _, queue = said.partition(" ")
+    origin, *ranges = head.split(";")
+    spots: list[Spot] = []
+    for one in ranges:
+        low, _, until = one.partition("-")
+        if low.isdecimal() and (until.isdecimal() or not until):
+            spots.append((int(low), int(until) if until else now_ms()))
+    return origin, queue, spots

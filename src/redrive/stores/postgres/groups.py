@@ -1,8 +1,9 @@
 """Groups in the PostgreSQL store: who of a group has a place, who is parked for one, who waits for its time.
 
 Whoever changes who is in a group first locks the group's row, all rows that it needs in one statement and in one order,
-and ends with `admit`, in the same commit. So no commit leaves a message parked and a place free, nobody has to look for
-one, and nobody waits for somebody who waits for him. Each place has a number, and an index lets nobody have the same.
+and ends with `admit`, in the same commit. So no commit leaves a message parked and a place free,
+no process has to look for
+one, and no two commits deadlock. A unique index on the number of each place protects it.
 Only a change of a queue's settings is followed by `admit_step`, commit after commit, until all groups had their turn.
 """
 
@@ -12,11 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ...message import Ask, GroupOrder, OnDead
-from ..memory.groups import WOKEN_MIN, refuse
+from ..groups import WOKEN_MIN, refuse
 from ..validation import WIDTH_MAX
 from .floors import NO_PARTS, Parts, wake_ms
 from .rows import ids, ints, numbers, texts
-from .writes import Connection, Cursor, Statements
+from .statements import Connection, Cursor, Statements
 
 Names = set[tuple[str, str]]  # (queue, group)
 STEP = 500  # messages that are admitted in one commit after a change of settings
@@ -88,7 +89,7 @@ def configure(
     now: int | None,
 ) -> None:
     """The settings. Those who may be admitted by them are by `admit_step`; until then a place may be free with somebody
-    parked, and a row says so: whoever sweeps goes on where this process does not."""
+    parked, and a row says so: a sweep goes on where this process stops."""
     st.do(c, "lock_queue", queue)
     was_strict = rules(st, c, queue).strict
     st.do(c, "configure", queue, paused, width, order, on_dead)
@@ -126,7 +127,7 @@ def configure_group(
 def admit_step(st: Statements, c: Connection, queue: str, now: int | None) -> bool:
     """Admit to the next groups of a queue that was configured, some hundred messages; whether there is more to do.
 
-    Each step is a commit, and keeps nobody from other groups: 25,000 groups in one took seconds in which no message of
+    Each step is a commit, and locks no other group: 25,000 groups in one took seconds in which no message of
     a group could be settled. A row of the queue says how far they came, also to who goes on after a crash.
     """
     st.do(c, "lock_queues", texts([queue]))

@@ -3,7 +3,7 @@
 The waiting thread itself sleeps on the connection's socket and on a pipe, so that a notification costs no second hop
 between threads. Of several threads that wait, one reads the connection and wakes the others through their pipes. A
 notification lost, or not possible (through a pooler, `?listen=off`), costs latency, never work: every waiter looks by
-itself every LOOK_EVERY_S seconds, or every POLL_EVERY_S where nobody listens.
+itself every LOOK_EVERY_S seconds, or every POLL_EVERY_S where there is no LISTEN.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import psycopg
 
 from ..pool import heirs
 from .connection import Connection
+from .floor import read
 from .session import Link
-from .told import read
 
 LOOK_EVERY_S = 2.0
 POLL_EVERY_S = 0.2
 CONNECT_AGAIN_S = (0.1, 0.5, 2.0, 10.0)
-TEND_EVERY_S = 5.0  # how often notifications are taken off a connection for which nobody waits
+TEND_EVERY_S = 5.0  # how often notifications are read where no thread waits for them
 HEAR_EVERY_S = 0.25  # and while somebody wants to hear them who does not wait
 
 
@@ -84,7 +84,7 @@ class Listener:
     def _begin(self) -> None:
         self._seen = threading.local()  # how many nudges each thread knows of
         self._lock = threading.Lock()
-        self._lead = threading.Lock()  # of whoever reads the connection
+        self._lead = threading.Lock()  # held by the thread that reads the connection
         self._ended = threading.Event()
         self._called, self._attended_s = threading.Event(), -inf
         self._keeper = self._new_keeper()
@@ -236,7 +236,7 @@ class Listener:
 
     @property
     def wanted(self) -> bool:
-        """Whether to listen: through a pooler nobody hears anything, unless the URL says where to."""
+        """Whether to listen: through a pooler no notification arrives, unless the URL says where to."""
         where = self._link.url.listen
         return where != "off" and (bool(where) or not self._link.pooled)
 
@@ -251,7 +251,7 @@ class Listener:
             raise
 
     def attend(self) -> None:
-        """From now on and for some seconds, hear what is notified, also while nobody waits."""
+        """From now on and for some seconds, read notifications, also while no thread waits."""
         new, self._attended_s = not self._attends, time.monotonic()
         if new and self.wanted and not self._closed:
             with self._lock:
@@ -269,7 +269,7 @@ class Listener:
         return threading.Thread(target=self._keep, args=given, name="redrive-listen", daemon=True)
 
     def _keep(self, ended: threading.Event, called: threading.Event) -> None:
-        """While nobody waits, notifications must be taken all the same: else they pile up in the server, until no
+        """While no thread waits, notifications must be taken all the same: else they pile up in the server, until no
         transaction in it can notify."""
         while not ended.is_set():
             if self._attends:

@@ -347,3 +347,32 @@ def full_message(
         parked=parked,
         faults=read_faults(faults),
     )
+
+
+ID = 36  # characters of a message's id, with which every handle begins
+
+
+# After the id in a handle: of a message without key and group, with a key, or in a group.
+PLAIN, KEYED, GROUPED = ".", "=", "/"
+
+
+SEQ = slice(ID + 1, ID + 17)
+
+
+def seq_of(handle: int | str) -> str:
+    """A message's own number: an id may be used again once its message is gone."""
+    return str(handle)[SEQ]
+
+
+def queue_of(handle: int | str) -> str:
+    """The queue of the message when it was claimed."""
+    return str(handle)[SEQ.stop :].partition("\0")[0]
+
+
+def group_of(handle: int | str) -> tuple[str, str] | None:
+    """Queue and group of the message when it was claimed; None if it is of none."""
+    said = str(handle)
+    if said[ID : ID + 1] != GROUPED:
+        return None
+    queue, _, group = said[SEQ.stop :].partition("\0")
+    return queue, group

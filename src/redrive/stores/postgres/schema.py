@@ -2,7 +2,7 @@
 
 A migration is a part `migration_N` of statements.sql. Its first line says which programs may go on beside it:
 `-- compatible from V` means every redrive that knows version V or later. So migrations add, and what an older program
-needs is taken away only when nobody runs it. Each is a transaction of its own under an advisory lock: whoever comes
+needs is removed once no process runs it. Each is a transaction of its own under an advisory lock: one that comes
 second waits, and finds it done. A crash in one leaves nothing of it.
 """
 
@@ -19,8 +19,7 @@ import psycopg
 from msgspec import Struct
 
 from ...errors import ReadOnly, SchemaError, StoreUnavailable
-from .connection import Connection
-from .errors import open_error, store_error
+from .connection import Connection, open_error, store_error
 from .session import Link
 from .url import PostgresUrl, parse
 

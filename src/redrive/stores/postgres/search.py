@@ -11,9 +11,22 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from ...message import TREND_MS, Counts, FailureGroup, Lane, Where
-from .. import lifecycle
+from ...message import (
+    DAMAGED,
+    TREND_MS,
+    Counts,
+    FailureGroup,
+    Group,
+    Lane,
+    Message,
+    Page,
+    Where,
+)
+from .. import lifecycle, validation
+from ..counts import total
 from ..validation import RESTED, begin, values_of
+from .damage import readable, with_kept
+from .database import PostgresDatabase
 from .rows import (
     COLUMNS,
     Array,
@@ -178,7 +191,7 @@ def _add_others(found: Clauses, where: Where, but: str = "") -> None:
 # -- failure groups
 
 
-def groups(
+def find_groups(
     c: psycopg.Connection[Any], schema: str, sql: str, where: Where, lately: tuple[int | None] | None
 ) -> list[tuple[Any, ...]]:
     """Rows for `to_failure_group`, by the statement `failure_groups`. `lately`: the time (None: the server's) where
@@ -238,3 +251,53 @@ def to_counts(rows: list[tuple[str, int, int | None]]) -> Counts:
         if lane == "ready":
             oldest_ms = age_ms or 0
     return Counts(**found, oldest_age_s=oldest_ms / 1000)
+
+
+class PostgresQueries(PostgresDatabase):
+    """Find messages without claiming them."""
+
+    def find(self, ids_: Sequence[str]) -> list[Message | None]:
+        found = {row[0]: row for row in self._look("find", ids(ids_))}
+        messages = dict(zip(found, self._readable([*found.values()]), strict=True))
+        return [messages.get(id) for id in ids_]
+
+    def _readable(self, rows: Sequence[tuple[Any, ...]]) -> list[Message]:
+        messages = [readable(row) for row in rows]
+        aside = [message.id for message in messages if message.reason == DAMAGED and message.damage is None]
+        if not aside:
+            return messages
+        kept = dict(self._look("kept_before", ids(aside)))
+        return [with_kept(message, kept[message.id]) if message.id in kept else message for message in messages]
+
+    def counts(self, queue: str | None = None) -> Counts:
+        if queue is not None:
+            return to_counts(self._look("counts", queue, self._st.now()))
+        return total(self.counts_by_queue().values())
+
+    def counts_by_queue(self) -> dict[str, Counts]:
+        rows = self._look("counts_by_queue", self._st.now())
+        return {queue: Counts(*map(int, lanes), oldest_age_s=age_ms / 1000) for queue, age_ms, *lanes in rows}  # type: ignore[misc]
+
+    def queues(self) -> list[str]:
+        return sorted(row[0] for row in self._look("queues"))
+
+    def peek(
+        self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
+    ) -> Page:
+        lane = validation.lane_of(lane)
+        since, after = validation.read_cursor(cursor)
+        rows = self._link.read(lambda c: page(c, self._link.schema, where, lane, (since, after), limit))
+        more = f"{rows[-1][16] or 0}.{rows[-1][15]}" if rows and len(rows) == limit else None
+        return Page(self._readable(rows), more)
+
+    def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
+        sql, lately = self._st.sql["failure_groups"].decode(), (self._st.now(),) if trend else None
+        rows = self._link.read(lambda c: find_groups(c, self._link.schema, sql, where, lately))
+        return [to_failure_group(*row) for row in rows]
+
+    def groups(self, queue: str) -> list[Group]:
+        width = self._look("group_settings", queue)[0][0]
+        return [Group(queue, *row) for row in self._look("groups", queue, width)]
+
+    def paused(self) -> frozenset[str]:
+        return frozenset(row[0] for row in self._look("paused"))

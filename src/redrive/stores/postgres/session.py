@@ -22,8 +22,8 @@ from ...errors import ConfigError, ReadOnly, StoreUnavailable
 from ...urls import shown
 from ..clock import Clock
 from ..pool import Pool
-from .connection import Connection
-from .errors import (
+from .connection import (
+    Connection,
     Standby,
     TooSlow,
     is_lost,
@@ -31,8 +31,7 @@ from .errors import (
     passes,
     store_error,
 )
-from .floor import Spot
-from .told import SLACK_MS, named, payload, spots_of
+from .floor import SLACK_MS, Spot, named, payload, spots_of
 from .url import OPTIONS, PostgresUrl
 
 T = TypeVar("T")
@@ -75,7 +74,7 @@ class Link:
         _admit(url)
         self.url, self.schema, self.where = url, url.schema, url.shown
         self.channel = f"redrive_{hashlib.blake2b(url.schema.encode(), digest_size=6).hexdigest()}"
-        self.origin = secrets.token_hex(4)  # of the notifications sent from here, which nobody here listens to
+        self.origin = secrets.token_hex(4)  # marks notifications sent from here, which this process ignores
         self.read_only = ""  # why nothing can be written
         self.pooled = False  # whether a pooler stands between: then a session is not ours to set up
         self.on_change: Callable[[Iterable[str]], None] = lambda queues: None  # the listener hangs in here
@@ -155,7 +154,7 @@ class Link:
 
     def _commit(self, c: Connection, wake: Iterable[str]) -> None:
         """Send the commit; and after it, as a transaction of its own that waits for no disk, the notifications: their
-        lock is held over a whole database, and no commit of ours shall wait in line for the disk behind another's."""
+        lock is held over a whole database, and our commits must not wait for the disk behind another's."""
         self._seam("commit")
         c.committing = True
         c.commit_sent = c.execute("commit")
@@ -172,7 +171,7 @@ class Link:
 
     @contextlib.contextmanager
     def _committed(self, c: Connection) -> Iterator[None]:
-        """What was committed is not undone, nor done again, because nobody could be told of it: they look by
+        """What was committed is not undone, nor done again, because the notification failed: waiters look by
         themselves."""
         try:
             yield
@@ -336,7 +335,7 @@ class Link:
     # -- the clock
 
     def now_ms(self) -> int:
-        """The server's clock, estimated. Asks only if nobody has yet."""
+        """The server's clock, estimated. Asks the server only if no call has yet."""
         now = self._clock.now_ms()
         if now is None:
             self.open()

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
-from .rows import BEFORE, CLAIMED, COLUMNS, LEASE
+import psycopg
+
+from .rows import (
+    BEFORE,
+    CLAIMED,
+    COLUMNS,
+    LEASE,
+    cursor,
+)
 from .schema import statements
 
 ABOVE = "_above"  # at the end of a statement's name: as it reads where floors are kept
@@ -58,3 +68,34 @@ def _spelt(sql: str, schema: str) -> str:
     for word, meant in named.items():
         sql = sql.replace(word, meant)
     return re.sub(r"\{now (\$\d+)\}", _NOW, sql)
+
+
+Connection = psycopg.Connection[Any]
+
+
+Cursor = psycopg.RawCursor[tuple[Any, ...]]
+
+
+Clock = Callable[[], int | None]
+
+
+class Statements:
+    """Runs the statements of statements.sql by their names. Their `now` is null, so that the server says what time it
+    is, unless tests give a clock."""
+
+    def __init__(
+        self, sql: dict[str, str], now_ms: Callable[[], int], clock_ms: Callable[[], int] | None = None
+    ) -> None:
+        self.sql = {name: statement.encode() for name, statement in sql.items()}
+        self.now_ms, self._clock_ms, self.by_server = clock_ms or now_ms, clock_ms, clock_ms is None
+
+    def now(self) -> int | None:
+        return None if self._clock_ms is None else self._clock_ms()
+
+    def do(self, c: Connection, name: str, *args: Any) -> Cursor:
+        made = cursor(c)
+        made.execute(self.sql[name], args, binary=True)
+        return made
+
+    def rows(self, c: Connection, name: str, *args: Any) -> list[tuple[Any, ...]]:
+        return self.do(c, name, *args).fetchall()

@@ -76,7 +76,7 @@ create table {s}.queue (
   group_order text collate "C",
   on_dead text collate "C"
 );
--- A group: whoever changes who is in it locks its row first. Rows of groups that are empty are removed now and then.
+-- A group: a transaction that changes its members locks its row first. Rows of groups that are empty are removed now and then.
 create table {s}.line (
   queue text collate "C" not null,
   name text collate "C" not null,         -- of the group; empty: of every group of the queue
@@ -113,7 +113,7 @@ create index cell_sweep on {s}.cell(sweep_ms) where sweep_ms is not null;
 
 -- name: migration_3
 -- compatible from 1
-alter table {s}.message add column before jsonb;   -- what the run that redrove it, or whoever isolated it, took from it (message.Before)
+alter table {s}.message add column before jsonb;   -- what the redrive or the isolation replaced (message.Before)
 
 -- name: migration_4
 -- compatible from 1
@@ -195,7 +195,7 @@ select k.id::text from unnest($1::text[], $2::text[]) as w(task, key) join {s}.u
 where k.id = any($3::uuid[])
 
 -- name: take_keys
--- $1 tasks, $2 keys, $3 ids, $4 for how long at least, $5 now. Takes those that nobody has, which it
+-- $1 tasks, $2 keys, $3 ids, $4 for how long at least, $5 now. Takes those that are free, which it
 -- gives, and locks the others, in one order.
 insert into {s}.unique_key as k (task, key, id, until_ms)
 select r.task, r.key, r.id, case when r.for_ms > 0 then {now $5} + r.for_ms else 0 end
@@ -442,7 +442,7 @@ select count(*), (array_agg(id) filter (where cancel))::text, case when count(*)
 from moved
 
 -- name: held_now
--- $1 ids, $2 fences, $3 seqs: those that are the current claim, and whether a cancel was asked for. Locked: nobody may change them meanwhile.
+-- $1 ids, $2 fences, $3 seqs: those that are the current claim, and whether a cancel was asked for. Locked until the end of the transaction.
 select m.seq, m.fence, m.cancel is not null from {s}.message m
 where (m.id, m.fence, m.seq) in (select * from unnest($1::uuid[], $2::int[], $3::bigint[])) and m.lane = 'leased' order by m.id for no key update
 
@@ -493,7 +493,7 @@ from (select unnest($1::uuid[]) id order by 1) l where m.id = l.id and m.lane in
 
 -- name: redrive
 -- $1 ids in order, $2 redrives, $3 lanes, $4 delays, $5 queue or null, $6 attempts or null, $7 run, $8 keep deadline, $9 now.
--- One of a group goes to the tail, or stays the head that it was. What was done begins anew. A run can take it back.
+-- One of a group goes to the tail, or stays the head that it was. What was done starts over. A run can take it back.
 update {s}.message m set
   before = case when $7::text is not null then {before} end,
   lane = 'ready', redrives = coalesce(m.redrives, 0) + 1, attempt = 0, crashes = null, crashes_alone = null, suspect = null,
@@ -514,7 +514,7 @@ where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane a
 returning r.id::text, r.redrives, r.lane
 
 -- name: return
--- $1 ids in order, $2 redrives, $3 lanes, $4 run: what it moved, and nobody has run since, rests as it did before.
+-- $1 ids in order, $2 redrives, $3 lanes, $4 run: what it moved, and no worker has run since, rests as it did before.
 -- It leaves its group, unless it is still the head that blocks it. (`coalesce` keeps the planner off the index of runs.)
 update {s}.message m set
   (queue, lane, redrives, reason, rested_ms, attempt, crashes, crashes_alone, suspect, life_ms, held_ms, deadline_ms, attempts_allowed,
@@ -655,8 +655,8 @@ with gone as (
 select count(*) from gone
 
 -- name: sweep_lines
--- $1 queue and $2 name up to which the last sweep looked: removes, of some groups' rows, those that nobody holds and that say nothing. (One
--- who joins meanwhile makes it anew.) Gives the place to go on from.
+-- $1 queue and $2 name up to which the last sweep looked: removes, of some groups' rows, those that are unlocked and hold no setting. (A message
+-- that joins meanwhile creates it again.) Gives the place to go on from.
 with looked as materialized (
   select queue, name from {s}.line where (queue, name) > ($1::text, $2::text) order by queue, name limit 5000),
 idle as materialized (
@@ -717,11 +717,11 @@ from (select 1) one left join {s}.queue q on q.name = $1::text
 insert into {s}.line(queue, name, width) values ($1::text, $2::text, $3::int) on conflict (queue, name) do update set width = excluded.width
 
 -- name: lock_queue
--- $1 queue: for whoever changes how its groups are served, against all who go by it
+-- $1 queue: exclusive, to change how its groups are served
 select pg_advisory_xact_lock(hashtextextended('{s} ' || $1::text, 0))
 
 -- name: lock_queues
--- $1 queues, sorted: for whoever goes by how their groups are served
+-- $1 queues, sorted: shared, to go by how their groups are served
 select count(pg_advisory_xact_lock_shared(hashtextextended('{s} ' || queue, 0))) from unnest($1::text[]) queue
 
 -- name: lock
@@ -769,7 +769,7 @@ select set_config('redrive.woken', coalesce((select array_agg(distinct grp) from
 -- name: admit
 -- $1 queues and $2 groups, $3 now, $4 a queue whose woken groups are meant too, or null, $5 how many of each group at most: gives the free places
 -- of these groups to those who are parked, in their order. The time that they were parked is time that they were held. A group with a place for each who is admitted,
--- by number: the index on places lets nobody in twice, whatever goes wrong.
+-- by number: the unique index on places allows each one once, whatever goes wrong.
 with touched as (
   select * from unnest($1::text[], $2::text[]) g(queue, name)
   union
@@ -859,7 +859,7 @@ where (select count(*) from {s}.message m where m.queue = p.queue and m.grp = p.
   < coalesce(l.width, (select a.width from {s}.line a where a.queue = p.queue and a.name = ''), q.group_width, 1)
 
 -- name: set_aside
--- $1 ids, $2 fences, $3 why each cannot be read, $4 in which columns (names with commas), $5 now: claims that whoever made them cannot read
+-- $1 ids, $2 fences, $3 why each cannot be read, $4 in which columns (names with commas), $5 now: claims that the claiming process cannot read
 update {s}.message m set
   before = jsonb_build_object('damaged', to_jsonb(m) - 'before', 'why', r.why, 'wrong', r.wrong), lane = 'quarantine', reason = 'damaged',
   rested_ms = {now $5}, due_ms = null, place = null, turn = null, wake_ms = null, parked_ms = null, deferral = null,

@@ -13,12 +13,11 @@ from psycopg.rows import tuple_row
 from ...errors import EnqueueError, Unsupported
 from ...message import Draft
 from ..sqlalchemy import driver_connection, is_of
-from .errors import store_error
-from .floor import clustered
+from .connection import store_error
+from .floor import SPOTS_MAX, clustered, named, short
 from .rows import adapt, flags, numbers, wait_ms
 from .session import Link
-from .told import SPOTS_MAX, named, short
-from .writes import Statements
+from .statements import Statements
 
 _EXPECTED = (
     "expected a connection of psycopg 3, a Connection or Session of SQLAlchemy on one (postgresql+psycopg://), or "
@@ -79,7 +78,7 @@ def within(c: psycopg.Connection[Any], link: Link) -> Iterator[psycopg.Connectio
 
 
 def tell(c: psycopg.Connection[Any], link: Link, st: Statements, drafts: Sequence[Draft]) -> None:
-    """Have waiters told once the caller commits, this process's too: nobody here sees that commit. It may come long
+    """Have waiters told once the caller commits, this process's too: it does not see that commit. It may come long
     after its transaction began, which is when the messages are due: so it says when that was."""
     for queue in named(draft.queue for draft in drafts):
         mine = [draft for draft in drafts if not queue or draft.queue == queue]

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import psycopg
-
-from ...errors import Conflict, EnqueueError
+from ...errors import EnqueueError
 from ...fault import Fault
 from ...message import (
     DEGRADED,
-    SKIP_LOOKED,
     Ack,
-    Ask,
     DeadLetter,
     Draft,
     Lane,
@@ -23,76 +19,29 @@ from ...message import (
     RetryAt,
     Settled,
     Settlement,
-    Swap,
 )
-from .floors import Looking, Parts, wake_ms
+from .cells import Cells, swap_values
+from .floor import Told
 from .rows import (
+    ID,
+    PLAIN,
+    SEQ,
     byteas,
-    cursor,
     flags,
+    group_of,
     ids,
     ints,
     jsons,
     numbers,
     plain,
     put_rows,
+    seq_of,
     seqs,
     texts,
 )
-from .statements import ABOVE
-from .told import Told
-
-Connection = psycopg.Connection[Any]
-Cursor = psycopg.RawCursor[tuple[Any, ...]]
-Clock = Callable[[], int | None]
-ID = 36  # characters of a message's id, with which every handle begins
-
-
-class Statements:
-    """Runs the statements of statements.sql by their names. Their `now` is null, so that the server says what time it
-    is, unless tests give a clock."""
-
-    def __init__(
-        self, sql: dict[str, str], now_ms: Callable[[], int], clock_ms: Callable[[], int] | None = None
-    ) -> None:
-        self.sql = {name: statement.encode() for name, statement in sql.items()}
-        self.now_ms, self._clock_ms, self.by_server = clock_ms or now_ms, clock_ms, clock_ms is None
-
-    def now(self) -> int | None:
-        return None if self._clock_ms is None else self._clock_ms()
-
-    def do(self, c: Connection, name: str, *args: Any) -> Cursor:
-        made = cursor(c)
-        made.execute(self.sql[name], args, binary=True)
-        return made
-
-    def rows(self, c: Connection, name: str, *args: Any) -> list[tuple[Any, ...]]:
-        return self.do(c, name, *args).fetchall()
-
+from .statements import Connection, Cursor, Statements
 
 # -- handles: the id, a mark, the seq in hex, the queue, and for one of a group "\0" and its name
-
-PLAIN, KEYED, GROUPED = ".", "=", "/"
-_SEQ = slice(ID + 1, ID + 17)
-
-
-def seq_of(handle: int | str) -> str:
-    """A message's own number: an id may be used again once its message is gone."""
-    return str(handle)[_SEQ]
-
-
-def queue_of(handle: int | str) -> str:
-    """The queue of the message when it was claimed."""
-    return str(handle)[_SEQ.stop :].partition("\0")[0]
-
-
-def group_of(handle: int | str) -> tuple[str, str] | None:
-    """Queue and group of the message when it was claimed; None if it is of none."""
-    said = str(handle)
-    if said[ID : ID + 1] != GROUPED:
-        return None
-    queue, _, group = said[_SEQ.stop :].partition("\0")
-    return queue, group
 
 
 # -- putting
@@ -218,44 +167,6 @@ def is_later(draft: Draft, now_ms: int) -> bool:
 # -- claiming
 
 
-def claim(st: Statements, c: Connection, ask: Ask, waking: bool, now: int | None, parts: Parts | None) -> Cursor:
-    """`parts`: of the due index, to read no other; None reads all of it."""
-    args = (ask.queue, ask.limit, ask.lease_ms, ask.worker, now, not waking)
-    if ask.retries > 0:
-        return _at(st, c, "claim_sharing", *args, *_skipping(ask), ask.retries, parts=parts)
-    if not ask.skip:
-        return _at(st, c, "claim", *args, parts=parts)
-    return _at(st, c, "claim_skipping", *args, *_skipping(ask), parts=parts)
-
-
-def _at(st: Statements, c: Connection, name: str, *args: Any, parts: Parts | None) -> Cursor:
-    return st.do(c, name, *args) if parts is None else st.do(c, name + ABOVE, *args, *parts)
-
-
-def next_due(st: Statements, c: Connection, ask: Ask, now: int | None, parts: Parts | None) -> tuple[Any, ...]:
-    """The server's time, and when this ask may find something."""
-    if not ask.skip:
-        return _at(st, c, "next_due", ask.queue, now, parts=parts).fetchall()[0]
-    return _at(st, c, "next_due_skipping", ask.queue, now, *_skipping(ask), parts=parts).fetchall()[0]
-
-
-def look(st: Statements, c: Connection, queues: Sequence[str], now: int | None, parts: Mapping[str, Parts]) -> Cursor:
-    """The server's time, and whether a message waits to be woken."""
-    if not parts:
-        return st.do(c, "look", texts(queues), now)
-    since = numbers([wake_ms(parts, queue) for queue in queues])
-    return st.do(c, "look_above", texts(queues), now, since)
-
-
-def look_behind(st: Statements, c: Connection, looking: Looking) -> Cursor:
-    """What these looks find; for `Floors.saw`."""
-    return st.do(c, "look_behind", *looking.args())
-
-
-def _skipping(ask: Ask) -> tuple[bytes, int]:
-    return texts(sorted(ask.skip)), SKIP_LOOKED
-
-
 # -- settling
 
 
@@ -335,7 +246,7 @@ class Batch:
     def _ack_swapping(self, st: Statements, c: Connection, now: int | None) -> Cursor:
         swaps = [s.swaps[0] for s in self.swapping]
         known = (*named([s.receipt for s in self.swapping]), texts([swap.key for swap in swaps]))
-        return st.do(c, "ack_swapping", *known, numbers([swap.version for swap in swaps]), *_told(swaps), now)
+        return st.do(c, "ack_swapping", *known, numbers([swap.version for swap in swaps]), *swap_values(swaps), now)
 
     def _keep(self, st: Statements, c: Connection, now: int | None) -> Cursor:
         return st.do(
@@ -356,7 +267,7 @@ def _named(receipt: Receipt) -> str:
 def named(receipts: Sequence[Receipt]) -> tuple[bytes, bytes, bytes]:
     handles = [str(handle) for handle, _ in receipts]
     fences = ints([fence for _, fence in receipts])
-    return ids([handle[:ID] for handle in handles]), fences, seqs([handle[_SEQ] for handle in handles])
+    return ids([handle[:ID] for handle in handles]), fences, seqs([handle[SEQ] for handle in handles])
 
 
 def _is_plain(retry: RetryAt) -> bool:
@@ -473,84 +384,3 @@ def settle_each(
 
 
 # -- cells
-
-
-def swap_all(st: Statements, c: Connection, swaps: Sequence[Swap], now: int | None) -> None:
-    for swap, won in zip(swaps, try_swaps(st, c, swaps, now), strict=True):
-        if not won:
-            raise Conflict(f"cell {swap.key!r} is not at version {swap.version}; nothing was written, read it again")
-
-
-def try_swaps(st: Statements, c: Connection, swaps: Sequence[Swap], now: int | None) -> list[bool]:
-    """Each for itself: one statement, and one more where a key comes again."""
-    turns: list[dict[str, int]] = []
-    for n, swap in enumerate(swaps):
-        turn = next((turn for turn in turns if swap.key not in turn), None)
-        if turn is None:
-            turns.append(turn := {})
-        turn[swap.key] = n
-    sent = [_swap_once(st, c, [swaps[n] for _, n in sorted(turn.items())], now) for turn in turns]
-    won = [False] * len(swaps)
-    for turn, made in zip(turns, sent, strict=True):
-        for (key,) in made.fetchall():
-            won[turn[key]] = True
-    return won
-
-
-def _swap_once(st: Statements, c: Connection, swaps: Sequence[Swap], now: int | None) -> Cursor:
-    versions = numbers([swap.version for swap in swaps])
-    return st.do(c, "swap_cells", texts([swap.key for swap in swaps]), versions, *_told(swaps), now)
-
-
-def _told(swaps: Sequence[Swap]) -> tuple[bytes, bytes]:
-    return byteas([swap.value for swap in swaps]), numbers([swap.ttl_ms for swap in swaps])
-
-
-class Cells:
-    """Those that a batch of settlements would swap, locked until the commit: what of it applies is found out here, and
-    written by a statement for all."""
-
-    def __init__(self, st: Statements, c: Connection, keys: Sequence[str], now: int | None) -> None:
-        self._st, self._c = st, c
-        found = st.do(c, "lock_cells", texts(sorted(set(keys))), now) if keys else None
-        self._locked = found
-        self._versions: dict[str, int | None] | None = None  # None: not known before it is written; gone are at 0
-        self._there = set[str]()
-        self._changes: dict[str, Swap] = {}
-
-    def swap(self, swaps: Sequence[Swap]) -> bool:
-        """All of them, or none."""
-        if not swaps:
-            return True
-        if self._versions is None:
-            self._versions = {} if self._locked is None else dict(self._locked.fetchall())
-            self._there = set(self._versions)
-        changed: dict[str, Swap] = {}
-        versions: dict[str, int | None] = {}
-        for swap in swaps:
-            if versions.get(swap.key, self._versions.get(swap.key, 0)) != swap.version:
-                return False
-            changed[swap.key], versions[swap.key] = swap, 0 if swap.value is None else None
-        self._changes |= changed
-        self._versions |= versions
-        return True
-
-    def write(self, now: int | None) -> None:
-        there: list[Swap] = []
-        new: list[Swap] = []
-        gone: list[str] = []
-        for key, swap in sorted(self._changes.items()):
-            if swap.value is not None:
-                (there if key in self._there else new).append(swap)
-            elif key in self._there:
-                gone.append(key)
-        for name, swaps in (("change_cells", there), ("make_cells", new)):
-            if swaps:
-                self._st.do(self._c, name, texts([swap.key for swap in swaps]), *_told(swaps), now)
-        if gone:
-            self._st.do(self._c, "drop_cells", texts(gone))
-
-
-def names_of(drafts: Iterable[Draft]) -> set[tuple[str, str]]:
-    """The groups that these will join."""
-    return {(draft.queue, draft.group) for draft in drafts if draft.group is not None}

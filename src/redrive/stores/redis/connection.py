@@ -26,7 +26,7 @@ class Connection:
 
     def __init__(self, url: RedisUrl, address: Address | None) -> None:
         self.address = address
-        self.sent = False  # whether a command went out whole and was not answered: then nobody knows what became of it
+        self.sent = False  # whether a command was sent whole and not answered: then its outcome is unknown
         self.idle_since_s = 0.0
         self._redis = _open(url, address)
         self._redis.connect()
@@ -115,4 +115,4 @@ class Place(Protocol):
         """Back, and of no more use."""
 
     def clear(self) -> None:
-        """Close what lies idle: where it leads nobody answers any more."""
+        """Close idle connections: their server answers no more."""

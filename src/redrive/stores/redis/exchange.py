@@ -27,7 +27,8 @@ from ...message import (
 from ...store import Traits
 from .. import validation
 from ..meta import text
-from .rows import NO_NAME, Arguments, draft_rows, packed_ids
+from .arguments import Arguments, draft_rows, packed_ids
+from .rows import NO_NAME
 
 ACK, RETRY, DIE, POISON = range(4)
 WORDS = (Settled.OK, Settled.STALE, Settled.CANCELLED)

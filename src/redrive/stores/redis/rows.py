@@ -23,12 +23,11 @@ from ...message import (
     Receipt,
 )
 from ..lifecycle import died_of
-from ..meta import encode, read_deferral
-from ..validation import draft_of
+from ..meta import read_deferral
 
 KEY, GROUP, HAS_PROGRESS, CANCEL, SUSPECT, COLD = 1, 2, 8, 16, 32, 128  # flags of a state
 PLACE = 0
-NO_NAME = "\0"  # the worker of a lease that was asked for without one; an empty one is nobody
+NO_NAME = "\0"  # the worker of a lease that was asked for without one; an empty one means no worker
 LANES = {b"R": Lane.READY, b"L": Lane.LEASED, b"D": Lane.DEAD, b"Q": Lane.QUARANTINE, b"K": Lane.DONE}
 _RESTING = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
 LETTERS = {lane: letter.decode() for letter, lane in LANES.items()}
@@ -75,7 +74,7 @@ class Cold(msgspec.Struct, gc=False):
 
 
 Row = tuple[int, int, int, int, str, str, Rare | None, bytes]
-_encode = msgspec.msgpack.Encoder().encode
+pack = msgspec.msgpack.Encoder().encode
 _row = msgspec.msgpack.Decoder(Row).decode
 _rows = msgspec.msgpack.Decoder(list[Row]).decode
 _cold = msgspec.msgpack.Decoder(Cold).decode
@@ -111,8 +110,8 @@ def tail(draft: Draft, id: str) -> bytes:
         or draft.version != 1
         or draft.content != "json"
     ):
-        return _encode((draft.task, draft.queue, _rare(draft, id), draft.body))[1:]
-    return _encode((draft.task, draft.queue, None, draft.body))[1:]
+        return pack((draft.task, draft.queue, _rare(draft, id), draft.body))[1:]
+    return pack((draft.task, draft.queue, None, draft.body))[1:]
 
 
 def _rare(draft: Draft, id: str) -> Rare:
@@ -341,66 +340,3 @@ def _first_claim(id: str, row: Row, worker: str, until: int) -> Message:
         traceparent=rare.traceparent,
         keep_ms=rare.keep_ms,
     )
-
-
-class Arguments:
-    """What a script is asked: values as msgpack, and bytes beside them that the values name by index."""
-
-    def __init__(self) -> None:
-        self._blobs: list[bytes] = []
-
-    def blob(self, blob: bytes) -> int:
-        """The index in ARGV at which it will be found."""
-        self._blobs.append(blob)
-        return len(self._blobs) + 2
-
-    def blobs(self, blobs: Sequence[bytes]) -> int:
-        """The index of the first; the others follow."""
-        first = len(self._blobs) + 3
-        self._blobs += blobs
-        return first
-
-    def listed(self, now: bytes, asked: Any) -> list[bytes]:
-        return [now, _encode(asked), *self._blobs]
-
-
-def draft_rows(
-    drafts: Sequence[Draft], ids: Sequence[str], zones: dict[tuple[int, str], int], arguments: Arguments
-) -> list[list[Any]]:
-    """Drafts as `_puts.lua` takes them; their zones are added to `zones`."""
-    rows = []
-    for draft, id in zip(drafts, ids, strict=True):
-        zone = zones.setdefault((draft.priority, draft.queue), len(zones))
-        row: list[Any] = [zone, draft.delay_ms, arguments.blob(tail(draft, id))]
-        if draft.due_ms is not None or draft.key is not None or draft.id is not None or draft.group is not None:
-            key = None if draft.key is None else f"{draft.task}\0{draft.key}"
-            row += [draft.due_ms, key, draft.key_for_ms, draft.id is not None, draft.group]
-        rows.append(row)
-    return rows
-
-
-def restored_rows(messages: Sequence[Message], arguments: Arguments) -> list[list[Any]]:
-    """Messages at rest as `restore.lua` takes them."""
-    rows = []
-    for m in messages:
-        last = m.faults[-1] if m.faults else None
-        rows.append(
-            [
-                *(m.queue, m.task, m.priority, LETTERS[m.lane], m.enqueued_ms),
-                arguments.blob(tail(draft_of(m), m.id)),
-                *(m.fence, m.attempt, m.crashes, m.crashes_alone, m.redrives),
-                0 if m.life_ms == m.enqueued_ms else m.life_ms,
-                *(m.held_ms, m.suspect, NO_NAME if m.worker == "" else m.worker or ""),
-                None if m.key is None else f"{m.task}\0{m.key}",
-                *(m.group, m.reason, m.rested_ms, m.attempts_allowed),
-                None if last is None else last.fingerprint,
-                arguments.blobs([encode(fault) for fault in m.faults]),
-                len(m.faults),
-                None if m.progress is None else arguments.blob(m.progress),
-            ]
-        )
-    return rows
-
-
-def packed_ids(ids: Sequence[str]) -> bytes:
-    return bytes.fromhex("".join(ids).replace("-", ""))

@@ -26,7 +26,7 @@ from ...message import (
     Where,
 )
 from .. import lifecycle, validation
-from ..groups import grouped
+from ..failure_groups import grouped
 from .rows import LETTERS, fatal_of, id_text, member_number, readable
 
 Call = Callable[..., Any]  # call(script, asked, *blobs)
@@ -121,7 +121,7 @@ class Looks:
             if resting == [Lane.DEAD] and where.queue is None and (where.task or where.fingerprint) is not None:
                 names = self._failures(where)
                 keys = keys if names is None else [("", name) for name in names]
-            looked = chain((2000, 4000, 8000), repeat(LOOKED))  # a page that is soon full shall not look far
+            looked = chain((2000, 4000, 8000), repeat(LOOKED))  # a page that is soon full need not look far
             yield from self._pages(lambda at: self._at_rest(keys, where, at, page, next(looked)), after)
 
     def _pages(

@@ -211,7 +211,7 @@ class Link:
     # -- the clock
 
     def now_ms(self) -> int:
-        """The server's clock, estimated. Asks only if nobody has yet."""
+        """The server's clock, estimated. Asks the server only if no call has yet."""
         now = self._clock.now_ms()
         if now is None:
             sent_s = time.monotonic()

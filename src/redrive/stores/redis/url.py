@@ -11,7 +11,7 @@ from msgspec import Struct
 from ...duration import seconds
 from ...errors import ConfigError
 from ...urls import option_shown, shown, split
-from .. import REDIS_SCHEMES
+from ..url import REDIS_SCHEMES
 
 OURS = ("namespace", "timeout", "pool", "db")
 # Named as redis-py names them, so that what people have for other clients holds here too.

@@ -1,8 +1,8 @@
 """How an idle worker waits on Redis: subscribed to a channel per queue, on which scripts say that something may be due.
 
 Not a blocking read of a stream: a thread that waits in one must be freed by a second connection at each nudge, and
-every put would write to disk and to memory for whoever may wait. A subscription is there or not: it can be waited for
-beside a nudge and a time, and costs a put nothing where nobody waits. It is made before the waiter looks at what is
+every put would write to disk and to memory for a possible waiter. A subscription is there or not: it can be waited for
+beside a nudge and a time, and costs a put nothing where no worker waits. It is made before the waiter looks at what is
 due, so whatever is put after that look is heard of. One that breaks ends the wait, and the next wait looks again.
 """
 

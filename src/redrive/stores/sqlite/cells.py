@@ -1,14 +1,14 @@
-"""Swaps of cells in the SQLite store, a batch at a time: one look at the cells, one write, whatever their number.
+"""Cells in the SQLite store. Any number of swaps takes one read and one write.
 
-A cell that was deleted stays as an expired one until a sweep removes both. The sweep keeps the highest version that it
-removed (`cell_gone`), and new cells begin above that: so no key has a version twice, though its row goes.
+A deleted cell stays as an expired row until a sweep removes it. The sweep records the highest version that it removed
+(`cell_gone`), and new cells begin above that: so a key never has the same version twice.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -17,6 +17,15 @@ from ...message import Cell, Swap
 from ..meta import text
 
 SWEEP_MAX = 1000
+T = TypeVar("T")
+
+
+class Write(Protocol):
+    """As `Writer.run`."""
+
+    def __call__(self, do: Callable[[sqlite3.Connection], T], *, synced: bool = True) -> T: ...
+
+
 _read = msgspec.json.Decoder(list[tuple[str, int, str]]).decode
 
 
@@ -102,3 +111,33 @@ def sweep(c: sqlite3.Connection, sql: Mapping[str, str], now: int) -> bool:
     c.execute(sql["keep_versions"], (expired[1],))
     c.execute(sql["sweep_cells"], (now,))
     return bool(expired[0] == SWEEP_MAX)
+
+
+class SqliteCells:
+    """Cells in the same file as the messages."""
+
+    def __init__(
+        self,
+        sql: Mapping[str, str],
+        read: Callable[..., list[tuple[Any, ...]]],
+        write: Write,
+        now_ms: Callable[[], int],
+        clock_ms: Callable[[], int],
+        sweep: Callable[[sqlite3.Connection, int], None],
+    ) -> None:
+        self._sql, self._read, self._write, self._sweep = sql, read, write, sweep
+        self._now_ms, self._clock_ms = now_ms, clock_ms
+
+    def read(self, keys: Sequence[str]) -> list[Cell | None]:
+        rows = self._read(self._sql["read_cells"], text(list(keys)), self._now_ms())
+        found = to_cells(rows[0][0])
+        return [found.get(key) for key in keys]
+
+    def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
+        def work(c: sqlite3.Connection) -> list[bool]:
+            now = self._clock_ms()
+            words = swap_each(c, self._sql, swaps, now)
+            self._sweep(c, now)
+            return words
+
+        return self._write(work, synced=durable) if swaps else []

@@ -1,15 +1,262 @@
-"""The time of an SQLite store: its mark in the file, and times of day as times of the store. See held_clock.py."""
+"""The clock of an SQLite store, which does not jump when somebody sets the machine's clock.
+
+A lease, a delay and a timeout are lengths of time. The wall clock does not measure those: when it is set forward by an
+hour, every lease has run out; when it is set back, nothing comes due for an hour. So the store keeps a mark: a point in
+its own time from which the machine's steady clock counts on. Until the wall clock is set, both show the same time.
+
+- Set back: the store's time is ahead of the wall clock. It never goes back. It runs slower by a tenth until the wall
+  clock has caught up. So nothing is early, and what is due is late by a ninth of its delay at most.
+- Set forward: the store's time is behind. It goes on as before, so no lease runs out early. If the wall clock stays
+  ahead for ten minutes, the store's time is set to it, as soon as nothing is leased.
+
+`next_mark` decides that, as a pure function of marks and clock readings. `HeldClock` applies it in this process,
+`StoreClock` reads and writes the mark in the file.
+"""
 
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
+from ...duration import show
+from ...files import UNKNOWN_BOOT, boot_id
 from ...message import Draft, Settlement
-from .held_clock import KEY, HeldClock, Host, finding
+
+KEY = "clock"  # of the cell that holds the mark
+STEP_MS = 1000  # by how much the wall clock must be off for somebody to have set it
+SLOWER = 0.1
+WAIT_MS = 10 * 60_000  # how long a wall clock that was set forward must stay so
+AWAY_MS = 24 * 3600_000  # a store further ahead when the machine starts was written under a clock that was wrong
+SAVE_EVERY_MS = 60_000
+LOOK_EVERY_MS = 1000  # how often a process looks whether another has changed the mark
+QUIET_EVERY_MS = 10_000  # how often it asks whether nothing is leased, where it waits for that
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # counts on while the machine sleeps; macOS' does
+
+
+class Host(Protocol):
+    """The clocks of a machine. Tests have their own, which they set."""
+
+    @property
+    def start(self) -> str:
+        """A word for this start of the machine, and the place whose steady clock it is; empty where there is none."""
+        ...
+
+    def wall_s(self) -> float:
+        """The time of day, which people and programs may set."""
+        ...
+
+    def steady_s(self) -> float:
+        """Since some point; counts on evenly whatever is set, until the machine starts again."""
+        ...
+
+
+class Machine:
+    """This machine's clocks."""
+
+    def __init__(self) -> None:
+        boot = boot_id()
+        self.start = "" if boot.startswith(UNKNOWN_BOOT) else f"{boot}{_time_namespace()}"
+        self.wall_s = time.time
+        self.steady_s = partial(time.clock_gettime, _STEADY)
+
+
+def _time_namespace() -> str:
+    """Containers may have steady clocks of their own."""
+    try:
+        return f"/{Path('/proc/self/ns/time').stat().st_ino}"
+    except OSError:
+        return ""
+
+
+class Mark(Struct, frozen=True, array_like=True):
+    """At `steady_ms` of the start `start` the store's time was `time_ms`, and the wall clock `offset_ms` above the
+    steady one. `behind_since_ms`: since when the wall clock has been further on, if it has."""
+
+    start: str
+    steady_ms: float
+    time_ms: float
+    offset_ms: float
+    behind_since_ms: float | None = None
+
+    def time_at(self, steady_ms: float) -> float:
+        """The store's time, until a process makes another mark."""
+        elapsed = steady_ms - self.steady_ms
+        ahead = self.time_ms - self.steady_ms - self.offset_ms
+        return self.time_ms + elapsed - max(0.0, min(ahead, elapsed * SLOWER))
+
+    def is_off(self, wall_ms: float, steady_ms: float) -> bool:
+        """Whether the wall clock was set since."""
+        return abs(wall_ms - steady_ms - self.offset_ms) > STEP_MS
+
+
+def next_mark(
+    mark: Mark | None, start: str, wall_ms: float, steady_ms: float, is_quiet: Callable[[], bool] = lambda: False
+) -> Mark:
+    """The mark to go by from now on: the same one where nothing has happened. `is_quiet` is asked whether nothing is
+    leased, where that decides."""
+    offset = wall_ms - steady_ms
+    if mark is None:
+        return Mark(start, steady_ms, wall_ms, offset)
+    if mark.start != start or steady_ms < mark.steady_ms - STEP_MS:
+        is_wrong = mark.time_ms - wall_ms > AWAY_MS
+        return Mark(start, steady_ms, wall_ms if is_wrong else max(wall_ms, mark.time_ms), offset)
+    now = mark.time_at(steady_ms)
+    since = None
+    if wall_ms - now > STEP_MS:
+        since = steady_ms if mark.behind_since_ms is None else mark.behind_since_ms
+        if steady_ms - since >= WAIT_MS and is_quiet():
+            return Mark(start, steady_ms, wall_ms, offset)
+    changed = mark.is_off(wall_ms, steady_ms) or (since is None) != (mark.behind_since_ms is None)
+    if changed or steady_ms - mark.steady_ms >= SAVE_EVERY_MS:
+        return Mark(start, steady_ms, now, offset if changed else mark.offset_ms, since)
+    return mark
+
+
+class HeldClock:
+    """The store's time in this process. `sync` takes the mark that is in the store, which is as good as a second ago
+    where the clock was not set, and read in each commit where it was."""
+
+    def __init__(self, host: Host | None = None) -> None:
+        self._host = host or Machine()
+        self._steady_s, self._wall_s = self._host.steady_s, self._host.wall_s
+        self._looked_ms = self._asked_ms = float("-inf")
+        self._good_until_ms = float("-inf")  # by the steady clock: until then no commit need sync
+        self._was_set = False  # the wall clock, since the mark was made
+        self._unsaved: tuple[Mark | None] | None = None  # the mark before one that is not committed yet
+        self._take(None)
+
+    def _take(self, mark: Mark | None) -> None:
+        self._mark = mark
+        self._offset_ms, self._since_ms = (
+            (0.0, 0.0) if mark is None else (mark.offset_ms, mark.time_ms - mark.steady_ms)
+        )
+        self._ahead_ms = self._since_ms - self._offset_ms
+        self._was_set = False
+
+    def now(self) -> float:
+        """In ms; without a mark that of the wall clock."""
+        mark = self._mark
+        if mark is None:
+            return self._wall_s() * 1000
+        steady = self._steady_s() * 1000
+        return steady + self._since_ms if self._ahead_ms <= 0 else mark.time_at(steady)
+
+    def now_ms(self) -> int:
+        return int(self.now())
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the wall clock may show another time: as of the last commit."""
+        return self._was_set or not -STEP_MS < self._ahead_ms < STEP_MS
+
+    def ahead_ms(self) -> float:
+        """How far the store's time is ahead of the wall clock; 0 where that was not set."""
+        steady, wall = self._read()
+        ahead = 0.0 if self._mark is None else self._mark.time_at(steady) - wall
+        return ahead if abs(ahead) > STEP_MS else 0.0
+
+    def of_day(self, wall_ms: int) -> int:
+        """The store's time when the wall clock will say this."""
+        ahead, left = self.ahead_ms(), wall_ms - self._wall_s() * 1000
+        if ahead < 0:
+            return wall_ms + int(ahead) if left < self._wait_ms() else wall_ms  # it will have followed by then
+        return wall_ms + int(ahead - max(0.0, min(ahead, left * SLOWER)))
+
+    def _wait_ms(self) -> float:
+        """For how long it will not follow a wall clock that is further on, for certain."""
+        since = None if self._mark is None else self._mark.behind_since_ms
+        return WAIT_MS if since is None else since + WAIT_MS - self._steady_s() * 1000
+
+    def _read(self) -> tuple[float, float]:
+        """Both clocks, as of one moment: between two readings a process may stand still."""
+        while True:
+            before_s, wall_s, steady_s = self._steady_s(), self._wall_s(), self._steady_s()
+            if steady_s - before_s < STEP_MS / 4000:
+                return steady_s * 1000, wall_s * 1000
+
+    # -- in step with other processes
+
+    def begin(self) -> bool:
+        """Whether the commit that begins must sync."""
+        self._unsaved = None
+        steady = self._steady_s() * 1000
+        if steady < self._good_until_ms and -STEP_MS < self._wall_s() * 1000 - steady - self._offset_ms < STEP_MS:
+            return False
+        steady, wall = self._read()
+        self._was_set = self._mark is not None and self._mark.is_off(wall, steady)
+        return bool(self._host.start)
+
+    def sync(self, found: bytes | None, is_quiet: Callable[[], bool]) -> bytes | None:
+        """Go by the mark that the store has now, and return what to keep in its place, if anything. Only where
+        no other process can write it meanwhile; if it is not written, `forget` must be called."""
+        kept, (steady, wall) = read(found), self._read()
+        self._unsaved = (self._mark,)
+        mark = next_mark(kept, self._host.start, wall, steady, lambda: self._ask(is_quiet, steady))
+        self._take(mark)
+        self._looked_ms = steady
+        self._good_until_ms = steady + LOOK_EVERY_MS if mark.behind_since_ms is None else steady
+        return None if mark is kept else _encode(mark)
+
+    def _ask(self, is_quiet: Callable[[], bool], steady_ms: float) -> bool:
+        if steady_ms - self._asked_ms < QUIET_EVERY_MS:
+            return False
+        self._asked_ms = steady_ms
+        return is_quiet()
+
+    def forget(self) -> None:
+        """The commit that began was undone."""
+        if self._unsaved is not None:
+            self._take(self._unsaved[0])
+            self._unsaved = None
+            self._good_until_ms = self._asked_ms = float("-inf")
+
+    @property
+    def wants_look(self) -> bool:
+        """Whether to look at the store's mark, where nothing is committed."""
+        return self._steady_s() * 1000 - self._looked_ms >= LOOK_EVERY_MS and bool(self._host.start)
+
+    def look(self, found: bytes | None) -> None:
+        """Go by the mark that the store had a moment ago, unless this process knows a newer one."""
+        kept, mark, (steady, wall) = read(found), self._mark, self._read()
+        self._looked_ms = steady
+        if kept is None or kept.start != self._host.start:
+            if mark is None:
+                self._take(next_mark(kept, self._host.start, wall, steady))
+        elif mark is None or mark.start != kept.start or kept.steady_ms > mark.steady_ms:
+            self._take(kept)
+            self._was_set = kept.is_off(wall, steady)
+
+
+def finding(ahead_ms: float) -> str | None:
+    """What a doctor says of a store's time that is so far ahead of the wall clock."""
+    if not ahead_ms:
+        return None
+    by, how = show(round(abs(ahead_ms) / 1000)), "back" if ahead_ms > 0 else "forward"
+    then = "ahead of it, and comes back by running slower by a tenth: until then delays are longer by a ninth at most"
+    if ahead_ms < 0:
+        then = "behind it, and follows once that has lasted ten minutes and nothing is leased"
+    return f"the clock of this machine was set {how} while messages were waiting: the store's time is {by} {then}"
+
+
+_encode = msgspec.json.encode
+_decode = msgspec.json.Decoder(Mark).decode
+
+
+def read(found: bytes | None) -> Mark | None:
+    """The mark that the store has; one that cannot be read counts as none."""
+    try:
+        return None if found is None else _decode(found)
+    except (msgspec.DecodeError, ValueError):
+        return None
+
 
 Read = Callable[..., list[tuple[Any, ...]]]
 

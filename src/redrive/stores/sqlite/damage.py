@@ -1,8 +1,8 @@
-"""Rows of the SQLite store that cannot be read: what is wrong with them, and setting them aside.
+"""Find rows of the SQLite store that cannot be read, and set them aside.
 
-Nothing here runs where all rows can be read: whoever meets an error looks here which rows cause it. A row that is set
-aside goes to the quarantine lane. What cannot be read of it gives way to a default, and the row as it was stands as
-JSON in its column `before`: so every version can read it from then on.
+Nothing here runs while all rows can be read: code that meets an error finds here which rows cause it. A row that is set
+aside goes to quarantine. Columns that cannot be read get a default, and the column `before` keeps the whole row
+as JSON. So every version can read the message from then on.
 """
 
 from __future__ import annotations

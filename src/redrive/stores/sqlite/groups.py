@@ -1,7 +1,7 @@
-"""Groups in the SQLite store: who of a group has a place, who is parked for one, who waits for its time.
+"""Groups in the SQLite store: which messages hold a place, which are parked for one, and which wait for their due time.
 
-Every statement that changes where grouped messages lie is followed, in the same commit, by `admit` for the groups it
-touched. So no commit leaves a group with a message parked and a place free, and nobody has to look for one.
+Every statement that moves grouped messages is followed, in the same commit, by `admit` for the groups it touched. So no
+commit leaves a message parked while its group has a free place, and no process has to look for such messages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ...message import Group, GroupOrder, OnDead
-from ..memory.groups import PRIORITY_SHIFT, WOKEN_MIN, refuse
+from ..groups import PRIORITY_SHIFT, WOKEN_MIN, refuse
 from ..meta import text
 
 Touched = set[tuple[str, str]]  # (queue, group)
@@ -61,16 +61,12 @@ class Groups:
 
     def __init__(self, statements: Mapping[str, str]) -> None:
         self._sql = statements
-        self.admitted = 0  # how many were given a place since whoever reads this set it to 0
+        self.admitted = 0  # how many were given a place since the last exchange set it to 0
 
     def rules(self, c: sqlite3.Connection, queue: str) -> Rules:
         width, order, on_dead, own = c.execute(self._sql["group_settings"], (queue,)).fetchone()
         strict = order == GroupOrder.STRICT
         return Rules(width, strict, strict and on_dead == OnDead.BLOCK, bool(own))
-
-    def any(self, c: sqlite3.Connection) -> bool:
-        """Whether any message stands in a group: where none does, groups cost this question."""
-        return bool(c.execute(self._sql["grouped"]).fetchone()[0])
 
     # -- joining
 
@@ -199,7 +195,7 @@ class Groups:
         refuse(queue, width, bool(own), GroupOrder(order), OnDead(on_dead))
 
     def admit_everywhere(self, c: sqlite3.Connection, now: int) -> None:
-        """Where a row that cannot be read left a place free and does not say of which group."""
+        """Where a row that cannot be read left a place free, in a group that it does not name."""
         for queue in msgspec.json.decode(c.execute(self._sql["parked_queues"]).fetchone()[0]):
             self._admit_all(c, queue, now)
 

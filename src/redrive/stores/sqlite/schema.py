@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ...errors import SchemaError
 from ...message import SKIP_LOOKED
+from .errors import store_error
 from .rows import COLUMNS
-from .writer import store_error
 
 MIGRATIONS = ("migration_1", "migration_2", "migration_3", "migration_4", "migration_5", "migration_6")
 # What a redrive or an isolation takes from a message, as its column `before` keeps it: see `message.Before`.

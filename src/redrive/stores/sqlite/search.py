@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from ...message import TREND_MS, FailureGroup, Lane, Where
+from ...errors import StoreError, StoreUnavailable
+from ...message import (
+    DAMAGED,
+    TREND_MS,
+    Counts,
+    FailureGroup,
+    Group,
+    Lane,
+    Message,
+    Page,
+    Where,
+)
+from .. import validation
+from ..counts import total
 from ..lifecycle import died_of
 from ..meta import text
 from ..validation import RESTED, values_of
-from .rows import read_faults
+from .damage import UNREADABLE, damage_of, raw_of, read_each
+from .file import SqliteFile
+from .groups import to_group
+from .rows import (
+    COLUMNS,
+    read_faults,
+    read_rows,
+    to_message,
+)
 
 _RESTING = ("(rested_ms, seq) > (?, ?)", "rested_ms, seq")
 _ANY = ("(coalesce(rested_ms, 0), seq) > (?, ?)", "coalesce(rested_ms, 0), seq")
@@ -142,3 +163,81 @@ def to_failure_group(fingerprint: str, task: str, error: str | None, faults: str
     times = [ms if isinstance(ms, int) else 0 for ms in numbers[1:3]]  # a damaged row may hold anything
     told: tuple[Any, ...] = (numbers[0], *times, *numbers[3:])
     return FailureGroup(fingerprint, task, error or "", fault.text if fault else "", *told)
+
+
+class SqliteQueries(SqliteFile):
+    """Find messages without claiming them."""
+
+    def _messages(self, where: str, *args: Any) -> list[tuple[int, Message]]:
+        sql = f"select json_group_array(json_array({COLUMNS})) from (select * from message {where})"
+        try:
+            found = [(row[0], to_message(row)) for row in read_rows(self._read(sql, *args)[0][0])]
+        except StoreUnavailable:
+            raise
+        except (StoreError, *UNREADABLE):
+            seqs = [row[0] for row in self._read(f"select seq from message {where}", *args)]
+            found = [*read_each(self._read, seqs)]
+        aside = [seq for seq, message in found if message.reason == DAMAGED and message.damage is None]
+        return self._with_damage(found, aside) if aside else found
+
+    def _with_damage(self, found: list[tuple[int, Message]], aside: Sequence[int]) -> list[tuple[int, Message]]:
+        """They with what is kept of the rows of those that were set aside."""
+        kept = dict(self._read(self._sql["kept_before"], text(list(aside))))
+        return [
+            (seq, replace(message, damage=damage_of(kept[seq])) if seq in kept else message) for seq, message in found
+        ]
+
+    def find(self, ids: Sequence[str]) -> list[Message | None]:
+        found = {m.id: m for _, m in self._messages("where id in (select value from json_each(?))", text(list(ids)))}
+        return [found.get(id) for id in ids]
+
+    def counts(self, queue: str | None = None) -> Counts:
+        if queue is None:
+            return total(self.counts_by_queue().values())
+        now = self.now_ms()
+        ready, scheduled, leased, oldest, without_place = self._read(self._sql["counts"], now, queue)[0]
+        resting = dict(self._read(self._sql["resting_counts"], queue))
+        age_s = (now - oldest) / 1000 if oldest is not None else 0.0
+        return Counts(
+            ready,
+            scheduled + without_place,
+            leased,
+            resting.get("dead", 0),
+            resting.get("quarantine", 0),
+            resting.get("done", 0),
+            age_s,
+        )
+
+    def counts_by_queue(self) -> dict[str, Counts]:
+        rows = self._read(self._sql["counts_by_queue"], self.now_ms())
+        return {queue: Counts(*numbers) for queue, *numbers in rows if isinstance(queue, str)}
+
+    def queues(self) -> list[str]:
+        return sorted(row[0] for row in self._read(self._sql["queues"]) if isinstance(row[0], str))
+
+    def peek(
+        self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
+    ) -> Page:
+        lane = validation.lane_of(lane)
+        since, after = validation.read_cursor(cursor)
+        where, (since, after) = validation.begin(where, lane, (since, after))
+        which, args = page_of(self._read, lane, where, (since, after), limit)
+        found = self._messages(which, *args)
+        more = f"{found[-1][1].rested_ms or 0}.{found[-1][0]}" if len(found) == limit and found else None
+        if more is not None and found[-1][1].rested_ms is None and "rested_ms" in raw_of(found[-1][1]):
+            more = None  # behind all others: no place leads on from there
+        return Page([message for _, message in found], more)
+
+    def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
+        clauses, args = where_of(where, Lane.DEAD)
+        told, since = trend_of(self.now_ms() if trend else None)
+        name = "all_failure_groups" if grouped_by_index(where) else "failure_groups"
+        sql = self._sql[name].replace("{trend}", told).replace("{where}", " and ".join(clauses))
+        return [to_failure_group(*row) for row in self._read(sql, *since, *args)]
+
+    def groups(self, queue: str) -> list[Group]:
+        width = self._read(self._sql["group_settings"], queue)[0][0]
+        return [to_group(queue, row) for row in self._read(self._sql["groups"], queue, width)]
+
+    def paused(self) -> frozenset[str]:
+        return frozenset(row[0] for row in self._read("select name from queue where paused"))

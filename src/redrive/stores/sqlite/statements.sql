@@ -344,7 +344,7 @@ from json_each(?2) j
 where message.seq = json_extract(j.value, '$[0]') and message.lane = 'leased' and message.fence = json_extract(j.value, '$[1]')
 
 -- name: retry
--- ?1 [[seq, fence, due, fault], …]: `settle` for the most frequent of its cases, a counted retry of what nobody cancelled
+-- ?1 [[seq, fence, due, fault], …]: `settle` for the most frequent of its cases, a counted retry without cancel
 update message set lane = 'ready', suspect = 0, deferral = null, due_ms = json_extract(j.value, '$[2]'), faults = case
     when faults is null then '[' || json_extract(j.value, '$[3]') || ']'
     when json_array_length(faults) >= 20 then

@@ -66,7 +66,7 @@ def _begin(c: sqlite3.Connection) -> None:
 
 
 def after_commit(tx: Any, do: Callable[[], None]) -> None:
-    """Call `do` once a session of SQLAlchemy's commits. Other transactions tell nobody: waiters find out by looking."""
+    """Call `do` once a session of SQLAlchemy's commits. After other transactions waiters find out by polling."""
     orm, event = sys.modules.get("sqlalchemy.orm"), sys.modules.get("sqlalchemy.event")
     if orm is not None and event is not None and isinstance(tx, orm.Session):
         if _WAITING not in tx.info:  # one listener for a session's life: none is ever taken off, not even with once=

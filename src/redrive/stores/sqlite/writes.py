@@ -1,4 +1,4 @@
-"""What changes messages and cells in the SQLite store, inside the writer's transaction: insert, settle, swap."""
+"""Write messages in the SQLite store: insert, settle, retain. Each call is part of a transaction of the caller."""
 
 from __future__ import annotations
 
@@ -11,25 +11,22 @@ import msgspec
 from ...errors import EnqueueError
 from ...ids import new_id
 from ...message import (
+    DEGRADED,
     Ack,
+    DeadLetter,
     Draft,
     Keep,
     Lane,
     Put,
+    Quarantine,
+    Receipt,
+    RetryAt,
     Settled,
     Settlement,
 )
-from ..meta import text
+from ..meta import meta_of, text
 from .cells import Swaps
 from .groups import Groups, Touched
-from .rows import (
-    defer_row,
-    fences_of,
-    insert_row,
-    kept_row,
-    move_row,
-    retry_row,
-)
 
 
 class Changes:
@@ -88,7 +85,8 @@ class Changes:
         touched = self._groups.touched(c, fences) if grouped else Touched()
         words = self._acked(c, settlements, fences) if plain else None
         if words is not None:
-            self._groups.admit(c, touched, now)
+            if touched:
+                self._groups.admit(c, touched, now)
             return words
         words = self._settle_each(c, settlements, fences, now)
         if touched:
@@ -179,3 +177,61 @@ class Changes:
         removed = c.execute(self._sql["retain"], (lane, queue, *max(ends))).rowcount
         self._groups.admit(c, going, now)
         return removed
+
+
+def fences_of(receipts: Sequence[Receipt]) -> dict[int | str, int]:
+    """The newest fence of each handle: an older one in the same batch is stale and must not hide it."""
+    return {r.handle: r.fence for r in sorted(receipts, key=lambda receipt: receipt.fence)}
+
+
+def insert_row(draft: Draft, id: str, due: int, now: int) -> tuple[Any, ...]:
+    head = (id, draft.task, draft.queue, draft.priority, due, now, now, draft.deadline_ms)
+    rare = draft.headers or draft.correlation_id or draft.causation_id or draft.traceparent or draft.keep_ms
+    meta = meta_of(draft, id) if rare or draft.content != "json" else None
+    return (*head, draft.version, draft.key, draft.group, draft.producer, meta, draft.body)
+
+
+def retry_row(s: Settlement) -> list[Any] | None:
+    """A counted retry with its fault, as the statement `retry` takes it; None for every other settlement."""
+    decision = s.decision
+    if type(decision) is not RetryAt or not decision.counts or decision.held or s.fault is None:
+        return None
+    if decision.deferral is not None or decision.crashed:
+        return None
+    return [*s.receipt, decision.at_ms, text(s.fault)]
+
+
+def defer_row(s: Settlement, now: int) -> list[Any] | None:
+    """A wait that flow control asked for, as the statement `defer` takes it; None for every other settlement."""
+    decision = s.decision
+    if type(decision) is not RetryAt or decision.counts or decision.crashed or s.fault is not None:
+        return None
+    why = None if decision.deferral is None else text(decision.deferral)
+    return [s.receipt.handle, decision.at_ms, max(0, decision.at_ms - now) if decision.held else 0, why]
+
+
+def kept_row(s: Settlement, ack: Ack, now: int) -> tuple[Any, ...]:
+    """An ack of what is kept, as the statement `keep` takes it."""
+    expires = None if ack.keep_ms is None else now + ack.keep_ms
+    reason = None if ack.degraded is None else DEGRADED
+    return (now, expires, reason, s.result, *s.receipt)
+
+
+def move_row(s: Settlement, now: int) -> list[Any]:
+    """One settlement that is not an ack, as the statement `settle` takes it."""
+    fault = text(s.fault) if s.fault is not None else None
+    fingerprint, error = (s.fault.fingerprint, s.fault.error) if s.fault is not None else (None, None)
+    match s.decision:
+        case RetryAt(at_ms, _, counts, held, deferral, crashed, in_company):
+            held_ms = max(0, at_ms - now) if held else 0
+            why = None if deferral is None else text(deferral)
+            counts, alone = counts and not crashed, crashed and not in_company
+            return [*s.receipt, Lane.READY, at_ms, counts, held_ms, None, None, None, fault, why, crashed, alone]
+        case DeadLetter(reason, _, counts):
+            return [*s.receipt, Lane.DEAD, None, counts, 0, reason, fingerprint, error, fault, None, 0, 0]
+        case Quarantine(_, reason, counts, crashed, in_company):
+            counts, alone = counts and not crashed, crashed and not in_company
+            told = (reason, fingerprint, error, fault, None, crashed, alone)
+            return [*s.receipt, Lane.QUARANTINE, None, counts, 0, *told]
+        case _:
+            raise TypeError(f"{s.decision!r} moves no message: expected RetryAt, DeadLetter or Quarantine")

@@ -13,7 +13,6 @@ from ...errors import ConfigError, Conflict, Unsupported
 from ...message import Cell, Swap, version_of
 from ...store import Cells, OpenCells, Store, Traits
 from ..cells import CellsOfStore
-from ..lazy import Later
 from .url import Mode, SqsUrl
 from .wire import ANY_BODY_MAX, PROGRESS_BYTES_MAX
 
@@ -142,9 +141,13 @@ class Beside:
 
     def open(self) -> None:
         """Open what is opened at its first use. Raises what opening it raises."""
-        for part in (self.triage, getattr(self._own, "store", None)):
-            if isinstance(part, Later):
-                part.opened()
+        for part in (self.triage, self._own):
+            if part is not None:
+                part.connect()
+
+    def requests(self) -> Counter[str]:
+        """The calls of the cells, by action."""
+        return Counter() if self._own is None else Counter(self._own.requests)
 
     def doctor(self) -> list[str]:
         return [line for part in (self.triage, self._own) if part is not None for line in part.doctor()]

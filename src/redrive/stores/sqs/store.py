@@ -8,13 +8,12 @@ be written elsewhere is sent first, and the message is deleted last. A crash lea
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...codec import Routes
+from ...codec import Route, Routes
 from ...errors import ConfigError, StoreError, StoreUnavailable, Unsupported
-from ...fault import Fault
 from ...message import (
     RESTING,
     Ask,
@@ -36,12 +35,11 @@ from ...message import (
     Put,
     Receipt,
     Settlement,
-    Started,
     Swap,
     Verdict,
     Where,
 )
-from ...store import OpenCells, Store, Work
+from ...store import OpenCells, Store, Usage, Work
 from ...urls import split
 from .. import validation
 from ..clock import wall_ms
@@ -80,13 +78,15 @@ from .url import SqsUrl
 _UNSEEN = "SQS can look at no message that waits or runs in it"
 
 
-class SqsStore:
+class SqsStore(Store):
     """Queues of SQS under one prefix.
 
     `clock_ms` replaces this machine's clock in tests. `triage` and `cells` are used in place of those that the URL
     names, and closed with the store; `open_store` and `open_cells` open those of the URL. `requests` counts the calls
     of SQS by action. Raises ConfigError for a URL that is not valid, or where boto3 is not installed.
     """
+
+    adopts = True
 
     def __init__(
         self,
@@ -170,12 +170,17 @@ class SqsStore:
         """How many messages left their queue for good in this process."""
         return self._ending.processed
 
+    def usage(self) -> Usage:
+        return Usage(self.requests + self._beside.requests(), self.processed)
+
     def now_ms(self) -> int:
         return self._clock_ms()
 
-    def listen(self, tell: Callable[[str, str], None]) -> None:
-        """Have `tell` called with the name and the text of each notice."""
-        self._tell_to = tell
+    def on_notice(self, notify: Callable[[str, str], None]) -> None:
+        self._tell_to = notify
+
+    def route(self, queue: str, route: str | Route) -> None:
+        self.routes.add(queue, route)
 
     def _tell(self, about: str, text: str) -> None:
         if self._tell_to is not None:
@@ -234,9 +239,6 @@ class SqsStore:
     def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[Hold]:
         return self._leases.extend(receipts, lease_ms=lease_ms, alone=alone)
 
-    def release(self, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None) -> tuple[int, int]:
-        return 0, 0  # a dead worker's messages come back when their visibility ends
-
     def checkpoint(self, receipt: Receipt, state: bytes) -> bool:
         return self._records.checkpoint(self._in_flight.held.get(receipt), state)
 
@@ -261,8 +263,7 @@ class SqsStore:
     def nudge(self) -> None:
         self._receivers.nudge()
 
-    def hush(self) -> None:
-        """A worker drains: give messages that were received and not claimed back to SQS, until the next claim."""
+    def quiesce(self) -> None:
         self._receivers.quiesce()
 
     # -- looking
@@ -368,15 +369,15 @@ class SqsStore:
     def doctor(self) -> list[str]:
         return [*self._preflight.doctor(), *self._beside.doctor()]
 
-    def vet(self, works: Sequence[Work], *, advise: bool = False, function_s: float | None = None) -> list[str]:
+    def preflight(self, works: Iterable[Work], *, advise: bool = False, function_s: float | None = None) -> list[str]:
         """As `Preflight.check`; opens the stores that the URL names."""
         self._beside.open()
-        return self._preflight.check(works, advise=advise, function_s=function_s)
+        return self._preflight.check([*works], advise=advise, function_s=function_s)
 
-    def about(self) -> dict[str, str | int]:
+    def info(self) -> dict[str, str | int]:
         said: dict[str, str | int] = {"engine": f"SQS in {self.at.region}", "mode": self.at.mode.value}
         if self.triage_store is not None:
-            said["dead letters"] = str(self.triage_store.about().get("engine", self.triage_store.traits.name))
+            said["dead letters"] = str(self.triage_store.info().get("engine", self.triage_store.traits.name))
         return said
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from ...errors import StoreUnavailable
 from ...fault import Fault, Kind
 from ...ids import new_id
 from ...message import (
@@ -69,6 +70,15 @@ class Contract(ABC):
     @pytest.fixture
     def store(self, open_store: OpenStore) -> Store:
         return open_store()
+
+
+def another(store: Store, open_store: OpenStore) -> Store | None:
+    """One more handle; None where the store is for one process and refuses it while the first is open."""
+    try:
+        return open_store()
+    except StoreUnavailable:
+        assert not store.traits.shared
+        return None
 
 
 def draft(task: str = "push", **parts: Any) -> Draft:
@@ -165,7 +175,7 @@ def die(
     store: Store, clock: ManualClock, worker: str, started: Sequence[Started] | None, *, fault: Fault | None = None
 ) -> None:
     """Free the messages of a dead worker: at once, or when the leases end if the store cannot take them back."""
-    taken = store.release(worker, started, fault=fault)
+    taken = store.reclaim(worker, started, fault=fault)
     if not store.traits.releases:
         assert taken == (0, 0)
         clock.advance(LEASE_MS / 1000)

@@ -225,7 +225,7 @@ class ShareRules(Contract):
         assert _ids(_claim(store, 1, 1)) == [late]
         assert _ids(_claim(store, 1, 1)) == [other]
 
-    @takes("priorities")
+    @takes("priorities", "skips")
     def test_of_them_too_tasks_are_skipped(self, store: Store, clock: ManualClock) -> None:
         held = _retrying(store, clock, 2, task="held")
         [free] = _retrying(store, clock, 1, skip=["held"])

@@ -152,9 +152,11 @@ class DeferRules(Contract):
         ]
         assert store.exchange(settlements, []).settled == [Settled.OK] * 8
         if store.traits.finds:
-            found = [look(store, id) for id in ids[:7]]
-            assert [m.due_ms and m.due_ms - clock() for m in found] == [10, 20, 30, 40, 50, None, 60]
-            assert [m.attempt for m in found] == [0, 0, 1, 0, 0, 1, 0]
+            visible = [n for n in range(7) if n != 5 or store.traits.triages]
+            found = [look(store, ids[n]) for n in visible]
+            dues = [10, 20, 30, 40, 50, None, 60]
+            assert [m.due_ms and m.due_ms - clock() for m in found] == [dues[n] for n in visible]
+            assert [m.attempt for m in found] == [[0, 0, 1, 0, 0, 1, 0][n] for n in visible]
         clock.advance("1s")
         again = {d.message.id: d.message for d in claim(store)}
         dead = seen(store, ids[5], Lane.DEAD)
@@ -257,12 +259,12 @@ class CrashRules(Contract):
         started, waiting, other = put(store, draft(), draft(), draft())
         claim(store, limit=2, worker="dead")
         claim(store, worker="alive")
-        assert store.release("dead", [Started(started, 1)], fault=KILLED) == (1, 1)
+        assert store.reclaim("dead", [Started(started, 1)], fault=KILLED) == (1, 1)
         assert [look(store, id).faults for id in (started, waiting, other)] == [(KILLED,), (), ()]
-        assert store.release("dead", None, fault=KILLED) == (0, 0)
+        assert store.reclaim("dead", None, fault=KILLED) == (0, 0)
         again = {d.message.id: d.message for d in claim(store, worker="dead")}
         assert again[started].faults == (KILLED,)
-        assert store.release("dead", None, fault=KILLED) == (0, 2)
+        assert store.reclaim("dead", None, fault=KILLED) == (0, 2)
         assert [len(look(store, id).faults) for id in (started, waiting)] == [2, 1]
 
     @takes("releases")
@@ -271,7 +273,7 @@ class CrashRules(Contract):
         for n in range(21):
             settle(store, claim_one(store), RetryAt(clock()), fault=fault(str(n)))
         claim_one(store, worker="dead")
-        store.release("dead", None, fault=KILLED)
+        store.reclaim("dead", None, fault=KILLED)
         told = [*map(str, range(10)), *map(str, range(12, 21)), KILLED.text]
         assert [one.text for one in look(store, id).faults] == told
         assert [one.text for one in claim_one(store).message.faults] == told
@@ -348,7 +350,7 @@ class SkipRules(Contract):
         assert returns(lambda: store.wait([ask(skip=["a"])], timeout_ms=FAR_MS))
         assert self._exchange(store, ask(skip=["a"])) == ([], frozenset({"default"}))
 
-    @takes("skips")
+    @takes("skips", "widths")
     def test_a_skipped_message_keeps_its_place_in_its_group(self, store: Store) -> None:
         head, next = put(store, draft("a", group="g"), draft("b", group="g"))
         assert self._exchange(store, ask(skip=["a"])) == ([], frozenset())

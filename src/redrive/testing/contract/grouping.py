@@ -149,7 +149,7 @@ class GroupRules(Contract):
     def test_what_a_dead_worker_held_keeps_its_place(self, store: Store, started: list[Started] | None) -> None:
         first, _ = put(store, draft(group="g"), draft(group="g"))
         claim_one(store, worker="dead")
-        store.release("dead", started)
+        store.reclaim("dead", started)
         assert claimed_ids(store) == [first]
 
     @pytest.mark.parametrize("decision", [Ack(), Ack(keep_ms=1000), DeadLetter("permanent"), Quarantine()])

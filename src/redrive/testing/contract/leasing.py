@@ -84,7 +84,7 @@ class LeaseRules(Contract):
     def test_what_is_given_back_runs_alone_no_more(self, store: Store, clock: ManualClock) -> None:
         put_one(store)
         store.extend([claim_one(store).receipt], lease_ms=LEASE_MS, alone=True)
-        store.release("w1", [])
+        store.reclaim("w1", [])
         claim_one(store)
         clock.advance(LEASE_MS / 1000 + 1)
         message = claim_one(store).message
@@ -269,7 +269,7 @@ class LeaseRules(Contract):
         started, waiting, other = put(store, draft(), draft(), draft())
         taken = claim(store, limit=2, worker="dead")
         claim(store, worker="alive")
-        assert store.release("dead", [Started(started, 1), Started("no such id", 1)]) == (1, 1)
+        assert store.reclaim("dead", [Started(started, 1), Started("no such id", 1)]) == (1, 1)
         back = look(store, waiting)
         assert (back.lane, back.attempt, back.crashes, back.fence) == (Lane.READY, 0, 0, 1)
         assert look(store, other).lane is Lane.LEASED
@@ -285,7 +285,7 @@ class LeaseRules(Contract):
     def test_release_without_knowledge_counts_all_as_started(self, store: Store) -> None:
         ids = put(store, draft(), draft())
         claim(store, worker="dead")
-        assert store.release("dead", None) == (0, 2)
+        assert store.reclaim("dead", None) == (0, 2)
         assert claimed_ids(store) == ids
         if store.traits.counts_crashes:
             assert [look(store, id).crashes for id in ids] == [1, 1]
@@ -297,7 +297,7 @@ class LeaseRules(Contract):
         clock.advance("1s")
         later = put_one(store)
         clock.advance("1s")
-        assert store.release("dead", [Started(lapsing, 1)]) == (1, 1)
+        assert store.reclaim("dead", [Started(lapsing, 1)]) == (1, 1)
         claimed = claimed_ids(store, worker="next")
         assert set(claimed[:2]) == {lapsing, unstarted}
         assert claimed[2:] == [later]
@@ -306,8 +306,8 @@ class LeaseRules(Contract):
     def test_what_lapsed_stays_lapsed_when_its_worker_is_released_again(self, store: Store) -> None:
         started = put_one(store)
         claim_one(store, worker="dead")
-        assert store.release("dead", [Started(started, 1)]) == (0, 1)
-        assert store.release("dead", []) == (0, 0)
+        assert store.reclaim("dead", [Started(started, 1)]) == (0, 1)
+        assert store.reclaim("dead", []) == (0, 0)
         message = claim_one(store, worker="dead").message
         assert message.attempt == 1
         if store.traits.counts_crashes:
@@ -318,7 +318,7 @@ class LeaseRules(Contract):
         id = put_one(store)
         settle(store, claim_one(store, worker="dead"), RetryAt(store.now_ms()))
         assert claim_one(store, worker="dead").message.fence == 2
-        assert store.release("dead", [Started(id, 1)]) == (1, 0)
+        assert store.reclaim("dead", [Started(id, 1)]) == (1, 0)
         message = claim_one(store).message
         assert (message.attempt, message.crashes) == (2, 0)
 
@@ -326,6 +326,6 @@ class LeaseRules(Contract):
     def test_release_of_an_unknown_worker_does_nothing(self, store: Store) -> None:
         ids = put(store, draft(), draft())
         claim(store, limit=1)
-        assert store.release("nobody", None) == (0, 0)
-        assert store.release("nobody", []) == (0, 0)
+        assert store.reclaim("nobody", None) == (0, 0)
+        assert store.reclaim("nobody", []) == (0, 0)
         assert lanes(store, *ids) == [Lane.LEASED, Lane.READY]

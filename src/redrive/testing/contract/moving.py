@@ -138,7 +138,7 @@ class ReplayRules(Contract):
             assert store.triage([handle(store, id)], verdict) == [False]
         assert look(store, id).lane is Lane.DONE
 
-    @takes("finds")
+    @takes("finds", "triages")
     def test_what_was_cancelled_is_not_redriven(self, store: Store) -> None:
         id = put_one(store)
         store.cancel([id])

@@ -186,7 +186,7 @@ def no_skips(store: Store) -> None:
 def no_releases(store: Store) -> None:
     ids = put(store, draft(), draft())
     claim(store, worker="dead")
-    assert store.release("dead", [Started(ids[0], 1)]) == store.release("dead", None) == (0, 0)
+    assert store.reclaim("dead", [Started(ids[0], 1)]) == store.reclaim("dead", None) == (0, 0)
     assert claim(store) == []
 
 

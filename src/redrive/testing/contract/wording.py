@@ -24,7 +24,7 @@ class WordRules(Contract):
         ids = {one: bury(store, one) for one in (Lane.DEAD, Lane.QUARANTINE)}
         assert [(m.id, m.lane) for m in store.peek(lane).messages] == [(ids[Lane(lane)], Lane(lane))]
 
-    @takes("finds")
+    @takes("finds", "triages")
     @pytest.mark.parametrize("lane", [*map(str, Lane)])
     def test_every_lane_is_looked_at_by_its_text(self, store: Store, lane: str) -> None:
         put(store, draft(), draft())

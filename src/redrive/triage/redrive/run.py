@@ -196,7 +196,7 @@ class Run:
         """
         refuse_loop("run.wait()", "await asyncio.to_thread(run.wait)")
         end_s = None if timeout is None else seconds(timeout, "timeout")
-        drive: Drive | None = getattr(self._store, "drive", None)
+        drive = self._store.drive
         if drive is None:
             return str(self._run_until(lambda state: state.status in FINAL, end_s).status)
         drive(lambda: self._state().status in FINAL, end_s)

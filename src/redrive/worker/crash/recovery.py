@@ -32,7 +32,7 @@ def _take_from(slots: Slots, store: Store, reporter: Reporter) -> bool:
     crash = slots.crash()
     died = crash_fault(crash, store.now_ms())
     held = store.find([one.id for one in slots.started or ()]) if reporter.observers else []
-    free, lapsed = store.release(slots.last, slots.started, fault=died)
+    free, lapsed = store.reclaim(slots.last, slots.started, fault=died)
     if free or lapsed:
         what = f"{lapsed} started and {free} unstarted messages that {slots.last} held when it died"
         reporter.notice("took_back", f"{what} ({died.text})" if crash.cause else what)

@@ -10,10 +10,10 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ...errors import Unsupported
-from ...store import Traits
+from ...store import Store, Traits
 from .app_import import Origin, imported
 from .ipc import Hello
 
@@ -45,7 +45,7 @@ def app_of(hello: Hello) -> Registry:
     sys.path[:], sys.argv[:] = hello.path, hello.argv
     app = imported(Origin(hello.spec, hello.modules, hello.main, hello.main_module))
     if not hello.traits.shared:
-        app._store = Elsewhere(hello.traits)
+        app._store = cast(Store, Elsewhere(hello.traits))
         app._unapplied.clear()
     elif hello.url is not None and app.url is not None and app._store is None:
         app.url = hello.url

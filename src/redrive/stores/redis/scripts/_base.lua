@@ -40,7 +40,7 @@ local function lease_key(priority, queue) return root .. 'l' .. priority .. ':' 
 local function rest_key(lane, queue) return root .. 'r' .. lane .. ':' .. queue end
 local function wait_key(queue) return root .. 'w:' .. queue end
 
--- Whoever waits for this queue shall look again (see redis/wake.py). A cluster's nodes tell each other what is
+-- Workers that wait for this queue must look again (see redis/wake.py). A cluster's nodes tell each other what is
 -- published, unless it is published to a shard; Redis 6.2 knows no such thing.
 local PUBLISH = redis.REDIS_VERSION_NUM and 'SPUBLISH' or 'PUBLISH'
 local function wake_waiters(queue) call(PUBLISH, root .. 'x:' .. queue, '') end

@@ -84,7 +84,7 @@ local function remove(record, packed, message)
   forget(record.id, packed, message)
 end
 
--- A counted retry of what nobody cancelled and no group holds, the most frequent settlement but an ack: as bytes.
+-- A counted retry without cancel and group, the most frequent settlement after an ack: as bytes.
 local function plan_retry(retry, i, id, member, packed, into)
   local at_ms, flags = math.min(retry[5][i], TIME_MAX), byte(packed, 6)
   local slot, count = next_slot(byte(packed, 23))

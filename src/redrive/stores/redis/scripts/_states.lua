@@ -6,7 +6,7 @@ local KEY, GROUP, HAS_FAULTS, HAS_PROGRESS, CANCEL, SUSPECT, ALONE, COLD = 1, 2,
 local BESIDE = 16 -- flags % BESIDE: something of it lies elsewhere, and goes with it
 local OWN = 16 -- in the marks of what was put: its id is not one the store made
 local HEAD, TAIL = '>c1I4BI4I4I4I4BI8I8I8', 48
-local PLACE = 0 -- the turn of whoever holds a place in its group; parked ones have higher turns, all others none
+local PLACE = 0 -- the turn of a message that holds a place in its group; parked ones have higher turns, all others none
 
 local function number_of(member) return (struct.unpack('>I6', member)) end
 
@@ -159,7 +159,7 @@ local function leave_group(member, queue, message, packed)
   left(member, queue, call('SMEMBERS', root .. 'gn:' .. queue))
 end
 
--- It stood in `queue`, with this priority if that is known. Nothing is set aside of which nothing is left but its place.
+-- It stood in `queue`, with this priority if that is known. A message that has nothing left but its place is not set aside.
 function set_aside(member, queue, priority, why)
   local id = sub(member, 7)
   local message, packed = call('HGET', MESSAGES, id), call('HGET', STATES, id)

@@ -112,7 +112,7 @@ if #drafts > 0 then
     settled_lanes[id] = move[1] == ACK and (move[4] and DONE or GONE) or ended and DONE
       or ({READY, DEAD, QUARANTINE})[move[1]]
   end
-  -- A key that an ack frees is free for what follows it, whoever is looked at first: its holder is gone.
+  -- A key that an ack frees is free for what follows it, in any order: its holder is gone.
   list, refused = plan_puts(drafts, zones, table.concat(draft_ids))
   if not list then return {'stored', refused} end
 end

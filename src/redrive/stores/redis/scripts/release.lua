@@ -1,7 +1,7 @@
 -- needs: full states faults
 -- {worker, priority, queue, cursor, known, fault of what lapses, by its ARGV index, or nil}, in ARGV[3] id and fence of
 -- each that was started: one page of the leases,
--- {cursor that leads on, released, lapsed}. What lapses is nobody's from then on: a second release must not take it for
+-- {cursor that leads on, released, lapsed}. What lapses has no worker from then on: a second release must not take it for
 -- claimed and never started. Both go before what was enqueued after them.
 local worker, priority, queue, known, started = asked[1], asked[2], asked[3], asked[5], {}
 for i = 1, #ARGV[3] / 20 do started[sub(ARGV[3], 20 * i - 19, 20 * i)] = true end

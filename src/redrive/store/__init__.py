@@ -1,0 +1,52 @@
+"""The store protocol: what redrive needs of an engine, in three parts, and the traits that say what it promises.
+
+- `delivery`: put, claim, hold and settle messages
+- `queries`: find messages without claiming them
+- `admin`: triage, settings, retention, repair
+
+Small on purpose. A third party writes a store in a day and tests it with `redrive.testing.StoreContract`.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+from .admin import AdminOperations
+from .base import LargeBodies, StoreBase, Usage
+from .cells import Cells, OpenCells
+from .delivery import DeliveryOperations
+from .queries import QueryOperations
+from .traits import Traits, Work
+
+__all__ = [
+    "AdminOperations",
+    "Cells",
+    "DeliveryOperations",
+    "LargeBodies",
+    "OpenCells",
+    "QueryOperations",
+    "Store",
+    "StoreBase",
+    "Traits",
+    "Usage",
+    "Work",
+]
+
+
+class Store(DeliveryOperations, QueryOperations, AdminOperations):
+    """Durable messages ordered by due time, where a claim is a due time moved past the lease.
+
+    The base class of every store: subclass it, set `traits` and `cells`, and write the abstract methods. The others
+    have a default for a store that promises less, by its traits. A store is plain synchronous code, and any number of
+    threads may call it.
+    """
+
+    @property
+    def engine(self) -> Store:
+        """The store that holds the messages: this one, or the innermost one of a wrapper."""
+        return self
+
+    def about(self) -> dict[str, str | int]:
+        """The old name of `info`."""
+        warnings.warn("store.about() is now store.info()", DeprecationWarning, stacklevel=2)
+        return self.info()

@@ -1,0 +1,105 @@
+"""Administration, the third part of a store: triage, settings, retention, repair."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+
+from ..errors import Unsupported
+from ..message import Cancel, GroupOrder, Handle, Keep, Message, OnDead, Swap, Verdict
+from .base import StoreBase
+from .traits import Work
+
+
+class AdminOperations(StoreBase):
+    """What people and redrive runs change. A store writes `configure`, and what its traits promise of the others."""
+
+    def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
+        """Apply the verdict to each message that is still as its handle says; one commit with the swaps.
+
+        The lane of a handle is dead or quarantine; for Redrive also done, for Return ready, for Readmit quarantine.
+        Raises Conflict if one of `swaps` does not apply, EnqueueError for a Replace whose draft cannot be put (another
+        message holds its key): then nothing was changed. Raises ValueError for a Redrive with another number of
+        `delays_ms` than of handles, and for a Replace with another number of handles than one.
+        """
+        raise Unsupported(f"{self.traits.name} has no access to dead messages")
+
+    def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
+        """Write messages that are dead or in quarantine, as they are, in one commit with the swaps: an import.
+
+        False for one whose id is stored already, or whose unique key another message holds. Each is found by the last
+        fault of its history, and does not block its group; a deferral, a cancel, a result and the run that moved it
+        are dropped. Raises EnqueueError for what no store could take, Conflict if one of `swaps` does not apply: then
+        nothing was written.
+        """
+        raise Unsupported(f"{self.traits.name} has no access to dead messages")
+
+    def cancel(self, ids: Sequence[str], *, swaps: Sequence[Swap] = ()) -> list[Cancel]:
+        """End waiting messages as done (state `cancelled`); ask running ones to stop; resting and done ones are too
+        late. One commit with the swaps, as `configure` has it. Raises Conflict if one of `swaps` does not apply: then
+        nothing was changed; Unsupported without `traits.cancels`. Where it cannot be known whether it runs (without
+        `traits.finds`), a message that is due is asked to stop, and is ended when it is claimed next."""
+        raise Unsupported(f"{self.traits.name} cannot cancel messages")
+
+    @abstractmethod
+    def configure(
+        self,
+        queue: str,
+        *,
+        paused: bool | None = None,
+        group_width: int | None = None,
+        group_order: GroupOrder | str | None = None,
+        on_dead: OnDead | str | None = None,
+        swaps: Sequence[Swap] = (),
+    ) -> None:
+        """Change a queue's settings for every process, in one commit with the swaps; None leaves a setting as it is. A
+        paused queue is not claimed from. Without `traits.atomic_moves` the swaps are checked first and made last.
+
+        `group_width` is how many messages of one group may run at once (1 by default). Raises ConfigError for a strict
+        order with another width than 1, for `block` without strict order, and for an unknown word; Conflict if one of
+        `swaps` does not apply; Unsupported for a pause without `traits.cells`, and for group settings without
+        `traits.widths`. Then nothing was changed.
+        """
+
+    def configure_group(
+        self,
+        queue: str,
+        group: str | None,
+        *,
+        width: int | None = None,
+        resume: bool = False,
+        swaps: Sequence[Swap] = (),
+    ) -> None:
+        """Give one group, or (None) all groups of the queue, a width that overrides that of `configure`; 0 removes it.
+        `resume` unblocks a group that a dead message blocks. One commit with the swaps. Raises ConfigError, Conflict
+        and Unsupported as `configure`."""
+        raise Unsupported(f"{self.traits.name} has no widths of groups")
+
+    def retain(self, queue: str, *, done: Keep = Keep(), dead: Keep = Keep()) -> tuple[int, int]:
+        """Remove what the queue's done and dead lanes hold beyond these bounds, the oldest first, at most a thousand
+        of each in one call; returns how many of each."""
+        return 0, 0
+
+    def preflight(self, works: Iterable[Work], *, advise: bool = False, function_s: float | None = None) -> list[str]:
+        """Why these works cannot be done, each line with the fix; with `advise` also what is doubtful. `works` may be a
+        generator, which calls functions of the app: a store without conditions need not run it. `function_s`:
+        the timeout of a Lambda function that does them."""
+        return []
+
+    def check(self) -> list[str]:
+        """Look for damage; one line per problem, empty when all is well."""
+        return []
+
+    def repair(self, keep: Callable[[Message], None]) -> list[str]:
+        """Repair what `check` finds and can be repaired; one line for each message. `keep` is called with each of them,
+        with its row as it was, before anything of it is changed."""
+        return []
+
+    def doctor(self) -> list[str]:
+        """Find what is unsafe or slow about the set-up; one line each with what to do, empty when all is well."""
+        return []
+
+    def info(self) -> dict[str, str | int]:
+        """Version and size of the engine, where that is cheap to know: `engine` with its version, `schema`,
+        `size_bytes`, …"""
+        return {"engine": self.traits.name}

@@ -1,0 +1,56 @@
+"""Queries, the second part of a store: find messages without claiming them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from ..errors import Unsupported
+from ..message import Counts, FailureGroup, Group, Lane, Message, Page, Where
+from .base import StoreBase
+
+
+class QueryOperations(StoreBase):
+    """What the command line, metrics and triage read. A store writes `find`, `counts`, `queues` and `peek`."""
+
+    @abstractmethod
+    def find(self, ids: Sequence[str]) -> list[Message | None]:
+        """The messages with these ids, in their order; None for one that is not stored.
+
+        Without `traits.finds` also None for one that waits, or that another handle has claimed; but with
+        `traits.cancels` such a message is found by what is recorded of it: its content is ABSENT, and `ready` may mean
+        that it runs elsewhere. Without `traits.triages` None for one that rests."""
+
+    @abstractmethod
+    def counts(self, queue: str | None = None) -> Counts:
+        """How many messages are in each lane."""
+
+    def counts_by_queue(self) -> dict[str, Counts]:
+        """`counts` of each queue that `queues` names, in one call."""
+        return {queue: self.counts(queue) for queue in self.queues()}
+
+    @abstractmethod
+    def queues(self) -> list[str]:
+        """The names of all queues that hold messages or settings, sorted."""
+
+    @abstractmethod
+    def peek(
+        self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
+    ) -> Page:
+        """A page of messages, without claiming them; `lane` None means every lane. `lane`, as every enum here, may be
+        given as its text. Raises ValueError for a cursor of another origin, ConfigError for a word that is not a lane,
+        Unsupported for dead and quarantine without `traits.triages`, for all others without `traits.finds`."""
+
+    def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
+        """Dead messages grouped by (fingerprint, task), largest first; with `trend`, how many of each died in the last
+        two hours."""
+        raise Unsupported(f"{self.traits.name} has no access to dead messages")
+
+    def groups(self, queue: str) -> list[Group]:
+        """The queue's groups that have waiting messages or a width of their own, by name. Raises Unsupported without
+        `traits.widths`."""
+        raise Unsupported(f"{self.traits.name} does not list groups")
+
+    def paused(self) -> frozenset[str]:
+        """The queues that are paused."""
+        return frozenset()

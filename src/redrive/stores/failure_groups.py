@@ -1,0 +1,43 @@
+"""Group dead messages by failure in stores that have no index of failures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from ..fault import Fault
+from ..message import TREND_MS, FailureGroup, Message
+
+
+def grouped(deaths: Iterable[tuple[Message, Fault | None]], trend_ms: int | None) -> list[FailureGroup]:
+    """Dead messages, each with the fault that it died of, by its fingerprint and by task, the largest group first.
+
+    `trend_ms`: the time, where the trend is asked for.
+    """
+    groups: dict[tuple[str, str], FailureGroup] = {}
+    for message, fault in deaths:
+        one = _alone(message, fault, trend_ms)
+        name = one.fingerprint, one.task
+        groups[name] = _joined(groups[name], one) if name in groups else one
+    return sorted(groups.values(), key=lambda group: (-group.count, group.fingerprint, group.task))
+
+
+def _alone(message: Message, fault: Fault | None, trend_ms: int | None) -> FailureGroup:
+    at_ms = message.rested_ms or 0
+    fingerprint, error, text = ("", "", "") if fault is None else (fault.fingerprint, fault.error, fault.text)
+    recent = trend_ms is not None and at_ms >= trend_ms - TREND_MS
+    earlier = trend_ms is not None and not recent and at_ms >= trend_ms - 2 * TREND_MS
+    return FailureGroup(fingerprint, message.task, error, text, 1, at_ms, at_ms, message.id, int(recent), int(earlier))
+
+
+def _joined(a: FailureGroup, b: FailureGroup) -> FailureGroup:
+    """Of both, with the later id as the sample."""
+    return replace(
+        a if a.sample_id > b.sample_id else b,
+        count=a.count + b.count,
+        first_ms=min(a.first_ms, b.first_ms),
+        last_ms=max(a.last_ms, b.last_ms),
+        recent=a.recent + b.recent,
+        earlier=a.earlier + b.earlier,
+    )

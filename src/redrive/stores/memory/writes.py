@@ -1,0 +1,244 @@
+"""Each change of the memory store, as a function of its tables. The caller holds the lock and commits or undoes."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+
+from msgspec.structs import replace
+
+from ...errors import EnqueueError
+from ...ids import new_id
+from ...message import (
+    RESTING,
+    Ack,
+    Ask,
+    Before,
+    Cancel,
+    Delivery,
+    Discard,
+    Draft,
+    Group,
+    Handle,
+    Hold,
+    Isolate,
+    Keep,
+    Lane,
+    Message,
+    Put,
+    Readmit,
+    Receipt,
+    Redrive,
+    Replace,
+    RetryAt,
+    Return,
+    Settled,
+    Settlement,
+    Verdict,
+)
+from .. import lifecycle, validation
+from ..groups import PLACE, WOKEN_MIN, Line, settled
+from ..retry_share import chosen
+from .rows import Kept
+from .tables import Tables
+
+CANCELLED_KEPT_MS = 24 * 3600 * 1000  # a cancelled message can be looked up that long
+RETAIN_MAX = 1000
+
+
+def put(tables: Tables, draft: Draft, now: int) -> Put:
+    id = draft.id or new_id(now)
+    if draft.key is not None:
+        held = tables.key_holder(draft.task, draft.key, now)
+        if held is not None:
+            return held
+        tables.hold_key(draft.task, draft.key, id, now + draft.key_for_ms if draft.key_for_ms else 0)
+    if id in tables.seqs:
+        raise EnqueueError(f"a message with id {id} is already stored; nothing was written")
+    message = lifecycle.enqueued(draft, id, now)
+    tables.add(message, now)
+    return Put(id, False, message.state(now))
+
+
+def claim(tables: Tables, ask: Ask, deliveries: list[Delivery], now: int) -> bool:
+    """Adds to the deliveries. Whether there is more due than it looked at, though it found less than it was to."""
+    if ask.limit <= 0:
+        return False
+    tables.wake(ask.queue, max(ask.limit, WOKEN_MIN), now)
+    tables.admit(now)
+    found, clogged = due(tables, ask, now)  # listed first: leasing changes the lines
+    for seq in found:
+        kept = tables.kept[seq]
+        message = lifecycle.leased(kept.message, ask, kept.alone, now)
+        tables.write(seq, kept._replace(message=message, alone=False))
+        deliveries.append(Delivery(message, Receipt(seq, message.fence), now + ask.lease_ms))
+    return clogged
+
+
+def due(tables: Tables, ask: Ask, now: int) -> tuple[list[int], bool]:
+    """What to claim, in order. And whether more is due than it looked at, though it found less than it was to."""
+    backlog: list[tuple[int, int]] = []
+    clogged = False
+    for priority, line in enumerate(tables.lines(ask)):
+        for _, seq in takewhile(lambda place: place[0] <= now, line):
+            if len(backlog) == ask.limit:
+                break
+            if seq is None:
+                clogged = True
+            else:
+                backlog.append((priority, seq))
+    found = chosen(tables.retries_due(ask, now), backlog, ask)
+    return found, clogged and len(found) < ask.limit
+
+
+def settle(tables: Tables, settlement: Settlement, now: int) -> Settled:
+    mark = tables.mark()
+    message = tables.held(settlement.receipt)
+    if message is None or not all(tables.swap(swap, now) for swap in settlement.swaps):
+        tables.undo(mark)
+        return Settled.STALE
+    seq = int(settlement.receipt.handle)
+    if isinstance(settlement.decision, Ack):
+        tables.write(seq, _acked(message, settlement.decision, settlement.result, now))
+        return Settled.OK
+    moved = lifecycle.decided(message, settlement.decision, settlement.fault, now)
+    fatal = None if isinstance(settlement.decision, RetryAt) else settlement.fault
+    turn = settled(moved, tables.rules(moved.queue), now) if tables.kept[seq].turn == PLACE else None
+    expires = now + CANCELLED_KEPT_MS if moved.lane is Lane.DONE else None
+    tables.write(seq, Kept(moved, fatal, turn, expires, before=tables.kept[seq].before))
+    return Settled.CANCELLED if message.cancel else Settled.OK
+
+
+def _acked(message: Message, ack: Ack, result: bytes | None, now: int) -> Kept | None:
+    if ack.keep_ms == 0:
+        return None
+    done = lifecycle.done(message, ack, result, now)
+    return Kept(done, expires_ms=None if ack.keep_ms is None else now + ack.keep_ms)
+
+
+def extend(tables: Tables, receipt: Receipt, until_ms: int, alone: bool) -> Hold:
+    message = tables.held(receipt)
+    if message is None:
+        return Hold.LOST
+    seq = int(receipt.handle)
+    kept = tables.kept[seq]
+    held = replace(message, due_ms=until_ms, suspect=message.suspect or alone)
+    tables.write(seq, kept._replace(message=held, alone=kept.alone or alone))
+    return Hold.CANCEL if message.cancel else Hold.HELD
+
+
+def judge(tables: Tables, handle: Handle, verdict: Verdict, at: int, now: int) -> bool:
+    """`at`: which of the handles it is."""
+    seq = tables.seqs.get(handle.id)
+    if seq is None:
+        return False
+    kept = tables.kept[seq]
+    message = kept.message
+    if (message.redrives, message.lane) != (handle.redrives, handle.lane) or not _may_judge(kept, verdict):
+        return False
+    match verdict:
+        case Redrive():
+            before = _before(kept) if verdict.run is not None else None
+            tables.rejoin(seq, lifecycle.redriven(message, verdict, verdict.delay_of(at), now), before, now)
+        case Discard():
+            tables.write(seq, None)
+        case Isolate():
+            before = kept.before if message.lane is Lane.QUARANTINE else _before(kept)
+            tables.write(seq, kept._replace(message=lifecycle.isolated(message, verdict, now), before=before))
+        case Return():
+            tables.write(seq, _returned(tables, kept))
+        case Readmit():
+            tables.write(seq, kept._replace(message=lifecycle.readmitted(message, kept.before), before=None))
+        case Replace():
+            _replace(tables, seq, verdict.draft, now)
+    return True
+
+
+def _may_judge(kept: Kept, verdict: Verdict) -> bool:
+    message, before = kept.message, kept.before
+    match verdict:
+        case Redrive() if message.lane is Lane.DONE:
+            return message.reason != "cancelled"
+        case Return(run):
+            mine = message.run == run and before is not None and before.redrives == message.redrives - 1
+            return mine and message.lane is Lane.READY and message.attempt == message.crashes == 0
+        case Readmit():
+            return message.lane is Lane.QUARANTINE
+        case _:
+            return message.lane in RESTING
+
+
+def _before(kept: Kept) -> Before:
+    return lifecycle.before(kept.message, kept.fault, kept.turn == PLACE, kept.expires_ms)
+
+
+def _returned(tables: Tables, kept: Kept) -> Kept:
+    before = kept.before
+    assert before is not None
+    message = lifecycle.returned(kept.message, before)
+    head = before.blocked and kept.turn == PLACE and before.queue == kept.message.queue
+    turn = PLACE if head and tables.rules(before.queue).block else None
+    fault = lifecycle.died_of(message.faults, before.fingerprint, before.error)
+    return Kept(message, fault, turn, before.expires_ms)
+
+
+def _replace(tables: Tables, seq: int, draft: Draft, now: int) -> None:
+    """The discarded one's key is the draft's, and held as long as it was to be."""
+    old = tables.kept[seq].message
+    tables.write(seq, None)
+    until_ms = None if draft.key is None else tables.key_until(draft.task, draft.key, old.id)
+    if draft.key is not None and until_ms is not None:
+        tables.free_key(draft.task, draft.key)
+    made = put(tables, draft, now)
+    if made.duplicate:
+        raise validation.key_is_held(old.id, draft, made.id)
+    if draft.key is not None and until_ms is not None and until_ms > now + draft.key_for_ms:
+        tables.hold_key(draft.task, draft.key, made.id, until_ms)
+
+
+def restore(tables: Tables, message: Message, now: int) -> bool:
+    if message.id in tables.seqs:
+        return False
+    if message.key is not None:
+        held = tables.key_holder(message.task, message.key, now)
+        if held is not None and held.id != message.id:
+            return False
+        if held is None:
+            tables.hold_key(message.task, message.key, message.id, 0)
+    tables.restore(lifecycle.restored(message, now))
+    return True
+
+
+def cancel(tables: Tables, id: str, now: int) -> Cancel:
+    seq = tables.seqs.get(id)
+    if seq is None:
+        return Cancel.UNKNOWN
+    message = tables.kept[seq].message
+    if message.lane is Lane.READY:
+        tables.write(seq, Kept(lifecycle.cancelled(message, now), expires_ms=now + CANCELLED_KEPT_MS))
+        return Cancel.CANCELLED
+    if message.lane is Lane.LEASED:
+        tables.change(seq, replace(message, cancel=True))
+        return Cancel.REQUESTED
+    return Cancel.TOO_LATE
+
+
+def group(tables: Tables, queue: str, name: str) -> Group:
+    line = tables.groups.get((queue, name)) or Line()
+    held = [message for seq in line.taken if (message := tables.kept[seq].message).lane in RESTING]
+    blocked_by = max((message.id for message in held), default=None)
+    return Group(queue, name, tables.width(queue, name), len(line.taken), len(line.parked), blocked_by)
+
+
+def retain(tables: Tables, queue: str, lane: Lane, keep: Keep, now: int) -> int:
+    found = sorted(
+        (message.rested_ms or 0, int(seq))
+        for seq, (message, *_) in tables.kept.items()
+        if message.lane is lane and message.queue == queue
+    )
+    kept = len(found) if keep.count is None else keep.count
+    beyond = [seq for _, seq in found[: max(0, len(found) - kept)]]
+    old = [seq for rested_ms, seq in found if keep.age_ms is not None and rested_ms < now - keep.age_ms]
+    going = [seq for _, seq in found if seq in {*beyond, *old}][:RETAIN_MAX]
+    for seq in going:
+        tables.write(seq, None)
+    return len(going)

@@ -1,0 +1,370 @@
+"""Triage, settings, retention and repair of the PostgreSQL store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from ...ids import new_id
+from ...message import (
+    DAMAGED,
+    Cancel,
+    Damage,
+    Discard,
+    Draft,
+    GroupOrder,
+    Handle,
+    Isolate,
+    Keep,
+    Lane,
+    Message,
+    OnDead,
+    Readmit,
+    Redrive,
+    Replace,
+    Return,
+    Swap,
+    Verdict,
+)
+from .. import validation
+from ..validation import judged_lanes, key_is_held
+from . import cells, groups
+from . import writes as changes
+from .damage import stand_in
+from .database import PostgresDatabase
+from .doctor import doctor
+from .groups import admit, lock
+from .rows import (
+    ids,
+    ints,
+    numbers,
+    plain,
+    restored_rows,
+    texts,
+)
+from .statements import Connection, Statements
+
+TOLD_MOST = 100
+
+
+_CANCEL = {
+    None: Cancel.UNKNOWN,
+    "done": Cancel.CANCELLED,
+    "leased": Cancel.REQUESTED,
+    "rests": Cancel.TOO_LATE,
+}
+
+
+class PostgresAdmin(PostgresDatabase):
+    """What people and redrive runs change. Each call is one transaction."""
+
+    def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
+        handles = validation.admit_verdict(handles, verdict, self.traits)
+        told: set[str] = set()
+
+        def work(c: Connection) -> list[bool]:
+            words = judge(self._st, c, handles, verdict, swaps, told, self._st.now())
+            self.seam("triaged")
+            return words
+
+        # Whether it took place cannot be told by a second try where its swaps, or what it put, are in the way.
+        once = bool(swaps) or isinstance(verdict, Replace)
+        return self._link.run(work, wake=told, again=not once) if handles or swaps else []
+
+    def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
+        messages = validation.admit_restored(messages, self.traits)
+
+        def work(c: Connection) -> list[bool]:
+            now = self._st.now()
+            words = restore(self._st, c, messages, now) if messages else []
+            cells.swap_all(self._st, c, swaps, now)
+            return words
+
+        return self._link.run(work, again=not swaps) if messages or swaps else []
+
+    def cancel(self, ids_: Sequence[str], *, swaps: Sequence[Swap] = ()) -> list[Cancel]:
+        told: set[str] = set()
+
+        def work(c: Connection) -> list[Cancel]:
+            now, listed = self._st.now(), ids(sorted(set(ids_)))
+            names: groups.Names = set()
+            while True:
+                rows = self._st.rows(c, "lanes", listed)
+                found = {(queue, group) for _, _, queue, group in rows if group is not None}
+                if found <= names:
+                    break  # none of them was redriven to another queue meanwhile
+                names |= found
+                groups.lock(self._st, c, names, (), now)
+            ended = dict(self._st.rows(c, "cancel", listed, now))
+            groups.admit(self._st, c, names, now)
+            told.update(queue for queue, _ in names)
+            known = {id for id, _, _, _ in rows}
+            cells.swap_all(self._st, c, swaps, now)
+            return [_CANCEL[ended.get(id, "rests" if id in known else None)] for id in ids_]
+
+        return self._link.run(work, wake=told, again=not swaps) if ids_ or swaps else []
+
+    def configure(
+        self,
+        queue: str,
+        *,
+        paused: bool | None = None,
+        group_width: int | None = None,
+        group_order: GroupOrder | str | None = None,
+        on_dead: OnDead | str | None = None,
+        swaps: Sequence[Swap] = (),
+    ) -> None:
+        validation.admit_width(group_width, 1)
+        order = validation.word(GroupOrder, group_order, "group_order")
+        dead = validation.word(OnDead, on_dead, "on_dead")
+        said = (paused, group_width, order and order.value, dead and dead.value)
+        set_now = self._look("settings", queue)
+
+        def work(c: Connection) -> None:
+            groups.configure(self._st, c, queue, *said, self._st.now())
+            cells.swap_all(self._st, c, swaps, self._st.now())
+
+        same = bool(set_now) and all(new is None or new == now for new, now in zip(said, set_now[0][:4], strict=True))
+        if not same or swaps:
+            self._link.run(work, wake=[queue], again=not swaps)
+        elif set_now[0][4] is None:
+            return  # as every start of an app declares
+        self._admit_all(queue)
+
+    def configure_group(
+        self,
+        queue: str,
+        group: str | None,
+        *,
+        width: int | None = None,
+        resume: bool = False,
+        swaps: Sequence[Swap] = (),
+    ) -> None:
+        validation.admit_width(width, 0)
+        validation.admit_group(group)
+
+        def work(c: Connection) -> None:
+            groups.configure_group(self._st, c, queue, group, width, resume, self._st.now())
+            cells.swap_all(self._st, c, swaps, self._st.now())
+
+        self._link.run(work, wake=[queue], again=not swaps)
+        if group is None:
+            self._admit_all(queue)
+
+    def _admit_all(self, queue: str) -> None:
+        """To whom new settings give a place. After a crash in between, sweeps of any process go on."""
+        while self._admit_step(queue):
+            pass
+
+    def _admit_step(self, queue: str) -> bool:
+        self.seam("admitting")
+        return self._link.run(lambda c: groups.admit_step(self._st, c, queue, self._st.now()), wake=[queue])
+
+    def retain(self, queue: str, *, done: Keep = Keep(), dead: Keep = Keep()) -> tuple[int, int]:
+        def work(c: Connection) -> tuple[int, int]:
+            kept = (Lane.DONE, done), (Lane.DEAD, dead)
+            removed = [retain(self._st, c, lane, queue, keep, self._st.now()) for lane, keep in kept]
+            return removed[0], removed[1]
+
+        return self._link.run(work, wake=[queue])
+
+    def check(self) -> list[str]:
+        found = [f"message {id} in lane {lane} stands where it should not" for id, lane in self._look("misplaced")]
+        stuck = self._look("stuck_groups")
+        told = "a message is parked though a place is free"
+        found += [f"queue {queue!r}, group {name!r}: {told}" for queue, name in stuck]
+        damaged = self._damaged()
+        found += [f"message {m.id}: {m.damage.why if m.damage else ''}" for m in damaged[:TOLD_MOST]]
+        return found + ([f"and {len(damaged) - TOLD_MOST:,} more messages"] if len(damaged) > TOLD_MOST else [])
+
+    def _damaged(self) -> list[Message]:
+        """The messages that cannot be read, or were set aside."""
+        page = self.peek(None, limit=1000)
+        found = [m for m in page.messages if m.damage is not None]
+        while page.cursor is not None:
+            page = self.peek(None, limit=1000, cursor=page.cursor)
+            found += [m for m in page.messages if m.damage is not None]
+        return found
+
+    def repair(self, keep: Callable[[Message], None]) -> list[str]:
+        told, now = [], self._st.now()
+        for message in self._damaged():
+            keep(message)
+            (row,) = self._look("find", ids([message.id]))
+            wrong = texts([*stand_in(row)[1]])
+            self._link.run(lambda c, id=message.id, wrong=wrong: self._st.do(c, "repair", id, wrong, now))  # type: ignore[misc]
+            told.append(f"message {message.id} is dead, as {DAMAGED}, without what could not be read of it")
+        for id, _ in self._look("misplaced"):
+            (found,) = self.find([id])
+            if found is None or found.lane not in (Lane.READY, Lane.LEASED):
+                continue
+            keep(replace(found, damage=Damage("it stands in no lane")))
+            queue = {found.queue}
+            if self._link.run(lambda c, id=id: self._st.rows(c, "put_back", id, now), wake=queue):  # type: ignore[misc]
+                told.append(f"message {id} is back in queue {found.queue!r}")
+        return told
+
+    def doctor(self) -> list[str]:
+        return doctor(self._link)
+
+    def info(self) -> dict[str, str | int]:
+        ((version, schema, size_bytes),) = self._look("about")
+        where = f"{self._link.where}, schema {self._link.schema}"
+        return {"engine": f"PostgreSQL {version}", "schema": schema, "path": where, "size_bytes": size_bytes}
+
+
+def judge(
+    st: Statements,
+    c: Connection,
+    handles: Sequence[Handle],
+    verdict: Verdict,
+    swaps: Sequence[Swap],
+    told: set[str],
+    now: int | None,
+) -> list[bool]:
+    """Whether each verdict held. Adds to `told` the queues where something comes, or may be let in."""
+    rows = st.rows(c, "lanes", ids([handle.id for handle in handles])) if handles else []
+    queues = {queue for _, _, queue, _ in rows}
+    names = {(queue, group) for _, _, queue, group in rows if group is not None}
+    match verdict:
+        case Redrive(to_queue=str(to)):
+            names |= {(to, group) for _, group in names}
+            queues.add(to)
+        case Replace(draft):
+            names |= cells.names_of([draft])
+            queues.add(draft.queue)
+        case _:
+            pass
+    told |= queues
+    if names:
+        lock(st, c, names, (), now)
+    words = _words(st, c, handles, verdict, now)
+    admit(st, c, names, now)
+    if words != [False] or not isinstance(verdict, Replace):
+        cells.swap_all(st, c, swaps, now)
+    return words
+
+
+def _words(st: Statements, c: Connection, handles: Sequence[Handle], verdict: Verdict, now: int | None) -> list[bool]:
+    places = {handle: at for at, handle in reversed([*enumerate(handles)]) if handle.lane in judged_lanes(verdict)}
+    if not isinstance(verdict, Discard | Replace) and any(handle.lane is Lane.QUARANTINE for handle in places):
+        aside = {id for id, _ in st.rows(c, "kept_before", ids([handle.id for handle in places]))}
+        places = {handle: at for handle, at in places.items() if handle.id not in aside}
+    listed = sorted(places)
+    if not listed:
+        return [False] * len(handles)
+    seen = (
+        ids([handle.id for handle in listed]),
+        ints([handle.redrives for handle in listed]),
+        texts([handle.lane for handle in listed]),
+    )
+    match verdict:
+        case Redrive():
+            delays = [verdict.delay_of(places[handle]) for handle in listed]
+            late = numbers([delay_ms + (delay_ms > 0) for delay_ms in delays])
+            fresh = (verdict.to_queue, verdict.attempts, verdict.run, verdict.keep_deadline)
+            rows = st.rows(c, "redrive", *seen, late, *fresh, now)
+        case Discard():
+            rows = st.rows(c, "discard", *seen)
+        case Isolate(why):
+            rows = st.rows(c, "isolate", *seen, plain(why), now)
+        case Return(run):
+            rows = st.rows(c, "return", *seen, run)
+        case Readmit():
+            rows = st.rows(c, "readmit", *seen)
+        case Replace(draft):
+            rows = st.rows(c, "discard", *seen)
+            if rows:
+                _put_instead(st, c, handles[0].id, draft, now)
+    moved = {Handle(id, redrives, Lane(lane)) for id, redrives, lane in rows}
+    return _in_turn(handles, verdict, moved)
+
+
+def _in_turn(handles: Sequence[Handle], verdict: Verdict, moved: set[Handle]) -> list[bool]:
+    """One after the other: what an earlier one left as a later one says can be judged again."""
+    words = []
+    for handle in handles:
+        words.append(handle in moved)
+        moved.discard(handle)
+        if words[-1] and isinstance(verdict, Isolate):
+            moved.add(handle._replace(lane=Lane.QUARANTINE))
+    return words
+
+
+def _put_instead(st: Statements, c: Connection, old: str, draft: Draft, now: int | None) -> None:
+    """The key of the one that was discarded is the draft's, if it has the same, and held as long as it was to be."""
+    name = draft.task, draft.key
+    until = [] if draft.key is None else st.rows(c, "release_key", *name, old)
+    (put,) = changes.insert_all(st, c, [draft], [draft.id or new_id(st.now_ms())], now)
+    if put.duplicate:
+        raise key_is_held(old, draft, put.id)
+    if until and until[0][0] > 0:
+        st.do(c, "prolong_key", *name, until[0][0])
+
+
+# -- imports
+
+
+def restore(st: Statements, c: Connection, messages: Sequence[Message], now: int | None) -> list[bool]:
+    """Whether each was written; False for one whose id is stored, or whose key another message holds."""
+    taken = {row[0] for row in st.rows(c, "stored", ids([message.id for message in messages]))}
+    first: dict[str, int] = {}
+    for at, message in enumerate(messages):
+        if message.id not in taken:
+            first.setdefault(message.id, at)
+    held = _held(st, c, [messages[at] for at in first.values()], now)
+    new = [messages[at] for id, at in first.items() if id not in held]
+    written = {row[0] for row in st.rows(c, "restore", *restored_rows(new), now)} if new else set()
+    return [message.id in written and first[message.id] == at for at, message in enumerate(messages)]
+
+
+def _held(st: Statements, c: Connection, messages: Sequence[Message], now: int | None) -> set[str]:
+    """Takes the keys of these messages; the ids of those whose key another one holds. One that a message held itself
+    while it was stored is still its own."""
+    keyed: dict[tuple[str, str], str] = {}
+    held = set[str]()
+    for message in messages:
+        if message.key is not None and keyed.setdefault((message.task, message.key), message.id) != message.id:
+            held.add(message.id)
+    if not keyed:
+        return held
+    keys = texts([task for task, _ in keyed]), texts([key for _, key in keyed])
+    whose = [*keyed.values()]
+    ours = set(st.rows(c, "take_keys", *keys, ids(whose), numbers([0] * len(whose)), now))
+    free: list[tuple[str, str]] = []
+    for at, id, until, lane, _, _, server_ms in st.rows(c, "key_holders", *keys, now):
+        name = [*keyed][at - 1]
+        if name in ours or id == keyed[name]:
+            continue
+        if lane in (None, Lane.DONE) and until <= server_ms:
+            free.append(name)
+        else:
+            held.add(keyed[name])
+    if free:
+        names = texts([task for task, _ in free]), texts([key for _, key in free])
+        st.do(c, "hold_keys", *names, ids([keyed[name] for name in free]), numbers([0] * len(free)), now)
+    return held
+
+
+# -- retention
+
+
+def retain(st: Statements, c: Connection, lane: Lane, queue: str, keep: Keep, now: int | None) -> int:
+    """Remove what this lane of the queue holds beyond the bounds; how many."""
+    rested, seq = None, None
+    if keep.count is not None:
+        newest = st.rows(c, "nth_newest", lane.value, queue, max(0, keep.count - 1))
+        if newest:
+            rested, seq = newest[0][0], newest[0][1] + (keep.count == 0)
+    if rested is None and keep.age_ms is None:
+        return 0
+    rows = st.rows(c, "going", lane.value, queue, rested, seq, keep.age_ms, now)
+    names = {(queue, group) for _, group, holds, _ in rows if holds}
+    if names:
+        lock(st, c, names, (), now)
+    seen = ids([row[0] for row in rows]), numbers([row[3] for row in rows])
+    removed = st.rows(c, "retain", *seen, lane.value)[0][0] if rows else 0
+    if names:
+        admit(st, c, names, now)
+    return int(removed)

@@ -1,0 +1,98 @@
+"""Swaps of cells in the PostgreSQL store, inside the caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ...errors import Conflict
+from ...message import (
+    Draft,
+    Swap,
+)
+from .rows import (
+    byteas,
+    numbers,
+    texts,
+)
+from .statements import Connection, Cursor, Statements
+
+
+def swap_all(st: Statements, c: Connection, swaps: Sequence[Swap], now: int | None) -> None:
+    for swap, won in zip(swaps, try_swaps(st, c, swaps, now), strict=True):
+        if not won:
+            raise Conflict(f"cell {swap.key!r} is not at version {swap.version}; nothing was written, read it again")
+
+
+def try_swaps(st: Statements, c: Connection, swaps: Sequence[Swap], now: int | None) -> list[bool]:
+    """Each for itself: one statement, and one more where a key comes again."""
+    turns: list[dict[str, int]] = []
+    for n, swap in enumerate(swaps):
+        turn = next((turn for turn in turns if swap.key not in turn), None)
+        if turn is None:
+            turns.append(turn := {})
+        turn[swap.key] = n
+    sent = [_swap_once(st, c, [swaps[n] for _, n in sorted(turn.items())], now) for turn in turns]
+    won = [False] * len(swaps)
+    for turn, made in zip(turns, sent, strict=True):
+        for (key,) in made.fetchall():
+            won[turn[key]] = True
+    return won
+
+
+def _swap_once(st: Statements, c: Connection, swaps: Sequence[Swap], now: int | None) -> Cursor:
+    versions = numbers([swap.version for swap in swaps])
+    return st.do(c, "swap_cells", texts([swap.key for swap in swaps]), versions, *swap_values(swaps), now)
+
+
+class Cells:
+    """Those that a batch of settlements would swap, locked until the commit: what of it applies is found out here, and
+    written by a statement for all."""
+
+    def __init__(self, st: Statements, c: Connection, keys: Sequence[str], now: int | None) -> None:
+        self._st, self._c = st, c
+        found = st.do(c, "lock_cells", texts(sorted(set(keys))), now) if keys else None
+        self._locked = found
+        self._versions: dict[str, int | None] | None = None  # None: not known before it is written; gone are at 0
+        self._there = set[str]()
+        self._changes: dict[str, Swap] = {}
+
+    def swap(self, swaps: Sequence[Swap]) -> bool:
+        """All of them, or none."""
+        if not swaps:
+            return True
+        if self._versions is None:
+            self._versions = {} if self._locked is None else dict(self._locked.fetchall())
+            self._there = set(self._versions)
+        changed: dict[str, Swap] = {}
+        versions: dict[str, int | None] = {}
+        for swap in swaps:
+            if versions.get(swap.key, self._versions.get(swap.key, 0)) != swap.version:
+                return False
+            changed[swap.key], versions[swap.key] = swap, 0 if swap.value is None else None
+        self._changes |= changed
+        self._versions |= versions
+        return True
+
+    def write(self, now: int | None) -> None:
+        there: list[Swap] = []
+        new: list[Swap] = []
+        gone: list[str] = []
+        for key, swap in sorted(self._changes.items()):
+            if swap.value is not None:
+                (there if key in self._there else new).append(swap)
+            elif key in self._there:
+                gone.append(key)
+        for name, swaps in (("change_cells", there), ("make_cells", new)):
+            if swaps:
+                self._st.do(self._c, name, texts([swap.key for swap in swaps]), *swap_values(swaps), now)
+        if gone:
+            self._st.do(self._c, "drop_cells", texts(gone))
+
+
+def names_of(drafts: Iterable[Draft]) -> set[tuple[str, str]]:
+    """The groups that these will join."""
+    return {(draft.queue, draft.group) for draft in drafts if draft.group is not None}
+
+
+def swap_values(swaps: Sequence[Swap]) -> tuple[bytes, bytes]:
+    return byteas([swap.value for swap in swaps]), numbers([swap.ttl_ms for swap in swaps])

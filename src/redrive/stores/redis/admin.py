@@ -1,0 +1,204 @@
+"""Triage, settings, retention and repair of the Redis store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any
+
+from msgspec.structs import replace
+
+from ...ids import is_id, new_id
+from ...message import (
+    Cancel,
+    Damage,
+    Discard,
+    Draft,
+    GroupOrder,
+    Handle,
+    Isolate,
+    Keep,
+    Lane,
+    Message,
+    OnDead,
+    Readmit,
+    Redrive,
+    Replace,
+    Return,
+    Swap,
+    Verdict,
+)
+from .. import validation
+from ..groups import refuse
+from .arguments import Arguments, draft_rows, packed_ids, restored_rows
+from .exchange import swap_rows
+from .namespace import RedisNamespace
+from .preflight import about, findings
+from .rows import LETTERS, id_bytes, id_text
+from .search import found_of
+
+CHECKED_MAX = 100  # damaged messages that `check` names
+
+
+_CANCELS = (Cancel.UNKNOWN, Cancel.CANCELLED, Cancel.REQUESTED, Cancel.TOO_LATE)
+
+
+class RedisAdmin(RedisNamespace):
+    """What people and redrive runs change. Each call is one script."""
+
+    def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
+        handles = validation.admit_verdict(handles, verdict, self.traits)
+        arguments, ours = Arguments(), [at for at, handle in enumerate(handles) if is_id(handle.id)]
+        arguments.blob(packed_ids([handles[at].id for at in ours]))
+        delays_ms = [verdict.delay_of(at) if isinstance(verdict, Redrive) else 0 for at in ours]
+        seen = [(handles[at].redrives, LETTERS[handles[at].lane], ms) for at, ms in zip(ours, delays_ms, strict=True)]
+        made = [draft.id or new_id(self.now_ms()) for draft in _drafts(verdict)]
+        asked = (seen, _words_of(verdict, made, arguments), swap_rows(swaps, arguments))
+        # Whether it took place cannot be told by a second try where its swaps, or what it put, are in the way.
+        once = bool(swaps) or isinstance(verdict, Replace)
+        reply = self._link.call("triage", arguments.listed(self._now(), asked), again=not once)
+        if reply[0] == b"held":
+            raise validation.key_is_held(handles[0].id, _drafts(verdict)[0], id_text(reply[1].hex()))
+        moved = [False] * len(handles)
+        for at, word in zip(ours, self._told(reply, swaps)[0], strict=True):
+            moved[at] = word == 1
+        return moved
+
+    def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
+        messages = validation.admit_restored(messages, self.traits)
+        arguments = Arguments()
+        arguments.blob(packed_ids([message.id for message in messages]))
+        asked = restored_rows(messages, arguments), swap_rows(swaps, arguments)
+        reply = self._link.call("restore", arguments.listed(self._now(), asked), again=not swaps)
+        return [word == 1 for word in self._told(reply, swaps)[0]]
+
+    def cancel(self, ids: Sequence[str], *, swaps: Sequence[Swap] = ()) -> list[Cancel]:
+        known = [id for id in dict.fromkeys(ids) if is_id(id)]
+        arguments = Arguments()
+        arguments.blob(packed_ids(known))
+        reply = self._link.call("cancel", arguments.listed(self._now(), swap_rows(swaps, arguments)), again=not swaps)
+        words = dict(zip(known, self._told(reply, swaps) if reply else reply, strict=True))
+        return [_CANCELS[words.get(id, 0)] for id in ids]
+
+    def configure(
+        self,
+        queue: str,
+        *,
+        paused: bool | None = None,
+        group_width: int | None = None,
+        group_order: GroupOrder | str | None = None,
+        on_dead: OnDead | str | None = None,
+        swaps: Sequence[Swap] = (),
+    ) -> None:
+        validation.admit_width(group_width, 1)
+        order = validation.word(GroupOrder, group_order, "group_order")
+        dead = validation.word(OnDead, on_dead, "on_dead")
+        said = {"paused": paused, "width": group_width, "order": order, "on_dead": dead}
+        changes = {name: value for name, value in said.items() if value is not None}
+        arguments = Arguments()
+        asked = queue, changes, swap_rows(swaps, arguments)
+        reply = self._link.call("configure", arguments.listed(self._now(), asked), again=not swaps)
+        self._refuse(queue, reply if reply == 1 else self._told(reply, swaps))
+
+    def configure_group(
+        self,
+        queue: str,
+        group: str | None,
+        *,
+        width: int | None = None,
+        resume: bool = False,
+        swaps: Sequence[Swap] = (),
+    ) -> None:
+        validation.admit_width(width, 0)
+        validation.admit_group(group)
+        arguments = Arguments()
+        asked = queue, group or "", width, resume, swap_rows(swaps, arguments)
+        reply = self._link.call("configure_group", arguments.listed(self._now(), asked), again=not swaps)
+        self._refuse(queue, reply if reply == 1 else self._told(reply, swaps))
+
+    def _refuse(self, queue: str, reply: Any) -> None:
+        if reply != 1:
+            _, width, own, order, on_dead = reply
+            refuse(queue, width, own == 1, GroupOrder(order.decode()), OnDead(on_dead.decode()))
+
+    def retain(self, queue: str, *, done: Keep = Keep(), dead: Keep = Keep()) -> tuple[int, int]:
+        now = self.now_ms()
+        bounds = [
+            (LETTERS[lane], keep.count, None if keep.age_ms is None else now - keep.age_ms)
+            for lane, keep in ((Lane.DONE, done), (Lane.DEAD, dead))
+        ]
+        removed = self._call("retain", (queue, *bounds))
+        return removed[0], removed[1]
+
+    def check(self) -> list[str]:
+        stored, stand, stuck = self._call("check", (self._queues(),))
+        found = [] if stored == stand else [f"{stored} messages are stored, but {stand} stand in a lane"]
+        for n in range(0, len(stuck), 2):
+            queue, group = stuck[n].decode(), stuck[n + 1].decode()
+            found.append(f"queue {queue!r}, group {group!r}: a message is parked though a place is free")
+        bad = self._bad()
+        found += [f"message {id_text(id.hex())}: {why}" for id, why in islice(bad.items(), CHECKED_MAX)]
+        return found + ([f"and {len(bad) - CHECKED_MAX:,} more messages"] if len(bad) > CHECKED_MAX else [])
+
+    def _bad(self) -> dict[bytes, str]:
+        """The messages that cannot be read, that were set aside, or that stand in no lane, each with why."""
+        bad: dict[bytes, str] = {}
+        cursor = "0"
+        while True:
+            found, rows = self._call("verify", (cursor, False, None))
+            bad |= {rows[n]: rows[n + 1].decode(errors="backslashreplace") for n in range(0, len(rows), 3)}
+            cursor = found.decode()
+            if cursor == "0":
+                break
+        page = self.peek(None, limit=500)
+        while True:
+            for message in page.messages:
+                if message.damage is not None:
+                    bad.setdefault(id_bytes(message.id), message.damage.why)
+            if page.cursor is None:
+                return bad
+            page = self.peek(None, limit=500, cursor=page.cursor)
+
+    def repair(self, keep: Callable[[Message], None]) -> list[str]:
+        told = []
+        for id, why in self._bad().items():
+            (found,) = found_of(self._call, [id])
+            if found is None:
+                continue
+            message = found[0]
+            keep(message if message.damage is not None else replace(message, damage=Damage(why)))
+            done = ""
+            for _ in range(2):  # one that is met for the first time is set aside, and mended then
+                _, rows = self._call("verify", ("0", True, True), id)
+                done = rows[2].decode() if rows else done
+            told.append(f"message {message.id}: {done or 'it cannot be mended: ' + why}")
+        return told
+
+    def doctor(self) -> list[str]:
+        return list(findings(self._link))
+
+    def info(self) -> dict[str, str | int]:
+        return about(self._link)
+
+
+def _drafts(verdict: Verdict) -> list[Draft]:
+    return [verdict.draft] if isinstance(verdict, Replace) else []
+
+
+def _words_of(verdict: Verdict, made: Sequence[str], arguments: Arguments) -> Sequence[Any]:
+    """`made`: the id of what it puts."""
+    match verdict:
+        case Redrive(to_queue, _, attempts, run, keep_deadline):
+            return ("redrive", to_queue, attempts, run, keep_deadline)
+        case Discard():
+            return ("discard",)
+        case Isolate(why):
+            return ("isolate", why)
+        case Return(run):
+            return ("return", run)
+        case Readmit():
+            return ("readmit",)
+        case Replace(draft):
+            zones = dict[tuple[int, str], int]()
+            rows = draft_rows([draft], made, zones, arguments)
+            return ("replace", rows, [*zones], arguments.blob(packed_ids(made)))

@@ -1,0 +1,115 @@
+"""One namespace of a Redis server: its connections, scripts and clock."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from ...errors import Conflict, EnqueueError
+from ...message import (
+    Cell,
+    Swap,
+)
+from ...store import Cells, Store, Traits
+from ..failpoints import no_seam
+from ..state_dir import state_dir
+from .arguments import Arguments
+from .exchange import swap_rows
+from .preflight import preflight
+from .rows import id_text
+from .search import Looks
+from .session import Link
+from .url import RedisUrl
+from .wake import Wake
+
+LOOK_EVERY_S = 0.01  # how often a waiter looks at a clock that the server does not know
+
+
+class RedisNamespace(Store):
+    """What all parts of the store share."""
+
+    traits = Traits(name="redis")
+
+    def __init__(self, url: str, *, clock_ms: Callable[[], int] | None = None) -> None:
+        self.seam: Callable[[str], None] = no_seam  # tests put a function here that kills or fails at a named point
+        self._clock_ms = clock_ms
+        at = RedisUrl.parse(url)
+        self._link = Link(at, seam=lambda point: self.seam(point))
+        self._wake = Wake(self._link, look_every_s=math.inf if clock_ms is None else LOOK_EVERY_S)
+        self.state_dir: Path | None = state_dir(f"{at.shown.partition('@')[2] or at.shown}/{at.namespace}")
+        self._looks = Looks(self._call, self._queues)
+        try:
+            preflight(self._link)
+        except BaseException:
+            self.close()
+            raise
+        self.traits = replace(type(self).traits, read_only=self._link.read_only)
+        self._swept_ms = self.now_ms()
+        self.cells: Cells = RedisCells(self)
+
+    def now_ms(self) -> int:
+        return self._link.now_ms() if self._clock_ms is None else self._clock_ms()
+
+    def _saw_clock(self, now: int, sent_s: float) -> None:
+        if self._clock_ms is None:
+            self._link.saw_clock(now, sent_s)
+
+    def _now(self) -> bytes:
+        """The time for a script; empty where the server uses its own."""
+        return b"" if self._clock_ms is None else b"%d" % self._clock_ms()
+
+    def _call(self, script: str, asked: Any, *blobs: bytes) -> Any:
+        arguments = Arguments()
+        for blob in blobs:
+            arguments.blob(blob)
+        return self._link.call(script, arguments.listed(self._now(), asked))
+
+    def close(self) -> None:
+        self._wake.close()
+        self._link.close()
+
+    def _told(self, reply: Any, swaps: Sequence[Swap]) -> Any:
+        """The reply, unless it says why nothing was written."""
+        if reply[0] == b"stored":
+            raise EnqueueError(f"a message with id {id_text(reply[1].hex())} is already stored; nothing was written")
+        if reply[0] == b"conflict":
+            swap = swaps[reply[1] - 1]
+            raise Conflict(f"cell {swap.key!r} is not at version {swap.version}; nothing was written, read it again")
+        return reply
+
+    def _queues(self) -> list[str]:
+        held, said = self._named()
+        return sorted(held | said)
+
+    def _named(self) -> tuple[set[str], set[str]]:
+        """The queues that ever held messages, and those that were told anything."""
+        held, said = self._call("queues", None)
+        return {name.decode() for name in held}, {name.decode() for name in said}
+
+
+class RedisCells:
+    """Cells in the same namespace."""
+
+    def __init__(self, store: RedisNamespace) -> None:
+        self._store = store
+
+    def read(self, keys: Sequence[str]) -> list[Cell | None]:
+        found = self._timed("read_cells", Arguments(), (keys,))
+        return [None if cell is None else Cell(*cell) for cell in found]
+
+    def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
+        arguments = Arguments()
+        words = self._timed("swap_cells", arguments, (swap_rows(swaps, arguments),))
+        return [word == 1 for word in words]
+
+    def _timed(self, script: str, arguments: Arguments, asked: Any) -> Any:
+        """Whoever looks at the clock next sees no time before that of this call."""
+        sent_s = time.monotonic()
+        now, answer = self._store._link.call(script, arguments.listed(self._store._now(), asked))
+        self._store._saw_clock(now, sent_s)
+        return answer

@@ -1,0 +1,83 @@
+"""Find messages of the Redis store without claiming them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...ids import is_id
+from ...message import (
+    Counts,
+    FailureGroup,
+    Group,
+    Lane,
+    Message,
+    Page,
+    Where,
+)
+from .. import validation
+from .namespace import RedisNamespace
+from .rows import id_bytes, id_text
+from .search import QUEUES_AT_ONCE, found_of
+
+GROUPS_AT_ONCE = 500
+
+
+class RedisQueries(RedisNamespace):
+    """Find messages without claiming them."""
+
+    def find(self, ids: Sequence[str]) -> list[Message | None]:
+        known = [id for id in dict.fromkeys(ids) if is_id(id)]
+        raw = [id_bytes(id) for id in known]
+        parts = zip(known, found_of(self._call, raw), strict=True)
+        found = {id: one[0] for id, one in parts if one is not None}
+        return [found.get(id) for id in ids]
+
+    def counts(self, queue: str | None = None) -> Counts:
+        every = self._counts(self._queues() if queue is None else [queue])
+        oldest_ms = max((row[6] for row in every), default=0)
+        return _counted([sum(row[n] for row in every) for n in range(6)], oldest_ms)
+
+    def counts_by_queue(self) -> dict[str, Counts]:
+        held, said = self._named()
+        queues = sorted(held | said)
+        return {
+            queue: _counted(row[:6], row[6])
+            for queue, row in zip(queues, self._counts(queues), strict=True)
+            if queue in said or any(row[:6])
+        }
+
+    def queues(self) -> list[str]:
+        return list(self.counts_by_queue())
+
+    def _counts(self, queues: Sequence[str]) -> list[list[int]]:
+        rows: list[list[int]] = []
+        for first in range(0, len(queues), QUEUES_AT_ONCE):
+            rows += self._call("counts", (queues[first : first + QUEUES_AT_ONCE],))
+        return rows
+
+    def peek(
+        self, lane: Lane | str | None, *, where: Where = Where(), limit: int = 100, cursor: str | None = None
+    ) -> Page:
+        lane = validation.lane_of(lane)
+        return self._looks.peek(lane, where, limit, cursor)
+
+    def failure_groups(self, *, where: Where = Where(), trend: bool = False) -> list[FailureGroup]:
+        return self._looks.failure_groups(where, self.now_ms() if trend else None)
+
+    def groups(self, queue: str) -> list[Group]:
+        standing, own = self._call("group_names", (queue,))
+        names = sorted({*standing, *own} - {b""})
+        found: list[Group] = []
+        for first in range(0, len(names), GROUPS_AT_ONCE):
+            some = [name.decode() for name in names[first : first + GROUPS_AT_ONCE]]
+            for name, (width, taken, parked, blocked) in zip(some, self._call("groups", (queue, some)), strict=True):
+                found.append(Group(queue, name, width, taken, parked, id_text(blocked.hex()) if blocked else None))
+        return found
+
+    def paused(self) -> frozenset[str]:
+        return frozenset(name.decode() for name in self._call("paused", None))
+
+
+def _counted(numbers: Sequence[int], oldest_ms: int) -> Counts:
+    ready, scheduled, leased, dead, quarantine, done = numbers
+    return Counts(ready, scheduled, leased, dead, quarantine, done, oldest_ms / 1000)

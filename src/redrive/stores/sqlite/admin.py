@@ -1,0 +1,184 @@
+"""Triage, settings, retention and repair of the SQLite store."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from ...errors import StoreError, StoreUnavailable
+from ...message import (
+    Cancel,
+    GroupOrder,
+    Handle,
+    Keep,
+    Lane,
+    Message,
+    OnDead,
+    Replace,
+    Swap,
+    Verdict,
+)
+from .. import validation
+from ..meta import text
+from . import cells
+from .file import SqliteFile
+from .repair import Repairs, bad_rows
+from .upkeep import findings
+
+CHECKED_MAX = 100  # damaged messages that `check` names
+_CANCEL: dict[str | None, Cancel] = {
+    None: Cancel.UNKNOWN,
+    "ready": Cancel.CANCELLED,
+    "leased": Cancel.REQUESTED,
+    "dead": Cancel.TOO_LATE,
+    "quarantine": Cancel.TOO_LATE,
+    "done": Cancel.TOO_LATE,
+}
+
+
+class SqliteAdmin(SqliteFile):
+    """What people and redrive runs change. Each call is one commit."""
+
+    def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
+        handles = validation.admit_verdict(handles, verdict, self.traits)
+
+        def work(c: sqlite3.Connection) -> list[bool]:
+            now = self._clock_ms()
+            moved = self._triage.judge(c, handles, verdict, now)
+            self.seam("triaged")
+            if moved != [False] or not isinstance(verdict, Replace):
+                cells.swap_all(c, self._sql, swaps, now)
+            return moved
+
+        moved = self._write(work, self._of_ids(handle.id for handle in handles))
+        self._waker.wake_all()
+        return moved
+
+    def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
+        messages = validation.admit_restored(messages, self.traits)
+
+        def work(c: sqlite3.Connection) -> list[bool]:
+            now = self._clock_ms()
+            words = self._triage.restore(c, messages, now)
+            cells.swap_all(c, self._sql, swaps, now)
+            self.seam("restored")
+            return words
+
+        return self._writer.run(work)
+
+    def cancel(self, ids: Sequence[str], *, swaps: Sequence[Swap] = ()) -> list[Cancel]:
+        def work(c: sqlite3.Connection) -> list[Cancel]:
+            listed, now = text(list(ids)), self._clock_ms()
+            rows = c.execute(
+                "select id, seq, lane from message where id in (select value from json_each(?))", (listed,)
+            ).fetchall()
+            found = {id: lane for id, _, lane in rows}
+            touched = self._groups.touched(c, [seq for _, seq, lane in rows if lane == Lane.READY])
+            c.execute(self._sql["cancel"], (now, listed))
+            c.execute(self._sql["request_cancel"], (listed,))
+            self._groups.admit(c, touched, now)
+            cells.swap_all(c, self._sql, swaps, now)
+            return [_CANCEL.get(found.get(id), Cancel.TOO_LATE) for id in ids]
+
+        cancelled = self._write(work, self._of_ids(ids))
+        self._waker.wake_all()  # it may have let others of its group in
+        return cancelled
+
+    def configure(
+        self,
+        queue: str,
+        *,
+        paused: bool | None = None,
+        group_width: int | None = None,
+        group_order: GroupOrder | str | None = None,
+        on_dead: OnDead | str | None = None,
+        swaps: Sequence[Swap] = (),
+    ) -> None:
+        validation.admit_width(group_width, 1)
+        order = validation.word(GroupOrder, group_order, "group_order")
+        dead = validation.word(OnDead, on_dead, "on_dead")
+        said = (paused, group_width, order, dead)
+        set_now = self._read("select paused, group_width, group_order, on_dead from queue where name = ?", queue)
+        if set_now and not swaps and all(new is None or new == now for new, now in zip(said, set_now[0], strict=True)):
+            return  # as every start of an app declares
+
+        def work(c: sqlite3.Connection) -> None:
+            now = self._clock_ms()
+            self._groups.configure(c, queue, paused, group_width, order, dead, now)
+            cells.swap_all(c, self._sql, swaps, now)
+
+        self._writer.run(work)
+        self._waker.wake_all()
+
+    def configure_group(
+        self,
+        queue: str,
+        group: str | None,
+        *,
+        width: int | None = None,
+        resume: bool = False,
+        swaps: Sequence[Swap] = (),
+    ) -> None:
+        validation.admit_width(width, 0)
+        validation.admit_group(group)
+
+        def work(c: sqlite3.Connection) -> None:
+            now = self._clock_ms()
+            self._groups.configure_group(c, queue, group, width, resume, now)
+            cells.swap_all(c, self._sql, swaps, now)
+
+        self._writer.run(work)
+        self._waker.wake_all()
+
+    def retain(self, queue: str, *, done: Keep = Keep(), dead: Keep = Keep()) -> tuple[int, int]:
+        def work(c: sqlite3.Connection) -> tuple[int, int]:
+            now = self._clock_ms()
+            return self._changes.retain(c, Lane.DONE, queue, done, now), self._changes.retain(
+                c, Lane.DEAD, queue, dead, now
+            )
+
+        return self._writer.run(work)
+
+    def check(self) -> list[str]:
+        try:
+            found = [row[0] for row in self._read("pragma integrity_check")]
+            found += [stuck for queue in self.queues() for stuck in self._stuck_groups(queue)]
+            bad = bad_rows(self._read, self._sql)
+            found += [one.told for one in islice(bad, CHECKED_MAX)]
+            if more := sum(1 for _ in bad):
+                found.append(f"and {more:,} more messages that are damaged")
+        except StoreUnavailable:
+            raise
+        except StoreError as error:  # too damaged to be looked through
+            return [str(error)]
+        return [line for line in found if line != "ok"]
+
+    def repair(self, keep: Callable[[Message], None]) -> list[str]:
+        told, repairs = [], Repairs(self._damages)
+        for bad in [*bad_rows(self._read, self._sql)]:
+            keep(bad.message)
+            told.append(self._writer.run(lambda c, bad=bad: repairs.mend(c, bad, self._clock_ms())))  # type: ignore[misc]
+        self._waker.wake_all()
+        return told
+
+    def _stuck_groups(self, queue: str) -> list[str]:
+        width = self._read(self._sql["group_settings"], queue)[0][0]
+        stuck = self._read(self._sql["stuck_groups"], queue, width)
+        return [f"queue {queue!r}, group {row[0]!r}: a message is parked though a place is free" for row in stuck]
+
+    def doctor(self) -> list[str]:
+        waiting = 0
+        if not self.traits.read_only:
+            _, frames, carried = self._read("pragma wal_checkpoint(passive)")[0]
+            waiting = max(0, frames - carried) * int(self._read("pragma page_size")[0][0])
+        return [*findings(self.path, self._synchronous, waiting), *self._clock.findings()]
+
+    def info(self) -> dict[str, str | int]:
+        parts = [self.path, self.path.with_name(f"{self.path.name}-wal")]
+        return {
+            "engine": f"SQLite {sqlite3.sqlite_version}",
+            "schema": self._read("pragma user_version")[0][0],
+            "path": str(self.path),
+            "size_bytes": sum(part.stat().st_size for part in parts if part.exists()),
+        }
