@@ -50,3 +50,10 @@ def test_what_a_message_enters_is_counted_on_every_thread() -> None:
     assert "decide.py" in found["failure"]
     assert 5 <= found["enqueue: files"] < found["plan to done: files"]
     assert 5 <= found["claim to settle: files"] < found["claim to settle, one failure: files"]
+
+
+def test_the_tree_can_be_walked() -> None:
+    """No import circle, no long module, no crowded folder, no underscore that means nothing."""
+    found = json.loads(script("--shape", "--json"))
+    limits = ("circles", "modules over 400 lines", "folders over 20 modules", "underscored modules")
+    assert {limit: found[limit] for limit in limits} == {limit: [] for limit in limits}
