@@ -45,7 +45,7 @@ NEWER = (
     ("fault/model.py", 'DEFAULT = "default"', 'DEFAULT = "cosmic"'),
     ("fault/model.py", f"{FAULT}, omit_defaults=True):", f"{FAULT}):"),
     ("fault/model.py", CRASH, f'    mood: str = "blue"\n{CRASH}'),
-    ("message.py", 'DEAD = "dead"', 'DEAD = "graveyard"'),
+    ("message/message.py", 'DEAD = "dead"', 'DEAD = "graveyard"'),
 )
 
 
