@@ -95,8 +95,7 @@ def window_of(text: str) -> Window:
         raise ConfigError(f"gates: window={text!r}; {expected}")
     start, end = (int(found[at]) * 60 + int(found[at + 1]) for at in (1, 3))
     if start >= 1440 or end > 1440 or max(int(found[2]), int(found[4])) > 59 or start == end:
-        raise ConfigError(f"gates: window={text!r} is no time of day that begins and ends; {expected}")
-
+        raise ConfigError(f"gates: window={text!r} is not a span of the day; {expected}")
     return Window(start, end, zone_of(found[5] or "UTC"))
 
 

@@ -111,9 +111,9 @@ def test_a_window_is_a_time_of_day_on_the_clocks_of_its_zone(app: App, window: s
     "options, says",
     [
         ({"window": "22-06"}, "such as '22:00-06:00 Europe/Zurich'"),
-        ({"window": "22:00-22:00"}, "is not a time of day"),
-        ({"window": "22:00-25:00"}, "is not a time of day"),
-        ({"window": "22:60-23:00"}, "is not a time of day"),
+        ({"window": "22:00-22:00"}, "is not a span of the day"),
+        ({"window": "22:00-25:00"}, "is not a span of the day"),
+        ({"window": "22:60-23:00"}, "is not a span of the day"),
         ({"window": "22:00-06:00 Zurich"}, "did you mean 'Europe/Zurich'"),
         ({"health": "ftp://crm/health"}, "http or https URL"),
         ({"health": "https:///health"}, "http or https URL"),
