@@ -179,7 +179,7 @@ class Context(Struct, eq=False):
         if len(follow_ups) >= FOLLOW_UPS_MAX:
             raise EnqueueError(
                 f"message {self.message.id} has {FOLLOW_UPS_MAX} follow-ups, as many as one commit may carry; "
-                "enqueue fewer, each of which enqueues its part"
+                "enqueue fewer, and let each enqueue its part"
             )
         follow_ups.append(draft)
         self._refuse_over("a follow-up")  # looked at last: what was appended before the end is part of it

@@ -43,7 +43,7 @@ class ClaimLimits:
         kinds = self._guards.kinds(queue)
         self._shared.refresh({guard for guards, _ in kinds for guard in guards}, now_ms)
         most = [min((self._open(guard, now_ms).count for guard in guards), default=math.inf) for guards, _ in kinds]
-        bounded: dict[Guard, tuple[int, set[str]]] = {}  # how many of which tasks, by what bounds them
+        bounded: dict[Guard, tuple[int, set[str]]] = {}  # by the guard that bounds them: how many, and the tasks
         held, free, left = set[str](), set[Guard](), room
         for n in sorted(range(len(kinds)), key=most.__getitem__):  # the tightest bound first
             guards, tasks = kinds[n]
