@@ -1,9 +1,8 @@
 """Groups in the PostgreSQL store: who of a group has a place, who is parked for one, who waits for its time.
 
-Whoever changes who is in a group first locks the group's row, all rows that it needs in one statement and in one order,
-and ends with `admit`, in the same commit. So no commit leaves a message parked and a place free,
-no process has to look for
-one, and no two commits deadlock. A unique index on the number of each place protects it.
+Every change of a group's members first locks the group's row, all rows that it needs in one statement and in one order,
+and ends with `admit`, in the same commit. So no commit leaves a message parked and a place free, no process has to look
+for one, and no two commits deadlock. A unique index on the number of each place protects it.
 Only a change of a queue's settings is followed by `admit_step`, commit after commit, until all groups had their turn.
 """
 

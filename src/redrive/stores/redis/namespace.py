@@ -108,7 +108,7 @@ class RedisCells:
         return [word == 1 for word in words]
 
     def _timed(self, script: str, arguments: Arguments, asked: Any) -> Any:
-        """Whoever looks at the clock next sees no time before that of this call."""
+        """Run it so that the next look at the clock returns no time before that of this call."""
         sent_s = time.monotonic()
         now, answer = self._store._link.call(script, arguments.listed(self._store._now(), asked))
         self._store._saw_clock(now, sent_s)

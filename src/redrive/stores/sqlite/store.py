@@ -141,7 +141,7 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
         result = self._write(work, seqs, synced=bool(settlements or swaps))
         if result.damaged:
             self._set_aside = []
-        # Whoever settles claims what comes of it, if it has room. Others, who may have, must be told.
+        # The worker that settles claims what becomes due, if it has room. Others may have room, so they must be woken.
         if self._for_others or any(s.follow_ups or type(s.decision) is RetryAt for s in settlements):
             waiter = self._waiters.get(threading.get_ident())
             self._waker.wake_all(but=None if waiter is None else waiter.name)

@@ -326,6 +326,6 @@ class LeaseRules(Contract):
     def test_release_of_an_unknown_worker_does_nothing(self, store: Store) -> None:
         ids = put(store, draft(), draft())
         claim(store, limit=1)
-        assert store.release("unknown", None) == (0, 0)
-        assert store.release("unknown", []) == (0, 0)
+        assert store.reclaim("unknown", None) == (0, 0)
+        assert store.reclaim("unknown", []) == (0, 0)
         assert lanes(store, *ids) == [Lane.LEASED, Lane.READY]
