@@ -50,7 +50,7 @@ class Others(Struct, frozen=True):
 
 
 class Chain:
-    """The work queue `url` of a re-driver, if it has one. What is `known` of the rate goes along."""
+    """The work queue `url` of a re-driver, if it has one. Its messages carry the `known` state of the rate."""
 
     def __init__(self, call: Call, url: str | None, now_ms: Callable[[], int], known: Known | None) -> None:
         self._call, self._url, self._now_ms, self._known = call, url, now_ms, known

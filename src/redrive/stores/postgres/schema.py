@@ -23,7 +23,7 @@ from .connection import Connection, open_error, store_error
 from .session import Link
 from .url import PostgresUrl, parse
 
-# A statement that waits for a table's lock holds up all that come after it. So a migration waits shortly and tries again.
+# A statement that waits for a table's lock holds up all that come after it. So a migration waits shortly, and again.
 LOCK_TIMEOUT_S = 1.0
 LOCK_TRIES = 30
 MIGRATE_FOR_S = 3600.0
