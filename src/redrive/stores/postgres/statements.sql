@@ -453,7 +453,7 @@ from (select * from unnest($1::uuid[], $2::int[], $3::bigint[]) r(id, fence, seq
 where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.seq, m.fence, m.cancel is not null
 
 -- name: lapse
--- $1 worker, $2 now, $3 a fault or null, which each of them keeps: all its leases end now. Nobody's from then on: a worker of that name that is killed
+-- $1 worker, $2 now, $3 a fault or null, which each of them keeps: all its leases end now. They have no owner from then on: a worker of that name that is killed
 -- before it claimed them must not find them among what it had claimed and not started. They go before what was enqueued after them.
 update {s}.message set due_ms = least({now $2}, coalesce(life_ms, enqueued_ms)), worker = null,
   faults = case when $3::text is null then faults when faults is null then array[$3::text]

@@ -374,7 +374,7 @@ update message set due_ms = ?1 where seq in (select value from json_each(?2))
 update message set suspect = 2 where seq in (select value from json_each(?1))
 
 -- name: lapse
--- ?1 now, ?2 worker: all its leases end now. Nobody's from then on: a worker of that name that is killed
+-- ?1 now, ?2 worker: all its leases end now. They have no owner from then on: a worker of that name that is killed
 -- before it claimed them must not find them among what it had claimed and not started. They go before what was enqueued after them.
 update message set due_ms = min(?1, life_ms), worker = null where due_ms is not null and lane = 'leased' and worker = ?2
 
