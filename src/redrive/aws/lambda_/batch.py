@@ -128,7 +128,7 @@ class Batches:
     def _worked(
         self, queue: str, runs: Sequence[Execution], lanes: list[list[Execution]], handles: Sequence[str], end_s: float
     ) -> set[str]:
-        """Execution and settle them; the receipt handles of those that were deleted already."""
+        """Run and settle them; return the receipt handles of those that were deleted already."""
         odd = [lane for lane in lanes if any(run.delivery.message.suspect for run in lane)]
         self._work(queue, [lane for lane in lanes if lane not in odd] if odd else lanes, end_s)
         in_lanes = {id(run) for lane in lanes for run in lane}
@@ -167,7 +167,7 @@ class Batches:
         self._settle([run for lane in lanes for run in lane], left_behind, end_s)
 
     def _alone(self, queue: str, lane: Sequence[Execution], end_s: float) -> None:
-        """Execution a lane with suspects when nothing else runs, and nothing waits to be settled."""
+        """Run a lane with suspects when nothing else runs, and nothing waits to be settled."""
         marked = [run for run in lane if run.decision is None and not run.over and run.delivery.message.suspect]
         lease_ms = max(1000, math.ceil((end_s - time.monotonic()) * 1000))
         words = self._store.extend([run.delivery.receipt for run in marked], lease_ms=lease_ms, alone=True)
