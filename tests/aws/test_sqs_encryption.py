@@ -90,7 +90,7 @@ def test_a_lambda_function_opens_what_it_is_given_and_parks_what_it_cannot(stand
     lay(stand.server, "lam-q")
     (app, handler), (keyless, blind) = function(KEYS), function(None)
     app.tasks["push"].enqueue(SECRET)
-    source = EventSource(client("sqs", stand.url), app.store.sqs_queues.of("q").url)  # type: ignore[attr-defined]
+    source = EventSource(client("sqs", stand.url), app.store.engine.sqs_queues.of("q").url)  # type: ignore[attr-defined]
     assert len(source.deliver(blind, seconds=30)) == 1 and ran == []
     stand.passes(120)
     assert source.deliver(handler, seconds=30) == [] and ran == [SECRET]

@@ -21,7 +21,6 @@ import redrive
 from redrive import App, Backoff, Context, Retry
 from redrive.errors import Cancelled, LeaseLost, StoreUnavailable
 from redrive.message import Ask, Lane
-from redrive.stores.sqlite import store as sqlite
 from redrive.worker.crash.ledger import hold
 
 
@@ -293,7 +292,7 @@ def test_a_settlement_that_failed_goes_with_the_next_exchange(store: Watched) ->
 
 
 def test_another_process_that_locks_the_file_only_delays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("redrive.stores.sqlite.file.BUSY_TIMEOUT_S", 0.05)
     store = Watched(tmp_path)
     app = App(store=store)
     heard, seen = Heard(app), Counter[int]()
