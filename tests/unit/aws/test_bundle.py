@@ -10,7 +10,8 @@ from platform import machine
 
 import pytest
 
-from redrive.aws.bundle import MACHINES, Packaged, package
+import redrive
+from redrive.aws.bundle import LEFT_OUT, MACHINES, Packaged, package
 from redrive.errors import ConfigError
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -50,13 +51,20 @@ def test_it_runs_with_nothing_but_itself_and_is_the_same_each_time(tmp_path: Pat
         names = archive.namelist()
         archive.extractall(tmp_path / "task")
     assert "redrive/aws/lambda_handlers.py" in names and "work.py" in names
-    assert not [name for name in names if name.startswith(("redrive/cli", "redrive/testing", "boto"))]
+    assert not [
+        name for name in names if name.startswith(("redrive/cli", "redrive/deliver", "redrive/testing", "boto"))
+    ]
     command = [sys.executable, "-I", "-S", "-W", "error", "-c", USE, str(tmp_path / "task")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (tmp_path / "again").mkdir()
     made(tmp_path / "again")
     assert (tmp_path / "again" / "f.zip").read_bytes() == (tmp_path / "f.zip").read_bytes()
+
+
+def test_what_is_left_out_is_there_to_be_left_out() -> None:
+    package_folder = Path(redrive.__file__).parent
+    assert [name for name in LEFT_OUT if not (package_folder / name / "__init__.py").exists()] == []
 
 
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
