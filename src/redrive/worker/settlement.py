@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asyncio import CancelledError
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
@@ -26,6 +27,7 @@ from ..message import (
     Settlement,
 )
 from ..run_context import Extras
+from ..store import LargeBodies
 from .execution import Execution
 
 ERROR_MAX = 500  # characters of the header that tells an on_dead task of the fault
@@ -113,6 +115,15 @@ def _with_key(run: Execution, claim: Claim, now_ms: int, worker: str) -> Outcome
     done = decision if isinstance(decision, Ack) else None
     swap = claim.releasing() if done is None else claim.completing(run.result, done.degraded, now_ms)
     return replace(o, settlement=replace(o.settlement, swaps=(swap,)))
+
+
+def deposited(o: Outcome, large: LargeBodies, task: Any, now_ms: Callable[[], int], worker: str) -> Outcome:
+    """Put the large bodies of its follow-ups in blob storage; if that fails, the handler has failed."""
+    try:
+        follow_ups = tuple(large.deposit(o.settlement.follow_ups))
+    except (EnqueueError, StoreError) as error:
+        return refused(o, error, task, now_ms(), worker)
+    return replace(o, settlement=replace(o.settlement, follow_ups=follow_ups))
 
 
 def refused(o: Outcome, error: EnqueueError | StoreError, task: Any, now_ms: int, worker: str) -> Outcome:

@@ -15,12 +15,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 from ..blobs import Cleaner
 from ..errors import EnqueueError, StoreError, Unsupported
 from ..message import Ack, Ask, Delivery, Settlement
-from ..store import LargeBodies, Store
+from ..store import Store
 from .burst import Burst
 from .capacity import BATCH_MAX, Capacity, QueueLimit
 from .crash.suspects import Suspects
@@ -32,7 +30,7 @@ from .leases import Leases
 from .outage import Outage
 from .redrive_outcome import with_redrive_outcome
 from .services import Services
-from .settlement import Outcome, outcome, refused, released
+from .settlement import Outcome, deposited, outcome, refused, released
 
 WAKE_EVERY_S = 1.0  # how often the store thread wakes, at least, to show its supervisor that it works
 
@@ -161,7 +159,8 @@ class StoreLoop:
                 self._flow.ended(run)
             decided = outcome(run, now_ms, self._name)
             if self._large_bodies is not None and decided.settlement.follow_ups:
-                decided = self._with_blobs(decided, self._large_bodies)
+                task = self._tasks[decided.delivery.message.task]
+                decided = deposited(decided, self._large_bodies, task, self._store.now_ms, self._name)
             self._outcomes.append(decided)
             if run.complaint is not None:
                 text = f"{run.delivery.message.id} is done without result: {run.complaint}"
@@ -177,14 +176,6 @@ class StoreLoop:
             self._outage.failed(error)
             return False
         return True
-
-    def _with_blobs(self, decided: Outcome, large: LargeBodies) -> Outcome:
-        """Put the large bodies of follow-ups in blob storage; if that fails, the handler has failed."""
-        try:
-            deposited = tuple(large.deposit(decided.settlement.follow_ups))
-        except (EnqueueError, StoreError) as error:
-            return self._refused(decided, error)
-        return replace(decided, settlement=replace(decided.settlement, follow_ups=deposited))
 
     def _refused(self, decided: Outcome, error: EnqueueError | StoreError) -> Outcome:
         return refused(decided, error, self._tasks[decided.delivery.message.task], self._store.now_ms(), self._name)

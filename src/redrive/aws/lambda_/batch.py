@@ -27,7 +27,6 @@ from ...errors import (
 from ...events import Notice
 from ...message import Ack, Delivery, Hold
 from ...registry import Registry
-from ...store import LargeBodies
 from ...worker.capacity import QueueLimit, WorkerLimit
 from ...worker.delivery_events import fate
 from ...worker.execution import Execution, admit_run
@@ -35,7 +34,7 @@ from ...worker.flow.controller import Flow
 from ...worker.idempotency import Keys
 from ...worker.preflight import works
 from ...worker.redrive_outcome import with_redrive_outcome
-from ...worker.settlement import Outcome, outcome, refused, released
+from ...worker.settlement import Outcome, deposited, outcome, refused, released
 from ..cloudwatch import prefix_of
 from .events import (
     Record,
@@ -214,15 +213,13 @@ class Batches:
 
     def _deposited(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """With the large bodies of follow-ups in blob storage."""
-        large = self._store.large_bodies
-        return [o if large is None or not o.settlement.follow_ups else self._with_blobs(o, large) for o in outcomes]
-
-    def _with_blobs(self, o: Outcome, large: LargeBodies) -> Outcome:
-        try:
-            follow_ups = tuple(large.deposit(o.settlement.follow_ups))
-        except (EnqueueError, StoreError) as error:
-            return self._refused(o, error)
-        return replace(o, settlement=replace(o.settlement, follow_ups=follow_ups))
+        large, tasks, now_ms = self._store.large_bodies, self._app.tasks, self._store.now_ms
+        if large is None:
+            return list(outcomes)
+        return [
+            deposited(o, large, tasks[o.delivery.message.task], now_ms, self.name) if o.settlement.follow_ups else o
+            for o in outcomes
+        ]
 
     def _refused(self, o: Outcome, error: EnqueueError | StoreError) -> Outcome:
         return refused(o, error, self._app.tasks[o.delivery.message.task], self._store.now_ms(), self.name)
