@@ -98,7 +98,8 @@ def runnable_in(source: str) -> set[str]:
 
 def test_every_promise_names_tests_that_there_are() -> None:
     text = (ROOT / "docs/promises.md").read_text()
-    contract = {name for p in (ROOT / "src/redrive/testing/contract").glob("*.py") for name in runnable_in(p.read_text())}
+    rules = (ROOT / "src/redrive/testing/contract").glob("*.py")
+    contract = {name for path in rules for name in runnable_in(path.read_text())}
     named = re.findall(r"`(?:(tests/[\w/]+\.py)(?:::(\w+))?|(test_\w+))`", text)
     assert len(named) > 30
     for file, test, in_contract in named:
