@@ -134,3 +134,7 @@ def _cpu_s(text: str) -> float:
     began_s = time.process_time()
     redact(text)
     return time.process_time() - began_s
+
+
+def test_a_token_without_a_digit_is_hidden() -> None:
+    assert redact("sk_live_PENVSCyRsitxpTISIIORpeIn") == HIDDEN

@@ -21,6 +21,7 @@ from redrive.errors import ConfigError
 
 pytestmark = pytest.mark.slow
 PATIENCE_S = 60.0
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -111,14 +112,12 @@ time.sleep(60)
 
 
 def test_no_server_is_left_behind_by_a_test_process_that_is_killed() -> None:
-    owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE)
-    assert owner.stdout is not None
-    with owner.stdout:
+    with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, cwd=ROOT) as owner:
+        assert owner.stdout is not None
         servers = json.loads(owner.stdout.readline())
-    processes = [process for pid, _ in servers for process in guard.tree(pid)]
-    assert len(processes) > 4 and all(map(guard.alive, processes))
-    owner.kill()
-    owner.wait()
+        processes = [process for pid, _ in servers for process in guard.tree(pid)]
+        assert len(processes) > 4 and all(map(guard.alive, processes))
+        owner.kill()
     until(lambda: not any(map(guard.alive, processes)))
     until(lambda: not any(Path(folder).exists() for _, folder in servers))
 

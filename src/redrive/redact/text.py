@@ -16,8 +16,9 @@ _NAME_ROOTS = """pass pwd secret token key credential authorization cookie sess 
 _SCHEME_ROOTS = """bearer basic token apikey api-key geniekey negotiate ntlm dpop ssws digest hawk oauth signature mac
     sha256 auth sshpass identified oracle curl"""
 _URLS, _NAMES, _SCHEMES = (roots.split() for roots in (_URL_SIGNS, _NAME_ROOTS, _SCHEME_ROOTS))
-# Ids, fingerprints, hashes, numbers and times, which most short texts are.
-_PLAIN = re.compile(r"[0-9a-f-]{1,64}|[0-9:TZ.+-]{1,64}|[A-Za-z_.]{1,32}")
+# Ids, fingerprints, hashes, numbers, times and names, which most short texts are. A provider's token in mixed case has
+# 16 characters or more, and may have no digit.
+_PLAIN = re.compile(r"[0-9a-f-]{1,64}|[0-9:TZ.+-]{1,64}|[a-z_.]{1,32}|[A-Za-z_.]{1,15}")
 
 
 def redact(text: str) -> str:
