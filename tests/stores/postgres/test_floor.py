@@ -14,6 +14,7 @@ import pytest
 from tests.support.floors import always  # noqa: F401
 from tests.support.schemas import schema_of
 from tests.support.servers import PostgresServer
+from tests.support.turns import in_turn
 
 from redrive.errors import StoreUnavailable
 from redrive.message import Ack, Ask, DeadLetter, Draft, Handle, Lane, Redrive, RetryAt, Settlement
@@ -34,6 +35,7 @@ def schema(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[str]:
         c.execute(f"drop schema if exists {name} cascade".encode())
 
 
+@in_turn(0, of=2)  # the other is Redis Cluster: an engine that differs from a whole one in a single trait
 @pytest.mark.usefixtures("always")
 class TestPostgresWithFloors(StoreContract):
     """Nothing is looked for behind the floor: all that comes there is told."""
