@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 from .formats import hide_formats
 
@@ -66,6 +67,12 @@ def _lower(text: str) -> str:
     """The text in lower case, of the same length: one letter of Unicode becomes two there."""
     low = text.lower()
     return low if len(low) == len(text) else text.replace("\u0130", "i").lower()
+
+
+@lru_cache(maxsize=64)
+def shown_traceback(text: str) -> str:
+    """Return a traceback without its secrets. One failure comes again and again, and several logs show it."""
+    return redact(text)
 
 
 def clip(text: str, limit: int, shown: int) -> str:
