@@ -63,7 +63,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "dlq own": (f"dlq own {FP} ann --reason r", "own", FP),
     "dlq quarantine": ("dlq quarantine {dead} --reason r", "quarantine", ""),
     "dlq readmit": ("dlq readmit {isolated} --reason r", "readmit", ""),
-    "dlq retry": ("dlq retry {dead} --why r", "retry", ""),
+    "dlq retry": ("dlq retry {dead} --reason r", "retry", ""),
     "dlq rule": (f"dlq rule {FP} hold --reason r", "rule", FP),
     "flow set": ("flow set shop --breaker open --reason r", "flow", "flow/shop"),
     "flow set --cooldown": ("flow set shop --cooldown off --reason r", "flow", "flow/shop"),

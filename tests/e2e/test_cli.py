@@ -368,7 +368,7 @@ def test_dlq_filters_choose_by_what_died_when_and_why(redrive: Call, home: Path)
     dead(home)
     none = (
         ["--queue", "crm"],
-        ["--reason", "exhausted"],
+        ["--died-of", "exhausted"],
         ["--error", "ValueError"],
         ["--since", "2999-01-01T00:00:00Z"],
     )
@@ -376,7 +376,7 @@ def test_dlq_filters_choose_by_what_died_when_and_why(redrive: Call, home: Path)
         assert good(redrive("dlq", "list", "--app", "tasks:app", "-o", "ids", *words)) == ""
     for words in (
         ["--queue", "bulk"],
-        ["--reason", "rejected"],
+        ["--died-of", "rejected"],
         ["--since", "1h"],
         ["--until", "2999-01-01T00:00:00Z"],
     ):

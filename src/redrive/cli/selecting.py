@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..message import Lane, Where
 from ..redact import one_line, redact
 from ..triage.actions import ActionResult
 from ..triage.select.parser import parse
-from ..triage.select.terms import ALL, Node, as_node, both
+from ..triage.select.terms import ALL, REASONS, Node, as_node, both
 from ..triage.selection import Selection
 from .opening import Opened
 from .terminal.failure import (
@@ -30,6 +30,7 @@ from .terminal.failure import (
     again,
     block,
     command,
+    corrected,
     note,
 )
 from .terminal.output import Column, Output
@@ -41,7 +42,7 @@ def filters(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.option("-q", "--queue", help="only of this queue")
     @click.option("--task", help="only of this task")
-    @click.option("--reason", help="only dead for this reason: exhausted, permanent, elapsed, rejected, …")
+    @click.option("--died-of", metavar="REASON", help="only dead for this reason: exhausted, permanent, rejected, …")
     @click.option("--error", help="only with this exception, by its qualified name")
     @click.option("--fingerprint", help="only of this failure group")
     @click.option("--since", type=PAST, help="only those that died since then: 6h, or 2026-01-31T15:04:05Z")
@@ -51,17 +52,26 @@ def filters(command: Callable[..., Any]) -> Callable[..., Any]:
         *args: Any,
         queue: str,
         task: str,
-        reason: str,
+        died_of: str,
         error: str,
         fingerprint: str,
         since: int,
         until: int,
         **rest: Any,
     ) -> Any:
-        where = Where(queue, task, reason, fingerprint, error, since_ms=since, until_ms=until)
+        _refuse_death_as_reason(rest)
+        where = Where(queue, task, died_of, fingerprint, error, since_ms=since, until_ms=until)
         return command(*args, chosen=as_node(where), **rest)
 
     return run
+
+
+def _refuse_death_as_reason(given: Mapping[str, Any]) -> None:
+    """`--reason` filtered once: a script that still means it so must not act on everything. Raises Failure."""
+    said = given.get("reason") or given.get("reveal_why")
+    if said in REASONS:
+        why = "it would be recorded in the audit log; --died-of filters by how messages died"
+        raise Failure(f"--reason {said} is no filter", why, corrected("--reason", "--died-of"), USAGE)
 
 
 selector_argument = click.argument("selector", nargs=-1, metavar="[SELECTOR…]")

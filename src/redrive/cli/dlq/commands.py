@@ -14,13 +14,12 @@ from ..main import Subcommands
 from ..opening import Opened, at_store
 from ..revealing import Reveal, reveal_option
 from ..selecting import (
-    actor_option,
     chosen_words,
     filters,
-    not_blank,
     note_unread,
     selection,
     selector_argument,
+    signature,
     write_result,
 )
 from ..terminal import views
@@ -81,7 +80,7 @@ for each in (
     "--quarantine", is_flag=True, help="list quarantined messages instead, such as those that killed their worker"
 )
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
-@reveal_option("--why")
+@reveal_option()
 @at_store()
 def list_(
     opened: Opened,
@@ -129,7 +128,7 @@ def show(opened: Opened, out: Output, id: str, body: bool, reveal: Reveal) -> No
 @selector_argument
 @filters
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
-@reveal_option("--why")
+@reveal_option()
 @at_store()
 def groups(
     opened: Opened, out: Output, selector: tuple[str, ...], chosen: Node, limit: int | None, reveal: Reveal
@@ -165,8 +164,7 @@ def _trend(row: dict[str, Any]) -> str:
 @click.option("--to-queue", metavar="QUEUE", help="another queue than its own")
 @click.option("--delay", type=DURATION, default="0s", help="run no earlier than this from now")
 @click.option("--attempts", type=click.IntRange(1), help="how many attempts the new life has (default: the policy's)")
-@click.option("--why", default="", callback=not_blank, help="why: the audit log keeps it")
-@actor_option
+@signature(required=False)
 @at_store()
 def retry(
     opened: Opened,
@@ -177,7 +175,7 @@ def retry(
     to_queue: str | None,
     delay: float,
     attempts: int | None,
-    why: str,
+    reason: str,
     actor: str | None,
 ) -> int:
     """Send dead messages back to their queues, with new attempts.
@@ -188,7 +186,7 @@ def retry(
     ids, found = chosen_words(opened, words, every, chosen)
     letters = DeadLetters(opened.store)
     result = letters.retry(
-        ids or None, select=found, to_queue=to_queue, delay=delay, attempts=attempts, reason=why, actor=actor
+        ids or None, select=found, to_queue=to_queue, delay=delay, attempts=attempts, reason=reason, actor=actor
     )
     if found is not None:
         note_unread(found)

@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 import traceback
+from collections.abc import Sequence
 
 import click
 
@@ -15,6 +16,7 @@ DONE, FAILED, USAGE, UNREACHABLE, REFUSED, PARTIAL = 0, 1, 2, 3, 4, 5
 TIMED_OUT, INTERRUPTED, BROKEN_PIPE = 124, 130, 141
 CALLED = "redrive.called"  # in a click context: the command's path, also once its own context is gone
 AT = "redrive.at"  # there: the flags that named app and store, for the commands that lead on
+TYPED_MAX = 1000  # characters of a command line that a failure repeats
 _EXTRAS = {
     "httpx": "http",
     "psycopg": "postgres",
@@ -53,6 +55,29 @@ def onward(words: str) -> str:
 def again(words: str) -> str:
     """The running command with other words, and the same --app and --url."""
     return f"{command()} {words}{_at()}"
+
+
+def corrected(old: str, new: str) -> str:
+    """The command line as the user typed it, with the word `new` in place of `old`; the command's help where `old` is
+    not one word of it, or the value of one `--option=`."""
+    words = _words()
+    at = [n for n, word in enumerate(words) if old in (word, word.partition("=")[2])]
+    if len(at) != 1 or len(shlex.join(words)) > TYPED_MAX:
+        return f"{command()} --help"
+    flag, equals, _ = words[at[0]].partition("=") if words[at[0]] != old else ("", "", "")
+    return f"{program()} {shlex.join([*words[: at[0]], f'{flag}{equals}{new}', *words[at[0] + 1 :]])}"
+
+
+def completed(*more: str) -> str:
+    """The command line as the user typed it, with more words; the command's help where it is very long."""
+    words = [*_words(), *more]
+    return f"{program()} {shlex.join(words)}" if len(shlex.join(words)) <= TYPED_MAX else f"{command()} --help"
+
+
+def _words() -> Sequence[str]:
+    context = click.get_current_context(silent=True)
+    words: Sequence[str] = (context.find_root().obj if context is not None else None) or ()
+    return words
 
 
 def _at() -> str:
