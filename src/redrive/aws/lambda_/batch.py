@@ -93,7 +93,11 @@ class Batches:
             runner.close()
 
     def _called(self, name: str) -> str:
-        """redrive's name of an SQS queue: as the app says, which may have named a FIFO queue outright."""
+        """redrive's name of an SQS queue: as the app says, which may have named a FIFO queue outright, or a queue that
+        is not under the prefix."""
+        for declared in self._app.queues.values():
+            if declared.sqs is not None and declared.sqs.removesuffix(".fifo") == name.removesuffix(".fifo"):
+                return declared.name
         queue = queue_named(name, self._prefix)
         named = {task.queue for task in self._app.tasks.values()} | self._app.queues.keys()
         return f"{queue}.fifo" if name.endswith(".fifo") and f"{queue}.fifo" in named else queue
