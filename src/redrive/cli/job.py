@@ -14,11 +14,12 @@ from ..duration import show as show_duration
 from ..message import ABSENT, Cancel, Lane, Message, Where
 from ..redact import one_line
 from ..triage.purge import purge_behind
+from ..triage.select.terms import as_node
 from ..triage.timeline import by_hand, ended_by, timeline
 from .main import Subcommands
 from .opening import Opened, at_store
 from .revealing import Reveal, reveal_option
-from .selecting import signature
+from .selecting import here, signature
 from .terminal import views
 from .terminal.failure import (
     DONE,
@@ -127,7 +128,12 @@ def list_(
     where = Where(queue=queue, task=task, since_ms=since, until_ms=until)
     lane = None if state is None else _LANES.get(state) or Lane(state)
     rows = (views.brief(m, now_ms) for m in _walk(opened, lane, where))
-    out.rows((r for r in rows if state in (None, r["state"])), _COLUMNS, id="id", limit=limit)
+    chosen = (row for row in rows if state in (None, row["state"]))
+    first = next(chosen, None)
+    if first is None:
+        here(opened).vet(as_node(where))
+    if not out.rows(chain(() if first is None else (first,), chosen), _COLUMNS, id="id", limit=limit):
+        note(f"no message in {opened.url} matches; {onward('queue list')} counts what is there")
 
 
 def _walk(opened: Opened, lane: Lane | None, where: Where) -> Iterator[Message]:
@@ -155,6 +161,9 @@ def cancel(opened: Opened, out: Output, ids: tuple[str, ...], actor: str | None,
     results = cancel(opened.store, ids, actor=actor, reason=reason)
     rows = [{"id": id, "result": str(result)} for id, result in zip(ids, results, strict=True)]
     out.rows(rows, (Column("id"), Column("result")), id="id", limit=0)
+    if set(results) == {Cancel.UNKNOWN}:
+        why = "an id is wrong, or its message is done: done messages are deleted"
+        raise Failure("no message was cancelled: none has that id", why, onward("job list"), FAILED)
     worked = sum(result in (Cancel.CANCELLED, Cancel.REQUESTED) for result in results)
     if Cancel.TOO_LATE in results:
         note(f"too late: the message is at rest; {onward('dlq list')} shows dead ones")

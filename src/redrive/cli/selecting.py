@@ -32,7 +32,10 @@ from .terminal.failure import (
     command,
     corrected,
     note,
+    onward,
+    typed,
 )
+from .terminal.nothing import Here
 from .terminal.output import Column, Output
 from .terminal.types import PAST
 
@@ -156,19 +159,42 @@ def chosen_words(
     return ids, None if ids else selection(opened, words, chosen, as_node(lane=lane))
 
 
-def write_result(out: Output, done: ActionResult, did: str, *, named: bool) -> int:
-    """Write the result for each id, and the counts as a note; returns the exit code. `named`: the user gave ids."""
+def here(opened: Opened) -> Here:
+    """What is known in the store and the app."""
+    return Here(opened.store, opened.app, opened.url)
+
+
+def write_result(
+    opened: Opened, out: Output, done: ActionResult, did: str, found: Selection | None, lane: Lane = Lane.DEAD
+) -> int:
+    """Write the result for each id, and how many as a note. `found`: the selection, or None where the user gave ids.
+    Raises Failure if the action was applied to nothing, or not to every id."""
+    left = len(done.changed) + len(done.unknown)
+    if found is not None and not len(done) and not left:
+        raise here(opened).matched(found, did, lane)
     rows = [
         {"id": id, "result": result}
         for ids, result in ((done.ids, did), (done.changed, "changed"), (done.unknown, "unknown"))
         for id in ids
     ]
     out.rows(rows[: len(done)] if out.form == "ids" else rows, (Column("id"), Column("result")), id="id")
-    left = len(done.changed) + len(done.unknown)
-    told = [f"{len(done):,} {did}"]
+    parts = [f"{len(done):,} {did}"] if len(done) or not left else []
     if done.changed:
-        told.append(f"{len(done.changed):,} no longer {'in quarantine' if did == 'readmitted' else 'dead'}")
+        parts.append(f"{len(done.changed):,} no longer {'in quarantine' if lane is Lane.QUARANTINE else 'dead'}")
     if done.unknown:
-        told.append(f"{len(done.unknown):,} unknown")
-    note("; ".join(told) if len(done) or left else "nothing matches")
-    return DONE if not left or not named else PARTIAL if len(done) else FAILED
+        parts.append(f"{len(done.unknown):,} unknown")
+    told = "; ".join(parts)
+    if found is None and left:
+        total = left + len(done)
+        what = f"{left:,} of {total:,} messages were not {did}"
+        if total == 1:
+            what = f"message {(done.changed or done.unknown)[0]} was not {did}"
+            told = (
+                "no message has this id, or it is done: done messages are deleted"
+                if done.unknown
+                else f"it is {told[2:]}"
+            )
+        shown = f"job show {typed(done.changed[0])}" if done.changed else "dlq list"
+        raise Failure(what, told, onward(shown), PARTIAL if len(done) else FAILED)
+    note(told)
+    return DONE

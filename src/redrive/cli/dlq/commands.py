@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import click
 
 from ...message import RESTING, Lane
 from ...triage.dlq import DeadLetters
-from ...triage.select.terms import ALL, Node, as_node
+from ...triage.select.terms import Node, as_node
 from ..job import body_option, found, write_message
 from ..main import Subcommands
 from ..opening import Opened, at_store
@@ -16,6 +17,7 @@ from ..revealing import Reveal, reveal_option
 from ..selecting import (
     chosen_words,
     filters,
+    here,
     note_unread,
     selection,
     selector_argument,
@@ -99,9 +101,14 @@ def list_(
     found = selection(opened, selector, chosen, as_node(lane=lane))
     if reveal.asked:
         reveal.of(opened, out, str(found.node), count=found.count())
-    if not out.rows((views.dead(m) for m in found), _COLUMNS, id="id", limit=limit):
-        plain = found.node == as_node(lane=lane)
-        note(f"the {lane} lane of {opened.url} is empty" if plain else "nothing dead matches")
+    messages = iter(found)
+    first = next(messages, None)
+    empty = here(opened).noted(found, lane) if first is None else ""
+    out.rows(
+        (views.dead(m) for m in chain(() if first is None else (first,), messages)), _COLUMNS, id="id", limit=limit
+    )
+    if first is None:
+        note(empty)
         sqs.note_outside(opened)
     note_unread(found)
 
@@ -139,13 +146,15 @@ def groups(
     – none.
     """
     found = selection(opened, selector, chosen)
-    rows = group_commands.said(opened, [views.group(each) for each in found.groups(trend=True)])
+    counted = found.groups(trend=True)
+    empty = "" if counted else here(opened).noted(found)
+    rows = group_commands.said(opened, [views.group(each) for each in counted])
     reveal.of(opened, out, f"groups of {found.node}", count=len(rows))
     columns = group_commands.with_said(_GROUPS if out.is_table else _GROUPS_TSV, rows, out)
     if out.is_table:
         rows = [{**row, "trend": _trend(row)} for row in rows]
     if not out.rows(rows, columns, id="fingerprint", limit=limit):
-        note("nothing dead matches" if found.node != ALL else f"nothing is dead in {opened.url}")
+        note(empty)
         sqs.note_outside(opened)
     note_unread(found)
 
@@ -191,5 +200,8 @@ def retry(
     if found is not None:
         note_unread(found)
     if result.held:
-        note(f"left out: {result.held:,} that a standing rule holds ({onward('dlq rule')}); name them by id")
-    return write_result(out, result, "retried", named=bool(ids))
+        held = f"{result.held:,} that a standing rule holds"
+        if not len(result):
+            raise Failure(f"nothing was retried: {held} match, and no other", "name them by id", onward("dlq rule"))
+        note(f"left out: {held} ({onward('dlq rule')}); name them by id")
+    return write_result(opened, out, result, "retried", found)

@@ -20,8 +20,9 @@ from ...ids import is_id
 from ...redact import one_line
 from ...triage.dlq import DeadLetters
 from ...triage.select.terms import Node
+from ...triage.selection import QUARANTINED, Selection
 from ..opening import Opened, at_store
-from ..selecting import filters, selection, selector_argument, signature, understood
+from ..selecting import filters, here, selection, selector_argument, signature, understood
 from ..terminal import views
 from ..terminal.failure import (
     DONE,
@@ -96,6 +97,8 @@ def plan(
     with understood():
         gates = Gates(not ignore_breaker, health, approval, window)
         made = found.plan(gates=None if gates == Gates() else gates, note=reason, **how)
+    if not made.total:
+        raise _nothing(opened, found, made.plan)
     if file is not None:
         _write_file(file, made.plan)
     out.record(record(made.plan), id="id", table=lambda: _lines(made.plan))
@@ -246,12 +249,20 @@ def _apply(plan: str, reason: str = "…") -> str:
     return f"dlq apply {shlex.quote(plan)}" + (f" --reason '{reason}'" if reason else "")
 
 
+def _nothing(opened: Opened, found: Selection, plan: Plan) -> Failure:
+    """The failure of a plan that would move nothing: nothing matches, or all is left out."""
+    if not plan.excluded:
+        return here(opened).matched(found, "planned")
+    why = f"left out: {_some(plan.excluded)}"
+    next = "dlq list --quarantine" if set(plan.excluded) == {QUARANTINED} else "dlq groups"
+    return Failure(
+        f"nothing was planned: all {sum(plan.excluded.values()):,} that match are left out", why, onward(next)
+    )
+
+
 def _note_next(made: PlanHandle, file: Path | None) -> None:
-    if made.total:
-        apply = _apply(str(file or made.id), "" if made.plan.settings.note else "…")
-        note("nothing was moved; next: " + onward(apply))
-    else:
-        note("nothing to plan")
+    apply = _apply(str(file or made.id), "" if made.plan.settings.note else "…")
+    note("nothing was moved; next: " + onward(apply))
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import traceback
@@ -57,15 +58,23 @@ def again(words: str) -> str:
     return f"{command()} {words}{_at()}"
 
 
-def corrected(old: str, new: str) -> str:
-    """The command line as the user typed it, with the word `new` in place of `old`; the command's help where `old` is
-    not one word of it, or the value of one `--option=`."""
+def corrected(old: str, new: str, field: str = "") -> str:
+    """The command line as the user typed it, with `new` in place of `old`: a word, the value of an `--option=`, or of
+    that field of a selector. The command's help where `old` is there twice, or in another form."""
     words = _words()
-    at = [n for n, word in enumerate(words) if old in (word, word.partition("=")[2])]
-    if len(at) != 1 or len(shlex.join(words)) > TYPED_MAX:
+    fixed = [_replaced(word, old, new, field) for word in words]
+    if sum(a != b for a, b in zip(words, fixed, strict=True)) != 1 or len(shlex.join(fixed)) > TYPED_MAX:
         return f"{command()} --help"
-    flag, equals, _ = words[at[0]].partition("=") if words[at[0]] != old else ("", "", "")
-    return f"{program()} {shlex.join([*words[: at[0]], f'{flag}{equals}{new}', *words[at[0] + 1 :]])}"
+    return f"{program()} {shlex.join(fixed)}"
+
+
+def _replaced(word: str, old: str, new: str, field: str) -> str:
+    flag, equals, value = word.partition("=")
+    if word == old or (equals and value == old):
+        return new if word == old else f"{flag}={new}"
+    if field and f"{field}:" in word:
+        return re.sub(rf"(?<![\w.-]){field}:{re.escape(old)}(?![\w.*-])", lambda _: f"{field}:{new}", word)
+    return word
 
 
 def completed(*more: str) -> str:
